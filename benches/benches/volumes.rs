@@ -1,14 +1,14 @@
-//! One volume up and down, and a hundred at the same time, by volume-manager, kubelet's way and Mesos'; and the opening of a
-//! thousand records. All in one process on one thread, with one driver that mounts in memory.
+//! Mounting and unmounting one volume, and a hundred concurrently, with volume-manager, as kubelet and as Mesos; and opening a
+//! thousand records. All run in one process on one thread, with one driver that mounts in memory.
 //!
 //! The figures that have a bound are printed by `cargo run --release -p edge-csi-benches --bin volumes`.
 #![allow(missing_docs, reason = "criterion's macros")]
-#![allow(clippy::expect_used, reason = "a bench whose parts do not stand has nothing to measure")]
+#![allow(clippy::expect_used, reason = "a bench without its parts has nothing to measure")]
 
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use edge_csi_benches::volumes::{self, Stand, Way};
+use edge_csi_benches::volumes::{self, Fixture, VolumeClient};
 use tokio::runtime::Runtime;
 
 fn runtime() -> Runtime {
@@ -21,21 +21,21 @@ fn cycles(criterion: &mut Criterion) {
         let name = if attaches { "attach_mount_unmount_detach" } else { "mount_unmount" };
         let mut group = criterion.benchmark_group(name);
         group.measurement_time(Duration::from_secs(3)).sample_size(10);
-        let stand = runtime.block_on(Stand::start(attaches)).expect("a stand");
-        let ours = runtime.block_on(stand.ours()).expect("volumes");
+        let fixture = runtime.block_on(Fixture::start(attaches)).expect("a fixture");
+        let manager = runtime.block_on(fixture.manager()).expect("volumes");
         for in_flight in [1, 100] {
             group.throughput(Throughput::Elements(in_flight as u64));
-            let ours_id = BenchmarkId::new("volume-manager", in_flight);
-            group.bench_function(ours_id, |bencher| {
-                bencher.to_async(&runtime).iter(|| cycle(&ours, in_flight));
+            let manager_id = BenchmarkId::new("volume-manager", in_flight);
+            group.bench_function(manager_id, |bencher| {
+                bencher.to_async(&runtime).iter(|| cycle(&manager, in_flight));
             });
             if attaches {
-                let mesos = runtime.block_on(stand.mesos()).expect("a connection");
+                let mesos = runtime.block_on(fixture.mesos()).expect("a connection");
                 group.bench_function(BenchmarkId::new("mesos", in_flight), |bencher| {
                     bencher.to_async(&runtime).iter(|| cycle(&mesos, in_flight));
                 });
             } else {
-                let kubelet = stand.kubelet().expect("a directory");
+                let kubelet = fixture.kubelet().expect("a directory");
                 group.bench_function(BenchmarkId::new("kubelet", in_flight), |bencher| {
                     bencher.to_async(&runtime).iter(|| cycle(&kubelet, in_flight));
                 });
@@ -43,13 +43,13 @@ fn cycles(criterion: &mut Criterion) {
         }
         group.finish();
         let _runtime = runtime.enter();
-        drop((ours, stand));
+        drop((manager, fixture));
     }
 }
 
-async fn cycle(way: &impl Way, in_flight: usize) {
-    volumes::mount_all(way, in_flight, in_flight).await.expect("mounted");
-    volumes::unmount_all(way, in_flight, in_flight).await.expect("unmounted");
+async fn cycle(client: &impl VolumeClient, in_flight: usize) {
+    volumes::mount_all(client, in_flight, in_flight).await.expect("mounted");
+    volumes::unmount_all(client, in_flight, in_flight).await.expect("unmounted");
 }
 
 fn recovery(criterion: &mut Criterion) {

@@ -4,7 +4,7 @@ use bytes::{Buf, BufMut, Bytes};
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-/// Passes bytes both ways.
+/// Passes bytes in both directions.
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct BytesCodec;

@@ -1,5 +1,5 @@
-//! A driver on a unix socket that answers every unary call at once with the same bytes: the base line of all ratios. Only
-//! calls for volumes whose id says so hang.
+//! A driver on a unix socket that answers every unary call immediately with the same bytes: the baseline of all ratios. Only
+//! calls for volumes with a certain id prefix hang.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -29,7 +29,7 @@ pub struct FixedAnswer {
 }
 
 impl FixedAnswer {
-    /// Takes the message.
+    /// Creates a service that answers with this message.
     #[must_use]
     pub fn new(reply: Bytes) -> Self {
         Self { reply, let_go: Arc::default() }
@@ -75,10 +75,10 @@ impl Service<http::Request<Body>> for FixedAnswer {
     }
 }
 
-/// Serves the answer on a unix socket, replacing a file that is there, until the future is dropped.
+/// Serves the answer on a unix socket until the future is dropped. Replaces an existing file.
 ///
 /// # Errors
-/// If the socket cannot be bound.
+/// Returns an error if the socket cannot be bound.
 pub async fn serve(socket: &Path, reply: Bytes) -> std::io::Result<()> {
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket)?;

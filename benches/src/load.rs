@@ -1,4 +1,4 @@
-//! A closed loop: so many callers on one connection, each waiting for its answer before the next call.
+//! A closed loop: a number of callers on one connection, each waiting for its answer before the next call.
 
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,13 @@ const DELETE: &str = "/csi.v1.Controller/DeleteVolume";
 const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const PROBE: &str = "/csi.v1.Identity/Probe";
 
-/// Longest latency that is told apart, in nanoseconds.
+/// The upper bound of the latency histogram, in nanoseconds.
 const LONGEST: u64 = 600_000_000_000;
 
-/// How long the call that hung may take once the driver has let go of it.
+/// Time limit for the hanging call after the driver has released it.
 const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
-/// What one turn of a caller does.
+/// The calls in one turn of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 #[non_exhaustive]
 pub enum Work {
@@ -56,10 +56,10 @@ pub enum LoadError {
     Call {
         /// The method's path.
         method: &'static str,
-        /// What came back.
+        /// The received status.
         status: Box<Status>,
     },
-    /// The answer is not what the method says.
+    /// The response does not decode as the method's message.
     #[error("{method}: the answer cannot be decoded: {source}")]
     Decode {
         /// The method's path.
@@ -67,10 +67,10 @@ pub enum LoadError {
         /// The cause.
         source: prost::DecodeError,
     },
-    /// The call that was to hang has been answered, so that nothing was measured beside one that hangs.
+    /// The call that should hang was answered, so the others were not measured beside a hanging call.
     #[error("{0}, which should hang at the driver, was answered: is bench-driver the driver?")]
     NotHung(String),
-    /// The call that was to hang did not hang at the driver, but on the way to it.
+    /// The call that should hang hung somewhere before the driver.
     #[error("{0} has not been answered after the driver let go of all that hung")]
     StillHung(String),
     /// A caller's task ended early.
@@ -78,7 +78,7 @@ pub enum LoadError {
     Caller(#[from] tokio::task::JoinError),
 }
 
-/// What was measured at one number of callers. Latencies in microseconds.
+/// The measurements at one number of callers. Latencies in microseconds.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Figures {
@@ -98,7 +98,7 @@ pub struct Figures {
     pub p999: f64,
 }
 
-/// What to do, for how long.
+/// The load to generate.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Plan {
@@ -106,16 +106,16 @@ pub struct Plan {
     pub work: Work,
     /// Callers.
     pub in_flight: usize,
-    /// How long to measure; a fifth of it, at most a second, is spent before on warming up.
+    /// The duration of the measurement. A warm-up of a fifth of it, at most a second, precedes the measurement.
     pub length: Duration,
-    /// Count failed calls and go on instead of ending with the first.
+    /// Count failed calls and continue instead of ending with the first.
     pub tolerate: bool,
     /// Let one more `ControllerPublishVolume` hang at the driver, which must be [`FixedAnswer`](crate::driver::FixedAnswer).
     pub beside_hung: bool,
 }
 
 impl Plan {
-    /// A plan that ends with the first failed call.
+    /// Creates a plan that ends with the first failed call.
     #[must_use]
     pub const fn new(work: Work, in_flight: usize, length: Duration) -> Self {
         Self { work, in_flight, length, tolerate: false, beside_hung: false }
@@ -125,16 +125,16 @@ impl Plan {
 /// Connects to `unix:///path` (or any address that tonic takes).
 ///
 /// # Errors
-/// If it cannot be reached.
+/// Returns an error if the endpoint cannot be reached.
 pub async fn connect(endpoint: &str) -> Result<Channel, LoadError> {
     let failed = |source| LoadError::Connect { endpoint: endpoint.to_owned(), source };
     Endpoint::from_shared(endpoint.to_owned()).map_err(failed)?.connect().await.map_err(failed)
 }
 
-/// One `CreateVolume` of the usual payload, for the volume of this number.
+/// Sends one `CreateVolume` with the usual payload, for the volume with this number.
 ///
 /// # Errors
-/// If the connection or the call fails.
+/// Returns an error if the connection or the call fails.
 pub async fn create_volume(channel: &Channel, number: u64) -> Result<(), LoadError> {
     let request = payload::numbered(&payload::request(), number);
     answer(&mut Grpc::new(channel.clone()), CREATE, request).await.map(drop)
@@ -151,7 +151,8 @@ async fn answer(grpc: &mut Grpc<Channel>, method: &'static str, body: Bytes) -> 
 /// Runs a plan to its end.
 ///
 /// # Errors
-/// The first failed call, unless the plan tolerates them; and if what was to hang did not.
+/// Returns the error of the first failed call, unless the plan tolerates it, or an error if the call that should hang did not
+/// hang at the driver.
 pub async fn run(channel: &Channel, plan: Plan) -> Result<Figures, LoadError> {
     if !plan.beside_hung {
         return callers(channel, plan).await;
@@ -169,7 +170,7 @@ pub async fn run(channel: &Channel, plan: Plan) -> Result<Figures, LoadError> {
     }
     let let_go = payload::publish_volume(&format!("{}{id}", payload::LET_GO));
     answer(&mut Grpc::new(channel.clone()), PUBLISH, let_go).await?;
-    // Only what hung at the driver itself is let go.
+    // Only a call that hangs at the driver itself is released.
     tokio::time::timeout(LET_GO_WITHIN, hung).await.map_err(|_| LoadError::StillHung(held))???;
     Ok(figures)
 }
@@ -262,7 +263,7 @@ impl Caller {
             Work::CreateDelete => {
                 let name = format!("load-{}-{}-{}", std::process::id(), self.number, self.turn);
                 let mut request = payload::create_volume(&name);
-                // Any driver must be able to take it: what only ours would know stays out.
+                // Any driver must accept the request, so fields that only the test driver knows are left out.
                 request.parameters.clear();
                 request.secrets.clear();
                 request.accessibility_requirements = None;

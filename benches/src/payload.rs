@@ -1,4 +1,4 @@
-//! One `CreateVolume` as external-provisioner sends it for a claim, and a vendor's answer to it.
+//! One `CreateVolume` as external-provisioner sends it for a claim, and a vendor's response to it.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use prost::Message;
 const GIB: i64 = 1 << 30;
 const NAME: &str = "pvc-7d9a4f31-52c8-4be0-93d6-0a8be1f6c274";
 
-/// What the id of a volume begins with whose `ControllerPublishVolume` hangs at the driver.
+/// The prefix of volume ids whose `ControllerPublishVolume` hangs at the driver.
 pub const HELD: &str = "held-";
 
-/// What the id of a volume begins with whose `ControllerPublishVolume` lets all that hang at the driver then end.
+/// The prefix of volume ids whose `ControllerPublishVolume` releases all calls that hang at the driver.
 pub const LET_GO: &str = "let-go-";
 
 fn map<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
@@ -28,7 +28,7 @@ fn topology() -> Topology {
     Topology { segments: map([("topology.edge.example/node", "edge-node-0042")]) }
 }
 
-/// A request of about 600 bytes for a volume of this name.
+/// Returns a request of about 600 bytes for a volume with this name.
 #[must_use]
 pub fn create_volume(name: &str) -> CreateVolumeRequest {
     CreateVolumeRequest {
@@ -64,13 +64,13 @@ pub fn create_volume(name: &str) -> CreateVolumeRequest {
     }
 }
 
-/// The request as bytes.
+/// Returns the request as bytes.
 #[must_use]
 pub fn request() -> Bytes {
     create_volume(NAME).encode_to_vec().into()
 }
 
-/// A `ControllerPublishVolume` of the volume of this id.
+/// Returns a `ControllerPublishVolume` for the volume with this id.
 #[must_use]
 pub fn publish_volume(id: &str) -> Bytes {
     let capability = create_volume(id).volume_capabilities.pop();
@@ -83,20 +83,21 @@ pub fn publish_volume(id: &str) -> Bytes {
     request.encode_to_vec().into()
 }
 
-/// The same for some volume, which [`numbered`] makes another.
+/// Returns a `ControllerPublishVolume` for a volume that [`numbered`] can replace.
 #[must_use]
 pub fn publish() -> Bytes {
     publish_volume(NAME)
 }
 
-/// Whether the volume of a request has a name or id that begins so.
+/// Returns true if the volume name or id in a request starts with `beginning`.
 #[must_use]
 pub fn is_about(request: &[u8], beginning: &str) -> bool {
     // The first field: a byte of key, a byte of length, the name or id.
     matches!(request, [0x0a, length, rest @ ..] if *length < 0x80 && rest.starts_with(beginning.as_bytes()))
 }
 
-/// The same request for another volume: calls for one and the same would be one operation to the relay, and share an answer.
+/// Returns the same request for another volume: calls for the same volume would be one operation in the relay, and share a
+/// response.
 #[must_use]
 pub fn numbered(request: &Bytes, number: u64) -> Bytes {
     let digits = format!("{number:012x}");
@@ -107,7 +108,7 @@ pub fn numbered(request: &Bytes, number: u64) -> Bytes {
     bytes.into()
 }
 
-/// An answer of about 300 bytes.
+/// Returns a response of about 300 bytes.
 #[must_use]
 pub fn reply() -> Bytes {
     let volume = Volume {
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_tells_what_the_id_of_its_volume_begins_with() {
+    fn reads_the_prefix_of_the_volume_id() {
         let held = super::publish_volume("held-7");
         assert!(super::is_about(&held, super::HELD) && !super::is_about(&held, super::LET_GO));
         assert!(!super::is_about(&super::publish(), super::HELD) && !super::is_about(&[], super::HELD));

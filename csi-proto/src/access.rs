@@ -31,7 +31,7 @@ impl VolumeCapability {
         Self { access_type: Some(AccessType::Block(BlockVolume {})), access_mode: None }
     }
 
-    /// The same capability with an access mode, which every request that carries one requires.
+    /// Sets the access mode, which is required in every request with a capability.
     #[must_use]
     pub fn with_mode(mut self, mode: Mode) -> Self {
         self.access_mode = Some(AccessMode { mode: mode.into() });
@@ -80,7 +80,7 @@ impl Mode {
         matches!(self, Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter)
     }
 
-    /// Whether nobody may write.
+    /// Whether the volume is read-only.
     #[must_use]
     pub const fn is_read_only(self) -> bool {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
@@ -98,7 +98,7 @@ mod tests {
     use super::{AccessMode, Mode, VolumeCapability};
 
     #[test]
-    fn each_mode_says_how_many_nodes_and_targets_it_allows() {
+    fn modes_allow_nodes_and_targets() {
         use Mode::*;
         for (mode, single, multi, read_only, several) in [
             (Unknown, false, false, false, false),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_unknown_or_later_mode_is_none() {
+    fn absent_or_unknown_mode_is_none() {
         assert_eq!(VolumeCapability::block().mode(), None);
         for number in [0, 99] {
             let access_mode = Some(AccessMode { mode: number });
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capability_is_either_block_or_mount() {
+    fn capability_is_block_or_mount() {
         let block = VolumeCapability::block();
         assert!(block.is_block() && block.as_mount().is_none());
         let mount = VolumeCapability::mount("xfs", ["ro"]);

@@ -1,4 +1,4 @@
-//! What plugins and their services can do: the capability messages, which nest four levels deep for one number.
+//! Capabilities of plugins and their services: short accessors for messages that nest four levels deep.
 //!
 //! ```
 //! use csi_proto::csi::v1::ControllerGetCapabilitiesResponse;
@@ -84,7 +84,7 @@ impl GetPluginCapabilitiesResponse {
         self.capabilities.contains(&PluginCapability::service(service))
     }
 
-    /// Whether volumes of the plugin can grow in this way.
+    /// Whether the plugin supports this kind of volume expansion.
     #[must_use]
     pub fn has_volume_expansion(&self, expansion: plugin_capability::volume_expansion::Type) -> bool {
         self.capabilities.contains(&PluginCapability::volume_expansion(expansion))
@@ -106,7 +106,7 @@ mod tests {
     use node_service_capability::rpc::Type;
 
     #[test]
-    fn a_list_has_what_it_was_made_of_and_nothing_else() {
+    fn response_has_exactly_its_capabilities() {
         let response: NodeGetCapabilitiesResponse =
             [Type::StageUnstageVolume, Type::ExpandVolume].into_iter().collect();
         assert!(response.has(Type::StageUnstageVolume) && response.has(Type::ExpandVolume));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_or_later_capability_is_none() {
+    fn absent_or_unknown_capability_is_none() {
         assert_eq!(ControllerServiceCapability::default().rpc_type(), None);
         let later = node_service_capability::Rpc { r#type: 99 };
         let later = NodeServiceCapability { r#type: Some(node_service_capability::Type::Rpc(later)) };
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_and_an_expansion_of_one_number_are_not_confused() {
+    fn distinguishes_service_and_expansion_types() {
         use plugin_capability::{service, volume_expansion};
         let response: GetPluginCapabilitiesResponse =
             [PluginCapability::service(service::Type::ControllerService)].into_iter().collect();

@@ -1,4 +1,4 @@
-//! gRPC status codes, with room for numbers that gRPC has not defined.
+//! gRPC status codes, including undefined numbers.
 
 use std::fmt;
 
@@ -29,54 +29,55 @@ macro_rules! codes {
 codes! {
     /// The call succeeded.
     OK = 0,
-    /// The caller left.
+    /// The caller cancelled the call.
     CANCELLED = 1,
-    /// The driver did not say.
+    /// Unknown error of the driver.
     UNKNOWN = 2,
-    /// A field is missing or bad.
+    /// A field is missing or invalid.
     INVALID_ARGUMENT = 3,
-    /// The caller's time ended first.
+    /// The caller's deadline passed.
     DEADLINE_EXCEEDED = 4,
     /// The volume, snapshot or node does not exist.
     NOT_FOUND = 5,
-    /// The name is taken by something else.
+    /// The name is used by another object.
     ALREADY_EXISTS = 6,
-    /// The caller may not do this.
+    /// The caller has no permission.
     PERMISSION_DENIED = 7,
-    /// No room, quota or attach slot.
+    /// No space, quota or attach slot is left.
     RESOURCE_EXHAUSTED = 8,
-    /// Not in this state.
+    /// The system is not in the required state.
     FAILED_PRECONDITION = 9,
     /// An operation on the same volume is pending.
     ABORTED = 10,
     /// The size or offset is out of range.
     OUT_OF_RANGE = 11,
-    /// The method is not offered.
+    /// The method is not implemented.
     UNIMPLEMENTED = 12,
-    /// The driver broke.
+    /// Internal error of the driver.
     INTERNAL = 13,
-    /// Not now; try again.
+    /// Temporarily unavailable; retry.
     UNAVAILABLE = 14,
     /// Data is lost.
     DATA_LOSS = 15,
-    /// The caller did not say who it is.
+    /// The caller is not authenticated.
     UNAUTHENTICATED = 16,
 }
 
 impl Code {
-    /// Takes a number as it came over the wire.
+    /// Creates a code from its number on the wire.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// The number as it goes over the wire.
+    /// The number on the wire.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// Whether what was asked for may still be running: after these four codes a CSI caller asks again, and forgets nothing. All others end it.
+    /// Whether the operation may still be running: after these four codes a CSI caller retries and keeps its state. All other
+    /// codes end the operation.
     #[must_use]
     pub const fn may_be_running(self) -> bool {
         matches!(self, Self::CANCELLED | Self::DEADLINE_EXCEEDED | Self::UNAVAILABLE | Self::ABORTED)

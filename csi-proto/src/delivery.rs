@@ -1,11 +1,11 @@
-//! Whether a request may have begun where it was to go.
+//! Whether a request may have been delivered.
 
-/// Whether the driver may have the request of one attempt that failed.
+/// Whether the driver may have received the request of a failed attempt.
 #[allow(clippy::exhaustive_enums, reason = "there is no third")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Delivery {
-    /// It provably has not, and no copy of that attempt is left that could still reach it.
+    /// The driver provably has not received it, and no copy of it can arrive later.
     NotSent,
-    /// It may have: the operation may be running, or have ended.
+    /// The driver may have received it: the operation may be running or complete.
     Unknown,
 }

@@ -1,5 +1,4 @@
-//! The fields of an encoded message as they are on the wire, one by one and without a copy: to read or count some of them
-//! without a decoder.
+//! Iterates over the fields of an encoded message without copying, to read or count some of them without decoding.
 
 use prost::DecodeError;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -8,32 +7,32 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 #[allow(clippy::exhaustive_structs, reason = "what the wire format says of a field")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// Its number.
+    /// Its field number.
     pub number: u32,
-    /// What it holds.
+    /// Its value.
     pub value: Value<'a>,
-    /// All of it, with its key.
+    /// The encoded field, with its key.
     pub whole: &'a [u8],
 }
 
-/// What a field holds.
+/// The value of a field.
 #[allow(clippy::exhaustive_enums, reason = "the types of the wire format")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// A number, a truth value or the value of an enum.
+    /// A varint: a number, bool or enum value.
     Varint(u64),
     /// Eight bytes.
     Fixed64(&'a [u8]),
     /// Bytes, a text or a message.
     Bytes(&'a [u8]),
-    /// What proto3 does not have.
+    /// A group, which proto3 does not have.
     Group,
     /// Four bytes.
     Fixed32(&'a [u8]),
 }
 
 impl<'a> Value<'a> {
-    /// What a field of bytes, text or a message holds.
+    /// The content of a field of bytes, text or a message.
     #[must_use]
     pub fn bytes(self) -> Option<&'a [u8]> {
         match self {
@@ -49,7 +48,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Takes the first field of what is left of a message.
+/// Removes and returns the first field of the rest of a message.
 ///
 /// # Errors
 /// If the bytes do not begin with a field.
@@ -87,10 +86,10 @@ pub fn fields(mut message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, Deco
     })
 }
 
-/// How often a field is there: how long a list is.
+/// How often a field occurs: the length of a list.
 ///
 /// # Errors
-/// If the bytes are no message.
+/// If the bytes are not a message.
 pub fn count(message: &[u8], number: u32) -> Result<usize, DecodeError> {
     fields(message).try_fold(0, |count, field| Ok(count + usize::from(field?.number == number)))
 }
@@ -102,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_type_of_the_wire_is_read_and_the_parts_make_the_whole() {
+    fn reads_every_wire_type() {
         let message = b"\x08\x96\x01\x11ABCDEFGH\x1a\x03abc\x23\x08\x01\x24\x2dabcd";
         let found: Vec<_> = fields(message).map(Result::unwrap).collect();
         let values = [
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_message_are_an_error_and_the_end() {
+    fn rejects_invalid_bytes() {
         for junk in [&b"\x0a\x05x"[..], b"\x0c", b"\x00\x01", b"\x80", b"\x09\x01", b"\x0b"] {
             assert!(
                 fields(junk).last().is_some_and(|last| last.is_err()) && count(junk, 1).is_err(),

@@ -1,8 +1,8 @@
-//! What the schema and the spec say of each RPC, as data.
+//! Properties of each RPC from the schema and the spec.
 //!
-//! A relay that passes requests as opaque bytes needs no types for it: [`Method::from_path`] turns the path of a call into
-//! its facts, and each fact that names a request field gives its number too, so it can be read from the encoded
-//! request. A path that is not here is a method of a later version of the spec, not an error.
+//! A relay that forwards requests as opaque bytes needs no message types: [`Method::from_path`] returns the properties of a
+//! call from its path. Properties that name a request field include its number, so that the field can be read from the encoded
+//! request. An unknown path is a method of a later version of the spec, not an error.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ include!("generated/method_table.rs");
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Service {
-    /// Who the plugin is; served on every plugin socket.
+    /// Identifies the plugin; served on every plugin socket.
     Identity,
-    /// Volumes and snapshots, away from where they are used.
+    /// Manages volumes and snapshots, independent of the node that uses them.
     Controller,
-    /// Snapshots of several volumes at one moment.
+    /// Manages consistent snapshots of several volumes.
     GroupController,
-    /// Which blocks of a snapshot hold data or changed. Alpha.
+    /// Lists allocated and changed blocks of snapshots. Alpha.
     SnapshotMetadata,
-    /// Mounts, on the node where the volume is used: its paths mean nothing on another host.
+    /// Manages mounts on the node that uses the volume: its paths are valid only on that host.
     Node,
 }
 
@@ -44,11 +44,11 @@ impl fmt::Display for Service {
     }
 }
 
-/// How a request names the volume that it is about, or the snapshot that stands for one.
+/// How a request identifies its volume or snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum VolumeKey {
-    /// By the name that the volume is to get; it has no id yet.
+    /// By the name of the volume to create; it has no id yet.
     Name,
     /// By its id.
     VolumeId,
@@ -106,7 +106,7 @@ impl Method {
         path.rsplit_once('/').map_or(path, |(_, name)| name)
     }
 
-    /// Whether the answer is a stream of messages.
+    /// Whether the response is a stream of messages.
     #[must_use]
     pub const fn is_server_streaming(self) -> bool {
         self.facts().server_streaming
@@ -124,7 +124,7 @@ impl Method {
         self.facts().alpha
     }
 
-    /// How the request names what it is about; `None` if it is about no volume in particular.
+    /// How the request identifies its volume; `None` if it concerns no particular volume.
     #[must_use]
     pub fn volume_key(self) -> Option<VolumeKey> {
         self.facts().volume_key.map(|(key, _)| key)
@@ -136,14 +136,14 @@ impl Method {
         self.facts().volume_key.map(|(_, field)| field)
     }
 
-    /// The fields whose values make two requests the same operation: while one is under way, the same values with other
-    /// arguments are a conflict, not a second operation. Empty for what is not mutating.
+    /// The fields that identify an operation: two requests with equal values are the same operation, and other arguments with
+    /// the same values are a conflict. Empty for methods that are not mutating.
     #[must_use]
     pub const fn identity(self) -> &'static [RequestField] {
         self.facts().identity
     }
 
-    /// The request field with the secrets, which no digest, log or journal may hold.
+    /// The request field with the secrets, which must not be part of any digest, log or journal.
     #[must_use]
     pub const fn secrets_field(self) -> Option<RequestField> {
         self.facts().secrets
@@ -165,13 +165,13 @@ mod tests {
     use crate::secrets::SECRET_FIELDS;
 
     #[test]
-    fn every_rpc_of_the_spec_is_listed_once() {
+    fn lists_every_rpc_once() {
         let paths: BTreeSet<_> = Method::ALL.iter().map(|method| method.path()).collect();
         assert_eq!((Method::ALL.len(), paths.len()), (36, 36));
     }
 
     #[test]
-    fn a_path_and_its_method_give_each_other() {
+    fn path_and_method_round_trip() {
         for &method in Method::ALL {
             assert_eq!(Method::from_path(method.path()), Some(method));
             assert_eq!(method.path(), format!("/{}/{}", method.service(), method.name()));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_streams_are_those_of_the_snapshot_metadata() {
+    fn only_snapshot_metadata_streams() {
         for &method in Method::ALL {
             assert_eq!(
                 method.is_server_streaming(),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_something_says_what_makes_it_the_same_operation() {
+    fn mutating_methods_have_an_identity() {
         for &method in Method::ALL {
             assert_eq!(method.is_mutating(), !method.identity().is_empty(), "{method}");
             assert!(!method.is_mutating() || method.volume_key().is_some(), "{method}");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_of_representative_methods_are_those_of_the_spec() {
+    fn properties_match_the_spec() {
         for (method, key, identity, secrets) in [
             (Method::CreateVolume, Some(VolumeKey::Name), &[("name", 1)][..], Some(5)),
             (
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_secret_field_belongs_to_the_request_of_one_method() {
+    fn secret_fields_belong_to_one_request() {
         let with_secrets = Method::ALL.iter().filter(|method| method.secrets_field().is_some()).count();
         assert_eq!(with_secrets, SECRET_FIELDS.len());
     }

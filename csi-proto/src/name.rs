@@ -1,4 +1,4 @@
-//! Names that cannot hold a bad value.
+//! Validated names.
 
 use std::borrow::Borrow;
 use std::error::Error;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// The name that a plugin gives in GetPluginInfo: 1 to 63 bytes, letters and digits at both ends, `-` and `.` between.
 ///
-/// Case is kept and matters, as it does where Kubernetes compares these names. Cheap to clone.
+/// Names are case-sensitive, as in Kubernetes. Cheap to clone.
 ///
 /// ```
 /// use csi_proto::DriverName;
@@ -22,20 +22,20 @@ use std::sync::Arc;
 pub struct DriverName(Arc<str>);
 
 impl DriverName {
-    /// The most bytes that the spec allows.
+    /// Most bytes that the spec allows.
     pub const MAX_BYTES: usize = 63;
 
-    /// Checks the form of a name.
+    /// Validates a name.
     ///
     /// # Errors
-    /// If the name is empty, too long, or has a character that may not stand where it does.
+    /// If the name is empty, too long, or has a character that is not allowed at its position.
     pub fn new(name: impl AsRef<str>) -> Result<Self, InvalidDriverName> {
         let name = name.as_ref();
         Self::check(name)?;
         Ok(Self(name.into()))
     }
 
-    /// What is wrong with a name, if anything is.
+    /// Validates a name without copying it.
     pub(crate) fn check(name: &str) -> Result<(), InvalidDriverName> {
         if name.is_empty() {
             return Err(InvalidDriverName::Empty);
@@ -63,11 +63,11 @@ impl DriverName {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidDriverName {
-    /// There is no text.
+    /// The text is empty.
     Empty,
     /// More than [`DriverName::MAX_BYTES`] bytes.
     TooLong {
-        /// How many bytes there are.
+        /// Number of bytes found.
         found: usize,
     },
     /// Neither an ASCII letter or digit, nor `-` or `.`.
@@ -90,7 +90,7 @@ impl fmt::Display for InvalidDriverName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => {
-                write!(f, "the driver name is empty; give the name that the driver's GetPluginInfo answers")
+                write!(f, "the driver name is empty; give the name that the driver's GetPluginInfo returns")
             }
             Self::TooLong { found } => {
                 write!(f, "the driver name has {found} bytes; at most {} are allowed", DriverName::MAX_BYTES)
@@ -119,10 +119,10 @@ impl Error for InvalidDriverName {}
 pub struct VolumeId(String);
 
 impl VolumeId {
-    /// The most bytes that are accepted.
+    /// Most bytes that are accepted.
     pub const MAX_BYTES: usize = 4096;
 
-    /// Checks the length of an id.
+    /// Validates the length of an id.
     ///
     /// # Errors
     /// If the id is empty or too long.
@@ -140,11 +140,11 @@ impl VolumeId {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidVolumeId {
-    /// There is no text; `volume_id` is a required field.
+    /// The text is empty; `volume_id` is a required field.
     Empty,
     /// More than [`VolumeId::MAX_BYTES`] bytes.
     TooLong {
-        /// How many bytes there are.
+        /// Number of bytes found.
         found: usize,
     },
 }
@@ -162,7 +162,7 @@ impl fmt::Display for InvalidVolumeId {
 
 impl Error for InvalidVolumeId {}
 
-/// What a checked text has in common with a text.
+/// Implements the traits of a string for a validated string.
 macro_rules! checked_text {
     ($name:ident, $invalid:ident) => {
         impl $name {
@@ -235,10 +235,10 @@ mod tests {
     use super::{DriverName, InvalidDriverName, InvalidVolumeId, VolumeId};
 
     #[test]
-    fn driver_names_have_the_form_of_the_spec() {
+    fn validates_driver_names() {
         let (longest, longer) = ("a".repeat(63), "a".repeat(64));
-        for good in ["a", "0", "A1", "csi-hostpath", "hostpath.csi.k8s.io", "a--b..c", &longest] {
-            assert_eq!(DriverName::new(good).map(String::from).as_deref(), Ok(good));
+        for valid in ["a", "0", "A1", "csi-hostpath", "hostpath.csi.k8s.io", "a--b..c", &longest] {
+            assert_eq!(DriverName::new(valid).map(String::from).as_deref(), Ok(valid));
         }
         for (bad, why) in [
             ("", InvalidDriverName::Empty),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_ids_are_bounded_but_longer_than_the_spec_advises() {
+    fn accepts_longer_volume_ids_than_the_spec() {
         assert_eq!(VolumeId::new(""), Err(InvalidVolumeId::Empty));
         assert!(VolumeId::new("v".repeat(129)).is_ok());
         assert!(VolumeId::new("v".repeat(4096)).is_ok());
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_what_was_found_and_the_bound() {
+    fn errors_contain_found_and_allowed_length() {
         let message = InvalidDriverName::TooLong { found: 64 }.to_string();
         assert!(message.contains("64") && message.contains("63"), "{message}");
         let message = InvalidVolumeId::TooLong { found: 5000 }.to_string();

@@ -1,9 +1,9 @@
-//! What must never be printed.
+//! Redaction of sensitive fields.
 //!
-//! Every message with a sensitive field has a `Debug` that prints `***stripped***` in its place, so a message can be
-//! logged as a whole. An empty field prints `<empty>`, which is what one looks for when a secret did not arrive.
-//! Sensitive are the fields with option 1059 ([`SECRET_FIELDS`]), `mount_flags`, which the spec protects by its text
-//! alone, and the service-account tokens that kubelet puts in the `volume_context` of NodePublishVolume.
+//! Every message with a sensitive field has a `Debug` that prints `***stripped***` in its place, so a message can be logged as
+//! a whole. An empty field prints `<empty>`, which helps to find a missing secret. Sensitive are the fields with option 1059
+//! ([`SECRET_FIELDS`]), `mount_flags`, which only the text of the spec declares sensitive, and the service-account tokens that
+//! kubelet puts in the `volume_context` of NodePublishVolume.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,10 +22,10 @@ pub struct SecretField {
 
 const STRIPPED: &str = "***stripped***";
 
-/// The key under which kubelet hands over service-account tokens when a CSIDriver asks for `tokenRequests`.
+/// The key of the service-account tokens that kubelet passes when a CSIDriver has `tokenRequests`.
 pub const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
-/// Stands where a sensitive value would.
+/// Replaces a sensitive value in `Debug`.
 struct Stripped {
     empty: bool,
 }
@@ -42,7 +42,7 @@ impl fmt::Debug for Stripped {
     }
 }
 
-/// A volume context with the values of its tokens left out.
+/// A volume context whose tokens are redacted.
 struct WithoutTokens<'a>(&'a BTreeMap<String, String>);
 
 impl fmt::Debug for WithoutTokens<'_> {

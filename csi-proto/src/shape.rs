@@ -1,34 +1,34 @@
-//! Where a request holds maps, secrets and messages.
+//! The positions of maps, secrets and messages in requests.
 //!
-//! Two encodings of one request may differ: Go writes the entries of a map in an order that it draws anew each time. Whoever
-//! compares encoded requests, with the fields that these bindings do not know, needs to know which fields are maps, which
-//! are secrets to leave out, and which are messages to look into.
+//! Two encodings of one request may differ: Go writes the entries of a map in random order. To compare encoded requests,
+//! including fields that these bindings do not know, the caller needs to know which fields are maps, which are secrets to omit,
+//! and which are nested messages.
 
 use crate::method::Method;
 
 include!("generated/shapes.rs");
 
-/// What is to be known of a message to compare its encodings. Fields that are not listed are compared as they stand.
+/// The fields of a message that need special treatment in a comparison. Other fields are compared as bytes.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Shape {
     fields: &'static [(u32, Inside)],
 }
 
-/// What a length-delimited field holds.
+/// The content of a length-delimited field.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Inside {
     /// A secret (option 1059).
     Secret,
-    /// The entries of a map, whose order means nothing.
+    /// The entries of a map, in any order.
     Map,
-    /// A message, or several in an order that counts.
+    /// A message, or a list of messages in order.
     Message(&'static Shape),
 }
 
 impl Shape {
-    /// What the field of this number holds; `None` for text, bytes, numbers and fields that this version does not have.
+    /// The content of the field with this number; `None` for text, bytes, numbers and unknown fields.
     #[must_use]
     pub fn field(&self, number: u32) -> Option<Inside> {
         self.fields.iter().find(|(found, _)| *found == number).map(|(_, inside)| *inside)
@@ -44,7 +44,7 @@ impl Shape {
 mod tests {
     use super::*;
 
-    /// How deep messages lie in each other.
+    /// The nesting depth of messages.
     fn depth(shape: &Shape) -> usize {
         let inner = shape.fields().map(|(_, inside)| match inside {
             Inside::Message(inner) => depth(inner),
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secrets_are_those_of_the_method_table_and_no_message_holds_itself() {
+    fn secrets_match_the_method_table() {
         for &method in Method::ALL {
             let shape = method.request_shape();
             let secrets: Vec<_> = shape
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_and_messages_of_a_request_are_known() {
+    fn knows_maps_and_messages_of_a_request() {
         let create = Method::CreateVolume.request_shape();
         assert!(matches!(create.field(4), Some(Inside::Map)), "parameters");
         assert!(create.field(1).is_none(), "name");

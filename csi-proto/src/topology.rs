@@ -1,4 +1,4 @@
-//! Where volumes may be: [`Topology`] and [`TopologyRequirement`].
+//! Topologies of volumes: [`Topology`] and [`TopologyRequirement`].
 
 use crate::csi::v1::{Topology, TopologyRequirement};
 
@@ -12,7 +12,7 @@ impl Topology {
         found.map(String::as_str)
     }
 
-    /// Whether this topology lies inside another one: it has each of its segments. Everything lies inside an empty one.
+    /// Whether this topology is within another: it has all segments of the other. Every topology is within an empty one.
     #[must_use]
     pub fn is_within(&self, outer: &Self) -> bool {
         outer.segments.iter().all(|(key, value)| self.segment(key) == Some(value))
@@ -44,7 +44,7 @@ mod tests {
     use super::{Topology, TopologyRequirement};
 
     #[test]
-    fn keys_compare_without_case_and_values_with_it() {
+    fn keys_are_case_insensitive() {
         let node = Topology::from_iter([("Zone", "z1"), ("rack", "r1")]);
         assert_eq!((node.segment("zone"), node.segment("row")), (Some("z1"), None));
         assert!(node.is_within(&Topology::from_iter([("zone", "z1")])));
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_are_the_preferred_in_order_and_then_the_rest_once() {
+    fn candidates_are_preferred_then_requisite() {
         let zone = |name: &str| Topology::from_iter([("zone", name)]);
         let requirement = TopologyRequirement {
             requisite: vec![zone("1"), zone("2"), zone("3")],

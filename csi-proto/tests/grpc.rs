@@ -1,4 +1,4 @@
-//! The gRPC client against servers that answer, refuse, break off or are not there.
+//! The gRPC client against servers that respond, refuse, disconnect or are missing.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -33,7 +33,7 @@ fn request(body: &'static [u8]) -> Request {
     Request::new(PATH, Bytes::from_static(body), 1024).unwrap()
 }
 
-/// A server that does this with each connection.
+/// Starts a server with this connection handler.
 fn serve<F: Future<Output = ()> + Send + 'static>(
     socket: &Path,
     act: impl Fn(UnixStream) -> F + Send + 'static,
@@ -47,7 +47,7 @@ fn serve<F: Future<Output = ()> + Send + 'static>(
     });
 }
 
-/// A server that does this with each request.
+/// Starts a server with this request handler.
 fn serve_h2(socket: &Path, act: fn(http::Request<h2::RecvStream>, SendResponse<Bytes>)) {
     serve(socket, move |socket| async move {
         let mut connection = h2::server::handshake(socket).await.unwrap();
@@ -71,7 +71,7 @@ fn trailers(code: &'static str) -> HeaderMap {
 }
 
 #[tokio::test]
-async fn a_missing_and_a_deserted_socket_are_told_apart() {
+async fn distinguishes_missing_and_stale_sockets() {
     let (_directory, socket) = place();
     let error = open(&socket).await.unwrap_err();
     assert!(matches!(error, ConnectError::Missing { .. }), "{error}");
@@ -84,7 +84,7 @@ async fn a_missing_and_a_deserted_socket_are_told_apart() {
 }
 
 #[tokio::test]
-async fn bodies_metadata_and_a_stream_of_messages_pass_unchanged() {
+async fn passes_bodies_metadata_and_streams_unchanged() {
     let (_directory, socket) = place();
     serve_h2(&socket, |request, mut respond| {
         let header = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
@@ -114,7 +114,7 @@ async fn bodies_metadata_and_a_stream_of_messages_pass_unchanged() {
 }
 
 #[tokio::test]
-async fn a_unary_call_gives_the_message_or_the_status() {
+async fn unary_call_returns_message_or_status() {
     let (_directory, socket) = place();
     serve_h2(&socket, |request, mut respond| {
         if request.uri().path() != PATH {
@@ -154,7 +154,7 @@ async fn failure(socket: &Path) -> (CallError, Connection) {
 }
 
 #[tokio::test]
-async fn only_a_stream_that_was_refused_is_known_not_to_be_processed() {
+async fn only_refused_streams_are_known_as_not_processed() {
     type Act = fn(http::Request<h2::RecvStream>, SendResponse<Bytes>);
     let acts: [(&str, Act, Delivery); 7] = [
         ("refused", |_, mut respond| respond.send_reset(h2::Reason::REFUSED_STREAM), Delivery::NotSent),
@@ -205,10 +205,10 @@ fn frame(kind: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, 0, 0, 0, 0, stream], payload].concat()
 }
 
-/// A GOAWAY that excludes the stream proves that it was not processed; with an error code it proves nothing, and so does a
-/// connection that breaks.
+/// A GOAWAY that excludes the stream proves that it was not processed. With an error code it proves nothing, and neither does a
+/// lost connection.
 #[tokio::test]
-async fn a_goaway_beyond_the_stream_is_a_proof_and_a_broken_connection_is_none() {
+async fn goaway_proves_that_later_streams_were_not_processed() {
     for (reason, delivery) in
         [(Some(0_u32), Delivery::NotSent), (Some(11), Delivery::Unknown), (None, Delivery::Unknown)]
     {
@@ -229,14 +229,14 @@ async fn a_goaway_beyond_the_stream_is_a_proof_and_a_broken_connection_is_none()
         let (error, connection) = failure(&socket).await;
         assert_eq!(error.delivery(), delivery, "{reason:?}: {error:?}");
         tokio::time::timeout(WAIT, connection.closed()).await.expect("it takes no more calls");
-        // Over what has ended nothing is sent.
+        // Nothing is sent over an ended connection.
         let error = connection.send(request(b"2")).await.map(drop).unwrap_err();
         assert!(matches!(error, CallError::Closed(_)) && error.delivery() == Delivery::NotSent, "{error:?}");
     }
 }
 
 #[tokio::test]
-async fn a_client_shares_one_connection_and_dials_again_when_it_has_ended() {
+async fn client_shares_one_connection_and_reconnects() {
     let (_directory, socket) = place();
     let accepted = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counted = std::sync::Arc::clone(&accepted);
@@ -263,9 +263,9 @@ async fn a_client_shares_one_connection_and_dials_again_when_it_has_ended() {
     assert_eq!((&codes[..], accepted.load(std::sync::atomic::Ordering::Relaxed)), (&[5, 5, 6, 6][..], 2));
 }
 
-/// The last handle closes the connection, and an answer is a handle.
+/// Dropping the last handle closes the connection, and a response is a handle.
 #[tokio::test]
-async fn an_answer_that_is_read_outlives_the_handles_of_its_connection() {
+async fn response_keeps_its_connection_open() {
     let (_directory, socket) = place();
     let (ended, end) = tokio::sync::oneshot::channel();
     let ended = std::sync::Mutex::new(Some(ended));

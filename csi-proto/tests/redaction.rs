@@ -1,4 +1,4 @@
-//! No secret can be printed: every message of the schema is built with a canary in each sensitive place, and formatted.
+//! Secrets are never printed: every message of the schema is built with a canary in each sensitive field, and formatted.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by a panic")]
 
@@ -66,7 +66,7 @@ fn no_message_prints_a_secret() {
             }
         }
     }
-    assert!(with_canary >= 2 * (22 + 2), "the walk met only {with_canary} sensitive places");
+    assert!(with_canary >= 2 * (22 + 2), "the walk found only {with_canary} sensitive places");
 }
 
 /// A message with every field set, sensitive ones to the canary; counts the places where it must be stripped.

@@ -1,10 +1,10 @@
-//! Where a CSI socket is.
+//! The address of a CSI socket.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Longest path of a unix socket in bytes, on Linux: 108 with the closing zero.
+/// The longest path of a unix socket on Linux, in bytes: 108 with the terminating zero byte.
 pub const MAX_SOCKET_PATH: usize = 107;
 
 /// The address of a unix socket in the form of `CSI_ENDPOINT`: `unix:///csi/csi.sock`, or the absolute path alone.
@@ -15,15 +15,15 @@ pub struct SocketAddress(PathBuf);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSocketAddress {
-    /// It is no address of a unix socket.
-    #[error("{found:?} is not the address of a unix socket; give `unix:///absolute/path.sock`")]
+    /// The text is not the address of a unix socket.
+    #[error("{found:?} is not the address of a unix socket; expected `unix:///absolute/path.sock`")]
     Form {
-        /// What was given.
+        /// The text.
         found: String,
     },
-    /// The operating system takes no path of that length.
+    /// The path is longer than the operating system allows.
     #[error(
-        "the socket path {path:?} has {found} bytes; at most {MAX_SOCKET_PATH} are possible; choose a shorter directory"
+        "socket path {path:?} has {found} bytes; expected at most {MAX_SOCKET_PATH}; choose a shorter directory"
     )]
     TooLong {
         /// The path.
@@ -34,10 +34,10 @@ pub enum InvalidSocketAddress {
 }
 
 impl SocketAddress {
-    /// Reads an address.
+    /// Parses an address.
     ///
     /// # Errors
-    /// If it is no absolute path, with or without `unix://`, or the path is longer than [`MAX_SOCKET_PATH`] bytes.
+    /// If the path is not absolute, with or without `unix://`, or is longer than [`MAX_SOCKET_PATH`] bytes.
     pub fn new(address: impl AsRef<str>) -> Result<Self, InvalidSocketAddress> {
         let address = address.as_ref();
         let path =
@@ -77,10 +77,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_an_absolute_path_with_or_without_its_scheme() {
-        for good in ["unix:///csi/csi.sock", "unix:/csi/csi.sock", "/csi/csi.sock"] {
-            let address = SocketAddress::new(good).unwrap();
-            assert_eq!(address.path(), Path::new("/csi/csi.sock"), "{good}");
+    fn parses_absolute_paths_with_or_without_scheme() {
+        for valid in ["unix:///csi/csi.sock", "unix:/csi/csi.sock", "/csi/csi.sock"] {
+            let address = SocketAddress::new(valid).unwrap();
+            assert_eq!(address.path(), Path::new("/csi/csi.sock"), "{valid}");
             assert_eq!(address.to_string(), "unix:///csi/csi.sock");
         }
         for bad in ["", "csi.sock", "unix://csi.sock", "tcp://1.2.3.4:5", "unix:///", "/csi/"] {

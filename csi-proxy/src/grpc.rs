@@ -1,4 +1,4 @@
-//! gRPC at the endpoint: what goes with a call and its outcome in header fields. Framing, sockets and the client are csi-proto's.
+//! Metadata and outcomes as gRPC header fields. Framing, sockets and the client are in csi-proto.
 
 use std::future::poll_fn;
 use std::task::{Poll, ready};
@@ -14,7 +14,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use crate::call::{Metadata, Outcome};
 
 const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
-/// Peers pad or not; gRPC says not to.
+/// Accepts base64 with and without padding; gRPC writes none.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -27,7 +27,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 pub(crate) fn write_outcome(outcome: &Outcome, trailers: &mut HeaderMap) {
     trailers.insert(GRPC_STATUS, HeaderValue::from(outcome.code.number()));
     if !outcome.message.is_empty() {
-        // Percent-encoding leaves printable ASCII only, so this always holds.
+        // Percent-encoding leaves printable ASCII only, so this never fails.
         if let Ok(value) = HeaderValue::from_str(&encode_message(&outcome.message)) {
             trailers.insert(GRPC_MESSAGE, value);
         }
@@ -43,7 +43,7 @@ pub(crate) fn write_outcome(outcome: &Outcome, trailers: &mut HeaderMap) {
 /// Writes metadata as header fields.
 pub(crate) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) {
     for (name, value) in metadata.iter() {
-        // `Metadata` accepts only what can stand here.
+        // `Metadata` holds only valid header names and values, so this never fails.
         if let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_maybe_shared(value.clone()))
         {
@@ -52,36 +52,36 @@ pub(crate) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) {
     }
 }
 
-/// A driver's status as an outcome.
+/// Converts the status of a driver to an outcome.
 pub(crate) fn read_outcome(status: Status) -> Outcome {
     let Status { code, message, fields, .. } = status;
     let details = fields.get(GRPC_DETAILS).and_then(|value| BASE64.decode(value.as_bytes()).ok());
     let mut others = Metadata::default();
     for (name, value) in &fields {
-        // What belongs to gRPC itself, or goes beyond the bound, stays behind.
+        // Skips header fields of gRPC itself and those that exceed the limit.
         let _ = others.insert(name.as_str(), Bytes::copy_from_slice(value.as_bytes()));
     }
     Outcome::from_driver(code, message).with_details(details.unwrap_or_default()).with_trailers(others)
 }
 
-/// The request headers that travel with a call: the trace context (W3C). All others end at the endpoint.
-const TRAVEL: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+/// The request headers that are forwarded with a call: the trace context (W3C). All others end at the endpoint.
+const FORWARDED: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 
-/// The request headers that travel on, as far as they fit.
+/// Reads the request headers that are forwarded, as many as fit.
 pub(crate) fn read_metadata(headers: &HeaderMap) -> Metadata {
     let mut metadata = Metadata::default();
-    for (name, value) in headers.iter().filter(|(name, _)| TRAVEL.contains(&name.as_str())) {
+    for (name, value) in headers.iter().filter(|(name, _)| FORWARDED.contains(&name.as_str())) {
         if let Err(error) = metadata.insert(name.as_str(), Bytes::copy_from_slice(value.as_bytes())) {
-            tracing::debug!(%error, "a request header does not travel");
+            tracing::debug!(%error, "request header not forwarded");
         }
     }
     metadata
 }
 
-/// Waits until what was sent before fits into the peer's window and the send buffer, so that a slow reader holds up its
-/// sender and not our memory.
-pub(crate) async fn room(stream: &mut SendStream<Framed>) -> Result<(), h2::Error> {
-    // h2 adds what is still buffered to the request: one byte is granted only after all of that.
+/// Waits until the data sent before fits into the peer's window and the send buffer, so that a slow reader slows its
+/// sender instead of growing our memory.
+pub(crate) async fn reserve_capacity(stream: &mut SendStream<Framed>) -> Result<(), h2::Error> {
+    // h2 grants the capacity only after everything buffered: one byte means that the buffer is empty.
     stream.reserve_capacity(1);
     poll_fn(|cx| {
         while stream.capacity() == 0 {
@@ -102,7 +102,7 @@ mod tests {
     use csi_proto::Code;
 
     #[test]
-    fn an_outcome_survives_as_trailers() {
+    fn outcome_round_trips_through_trailers() {
         let mut extra = Metadata::default();
         extra.insert("x-vendor", "v").unwrap();
         extra.insert("x-vendor-bin", "AAEC").unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn details_are_read_with_padding_or_without() {
+    fn reads_details_with_or_without_padding() {
         for (value, details) in [("AAE=", &[0, 1][..]), ("AAE", &[0, 1]), ("*", &[])] {
             let mut trailers = HeaderMap::new();
             trailers.insert(GRPC_STATUS, HeaderValue::from_static("5"));

@@ -1,4 +1,4 @@
-//! A CSI call as a message: sidecars here, the driver elsewhere.
+//! CSI calls as messages, between sidecars in one place and the driver in another.
 //!
 //! (Not related to `kubernetes-csi/csi-proxy`, which does privileged work on Windows hosts.)
 //!
@@ -6,17 +6,20 @@
 //! sidecar --gRPC/UDS--> Endpoint -> Router -> Relay ==> ... ==> Dispatcher -> Driver --gRPC/UDS--> vendor's driver
 //! ```
 //!
-//! - [`Endpoint`] is the driver's socket where there is no driver. It answers what sidecars ask when they start by itself
-//!   ([`driver_info`]), and turns everything else into a [`Call`].
-//! - [`Router`] says which node a call goes to, always the same or [by topology](TopologyRouter); with [`NodeSockets`] each node has
-//!   a socket of its own. [`Relay`] carries it there: [`Dispatcher`] itself within a process, `SessionRelay` (feature `edge-transport`) over
-//!   a session, or yours over any message bus. [`RetryRelay`] around it sends a call again that was lost on its way.
-//! - [`Dispatcher`] gives the call to the [`Driver`] that it names, and sees it through even if nobody waits any more.
+//! - [`Endpoint`] serves the CSI socket where the driver is not. It answers the start-up calls of sidecars from a
+//!   cache ([`driver_info`]), and turns every other RPC into a [`Call`].
+//! - [`Router`] selects the node of a call: a fixed one, or [by topology](TopologyRouter); with [`NodeSockets`] each
+//!   node has a socket of its own. [`Relay`] carries the call there: [`Dispatcher`] itself within a process,
+//!   `SessionRelay` (feature `edge-transport`) over a session, or your own over any message bus. [`RetryRelay`] wraps
+//!   a relay and sends lost calls again.
+//! - [`Dispatcher`] passes the call to the [`Driver`] that it names, and runs it to completion even if no caller waits
+//!   any more.
 //!
-//! Bodies are opaque: a method or field of a later CSI version passes untouched. What the driver said passes unchanged, and a
-//! failure on the way is a [`Fault`], which [`Fault::to_status`] turns into a code that does not make a sidecar forget a volume.
+//! Bodies are opaque: methods and fields of later CSI versions pass unchanged. The status of the driver passes
+//! unchanged, and a failure of the relay is a [`Fault`], which [`Fault::to_status`] maps to a code that does not make
+//! a sidecar forget a volume.
 //!
-//! # A socket whose driver is elsewhere
+//! # A socket for a remote driver
 //!
 //! ```
 //! use csi_proxy::{Dispatcher, DriverName, Endpoint, Router};
@@ -26,9 +29,9 @@
 //! # let directory = tempfile::tempdir()?;
 //! # let socket = format!("unix://{}/csi.sock", directory.path().display());
 //! let name = DriverName::new("csi-hostpath")?;
-//! // Where the driver is.
+//! // At the node of the driver.
 //! let drivers = Dispatcher::new().with_driver(name.clone(), "unix:///plugins/csi-hostpath/csi.sock".parse()?);
-//! // Where the sidecars are.
+//! // At the sidecars.
 //! let router = Router::fixed("edge-1".parse()?);
 //! let serving = Endpoint::new(name, router, drivers).serve(socket.parse()?).await?;
 //! serving.shutdown(std::time::Duration::from_secs(30)).await;
@@ -36,13 +39,15 @@
 //! # }
 //! ```
 //!
-//! # My own message bus: one method
+//! # A custom message bus: one method
 //!
 //! ```
 //! use csi_proxy::{Call, Fault, Outcome, Relay, Replies};
 //! # struct Mqtt;
 //! # impl Mqtt {
-//! #     async fn request(&self, _: &str, _: bytes::Bytes, _: bytes::Bytes) -> Result<[bytes::Bytes; 2], String> { Err("off".into()) }
+//! #     async fn request(&self, _: &str, _: bytes::Bytes, _: bytes::Bytes) -> Result<[bytes::Bytes; 2], String> {
+//! #         Err("off".into())
+//! #     }
 //! # }
 //!
 //! struct MyMqtt(Mqtt);
@@ -61,19 +66,20 @@
 //! }
 //! ```
 //!
-//! `conformance` (feature `testing`) tests such a relay. [`RelayService`] and [`ServiceRelay`] put layers of tower around one.
+//! `conformance` (feature `testing`) tests such a relay. [`RelayService`] and [`ServiceRelay`] adapt relays to tower
+//! services and back.
 //!
-//! # One execution an operation
+//! # One execution per operation
 //!
-//! A sidecar that gives up and asks again does not make the driver do its work twice at once: a [`Dispatcher`] knows
-//! the [`operation`](dispatcher::operation) of each call. A [`Fence`] keeps stale copies of calls from beginning; a [`TermStore`] keeps the
-//! part of it that outlives the process.
+//! When a sidecar times out and retries, the driver does not do its work twice at once: a [`Dispatcher`] identifies
+//! the [`operation`](dispatcher::operation) of each call. A [`Fence`] prevents stale copies of calls from beginning; a
+//! [`TermStore`] stores the part of it that outlives the process.
 //!
 //! # A socket for kubelet
 //!
-//! Before a driver on its own host an endpoint relays Node calls too. Calls join each other over it and over everything else that
-//! has the same dispatcher; [`TopologyRelay`] says where the node is for drivers that do not; [`monitor`] names the rules of the
-//! spec that whoever calls has broken.
+//! In front of a driver on the same host, an endpoint relays Node calls too. Equal calls coalesce across all endpoints
+//! that share a dispatcher; [`TopologyRelay`] adds the topology of the node for drivers that report none; [`monitor`]
+//! reports which rules of the spec the caller has broken.
 //!
 //! ```
 //! use csi_proxy::monitor::{Monitored, Monitors};
@@ -98,20 +104,21 @@
 //!
 //! # Features
 //!
-//! - `runtime` (default): everything that runs on tokio. Without it the crate is its pure core: calls, faults, outcomes, their
-//!   [wire](call::wire) form, the cache of [driver info](driver_info) and the [placements](routing::Placements).
+//! - `runtime` (default): everything that runs on tokio. Without it the crate is its pure core: calls, faults,
+//!   outcomes, their [wire](call::wire) form, the cache of [driver info](driver_info) and the
+//!   [placements](routing::Placements).
 //! - `edge-transport`: `SessionRelay` and `SessionService`.
-//! - `metrics`: the histogram `csi_plugin_operations_seconds`, the counter `csi_plugin_relay_faults_total`, and what there is to
-//!   count of operations (`csi_plugin_operations_*`) and of broken rules
+//! - `metrics`: the histogram `csi_plugin_operations_seconds`, the counter `csi_plugin_relay_faults_total`, and the
+//!   metrics of operations (`csi_plugin_operations_*`) and of broken rules
 //!   (`csi_plugin_orchestrator_violations_total`), through the `metrics` facade.
-//! - `redb`: what a proxy keeps ([`routing::store`]), on disk.
-//! - `testing`: the conformance suites of a relay and of a store of placements, and a relay and a store that fail on purpose.
+//! - `redb`: the state of a proxy ([`routing::store`]) in a redb file.
+//! - `testing`: the conformance suites of relays and placement stores, and a relay and a store with injected faults.
 //!
 //! # Bounds
 //!
-//! Request 8 MiB, answer message 16 MiB, metadata 8 KiB, 1024 open calls a connection and a driver, 128 connections, 15 minutes a
-//! call. The open calls of a driver and the time are settings ([`Dispatcher::with_max_in_flight`], [`EndpointSettings`],
-//! [`DriverSettings`]).
+//! Request 8 MiB, response message 16 MiB, metadata 8 KiB, 1024 open calls per connection and per driver, 128
+//! connections, 15 minutes per call. The open calls of a driver and the time are settings
+//! ([`Dispatcher::with_max_in_flight`], [`EndpointSettings`], [`DriverSettings`]).
 
 mod address;
 pub mod call;
@@ -135,8 +142,8 @@ pub use csi_proto::{Delivery, DriverName};
 
 pub use self::address::{InvalidSocketAddress, MAX_SOCKET_PATH, SocketAddress};
 pub use self::call::{
-    Call, CallId, CallNumber, Fault, Fence, GivenUp, MAX_METADATA, Metadata, MethodPath, NodeId, NodeSession,
-    Origin, Outcome, Replies, Reply, Term,
+    Call, CallId, CallNumber, Drained, Fault, Fence, GivenUp, MAX_METADATA, Metadata, MethodPath, NodeId,
+    NodeSession, Origin, Outcome, Replies, Reply, Term,
 };
 #[cfg(feature = "testing")]
 pub use self::dispatcher::Connector;
@@ -146,8 +153,7 @@ pub use self::dispatcher::{
 };
 #[cfg(feature = "runtime")]
 pub use self::endpoint::{
-    DEFAULT_MAX_SOCKETS, Drained, Endpoint, EndpointSettings, NodeSocketError, NodeSockets, ServeError,
-    Serving,
+    DEFAULT_MAX_SOCKETS, Endpoint, EndpointSettings, NodeSocketError, NodeSockets, ServeError, Serving,
 };
 #[cfg(feature = "edge-transport")]
 pub use self::relay::{CSI_SERVICE, NodeWatch, SessionRelay, SessionService};
@@ -157,7 +163,7 @@ pub use self::relay::{
     Relay, RelayService, Replaced, RetryRelay, ServiceRelay, TermError, TermSource, TopologyRelay, next_term,
 };
 #[cfg(feature = "testing")]
-pub use self::relay::{Fate, FaultyRelay, conformance};
+pub use self::relay::{FaultyRelay, InjectedFault, conformance};
 #[cfg(feature = "runtime")]
 pub use self::routing::{Router, TopologyRouter, TopologySettings};
 pub use csi_proto::Code;

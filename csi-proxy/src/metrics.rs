@@ -1,17 +1,19 @@
-//! Call timings in the form of the sidecars' own, through the `metrics` facade.
+//! Metrics in the form of the sidecars' own, through the `metrics` facade.
 //!
-//! - histogram `csi_plugin_operations_seconds` with `driver_name`, `method_name`, `grpc_status_code`, as csi-lib-utils labels its
-//!   `csi_sidecar_operations_seconds`, and `stage`: the hop. Methods that CSI does not know are `other`, so that a caller
-//!   cannot make up label values;
+//! - histogram `csi_plugin_operations_seconds` with `driver_name`, `method_name`, `grpc_status_code`, as in
+//!   `csi_sidecar_operations_seconds` of csi-lib-utils, and `stage`: where the call was measured. Methods unknown to
+//!   CSI are `other`, so that a caller cannot create label values;
 //! - counter `csi_plugin_relay_faults_total` with `driver_name`, `kind`, `stage`;
-//! - gauges `csi_plugin_operations_running` and `csi_plugin_operations_kept` (results that are kept for retries); counter
-//!   `csi_plugin_operations_total` with `driver_name` and `outcome`: `run`, `joined`, `replayed`, `aborted`, `uncertain`;
-//! - gauge `csi_plugin_startup_age_seconds` with `driver_name`: how long the driver has not confirmed what an endpoint
-//!   answers by itself; brought up to date each time that it was asked;
-//! - counter `csi_plugin_startup_stale_answers_total` with `driver_name`: start-up calls answered while the driver could not be
-//!   asked;
-//! - counter `csi_plugin_orchestrator_violations_total` with `driver_name` and `rule`: calls that broke a rule of the spec; gauges
-//!   `csi_plugin_monitor_volumes` and `csi_plugin_monitor_dropped` (what was not watched or was forgotten for lack of room).
+//! - gauges `csi_plugin_operations_running` and `csi_plugin_operations_kept` (results kept for retries); counter
+//!   `csi_plugin_operations_total` with `driver_name` and `outcome`: `run`, `joined`, `replayed`, `aborted`,
+//!   `uncertain`;
+//! - gauge `csi_plugin_startup_age_seconds` with `driver_name`: time since the driver last confirmed the start-up
+//!   answers; updated with each refresh;
+//! - counter `csi_plugin_startup_stale_answers_total` with `driver_name`: start-up calls answered from the cache while
+//!   the driver was unreachable;
+//! - counter `csi_plugin_orchestrator_violations_total` with `driver_name` and `rule`: calls that broke a rule of the
+//!   spec; gauges `csi_plugin_monitor_volumes` and `csi_plugin_monitor_dropped` (not monitored or evicted because of a
+//!   limit).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +42,7 @@ pub(crate) fn record(
     }
 }
 
-/// Counts what became of a call that asked for an operation, or of the operation.
+/// Counts the outcome of an operation, or of a call that requested it.
 pub(crate) fn operation(driver: &DriverName, outcome: &'static str) {
     metrics::counter!("csi_plugin_operations_total", "driver_name" => label(driver), "outcome" => outcome)
         .increment(1);
@@ -77,7 +79,7 @@ pub(crate) fn monitor(counts: &crate::monitor::Counts) {
     metrics::gauge!("csi_plugin_monitor_dropped").set(counts.dropped as f64);
 }
 
-/// The name that grpc-go prints, which dashboards for the sidecars look for.
+/// The name of the code in grpc-go, which dashboards for the sidecars use.
 fn go_name(code: Code) -> String {
     match (code, code.name()) {
         (Code::OK, _) => "OK".to_owned(),
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
     use crate::call::Fault;
 
-    /// Writes down every record as text.
+    /// Collects every record as text.
     #[derive(Default)]
     struct Records(Arc<Mutex<Vec<String>>>);
 
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_named_as_grpc_go_names_them() {
+    fn codes_have_the_names_of_grpc_go() {
         let names = [0, 1, 2, 4, 11, 16, 17].map(|number| go_name(Code::new(number)));
         let expected =
             ["OK", "Canceled", "Unknown", "DeadlineExceeded", "OutOfRange", "Unauthenticated", "other"];
@@ -153,19 +155,19 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_labelled_as_the_sidecars_label_theirs() {
+    fn calls_have_the_labels_of_the_sidecars() {
         let records = Records::default();
         let driver = DriverName::new("vendor").unwrap();
         let taken = Duration::from_millis(250);
         metrics::with_local_recorder(&records, || {
             let method = |path| MethodPath::new(path).unwrap();
             record("endpoint", &driver, &method("/csi.v1.Controller/CreateVolume"), &Outcome::ok(), taken);
-            record("endpoint", &driver, &method("/made.up/ByTheCaller"), &Fault::CallerGone.into(), taken);
+            record("endpoint", &driver, &method("/made.up/ByTheCaller"), &Fault::Cancelled.into(), taken);
         });
         let expected = [
             "csi_plugin_operations_seconds driver_name=vendor method_name=/csi.v1.Controller/CreateVolume grpc_status_code=OK stage=endpoint 0.25",
             "csi_plugin_operations_seconds driver_name=vendor method_name=other grpc_status_code=Canceled stage=endpoint 0.25",
-            "csi_plugin_relay_faults_total driver_name=vendor kind=caller_gone stage=endpoint 1",
+            "csi_plugin_relay_faults_total driver_name=vendor kind=cancelled stage=endpoint 1",
         ];
         assert_eq!(*records.0.lock().unwrap(), expected);
     }

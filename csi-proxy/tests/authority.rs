@@ -1,4 +1,5 @@
-//! Callers that do not say `localhost`, on raw HTTP/2: no client library of ours would send what they send.
+//! Callers that send another authority than `localhost`, on raw HTTP/2, since client libraries would not send these
+//! bytes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -10,13 +11,13 @@ use common::{Script, Stage, framed, raw_call};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// Waits until the driver has been asked, and is the same ever after.
+/// Waits for the driver, and has a constant answer afterwards.
 const CAPABILITIES: &str = "/csi.v1.Identity/GetPluginCapabilities";
 
-/// The `:authority` of a first call and that of later ones, as they stand in a block of headers.
+/// The encoded `:authority` of a first call and of later ones.
 type Fields = (Vec<u8>, Vec<u8>);
 
-/// One that is in the table of both ends from the first call on.
+/// An authority that is indexed by both ends from the first call on.
 fn kept(value: &[u8]) -> Fields {
     ([&[0x41, value.len() as u8], value].concat(), vec![0xbe])
 }
@@ -77,7 +78,7 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
 /// Callers with the path of the socket as `:authority`, raw or percent-encoded, in either code, kept in the header table or
 /// repeated with each call, are served, call after call.
 #[tokio::test]
-async fn callers_with_a_socket_path_or_nothing_as_authority_are_served() {
+async fn serves_callers_with_invalid_authority() {
     let stage = Stage::start(Script::default()).await;
     let expected = raw_call(&stage.socket(), CAPABILITIES, &[], framed(&[])).await.unwrap().body;
     let repeated = |value: &[u8]| {
@@ -115,7 +116,7 @@ async fn callers_with_a_socket_path_or_nothing_as_authority_are_served() {
 }
 
 #[tokio::test]
-async fn a_connection_that_comes_byte_by_byte_is_served_too() {
+async fn serves_connection_received_byte_by_byte() {
     let stage = Stage::start(Script::default()).await;
     let mut socket = connect(&stage).await;
     for byte in call(1, &kept(b"/csi/csi.sock").0) {

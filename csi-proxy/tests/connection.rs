@@ -1,4 +1,4 @@
-//! Calls on one connection: none of them holds up or ends another.
+//! Calls on one connection are independent.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,7 +31,7 @@ enum Event {
     Dropped,
 }
 
-/// A call that says when it began, and when it is dropped.
+/// Reports when a call begins and when it is dropped.
 struct Open(mpsc::UnboundedSender<Event>);
 
 impl Open {
@@ -117,7 +117,7 @@ async fn a_call_that_panics_ends_alone() {
     let mut fixture = Fixture::start().await;
     let open = fixture.create().await;
     let ended = in_time(fixture.client.delete_volume(csi::DeleteVolumeRequest::default())).await;
-    // Not a code that says that nothing runs.
+    // Not a code that means that nothing is running.
     assert_eq!(ended.unwrap_err().code(), Code::Cancelled);
     let next = fixture.create().await;
     fixture.answer.notify_waiters();
@@ -141,7 +141,7 @@ async fn a_call_that_is_always_busy_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn the_calls_of_a_connection_that_is_cut_are_dropped() {
+async fn lost_connection_drops_its_calls() {
     let mut fixture = Fixture::start().await;
     let socket = UnixStream::connect(fixture.directory.path().join("csi.sock")).await.unwrap();
     let (mut sender, connection) = h2::client::handshake(socket).await.unwrap();

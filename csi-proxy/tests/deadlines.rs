@@ -1,4 +1,4 @@
-//! What remains of the caller's time shrinks from hop to hop, and no driver's work ends with it.
+//! The remaining time of the caller decreases at each stage, and does not limit the work of a driver.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use csi_proxy::{Call, CallId, Endpoint, Fault, MethodPath, Outcome, Relay, Repli
 
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 
-/// Writes down what remains of each call.
+/// Records the remaining time of each call.
 #[derive(Clone, Default)]
 struct Remaining(Arc<Mutex<Vec<Option<Duration>>>>);
 
@@ -35,7 +35,7 @@ impl Relay for Remaining {
 }
 
 #[tokio::test]
-async fn what_travels_is_what_remains_of_the_callers_time() {
+async fn remaining_time_is_sent() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("csi.sock");
     let relay = Remaining::default();
@@ -49,9 +49,9 @@ async fn what_travels_is_what_remains_of_the_callers_time() {
     serving.shutdown(Duration::ZERO).await;
 }
 
-/// Anchors (f) 19, the header of a call: made at another hour it is the same, but for its id.
+/// The header of a call does not depend on the clock, except for its id.
 #[test]
-fn the_header_of_a_call_holds_what_remains_and_no_time() {
+fn header_has_the_remaining_time_only() {
     let header = |remaining| {
         let id = CallId::from_bytes([7; 16]);
         let call = Call::new(id, node(), driver_name(), MethodPath::new(CREATE).unwrap(), Bytes::new());

@@ -1,5 +1,4 @@
-//! Drivers that are missing, broken or strange: the caller is told so with a code that may be retried, never with one made
-//! up on the way.
+//! Drivers that are missing, broken or misbehaving: the caller gets a retryable code, never a made-up one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -23,7 +22,7 @@ async fn call(stage: &Stage, path: &str) -> Seen {
     raw_call(&stage.socket(), path, &[], framed(&[])).await.unwrap()
 }
 
-/// Asks through the whole path, and the driver alone: what the caller is told, and which fault it was.
+/// Calls through the endpoint, and the driver directly: the answer to the caller, and the fault.
 async fn ask(stage: &Stage, path: &str) -> (Seen, Fault) {
     let seen = call(stage, path).await;
     let driver =
@@ -41,7 +40,7 @@ async fn ask_driver(driver: &Driver, path: &str) -> Outcome {
     }
 }
 
-/// A driver that does this with every HTTP/2 request.
+/// A driver that handles every HTTP/2 request like this.
 fn serve_h2(stage: &Stage, act: impl Fn(SendResponse<Bytes>) + Copy + Send + Sync + 'static) {
     serve_h2_at(&stage.driver_socket(), act);
 }
@@ -88,7 +87,7 @@ async fn an_unregistered_driver_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_driver_that_comes_late_is_found_without_a_restart() {
+async fn finds_a_driver_that_starts_later() {
     let mut stage = Stage::without_driver(EndpointSettings::default()).await;
     assert_eq!(call(&stage, CREATE).await.code(), Some(14));
     stage.start_driver(Script::default());
@@ -131,7 +130,7 @@ async fn answers_that_are_not_grpc_are_unavailable() {
                 .send_response(grpc().status(503).header("grpc-status", "5").body(()).unwrap(), true)
                 .unwrap();
         }),
-        ("a status that is no number", |mut respond| {
+        ("a status that is not a number", |mut respond| {
             respond.send_response(grpc().header("grpc-status", "fine").body(()).unwrap(), true).unwrap();
         }),
         ("a stream reset as broken", |mut respond| respond.send_reset(h2::Reason::PROTOCOL_ERROR)),
@@ -148,7 +147,7 @@ async fn answers_that_are_not_grpc_are_unavailable() {
 }
 
 #[tokio::test]
-async fn an_ok_without_a_message_is_no_answer_to_a_unary_method() {
+async fn unary_ok_without_a_message_is_a_fault() {
     let stage = Stage::without_driver(EndpointSettings::default()).await;
     serve_h2(&stage, |mut respond| {
         respond.send_response(grpc().header("grpc-status", "0").body(()).unwrap(), true).unwrap();
@@ -172,20 +171,20 @@ async fn a_trailers_only_status_passes_unchanged() {
 }
 
 #[tokio::test]
-async fn a_status_in_the_head_counts_where_the_trailers_have_none() {
+async fn reads_status_from_headers_without_trailers() {
     type Act = fn(SendResponse<Bytes>);
     let acts: [(&str, Act); 3] = [
         ("no content type", |mut respond| {
-            let response = Response::builder().header("grpc-status", "5").header("grpc-message", "gone");
+            let response = Response::builder().header("grpc-status", "5").header("grpc-message", "deleted");
             respond.send_response(response.body(()).unwrap(), true).unwrap();
         }),
         ("an empty frame at the end", |mut respond| {
-            let response = grpc().header("grpc-status", "5").header("grpc-message", "gone");
+            let response = grpc().header("grpc-status", "5").header("grpc-message", "deleted");
             let mut stream = respond.send_response(response.body(()).unwrap(), false).unwrap();
             stream.send_data(Bytes::new(), true).unwrap();
         }),
         ("trailers without a status", |mut respond| {
-            let response = grpc().header("grpc-status", "5").header("grpc-message", "gone");
+            let response = grpc().header("grpc-status", "5").header("grpc-message", "deleted");
             let mut stream = respond.send_response(response.body(()).unwrap(), false).unwrap();
             stream.send_trailers(HeaderMap::new()).unwrap();
         }),
@@ -195,13 +194,13 @@ async fn a_status_in_the_head_counts_where_the_trailers_have_none() {
         serve_h2(&stage, act);
         for path in [CREATE, STREAM] {
             let seen = call(&stage, path).await;
-            assert_eq!((seen.code(), seen.message()), (Some(5), "gone"), "{what}, {path}: {seen:?}");
+            assert_eq!((seen.code(), seen.message()), (Some(5), "deleted"), "{what}, {path}: {seen:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn readers_of_streams_that_stall_hold_up_no_unary_call() {
+async fn stalled_streams_do_not_block_unary_calls() {
     let stage = Stage::without_driver(EndpointSettings::default()).await;
     let listener = UnixListener::bind(stage.driver_socket()).unwrap();
     tokio::spawn(async move {
@@ -234,7 +233,7 @@ async fn readers_of_streams_that_stall_hold_up_no_unary_call() {
     }
     let answer = async { ask(CREATE).await.collect().await };
     let answer = tokio::time::timeout(std::time::Duration::from_secs(5), answer).await;
-    let (messages, outcome) = answer.expect("held up by streams that nobody reads");
+    let (messages, outcome) = answer.expect("blocked by unread streams");
     assert!(outcome.is_ok() && messages.len() == 1, "{outcome:?}");
     for stream in stalled {
         let (messages, outcome) = stream.collect().await;
@@ -247,7 +246,7 @@ fn grpc_status() -> http::HeaderName {
 }
 
 #[tokio::test]
-async fn a_code_that_grpc_does_not_define_passes_unchanged() {
+async fn undefined_code_passes_unchanged() {
     let stage = Stage::without_driver(EndpointSettings::default()).await;
     serve_h2(&stage, |mut respond| {
         respond.send_response(grpc().header("grpc-status", "4711").body(()).unwrap(), true).unwrap();
@@ -256,7 +255,7 @@ async fn a_code_that_grpc_does_not_define_passes_unchanged() {
 }
 
 #[tokio::test]
-async fn a_driver_that_speaks_junk_or_hangs_up_is_unavailable() {
+async fn invalid_driver_answer_is_unavailable() {
     let speeches: [&[u8]; 3] = [b"", b"SSH-2.0-OpenSSH_9.9\r\n", &[0xff; 64]];
     for speech in speeches {
         let stage = Stage::without_driver(EndpointSettings::default()).await;
@@ -272,14 +271,14 @@ async fn a_driver_that_speaks_junk_or_hangs_up_is_unavailable() {
         let (seen, fault) = ask(&stage, CREATE).await;
         assert_eq!(seen.code(), Some(14), "{speech:?}: {seen:?}");
         assert!(
-            matches!(fault, Fault::DriverGone { .. } | Fault::DriverProtocol { .. }),
+            matches!(fault, Fault::DriverLost { .. } | Fault::DriverProtocol { .. }),
             "{speech:?}: {fault:?}"
         );
     }
 }
 
 #[tokio::test]
-async fn a_driver_killed_in_the_midst_of_an_answer_is_unavailable() {
+async fn driver_killed_during_an_answer_is_unavailable() {
     for path in [CREATE, STREAM] {
         let stage = Stage::without_driver(EndpointSettings::default()).await;
         let listener = UnixListener::bind(stage.driver_socket()).unwrap();
@@ -291,7 +290,7 @@ async fn a_driver_killed_in_the_midst_of_an_answer_is_unavailable() {
         });
         let (seen, fault) = ask(&stage, path).await;
         assert_eq!(seen.code(), Some(14), "{path}: {seen:?}");
-        assert!(matches!(fault, Fault::DriverGone { .. }), "{path}: {fault:?}");
+        assert!(matches!(fault, Fault::DriverLost { .. }), "{path}: {fault:?}");
     }
 }
 
@@ -309,7 +308,7 @@ async fn kill_in_the_midst(socket: UnixStream) {
 }
 
 #[tokio::test]
-async fn a_driver_that_shuts_down_gracefully_costs_no_call() {
+async fn graceful_driver_shutdown_loses_no_call() {
     let stage = Stage::without_driver(EndpointSettings::default()).await;
     let listener = UnixListener::bind(stage.driver_socket()).unwrap();
     tokio::spawn(async move {
@@ -340,7 +339,7 @@ async fn a_driver_that_shuts_down_gracefully_costs_no_call() {
 }
 
 #[tokio::test]
-async fn a_call_that_the_driver_provably_did_not_process_is_sent_once_more_and_only_once() {
+async fn refused_stream_is_retried_once() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     let directory = tempfile::tempdir().unwrap();
@@ -367,16 +366,16 @@ async fn an_oversize_answer_is_unavailable() {
     });
     let seen = call(&stage, CREATE).await;
     assert_eq!(seen.code(), Some(14), "{seen:?}");
-    assert!(seen.message().contains("16777217 bytes") && seen.message().contains("carried out"), "{seen:?}");
+    assert!(seen.message().contains("16777217 bytes") && seen.message().contains("executed"), "{seen:?}");
 }
 
 #[tokio::test]
-async fn the_ceiling_of_a_driver_that_never_answers_is_a_deadline() {
+async fn silent_driver_ends_with_a_deadline() {
     let stage = Stage::without_driver(EndpointSettings::default()).await;
     // Accepts the connection, in its queue, and says nothing.
     let _listener = UnixListener::bind(stage.driver_socket()).unwrap();
     let mut settings = DriverSettings::default();
-    settings.ceiling = std::time::Duration::from_millis(30);
+    settings.timeout = std::time::Duration::from_millis(30);
     let address = SocketAddress::new(stage.driver_socket().to_str().unwrap()).unwrap();
     stage.dispatcher.register(Driver::with_settings(driver_name(), address, settings));
     let seen = call(&stage, CREATE).await;

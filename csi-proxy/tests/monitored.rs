@@ -1,4 +1,4 @@
-//! A relay whose caller is watched, and what it is told.
+//! A relay that monitors its caller.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ use csi_proxy::{Call, CallId, Code, Dispatcher, Fault, MethodPath, Outcome, Rela
 use futures_util::{StreamExt as _, stream};
 use tokio::time::timeout;
 
-/// Gives its answers in turn, then none ever.
+/// Returns its answers in turn, then hangs.
 #[derive(Default)]
 struct Script(Mutex<VecDeque<Result<Replies, Fault>>>);
 
@@ -72,7 +72,7 @@ fn unstage() -> Call {
 }
 
 #[tokio::test]
-async fn a_violation_is_one_line_with_the_rule_and_changes_nothing() {
+async fn violation_is_logged_in_one_line() {
     let (log, _logging) = Log::start(tracing::Level::TRACE);
     let (relay, monitors) = relay([ok(), ok()]);
     drop(relay.relay(publish()).await.unwrap());
@@ -90,7 +90,7 @@ async fn a_violation_is_one_line_with_the_rule_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_waits_for_is_not_known() {
+async fn cancelled_call_has_unknown_result() {
     let (relay, monitors) = relay([ok()]);
     drop(relay.relay(publish()).await.unwrap());
     let left = timeout(Duration::ZERO, relay.relay(unpublish())).await;
@@ -105,7 +105,7 @@ async fn an_answer_that_nobody_waits_for_is_not_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_is_over_for_its_caller_when_its_time_is() {
+async fn call_ends_for_its_caller_at_the_deadline() {
     let (relay, monitors) = relay([ok()]);
     drop(relay.relay(publish()).await.unwrap());
     let time = Duration::from_secs(10);
@@ -124,7 +124,7 @@ async fn a_call_is_over_for_its_caller_when_its_time_is() {
 }
 
 #[tokio::test]
-async fn a_fault_of_ours_is_as_uncertain_as_its_code() {
+async fn fault_of_the_relay_is_as_uncertain_as_its_code() {
     let lost = || Err(Fault::LinkLost { reason: "cut".to_owned() });
     let (relay, monitors) = relay([lost(), lost(), ok()]);
     assert!(relay.relay(publish()).await.is_err());

@@ -25,7 +25,7 @@ use csi_proxy::{
 use prost::Message;
 use tempfile::TempDir;
 
-/// A driver without a topology on every node, and a way to them that can be off.
+/// A driver without a topology on every node, behind a relay that can be offline.
 #[derive(Debug, Clone, Default)]
 struct Nodes {
     off: Arc<AtomicBool>,
@@ -67,7 +67,7 @@ fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
-/// Sockets in a directory of their own, and what is kept.
+/// Sockets in a separate directory, and their store.
 struct Site {
     directory: TempDir,
     store: MemoryStore,
@@ -86,7 +86,7 @@ impl Site {
     fn sockets(&self) -> NodeSockets {
         let mut settings = EndpointSettings::default();
         settings.driver_info = Some(Arc::new(self.store.clone()));
-        settings.first_answer = Duration::from_secs(5);
+        settings.startup_timeout = Duration::from_secs(5);
         let directory = self.directory.path().join("s");
         NodeSockets::new(directory, driver_name(), self.nodes.clone(), settings)
             .with_topology_key("kubernetes.io/hostname")
@@ -104,7 +104,7 @@ async fn node_info(socket: &Path) -> Result<csi::NodeGetInfoResponse, tonic::Sta
 }
 
 #[tokio::test]
-async fn what_is_asked_on_a_nodes_socket_goes_to_that_node_and_its_volumes_say_where_they_are() {
+async fn socket_of_a_node_relays_to_that_node() {
     let site = Site::new();
     let sockets = site.sockets();
     for name in ["edge-1", "edge-2"] {
@@ -128,7 +128,7 @@ async fn what_is_asked_on_a_nodes_socket_goes_to_that_node_and_its_volumes_say_w
 }
 
 #[tokio::test]
-async fn with_its_node_off_a_socket_stays_and_a_provisioner_can_start_on_it_after_a_restart_too() {
+async fn socket_of_an_offline_node_answers_startup_calls() {
     let site = Site::new();
     let sockets = site.sockets();
     sockets.serve(&node("edge-1")).await.unwrap();
@@ -147,7 +147,7 @@ async fn with_its_node_off_a_socket_stays_and_a_provisioner_can_start_on_it_afte
 }
 
 #[tokio::test]
-async fn a_node_that_is_gone_for_good_leaves_nothing_and_the_others_stay() {
+async fn released_node_leaves_nothing() {
     let site = Site::new();
     let sockets = site.sockets();
     for name in ["edge-1", "edge-2"] {
@@ -159,7 +159,7 @@ async fn a_node_that_is_gone_for_good_leaves_nothing_and_the_others_stay() {
 }
 
 #[tokio::test]
-async fn a_path_that_is_too_long_for_a_socket_is_refused_with_its_bound_and_no_name_leaves_the_directory() {
+async fn rejects_too_long_socket_path() {
     let site = Site::new();
     let sockets = site.sockets();
     let long = node(&"n".repeat(100));
@@ -186,17 +186,17 @@ async fn is_ready_at_once(sockets: &NodeSockets) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_back_is_ready_as_soon_as_somebody_says_that_it_is_there() {
+async fn reconnected_node_is_ready_when_reported_online() {
     let site = Site::new();
     let sockets = site.sockets();
     site.nodes.off.store(true, Ordering::SeqCst);
     sockets.serve(&node("edge-1")).await.unwrap();
-    // By now the pause between two tries is the longest.
+    // The retry interval is at its maximum now.
     tokio::time::sleep(Duration::from_secs(200)).await;
     site.nodes.off.store(false, Ordering::SeqCst);
-    assert!(!is_ready_at_once(&sockets).await, "nobody has said so");
+    assert!(!is_ready_at_once(&sockets).await, "it was not reported");
     sockets.online(&node("edge-2"));
-    assert!(!is_ready_at_once(&sockets).await, "it was said of another");
+    assert!(!is_ready_at_once(&sockets).await, "another node was reported");
     sockets.online(&node("edge-1"));
     assert!(is_ready_at_once(&sockets).await);
 }

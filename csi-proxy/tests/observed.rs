@@ -1,4 +1,4 @@
-//! What an operator's log says of calls that nobody waited for to their end.
+//! The log of calls whose caller stopped waiting.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -12,10 +12,10 @@ use common::{Act, Script, Stage, framed, raw_call};
 
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 
-/// The ends of calls at the endpoint, as far as they did not go well.
+/// The logged results of failed calls at the endpoint.
 fn failed(log: &Log) -> Vec<String> {
     let text = log.text();
-    let lines = text.lines().filter(|line| line.contains("hop=\"endpoint\"") && line.contains("origin="));
+    let lines = text.lines().filter(|line| line.contains("stage=\"endpoint\"") && line.contains("origin="));
     lines.map(str::to_owned).collect()
 }
 
@@ -33,22 +33,22 @@ async fn a_deadline_is_one_warning_that_names_the_call() {
 }
 
 #[tokio::test]
-async fn a_caller_that_leaves_is_one_line_for_those_who_look_closer() {
+async fn cancelled_call_is_logged_at_debug() {
     let (log, _logging) = Log::start(tracing::Level::DEBUG);
     let stage = Stage::start(Script { acts: vec![Act::Wait(Arc::default())] }).await;
     let socket = stage.socket();
     let call = tokio::spawn(async move { raw_call(&socket, CREATE, &[], framed(&[])).await });
     stage.seen_at_least(1).await;
     call.abort();
-    let told = tokio::time::timeout(Duration::from_secs(20), async {
+    let logged = tokio::time::timeout(Duration::from_secs(20), async {
         while failed(&log).is_empty() {
             tokio::task::yield_now().await;
         }
     });
-    told.await.expect("nothing logged");
+    logged.await.expect("nothing logged");
     let failed = failed(&log);
     assert!(
-        failed.len() == 1 && failed[0].contains("DEBUG") && failed[0].contains("caller_gone"),
+        failed.len() == 1 && failed[0].contains("DEBUG") && failed[0].contains("cancelled"),
         "{failed:?}"
     );
 }

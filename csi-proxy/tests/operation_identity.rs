@@ -1,11 +1,12 @@
-//! What takes part in operations, and what of it is written: over the whole table of methods.
+//! Identities of operations over the whole table of methods.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use csi_proto::method::VolumeKey;
 use csi_proto::secrets::SECRET_FIELDS;
 use csi_proto::{DriverName, Method};
-use csi_proxy::dispatcher::operation::{Identity, MAX_SUBJECT, Subject};
+use csi_proxy::call::{MAX_SUBJECT, Subject};
+use csi_proxy::dispatcher::operation::Identity;
 
 fn driver() -> DriverName {
     DriverName::new("csi-hostpath").unwrap()
@@ -20,7 +21,7 @@ fn text(number: u32, text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn the_methods_that_change_something_take_part_and_no_others() {
+fn only_mutating_methods_have_an_identity() {
     for &method in Method::ALL {
         let request = method.volume_field().map(|field| text(field.number, "x")).unwrap_or_default();
         let identity = Identity::of(&driver(), method, &request);
@@ -37,16 +38,16 @@ fn the_methods_that_change_something_take_part_and_no_others() {
 }
 
 #[test]
-fn a_request_that_cannot_be_read_takes_no_part() {
+fn undecodable_request_has_no_identity() {
     let too_long = text(1, &"x".repeat(MAX_SUBJECT + 1));
     for request in [b"\xff", &b"\x0a\x02\xff\xff"[..], &too_long] {
         assert_eq!(Identity::of(&driver(), Method::DeleteVolume, request), None, "{request:?}");
     }
 }
 
-/// So that it can be sent again when its link is lost, and is still made once.
+/// It can be sent again after a lost link, and is still executed once.
 #[test]
-fn a_request_that_does_not_say_what_it_is_about_is_about_the_empty_id() {
+fn request_without_subject_has_the_empty_id() {
     let of = |request: &[u8]| Identity::of(&driver(), Method::DeleteVolume, request).unwrap();
     for request in [&[][..], &text(1, ""), &text(2, "x")] {
         assert_eq!(of(request).keys()[0].subject(), &Subject::Volume("".into()), "{request:?}");
@@ -55,7 +56,7 @@ fn a_request_that_does_not_say_what_it_is_about_is_about_the_empty_id() {
 }
 
 #[test]
-fn a_group_is_about_each_of_its_volumes_once() {
+fn group_has_each_of_its_volumes_once() {
     let request = [text(1, "group"), text(2, "vol-1"), text(2, "vol-2"), text(2, "vol-1")].concat();
     let identity = Identity::of(&driver(), Method::CreateVolumeGroupSnapshot, &request).unwrap();
     let about: Vec<_> = identity.keys().iter().map(|key| key.subject().clone()).collect();
@@ -67,7 +68,7 @@ fn a_group_is_about_each_of_its_volumes_once() {
     assert_eq!(about, [Subject::GroupSnapshot("group-1".into()), snapshot("snap-1"), snapshot("snap-2")]);
 }
 
-/// Answers are kept for a while, and shown to equal calls: this is why that is safe.
+/// Answers are kept and returned to equal calls, which is safe only without secrets.
 #[test]
 fn no_response_has_a_field_for_a_secret() {
     for field in SECRET_FIELDS {
@@ -76,7 +77,7 @@ fn no_response_has_a_field_for_a_secret() {
 }
 
 #[test]
-fn an_identity_prints_no_part_of_a_request_but_what_it_is_about() {
+fn debug_of_identity_prints_only_subjects() {
     let request = [text(1, "vol-1"), text(4, "canary"), text(5, "canary")].concat();
     for &method in Method::ALL.iter().filter(|method| method.volume_key() == Some(VolumeKey::VolumeId)) {
         let printed = format!("{:?}", Identity::of(&driver(), method, &request));

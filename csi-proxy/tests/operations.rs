@@ -1,4 +1,4 @@
-//! One execution an operation, with a driver on a real socket that counts.
+//! One execution per operation, with a counting driver on a real socket.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -26,10 +26,10 @@ fn volume_id(answer: Answer) -> String {
     csi::CreateVolumeResponse::decode(messages[0].clone()).unwrap().volume.unwrap().volume_id
 }
 
-/// CreateVolume takes 40 s, the client waits 10 s and asks again with a growing pause. The driver executes once, and
-/// the last retry, which comes when the work has ended, gets the answer that was kept.
+/// CreateVolume takes 40 s, the client waits 10 s and retries with backoff. The driver executes once, and the last
+/// retry, after the work has ended, gets the kept answer.
 #[tokio::test(start_paused = true)]
-async fn a_client_with_less_patience_than_the_driver_gets_its_answer_from_one_execution() {
+async fn retries_get_the_answer_of_one_execution() {
     let notice = Arc::new(Notify::new());
     let stage = Stage::start(Script { acts: vec![Act::Wait(Arc::clone(&notice))] }).await;
     tokio::spawn(async move {
@@ -54,10 +54,9 @@ async fn a_client_with_less_patience_than_the_driver_gets_its_answer_from_one_ex
     assert_eq!((seen.code(), stage.seen().len()), (Some(0), 2), "handed out once; the next one is done");
 }
 
-/// However often the same calls come, and in whatever order, each operation is executed
-/// once, and everyone gets its answer.
+/// Equal calls in any order are executed once, and every caller gets the answer.
 #[tokio::test]
-async fn calls_that_come_several_times_and_in_any_order_are_executed_once() {
+async fn duplicate_calls_are_executed_once() {
     let edge = Edge::holding();
     let names = ["a", "b", "c", "d"];
     let calls: Vec<_> = names.map(create).into_iter().collect();
@@ -70,7 +69,7 @@ async fn calls_that_come_several_times_and_in_any_order_are_executed_once() {
         }
     }
     edge.until(|counts| counts.waiters == 20).await;
-    edge.driver.let_go(100);
+    edge.driver.release(100);
     for (name, answer) in asked {
         assert_eq!(volume_id(answer.await.unwrap()), format!("vol-{name}"));
     }
@@ -78,7 +77,7 @@ async fn calls_that_come_several_times_and_in_any_order_are_executed_once() {
 }
 
 #[tokio::test]
-async fn a_retry_whose_map_entries_and_secrets_come_otherwise_joins() {
+async fn retry_joins_despite_map_order_and_secrets() {
     let edge = Edge::holding();
     // As Go writes them: `parameters` (4) in any order, and `secrets` (5) that were rotated.
     let entry = |number: u8, key: &str, value: &str| {
@@ -93,7 +92,7 @@ async fn a_retry_whose_map_entries_and_secrets_come_otherwise_joins() {
     second.body = request(&[entry(4, "b", "2"), entry(5, "key", "y"), entry(4, "a", "1")]);
     let answers = [edge.ask(first), edge.ask(second)];
     edge.until(|counts| counts.waiters == 2).await;
-    edge.driver.let_go(2);
+    edge.driver.release(2);
     for answer in answers {
         assert_eq!(volume_id(answer.await.unwrap()), "vol-pvc-1");
     }
@@ -101,63 +100,63 @@ async fn a_retry_whose_map_entries_and_secrets_come_otherwise_joins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_request_on_the_same_volume_that_has_waited_is_aborted_and_runs_afterwards() {
+async fn queued_request_is_aborted_and_runs_on_retry() {
     let edge = Edge::holding();
     let expand = csi::ControllerExpandVolumeRequest { volume_id: "v".to_owned(), ..Default::default() };
     let expand = || call("ControllerExpandVolume", &expand);
     let deleting = edge.ask(delete("v"));
-    edge.driver.was_told("DeleteVolume v", 1).await;
+    edge.driver.wait_for_executions("DeleteVolume v", 1).await;
     let fault = asked(&edge.dispatcher, expand()).await.unwrap_err();
     assert_eq!(fault, Fault::OperationPending { driver: driver_name(), running: "DeleteVolume".to_owned() });
     assert_eq!(Outcome::from(fault).code, Code::ABORTED);
-    edge.driver.let_go(2);
+    edge.driver.release(2);
     assert!(deleting.await.unwrap().unwrap().1.is_ok());
     assert!(asked(&edge.dispatcher, expand()).await.unwrap().1.is_ok());
     assert_eq!(edge.driver.executions("ControllerExpandVolume v"), 1);
 }
 
 #[tokio::test]
-async fn what_changes_nothing_and_what_is_not_known_reaches_the_driver_every_time() {
+async fn read_only_and_unknown_calls_always_reach_the_driver() {
     let edge = Edge::holding();
     let validate = csi::ValidateVolumeCapabilitiesRequest { volume_id: "v".to_owned(), ..Default::default() };
     let running = edge.ask(delete("v"));
-    edge.driver.was_told("DeleteVolume v", 1).await;
+    edge.driver.wait_for_executions("DeleteVolume v", 1).await;
     let mut asked = vec![running];
     for what in ["ValidateVolumeCapabilities", "LaterVersion"] {
         for _ in 0..2 {
             asked.push(edge.ask(call(what, &validate)));
         }
-        edge.driver.was_told(&format!("{what} v"), 2).await;
+        edge.driver.wait_for_executions(&format!("{what} v"), 2).await;
     }
-    edge.driver.let_go(10);
+    edge.driver.release(10);
     for answer in asked {
         assert!(answer.await.unwrap().unwrap().1.is_ok());
     }
 }
 
 #[tokio::test]
-async fn a_request_without_an_id_is_the_drivers_to_refuse_and_runs_once_at_a_time() {
+async fn request_without_an_id_runs_once_at_a_time() {
     let edge = Edge::holding();
     let asked = [edge.ask(delete("")), edge.ask(delete(""))];
     edge.until(|counts| counts.waiters == 2).await;
-    edge.driver.was_told("DeleteVolume ", 1).await;
-    edge.driver.let_go(1);
+    edge.driver.wait_for_executions("DeleteVolume ", 1).await;
+    edge.driver.release(1);
     for answer in asked {
         assert!(answer.await.unwrap().unwrap().1.is_ok());
     }
 }
 
 #[tokio::test]
-async fn a_failure_of_the_driver_that_nobody_waited_for_is_handed_out_unchanged() {
+async fn unclaimed_failure_is_replayed_unchanged() {
     let edge = Edge::holding();
     let mut status = Status::with_details(tonic::Code::FailedPrecondition, "größe", vec![1, 2, 3].into());
     status.metadata_mut().insert("vendor", "x".parse().unwrap());
     edge.driver.fail_next(status);
     let first = edge.ask(delete("v"));
-    edge.driver.was_told("DeleteVolume v", 1).await;
+    edge.driver.wait_for_executions("DeleteVolume v", 1).await;
     first.abort();
     edge.until(|counts| counts.waiters == 0).await;
-    edge.driver.let_go(1);
+    edge.driver.release(1);
     edge.until(|counts| counts.kept == 1).await;
     let (messages, outcome) = asked(&edge.dispatcher, delete("v")).await.unwrap();
     assert_eq!((messages.len(), outcome.code, &*outcome.message), (0, Code::FAILED_PRECONDITION, "größe"));
@@ -169,7 +168,7 @@ async fn a_failure_of_the_driver_that_nobody_waited_for_is_handed_out_unchanged(
 }
 
 #[tokio::test]
-async fn a_copy_of_a_call_gets_the_result_again_and_another_call_does_not() {
+async fn result_is_replayed_to_copies_only() {
     let edge = Edge::free();
     let call = create("pvc-1");
     for _ in 0..3 {
@@ -194,10 +193,10 @@ async fn an_operation_that_lost_its_driver_runs_again() {
         let dispatcher = dispatcher.clone();
         async move { asked(&dispatcher, create("pvc-1")).await }
     });
-    driver.was_told("CreateVolume pvc-1", 1).await;
+    driver.wait_for_executions("CreateVolume pvc-1", 1).await;
     elsewhere.shutdown_background();
     let fault = ask.await.unwrap().unwrap_err();
-    assert!(matches!(fault, Fault::DriverGone { .. }), "{fault:?}");
+    assert!(matches!(fault, Fault::DriverLost { .. }), "{fault:?}");
     std::fs::remove_file(address.path()).unwrap();
     let (driver, _) = CountingDriver::free(directory.path());
     assert_eq!(volume_id(asked(&dispatcher, create("pvc-1")).await), "vol-pvc-1");
@@ -205,7 +204,7 @@ async fn an_operation_that_lost_its_driver_runs_again() {
 }
 
 #[tokio::test]
-async fn a_call_for_a_driver_that_is_not_there_leaves_nothing_behind() {
+async fn call_for_a_missing_driver_leaves_no_state() {
     let directory = tempfile::tempdir().unwrap();
     let missing = SocketAddress::new(directory.path().join("none.sock").to_str().unwrap()).unwrap();
     let dispatcher = Dispatcher::new();
@@ -217,22 +216,22 @@ async fn a_call_for_a_driver_that_is_not_there_leaves_nothing_behind() {
     assert!(matches!(asked(&dispatcher, delete("v")).await, Err(Fault::Draining { .. })));
 }
 
-/// The driver's ceiling is a setting of each method; a driver's work is not cut by anything else.
+/// The timeout of a driver is a setting of each method; a driver's work is not cut by anything else.
 #[tokio::test(start_paused = true)]
-async fn each_method_has_its_own_ceiling() {
+async fn each_method_has_its_own_timeout() {
     let directory = tempfile::tempdir().unwrap();
     let (driver, address) = CountingDriver::holding(directory.path());
     let mut settings = DriverSettings::default();
-    settings.ceilings.insert(Method::CreateVolume, Duration::from_secs(3600));
-    settings.ceilings.insert(Method::ControllerExpandVolume, Duration::from_secs(60));
+    settings.method_timeouts.insert(Method::CreateVolume, Duration::from_secs(3600));
+    settings.method_timeouts.insert(Method::ControllerExpandVolume, Duration::from_secs(60));
     let dispatcher = Dispatcher::new();
     dispatcher.register(Driver::with_settings(driver_name(), address, settings));
     let expand = csi::ControllerExpandVolumeRequest { volume_id: "w".to_owned(), ..Default::default() };
-    for (call, ceiling) in
+    for (call, seconds) in
         [(create("v"), 3600), (delete("v"), 900), (call("ControllerExpandVolume", &expand), 60)]
     {
         let fault = asked(&dispatcher, call.clone()).await.unwrap_err();
-        assert_eq!(fault, Fault::Deadline { waited: Duration::from_secs(ceiling) }, "{}", call.method);
+        assert_eq!(fault, Fault::Deadline { waited: Duration::from_secs(seconds) }, "{}", call.method);
     }
     assert_eq!(driver.all().len(), 3);
     assert_eq!(dispatcher.operation_counts(), Default::default());

@@ -1,4 +1,4 @@
-//! The fence at a dispatcher: terms that are kept on a disk, and copies of calls that come too late.
+//! The fence at a dispatcher: durable terms, and late copies of calls.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -31,7 +31,7 @@ fn fenced(call: Call, of_term: u64, number: u64, lowest_open: u64) -> Call {
     call.with_fence(Fence::new(term(of_term), n(number), n(lowest_open), GivenUp::default()).unwrap())
 }
 
-/// A disk that may fail, or hang until it has leave.
+/// A disk that may fail, or hang without permits.
 #[derive(Debug)]
 struct Disk {
     terms: MemoryTerms,
@@ -74,7 +74,7 @@ fn edge(terms: &Terms) -> Edge {
 }
 
 #[tokio::test]
-async fn a_proxy_that_was_replaced_is_refused_also_after_a_restart_of_the_node() {
+async fn replaced_proxy_is_refused_after_node_restart() {
     let terms = Terms::new();
     let first = edge(&terms);
     assert!(asked(&first.dispatcher, fenced(create("a"), 1, 1, 1)).await.is_ok());
@@ -94,7 +94,7 @@ async fn a_proxy_that_was_replaced_is_refused_also_after_a_restart_of_the_node()
 }
 
 #[tokio::test]
-async fn no_call_of_a_term_begins_before_the_term_is_on_the_disk() {
+async fn term_is_durable_before_its_first_call() {
     let terms = Terms::new();
     let edge = edge(&terms);
     terms.0.fails.store(true, Ordering::SeqCst);
@@ -110,7 +110,7 @@ async fn no_call_of_a_term_begins_before_the_term_is_on_the_disk() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_hangs_is_not_waited_for_longer_than_10_s() {
+async fn hanging_disk_is_waited_for_at_most_10_s() {
     let terms = Terms::new();
     let edge = edge(&terms);
     terms.0.leave.forget_permits(1 << 20);
@@ -127,7 +127,7 @@ async fn a_disk_that_hangs_is_not_waited_for_longer_than_10_s() {
 }
 
 #[tokio::test]
-async fn a_driver_that_is_not_here_has_no_term() {
+async fn unregistered_driver_has_no_term() {
     let terms = Terms::new();
     let edge = edge(&terms);
     let other: DriverName = "other".parse().unwrap();
@@ -139,7 +139,7 @@ async fn a_driver_that_is_not_here_has_no_term() {
 }
 
 #[tokio::test]
-async fn a_copy_of_a_call_that_was_given_up_does_not_begin() {
+async fn given_up_call_does_not_begin() {
     let edge = Edge::free();
     let reading = csi::ValidateVolumeCapabilitiesRequest { volume_id: "v".to_owned(), ..Default::default() };
     assert!(asked(&edge.dispatcher, fenced(delete("v"), 1, 9, 5)).await.is_ok());
@@ -151,9 +151,9 @@ async fn a_copy_of_a_call_that_was_given_up_does_not_begin() {
     assert_eq!(edge.driver.all().len(), 1, "{:?}", edge.driver.all());
 }
 
-/// What may change something begins once under its number; what only reads may be sent again.
+/// A mutating call begins once under its number; a read-only one may be sent again.
 #[tokio::test]
-async fn of_calls_without_an_identity_only_reading_ones_begin_again() {
+async fn only_read_only_calls_begin_again() {
     let edge = Edge::free();
     let reading = csi::ValidateVolumeCapabilitiesRequest { volume_id: "v".to_owned(), ..Default::default() };
     for (number, what, again) in [(1, "ValidateVolumeCapabilities", true), (2, "LaterVersion", false)] {
@@ -164,35 +164,35 @@ async fn of_calls_without_an_identity_only_reading_ones_begin_again() {
 }
 
 #[tokio::test]
-async fn a_call_that_was_given_up_while_it_waited_for_its_turn_does_not_begin() {
+async fn call_given_up_while_queued_does_not_begin() {
     let edge = Edge::holding();
     let running = edge.ask(fenced(delete("v"), 1, 1, 1));
-    edge.driver.was_told("DeleteVolume v", 1).await;
+    edge.driver.wait_for_executions("DeleteVolume v", 1).await;
     let expand = csi::ControllerExpandVolumeRequest { volume_id: "v".to_owned(), ..Default::default() };
     let waits = edge.ask(fenced(call("ControllerExpandVolume", &expand), 1, 2, 1));
     edge.until(|counts| counts.waiting == 1).await;
     let later = edge.ask(fenced(delete("w"), 1, 3, 3));
-    edge.driver.was_told("DeleteVolume w", 1).await;
-    edge.driver.let_go(3);
+    edge.driver.wait_for_executions("DeleteVolume w", 1).await;
+    edge.driver.release(3);
     assert!(running.await.unwrap().is_ok() && later.await.unwrap().is_ok());
     let stale = Fault::StaleCall { driver: driver_name(), number: n(2) };
     assert_eq!(waits.await.unwrap(), Err(stale));
     assert_eq!(edge.driver.executions("ControllerExpandVolume v"), 0);
 }
 
-/// Its number has begun with its turn, so that the work is done although it has gone.
+/// Its number has begun when it left the queue, so the work is done although the caller has left.
 #[tokio::test]
-async fn a_caller_that_leaves_as_its_turn_comes_takes_nothing_with_it() {
+async fn operation_of_a_leaving_caller_completes() {
     let edge = Edge::holding();
     let running = edge.ask(delete("v"));
-    edge.driver.was_told("DeleteVolume v", 1).await;
+    edge.driver.wait_for_executions("DeleteVolume v", 1).await;
     let expand = csi::ControllerExpandVolumeRequest { volume_id: "v".to_owned(), ..Default::default() };
     let expand = || call("ControllerExpandVolume", &expand);
     let mut first = Box::pin(asked(&edge.dispatcher, expand()));
     assert!(futures_util::poll!(&mut first).is_pending());
     let second = edge.ask(expand());
     edge.until(|counts| counts.waiting == 2).await;
-    edge.driver.let_go(1);
+    edge.driver.release(1);
     assert!(running.await.unwrap().is_ok());
     // The turn was given to the first, which has not been polled since.
     in_time(async {
@@ -203,7 +203,7 @@ async fn a_caller_that_leaves_as_its_turn_comes_takes_nothing_with_it() {
     .await;
     assert_eq!(edge.driver.executions("ControllerExpandVolume v"), 0);
     drop(first);
-    edge.driver.let_go(1);
+    edge.driver.release(1);
     assert!(second.await.unwrap().is_ok());
     assert_eq!(edge.driver.executions("ControllerExpandVolume v"), 1);
 }

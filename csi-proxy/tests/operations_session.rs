@@ -1,4 +1,4 @@
-//! Operations behind a session: a caller that leaves, and copies of its call that come later.
+//! Operations behind a session: callers that leave, and later copies of their calls.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::counting::{CountingDriver, create, delete};
 use common::{driver_name, in_time};
 use csi_proxy::CSI_SERVICE;
-use csi_proxy::dispatcher::operation::Counts;
+use csi_proxy::dispatcher::Counts;
 use csi_proxy::{
     Call, CallNumber, Dispatcher, Fault, Fence, GivenUp, MethodPath, Relay as _, SessionRelay,
     SessionService, Term,
@@ -31,7 +31,7 @@ struct Net {
 async fn net() -> Net {
     let directory = tempfile::tempdir().unwrap();
     let (driver, address) = CountingDriver::holding(directory.path());
-    // Longer than anything here is waited for.
+    // Longer than any wait in these tests.
     let dispatcher =
         Dispatcher::new().with_volume_wait(Duration::from_secs(60)).with_driver(driver_name(), address);
     let (listener, dialer) = memory::listen("hub", 16 << 20);
@@ -57,10 +57,10 @@ impl Net {
         tokio::spawn(async move { relay.relay(call).await.map(drop) })
     }
 
-    /// A caller asks, and leaves while the driver is called.
+    /// A caller sends a call, and leaves while the driver runs.
     async fn abandoned(&self, call: Call, what: &str) {
         let asked = self.ask(call);
-        self.driver.was_told(what, 1).await;
+        self.driver.wait_for_executions(what, 1).await;
         asked.abort();
         self.until(|counts| (counts.running, counts.waiters) == (1, 0)).await;
     }
@@ -81,57 +81,57 @@ fn fenced(call: Call, number: u64) -> Call {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_that_no_caller_waited_for_is_there_for_the_retry() {
+async fn unclaimed_result_is_replayed_to_the_retry() {
     let net = net().await;
     net.abandoned(create("pvc-1"), "CreateVolume pvc-1").await;
-    net.driver.let_go(1);
+    net.driver.release(1);
     net.until(|counts| counts.kept == 1).await;
     assert_eq!(net.asked(create("pvc-1")).await, Ok(true));
     assert_eq!(net.driver.executions("CreateVolume pvc-1"), 1);
-    net.driver.let_go(1);
+    net.driver.release(1);
     assert_eq!(net.asked(create("pvc-1")).await, Ok(true));
     assert_eq!(net.driver.executions("CreateVolume pvc-1"), 2, "it is given once");
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_copy_of_a_call_joins_and_gets_the_result_again() {
+async fn copy_joins_and_gets_the_result_again() {
     let net = net().await;
     let call = fenced(create("pvc-1"), 1);
     net.abandoned(call.clone(), "CreateVolume pvc-1").await;
     let again = net.ask(call.clone());
     net.until(|counts| counts.waiters == 1).await;
-    net.driver.let_go(1);
+    net.driver.release(1);
     again.await.unwrap().unwrap();
-    assert_eq!(net.asked(call.clone()).await, Ok(true), "the answer was lost on its way");
+    assert_eq!(net.asked(call.clone()).await, Ok(true), "the answer was lost");
     sleep(Duration::from_secs(60)).await;
     assert!(matches!(net.asked(call).await, Err(Fault::StaleCall { .. })));
     assert_eq!(net.driver.executions("CreateVolume pvc-1"), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_its_turn_is_not_begun_when_its_caller_has_left() {
+async fn queued_call_of_a_leaving_caller_does_not_begin() {
     let net = net().await;
     let running = net.ask(delete("v"));
-    net.driver.was_told("DeleteVolume v", 1).await;
+    net.driver.wait_for_executions("DeleteVolume v", 1).await;
     let mut grow = delete("v");
     grow.method = MethodPath::new("/csi.v1.Controller/ControllerExpandVolume").unwrap();
     let waits = net.ask(grow);
     net.until(|counts| counts.waiting == 1).await;
     waits.abort();
     net.until(|counts| counts.waiting == 0).await;
-    net.driver.let_go(2);
+    net.driver.release(2);
     running.await.unwrap().unwrap();
     net.until(|counts| counts.running == 0).await;
     assert_eq!(net.driver.executions("ControllerExpandVolume v"), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_that_comes_after_the_callers_time_is_there_for_the_retry() {
+async fn late_result_is_replayed_to_the_retry() {
     let net = net().await;
     let call = create("pvc-1").with_remaining(Duration::from_secs(10));
     assert_eq!(net.asked(call).await, Err(Fault::Deadline { waited: Duration::from_secs(10) }));
     sleep(Duration::from_secs(1)).await;
-    net.driver.let_go(1);
+    net.driver.release(1);
     net.until(|counts| counts.kept == 1).await;
     assert_eq!(net.asked(create("pvc-1")).await, Ok(true));
     assert_eq!(net.driver.executions("CreateVolume pvc-1"), 1);

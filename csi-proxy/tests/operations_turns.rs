@@ -1,4 +1,4 @@
-//! Operations that wait for another one on their volume, with a driver on a real socket that is slow.
+//! Queued operations on one volume, with a slow driver on a real socket.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -16,10 +16,10 @@ use prost::Message as _;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// A snapshot of the volume is being made.
+/// Starts a snapshot of the volume.
 async fn snapshots(edge: &Edge) -> JoinHandle<Answer> {
     let asked = edge.ask(snapshot());
-    edge.driver.was_told("CreateSnapshot v", 1).await;
+    edge.driver.wait_for_executions("CreateSnapshot v", 1).await;
     asked
 }
 
@@ -47,33 +47,33 @@ fn is_ok(answer: Result<Answer, tokio::task::JoinError>) -> bool {
 const DETACH: &str = "ControllerUnpublishVolume v";
 const ATTACH: &str = "ControllerPublishVolume v";
 
-/// What Kubernetes does when a pod moves while its volume is copied: the detachment is not overtaken by the attachment that comes
-/// after it, and nobody has to ask twice.
+/// Kubernetes moves a pod while its volume is copied: the attach does not overtake the detach before it, and no retry
+/// is needed.
 #[tokio::test]
-async fn a_detachment_waits_for_a_snapshot_and_the_next_attachment_for_the_detachment() {
+async fn attach_and_detach_wait_in_order() {
     let edge = Edge::holding();
     let snapshots = snapshots(&edge).await;
     let detaches = edge.ask(detach("n1"));
     edge.until(|counts| counts.waiting == 1).await;
     let attaches = edge.ask(attach("n2"));
     edge.until(|counts| counts.waiting == 2).await;
-    edge.driver.let_go(1);
-    edge.driver.was_told(DETACH, 1).await;
+    edge.driver.release(1);
+    edge.driver.wait_for_executions(DETACH, 1).await;
     assert_eq!(edge.driver.executions(ATTACH), 0);
-    edge.driver.let_go(2);
+    edge.driver.release(2);
     assert!(is_ok(snapshots.await) && is_ok(detaches.await) && is_ok(attaches.await));
     assert_eq!(edge.dispatcher.operation_counts().running, 0);
     assert_eq!(edge.dispatcher.operation_counts().waiters, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_that_want_the_opposite_of_a_slow_driver_take_turns() {
+async fn opposite_operations_alternate() {
     let edge = Edge::holding();
     let leave = edge.driver.clone();
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(Duration::from_millis(1_500)).await;
-            leave.let_go(1);
+            leave.release(1);
         }
     });
     let again_and_again = |call: fn(&str) -> Call| {
@@ -91,7 +91,7 @@ async fn two_that_want_the_opposite_of_a_slow_driver_take_turns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_hears_that_another_operation_is_pending_before_its_time_is_over() {
+async fn pending_is_reported_before_the_deadline() {
     let notice = Arc::new(Notify::new());
     let stage = Stage::start(Script { acts: vec![Act::Wait(Arc::clone(&notice))] }).await;
     let (socket, path) = (stage.socket(), "/csi.v1.Controller/CreateVolume");
@@ -121,21 +121,21 @@ async fn a_caller_hears_that_another_operation_is_pending_before_its_time_is_ove
 }
 
 #[tokio::test]
-async fn a_caller_that_has_gone_while_it_waited_has_nothing_begun() {
+async fn call_of_a_leaving_caller_does_not_begin() {
     let edge = Edge::holding();
     let snapshots = snapshots(&edge).await;
     let detaches = edge.ask(detach("n1"));
     edge.until(|counts| counts.waiting == 1).await;
     detaches.abort();
     edge.until(|counts| counts.waiting == 0).await;
-    edge.driver.let_go(10);
+    edge.driver.release(10);
     assert!(is_ok(snapshots.await));
     assert!(asked(&edge.dispatcher, attach("n2")).await.unwrap().1.is_ok());
     assert_eq!(edge.driver.executions(DETACH), 0);
 }
 
 #[tokio::test]
-async fn a_repeat_joins_who_waits_and_goes_on_waiting_when_that_one_has_gone() {
+async fn queued_repeat_outlives_the_first_caller() {
     let edge = Edge::holding();
     let snapshots = snapshots(&edge).await;
     let first = edge.ask(detach("n1"));
@@ -144,20 +144,20 @@ async fn a_repeat_joins_who_waits_and_goes_on_waiting_when_that_one_has_gone() {
     edge.until(|counts| counts.waiting == 2).await;
     first.abort();
     edge.until(|counts| counts.waiting == 1).await;
-    edge.driver.let_go(2);
+    edge.driver.release(2);
     assert!(is_ok(snapshots.await) && is_ok(again.await));
     assert_eq!(edge.driver.executions(DETACH), 1);
 }
 
 #[tokio::test]
-async fn a_driver_that_is_taken_away_meanwhile_leaves_nothing_of_what_waited() {
+async fn removed_driver_leaves_no_queued_calls() {
     let edge = Edge::holding();
     let snapshots = snapshots(&edge).await;
     let detaches = edge.ask(detach("n1"));
     edge.until(|counts| counts.waiting == 1).await;
     edge.dispatcher.unregister(&driver_name());
-    edge.driver.let_go(1);
-    assert!(is_ok(snapshots.await), "what ran goes on to its end");
+    edge.driver.release(1);
+    assert!(is_ok(snapshots.await), "the running operation completes");
     let fault = detaches.await.unwrap().unwrap_err();
     assert!(matches!(fault, Fault::DriverNotRegistered { .. }), "{fault:?}");
     assert_eq!(edge.dispatcher.operation_counts().running, 0);
@@ -165,7 +165,7 @@ async fn a_driver_that_is_taken_away_meanwhile_leaves_nothing_of_what_waited() {
 }
 
 #[tokio::test]
-async fn a_drain_waits_for_what_runs_and_sends_away_what_has_not_begun() {
+async fn drain_waits_for_running_and_fails_queued_calls() {
     let edge = Edge::holding();
     let snapshots = snapshots(&edge).await;
     let detaches = edge.ask(detach("n1"));
@@ -174,19 +174,19 @@ async fn a_drain_waits_for_what_runs_and_sends_away_what_has_not_begun() {
     let drained = tokio::spawn(async move { dispatcher.drain(Duration::from_secs(60)).await });
     let fault = detaches.await.unwrap().unwrap_err();
     assert!(matches!(fault, Fault::Draining { .. }), "{fault:?}");
-    edge.driver.let_go(1);
+    edge.driver.release(1);
     assert!(is_ok(snapshots.await));
     drained.await.unwrap();
     assert_eq!(edge.driver.executions(DETACH), 0);
 }
 
 #[tokio::test]
-async fn without_patience_another_operation_is_refused_at_once() {
+async fn zero_wait_refuses_at_once() {
     let mut edge = Edge::holding();
     edge.dispatcher = edge.dispatcher.with_volume_wait(Duration::ZERO);
     let snapshots = snapshots(&edge).await;
     let fault = asked(&edge.dispatcher, detach("n1")).await.unwrap_err();
     assert_eq!(Outcome::from(fault).code, Code::ABORTED);
-    edge.driver.let_go(1);
+    edge.driver.release(1);
     assert!(is_ok(snapshots.await));
 }

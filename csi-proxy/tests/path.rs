@@ -22,7 +22,7 @@ fn script(acts: impl IntoIterator<Item = Act>) -> Script {
 }
 
 #[tokio::test]
-async fn a_typed_call_reaches_the_driver_and_its_answer_the_caller() {
+async fn typed_call_and_answer_pass() {
     let stage = Stage::start(Script::default()).await;
     let request = csi::CreateVolumeRequest { name: "pvc-1".to_owned(), ..Default::default() };
     let answer = stage.controller().await.create_volume(request.clone()).await.unwrap().into_inner();
@@ -32,7 +32,7 @@ async fn a_typed_call_reaches_the_driver_and_its_answer_the_caller() {
 
 #[tokio::test]
 async fn bytes_of_unknown_methods_and_fields_pass_unchanged() {
-    // Fields of every wire type that no message has, and for good measure bytes that are no protobuf at all.
+    // Unknown fields of every wire type, and bytes that are not protobuf.
     let bodies = [&[0xf8, 0x7f, 1, 0xfa, 0x7f, 2, 7, 7][..], &[0xff; 40], &[]].map(Bytes::copy_from_slice);
     for body in bodies {
         for path in [CREATE, "/csi.v9.Future/Thing"] {
@@ -51,7 +51,7 @@ async fn bytes_of_unknown_methods_and_fields_pass_unchanged() {
 async fn every_status_of_the_driver_passes_unchanged() {
     let long = "größe: 50% von 盤\n".repeat(300);
     for number in 1..=16 {
-        for (message, details) in [("", &[][..]), ("volume is gone", &[0, 1, 255]), (&long, &[7; 500])] {
+        for (message, details) in [("", &[][..]), ("volume is deleted", &[0, 1, 255]), (&long, &[7; 500])] {
             let code = Code::from_i32(number);
             let status = Status::with_details(code, message, Bytes::copy_from_slice(details));
             let stage = Stage::start(script([Act::Answer(vec![], status)])).await;
@@ -73,7 +73,7 @@ async fn the_drivers_own_trailers_pass() {
 }
 
 #[tokio::test]
-async fn a_stream_passes_message_by_message_and_ends_as_the_driver_ended_it() {
+async fn stream_passes_with_its_status() {
     let parts = |n: i64| -> Vec<Bytes> {
         let part = |i| csi::GetMetadataAllocatedResponse { volume_capacity_bytes: i, ..Default::default() };
         (1..=n).map(|i| part(i).encode_to_vec().into()).collect()
@@ -108,7 +108,7 @@ async fn a_stream_passes_message_by_message_and_ends_as_the_driver_ended_it() {
 }
 
 #[tokio::test]
-async fn four_mebibytes_pass_both_ways_through_the_flow_control() {
+async fn large_messages_pass_both_ways() {
     let large = Bytes::from(vec![0xa5; 4 << 20]);
     for path in [CREATE, "/csi.v1.SnapshotMetadata/GetMetadataAllocated"] {
         let answer = Act::Answer(vec![large.clone()], Status::ok(""));
@@ -157,12 +157,12 @@ async fn only_headers_on_the_list_travel() {
 }
 
 #[tokio::test]
-async fn node_calls_are_refused_away_from_the_node_and_relayed_on_it() {
+async fn node_calls_are_relayed_only_on_the_node() {
     let path = "/csi.v1.Node/NodeGetInfo";
     let stage = Stage::start(Script::default()).await;
     let seen = raw_call(&stage.socket(), path, &[], framed(&[])).await.unwrap();
     assert_eq!(seen.code(), Some(12));
-    assert!(seen.message().contains("the node's own socket"), "{seen:?}");
+    assert!(seen.message().contains("the socket of that node"), "{seen:?}");
     assert!(stage.seen().is_empty());
 
     let mut settings = EndpointSettings::default();
@@ -173,7 +173,7 @@ async fn node_calls_are_refused_away_from_the_node_and_relayed_on_it() {
 }
 
 #[tokio::test]
-async fn an_oversize_request_is_refused_finally_and_never_sent() {
+async fn oversize_request_is_rejected_and_not_sent() {
     let stage = Stage::start(Script::default()).await;
     let at_bound = raw_call(&stage.socket(), "/a/b", &[], framed(&vec![0; 8 << 20])).await.unwrap();
     assert_eq!(at_bound.code(), Some(0));
@@ -193,11 +193,11 @@ async fn a_deadline_ends_the_wait_but_not_the_work() {
     notice.notify_one();
     stage.finished().await;
     let timeout = stage.headers()[0].get("grpc-timeout").unwrap().clone();
-    assert_eq!(timeout, "900000m", "the driver gets its own ceiling, not the caller's time");
+    assert_eq!(timeout, "900000m", "the driver gets its own timeout, not the caller's time");
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_does_not_end_the_work() {
+async fn cancelled_call_does_not_end_the_work() {
     let notice = Arc::new(Notify::new());
     let stage = Stage::start(script([Act::Wait(Arc::clone(&notice))])).await;
     let mut client = stage.controller().await;
@@ -210,16 +210,16 @@ async fn a_caller_who_leaves_does_not_end_the_work() {
 }
 
 #[tokio::test]
-async fn a_caller_without_a_deadline_waits_as_long_as_the_ceiling() {
+async fn caller_without_deadline_waits_for_the_default_timeout() {
     let mut settings = EndpointSettings::default();
-    settings.ceiling = std::time::Duration::from_millis(30);
+    settings.default_timeout = std::time::Duration::from_millis(30);
     let stage = Stage::with_settings(script([Act::Wait(Arc::default())]), settings).await;
     let seen = raw_call(&stage.socket(), CREATE, &[], framed(&[])).await.unwrap();
     assert_eq!(seen.code(), Some(4), "{seen:?}");
 }
 
 #[tokio::test]
-async fn requests_that_are_not_grpc_are_told_so() {
+async fn rejects_requests_that_are_not_grpc() {
     let stage = Stage::start(Script::default()).await;
     let call = async |headers: &[(&'static str, &str)], path: &str, body: &[u8]| {
         raw_call(&stage.socket(), path, headers, Bytes::copy_from_slice(body)).await.unwrap()
@@ -243,7 +243,7 @@ async fn requests_that_are_not_grpc_are_told_so() {
 }
 
 #[tokio::test]
-async fn a_driver_is_given_no_more_calls_than_its_bound() {
+async fn calls_per_driver_are_limited() {
     let notice = Arc::new(Notify::new());
     let stage = Stage::start(script([Act::Wait(Arc::clone(&notice))])).await;
     let narrow = csi_proxy::Dispatcher::new().with_max_in_flight(1);
@@ -302,7 +302,7 @@ impl csi_proxy::Relay for Spring {
 }
 
 #[tokio::test]
-async fn a_slow_reader_holds_up_its_driver_and_no_memory() {
+async fn slow_reader_slows_its_driver() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("csi.sock");
     let count = Arc::default();
@@ -317,7 +317,7 @@ async fn a_slow_reader_holds_up_its_driver_and_no_memory() {
         tokio::task::yield_now().await;
     }
     let made = count.load(std::sync::atomic::Ordering::Relaxed);
-    assert!(made < 8, "{made} messages of 1 MiB wait for a caller who reads none");
+    assert!(made < 8, "{made} messages of 1 MiB are buffered for a caller that does not read");
     let mut answer = answer.into_inner();
     let mut read = 0;
     while answer.message().await.unwrap().is_some() {

@@ -1,4 +1,4 @@
-//! The relays of this crate against the contract, and what stands before a relay that fails.
+//! Conformance of the relays of this crate, and layers over a failing relay.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -10,14 +10,14 @@ use bytes::Bytes;
 use common::{driver_name, framed, node, raw_call};
 use csi_proxy::monitor::{Monitored, Monitors};
 use csi_proxy::{
-    Call, CallId, ClockTerms, Code, Endpoint, Fate, Fault, FaultyRelay, MethodPath, NodeId, NodeSegment,
-    NodeSession, Outcome, Reachability, Relay, RelayService, Replies, Reply, RetryRelay, Router,
+    Call, CallId, ClockTerms, Code, Endpoint, Fault, FaultyRelay, InjectedFault, MethodPath, NodeId,
+    NodeSegment, NodeSession, Outcome, Reachability, Relay, RelayService, Replies, Reply, RetryRelay, Router,
     ServiceRelay, SocketAddress, TopologyRelay, conformance,
 };
 use tower::{BoxError, ServiceBuilder};
 
 #[tokio::test]
-async fn a_faulty_relay_whose_script_is_over_conforms() {
+async fn faulty_relay_without_script_conforms() {
     conformance::check(async |far| FaultyRelay::new(far, [])).await.unwrap();
 }
 
@@ -55,7 +55,7 @@ fn layered(far: impl Relay + 'static, waited: Duration) -> impl Relay {
 async fn a_timeout_around_a_relay_is_a_deadline() {
     let waited = Duration::from_secs(30);
     let lost = Fault::LinkLost { reason: "cut".to_owned() };
-    let relay = layered(FaultyRelay::new(Silent, [Fate::Lost(lost.clone())]), waited);
+    let relay = layered(FaultyRelay::new(Silent, [InjectedFault::Lost(lost.clone())]), waited);
     for fault in [lost, Fault::Deadline { waited }] {
         let method = MethodPath::new("/a/b").unwrap();
         let call = Call::new(CallId::new(), node(), driver_name(), method, Bytes::new());
@@ -97,7 +97,7 @@ impl<R: Relay> Relay for Bad<R> {
 }
 
 #[tokio::test]
-async fn the_suite_finds_relays_that_break_the_contract() {
+async fn suite_detects_broken_relays() {
     let found = conformance::check(async |far| Bad(far, |_, _| None)).await.unwrap_err();
     assert!(found.case.starts_with("a stream passes"), "{found}");
     let drops_details = |_, outcome: Outcome| (!outcome.is_ok()).then(|| outcome.with_details(Bytes::new()));
@@ -120,7 +120,7 @@ impl Relay for Says {
 }
 
 #[tokio::test]
-async fn a_unary_method_is_ok_only_with_exactly_one_message() {
+async fn unary_ok_needs_exactly_one_message() {
     type Answer = fn() -> Replies;
     let answers: [(&str, Answer); 3] = [
         ("no message", || Replies::outcome(Outcome::ok())),
@@ -157,10 +157,10 @@ impl Relay for Three {
 async fn a_faulty_relay_fails_as_its_script_says() {
     let fault = Fault::LinkLost { reason: "cut".to_owned() };
     let script = [
-        Fate::Lost(fault.clone()),
-        Fate::AnswerLost(fault.clone()),
-        Fate::Cut { after: 2, fault: fault.clone() },
-        Fate::Pass,
+        InjectedFault::Lost(fault.clone()),
+        InjectedFault::AnswerLost(fault.clone()),
+        InjectedFault::Cut { after: 2, fault: fault.clone() },
+        InjectedFault::Pass,
     ];
     let relay = FaultyRelay::new(Three, script);
     let mut found = Vec::new();

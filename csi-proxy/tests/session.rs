@@ -23,7 +23,7 @@ use edge_transport::link::{Dialer, Link, LinkError};
 use edge_transport::{Hub, Peer, PeerId, PeerSettings, ServiceName};
 use tokio::time::Instant;
 
-/// A way to the hub whose last link can be cut.
+/// A dialer to the hub whose last link can be cut.
 #[derive(Clone)]
 struct Cable(MemoryDialer, Arc<Mutex<Option<Handle>>>);
 
@@ -153,7 +153,7 @@ async fn retry(net: &Net) -> (RetryRelay<SessionRelay>, Reachability) {
 }
 
 #[tokio::test]
-async fn a_call_goes_to_the_session_that_it_is_addressed_to_and_no_other() {
+async fn call_goes_only_to_its_session() {
     let net = net("edge-1", Dispatcher::new()).await;
     let (relay, (_, reachability)) = (SessionRelay::new(net.near.clone()), retry(&net).await);
     let there = loop {
@@ -176,17 +176,17 @@ async fn a_call_goes_to_the_session_that_it_is_addressed_to_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_link_is_lost_gets_its_answer_over_the_next() {
+async fn call_gets_its_answer_over_the_next_link() {
     for cut in [Cut::Near, Cut::Far] {
         let directory = tempfile::tempdir().unwrap();
         let (driver, address) = CountingDriver::holding(directory.path());
         let net = net("edge-1", Dispatcher::new().with_driver(driver_name(), address)).await;
         let (relay, reachability) = retry(&net).await;
         let open = tokio::spawn(async move { relay.relay(create("pvc-1")).await.unwrap().collect().await });
-        driver.was_told("CreateVolume pvc-1", 1).await;
+        driver.wait_for_executions("CreateVolume pvc-1", 1).await;
         net.cut(cut).await;
-        // The answer comes while nobody can have it.
-        driver.let_go(1);
+        // The answer arrives while no link exists.
+        driver.release(1);
         assert!(open.await.unwrap().1.is_ok(), "{cut:?}");
         assert_eq!(driver.executions("CreateVolume pvc-1"), 1, "{cut:?}");
         assert!(matches!(reachability.status(&node()), NodeStatus::Connected(_)));
@@ -194,7 +194,7 @@ async fn a_call_whose_link_is_lost_gets_its_answer_over_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_closed_is_waited_for_and_then_away() {
+async fn closed_node_is_offline_after_its_grace() {
     let net = net("edge-1", Dispatcher::new()).await;
     let (relay, reachability) = retry(&net).await;
     let found = fault(&relay, call(node(), "")).await;
@@ -210,13 +210,13 @@ async fn a_node_that_is_closed_is_waited_for_and_then_away() {
     }
 }
 
-/// A way to the hub that is wanted most, which can be closed.
+/// A dialer to the preferred hub, which can be closed.
 struct First(Cable, Arc<AtomicBool>);
 
 #[async_trait]
 impl Dialer for First {
     async fn dial(&self) -> Result<Link, LinkError> {
-        if self.1.load(Ordering::Relaxed) { self.0.dial().await } else { Err(LinkError::Cut) }
+        if self.1.load(Ordering::Relaxed) { self.0.dial().await } else { Err(LinkError::Lost) }
     }
 
     fn address(&self) -> &str {
@@ -224,17 +224,17 @@ impl Dialer for First {
     }
 }
 
-/// A proxy that changes to a hub that it wants more, without a moment between the two, has not lost the nodes of the other one: each time
-/// they have their grace.
+/// A proxy that changes to a hub that it wants more, without a moment between the two, has not lost the nodes of the
+/// other one: each time they have their grace.
 #[tokio::test(start_paused = true)]
-async fn a_change_to_a_better_hub_is_no_loss_of_its_nodes() {
+async fn failback_is_not_a_loss_of_nodes() {
     let net = net("edge-1", Dispatcher::new()).await;
     let (listener, dialer) = memory::listen("first", 16 << 20);
     let first = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence();
     let _first = first.start().unwrap();
     let (cable, open) = (Cable(dialer, Arc::default()), Arc::new(AtomicBool::new(false)));
     let mut settings = PeerSettings::default();
-    settings.better_road_every = Duration::from_secs(1);
+    settings.failback_interval = Duration::from_secs(1);
     let proxy = Peer::builder(PeerId::new("other").unwrap()).settings(settings);
     let proxy = proxy.dialer(Box::new(First(cable.clone(), Arc::clone(&open))));
     let proxy = proxy.dialer(Box::new(net.cables[0].clone())).start().unwrap();
@@ -259,7 +259,7 @@ async fn a_change_to_a_better_hub_is_no_loss_of_its_nodes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_link_that_is_lost_under_a_call_and_does_not_come_back_ends_it_as_uncertain() {
+async fn permanently_lost_link_ends_call_as_unknown() {
     let asked = Arc::new(tokio::sync::Notify::new());
     let net = net("edge-1", Silent(Arc::clone(&asked))).await;
     let relay = SessionRelay::new(net.near.clone());

@@ -1,4 +1,4 @@
-//! The endpoint's socket: who may use it, and how it comes and goes.
+//! The socket of an endpoint: permissions, creation and removal.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -37,7 +37,7 @@ async fn a_stale_socket_is_replaced_and_a_live_one_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_stale_socket_is_left_until_no_other_starter_is_at_work_in_its_directory() {
+async fn waits_for_the_directory_lock_of_the_socket() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("csi.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
@@ -51,7 +51,7 @@ async fn a_stale_socket_is_left_until_no_other_starter_is_at_work_in_its_directo
 }
 
 #[tokio::test]
-async fn another_kind_of_file_is_left_alone_and_a_missing_directory_is_named() {
+async fn keeps_other_files_and_reports_missing_directory() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("csi.sock");
     std::fs::write(&path, "precious").unwrap();
@@ -75,14 +75,14 @@ async fn shutdown_answers_open_calls_and_removes_the_socket() {
     });
     stage.seen_at_least(1).await;
     let down = tokio::spawn(stage.serving.take().unwrap().shutdown(Duration::from_secs(60)));
-    stage.socket_gone().await;
+    stage.wait_until_socket_is_removed().await;
     notice.notify_one();
     assert_eq!(call.await.unwrap().code(), Some(0));
     assert_eq!(down.await.unwrap(), Drained::All);
 }
 
 #[tokio::test]
-async fn shutdown_waits_no_longer_than_its_bound_and_tells_open_calls_so() {
+async fn shutdown_ends_open_calls_after_its_bound() {
     let mut stage = Stage::start(Script { acts: vec![Act::Wait(Arc::default())] }).await;
     let socket = stage.socket();
     let call = tokio::spawn(async move {
@@ -97,7 +97,7 @@ async fn shutdown_waits_no_longer_than_its_bound_and_tells_open_calls_so() {
 }
 
 #[tokio::test]
-async fn a_connection_that_never_speaks_does_not_hold_up_shutdown() {
+async fn idle_connection_does_not_delay_shutdown() {
     let stage = Stage::start(Script::default()).await;
     let _silent = tokio::net::UnixStream::connect(stage.socket()).await.unwrap();
     // Accepted in order: once this call is answered, the silent one is being waited for.

@@ -24,7 +24,7 @@ const CAPABILITIES: &str = "/csi.v1.Identity/GetPluginCapabilities";
 #[tokio::test]
 async fn with_the_driver_off_sidecars_can_start() {
     let mut settings = EndpointSettings::default();
-    settings.first_answer = Duration::from_millis(30);
+    settings.startup_timeout = Duration::from_millis(30);
     let stage = Stage::without_driver(settings).await;
     let mut identity = stage.identity().await;
     let probe = identity.probe(csi::ProbeRequest::default()).await.unwrap().into_inner();
@@ -46,24 +46,24 @@ impl Relay for Fails {
 }
 
 #[tokio::test]
-async fn what_a_driver_says_of_its_failure_may_hold_a_password_and_is_not_logged() {
+async fn driver_messages_are_not_logged() {
     let (log, _logging) = Log::start(tracing::Level::TRACE);
     let directory = tempfile::tempdir().unwrap();
     let address = SocketAddress::new(directory.path().join("csi.sock").to_str().unwrap()).unwrap();
     let relay = Fails("login at https://user:canary@array refused");
     let endpoint = Endpoint::new(driver_name(), Router::fixed(node()), relay);
     let _serving = endpoint.serve(address).await.unwrap();
-    let told = tokio::time::timeout(Duration::from_secs(20), async {
-        while !log.text().contains("the driver cannot be reached") {
+    let logged = tokio::time::timeout(Duration::from_secs(20), async {
+        while !log.text().contains("driver unreachable") {
             tokio::task::yield_now().await;
         }
     });
-    told.await.expect("nothing logged");
+    logged.await.expect("nothing logged");
     assert!(!log.text().contains("canary"), "{}", log.text());
 }
 
 #[tokio::test]
-async fn an_early_question_waits_for_the_driver_and_gets_its_masked_answer() {
+async fn early_call_waits_for_the_masked_answer() {
     let mut stage = Stage::without_driver(EndpointSettings::default()).await;
     let socket = stage.socket();
     let asked = tokio::spawn(async move { raw_call(&socket, CAPABILITIES, &[], framed(&[])).await.unwrap() });
@@ -108,7 +108,7 @@ async fn kept(store: &impl DriverInfoStore) -> Option<bytes::Bytes> {
     kept.into_iter().find(|(kept, _)| *kept == node()).map(|(_, record)| record)
 }
 
-/// A life of an endpoint with its driver on, in which everything is learnt.
+/// Runs an endpoint with its driver online until everything is cached.
 async fn learn(settings: &EndpointSettings) -> Vec<(Vec<u8>, Option<u32>)> {
     let first = Stage::with_settings(Script::default(), settings.clone()).await;
     let answers = all_answers(&first).await;
@@ -116,10 +116,10 @@ async fn learn(settings: &EndpointSettings) -> Vec<(Vec<u8>, Option<u32>)> {
     answers
 }
 
-/// Anchors (f) 15, without the ten minutes: with the edge off, a proxy that starts anew answers as before, and says that the
+/// Without the ten minutes: with the edge off, a proxy that starts anew answers as before, and says that the
 /// driver is not ready and how old the answers are.
 #[tokio::test]
-async fn after_a_restart_with_the_driver_off_every_answer_is_as_before_and_its_age_is_known() {
+async fn stored_answers_survive_a_restart() {
     let store = MemoryStore::default();
     let mut settings = kept_in(store.clone());
     let before = learn(&settings).await;
@@ -129,7 +129,7 @@ async fn after_a_restart_with_the_driver_off_every_answer_is_as_before_and_its_a
     let (info, as_of) = Info::decode(&kept(&store).await.unwrap()).unwrap();
     let day = Duration::from_secs(24 * 3600);
     store.save(&node(), Some(info.encode(as_of - day))).await.unwrap();
-    settings.first_answer = Duration::ZERO;
+    settings.startup_timeout = Duration::ZERO;
     let second = Stage::without_driver(settings).await;
     assert_eq!(all_answers(&second).await, before);
     let probe = second.identity().await.probe(csi::ProbeRequest::default()).await.unwrap().into_inner();
@@ -144,7 +144,7 @@ async fn what_was_kept_of_another_node_is_not_used() {
     let store = MemoryStore::default();
     let mut settings = kept_in(store.clone());
     learn(&settings).await;
-    settings.first_answer = Duration::ZERO;
+    settings.startup_timeout = Duration::ZERO;
     let directory = tempfile::tempdir().unwrap();
     for (driver, node) in [("csi-hostpath", "edge-2"), ("csi-hostpath", "edge-10")] {
         let socket = directory.path().join(format!("{driver}-{node}.sock"));
@@ -164,7 +164,7 @@ async fn what_was_kept_of_another_node_is_not_used() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_used_costs_a_question_and_not_the_start() {
+async fn unusable_record_is_refreshed() {
     let store = MemoryStore::default();
     let settings = kept_in(store.clone());
     let before = learn(&settings).await;
@@ -178,7 +178,7 @@ async fn a_record_that_cannot_be_used_costs_a_question_and_not_the_start() {
 }
 
 #[tokio::test]
-async fn a_disk_that_is_full_or_cannot_be_written_or_read_harms_no_answer_and_is_tried_again() {
+async fn failing_store_does_not_affect_answers() {
     let (store, handle) = FaultyStore::new(MemoryStore::default());
     let settings = kept_in(store.clone());
     handle.cut_after(0);
@@ -223,7 +223,7 @@ impl DriverInfoStore for Hangs {
 }
 
 #[tokio::test]
-async fn a_disk_that_hangs_keeps_nobody_from_asking_the_driver() {
+async fn hanging_store_does_not_block_refreshes() {
     let stage = Stage::with_settings(Script::default(), kept_in(Hangs)).await;
     let answers = all_answers(&stage).await;
     let ready = async {

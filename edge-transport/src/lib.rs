@@ -4,17 +4,17 @@
     doc = "The pure cores of a session transport: frames, the session, and a hub's routing table."
 )]
 
-mod counted;
 pub mod frame;
+#[cfg(feature = "runtime")]
+mod frame_io;
 mod generated;
 pub mod hub;
+mod id_map;
 #[cfg(feature = "runtime")]
 pub mod link;
 pub mod name;
 pub mod peer;
 pub mod presence;
-#[cfg(feature = "runtime")]
-mod pump;
 #[cfg(feature = "tls")]
 pub mod reload;
 pub mod session;
@@ -28,5 +28,5 @@ pub use hub::{Hub, HubSettings};
 pub use name::{InvalidName, PeerId, ServiceName, SessionId};
 #[cfg(feature = "runtime")]
 pub use peer::{
-    CallError, CallerGone, Peer, PeerSettings, PeerState, ReplyEvent, ReplySender, ReplyStream, Service,
+    CallError, Cancelled, Peer, PeerSettings, PeerState, ReplyEvent, ReplySender, ReplyStream, Service,
 };

@@ -1,4 +1,4 @@
-//! Names that cannot hold a bad value: who speaks, what is asked of, and which life of a peer it is.
+//! Validated names: peers, services and the sessions of a peer.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +10,11 @@ pub const MAX_PEER_ID: usize = 253;
 /// Longest [`ServiceName`] in bytes.
 pub const MAX_SERVICE_NAME: usize = 128;
 
-/// A name is not usable.
+/// A name is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidName {
-    /// The name has no character.
+    /// The name is empty.
     #[error("{what} is empty; give a name of 1 to {max} bytes")]
     Empty {
         /// Which name.
@@ -32,14 +32,14 @@ pub enum InvalidName {
         /// Its bound in bytes.
         max: usize,
     },
-    /// The name holds a character that names may not hold.
-    #[error("{what} holds {found:?} at byte {at}; allowed are letters, digits and any of `-_.:/@`")]
+    /// The name contains a character that is not allowed.
+    #[error("{what} contains {found:?} at byte {at}; allowed are letters, digits and any of `-_.:/@`")]
     Character {
         /// Which name.
         what: &'static str,
         /// The character.
         found: char,
-        /// Its place in bytes from the start.
+        /// Its byte offset.
         at: usize,
     },
 }
@@ -51,7 +51,7 @@ fn check(what: &'static str, name: &str, max: usize) -> Result<(), InvalidName> 
     if name.len() > max {
         return Err(InvalidName::TooLong { what, found: name.len(), max });
     }
-    // By bytes, since every frame has names: no part of a longer character is allowed by itself.
+    // Bytes are faster than characters, and every frame has names. No byte of a multi-byte character is allowed.
     if name.bytes().all(is_allowed) {
         return Ok(());
     }
@@ -72,10 +72,10 @@ macro_rules! name {
         pub struct $type(Arc<str>);
 
         impl $type {
-            /// Checks and takes a name.
+            /// Validates a name.
             ///
             /// # Errors
-            /// If it is empty, too long, or holds a character other than letters, digits and `-_.:/@`.
+            /// If the name is empty, too long, or contains a character other than letters, digits and `-_.:/@`.
             pub fn new(name: impl AsRef<str>) -> Result<Self, InvalidName> {
                 let name = name.as_ref();
                 check($what, name, $max)?;
@@ -127,13 +127,13 @@ name! {
     ServiceName, "service name", MAX_SERVICE_NAME
 }
 
-/// Names a session of a peer: the run of its process, and the number of its link.
+/// Identifies a session of a peer: the instance of its process and the number of its link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(clippy::exhaustive_structs, reason = "two numbers, as in the schema")]
 pub struct SessionId {
     /// One run of the peer's process: a random number, never 0 in a hello.
     pub instance: u64,
-    /// Rises with every link of the instance, from 1.
+    /// Number of the link: starts at 1 and increases with every link of the instance.
     pub number: u64,
 }
 
@@ -151,15 +151,15 @@ impl fmt::Display for SessionId {
 }
 
 impl PeerId {
-    /// The names that this one may be proven by: itself, and those above it. `proxy` covers `proxy/replica-2`, so that
-    /// replicas with one certificate or token do not fence each other. A name with a colon covers itself only: the path of a URI is
-    /// no authority over longer ones.
+    /// Returns the names that cover this one: the name itself and its parents. `proxy` covers `proxy/replica-2`, so that
+    /// replicas with one certificate or token do not fence each other. A name with a colon covers only itself: the path of a
+    /// URI has no authority over longer paths.
     pub(crate) fn covered_by(&self) -> impl Iterator<Item = &str> {
         let above = self.0.match_indices('/').map(|(end, _)| &self.0[..end]);
         above.filter(|above| !above.contains(':')).chain(std::iter::once(&*self.0))
     }
 
-    /// Whether this name is among those.
+    /// Whether this name covers `claimed`.
     pub(crate) fn covers(&self, claimed: &Self) -> bool {
         claimed.covered_by().any(|above| above == self.as_str())
     }
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_outside_its_bounds_is_refused_with_what_was_found() {
+    fn rejects_invalid_names_with_the_value_found() {
         assert_eq!(PeerId::new(""), Err(InvalidName::Empty { what: "peer id", max: MAX_PEER_ID }));
         assert!(matches!(
             PeerId::new("a".repeat(254)),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_covers_itself_and_what_lies_below_it_and_nothing_beside_it() {
+    fn covers_itself_and_subpaths_only() {
         for (name, claimed, expected) in [
             ("proxy", "proxy", true),
             ("proxy", "proxy/a", true),

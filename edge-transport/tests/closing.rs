@@ -1,6 +1,6 @@
-//! Closing at every moment: nothing waits for ever.
+//! Closing at every moment: nothing hangs.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 mod session_common;
 
@@ -14,35 +14,35 @@ use edge_transport::frame::WireFrame;
 use edge_transport::hub::AllowAll;
 use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::link::{Credentials, Dialer, Link, LinkError, LinkKind};
-use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, Tokens};
+use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, TokenVerifier};
 use edge_transport::{Hub, Peer, PeerId, PeerSettings, PeerState};
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use session_common::{Echo, collect, echo, peer_id, service_name};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Longer than every bound of the session together; time is virtual.
+/// Longer than all timeouts of the session together; time is virtual.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
-/// Where the peer's way to the hub stands still.
+/// The state in which the peer's connection hangs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moment {
-    /// The link is being made, and never is.
+    /// Dialing never completes.
     Dial,
-    /// The hub asks whose the token is, and nobody answers.
+    /// The token verification never completes.
     Authentication,
-    /// There is no hub, and the next attempt is far.
+    /// There is no hub, and the next attempt is far in the future.
     Backoff,
-    /// Connected, and all that is sent stays in the link, pings too.
+    /// Connected, and all sent frames stay in the link, including pings.
     Blocked,
-    /// Connected, with a call that nobody answers.
+    /// Connected, with a call that gets no reply.
     Call,
 }
 
 const MOMENTS: [Moment; 5] =
     [Moment::Dial, Moment::Authentication, Moment::Backoff, Moment::Blocked, Moment::Call];
 
-/// What ends.
+/// What is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     PeerCloses,
@@ -54,14 +54,14 @@ enum End {
 
 const ENDS: [End; 5] = [End::PeerCloses, End::PeerDrains, End::PeerIsDropped, End::HubCloses, End::HubDrains];
 
-/// Dials as the moment has it.
+/// Dials as the moment requires.
 struct Gate {
     moment: Moment,
     dialer: MemoryDialer,
     blocked: Arc<Valve>,
 }
 
-/// Whether links take what is sent.
+/// Whether links accept frames.
 #[derive(Default)]
 struct Valve {
     shut: std::sync::atomic::AtomicBool,
@@ -72,7 +72,7 @@ impl Dialer for Gate {
     async fn dial(&self) -> Result<Link, LinkError> {
         match self.moment {
             Moment::Dial => std::future::pending().await,
-            Moment::Backoff => Err(LinkError::Cut),
+            Moment::Backoff => Err(LinkError::Lost),
             Moment::Authentication | Moment::Call | Moment::Blocked => {
                 let link = self.dialer.dial().await?;
                 let stalling = Stalling { link, valve: Arc::clone(&self.blocked) };
@@ -86,7 +86,7 @@ impl Dialer for Gate {
     }
 }
 
-/// A link that takes nothing and closes never once its valve is shut, as a full socket does whose other end is gone.
+/// A link that accepts nothing and never closes once its valve is shut, like a full socket whose other end is lost.
 struct Stalling {
     link: Link,
     valve: Arc<Valve>,
@@ -126,14 +126,14 @@ impl Sink<WireFrame> for Stalling {
     }
 }
 
-/// Never says whose a token is, but `helper` may come in.
+/// Never completes a verification, except for `helper`.
 struct Silent {
     asked: Arc<Notify>,
     moment: Moment,
 }
 
 #[async_trait::async_trait]
-impl Tokens for Silent {
+impl TokenVerifier for Silent {
     async fn check(&self, claimed: &PeerId, _: &Token) -> Result<(), TokenRefused> {
         if self.moment == Moment::Authentication && claimed.as_str() != "helper" {
             self.asked.notify_one();
@@ -143,7 +143,7 @@ impl Tokens for Silent {
     }
 }
 
-struct Scene {
+struct TestNet {
     hub: Hub,
     peer: Peer,
     state: tokio::sync::watch::Receiver<PeerState>,
@@ -151,14 +151,18 @@ struct Scene {
     helper: Peer,
 }
 
-impl Scene {
-    /// Goes on until the moment has come.
+impl TestNet {
+    /// Runs until the moment is reached.
     async fn at(moment: Moment) -> Self {
         let (listener, dialer) = memory::listen("hub", 1 << 20);
         let asked = Arc::new(Notify::new());
         let silent = Silent { asked: Arc::clone(&asked), moment };
-        let hub =
-            Hub::builder().listener(Box::new(listener)).tokens(silent).policy(AllowAll).start().unwrap();
+        let hub = Hub::builder()
+            .listener(Box::new(listener))
+            .token_verifier(silent)
+            .policy(AllowAll)
+            .start()
+            .unwrap();
         let blocked = Arc::new(Valve::default());
         let token = TokenSource::Fixed(Token::new("0123456789abcdef").unwrap());
         let with_token = |dialer: Box<dyn Dialer>| Box::new(TokenDialer::new(dialer, token.clone()));
@@ -171,7 +175,7 @@ impl Scene {
         helper.connected().await.unwrap();
         let mut settings = PeerSettings::default();
         settings.dial_timeout = FOR_EVER;
-        (settings.retry_first, settings.retry_cap) = (FOR_EVER, FOR_EVER);
+        (settings.backoff_initial, settings.backoff_max) = (FOR_EVER, FOR_EVER);
         let gate = Gate { moment, dialer, blocked: Arc::clone(&blocked) };
         let peer = Peer::builder(peer_id("peer"))
             .dialer(with_token(Box::new(gate)))
@@ -193,7 +197,7 @@ impl Scene {
                 echo_service.started.notified().await;
                 let shut = moment == Moment::Blocked;
                 blocked.shut.store(shut, std::sync::atomic::Ordering::SeqCst);
-                // Some pings wait in the link by now, and the link is not yet found dead.
+                // By now some pings are queued in the link, and the link is not yet closed as dead.
                 sleep(Duration::from_secs(if shut { 4 } else { 0 })).await;
             }
         }
@@ -201,7 +205,7 @@ impl Scene {
     }
 }
 
-/// Ends one thing, in a task of its own. A peer that was dropped before has nothing left to end.
+/// Closes one thing in a separate task. A peer that was dropped before has nothing left to close.
 fn end(end: End, hub: &Hub, peer: &mut Option<Peer>) -> tokio::task::JoinHandle<()> {
     let (hub, peer) = (hub.clone(), if end == End::PeerIsDropped { peer.take() } else { peer.clone() });
     tokio::spawn(async move {
@@ -215,25 +219,25 @@ fn end(end: End, hub: &Hub, peer: &mut Option<Peer>) -> tokio::task::JoinHandle<
     })
 }
 
-/// Anchors (f) 18: every order of two ends, at every moment. The peer ends with its last handle, the hub is closed, calls get
-/// their end, and none of them waits longer than the bounds of the settings allow together.
+/// Closes two things in every order, at every moment. The peer ends with its last handle, the hub closes, calls get their end,
+/// and none of them waits longer than the sum of the timeouts.
 #[tokio::test(start_paused = true)]
-async fn every_order_of_ends_at_every_moment_comes_to_an_end() {
+async fn closes_in_every_order_at_every_moment() {
     for moment in MOMENTS {
         for first in ENDS {
             for second in ENDS {
                 for apart in [Duration::ZERO, Duration::from_millis(1), Duration::from_secs(3)] {
                     let case = format!("{moment:?}, {first:?}, after {apart:?} {second:?}");
-                    ends(Scene::at(moment).await, first, apart, second, &case).await;
+                    ends(TestNet::at(moment).await, first, apart, second, &case).await;
                 }
             }
         }
     }
 }
 
-async fn ends(scene: Scene, first: End, apart: Duration, second: End, case: &str) {
+async fn ends(net: TestNet, first: End, apart: Duration, second: End, case: &str) {
     let before = Instant::now();
-    let Scene { hub, peer, mut state, call, helper } = scene;
+    let TestNet { hub, peer, mut state, call, helper } = net;
     let call = call.map(|call| tokio::spawn(collect(call)));
     let mut peer = Some(peer);
     let one = end(first, &hub, &mut peer);
@@ -244,9 +248,9 @@ async fn ends(scene: Scene, first: End, apart: Duration, second: End, case: &str
         let ended = timeout(FOR_EVER / 2, task).await;
         assert!(ended.is_ok(), "{case}: {end:?} never returns");
     }
-    // All handles are gone: the peer's task must be too, and with it its calls.
+    // All handles are dropped: the peer's task must end, and its calls with it.
     let closed = state.wait_for(|state| *state == PeerState::Closed);
-    assert!(timeout(FOR_EVER / 2, closed).await.is_ok(), "{case}: the peer lives on");
+    assert!(timeout(FOR_EVER / 2, closed).await.is_ok(), "{case}: the peer keeps running");
     if let Some(call) = call {
         let ended = timeout(FOR_EVER / 2, call).await;
         assert!(ended.is_ok(), "{case}: the call has no end");
@@ -258,31 +262,31 @@ async fn ends(scene: Scene, first: End, apart: Duration, second: End, case: &str
     assert_eq!(hub.stats().open_calls, 0, "{case}");
 }
 
-/// Anchors (f) 18: a hub that is asked about a token and gets no answer gives the place at its door back.
+/// A hub whose token verification hangs frees the handshake slot.
 #[tokio::test(start_paused = true)]
-async fn a_token_that_nobody_can_check_is_refused_in_time_and_may_be_tried_again() {
-    let scene = Scene::at(Moment::Authentication).await;
+async fn hanging_token_verification_times_out() {
+    let net = TestNet::at(Moment::Authentication).await;
     let before = Instant::now();
-    let mut state = scene.state.clone();
+    let mut state = net.state.clone();
     let refused = state.wait_for(|state| matches!(state, PeerState::Connecting { last_error: Some(_), .. }));
     let refused = timeout(FOR_EVER / 2, refused).await.unwrap().unwrap().clone();
     let text = format!("{refused:?}");
-    assert!(text.contains("its token could not be checked within 2.5s, try again later"), "{text}");
+    assert!(text.contains("its token could not be verified within 2.5s; try again later"), "{text}");
     assert!(before.elapsed() <= Duration::from_secs(3), "{:?}", before.elapsed());
-    assert_eq!(scene.hub.stats().unauthenticated, 1);
+    assert_eq!(net.hub.stats().unauthenticated, 1);
 }
 
-/// Anchors (f) 18: a hub that closes while a peer is being authenticated does not wait for that.
+/// A hub that closes while a peer is being authenticated does not wait for it.
 #[tokio::test(start_paused = true)]
-async fn a_hub_that_closes_waits_for_no_handshake() {
-    let scene = Scene::at(Moment::Authentication).await;
+async fn closing_hub_does_not_wait_for_handshakes() {
+    let net = TestNet::at(Moment::Authentication).await;
     let before = Instant::now();
-    scene.hub.close().await;
+    net.hub.close().await;
     assert!(before.elapsed() < Duration::from_millis(100), "{:?}", before.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_left_while_the_link_holds_it_back_is_never_made() {
+async fn cancelled_queued_call_is_never_made() {
     let (listener, dialer) = memory::listen("hub", 1 << 20);
     let builder = Hub::builder().listener(Box::new(listener)).allow_unauthenticated();
     let hub = builder.policy(AllowAll).start().unwrap();
@@ -292,7 +296,7 @@ async fn a_call_that_is_left_while_the_link_holds_it_back_is_never_made() {
     edge.connected().await.unwrap();
     let blocked = Arc::new(Valve::default());
     let mut settings = PeerSettings::default();
-    settings.outgoing_bytes = 1;
+    settings.max_queued_bytes = 1;
     let gate = Gate { moment: Moment::Call, dialer, blocked: Arc::clone(&blocked) };
     let peer = Peer::builder(peer_id("peer")).dialer(Box::new(gate)).settings(settings).start().unwrap();
     peer.connected().await.unwrap();
@@ -300,13 +304,13 @@ async fn a_call_that_is_left_while_the_link_holds_it_back_is_never_made() {
     blocked.shut.store(true, std::sync::atomic::Ordering::SeqCst);
     let first = peer.call(peer_id("edge"), echo(vec![0; 100_000])).await.unwrap();
     drop(peer.call(peer_id("edge"), echo("stream:1000:10000")).await.unwrap());
-    // Until the link has taken notice, which it does at its next ping at the latest.
+    // Until the link resumes, at its next ping at the latest.
     sleep(Duration::from_secs(1)).await;
     blocked.shut.store(false, std::sync::atomic::Ordering::SeqCst);
     collect(first).await.1.unwrap();
-    // What goes the same way behind it has come.
+    // A later call on the same path has arrived.
     collect(peer.call(peer_id("edge"), echo("third")).await.unwrap()).await.1.unwrap();
     assert_eq!(hub.stats().open_calls, 0);
     assert_eq!(hub.stats().calls, 2);
-    assert_eq!(service.sent.load(std::sync::atomic::Ordering::SeqCst), 0, "it was made for nobody");
+    assert_eq!(service.sent.load(std::sync::atomic::Ordering::SeqCst), 0, "the cancelled call was made");
 }

@@ -1,6 +1,6 @@
-//! No time of any clock travels: only what remains. Near peer, hub and far peer with clocks of their own.
+//! Frames carry no clock times, only remaining times. Near peer, hub and far peer have separate clocks.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane};
 use edge_transport::hub::{AllowAll, Core, HubSettings, SessionKey};
-use edge_transport::session::{Action, Event, Hop, HopAction, HopEvent, Role, Session, Settings};
+use edge_transport::session::{Action, Event, LinkAction, LinkCore, LinkEvent, Role, Session, Settings};
 use edge_transport::{PeerId, ServiceName, SessionId};
 
 const SESSION: SessionId = SessionId { instance: 7, number: 7 };
@@ -19,10 +19,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// A peer, the hub's end of its link, and their clocks.
 struct Party {
     session: Session,
-    hop: Option<Hop>,
+    link_core: Option<LinkCore>,
     key: Option<SessionKey>,
     clock: Instant,
-    /// What came out for the services and callers of the peer, in words.
+    /// What the services and callers of the peer received, as text.
     seen: Vec<String>,
 }
 
@@ -30,26 +30,27 @@ struct Net {
     parties: [Party; 2],
     core: Core,
     hub_clock: Instant,
-    /// Every frame, in the order in which they went out: who sent it, and its bytes.
+    /// Every sent frame in order: its sender and its bytes.
     wire: Vec<(String, Vec<u8>)>,
 }
 
 impl Net {
-    /// Three clocks that show what they like.
+    /// Three independent clocks.
     fn new(near: Instant, hub: Instant, far: Instant) -> Self {
         let party = |name: &str, clock| {
             let mut hello = Hello::new(PeerId::new(name).unwrap(), SESSION);
             hello.services = vec![ServiceName::new("csi").unwrap()];
             let session = Session::new(hello, Settings::default());
-            Party { session, hop: None, key: None, clock, seen: Vec::new() }
+            Party { session, link_core: None, key: None, clock, seen: Vec::new() }
         };
         let parties = [party("near", near), party("far", far)];
         let core = Core::new(HubSettings::default(), Arc::new(AllowAll));
         let mut net = Self { parties, core, hub_clock: hub, wire: Vec::new() };
         for which in [NEAR, FAR] {
             let hello = Hello::new(PeerId::new("hub").unwrap(), SESSION);
-            let hop = Hop::new(Role::Acceptor, hello, Settings::default(), net.hub_clock, &mut Vec::new());
-            net.parties[which].hop = Some(hop);
+            let link_core =
+                LinkCore::new(Role::Acceptor, hello, Settings::default(), net.hub_clock, &mut Vec::new());
+            net.parties[which].link_core = Some(link_core);
             net.event(which, Event::LinkUp);
         }
         net
@@ -66,7 +67,7 @@ impl Net {
                     party.seen.push(format!("serves with {:?} left", incoming.request.remaining.unwrap()));
                     let end = Some(End::Finished(Bytes::new()));
                     let answer = Event::Answer {
-                        serving: incoming.serving,
+                        inbound: incoming.inbound,
                         message: Some(Bytes::from_static(b"answer")),
                         end,
                     };
@@ -86,10 +87,10 @@ impl Net {
         let frame = frame::decode(bytes, usize::MAX).unwrap();
         match self.parties[which].key {
             Some(key) if matches!(frame.kind, Kind::Call(..)) => {
-                self.hop(which, HopEvent::Noise);
+                self.link_event(which, LinkEvent::Activity);
                 self.core.route(key, frame, self.hub_clock);
             }
-            _ => self.hop(which, HopEvent::Frame(frame.kind)),
+            _ => self.link_event(which, LinkEvent::Frame(frame.kind)),
         }
         for which in [NEAR, FAR] {
             let Some(key) = self.parties[which].key else { continue };
@@ -106,26 +107,26 @@ impl Net {
         self.event(which, Event::Received(bytes));
     }
 
-    fn hop(&mut self, which: usize, event: HopEvent) {
+    fn link_event(&mut self, which: usize, event: LinkEvent) {
         let mut actions = Vec::new();
         let now = self.hub_clock;
-        self.parties[which].hop.as_mut().unwrap().handle(event, now, &mut actions);
+        self.parties[which].link_core.as_mut().unwrap().handle(event, now, &mut actions);
         for action in actions {
             match action {
-                HopAction::Send(kind) => {
-                    self.reach_peer(which, frame::encode(Frame::hop(kind), Lane::Control).head);
+                LinkAction::Send(kind) => {
+                    self.reach_peer(which, frame::encode(Frame::link(kind), Lane::Control).head);
                 }
-                HopAction::Introduced(remote) => {
+                LinkAction::HelloReceived(remote) => {
                     self.parties[which].key = Some(self.core.admit(&remote).unwrap());
-                    self.hop(which, HopEvent::Admit);
+                    self.link_event(which, LinkEvent::Admit);
                 }
-                HopAction::Close(reason) => panic!("closed: {reason:?}"),
+                LinkAction::Close(reason) => panic!("closed: {reason:?}"),
                 _ => {}
             }
         }
     }
 
-    /// All clocks go on alike, whatever they show.
+    /// Advances all clocks by the same time.
     fn pass(&mut self, time: Duration) {
         self.hub_clock += time;
         for which in [NEAR, FAR] {
@@ -133,7 +134,7 @@ impl Net {
         }
         for which in [NEAR, FAR] {
             self.event(which, Event::Tick);
-            self.hop(which, HopEvent::Tick);
+            self.link_event(which, LinkEvent::Tick);
         }
     }
 
@@ -146,14 +147,15 @@ impl Net {
     }
 }
 
-/// A life with greetings, calls, silence, pings and a call to nobody: all that goes over the wire, and all that is seen.
-fn life(near: Instant, hub: Instant, far: Instant) -> (Vec<(String, Vec<u8>)>, Vec<String>) {
+/// A scenario with hellos, calls, pauses, pings and a call to an unknown peer. Returns all sent frames and all received
+/// results.
+fn scenario(near: Instant, hub: Instant, far: Instant) -> (Vec<(String, Vec<u8>)>, Vec<String>) {
     let mut net = Net::new(near, hub, far);
     net.call(1, "far", Duration::from_secs(10));
     for _ in 0..8 {
         net.pass(Duration::from_secs(2));
     }
-    net.call(2, "nobody", Duration::from_secs(10));
+    net.call(2, "unknown", Duration::from_secs(10));
     net.call(3, "far", HOUR);
     net.call(4, "far", Duration::from_millis(1));
     net.pass(Duration::from_secs(4));
@@ -161,12 +163,12 @@ fn life(near: Instant, hub: Instant, far: Instant) -> (Vec<(String, Vec<u8>)>, V
     (net.wire, seen)
 }
 
-/// Anchors (f) 19: with clocks that are an hour apart, either way, each byte on each link is what it is with clocks that agree,
-/// and so is all that callers and services see. That could not be if any frame held a time.
+/// With clocks that differ by an hour in either direction, every byte on every link and every result is the same as with equal
+/// clocks. This would fail if any frame contained a clock time.
 #[test]
-fn clocks_an_hour_apart_change_no_byte_on_the_wire_and_no_end_of_a_call() {
+fn clock_differences_change_no_frame_and_no_result() {
     let now = Instant::now() + 2 * HOUR;
-    let (wire, seen) = life(now, now, now);
+    let (wire, seen) = scenario(now, now, now);
     assert!(wire.len() > 20, "{wire:?}");
     assert!(seen.contains(&"serves with 10s left".to_owned()), "{seen:?}");
     for (near, hub, far) in [
@@ -177,7 +179,7 @@ fn clocks_an_hour_apart_change_no_byte_on_the_wire_and_no_end_of_a_call() {
         (now + HOUR, now, now - HOUR),
         (now, now - HOUR, now + HOUR),
     ] {
-        let (apart, seen_apart) = life(near, hub, far);
+        let (apart, seen_apart) = scenario(near, hub, far);
         assert_eq!(apart, wire);
         assert_eq!(seen_apart, seen);
     }

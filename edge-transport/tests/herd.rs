@@ -1,6 +1,6 @@
-//! Many agents that come back at the same moment.
+//! Many agents that reconnect at the same moment.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 mod session_common;
 
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use edge_transport::hub::AllowAll;
 use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::link::{Dialer, Link, LinkError};
-use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, Tokens};
+use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, TokenVerifier};
 use edge_transport::{
     CallError, Hub, HubSettings, Peer, PeerId, PeerSettings, PeerState, Reason, ReplyEvent, ReplySender,
     Service,
@@ -23,12 +23,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 const AGENTS: usize = 100;
-/// Calls that wait for the hub at each agent.
+/// Calls queued at each agent.
 const CALLS: usize = 1000;
-/// Calls that wait for each agent.
+/// Calls queued for each agent.
 const CALLS_TO_EACH: usize = 200;
 
-/// Where the hub is now, if there is one: a hub that starts again is reached by the same dialers.
+/// The dialer of the current hub, if there is one: a restarted hub is reached by the same dialers.
 #[derive(Clone)]
 struct Place {
     hub: Arc<watch::Sender<Option<MemoryDialer>>>,
@@ -44,7 +44,7 @@ impl Dialer for Place {
             true => hub.wait_for(Option::is_some).await.unwrap().clone(),
             false => hub.borrow_and_update().clone(),
         };
-        dialer.ok_or(LinkError::Cut)?.dial().await
+        dialer.ok_or(LinkError::Lost)?.dial().await
     }
 
     fn address(&self) -> &str {
@@ -52,22 +52,22 @@ impl Dialer for Place {
     }
 }
 
-/// Believes every token after a while, and notes how many are looked at.
+/// Accepts every token after a delay, and records how many are verified at once.
 #[derive(Clone)]
 struct Slow {
     time: Duration,
-    under_way: Arc<AtomicUsize>,
+    in_progress: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
 }
 
 #[async_trait::async_trait]
-impl Tokens for Slow {
+impl TokenVerifier for Slow {
     async fn check(&self, _: &PeerId, _: &Token) -> Result<(), TokenRefused> {
-        self.most.fetch_max(self.under_way.fetch_add(1, SeqCst) + 1, SeqCst);
+        self.most.fetch_max(self.in_progress.fetch_add(1, SeqCst) + 1, SeqCst);
         if !self.time.is_zero() {
             sleep(self.time).await;
         }
-        self.under_way.fetch_sub(1, SeqCst);
+        self.in_progress.fetch_sub(1, SeqCst);
         Ok(())
     }
 }
@@ -75,7 +75,7 @@ impl Tokens for Slow {
 fn settings() -> HubSettings {
     let mut settings = HubSettings::default();
     settings.max_handshakes = 4;
-    settings.max_waiting_handshakes = 8;
+    settings.handshake_backlog = 8;
     settings
 }
 
@@ -84,13 +84,13 @@ impl Place {
         Self { hub: Arc::new(watch::Sender::new(None)), together }
     }
 
-    /// Starts a hub here, with the number of handshakes that were under way at most.
+    /// Starts a hub. Returns it with the highest number of concurrent handshakes.
     fn open(&self, time: Duration, settings: HubSettings) -> (Hub, Arc<AtomicUsize>) {
         let (listener, dialer) = memory::listen("hub", 16 << 20);
-        let slow = Slow { time, under_way: Arc::default(), most: Arc::default() };
+        let slow = Slow { time, in_progress: Arc::default(), most: Arc::default() };
         let most = Arc::clone(&slow.most);
         let builder = Hub::builder().listener(Box::new(listener)).settings(settings).policy(AllowAll);
-        let hub = builder.tokens(slow).start().unwrap();
+        let hub = builder.token_verifier(slow).start().unwrap();
         self.hub.send_replace(Some(dialer));
         (hub, most)
     }
@@ -109,7 +109,7 @@ impl Place {
     }
 }
 
-/// Answers at once, counts, and looks at how much waits at the hub.
+/// Replies at once, counts, and records the bytes queued at the hub.
 #[derive(Clone, Default)]
 struct Counting {
     calls: Arc<AtomicU64>,
@@ -122,15 +122,15 @@ impl Service for Counting {
     async fn call(&self, _source: PeerId, request: edge_transport::Request, replies: ReplySender) {
         self.calls.fetch_add(1, SeqCst);
         self.most.fetch_max(self.hub.get().map_or(0, |hub| hub.stats().queued_bytes), SeqCst);
-        let _ = replies.message_and_finish(request.body, Bytes::new()).await;
+        let _ = replies.send_and_finish(request.body, Bytes::new()).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn agents_beyond_the_bounds_are_told_to_come_back_and_all_are_in_soon() {
+async fn rejected_agents_retry_and_connect_soon() {
     let place = Place::new(false);
     let agents: Vec<_> = (0..AGENTS).map(|index| place.agent(index, Counting::default())).collect();
-    // All of them try, and wait longer and longer.
+    // All of them retry with growing delays.
     sleep(Duration::from_secs(60)).await;
     let (hub, most) = place.open(Duration::from_millis(20), settings());
     let before = Instant::now();
@@ -141,7 +141,7 @@ async fn agents_beyond_the_bounds_are_told_to_come_back_and_all_are_in_soon() {
     assert_eq!(hub.stats().peers, AGENTS);
     assert!(most.load(SeqCst) <= 4, "{most:?} handshakes at once");
 
-    // They lose the hub at the same moment, and are back: most find no place at first, and hear why.
+    // They lose the hub at the same moment and reconnect: most are rejected at first, with the reason.
     hub.close().await;
     let states: Vec<_> = agents.iter().map(Peer::watch).collect();
     let refused = states.into_iter().map(|mut state| {
@@ -162,27 +162,24 @@ async fn agents_beyond_the_bounds_are_told_to_come_back_and_all_are_in_soon() {
     for agent in &agents {
         timeout(Duration::from_secs(120), agent.connected()).await.unwrap().unwrap();
     }
-    // A hundred handshakes of 200 ms, four at a time, take 5 s; the waits in between may double that and not more.
+    // A hundred handshakes of 200 ms, four at a time, take 5 s; the delays in between may at most double that.
     assert!(before.elapsed() < Duration::from_secs(20), "{:?}", before.elapsed());
     assert!(most.load(SeqCst) <= 4, "{most:?} handshakes at once");
-    assert!(hub.stats().turned_away > 0, "{:?}", hub.stats());
-    assert_eq!(hub.stats().failed_handshakes, 0, "nobody had to wait until it gave up");
-    let (mut told, mut of) = (0, 0);
+    assert!(hub.stats().rejected > 0, "{:?}", hub.stats());
+    assert_eq!(hub.stats().failed_handshakes, 0, "no peer timed out");
+    let (mut rejected, mut of) = (0, 0);
     for task in refused {
         of += 1;
         if task.is_finished() {
-            told += 1;
+            rejected += 1;
             let text = task.await.unwrap();
-            assert!(
-                text.contains("the queue of links that wait to be let in is at its bound of 8"),
-                "{text}"
-            );
+            assert!(text.contains("the handshake backlog reached its limit of 8"), "{text}");
         }
     }
-    assert!(told > AGENTS / 4, "{told} of {of} were told");
+    assert!(rejected > AGENTS / 4, "{rejected} of {of} were rejected");
 }
 
-/// Whose calls were answered, in the order of the answers.
+/// The agents whose calls were answered, in order.
 type Order = Arc<std::sync::Mutex<Vec<usize>>>;
 
 /// How the calls of one agent ended.
@@ -218,7 +215,7 @@ async fn flood(caller: Peer, target: String, count: usize, order: Order, index: 
     while let Some(end) = calls.join_next().await {
         match end.unwrap() {
             Ok(()) => ends.answered += 1,
-            // What a caller may try again; anything else would be a verdict on the call.
+            // A caller may retry these; any other reason would be final.
             Err(Reason::Overloaded | Reason::LinkLost | Reason::PeerOffline | Reason::Draining) => {
                 ends.refused += 1;
             }
@@ -228,7 +225,7 @@ async fn flood(caller: Peer, target: String, count: usize, order: Order, index: 
     ends
 }
 
-/// The share of the slowest agent when half of all answers are in, against an equal share.
+/// The share of the slowest agent among the first half of all replies, relative to an equal share.
 fn fairness(order: &[usize]) -> f64 {
     let half = &order[..order.len() / 2];
     let mut of_each = [0_usize; AGENTS];
@@ -237,14 +234,14 @@ fn fairness(order: &[usize]) -> f64 {
     (least * AGENTS) as f64 / half.len() as f64
 }
 
-/// Anchors (f) 11: the agents' own calls: 100 agents come back together, each with 1,000 calls that waited for the hub.
+/// Calls of the agents: 100 agents reconnect together, each with 1,000 queued calls.
 #[tokio::test(start_paused = true)]
-async fn calls_that_waited_at_many_agents_are_all_answered_or_may_be_tried_again_and_none_starves() {
+async fn queued_calls_of_many_agents_are_served_fairly() {
     let place = Place::new(true);
     let counting = Counting::default();
     let order = Order::default();
     let mut floods = JoinSet::new();
-    // First in the line, so that there is somebody to answer.
+    // Connected first, so that a service is available.
     let cloud = place.agent(AGENTS, counting.clone());
     let mut agents = Vec::new();
     for index in 0..AGENTS {
@@ -259,19 +256,19 @@ async fn calls_that_waited_at_many_agents_are_all_answered_or_may_be_tried_again
     assert!(counting.hub.set(hub.clone()).is_ok());
     cloud.connected().await.unwrap();
     let ends = ends_of(floods, CALLS).await;
-    // Those who have gone say last which answers they have.
+    // Agents that have disconnected report their results last.
     sleep(Duration::from_secs(1)).await;
 
-    assert!(counting.most.load(SeqCst) <= bounds.total_queue_bytes, "{:?} bytes waited", counting.most);
+    assert!(counting.most.load(SeqCst) <= bounds.total_queue_bytes, "{:?} bytes queued", counting.most);
     assert_eq!((hub.stats().open_calls, hub.stats().queued_bytes), (0, 0));
-    assert_eq!(hub.stats().peers, AGENTS + 1, "nobody's link was lost over it");
+    assert_eq!(hub.stats().peers, AGENTS + 1, "no link was lost");
     let order = order.lock().unwrap();
     assert!(fairness(&order) > 0.5, "share of the slowest in the first half: {}", fairness(&order));
     let least = ends.iter().map(|ends| ends.answered).min().unwrap();
     assert!(least * AGENTS * 2 > order.len(), "the slowest got {least} of {} answers", order.len());
 }
 
-/// The ends of all calls, of which each has one.
+/// The ends of all calls; each call has one.
 async fn ends_of(mut floods: JoinSet<Ends>, count: usize) -> Vec<Ends> {
     let mut ends = Vec::new();
     while let Some(end) = timeout(Duration::from_secs(600), floods.join_next()).await.unwrap() {
@@ -283,16 +280,16 @@ async fn ends_of(mut floods: JoinSet<Ends>, count: usize) -> Vec<Ends> {
     ends
 }
 
-/// Anchors (f) 11: the other way: 1,000 calls wait for each of 100 agents that come back together.
+/// Calls to the agents: 1,000 calls are queued for each of 100 agents that reconnect together.
 #[tokio::test(start_paused = true)]
-async fn calls_that_waited_for_many_agents_reach_each_of_them_in_its_share() {
+async fn queued_calls_for_many_agents_are_delivered_fairly() {
     let place = Place::new(true);
     let counting = Counting::default();
     let agents: Vec<_> = (0..AGENTS).map(|index| place.agent(index, counting.clone())).collect();
     let order = Order::default();
     let mut floods = JoinSet::new();
     for index in 0..AGENTS {
-        // A proxy for each node, which comes when the nodes are there.
+        // A proxy for each node, which connects after the nodes.
         let proxy = place.agent(AGENTS + index, Counting::default());
         floods.spawn(flood(proxy, format!("agent-{index}"), CALLS_TO_EACH, Arc::clone(&order), index));
     }
@@ -304,10 +301,10 @@ async fn calls_that_waited_for_many_agents_reach_each_of_them_in_its_share() {
         agent.connected().await.unwrap();
     }
     ends_of(floods, CALLS_TO_EACH).await;
-    // Those who have gone say last which answers they have.
+    // Agents that have disconnected report their results last.
     sleep(Duration::from_secs(1)).await;
 
-    assert!(counting.most.load(SeqCst) <= bounds.total_queue_bytes, "{:?} bytes waited", counting.most);
+    assert!(counting.most.load(SeqCst) <= bounds.total_queue_bytes, "{:?} bytes queued", counting.most);
     assert_eq!((hub.stats().open_calls, hub.stats().queued_bytes), (0, 0));
     let order = order.lock().unwrap();
     assert!(fairness(&order) > 0.5, "share of the slowest in the first half: {}", fairness(&order));

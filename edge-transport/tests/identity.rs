@@ -1,7 +1,7 @@
-//! Who a peer is: tokens, false names, and certificates that change while links stand.
+//! Identities of peers: tokens, wrong names, and certificates that are reloaded while links are open.
 
 #![cfg(all(feature = "ws", feature = "quic"))]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 mod link_pki;
 mod session_common;
@@ -15,9 +15,11 @@ use bytes::Bytes;
 use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane, Part, Reply};
 use edge_transport::hub::HubBuilder;
 use edge_transport::link::{Dialer, Limits, Link, Listener, quic, uds, ws};
-use edge_transport::reload::{FileWatch, Notice};
+use edge_transport::reload::{FileWatch, ReloadEvent};
 use edge_transport::tls::{ClientAuth, ClientTls, Identity, ServerTls, TlsFiles, TlsPaths, server_config};
-use edge_transport::token::{Token, TokenDialer, TokenFile, TokenRefused, TokenSource, Tokens, token_digest};
+use edge_transport::token::{
+    Token, TokenDialer, TokenFile, TokenRefused, TokenSource, TokenVerifier, token_digest,
+};
 use edge_transport::{Hub, Peer, PeerState, Reason, SessionId};
 use futures_util::{SinkExt, StreamExt};
 use link_pki::{Authority, Issued};
@@ -67,7 +69,7 @@ fn with_token(dialer: Box<dyn Dialer>, token: Token) -> Box<dyn Dialer> {
     Box::new(TokenDialer::new(dialer, TokenSource::Fixed(token)))
 }
 
-/// Why the peer is not connected.
+/// Returns why the peer is not connected.
 async fn refusal(peer: &Peer) -> String {
     let mut watch = peer.watch();
     let refused = watch.wait_for(|state| matches!(state, PeerState::Connecting { last_error: Some(_), .. }));
@@ -81,7 +83,7 @@ async fn connected(name: &str, dialer: Box<dyn Dialer>) -> Peer {
     peer
 }
 
-/// A directory with files that a test writes over.
+/// A directory with files that a test overwrites.
 struct Files {
     directory: TempDir,
 }
@@ -112,12 +114,12 @@ impl Files {
     }
 }
 
-fn token_hub(tokens: impl Tokens + 'static) -> HubBuilder {
-    Hub::builder().tokens(tokens)
+fn token_hub(tokens: impl TokenVerifier + 'static) -> HubBuilder {
+    Hub::builder().token_verifier(tokens)
 }
 
 #[tokio::test]
-async fn a_peer_without_a_certificate_proves_its_name_by_a_token_and_calls_pass() {
+async fn authenticates_peers_by_token() {
     for over in BOTH {
         let (authority, files) = (Authority::new(), Files::new());
         let tls = server_config(&authority.identity("hub"), ClientAuth::Optional).unwrap();
@@ -136,11 +138,11 @@ async fn a_peer_without_a_certificate_proves_its_name_by_a_token_and_calls_pass(
         let (messages, _) = collect(proxy.call(peer_id("edge-1"), echo("x")).await.unwrap()).await;
         assert_eq!(messages, [Bytes::from("x")]);
 
-        // Another's token, no token, and a certificate's name beside the token's.
+        // The token of another peer, no token, and a certificate for another name than the token.
         let other = dialer(over, port, &ClientTls::new(&authority.identity("edge-2")).unwrap());
         for (dialer, expected) in [
-            (with_token(dial(), token("edge-1")), "its token is not one of this name"),
-            (dial(), "the link proves no name"),
+            (with_token(dial(), token("edge-1")), "its token is not registered for this name"),
+            (dial(), "the link has no credentials"),
             (with_token(other, token("edge-9")), "its certificate is for [edge-2]"),
         ] {
             let before = hub.stats().unauthenticated;
@@ -151,21 +153,21 @@ async fn a_peer_without_a_certificate_proves_its_name_by_a_token_and_calls_pass(
             peer.close().await;
         }
 
-        // A new token is good as soon as the file has been looked at, and an old one no longer.
+        // A new token is valid as soon as the file is checked, and the old one is not any more.
         let watch = FileWatch::new().tokens(&known);
         assert_eq!(watch.check(SystemTime::now()), []);
         files.write("tokens", format!("edge-9 {}\n", token_digest(&token("new"))));
-        assert!(matches!(&watch.check(SystemTime::now())[..], [Notice::Renewed { .. }]));
+        assert!(matches!(&watch.check(SystemTime::now())[..], [ReloadEvent::Reloaded { .. }]));
         let _late = connected("edge-9", with_token(dial(), token("new"))).await;
         let old = Peer::builder(peer_id("edge-1"));
         let old = old.dialer(with_token(dial(), token("edge-1"))).start().unwrap();
-        assert!(refusal(&old).await.contains("its token is not one of this name"));
-        assert!(hub.peers().iter().any(|info| info.peer == peer_id("edge-1")), "its link stands");
+        assert!(refusal(&old).await.contains("its token is not registered for this name"));
+        assert!(hub.peers().iter().any(|info| info.peer == peer_id("edge-1")), "its link stays open");
     }
 }
 
 #[tokio::test]
-async fn a_token_is_never_sent_over_a_link_that_others_can_read_unless_that_was_asked_for() {
+async fn sends_tokens_on_open_links_only_if_insecure() {
     let listener = ws::bind("127.0.0.1:0", None, Limits::default()).await.unwrap();
     let port = listener.socket_address().port();
     let hub = token_hub(Always).listener(Box::new(listener)).start().unwrap();
@@ -176,30 +178,30 @@ async fn a_token_is_never_sent_over_a_link_that_others_can_read_unless_that_was_
     assert!(refused.contains("the token is not sent"), "{refused}");
     assert_eq!(hub.stats().unauthenticated, 0, "the hub saw no hello");
 
-    // And who sends it all the same is told that it is known now.
+    // The hub reports that a token sent in clear text is compromised.
     let forced = TokenDialer::new(plain(), TokenSource::Fixed(token("edge-1"))).insecure();
     let peer = Peer::builder(peer_id("edge-1")).dialer(Box::new(forced)).start().unwrap();
     let refused = refusal(&peer).await;
     assert!(refused.contains("replace that token") && !refused.contains("s3cret"), "{refused}");
 }
 
-/// Believes every token.
+/// Accepts every token.
 struct Always;
 
 #[async_trait::async_trait]
-impl Tokens for Always {
+impl TokenVerifier for Always {
     async fn check(&self, _: &edge_transport::PeerId, _: &Token) -> Result<(), TokenRefused> {
         Ok(())
     }
 }
 
 #[tokio::test]
-async fn over_a_unix_socket_a_token_is_not_needed_and_not_looked_at() {
+async fn unix_sockets_need_no_token() {
     struct Never;
     #[async_trait::async_trait]
-    impl Tokens for Never {
+    impl TokenVerifier for Never {
         async fn check(&self, _: &edge_transport::PeerId, _: &Token) -> Result<(), TokenRefused> {
-            panic!("the kernel has said who it is")
+            panic!("the kernel has authenticated the peer")
         }
     }
     let files = Files::new();
@@ -210,7 +212,7 @@ async fn over_a_unix_socket_a_token_is_not_needed_and_not_looked_at() {
     let _edge = connected("edge-1", with_token(dial, token("edge-1"))).await;
 }
 
-/// Speaks frame by frame.
+/// Sends and receives single frames.
 struct Raw(Link);
 
 impl Raw {
@@ -230,15 +232,15 @@ impl Raw {
 
     async fn hello(dialer: Box<dyn Dialer>, name: &str) -> Self {
         let mut raw = Self(dialer.dial().await.unwrap());
-        raw.send(Frame::hop(Kind::Hello(Hello::new(peer_id(name), SessionId { instance: 1, number: 1 }))))
+        raw.send(Frame::link(Kind::Hello(Hello::new(peer_id(name), SessionId { instance: 1, number: 1 }))))
             .await;
         raw
     }
 }
 
-/// Anchors (f) 14: agent B answers agent A's call: the answer is refused and counted, and A's own answer arrives.
+/// Agent B replies to agent A's call: the reply is refused and counted, and A's own reply arrives.
 #[tokio::test]
-async fn an_answer_from_another_node_than_the_one_asked_is_refused_and_counted() {
+async fn refuses_and_counts_replies_from_another_node() {
     for over in BOTH {
         let authority = Authority::new();
         let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
@@ -261,11 +263,11 @@ async fn an_answer_from_another_node_than_the_one_asked_is_refused_and_counted()
             reply.end = Some(End::Finished(Bytes::new()));
             Frame::call(source.map(peer_id), None, 1, Part::Reply(reply))
         };
-        // In its own name, and in that of the node which was asked.
+        // In its own name, and in the name of the target.
         mallory.send(reply(None, "false")).await;
         mallory.send(reply(Some("edge-a"), "false")).await;
         timeout(SOON, async {
-            while (hub.stats().stray, hub.stats().spoofed) != (1, 1) {
+            while (hub.stats().unknown_calls, hub.stats().spoofed) != (1, 1) {
                 tokio::task::yield_now().await;
             }
         })
@@ -281,9 +283,9 @@ async fn an_answer_from_another_node_than_the_one_asked_is_refused_and_counted()
     }
 }
 
-/// Anchors (f) 14: agent B presents A's name with B's certificate: refused and counted, and A is not disturbed.
+/// Agent B claims A's name with B's certificate: refused and counted, and A is not affected.
 #[tokio::test]
-async fn a_node_that_takes_anothers_name_is_refused_and_counted_and_the_other_stays() {
+async fn refuses_and_counts_nodes_with_another_name() {
     for over in BOTH {
         let authority = Authority::new();
         let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
@@ -305,7 +307,7 @@ async fn a_node_that_takes_anothers_name_is_refused_and_counted_and_the_other_st
 }
 
 #[tokio::test]
-async fn nodes_call_nobody_unless_the_hub_was_told_otherwise_and_a_refused_call_is_counted() {
+async fn nodes_may_not_call_by_default() {
     let (listener, dial) = edge_transport::link::memory::listen("hub", 1 << 20);
     let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
     let (one, _two) = (
@@ -352,13 +354,13 @@ impl Renewal {
         dialer(self.over, self.port, &ClientTls::from(self.client.clone()))
     }
 
-    fn check(&self) -> Vec<Notice> {
+    fn check(&self) -> Vec<ReloadEvent> {
         self.watch.check(SystemTime::now())
     }
 }
 
 #[tokio::test]
-async fn certificates_change_without_a_restart_and_links_that_stand_live_on() {
+async fn reloads_certificates_and_keeps_open_links() {
     for over in BOTH {
         let (old, new) = (Authority::new(), Authority::new());
         let net = Renewal::new(over, &old).await;
@@ -370,18 +372,18 @@ async fn certificates_change_without_a_restart_and_links_that_stand_live_on() {
         let proxy = proxy.start().unwrap();
         timeout(SOON, proxy.connected()).await.unwrap().unwrap();
 
-        // The hub moves to another authority: who still shows the old one is a stranger to new handshakes.
+        // The hub changes to another authority: new handshakes with old certificates fail.
         net.hub_files.write_pair(&new.issue("hub"));
         net.hub_files.write("ca.pem", new.pem());
-        assert!(matches!(&net.check()[..], [Notice::Renewed { .. }]), "{over:?}");
+        assert!(matches!(&net.check()[..], [ReloadEvent::Reloaded { .. }]), "{over:?}");
         net.dialer().dial().await.unwrap_err();
         assert!(collect(proxy.call(peer_id("edge-1"), echo("x")).await.unwrap()).await.1.is_ok(), "{over:?}");
         assert!(matches!(edge.state(), PeerState::Connected { since: still, .. } if still == since));
 
-        // The agent follows; the same dialer shows the new certificate.
+        // The agent reloads, too; the same dialer presents the new certificate.
         net.edge_files.write_pair(&new.issue("edge-2"));
         net.edge_files.write("ca.pem", new.pem());
-        assert!(matches!(&net.check()[..], [Notice::Renewed { .. }]), "{over:?}");
+        assert!(matches!(&net.check()[..], [ReloadEvent::Reloaded { .. }]), "{over:?}");
         let later = connected("edge-2", net.dialer()).await;
         assert!(later.state().is_connected());
         assert_eq!(net.hub.stats().peers, 3);
@@ -389,7 +391,7 @@ async fn certificates_change_without_a_restart_and_links_that_stand_live_on() {
 }
 
 #[tokio::test]
-async fn broken_files_are_told_once_and_the_old_ones_stay_in_use() {
+async fn reports_invalid_files_once_and_keeps_the_old_ones() {
     for over in BOTH {
         let authority = Authority::new();
         let net = Renewal::new(over, &authority).await;
@@ -404,23 +406,23 @@ async fn broken_files_are_told_once_and_the_old_ones_stay_in_use() {
             net.hub_files.write("cert.pem", certificate);
             net.hub_files.write("key.pem", &key);
             match &net.check()[..] {
-                [Notice::Broken { cause, files }] => {
+                [ReloadEvent::Invalid { cause, files }] => {
                     assert!(cause.contains(expected) && files.contains("cert.pem"), "{cause}");
                     assert!(!cause.contains("PRIVATE KEY-"), "{cause}");
                 }
                 other => panic!("{expected}: {other:?}"),
             }
-            assert_eq!(net.check(), [], "told once");
+            assert_eq!(net.check(), [], "reported once");
             net.dialer().dial().await.unwrap();
         }
         net.hub_files.write_pair(&good);
-        assert!(matches!(&net.check()[..], [Notice::Renewed { .. }]));
+        assert!(matches!(&net.check()[..], [ReloadEvent::Reloaded { .. }]));
         net.dialer().dial().await.unwrap();
     }
 }
 
 #[test]
-fn the_end_of_each_certificate_is_told_from_its_file() {
+fn reports_expiry_of_each_certificate_file() {
     const DAY: Duration = Duration::from_secs(24 * 3600);
     let (authority, files) = (Authority::new(), Files::new());
     files.write_pair(&authority.issue_until("edge-1", 2040));
@@ -431,40 +433,41 @@ fn the_end_of_each_certificate_is_told_from_its_file() {
     assert!(watch.check(end - 31 * DAY).is_empty());
     let soon = watch.check(end - 30 * DAY);
     let file = files.path("cert.pem");
-    assert_eq!(soon, [Notice::Ending { file: file.clone(), left: 30 * DAY }]);
+    assert_eq!(soon, [ReloadEvent::Expiring { file: file.clone(), left: 30 * DAY }]);
     assert!(watch.check(end - 30 * DAY).is_empty(), "once a day");
-    assert_eq!(watch.check(end), [Notice::Ended { file, ago: Duration::ZERO }]);
+    assert_eq!(watch.check(end), [ReloadEvent::Expired { file, ago: Duration::ZERO }]);
 }
 
-/// Never says whose a token is.
+/// Never completes a verification.
 struct Silent {
     asked: Arc<tokio::sync::Notify>,
 }
 
 #[async_trait::async_trait]
-impl Tokens for Silent {
+impl TokenVerifier for Silent {
     async fn check(&self, _: &edge_transport::PeerId, _: &Token) -> Result<(), TokenRefused> {
         self.asked.notify_one();
         std::future::pending().await
     }
 }
 
-fn one_place() -> edge_transport::HubSettings {
+fn one_handshake() -> edge_transport::HubSettings {
     let mut settings = edge_transport::HubSettings::default();
-    (settings.max_handshakes, settings.max_waiting_handshakes) = (1, 0);
+    (settings.max_handshakes, settings.handshake_backlog) = (1, 0);
     settings
 }
 
-const BUSY: &str = "the hub cannot take this link now: it is busy, try again later";
+const BUSY: &str = "the hub is overloaded; try again later";
 
 #[tokio::test]
-async fn a_hub_without_a_place_says_so_before_any_cryptography() {
+async fn overloaded_hub_rejects_before_the_handshake() {
     for over in BOTH {
         let authority = Authority::new();
         let tls = server_config(&authority.identity("hub"), ClientAuth::Optional).unwrap();
         let (listener, port) = listen(over, tls).await;
         let asked = Arc::new(tokio::sync::Notify::new());
-        let hub = token_hub(Silent { asked: Arc::clone(&asked) }).settings(one_place()).listener(listener);
+        let hub =
+            token_hub(Silent { asked: Arc::clone(&asked) }).settings(one_handshake()).listener(listener);
         let hub = hub.start().unwrap();
         let anonymous = Identity::without_certificate(authority.pem().as_bytes()).unwrap();
         let dial = dialer(over, port, &ClientTls::new(&anonymous).unwrap());
@@ -474,20 +477,20 @@ async fn a_hub_without_a_place_says_so_before_any_cryptography() {
         let second = dialer(over, port, &ClientTls::new(&authority.identity("second")).unwrap());
         let error = second.dial().await.unwrap_err().to_string();
         assert!(error.contains(BUSY), "{over:?}: {error}");
-        assert_eq!(hub.stats().turned_away, 1);
+        assert_eq!(hub.stats().rejected, 1);
         first.close().await;
     }
 }
 
 #[tokio::test]
-async fn a_hub_without_a_place_answers_plain_websockets_with_503() {
+async fn overloaded_hub_answers_plain_websockets_with_503() {
     let listener = ws::bind("127.0.0.1:0", None, Limits::default()).await.unwrap();
     let address = listener.socket_address();
-    let hub = Hub::builder().listener(Box::new(listener)).settings(one_place()).allow_unauthenticated();
+    let hub = Hub::builder().listener(Box::new(listener)).settings(one_handshake()).allow_unauthenticated();
     let hub = hub.start().unwrap();
     let _silent = tokio::net::TcpStream::connect(address).await.unwrap();
     let dialer = ws::WsDialer::new("127.0.0.1", address.port(), None, Limits::default()).unwrap();
     let error = dialer.dial().await.unwrap_err().to_string();
     assert!(error.contains(BUSY), "{error}");
-    assert_eq!(hub.stats().turned_away, 1);
+    assert_eq!(hub.stats().rejected, 1);
 }

@@ -1,4 +1,4 @@
-//! Whatever comes at a link that is not what it should be: a clear error, nothing harmed, nothing hanging.
+//! Invalid input on links: a clear error, no side effects, no hang.
 #![cfg(all(feature = "uds", feature = "ws", feature = "quic"))]
 #![allow(clippy::unwrap_used, reason = "a failed step is the failure of its test")]
 
@@ -26,7 +26,7 @@ async fn accept(listener: &mut dyn Listener) -> Result<Link, LinkError> {
     listener.accept().await.unwrap().await
 }
 
-/// Both outcomes of one attempt; each end finishes its part whatever the other says.
+/// Both results of one attempt; each end completes independently of the other.
 async fn attempt(
     listener: &mut dyn Listener,
     dialer: &dyn Dialer,
@@ -62,8 +62,12 @@ fn quic(port: u16, tls: &ClientTls) -> quic::QuicDialer {
     quic::QuicDialer::new("127.0.0.1", port, tls, limits()).unwrap()
 }
 
-/// Sends bytes to a plain websocket port and reads the whole answer.
-async fn say(listener: &mut dyn Listener, to: SocketAddr, bytes: &[u8]) -> (String, Result<Link, LinkError>) {
+/// Sends bytes to a plain websocket port and reads the whole response.
+async fn send_raw(
+    listener: &mut dyn Listener,
+    to: SocketAddr,
+    bytes: &[u8],
+) -> (String, Result<Link, LinkError>) {
     let talk = async {
         let mut stream = TcpStream::connect(to).await.unwrap();
         stream.write_all(bytes).await.unwrap();
@@ -75,36 +79,36 @@ async fn say(listener: &mut dyn Listener, to: SocketAddr, bytes: &[u8]) -> (Stri
 }
 
 #[tokio::test]
-async fn a_plain_http_request_on_a_websocket_port_is_answered_and_named() {
+async fn answers_http_requests_on_websocket_ports() {
     let (mut listener, to) = plain_ws().await;
-    let (answer, outcome) = say(&mut listener, to, b"GET /healthz HTTP/1.1\r\nHost: hub\r\n\r\n").await;
-    assert!(answer.starts_with("HTTP/1.1 426 ") && answer.contains("websocket only"), "{answer}");
+    let (answer, outcome) = send_raw(&mut listener, to, b"GET /healthz HTTP/1.1\r\nHost: hub\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 426 ") && answer.contains("only websocket"), "{answer}");
     assert!(matches!(outcome, Err(LinkError::Handshake { .. })), "{outcome:?}");
 }
 
 #[tokio::test]
-async fn garbage_on_a_websocket_port_is_answered_and_named() {
+async fn answers_garbage_on_websocket_ports() {
     let (mut listener, to) = plain_ws().await;
     for garbage in
         [&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS hello\r\n\r\n"[..], b"SSH-2.0-x\r\n\r\n"]
     {
-        let (answer, outcome) = say(&mut listener, to, garbage).await;
+        let (answer, outcome) = send_raw(&mut listener, to, garbage).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
         assert!(matches!(outcome, Err(LinkError::Handshake { .. })), "{outcome:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_says_nothing_is_dropped_at_the_deadline() {
+async fn drops_silent_clients_at_the_deadline() {
     let (mut listener, to) = plain_ws().await;
     let _silent = TcpStream::connect(to).await.unwrap();
     let outcome = accept(&mut listener).await;
     let error = outcome.unwrap_err().to_string();
-    assert!(error.contains("not done within 10s"), "{error}");
+    assert!(error.contains("timed out after 10s"), "{error}");
 }
 
 #[tokio::test]
-async fn a_text_message_is_malformed() {
+async fn rejects_text_messages() {
     let (mut listener, to) = plain_ws().await;
     let client = async {
         let stream = TcpStream::connect(to).await.unwrap();
@@ -121,7 +125,7 @@ async fn a_text_message_is_malformed() {
 }
 
 #[tokio::test]
-async fn a_ping_is_answered_while_frames_pass() {
+async fn answers_pings_between_frames() {
     let (mut listener, to) = plain_ws().await;
     use tokio_tungstenite::tungstenite::Message;
     let client = async {
@@ -139,13 +143,13 @@ async fn a_ping_is_answered_while_frames_pass() {
 }
 
 #[tokio::test]
-async fn a_message_longer_than_allowed_is_refused_by_its_length_alone() {
+async fn rejects_too_long_messages_by_their_length() {
     let (mut listener, to) = plain_ws().await;
     let client = async {
         let stream = TcpStream::connect(to).await.unwrap();
         let (socket, _) = tokio_tungstenite::client_async("ws://hub/", stream).await.unwrap();
         let mut stream = socket.into_inner();
-        // A masked binary message of 2^40 bytes, of which none follows.
+        // The header of a masked binary message of 2^40 bytes.
         stream.write_all(&[0x82, 0xff, 0, 0, 1, 0, 0, 0, 0, 0, 1, 2, 3, 4]).await.unwrap();
         stream
     };
@@ -155,7 +159,7 @@ async fn a_message_longer_than_allowed_is_refused_by_its_length_alone() {
 }
 
 #[tokio::test]
-async fn garbage_on_a_unix_socket_is_refused_by_its_length_alone() {
+async fn rejects_garbage_on_unix_sockets_by_its_length() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
     let mut listener = uds::bind(&path, limits()).unwrap();
@@ -172,7 +176,7 @@ async fn garbage_on_a_unix_socket_is_refused_by_its_length_alone() {
 }
 
 #[tokio::test]
-async fn a_unix_socket_that_is_live_missing_or_too_long_is_named() {
+async fn names_unusable_unix_sockets() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
     let listener = uds::bind(&path, limits()).unwrap();
@@ -187,7 +191,7 @@ async fn a_unix_socket_that_is_live_missing_or_too_long_is_named() {
 }
 
 #[tokio::test]
-async fn garbage_datagrams_harm_no_quic_listener() {
+async fn quic_listener_survives_garbage_datagrams() {
     let authority = Authority::new();
     let (mut listener, port) = quic_hub(&authority).await;
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -199,7 +203,7 @@ async fn garbage_datagrams_harm_no_quic_listener() {
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let dialer = quic(port, &tls);
     let accepting = async {
-        // What the garbage has started, if anything, fails by itself.
+        // Handshakes that the garbage may have started fail on their own.
         loop {
             if let Ok(link) = accept(&mut listener).await {
                 return link;
@@ -210,7 +214,7 @@ async fn garbage_datagrams_harm_no_quic_listener() {
     dialled.unwrap();
 }
 
-/// A bare QUIC client with a good certificate that can send what no link would.
+/// A raw QUIC client with a valid certificate that can send arbitrary bytes.
 async fn raw_quic(authority: &Authority, port: u16) -> quinn::Connection {
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let mut tls = rustls::ClientConfig::clone(&tls.config());
@@ -221,7 +225,7 @@ async fn raw_quic(authority: &Authority, port: u16) -> quinn::Connection {
     endpoint.connect_with(config, ([127, 0, 0, 1], port).into(), "hub").unwrap().await.unwrap()
 }
 
-/// The start of a control stream on which no frame comes first.
+/// The start of a control stream without a first frame.
 const BEGUN: [u8; 5] = [1, 0xff, 0xff, 0xff, 0xfe];
 
 async fn stream(connection: &quinn::Connection, bytes: &[u8]) -> quinn::SendStream {
@@ -231,7 +235,7 @@ async fn stream(connection: &quinn::Connection, bytes: &[u8]) -> quinn::SendStre
 }
 
 #[tokio::test]
-async fn bad_bytes_on_quic_streams_are_named_and_a_reset_lane_loses_only_its_own_frames() {
+async fn reports_bad_quic_streams_and_survives_resets() {
     let authority = Authority::new();
     let (mut listener, port) = quic_hub(&authority).await;
 
@@ -260,11 +264,11 @@ async fn bad_bytes_on_quic_streams_are_named_and_a_reset_lane_loses_only_its_own
     let (connection, link) = tokio::join!(raw_quic(&authority, port), accept(&mut listener));
     let mut control = stream(&connection, &[1]).await;
     control.reset(1_u32.into()).unwrap();
-    assert!(matches!(link.unwrap().next().await, Some(Err(LinkError::Cut))));
+    assert!(matches!(link.unwrap().next().await, Some(Err(LinkError::Lost))));
 }
 
 #[tokio::test]
-async fn no_quic_stream_is_read_before_the_first_control_frame() {
+async fn reads_quic_streams_after_the_first_control_frame() {
     let authority = Authority::new();
     let (mut listener, port) = quic_hub(&authority).await;
     for hello_first in [false, true] {
@@ -287,7 +291,7 @@ async fn no_quic_stream_is_read_before_the_first_control_frame() {
 }
 
 #[tokio::test]
-async fn unfinished_frames_on_many_quic_streams_have_one_bound() {
+async fn limits_unfinished_frames_of_all_quic_streams() {
     let authority = Authority::new();
     let (mut listener, port) = quic_hub(&authority).await;
     let (connection, link) = tokio::join!(raw_quic(&authority, port), accept(&mut listener));
@@ -318,7 +322,7 @@ async fn unfinished_frames_on_many_quic_streams_have_one_bound() {
 }
 
 #[tokio::test]
-async fn a_plain_websocket_client_on_a_tls_port_is_told_apart() {
+async fn recognizes_plain_websocket_clients_on_tls_ports() {
     let authority = Authority::new();
     let (mut listener, port) = tls_ws(&authority).await;
     let dialer = ws::WsDialer::new("127.0.0.1", port, None, limits()).unwrap();
@@ -329,15 +333,15 @@ async fn a_plain_websocket_client_on_a_tls_port_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_server_of_another_authority_is_refused() {
-    let (ours, theirs) = (Authority::new(), Authority::new());
-    let (mut listener, port) = tls_ws(&theirs).await;
-    let identity = ours.identity("edge-1");
+async fn refuses_servers_of_another_authority() {
+    let (trusted, untrusted) = (Authority::new(), Authority::new());
+    let (mut listener, port) = tls_ws(&untrusted).await;
+    let identity = trusted.identity("edge-1");
     let (dialled, accepted) = attempt(&mut listener, &wss(port, ClientTls::new(&identity).unwrap())).await;
     let error = dialled.unwrap_err().to_string();
     assert!(error.contains("UnknownIssuer"), "{error}");
     accepted.unwrap_err();
-    let (mut listener, port) = quic_hub(&theirs).await;
+    let (mut listener, port) = quic_hub(&untrusted).await;
     let (dialled, accepted) = attempt(&mut listener, &quic(port, &ClientTls::new(&identity).unwrap())).await;
     let error = dialled.unwrap_err().to_string();
     assert!(error.contains("UnknownIssuer"), "{error}");
@@ -345,24 +349,24 @@ async fn a_server_of_another_authority_is_refused() {
 }
 
 #[tokio::test]
-async fn a_client_of_another_authority_is_refused_and_hears_it_while_dialling() {
-    let (ours, theirs) = (Authority::new(), Authority::new());
-    // Believes in the hub, but the hub not in it.
-    let stranger = theirs.issue("edge-1").trusting(&ours);
+async fn refuses_clients_of_another_authority_while_dialing() {
+    let (trusted, untrusted) = (Authority::new(), Authority::new());
+    // The client trusts the hub, but the hub does not trust the client.
+    let stranger = untrusted.issue("edge-1").trusting(&trusted);
     let tls = ClientTls::new(&stranger).unwrap();
-    let (mut listener, port) = tls_ws(&ours).await;
+    let (mut listener, port) = tls_ws(&trusted).await;
     let (dialled, accepted) = attempt(&mut listener, &wss(port, tls.clone())).await;
     dialled.unwrap_err();
     let error = accepted.unwrap_err().to_string();
     assert!(error.contains("certificate"), "{error}");
-    let (mut listener, port) = quic_hub(&ours).await;
+    let (mut listener, port) = quic_hub(&trusted).await;
     let (dialled, accepted) = attempt(&mut listener, &quic(port, &tls)).await;
     let error = dialled.unwrap_err().to_string();
     assert!(error.contains("the server refused"), "{error}");
     accepted.unwrap_err();
 }
 
-/// A client configuration that believes in the authority and shows nothing.
+/// A client configuration that trusts the authority and has no certificate.
 fn anonymous(authority: &Authority) -> ClientTls {
     use rustls_pki_types::{CertificateDer, pem::PemObject};
     let mut roots = rustls::RootCertStore::empty();
@@ -378,22 +382,22 @@ fn anonymous(authority: &Authority) -> ClientTls {
 }
 
 #[tokio::test]
-async fn a_client_without_a_certificate_is_refused_and_told_what_to_do() {
+async fn refuses_clients_without_certificate() {
     let authority = Authority::new();
     let (mut listener, port) = tls_ws(&authority).await;
     let (dialled, accepted) = attempt(&mut listener, &wss(port, anonymous(&authority))).await;
     dialled.unwrap_err();
     let error = accepted.unwrap_err().to_string();
-    assert!(error.contains("showed no certificate"), "{error}");
+    assert!(error.contains("sent no certificate"), "{error}");
     let (mut listener, port) = quic_hub(&authority).await;
     let (dialled, accepted) = attempt(&mut listener, &quic(port, &anonymous(&authority))).await;
     dialled.unwrap_err();
     let error = accepted.unwrap_err().to_string();
-    assert!(error.contains("showed no certificate"), "{error}");
+    assert!(error.contains("sent no certificate"), "{error}");
 }
 
 #[tokio::test]
-async fn a_client_without_a_certificate_has_no_credentials_where_it_is_optional() {
+async fn optional_certificate_may_be_omitted() {
     let authority = Authority::new();
     let tls = server_config(&authority.identity("hub"), ClientAuth::Optional).unwrap();
     let mut listener = ws::bind("127.0.0.1:0", Some(tls), limits()).await.unwrap();
@@ -404,7 +408,7 @@ async fn a_client_without_a_certificate_has_no_credentials_where_it_is_optional(
 }
 
 #[test]
-fn an_expired_certificate_is_refused_before_it_is_used() {
+fn rejects_own_expired_certificate() {
     let authority = Authority::new();
     let old = authority.issue_until("hub", 2001);
     let error =
@@ -414,7 +418,7 @@ fn an_expired_certificate_is_refused_before_it_is_used() {
 }
 
 #[tokio::test]
-async fn an_expired_certificate_of_the_other_end_is_refused_and_named() {
+async fn refuses_expired_certificate_of_the_other_end() {
     let authority = Authority::new();
     let old = authority.issue_until("hub", 2001);
     let server = expired_server(&authority, &old);
@@ -433,7 +437,7 @@ async fn an_expired_certificate_of_the_other_end_is_refused_and_named() {
     accepted.unwrap_err();
 }
 
-/// A server that goes on with an expired certificate, as one does that was started long ago.
+/// A server with an expired certificate, as after a long uptime.
 fn expired_server(authority: &Authority, old: &link_pki::Issued) -> edge_transport::tls::ServerTls {
     use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
     let chain = vec![CertificateDer::from_pem_slice(old.certificate.as_bytes()).unwrap()];
@@ -450,7 +454,7 @@ fn expired_server(authority: &Authority, old: &link_pki::Issued) -> edge_transpo
 }
 
 #[tokio::test]
-async fn insecure_ends_meet_without_credentials_and_only_insecure_ones_do() {
+async fn insecure_ends_connect_only_to_each_other() {
     let server = insecure_server_config().unwrap();
     let insecure = ClientTls::insecure(None).unwrap();
     let strict = ClientTls::new(&Authority::new().identity("edge-1")).unwrap();
@@ -471,20 +475,20 @@ async fn insecure_ends_meet_without_credentials_and_only_insecure_ones_do() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_an_error_within_the_deadline() {
+async fn dialing_a_silent_address_times_out() {
     let tls = ClientTls::insecure(None).unwrap();
     let short = {
         let mut limits = limits();
         limits.handshake_timeout = Duration::from_millis(300);
         limits
     };
-    // Bound, so that nobody else has it, and silent.
+    // Bound to reserve the port, and silent.
     let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let port = silent.local_addr().unwrap().port();
     let dialer = quic::QuicDialer::new("127.0.0.1", port, &tls, short.clone()).unwrap();
     let error = dialer.dial().await.unwrap_err().to_string();
-    assert!(error.contains("is UDP let through?"), "{error}");
-    // The same, and not listening.
+    assert!(error.contains("is UDP blocked?"), "{error}");
+    // The same for a TCP port that does not listen.
     let closed = TcpSocket::new_v4().unwrap();
     closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let port = closed.local_addr().unwrap().port();
@@ -493,7 +497,7 @@ async fn nobody_at_the_address_is_an_error_within_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_listener_survives_a_slow_handshake_beside_a_quick_one() {
+async fn slow_handshake_does_not_block_others() {
     let (mut listener, to) = plain_ws().await;
     let _silent = TcpStream::connect(to).await.unwrap();
     let slow = listener.accept().await.unwrap();
@@ -505,7 +509,7 @@ async fn a_listener_survives_a_slow_handshake_beside_a_quick_one() {
 }
 
 #[tokio::test]
-async fn closing_a_quic_link_waits_until_the_other_end_has_read_it() {
+async fn closing_a_quic_link_waits_for_the_reader() {
     let authority = Authority::new();
     let (mut listener, port) = quic_hub(&authority).await;
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();

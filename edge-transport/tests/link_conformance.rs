@@ -1,4 +1,4 @@
-//! Every kind of link keeps every promise.
+//! Runs the conformance suite on every kind of link.
 #![cfg(all(feature = "uds", feature = "ws", feature = "quic"))]
 #![allow(clippy::unwrap_used, reason = "a failed step is the failure of its test")]
 
@@ -12,18 +12,18 @@ use edge_transport::link::{
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
 use link_pki::Authority;
 
-/// One accepted and one dialled end.
-async fn meet(listener: &mut dyn Listener, dialer: &dyn Dialer) -> Result<(Link, Link), LinkError> {
+/// One accepted and one dialed end.
+async fn connect(listener: &mut dyn Listener, dialer: &dyn Dialer) -> Result<(Link, Link), LinkError> {
     let accepting = async { listener.accept().await?.await };
     tokio::try_join!(dialer.dial(), accepting)
 }
 
-/// The suite from both sides: the dialled end plays either part.
+/// Runs the suite from both sides, with the dialed end in either role.
 async fn suite(listener: &mut dyn Listener, dialer: &dyn Dialer) {
     let listener = tokio::sync::Mutex::new(listener);
     for dialled_first in [true, false] {
         let make = || async {
-            let (dialled, accepted) = meet(&mut **listener.lock().await, dialer).await?;
+            let (dialled, accepted) = connect(&mut **listener.lock().await, dialer).await?;
             Ok(if dialled_first { (dialled, accepted) } else { (accepted, dialled) })
         };
         conformance::run(DEFAULT_MAX_FRAME, make).await.unwrap();
@@ -46,12 +46,12 @@ async fn faulty_links_without_faults_conform() {
 }
 
 #[tokio::test]
-async fn uds_links_conform_and_know_the_process() {
+async fn uds_links_conform_and_report_the_process() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
     let mut listener = uds::bind(&path, Limits::default()).unwrap();
     let dialer = uds::UdsDialer::new(&path, Limits::default()).unwrap();
-    let (dialled, accepted) = meet(&mut listener, &dialer).await.unwrap();
+    let (dialled, accepted) = connect(&mut listener, &dialer).await.unwrap();
     assert_eq!(dialled.credentials(), accepted.credentials());
     assert!(matches!(accepted.credentials(), Credentials::Process { .. }));
     suite(&mut listener, &dialer).await;
@@ -66,30 +66,30 @@ async fn ws_links_conform() {
 }
 
 #[tokio::test]
-async fn wss_links_conform_and_know_the_certificates() {
+async fn wss_links_conform_and_report_certificates() {
     let authority = Authority::new();
     let server = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let mut listener = ws::bind("127.0.0.1:0", Some(server), Limits::default()).await.unwrap();
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let port = listener.socket_address().port();
     let dialer = ws::WsDialer::new("127.0.0.1", port, Some(tls), Limits::default()).unwrap();
-    let (dialled, accepted) = meet(&mut listener, &dialer).await.unwrap();
+    let (dialled, accepted) = connect(&mut listener, &dialer).await.unwrap();
     assert_eq!((dialled.kind(), accepted.kind()), (LinkKind::Wss, LinkKind::Wss));
     assert_eq!(link_pki::names(&dialled), ["hub"]);
     assert_eq!(link_pki::names(&accepted), ["edge-1"]);
     suite(&mut listener, &dialer).await;
 }
 
-// On several threads, so that the connection's own task runs beside the link's.
+// On several threads, so that the connection's task runs in parallel with the link's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn quic_links_conform_and_know_the_certificates() {
+async fn quic_links_conform_and_report_certificates() {
     let authority = Authority::new();
     let server = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let mut listener = quic::bind("127.0.0.1:0", &server, Limits::default()).await.unwrap();
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let port = listener.socket_address().port();
     let dialer = quic::QuicDialer::new("127.0.0.1", port, &tls, Limits::default()).unwrap();
-    let (dialled, accepted) = meet(&mut listener, &dialer).await.unwrap();
+    let (dialled, accepted) = connect(&mut listener, &dialer).await.unwrap();
     assert_eq!(link_pki::names(&dialled), ["hub"]);
     assert_eq!(link_pki::names(&accepted), ["edge-1"]);
     suite(&mut listener, &dialer).await;

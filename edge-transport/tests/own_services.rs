@@ -1,19 +1,19 @@
-//! What a hub answers itself: who may ask, how much at once, over a cut and at its end.
+//! Services of the hub itself: callers, limits, lost links and drains.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 mod session_common;
 
 use std::time::Duration;
 
-use edge_transport::hub::{HubBuilder, NodesCallNobody, OnlyNodes, Rules};
+use edge_transport::hub::{ClientsOnly, HubBuilder, NodesOnly, Rules};
 use edge_transport::{Peer, Reason, ReplyStream, Request};
 use session_common::{Echo, Net, collect, net_with, peer_id, service_name};
 use tokio::time::{Instant, sleep};
 
-/// A hub that answers nodes and operators, each by an echo of their own.
+/// A hub with one echo service for nodes and one for operators.
 fn answering(builder: HubBuilder) -> HubBuilder {
     let operators = Rules::callers([peer_id("operator")]);
-    let builder = builder.service(service_name("of-nodes"), OnlyNodes, Echo::default());
+    let builder = builder.service(service_name("of-nodes"), NodesOnly, Echo::default());
     builder.service(service_name("of-operators"), operators, Echo::default())
 }
 
@@ -23,14 +23,13 @@ async fn ask(peer: &Peer, target: &str, service: &str) -> Result<(), Reason> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_call_nobody_but_the_services_of_the_hub_that_are_for_them_and_others_do_not_call_those() {
+async fn service_policy_replaces_the_policy_of_the_hub() {
     let callers = Rules::callers(["proxy", "operator"].map(peer_id));
     let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
-    let policies: [&dyn Fn(HubBuilder) -> HubBuilder; 3] = [
-        &|builder| builder.policy(NodesCallNobody),
-        &|builder| builder.policy(callers.clone()),
-        &|builder| builder.policy(rules.clone()),
-    ];
+    let policies: [&dyn Fn(HubBuilder) -> HubBuilder; 3] =
+        [&|builder| builder.policy(ClientsOnly), &|builder| builder.policy(callers.clone()), &|builder| {
+            builder.policy(rules.clone())
+        }];
     for policy in policies {
         let net = net_with(|builder| policy(answering(builder)));
         let (node, _) = net.edge("edge-1").await;
@@ -53,10 +52,10 @@ async fn nodes_call_nobody_but_the_services_of_the_hub_that_are_for_them_and_oth
     }
 }
 
-/// Waits until so many calls are open, all of them to the hub itself, in the paused time of a test.
+/// Waits until this number of calls is open, all of them to the hub itself, in paused time.
 async fn has_open(net: &Net, calls: usize) {
     let so = async {
-        while (net.hub.stats().open_calls, net.hub.stats().own_calls) != (calls, calls) {
+        while (net.hub.stats().open_calls, net.hub.stats().local_calls) != (calls, calls) {
             sleep(Duration::from_millis(1)).await;
         }
     };
@@ -70,14 +69,17 @@ async fn never(peer: &Peer) -> ReplyStream {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_peer_may_have_a_bounded_number_of_calls_open_to_the_hub_and_takes_no_place_of_others() {
+async fn limits_open_calls_to_the_hub_per_peer() {
     const PEERS: usize = 80;
     let watched = Echo::default();
     let watch = watched.clone();
-    let net = net_with(|builder| builder.service(service_name("watch"), OnlyNodes, watch));
-    let bound = edge_transport::HubSettings::default().max_own_calls;
+    let net = net_with(|builder| builder.service(service_name("watch"), NodesOnly, watch));
+    let bound = edge_transport::HubSettings::default().max_local_calls;
     let settings = edge_transport::PeerSettings::default();
-    assert!(PEERS * bound > settings.session.max_serving, "more than a peer answers unless it is told to");
+    assert!(
+        PEERS * bound > settings.session.max_inbound_calls,
+        "more than the default inbound limit of a peer"
+    );
     let (mut nodes, mut open) = (Vec::new(), Vec::new());
     for number in 0..PEERS {
         let (node, _) = net.edge(&format!("edge-{number}")).await;
@@ -86,12 +88,12 @@ async fn each_peer_may_have_a_bounded_number_of_calls_open_to_the_hub_and_takes_
         }
         let further = collect(never(&node).await).await.1;
         assert_eq!(further, Err(Reason::Overloaded), "{number}");
-        // It may still call others.
+        // Calls to other peers are still allowed.
         assert_eq!(ask(&node, "edge-0", "echo").await, Ok(()));
         nodes.push(node);
     }
     has_open(&net, PEERS * bound).await;
-    // One that ends makes room for one; the first that came is the first to be released.
+    // Each ended call frees one slot; calls are released in order of arrival.
     watched.release.notify_one();
     has_open(&net, PEERS * bound - 1).await;
     open.push(never(&nodes[0]).await);
@@ -103,10 +105,10 @@ async fn each_peer_may_have_a_bounded_number_of_calls_open_to_the_hub_and_takes_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hub_whose_services_have_ended_what_was_open_drains_at_once_and_says_what_they_said() {
+async fn drains_at_once_after_services_have_ended_calls() {
     let watched = Echo::default();
     let watch = watched.clone();
-    let net = net_with(|builder| builder.service(service_name("watch"), OnlyNodes, watch));
+    let net = net_with(|builder| builder.service(service_name("watch"), NodesOnly, watch));
     let (node, _) = net.edge("edge-1").await;
     let open = never(&node).await;
     watched.started.notified().await;

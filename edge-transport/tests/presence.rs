@@ -1,4 +1,4 @@
-//! A hub tells who is there.
+//! Presence: a hub reports connected peers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failing test panics")]
 
 mod session_common;
@@ -6,14 +6,14 @@ mod session_common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use edge_transport::hub::{HubBuilder, HubSettings, NodesCallNobody, Rules};
+use edge_transport::hub::{ClientsOnly, HubBuilder, HubSettings, Rules};
 use edge_transport::link::DialOptions;
 use edge_transport::link::uds;
 use edge_transport::presence::{Change, SERVICE, Watch};
 use edge_transport::{Hub, Peer, PeerId, PeerSettings, Reason, Request};
 use session_common::{Echo, Net, net_with, peer_id, service_name};
 
-/// A watcher and what it knows.
+/// A watcher and the peers that it knows.
 struct Watcher {
     watch: Watch,
     there: BTreeSet<PeerId>,
@@ -31,15 +31,15 @@ impl Watcher {
         for change in next.await.expect("something within a minute").unwrap() {
             match change {
                 Change::Up { peer, .. } => drop(self.there.insert(peer)),
-                Change::Down { peer, .. } => assert!(self.there.remove(&peer), "{peer} was told to be there"),
-                Change::Current => self.lists += 1,
+                Change::Down { peer, .. } => assert!(self.there.remove(&peer), "{peer} was up"),
+                Change::Synced => self.lists += 1,
                 other => panic!("{other:?}"),
             }
         }
     }
 
-    /// Reads until these, and nobody else, are there.
-    async fn sees(&mut self, names: &[&str]) {
+    /// Reads until exactly these peers are up.
+    async fn expect_peers(&mut self, names: &[&str]) {
         let names: BTreeSet<_> = names.iter().map(|name| peer_id(name)).collect();
         while self.lists == 0 || self.there != names {
             self.step().await;
@@ -47,49 +47,49 @@ impl Watcher {
     }
 }
 
-fn telling() -> Net {
+fn presence_net() -> Net {
     net_with(HubBuilder::presence)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watcher_is_told_who_offers_the_service_and_who_comes_and_goes() {
-    let net = telling();
+async fn watcher_sees_peers_of_the_service_and_changes() {
+    let net = presence_net();
     let (first, _) = net.edge("edge-1").await;
     let caller = net.caller("proxy").await;
     let mut watcher = Watcher::new(&caller);
-    watcher.sees(&["edge-1"]).await;
+    watcher.expect_peers(&["edge-1"]).await;
     let _without_service = net.caller("other").await;
     let (_second, _) = net.edge("edge-2").await;
-    watcher.sees(&["edge-1", "edge-2"]).await;
+    watcher.expect_peers(&["edge-1", "edge-2"]).await;
     first.close().await;
-    watcher.sees(&["edge-2"]).await;
-    assert_eq!(watcher.lists, 1, "changes alone");
-    assert_eq!((net.hub.peers().len(), net.hub.stats().peers), (3, 3), "the hub is none of its peers");
+    watcher.expect_peers(&["edge-2"]).await;
+    assert_eq!(watcher.lists, 1, "only changes follow");
+    assert_eq!((net.hub.peers().len(), net.hub.stats().peers), (3, 3), "the hub is not one of its peers");
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_told_of_peers_that_it_may_not_call() {
+async fn hides_peers_that_the_watcher_may_not_call() {
     let rules = ["proxy=edge-*", "stranger=elsewhere"].map(|rule| rule.parse().unwrap());
     let net = net_with(|builder| builder.presence().policy(Rules::new(rules)));
     let (_edge, _) = net.edge("edge-1").await;
     let (_other, _) = net.edge("other-1").await;
     let (proxy, stranger) = (net.caller("proxy").await, net.caller("stranger").await);
     let (mut sees, mut blind) = (Watcher::new(&proxy), Watcher::new(&stranger));
-    sees.sees(&["edge-1"]).await;
-    blind.sees(&[]).await;
+    sees.expect_peers(&["edge-1"]).await;
+    blind.expect_peers(&[]).await;
     let (_third, _) = net.edge("other-2").await;
     let (_fourth, _) = net.edge("edge-2").await;
-    sees.sees(&["edge-1", "edge-2"]).await;
+    sees.expect_peers(&["edge-1", "edge-2"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_peers_are_told_in_pieces_and_a_reader_that_slept_through_the_rest_gets_a_new_list() {
-    let net = telling();
+async fn slow_reader_of_a_long_list_gets_a_new_list() {
+    let net = presence_net();
     let mut edges = Vec::new();
     for number in 0..1000 {
         edges.push(net.edge(&format!("edge-{number}")).await.0);
     }
-    // A reader that takes little ahead, so that what it does not read waits at the hub.
+    // A reader with little credit, so that unread messages wait at the hub.
     let mut settings = PeerSettings::default();
     settings.session.credit = 1;
     let caller = net.caller_with("proxy", settings).await;
@@ -98,7 +98,7 @@ async fn a_thousand_peers_are_told_in_pieces_and_a_reader_that_slept_through_the
         watcher.step().await;
     }
     assert_eq!(watcher.there.len(), 1000);
-    // More events than a hub keeps for a reader: each comes and goes twice.
+    // More events than a hub buffers for a reader: each peer connects and disconnects twice.
     for _ in 0..2 {
         for edge in std::mem::take(&mut edges) {
             edge.close().await;
@@ -111,11 +111,11 @@ async fn a_thousand_peers_are_told_in_pieces_and_a_reader_that_slept_through_the
         edge.close().await;
     }
     let expected: Vec<_> = (0..10).map(|number| format!("edge-{number}")).collect();
-    watcher.sees(&expected.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    watcher.expect_peers(&expected.iter().map(String::as_str).collect::<Vec<_>>()).await;
 }
 
 #[tokio::test]
-async fn after_another_life_of_the_hub_a_watcher_hears_who_is_missing() {
+async fn watcher_sees_missing_peers_after_a_hub_restart() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("hub.sock");
     let start = || {
@@ -132,71 +132,70 @@ async fn after_another_life_of_the_hub_a_watcher_hears_who_is_missing() {
     let hub = start();
     let (first, second, proxy) = (peer("edge-1", true), peer("edge-2", true), peer("proxy", false));
     let mut watcher = Watcher::new(&proxy);
-    watcher.sees(&["edge-1", "edge-2"]).await;
+    watcher.expect_peers(&["edge-1", "edge-2"]).await;
     hub.close().await;
     first.close().await;
     let _hub = start();
-    watcher.sees(&["edge-2"]).await;
+    watcher.expect_peers(&["edge-2"]).await;
     drop(second);
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_that_were_left_make_room_for_others_though_nobody_comes_or_goes() {
+async fn dropped_watches_free_their_slots_without_events() {
     let mut settings = HubSettings::default();
     settings.max_peers = 1;
     let net = net_with(|builder| builder.presence().settings(settings));
     let caller = net.caller("proxy").await;
     for _ in 0..3 {
-        Watcher::new(&caller).sees(&[]).await;
+        Watcher::new(&caller).expect_peers(&[]).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hub_with_watchers_drains_at_once() {
-    let net = telling();
+async fn hub_with_watchers_drains_at_once() {
+    let net = presence_net();
     let caller = net.caller("proxy").await;
     let mut watcher = Watcher::new(&caller);
-    watcher.sees(&[]).await;
+    watcher.expect_peers(&[]).await;
     let began = tokio::time::Instant::now();
     net.hub.drain("the end").await;
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
-/// Asks who is there, as a peer of another make would, and says why it is refused.
+/// Sends a presence request as another implementation would, and returns the reason of its refusal.
 async fn refused_to_watch(peer: &Peer) -> Reason {
-    // The field `service` of a question: "echo".
+    // The field `service` of a request: "echo".
     let request = Request::new(service_name(SERVICE), &b"\x0a\x04echo"[..]);
     let next = peer.call(peer.hub().unwrap(), request).await.unwrap().next().await.unwrap();
     next.expect_err("a refusal").reason()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_may_not_watch_and_a_caller_may() {
+async fn nodes_may_not_watch_and_callers_may() {
     let callers = Rules::callers([peer_id("proxy")]);
     let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
-    let policies: [&dyn Fn(HubBuilder) -> HubBuilder; 3] = [
-        &|builder| builder.policy(NodesCallNobody),
-        &|builder| builder.policy(callers.clone()),
-        &|builder| builder.policy(rules.clone()),
-    ];
+    let policies: [&dyn Fn(HubBuilder) -> HubBuilder; 3] =
+        [&|builder| builder.policy(ClientsOnly), &|builder| builder.policy(callers.clone()), &|builder| {
+            builder.policy(rules.clone())
+        }];
     for (number, policy) in policies.into_iter().enumerate() {
         let net = net_with(|builder| policy(builder.presence()));
         let (node, _) = net.edge("edge-1").await;
         assert_eq!(refused_to_watch(&node).await, Reason::Forbidden);
         if number > 0 {
-            // It hides what it offers; where callers have names that is of no use.
+            // It omits its services, which does not help where callers are named.
             let hiding = net.caller("edge-3").await;
             assert_eq!(refused_to_watch(&hiding).await, Reason::Forbidden);
         }
         assert!(net.hub.stats().forbidden > 0);
         let proxy = net.caller("proxy").await;
         let mut watcher = Watcher::new(&proxy);
-        watcher.sees(&["edge-1"]).await;
+        watcher.expect_peers(&["edge-1"]).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_of_some_peers_hears_of_no_others() {
+async fn watch_of_some_peers_reports_no_others() {
     let rules = Rules::new(["a=edge-a*".parse().unwrap(), "b=edge-b*".parse().unwrap()]);
     let net = net_with(|builder| builder.presence().policy(rules));
     let (_there, _) = net.edge("edge-a-1").await;
@@ -205,13 +204,13 @@ async fn a_watch_of_some_peers_hears_of_no_others() {
     let (mut all, mut blind) = (Watcher::new(&first), Watcher::new(&other));
     let mut one = Watcher::new(&second);
     one.watch = one.watch.only([peer_id("edge-a-1")]);
-    all.sees(&["edge-a-1"]).await;
-    one.sees(&["edge-a-1"]).await;
-    blind.sees(&[]).await;
+    all.expect_peers(&["edge-a-1"]).await;
+    one.expect_peers(&["edge-a-1"]).await;
+    blind.expect_peers(&[]).await;
     let (_second, _) = net.edge("edge-a-2").await;
     let (_third, _) = net.edge("edge-b-1").await;
-    all.sees(&["edge-a-1", "edge-a-2"]).await;
-    blind.sees(&["edge-b-1"]).await;
+    all.expect_peers(&["edge-a-1", "edge-a-2"]).await;
+    blind.expect_peers(&["edge-b-1"]).await;
     let (_again, _) = net.edge("edge-a-3").await;
     assert_eq!(one.there.len(), 1);
 }

@@ -1,4 +1,4 @@
-//! How soon a peer dials again after its link ended.
+//! The reconnect delay after a link has ended.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -16,7 +16,7 @@ use session_common::raw::hello;
 use session_common::{listen, net, peer_id};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Two of three attempts find the hub out of reach.
+/// Two of three attempts fail.
 struct Blinking {
     inner: Cuttable,
     attempts: AtomicUsize,
@@ -27,7 +27,7 @@ impl Dialer for Blinking {
     async fn dial(&self) -> Result<Link, LinkError> {
         match self.attempts.fetch_add(1, Ordering::SeqCst) % 3 {
             2 => self.inner.dial().await,
-            _ => Err(LinkError::Cut),
+            _ => Err(LinkError::Lost),
         }
     }
 
@@ -36,9 +36,9 @@ impl Dialer for Blinking {
     }
 }
 
-/// Calls wait for a peer that lost its link for 5 s: many links in a row, each of half a second, must not make it wait that long.
+/// Calls wait 5 s for a peer that lost its link: a series of links of half a second each must not delay a reconnect that long.
 #[tokio::test(start_paused = true)]
-async fn a_peer_whose_short_links_are_cut_dials_again_soon() {
+async fn reconnects_soon_after_short_links() {
     let net = net();
     let cuttable = Cuttable::new(net.dialer.clone());
     let dialer = Blinking { inner: cuttable.clone(), attempts: AtomicUsize::new(0) };
@@ -48,14 +48,14 @@ async fn a_peer_whose_short_links_are_cut_dials_again_soon() {
         let before = Instant::now();
         peer.connected().await.unwrap();
         assert!(before.elapsed() <= Duration::from_secs(1), "link {link}: {:?}", before.elapsed());
-        // Every third link is cut as soon as it is there: a cut has no mercy on a link that was made in the moment before.
+        // Every third link is cut as soon as it is established.
         sleep(Duration::from_millis(if link % 3 == 0 { 0 } else { 500 })).await;
         cuttable.cut();
         state.wait_for(|state| !state.is_connected()).await.unwrap();
     }
 }
 
-/// How often a peer dials a hub within ten minutes that ends each link at once, in this way.
+/// How often a peer dials within ten minutes if the hub ends each link at once in this way.
 async fn links_in_ten_minutes(end: impl AsyncFn(&mut Link)) -> usize {
     let (mut listener, dialer) = listen();
     let _peer = Peer::builder(peer_id("edge-1")).dialer(Box::new(dialer)).seed(7).start().unwrap();
@@ -73,18 +73,18 @@ async fn links_in_ten_minutes(end: impl AsyncFn(&mut Link)) -> usize {
 }
 
 async fn send(link: &mut Link, kind: Kind) {
-    link.send(encode(Frame::hop(kind), Lane::Control)).await.unwrap();
+    link.send(encode(Frame::link(kind), Lane::Control)).await.unwrap();
 }
 
-/// The wait grows to 5 to 10 s, so that ten thousand peers of such a hub come to less than two thousand a second.
+/// The delay grows to 5 to 10 s, so that ten thousand peers of such a hub dial less than two thousand times per second.
 #[tokio::test(start_paused = true)]
-async fn a_hub_that_admits_and_closes_at_once_is_dialled_less_often() {
+async fn backs_off_if_the_hub_closes_after_admission() {
     let links = links_in_ten_minutes(async |link| send(link, Kind::Hello(hello("hub", 1, 1, 1))).await).await;
     assert!((60..140).contains(&links), "{links} links");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hub_that_refuses_is_dialled_less_often() {
+async fn backs_off_if_the_hub_refuses() {
     let links =
         links_in_ten_minutes(async |link| send(link, Kind::Drain { reason: "full".to_owned() }).await).await;
     assert!((60..140).contains(&links), "{links} links");

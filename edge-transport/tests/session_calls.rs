@@ -1,6 +1,6 @@
 //! Calls between peers through a hub, over memory links.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 mod session_common;
 
@@ -13,7 +13,7 @@ use edge_transport::{Hub, Peer, PeerId, PeerSettings, Reason, ReplySender, Reque
 use session_common::{collect, echo, listen, net, peer_id, service_name};
 
 #[tokio::test(start_paused = true)]
-async fn a_unary_call_comes_back_with_its_closing_bytes() {
+async fn unary_call_returns_message_and_closing() {
     let net = net();
     let (_edge, _) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
@@ -24,7 +24,7 @@ async fn a_unary_call_comes_back_with_its_closing_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_arrives_whole_and_in_order() {
+async fn stream_arrives_whole_and_in_order() {
     let net = net();
     let (_edge, _) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
@@ -37,17 +37,17 @@ async fn a_stream_arrives_whole_and_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_target_that_is_not_connected_is_told_at_once() {
+async fn offline_target_fails_the_call_at_once() {
     let net = net();
     let cloud = net.caller("cloud").await;
     let before = tokio::time::Instant::now();
-    let (_, end) = collect(cloud.call(peer_id("nobody"), echo("x")).await.unwrap()).await;
+    let (_, end) = collect(cloud.call(peer_id("unknown"), echo("x")).await.unwrap()).await;
     assert_eq!(end, Err(Reason::PeerOffline));
     assert!(before.elapsed() < Duration::from_millis(10));
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_calls_in_flight_each_get_their_own_answer() {
+async fn concurrent_calls_get_their_own_replies() {
     let net = net();
     let (_edge, _) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
@@ -71,7 +71,7 @@ async fn many_calls_in_flight_each_get_their_own_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn peers_may_call_each_other_and_themselves() {
+async fn peers_call_each_other_and_themselves() {
     let net = net();
     let (left, _) = net.edge("left").await;
     let (right, _) = net.edge("right").await;
@@ -82,16 +82,16 @@ async fn peers_may_call_each_other_and_themselves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_reader_holds_the_service_back() {
+async fn slow_reader_blocks_the_service() {
     let net = net();
     let (_edge, service) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
     let mut replies = cloud.call(peer_id("edge-1"), echo("stream:1000:16384")).await.unwrap();
-    // With nobody reading, everything comes to rest; then time jumps.
+    // Without a reader everything becomes idle; then time jumps.
     tokio::time::sleep(Duration::from_secs(30)).await;
     let sent = service.sent.load(std::sync::atomic::Ordering::SeqCst);
     assert_eq!(sent, 16, "256 KiB of credit are 15.9 messages of 16 KiB, and the last may overdraw");
-    // The same reader, once it reads, gets all of it; another call was never held back.
+    // Once it reads, the reader gets everything; another call was never blocked.
     let (other, _) = collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await;
     assert_eq!(other.len(), 1);
     assert!(replies.next().await.unwrap().is_ok());
@@ -100,7 +100,7 @@ async fn a_slow_reader_holds_the_service_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_ends_the_wait_and_not_the_work() {
+async fn deadline_ends_the_wait_and_not_the_work() {
     let net = net();
     let (_edge, service) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
@@ -117,7 +117,7 @@ async fn a_deadline_ends_the_wait_and_not_the_work() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_leaves_frees_the_call_while_the_service_runs_on() {
+async fn cancel_frees_the_call_while_the_service_continues() {
     let net = net();
     let (_edge, service) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
@@ -133,7 +133,7 @@ async fn a_caller_that_leaves_frees_the_call_while_the_service_runs_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn services_run_on_while_their_peer_has_no_link_and_when_it_is_closed() {
+async fn services_continue_without_link_and_after_close() {
     for closed in [false, true] {
         let net = net();
         let (edge, service) = net.edge("edge-1").await;
@@ -156,12 +156,12 @@ struct WhichTask;
 #[async_trait::async_trait]
 impl Service for WhichTask {
     async fn call(&self, _source: PeerId, _request: Request, replies: ReplySender) {
-        let _ = replies.message_and_finish(tokio::task::id().to_string().into(), Bytes::new()).await;
+        let _ = replies.send_and_finish(tokio::task::id().to_string().into(), Bytes::new()).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_calls_of_a_peer_are_answered_in_one_task() {
+async fn one_task_serves_all_calls_of_a_peer() {
     let net = net();
     let dialer = Box::new(net.dialer.clone());
     let edge = Peer::builder(peer_id("edge-1")).dialer(dialer).service(service_name("echo"), WhichTask);
@@ -178,7 +178,7 @@ async fn all_calls_of_a_peer_are_answered_in_one_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_ends_without_an_answer_is_told_to_the_caller() {
+async fn reports_services_that_end_without_reply() {
     let net = net();
     let (_edge, _) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
@@ -194,7 +194,7 @@ async fn a_service_that_ends_without_an_answer_is_told_to_the_caller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_or_answer_beyond_the_frame_bound_is_refused_before_it_is_sent() {
+async fn refuses_too_large_requests_and_replies() {
     let net = net();
     let (_edge, _) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
@@ -207,11 +207,11 @@ async fn a_request_or_answer_beyond_the_frame_bound_is_refused_before_it_is_sent
         collect(cloud.call(peer_id("edge-1"), echo(format!("stream:1:{max}"))).await.unwrap()).await;
     assert_eq!(end, Err(Reason::TooLarge), "8 bytes too many");
     let (messages, _) = collect(cloud.call(peer_id("edge-1"), echo("after")).await.unwrap()).await;
-    assert_eq!(messages, [Bytes::from("after")], "nothing else suffers");
+    assert_eq!(messages, [Bytes::from("after")], "other calls are not affected");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn on_several_threads_no_wake_up_is_lost() {
+async fn loses_no_wake_up_on_several_threads() {
     let net = net();
     let (_left, _) = net.edge("left").await;
     let (_right, _) = net.edge("right").await;
@@ -238,10 +238,10 @@ async fn on_several_threads_no_wake_up_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_beyond_what_a_peer_works_on_are_refused() {
+async fn refuses_calls_over_the_inbound_limits() {
     let mut settings = PeerSettings::default();
-    settings.session.max_serving = 3;
-    settings.session.max_serving_bytes = 1000;
+    settings.session.max_inbound_calls = 3;
+    settings.session.max_inbound_bytes = 1000;
     let net = net();
     let echo_service = session_common::Echo::default();
     let edge = Peer::builder(peer_id("edge-1"))
@@ -271,7 +271,7 @@ async fn requests_beyond_what_a_peer_works_on_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_longer_than_clocks_go_waits_without_a_limit() {
+async fn deadline_beyond_the_clock_means_none() {
     let net = net();
     let cloud = net.caller("cloud").await;
     let for_ever = echo("x").remaining(Duration::MAX);
@@ -282,7 +282,7 @@ async fn who_waits_for_longer_than_clocks_go_waits_without_a_limit() {
 }
 
 #[tokio::test]
-async fn a_peer_or_a_hub_that_would_do_nothing_but_ping_does_not_start() {
+async fn rejects_a_zero_ping_interval() {
     for interval in [Duration::ZERO, Duration::from_micros(999)] {
         let (listener, dialer) = listen();
         let (mut settings, mut bounds) = (PeerSettings::default(), HubSettings::default());

@@ -1,6 +1,6 @@
-//! Draining: what is open ends, nothing new begins.
+//! Draining: open calls complete, new ones are refused.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 mod session_common;
 
@@ -14,7 +14,7 @@ use session_common::{Echo, collect, echo, listen, net, peer_id, service_name};
 use tokio::time::{Instant, sleep, timeout};
 
 #[tokio::test(start_paused = true)]
-async fn a_draining_peer_finishes_its_calls_and_takes_no_new_ones() {
+async fn draining_peer_completes_calls_and_refuses_new_ones() {
     let net = net();
     let cloud = net.caller("cloud").await;
     let (edge, service) = net.edge("edge-1").await;
@@ -38,7 +38,7 @@ async fn a_draining_peer_finishes_its_calls_and_takes_no_new_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_draining_hub_finishes_calls_then_closes() {
+async fn draining_hub_completes_calls_then_closes() {
     let net = net();
     let cloud = net.caller("cloud").await;
     let (_edge, service) = net.edge("edge-1").await;
@@ -56,7 +56,7 @@ async fn a_draining_hub_finishes_calls_then_closes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_has_a_bound_and_a_close_does_not_wait() {
+async fn drain_times_out_and_close_does_not_wait() {
     let net = net();
     let cloud = net.caller("cloud").await;
     let (edge, service) = net.edge("edge-1").await;
@@ -73,7 +73,7 @@ async fn a_drain_has_a_bound_and_a_close_does_not_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_waits_until_the_last_answers_are_written() {
+async fn drain_waits_for_the_last_replies() {
     let (mut listener, dialer) = listen();
     let builder = Peer::builder(peer_id("edge-1")).dialer(Box::new(dialer));
     let edge = builder.service(service_name("echo"), Echo::default()).start().unwrap();

@@ -1,6 +1,6 @@
-//! Several ways to a hub: which one is used, and when another is.
+//! Several paths to a hub: selection, failover and failback.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails and speaks by them")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 mod session_common;
 
@@ -18,19 +18,19 @@ use tokio::time::{Instant, sleep};
 
 const MAX_FRAME: usize = 16 * 1024 * 1024;
 
-/// A way to the hub that can be blocked: then nobody answers on it, as on a network that drops UDP.
+/// A path to the hub that can be blocked: dialing then gets no answer, as on a network that drops UDP.
 #[derive(Clone)]
-struct Road {
+struct TestPath {
     name: &'static str,
     inner: MemoryDialer,
     blocked: Arc<AtomicBool>,
-    /// What the hub says on a new link does not come until it is healed.
+    /// The hub's frames on a new link are held back until it is healed.
     stalls: Arc<AtomicBool>,
     last: Arc<Mutex<Option<Handle>>>,
 }
 
 #[async_trait::async_trait]
-impl Dialer for Road {
+impl Dialer for TestPath {
     async fn dial(&self) -> Result<Link, LinkError> {
         if self.blocked.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
@@ -48,8 +48,8 @@ impl Dialer for Road {
     }
 }
 
-/// A hub with two ways to it; the first is blocked.
-fn hub() -> (Hub, [Road; 2]) {
+/// A hub with two paths to it; the first is blocked.
+fn hub() -> (Hub, [TestPath; 2]) {
     let [(first, first_dialer), (second, second_dialer)] =
         ["first", "second"].map(|name| memory::listen(name, MAX_FRAME));
     let hub = Hub::builder()
@@ -58,26 +58,26 @@ fn hub() -> (Hub, [Road; 2]) {
         .allow_unauthenticated()
         .start()
         .unwrap();
-    let road = |name, inner, blocked| Road {
+    let path = |name, inner, blocked| TestPath {
         name,
         inner,
         blocked: Arc::new(AtomicBool::new(blocked)),
         stalls: Arc::default(),
         last: Arc::default(),
     };
-    (hub, [road("first", first_dialer, true), road("second", second_dialer, false)])
+    (hub, [path("first", first_dialer, true), path("second", second_dialer, false)])
 }
 
-fn edge(roads: &[Road; 2], service: &Echo) -> Peer {
+fn edge(paths: &[TestPath; 2], service: &Echo) -> Peer {
     let mut builder = Peer::builder(peer_id("edge-1")).service(service_name("echo"), service.clone());
-    for road in roads {
-        builder = builder.dialer(Box::new(road.clone()));
+    for path in paths {
+        builder = builder.dialer(Box::new(path.clone()));
     }
     builder.start().unwrap()
 }
 
-async fn cloud(road: &Road) -> Peer {
-    let peer = Peer::builder(peer_id("cloud")).dialer(Box::new(road.clone())).start().unwrap();
+async fn cloud(path: &TestPath) -> Peer {
+    let peer = Peer::builder(peer_id("cloud")).dialer(Box::new(path.clone())).start().unwrap();
     peer.connected().await.unwrap();
     peer
 }
@@ -90,27 +90,27 @@ fn address(peer: &Peer) -> Option<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_road_that_swallows_packets_costs_a_moment_and_not_its_timeout() {
-    let (_hub, roads) = hub();
+async fn path_that_drops_packets_costs_no_timeout() {
+    let (_hub, paths) = hub();
     let before = Instant::now();
-    let edge = edge(&roads, &Echo::default());
+    let edge = edge(&paths, &Echo::default());
     edge.connected().await.unwrap();
     assert_eq!(address(&edge).as_deref(), Some("second"));
     assert!(before.elapsed() < Duration::from_secs(2), "{:?}", before.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_better_road_is_free_again_it_is_used_and_open_calls_end() {
-    let (hub, roads) = hub();
+async fn fails_back_and_ends_open_calls() {
+    let (hub, paths) = hub();
     let service = Echo::default();
-    let edge = edge(&roads, &service);
+    let edge = edge(&paths, &service);
     edge.connected().await.unwrap();
-    let cloud = cloud(&roads[1]).await;
+    let cloud = cloud(&paths[1]).await;
     let waiting = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     service.started.notified().await;
     sleep(Duration::from_secs(90)).await;
     assert_eq!(address(&edge).as_deref(), Some("second"), "the first is still blocked");
-    roads[0].blocked.store(false, Ordering::SeqCst);
+    paths[0].blocked.store(false, Ordering::SeqCst);
     let mut switched = edge.watch();
     let is_first =
         |state: &PeerState| matches!(state, PeerState::Connected { address, .. } if address == "first");
@@ -121,28 +121,28 @@ async fn when_the_better_road_is_free_again_it_is_used_and_open_calls_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_made_while_the_road_changes_wait_for_it() {
-    let (_hub, roads) = hub();
+async fn calls_wait_during_failback() {
+    let (_hub, paths) = hub();
     let cloud = {
         let mut builder = Peer::builder(peer_id("cloud"));
-        for road in &roads {
-            builder = builder.dialer(Box::new(road.clone()));
+        for path in &paths {
+            builder = builder.dialer(Box::new(path.clone()));
         }
         builder.start().unwrap()
     };
     cloud.connected().await.unwrap();
     let edge = Peer::builder(peer_id("edge-1"))
-        .dialer(Box::new(roads[1].clone()))
+        .dialer(Box::new(paths[1].clone()))
         .service(service_name("echo"), Echo::default())
         .start()
         .unwrap();
     edge.connected().await.unwrap();
-    roads[0].stalls.store(true, Ordering::SeqCst);
-    roads[0].blocked.store(false, Ordering::SeqCst);
-    while roads[0].last.lock().unwrap().is_none() {
+    paths[0].stalls.store(true, Ordering::SeqCst);
+    paths[0].blocked.store(false, Ordering::SeqCst);
+    while paths[0].last.lock().unwrap().is_none() {
         sleep(Duration::from_secs(1)).await;
     }
-    assert_eq!(address(&cloud).as_deref(), Some("second"), "the better road has not said hello");
+    assert_eq!(address(&cloud).as_deref(), Some("second"), "no hello on the preferred path yet");
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..100 {
         let cloud = cloud.clone();
@@ -151,25 +151,25 @@ async fn calls_made_while_the_road_changes_wait_for_it() {
         });
     }
     sleep(Duration::from_secs(2)).await;
-    assert!(calls.try_join_next().is_none(), "nothing goes over a road that has not said hello");
-    roads[0].last.lock().unwrap().as_ref().unwrap().heal();
+    assert!(calls.try_join_next().is_none(), "no call is sent before the hello");
+    paths[0].last.lock().unwrap().as_ref().unwrap().heal();
     assert!(calls.join_all().await.into_iter().all(|answered| answered));
     assert_eq!(address(&cloud).as_deref(), Some("first"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_road_that_is_lost_is_replaced_by_another_at_once() {
-    let (_hub, roads) = hub();
-    roads[0].blocked.store(false, Ordering::SeqCst);
+async fn fails_over_at_once() {
+    let (_hub, paths) = hub();
+    paths[0].blocked.store(false, Ordering::SeqCst);
     let service = Echo::default();
-    let edge = edge(&roads, &service);
+    let edge = edge(&paths, &service);
     edge.connected().await.unwrap();
     assert_eq!(address(&edge).as_deref(), Some("first"));
-    let cloud = cloud(&roads[1]).await;
+    let cloud = cloud(&paths[1]).await;
     let call = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     service.started.notified().await;
-    roads[0].blocked.store(true, Ordering::SeqCst);
-    roads[0].last.lock().unwrap().as_ref().unwrap().cut(Direction::Both);
+    paths[0].blocked.store(true, Ordering::SeqCst);
+    paths[0].last.lock().unwrap().as_ref().unwrap().cut(Direction::Both);
     let before = Instant::now();
     assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
     let mut replaced = edge.watch();

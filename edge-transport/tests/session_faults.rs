@@ -1,4 +1,4 @@
-//! Peers and a hub over links that fail on purpose.
+//! Peers and a hub over links with injected faults.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use edge_transport::{Peer, PeerSettings, Reason};
 use session_common::{Echo, collect, echo, net, peer_id, service_name};
 use tokio::time::{Instant, timeout};
 
-/// Every link that it makes follows the next plan.
+/// Every link follows the next fault plan.
 #[derive(Clone)]
 struct Faulty {
     inner: MemoryDialer,
@@ -57,7 +57,7 @@ fn edge(dialer: Faulty) -> (Peer, Echo) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn over_links_that_are_cut_again_and_again_every_call_ends_in_time_and_begins_at_most_once() {
+async fn calls_end_and_start_at_most_once_over_cut_links() {
     let net = net();
     let faults = |number: u64, salt: u64| Faults::default().with_cut_after(2 + (number * 7 + salt) % 23);
     let dialer = Faulty::new(net.dialer.clone(), move |number| {
@@ -75,7 +75,7 @@ async fn over_links_that_are_cut_again_and_again_every_call_ends_in_time_and_beg
             Err(Reason::LinkLost) => lost += 1,
             Err(other) => panic!("{other}"),
         }
-        // One direction may be cut while the other stands: then silence tells.
+        // If only one direction is cut, the liveness timeout detects it.
         assert!(before.elapsed() <= Duration::from_secs(22), "{:?}", before.elapsed());
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
@@ -87,7 +87,7 @@ async fn over_links_that_are_cut_again_and_again_every_call_ends_in_time_and_beg
 }
 
 #[tokio::test(start_paused = true)]
-async fn over_links_that_twist_frames_every_call_ends_by_its_deadline() {
+async fn calls_end_by_their_deadline_over_corrupting_links() {
     let faults = Faults::default().with_drop(30).with_duplicate(30).with_corrupt(30).with_reorder(3);
     for seed in 0..10 {
         eprintln!("seed {seed}");
@@ -101,18 +101,18 @@ async fn over_links_that_twist_frames_every_call_ends_by_its_deadline() {
             let body = if index % 3 == 0 { "stream:20:100" } else { "x" };
             let request = echo(body).remaining(Duration::from_secs(1));
             let replies = cloud.call(peer_id("edge-1"), request).await.unwrap();
-            // How it ends is up to the faults; that it ends is not.
+            // The faults decide how the call ends, but it must end.
             let _ = timeout(Duration::from_millis(1010), collect(replies)).await.unwrap();
         }
-        // The word that nobody waits for the last one is still on its way.
+        // The cancel of the last call may still be in flight.
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(net.hub.stats().open_calls, 0);
     }
 }
 
-/// Anchors (f) 6, in the same process.
+/// Within one process.
 #[tokio::test(start_paused = true)]
-async fn a_link_that_is_half_open_is_found_dead_at_both_ends_and_replaced() {
+async fn both_ends_detect_and_replace_half_open_links() {
     let net = net();
     let dialer = Faulty::new(net.dialer.clone(), Plan::new);
     let (edge, service) = edge(dialer.clone());

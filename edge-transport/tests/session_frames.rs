@@ -1,6 +1,6 @@
-//! The frame codec, and what a session makes of each frame.
+//! The frame codec, and the handling of frames by a session.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ fn any_frame() -> impl Strategy<Value = Frame> {
         request,
         replies,
         any::<u64>().prop_map(|bytes| Part::Credit { bytes }),
-        Just(Part::StopWaiting),
+        Just(Part::Cancel),
     ];
     let call = (1..u64::MAX, part).prop_map(|(number, part)| Kind::Call(number, part));
     let kind = prop_oneof![
@@ -80,7 +80,7 @@ fn any_frame() -> impl Strategy<Value = Frame> {
         1 => ".{0,50}".prop_map(|reason| Kind::Drain { reason }),
     ];
     (proptest::option::of(name()), proptest::option::of(name()), kind).prop_map(|(source, target, kind)| {
-        let mut frame = Frame::hop(kind);
+        let mut frame = Frame::link(kind);
         (frame.source, frame.target) = (source, target);
         frame
     })
@@ -88,7 +88,7 @@ fn any_frame() -> impl Strategy<Value = Frame> {
 
 proptest! {
     #[test]
-    fn what_was_encoded_is_decoded(frames in proptest::collection::vec(any_frame(), 1..20)) {
+    fn decodes_encoded_frames(frames in proptest::collection::vec(any_frame(), 1..20)) {
         let mut encoder = Encoder::default();
         for frame in frames {
             let encoded = encoder.encode(frame.clone(), Lane::Control);
@@ -100,12 +100,12 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_frame_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = decode(bytes.into(), 200);
     }
 
     #[test]
-    fn a_twisted_frame_is_a_frame_or_an_error(frame in any_frame(), at in any::<usize>(), bit in 0..8, end in any::<usize>()) {
+    fn corrupted_frames_never_panic(frame in any_frame(), at in any::<usize>(), bit in 0..8, end in any::<usize>()) {
         let mut bytes = wire(frame).to_vec();
         let at = at % bytes.len();
         bytes[at] ^= 1_u8 << bit;
@@ -131,7 +131,7 @@ fn bodies_are_slices_and_never_copied() {
 }
 
 #[test]
-fn less_than_a_millisecond_left_is_not_without_limit() {
+fn less_than_a_millisecond_is_still_a_deadline() {
     let mut request = Request::new(service(), Bytes::new());
     request.remaining = Some(Duration::from_micros(3));
     let decoded = decode(wire(Frame::call(None, None, 1, Part::Request(request))), usize::MAX).unwrap();
@@ -141,14 +141,14 @@ fn less_than_a_millisecond_left_is_not_without_limit() {
 }
 
 #[test]
-fn a_frame_beyond_its_bounds_is_refused_with_the_field_and_the_bound() {
+fn rejects_frames_over_limits_with_field_and_limit() {
     let request = |metadata: usize| {
         let mut request = Request::new(service(), Bytes::new());
         request.metadata = vec![0; metadata].into();
         wire(Frame::call(None, None, 4, Part::Request(request)))
     };
     let hello = |instance: u64, number: u64| {
-        wire(Frame::hop(Kind::Hello(Hello::new(peer("edge"), SessionId { instance, number }))))
+        wire(Frame::link(Kind::Hello(Hello::new(peer("edge"), SessionId { instance, number }))))
     };
     let closing = |len: usize| {
         let end = Some(End::Finished(vec![0; len].into()));
@@ -158,19 +158,19 @@ fn a_frame_beyond_its_bounds_is_refused_with_the_field_and_the_bound() {
     assert!(decode(closing(MAX_CLOSING), usize::MAX).is_ok());
     assert!(decode(hello(1, 1), usize::MAX).is_ok());
     for (bytes, expected) in [
-        (request(MAX_METADATA + 1), "field request.metadata holds 49153; at most 49152"),
+        (request(MAX_METADATA + 1), "field request.metadata has 49153; at most 49152"),
         (hello(0, 1), "field hello.instance is 0"),
         (hello(1, 0), "field hello.session is 0"),
-        (closing(MAX_CLOSING + 1), "field reply.finished holds 49153; at most 49152"),
+        (closing(MAX_CLOSING + 1), "field reply.finished has 49153; at most 49152"),
         (request(MAX_HEADER), "header length Some(655"),
         (Bytes::new(), "header length None"),
         (Bytes::from_static(b"\x00"), "header length Some(0)"),
-        (Bytes::from_static(b"\x09abc"), "9 bytes were announced, 3 are there"),
+        (Bytes::from_static(b"\x09abc"), "expected 9 bytes, found 3"),
         (Bytes::from_static(b"\x02\xff\xff"), "not an edge.session.v1.Header"),
         (Bytes::from_static(b"\x03\x0a\x01!"), "field source"),
     ] {
         let error = decode(bytes, usize::MAX).unwrap_err();
-        assert!(error.to_string().contains(expected), "{error} has no {expected}");
+        assert!(error.to_string().contains(expected), "{error} does not contain {expected}");
     }
     assert_eq!(
         decode(request(100), 50),
@@ -183,7 +183,7 @@ fn a_frame_beyond_its_bounds_is_refused_with_the_field_and_the_bound() {
 }
 
 #[test]
-fn nothing_printed_holds_a_body() {
+fn debug_output_contains_no_body() {
     let secret = Bytes::from_static(b"canary");
     let mut request = Request::new(service(), secret.clone());
     request.metadata = secret.clone();
@@ -213,14 +213,14 @@ impl Caller {
         let session = Session::new(Hello::new(peer("cloud"), first()), Settings::default());
         let mut caller = Self { session, now };
         caller.event(Event::LinkUp);
-        caller.receive(Frame::hop(Kind::Hello(Hello::new(peer("hub"), first()))));
+        caller.receive(Frame::link(Kind::Hello(Hello::new(peer("hub"), first()))));
         let mut request = Request::new(service(), Bytes::new());
         request.credit = 100;
         caller.event(Event::Call { number: 1, target: peer("edge"), request, deadline: None });
         caller
     }
 
-    /// What came out: `send KIND`, `message`, or an end.
+    /// The outputs: `send KIND`, `message`, or an end.
     fn event(&mut self, event: Event) -> Vec<String> {
         self.session.handle(event, self.now);
         std::iter::from_fn(|| self.session.poll_action())
@@ -228,7 +228,7 @@ impl Caller {
                 Action::Send(frame) => {
                     let bytes = Bytes::from([frame.head, frame.body].concat());
                     match decode(bytes, usize::MAX).unwrap().kind {
-                        Kind::Call(_, Part::StopWaiting) => Some("send stop-waiting".to_owned()),
+                        Kind::Call(_, Part::Cancel) => Some("send cancel".to_owned()),
                         _ => Some("send".to_owned()),
                     }
                 }
@@ -252,29 +252,29 @@ impl Caller {
 }
 
 #[test]
-fn replies_count_from_one_without_gap_or_repetition() {
+fn replies_are_numbered_without_gaps() {
     let mut caller = Caller::new();
     let message = |sequence| reply(sequence, Some(Bytes::from_static(b"x")), None);
     assert_eq!(caller.reply(Some("edge"), 1, message(1)), ["message 1"]);
     assert!(caller.reply(Some("edge"), 1, message(1)).is_empty());
     assert_eq!(caller.session.stats().duplicates, 1);
-    assert_eq!(caller.reply(Some("edge"), 1, message(3)), ["send stop-waiting", "PROTOCOL"]);
+    assert_eq!(caller.reply(Some("edge"), 1, message(3)), ["send cancel", "PROTOCOL"]);
     assert!(caller.reply(Some("edge"), 1, message(2)).is_empty(), "the call has ended");
-    assert_eq!(caller.session.stats().stray_replies, 1);
+    assert_eq!(caller.session.stats().unknown_call_replies, 1);
 }
 
 #[test]
-fn a_message_without_credit_ends_its_call() {
+fn message_without_credit_ends_the_call() {
     let mut caller = Caller::new();
     let message = |sequence, len| reply(sequence, Some(vec![0; len].into()), None);
-    // 100 bytes of credit: one message may overdraw it, the next may not be sent.
+    // 100 bytes of credit: one message may overdraw it, the next is not allowed.
     assert_eq!(caller.reply(Some("edge"), 1, message(1, 99 - MESSAGE_COST as usize)), ["message 35"]);
     assert_eq!(caller.reply(Some("edge"), 1, message(2, 5000)), ["message 5000"]);
-    assert_eq!(caller.reply(Some("edge"), 1, message(3, 0)), ["send stop-waiting", "PROTOCOL"]);
+    assert_eq!(caller.reply(Some("edge"), 1, message(3, 0)), ["send cancel", "PROTOCOL"]);
 }
 
 #[test]
-fn only_the_target_answers_and_only_the_hub_fails_on_the_way() {
+fn accepts_replies_of_target_and_failures_of_hub() {
     let mut caller = Caller::new();
     let finished = || reply(1, None, Some(End::Finished(Bytes::new())));
     assert!(caller.reply(Some("mallory"), 1, finished()).is_empty());
@@ -286,22 +286,22 @@ fn only_the_target_answers_and_only_the_hub_fails_on_the_way() {
 }
 
 #[test]
-fn an_answer_that_nobody_waits_for_is_dropped() {
+fn drops_replies_of_unknown_calls() {
     let mut caller = Caller::new();
     let message = |sequence| reply(sequence, Some(Bytes::new()), None);
     assert!(caller.reply(Some("edge"), 77, message(1)).is_empty());
-    assert_eq!(caller.event(Event::StopWaiting { number: 1 }), ["send stop-waiting"]);
+    assert_eq!(caller.event(Event::Cancel { number: 1 }), ["send cancel"]);
     assert!(caller.reply(Some("edge"), 1, message(1)).is_empty());
-    assert_eq!(caller.session.stats().stray_replies, 2);
+    assert_eq!(caller.session.stats().unknown_call_replies, 2);
 }
 
 #[test]
-fn a_bad_reply_ends_its_call_and_no_other() {
+fn bad_reply_ends_only_its_call() {
     let mut caller = Caller::new();
     let request = Request::new(service(), Bytes::new());
     caller.event(Event::Call { number: 2, target: peer("edge"), request, deadline: None });
     let bad = reply(1, None, Some(End::Finished(vec![0; MAX_CLOSING + 1].into())));
-    assert_eq!(caller.reply(Some("edge"), 1, bad), ["send stop-waiting", "PROTOCOL"]);
+    assert_eq!(caller.reply(Some("edge"), 1, bad), ["send cancel", "PROTOCOL"]);
     assert!(caller.event(Event::Received(Bytes::from_static(b"\x02\xff\xff"))).is_empty());
     assert_eq!(
         caller.reply(Some("edge"), 2, reply(1, None, Some(End::Finished(Bytes::new())))),
@@ -311,18 +311,18 @@ fn a_bad_reply_ends_its_call_and_no_other() {
 }
 
 #[test]
-fn kinds_that_are_not_known_are_ignored_and_counted() {
+fn ignores_and_counts_unknown_kinds() {
     let mut caller = Caller::new();
-    // Field 99 of the header, which no version here knows.
+    // Field 99 of the header, which does not exist.
     assert!(caller.event(Event::Received(Bytes::from_static(b"\x04\x9a\x06\x01\x01"))).is_empty());
     assert_eq!(caller.session.stats().unknown_kinds, 1);
     assert_eq!(frame::cost(&Bytes::new()), MESSAGE_COST);
 }
 
 #[test]
-fn calls_beyond_the_bound_are_refused_and_deadlines_are_kept() {
+fn refuses_calls_over_the_limit_and_keeps_deadlines() {
     let mut settings = Settings::default();
-    settings.max_requests = 2;
+    settings.max_outbound_calls = 2;
     let mut caller = Caller::new();
     caller.session = Session::new(Hello::new(peer("cloud"), first()), settings);
     let call = |number, deadline| Event::Call {
@@ -333,7 +333,7 @@ fn calls_beyond_the_bound_are_refused_and_deadlines_are_kept() {
     };
     assert_eq!(caller.event(call(1, None)), ["PEER_OFFLINE"]);
     caller.event(Event::LinkUp);
-    caller.receive(Frame::hop(Kind::Hello(Hello::new(peer("hub"), first()))));
+    caller.receive(Frame::link(Kind::Hello(Hello::new(peer("hub"), first()))));
     let now = caller.now;
     assert_eq!(caller.event(call(2, Some(now))), ["DEADLINE"]);
     assert_eq!(caller.event(call(3, Some(now + Duration::from_secs(2)))), ["send"]);
@@ -341,6 +341,6 @@ fn calls_beyond_the_bound_are_refused_and_deadlines_are_kept() {
     assert_eq!(caller.event(call(5, None)), ["OVERLOADED"]);
     assert_eq!(caller.session.next_wakeup(), Some(now + Duration::from_secs(1)));
     caller.now += Duration::from_secs(1);
-    assert_eq!(caller.event(Event::Tick), ["send stop-waiting", "DEADLINE"]);
+    assert_eq!(caller.event(Event::Tick), ["send cancel", "DEADLINE"]);
     assert_eq!(caller.session.next_wakeup(), Some(now + Duration::from_secs(2)));
 }

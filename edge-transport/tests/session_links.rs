@@ -1,6 +1,6 @@
-//! Links that come, go, and misbehave.
+//! Links that connect, disconnect and misbehave.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 mod session_common;
 
@@ -19,7 +19,7 @@ use session_common::{Echo, collect, echo, listen, net, net_with, peer_id, servic
 use tokio::time::{Instant, sleep, timeout};
 
 #[tokio::test(start_paused = true)]
-async fn a_link_cut_in_the_middle_of_a_call_ends_it_at_once() {
+async fn lost_link_ends_its_calls_at_once() {
     let net = net();
     let cloud = net.caller("cloud").await;
     let mut edge = Raw::admitted(&net, "edge-1", 1).await;
@@ -33,7 +33,7 @@ async fn a_link_cut_in_the_middle_of_a_call_ends_it_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_requester_that_is_gone_is_told_to_the_target() {
+async fn target_learns_of_a_lost_requester() {
     let net = net();
     let mut cloud = Raw::admitted(&net, "cloud", 1).await;
     let mut edge = Raw::admitted(&net, "edge-1", 1).await;
@@ -41,11 +41,11 @@ async fn a_requester_that_is_gone_is_told_to_the_target() {
     assert!(matches!(edge.receive().await.unwrap().kind, Kind::Call(_, Part::Request(_))));
     drop(cloud);
     let stop = edge.receive().await.unwrap();
-    assert_eq!(stop.kind, Kind::Call(1, Part::StopWaiting));
+    assert_eq!(stop.kind, Kind::Call(1, Part::Cancel));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_comes_back_within_a_second_with_its_next_session() {
+async fn reconnects_within_a_second_with_the_next_session() {
     let net = net();
     let cuttable = Cuttable::new(net.dialer.clone());
     let cloud = Peer::builder(peer_id("cloud")).dialer(Box::new(cuttable.clone())).start().unwrap();
@@ -66,7 +66,7 @@ async fn a_peer_comes_back_within_a_second_with_its_next_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_hub_calls_fail_at_once_and_say_why() {
+async fn calls_without_hub_fail_at_once() {
     let (listener, dialer) = listen();
     drop(listener);
     let peer = Peer::builder(peer_id("cloud")).dialer(Box::new(dialer)).start().unwrap();
@@ -74,7 +74,7 @@ async fn without_a_hub_calls_fail_at_once_and_say_why() {
     watch.wait_for(|state| matches!(state, PeerState::Connecting { attempts: 2.., .. })).await.unwrap();
     let error = peer.call(peer_id("edge-1"), echo("x")).await.unwrap_err();
     assert!(
-        matches!(&error, CallError::NotConnected { last_error: Some(cause) } if cause.contains("nobody listens")),
+        matches!(&error, CallError::NotConnected { last_error: Some(cause) } if cause.contains("listener was dropped")),
         "{error}"
     );
     peer.close().await;
@@ -82,12 +82,12 @@ async fn without_a_hub_calls_fail_at_once_and_say_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn versions_without_overlap_are_refused_with_both_ranges() {
+async fn refuses_incompatible_versions_with_both_ranges() {
     let net = net();
     let mut raw = Raw::dial(&net).await;
     raw.send(Kind::Hello(hello("edge-1", 1, 2, 3))).await;
     let reason = raw.refusal().await;
-    assert!(reason.contains("this end speaks 1, the other 2 to 3"), "{reason}");
+    assert!(reason.contains("this end supports 1, the other end 2 to 3"), "{reason}");
     let mut newer = Raw::dial(&net).await;
     newer.send(Kind::Hello(hello("edge-1", 1, 1, 9))).await;
     assert!(
@@ -97,7 +97,7 @@ async fn versions_without_overlap_are_refused_with_both_ranges() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hello_that_never_comes_has_a_deadline() {
+async fn hello_has_a_deadline() {
     let net = net();
     let before = Instant::now();
     let mut raw = Raw::dial(&net).await;
@@ -107,7 +107,7 @@ async fn a_hello_that_never_comes_has_a_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_frame_that_is_no_hello_is_refused() {
+async fn refuses_a_first_frame_other_than_hello() {
     let net = net();
     for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"\x01", b"", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"] {
         let mut raw = Raw::dial(&net).await;
@@ -120,31 +120,30 @@ async fn a_first_frame_that_is_no_hello_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_link_without_credentials_is_refused_unless_it_was_allowed() {
+async fn refuses_links_without_credentials_by_default() {
     let (listener, dialer) = listen();
     let hub = Hub::builder().listener(Box::new(listener)).start().unwrap();
     let net = session_common::Net { hub, dialer };
     let mut raw = Raw::dial(&net).await;
     raw.send(Kind::Hello(hello("edge-1", 1, 1, 1))).await;
-    assert!(raw.refusal().await.contains("proves no name"));
+    assert!(raw.refusal().await.contains("has no credentials"));
     assert_eq!(net.hub.stats().unauthenticated, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_frame_that_claims_another_source_ends_only_its_call() {
+async fn spoofed_source_ends_only_its_call() {
     let net = net();
     let (_edge, _) = net.edge("edge-1").await;
     let mut raw = Raw::admitted(&net, "mallory", 1).await;
     raw.call(1, "edge-1", Some("cloud")).await;
     assert_eq!(raw.failure().await, (1, Reason::Forbidden));
     assert_eq!(net.hub.stats().spoofed, 1);
-    raw.call(2, "nobody", Some("mallory")).await;
-    assert_eq!(raw.failure().await, (2, Reason::PeerOffline), "the link goes on");
+    raw.call(2, "unknown", Some("mallory")).await;
+    assert_eq!(raw.failure().await, (2, Reason::PeerOffline), "the link stays open");
 }
 
-/// Anchors (f) 14, in part.
 #[tokio::test(start_paused = true)]
-async fn a_reply_from_another_peer_than_the_target_is_refused() {
+async fn refuses_replies_from_other_peers_than_the_target() {
     let net = net();
     let mut cloud = Raw::admitted(&net, "cloud", 1).await;
     let mut edge = Raw::admitted(&net, "edge-1", 1).await;
@@ -158,7 +157,7 @@ async fn a_reply_from_another_peer_than_the_target_is_refused() {
         Frame::call(None, None, 1, Part::Reply(reply))
     };
     mallory.send_frame(reply("false")).await;
-    while net.hub.stats().stray == 0 {
+    while net.hub.stats().unknown_calls == 0 {
         tokio::task::yield_now().await;
     }
     edge.send_frame(reply("true")).await;
@@ -170,7 +169,7 @@ async fn a_reply_from_another_peer_than_the_target_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newer_session_replaces_an_older_one_and_an_older_one_is_refused() {
+async fn newer_session_replaces_older_one() {
     let net = net();
     let mut presence = net.hub.presence();
     let mut old = Raw::admitted(&net, "edge-1", 7).await;
@@ -202,12 +201,12 @@ async fn live(mut raw: Raw) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_instance_is_refused_while_the_first_answers_pings() {
+async fn refuses_another_instance_of_a_live_peer() {
     let net = net();
-    let standing = tokio::spawn(live(Raw::admitted(&net, "edge-1", 1).await));
+    let first = tokio::spawn(live(Raw::admitted(&net, "edge-1", 1).await));
     let other = Peer::builder(peer_id("edge-1")).dialer(Box::new(net.dialer.clone())).start().unwrap();
     sleep(Duration::from_secs(3600)).await;
-    assert!(!standing.is_finished() && !other.state().is_connected());
+    assert!(!first.is_finished() && !other.state().is_connected());
     assert!(
         matches!(other.state(), PeerState::Connecting { attempts: 300.., last_error: Some(error) }
             if error.contains("another instance") && error.contains("try again")),
@@ -215,12 +214,12 @@ async fn another_instance_is_refused_while_the_first_answers_pings() {
         other.state()
     );
     assert_eq!(net.hub.peers()[0].session.instance, 1);
-    standing.abort();
+    first.abort();
     timeout(Duration::from_secs(11), other.connected()).await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_instance_replaces_one_that_answers_no_ping() {
+async fn another_instance_replaces_a_dead_one() {
     let net = net();
     let silent = Raw::admitted(&net, "edge-1", 1).await;
     let mut presence = net.hub.presence();
@@ -235,20 +234,20 @@ async fn another_instance_replaces_one_that_answers_no_ping() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_on_an_open_link_is_counted_and_harms_nothing() {
+async fn counts_and_survives_garbage_on_open_links() {
     let net = net();
     let (_edge, _) = net.edge("edge-1").await;
     let mut raw = Raw::admitted(&net, "cloud", 1).await;
     for bytes in [&b"\x00"[..], b"\x05abc", b"\xff\xff\xff", b"\x02\xff\xff", b""] {
         raw.send_bytes(bytes).await;
     }
-    raw.call(3, "nobody", None).await;
+    raw.call(3, "unknown", None).await;
     assert_eq!(raw.failure().await, (3, Reason::PeerOffline));
     assert_eq!(net.hub.stats().malformed, 5);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_peer_is_found_dead_and_a_quiet_one_is_kept() {
+async fn closes_dead_peers_and_keeps_idle_ones() {
     let net = net();
     let cloud = net.caller("cloud").await;
     let mut edge = Raw::admitted(&net, "edge-1", 1).await;
@@ -263,12 +262,12 @@ async fn a_silent_peer_is_found_dead_and_a_quiet_one_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_finds_a_silent_hub_dead() {
+async fn peer_detects_a_dead_hub() {
     let (mut listener, dialer) = listen();
     let peer = Peer::builder(peer_id("cloud")).dialer(Box::new(dialer)).start().unwrap();
     let mut hub = edge_transport::link::Listener::accept(&mut listener).await.unwrap().await.unwrap();
     hub.next().await.unwrap().unwrap();
-    hub.send(frame::encode(Frame::hop(Kind::Hello(hello("hub", 1, 1, 1))), Lane::Control)).await.unwrap();
+    hub.send(frame::encode(Frame::link(Kind::Hello(hello("hub", 1, 1, 1))), Lane::Control)).await.unwrap();
     peer.connected().await.unwrap();
     let before = Instant::now();
     let mut watch = peer.watch();
@@ -277,19 +276,19 @@ async fn a_peer_finds_a_silent_hub_dead() {
     let mut again = edge_transport::link::Listener::accept(&mut listener).await.unwrap().await.unwrap();
     assert!(before.elapsed() < Duration::from_secs(11), "{:?}", before.elapsed());
     again.next().await.unwrap().unwrap();
-    again.send(frame::encode(Frame::hop(Kind::Hello(hello("hub", 1, 1, 1))), Lane::Control)).await.unwrap();
+    again.send(frame::encode(Frame::link(Kind::Hello(hello("hub", 1, 1, 1))), Lane::Control)).await.unwrap();
     peer.connected().await.unwrap();
     let before = Instant::now();
     drop(again);
     watch.wait_for(|state| !state.is_connected()).await.unwrap();
-    assert!(before.elapsed() < Duration::from_millis(10), "a cut is seen at once");
+    assert!(before.elapsed() < Duration::from_millis(10), "a lost link is detected at once");
     assert!(
-        matches!(peer.state(), PeerState::Connecting { last_error: Some(error), .. } if error.contains("cut"))
+        matches!(peer.state(), PeerState::Connecting { last_error: Some(error), .. } if error.contains("connection lost"))
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_policy_decides_who_may_call_whom() {
+async fn policy_decides_which_calls_are_allowed() {
     struct OnlyCloud;
     impl edge_transport::hub::Policy for OnlyCloud {
         fn may_call(
@@ -312,7 +311,7 @@ async fn the_policy_decides_who_may_call_whom() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_second_address_is_used_when_the_first_does_not_answer() {
+async fn uses_the_second_address_if_the_first_fails() {
     struct Never;
     #[async_trait::async_trait]
     impl Dialer for Never {
@@ -335,7 +334,7 @@ async fn the_second_address_is_used_when_the_first_does_not_answer() {
     peer.connected().await.unwrap();
     assert_eq!(before.elapsed().as_secs(), 1);
     assert!(matches!(peer.state(), PeerState::Connected { address, .. } if address == "cuttable"));
-    // After a blip the address that worked is tried first.
+    // After a short outage the address that worked is tried first.
     let before = Instant::now();
     cuttable.cut();
     let mut watch = peer.watch();
@@ -346,7 +345,7 @@ async fn the_second_address_is_used_when_the_first_does_not_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_link_with_a_lower_bound_than_the_session_ends_calls_and_not_itself() {
+async fn link_with_lower_frame_limit_fails_only_calls() {
     let (listener, dialer) = edge_transport::link::memory::listen("hub", 100_000);
     let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
     let net = session_common::Net { hub, dialer };
@@ -367,7 +366,7 @@ async fn a_link_with_a_lower_bound_than_the_session_ends_calls_and_not_itself() 
 }
 
 #[tokio::test]
-async fn over_unix_sockets_peers_are_known_by_their_process() {
+async fn unix_sockets_authenticate_by_process() {
     use edge_transport::link::{Limits, uds};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hub.sock");
@@ -389,7 +388,7 @@ async fn over_unix_sockets_peers_are_known_by_their_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_so_many_handshakes_run_at_once_and_a_silent_one_gives_its_place_back() {
+async fn limits_concurrent_handshakes() {
     let mut settings = HubSettings::default();
     settings.max_handshakes = 2;
     let net = net_with(|builder| builder.settings(settings));
@@ -403,11 +402,11 @@ async fn only_so_many_handshakes_run_at_once_and_a_silent_one_gives_its_place_ba
     for index in 0..10 {
         more.push(Raw::admitted(&net, &format!("peer-{index}"), 1).await);
     }
-    assert!(before.elapsed() < Duration::from_secs(1), "an admitted peer takes no place");
+    assert!(before.elapsed() < Duration::from_secs(1), "an admitted peer uses no slot");
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_last_handle_is_dropped_the_peer_goes() {
+async fn dropping_the_last_handle_closes_the_peer() {
     let net = net();
     let (edge, _) = net.edge("edge-1").await;
     let mut presence = net.hub.presence();
@@ -422,7 +421,7 @@ async fn when_the_last_handle_is_dropped_the_peer_goes() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_refused_at_the_start() {
+async fn rejects_invalid_settings_at_start() {
     assert_eq!(
         Hub::builder().start().unwrap_err().to_string(),
         "the hub has no listener; add one with `listener`"
@@ -433,7 +432,7 @@ async fn what_cannot_work_is_refused_at_the_start() {
     let error = Hub::builder().listener(Box::new(listener)).settings(settings).start().unwrap_err();
     assert_eq!(error.to_string(), "setting session.max_frame is 100; it must be at least 4096");
     let error = Peer::builder(peer_id("cloud")).start().unwrap_err();
-    assert_eq!(error.to_string(), "the peer has no address of a hub; add one with `dialer`");
+    assert_eq!(error.to_string(), "the peer has no hub address; add one with `dialer`");
     let mut settings = PeerSettings::default();
     settings.session.credit = 0;
     let error =
@@ -442,7 +441,7 @@ async fn what_cannot_work_is_refused_at_the_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn handshakes_at_one_listener_hold_up_no_other() {
+async fn slow_handshakes_do_not_block_other_listeners() {
     let (flooded, flood) = listen();
     let (quiet, dialer) = listen();
     let mut settings = HubSettings::default();

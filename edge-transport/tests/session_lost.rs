@@ -1,6 +1,6 @@
-//! Calls whose link is lost: they end at both ends, and what their end says is true.
+//! Calls whose link is lost: they end at both ends, with a correct reason.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails and speaks by them")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 mod session_common;
 
@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep};
 
-/// Forwards a unix socket. Of the first connection it lets so many bytes through in one direction, then cuts it; later ones stay whole.
+/// Forwards a unix socket. Cuts the first connection after a number of bytes in one direction; later ones are not cut.
 struct Cutter {
     path: PathBuf,
     passed: Arc<[AtomicU64; 2]>,
@@ -51,7 +51,7 @@ impl Cutter {
                     };
                     let ((near_read, near_write), (far_read, far_write)) =
                         (near.into_split(), far.into_split());
-                    // Whichever ends first takes the other with it.
+                    // Both directions end with the first.
                     tokio::select! {
                         () = forward(near_read, far_write, bound(Direction::Up), &counts[0]) => {}
                         () = forward(far_read, near_write, bound(Direction::Down), &counts[1]) => {}
@@ -92,8 +92,8 @@ async fn forward(
 
 fn impatient() -> PeerSettings {
     let mut settings = PeerSettings::default();
-    settings.retry_first = Duration::from_millis(1);
-    settings.retry_cap = Duration::from_millis(1);
+    settings.backoff_initial = Duration::from_millis(1);
+    settings.backoff_max = Duration::from_millis(1);
     settings
 }
 
@@ -106,8 +106,8 @@ fn peer(name: &str, path: &Path, service: Option<&Echo>) -> Peer {
     builder.start().unwrap()
 }
 
-/// A call over links of which one is cut, until it is answered. Returns how many bytes went each way on that link, and the ends but the
-/// last.
+/// Repeats a call over links, one of them cut, until it succeeds. Returns the bytes in each direction on the cut link, and the
+/// failures.
 async fn calls(
     dir: &Path,
     name: u64,
@@ -140,7 +140,7 @@ async fn calls(
             Err(other) => panic!("{at_edge} {cut:?}: {other}"),
         }
     }
-    // Only what may have begun counts on top of the one that was answered.
+    // Only failed calls that may have started count in addition to the successful one.
     let lost = failures.iter().filter(|reason| **reason == Reason::LinkLost).count();
     let begun = service.finished.load(Ordering::SeqCst);
     assert!((1..=1 + lost).contains(&begun), "{at_edge} {cut:?}: {begun} begun, {failures:?}");
@@ -150,9 +150,9 @@ async fn calls(
     (passed, failures)
 }
 
-/// Cut at every byte offset of request and answer, on the requester's link and on the target's.
+/// Cuts at every byte offset of request and reply, on the requester's and on the target's link.
 #[tokio::test]
-async fn after_a_cut_at_any_byte_only_link_lost_leaves_open_whether_the_call_began() {
+async fn only_link_lost_leaves_the_start_of_a_call_unknown() {
     let dir = tempfile::tempdir().unwrap();
     let listener = uds::bind(dir.path().join("hub.sock"), Limits::default()).unwrap();
     let hub = Hub::builder().listener(Box::new(listener)).start().unwrap();
@@ -183,13 +183,13 @@ fn edge_with(dialer: impl Dialer + 'static, service: &Echo) -> Peer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_the_hub_ends_calls_at_both_ends_at_once() {
+async fn lost_hub_ends_calls_at_both_ends_at_once() {
     let net = net();
     let (_edge, service) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
     let call = cloud.call(peer_id("edge-1"), echo("never").remaining(Duration::from_secs(60))).await.unwrap();
     service.started.notified().await;
-    // More than its credit, so that the service waits for it.
+    // More than its credit, so that the service waits.
     let mut stream = cloud.call(peer_id("edge-1"), echo("stream:1000:10000")).await.unwrap();
     assert!(stream.next().await.unwrap().is_ok());
     let before = Instant::now();
@@ -204,7 +204,7 @@ async fn the_end_of_the_hub_ends_calls_at_both_ends_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_is_told_at_once_when_its_requester_is_gone() {
+async fn service_learns_at_once_of_a_lost_requester() {
     let net = net();
     let (_edge, service) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
@@ -219,9 +219,9 @@ async fn a_service_is_told_at_once_when_its_requester_is_gone() {
     assert!(service.sent.load(Ordering::SeqCst) < 100);
 }
 
-/// The work of a call that lost its link goes on, and its end is no end of a call on the next link.
+/// A call that lost its link continues, and its end does not end a call on the next link.
 #[tokio::test(start_paused = true)]
-async fn what_ends_late_answers_no_call_of_the_next_link() {
+async fn late_replies_do_not_reach_calls_of_the_next_link() {
     let net = net();
     let dialer = Cuttable::new(net.dialer.clone());
     let service = Echo::default();
@@ -235,17 +235,17 @@ async fn what_ends_late_answers_no_call_of_the_next_link() {
     net.edge_is_there("edge-1").await;
     let second = cloud.call(peer_id("edge-1"), echo("never:second")).await.unwrap();
     service.started.notified().await;
-    // The first that waits is the first that is released.
+    // Calls are released in order.
     service.release.notify_one();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(service.finished.load(Ordering::SeqCst), 1);
-    assert_eq!(net.hub.stats().open_calls, 1, "the second goes on");
+    assert_eq!(net.hub.stats().open_calls, 1, "the second call is still open");
     service.release.notify_one();
     assert_eq!(collect(second).await.0, ["never:second"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_reaches_the_session_that_it_is_for_and_no_other() {
+async fn request_reaches_only_its_session() {
     let net = net();
     let dialer = Cuttable::new(net.dialer.clone());
     let service = Echo::default();

@@ -1,6 +1,6 @@
-//! Peers that do not read what is sent to them.
+//! Peers that do not read.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 mod session_common;
 
@@ -15,7 +15,7 @@ use session_common::{collect, echo, net, net_with, peer_id};
 use tokio::time::{Instant, sleep, timeout};
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_does_not_read_costs_its_callers_only() {
+async fn peer_that_does_not_read_affects_only_its_callers() {
     let mut settings = HubSettings::default();
     settings.queue_bytes = 1024 * 1024;
     let net = net_with(|builder| builder.settings(settings));
@@ -41,18 +41,18 @@ async fn a_peer_that_does_not_read_costs_its_callers_only() {
             other => assert_eq!(other, Err(Reason::Deadline)),
         }
     }
-    assert!(overloaded > 0, "1 MiB may wait, 8 MiB came");
+    assert!(overloaded > 0, "1 MiB is allowed, 8 MiB were sent");
     assert_eq!(net.hub.stats().overloaded, overloaded);
 }
 
 #[tokio::test(start_paused = true)]
-async fn pings_of_a_peer_that_does_not_read_cost_no_memory() {
+async fn pings_without_reading_use_no_memory() {
     let net = net();
     let mut raw = Raw::admitted(&net, "edge-1", 1).await;
     for nonce in 0..20_000 {
         raw.send(Kind::Ping { nonce }).await;
     }
-    raw.call(1, "nobody", None).await;
+    raw.call(1, "unknown", None).await;
     let (mut pongs, mut last) = (0, 0);
     loop {
         match raw.receive().await.unwrap().kind {
@@ -61,11 +61,11 @@ async fn pings_of_a_peer_that_does_not_read_cost_no_memory() {
             other => panic!("{other:?}"),
         }
     }
-    assert!((1..500).contains(&pongs), "{pongs} pongs waited");
+    assert!((1..500).contains(&pongs), "{pongs} pongs queued");
     assert!(last > 10_000, "the last pong answers a late ping, not {last}");
 }
 
-/// A peer that pings and never reads, with more waiting for it than its link takes, and the calls that wait.
+/// A peer that pings and never reads, with more frames queued than its link accepts, and its open calls.
 async fn stuck(net: &session_common::Net, name: &str) -> (Raw, Vec<edge_transport::ReplyStream>) {
     let raw = Raw::admitted(net, name, 1).await;
     let cloud = net.caller(&format!("caller-of-{name}")).await;
@@ -79,15 +79,15 @@ async fn stuck(net: &session_common::Net, name: &str) -> (Raw, Vec<edge_transpor
     (raw, calls)
 }
 
-/// Pings every second until the hub lets go of the link.
+/// Pings every second until the hub closes the link.
 async fn ping_until_cut(raw: &mut Raw) {
-    while raw.link.send(frame::encode(Frame::hop(Kind::Ping { nonce: 1 }), Lane::Control)).await.is_ok() {
+    while raw.link.send(frame::encode(Frame::link(Kind::Ping { nonce: 1 }), Lane::Control)).await.is_ok() {
         sleep(Duration::from_secs(1)).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replaced_link_is_closed_even_if_its_peer_does_not_read() {
+async fn closes_replaced_links_of_peers_that_do_not_read() {
     let net = net();
     let (mut old, calls) = stuck(&net, "edge-1").await;
     let before = Instant::now();
@@ -100,7 +100,7 @@ async fn a_replaced_link_is_closed_even_if_its_peer_does_not_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_pings_but_takes_nothing_is_closed_and_its_calls_end() {
+async fn closes_stalled_peers_and_ends_their_calls() {
     let net = net();
     let (mut raw, calls) = stuck(&net, "edge-1").await;
     let before = Instant::now();
@@ -113,7 +113,7 @@ async fn a_peer_that_pings_but_takes_nothing_is_closed_and_its_calls_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn peers_that_do_not_read_leave_the_others_a_part_of_the_queue() {
+async fn stalled_peers_leave_queue_space_for_others() {
     let mut settings = HubSettings::default();
     (settings.total_queue_bytes, settings.queue_bytes) = (1024 * 1024, 1024 * 1024);
     let net = net_with(|builder| builder.settings(settings));
@@ -128,7 +128,7 @@ async fn peers_that_do_not_read_leave_the_others_a_part_of_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credit_cannot_cut_the_link_of_a_slow_target() {
+async fn credit_cannot_disconnect_a_slow_target() {
     let mut settings = HubSettings::default();
     (settings.queue_frames, settings.max_calls) = (100, 10);
     let net = net_with(|builder| builder.settings(settings));

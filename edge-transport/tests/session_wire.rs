@@ -1,7 +1,7 @@
 //! Sessions over real links with certificates.
 
 #![cfg(all(feature = "ws", feature = "quic"))]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 mod link_pki;
 mod session_common;
@@ -84,7 +84,7 @@ async fn calls_of_every_shape(kind: Kind) {
         collect(cloud.call(peer_id("edge-1"), echo("stream:400:40000")).await.unwrap()).await;
     assert_eq!((messages.len(), end), (400, Ok(Bytes::from("done"))));
 
-    // More streams are begun and left than a link may have open lanes: each must be let go of.
+    // More streams are started and cancelled than a link may have open lanes: each must be closed.
     for _ in 0..130 {
         let mut replies = cloud.call(peer_id("edge-1"), echo("stream:1000:20000")).await.unwrap();
         assert!(replies.next().await.unwrap().is_ok());
@@ -105,14 +105,14 @@ async fn calls_of_every_shape(kind: Kind) {
     let waiting = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     service.started.notified().await;
     net.hub.close().await;
-    // It would wait for the hub's return.
+    // It would wait for the hub.
     cloud.close().await;
     assert_eq!(collect(waiting).await.1, Err(Reason::LinkLost));
     assert_eq!(net.hub.stats().malformed, 0);
 }
 
-/// Anchors (f) 14, in part.
-async fn a_name_that_the_certificate_does_not_hold_is_refused(kind: Kind) {
+/// A wrong name is refused.
+async fn refuses_names_not_in_the_certificate(kind: Kind) {
     let net = Net::new(kind).await;
     let peer = Peer::builder(peer_id("edge-1")).dialer(net.dialer("edge-2")).start().unwrap();
     let mut watch = peer.watch();
@@ -124,21 +124,21 @@ async fn a_name_that_the_certificate_does_not_hold_is_refused(kind: Kind) {
 }
 
 #[tokio::test]
-async fn calls_of_every_shape_pass_over_wss() {
+async fn all_kinds_of_calls_over_wss() {
     calls_of_every_shape(Kind::Wss).await;
 }
 
 #[tokio::test]
-async fn calls_of_every_shape_pass_over_quic() {
+async fn all_kinds_of_calls_over_quic() {
     calls_of_every_shape(Kind::Quic).await;
 }
 
 #[tokio::test]
-async fn over_wss_a_name_that_the_certificate_does_not_hold_is_refused() {
-    a_name_that_the_certificate_does_not_hold_is_refused(Kind::Wss).await;
+async fn wss_refuses_names_not_in_the_certificate() {
+    refuses_names_not_in_the_certificate(Kind::Wss).await;
 }
 
 #[tokio::test]
-async fn over_quic_a_name_that_the_certificate_does_not_hold_is_refused() {
-    a_name_that_the_certificate_does_not_hold_is_refused(Kind::Quic).await;
+async fn quic_refuses_names_not_in_the_certificate() {
+    refuses_names_not_in_the_certificate(Kind::Quic).await;
 }

@@ -1,9 +1,9 @@
-//! Calls and outcomes as they look on a message bus.
+//! The encodings of calls and outcomes on a message bus.
 
 use bytes::Bytes;
 use csi_proxy::{Call, Outcome};
 
-/// Decodes as each of them; what could be decoded is encoded and decoded again.
+/// Decodes bytes as each of them; a decoded value is encoded and decoded again.
 pub fn run(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     if let Ok(call) = Call::decode(bytes.clone(), Bytes::from_static(b"body")) {

@@ -1,15 +1,15 @@
-//! The frame decoder: what it takes, it gives back.
+//! The frame decoder: decoded frames encode to the same frame.
 
 use bytes::Bytes;
 use edge_transport::frame::{DEFAULT_MAX_FRAME, Kind, Lane, MIN_MAX_FRAME, decode, encode};
 
-/// Decodes; what could be decoded is encoded and decoded again.
+/// Decodes bytes; a decoded frame is encoded and decoded again.
 pub fn run(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     let Ok(frame) = decode(bytes.clone(), DEFAULT_MAX_FRAME) else { return };
     assert_eq!(decode(bytes.clone(), MIN_MAX_FRAME).is_ok(), data.len() <= MIN_MAX_FRAME);
     if frame.kind == Kind::Unknown {
-        // What it was is not kept; nobody sends it.
+        // Unknown kinds are not kept and never sent.
         return;
     }
     let wire = encode(frame.clone(), Lane::Control);

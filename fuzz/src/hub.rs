@@ -1,4 +1,4 @@
-//! The hub's routing table: peers that come and go, and any frames from them.
+//! The hub's routing table: peers that connect and disconnect, and arbitrary frames from them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,26 +7,26 @@ use std::time::Instant;
 use edge_transport::SessionId;
 use edge_transport::frame::{Hello, Kind, decode};
 use edge_transport::hub::{AllowAll, Core, HubSettings, Policy, SessionKey};
-use edge_transport::session::{Hop, HopAction, HopEvent, Remote, Role, Settings};
+use edge_transport::session::{LinkAction, LinkCore, LinkEvent, Remote, Role, Settings};
 
 use crate::script::{Script, name, service, wire};
 
 const PEERS: usize = 3;
 const CALLS: usize = 4;
-/// Of them to the hub's own services.
+/// The bound for calls to the hub's own services.
 const OWN_CALLS: usize = 3;
 const QUEUED: usize = 32 * 1024;
 
-/// Plays the script.
+/// Runs the script.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let mut settings = HubSettings::default();
     (settings.max_peers, settings.max_calls, settings.queue_frames) = (PEERS, CALLS, 16);
     (settings.queue_bytes, settings.total_queue_bytes) = (8 * 1024, QUEUED);
-    settings.max_own_calls = OWN_CALLS;
+    settings.max_local_calls = OWN_CALLS;
     let answered = (service("csi"), Arc::new(AllowAll) as Arc<dyn Policy>);
-    // One of the names that peers come by.
-    let mut core = Core::new(settings, Arc::new(AllowAll)).with_own(name("hub"), [answered].into());
+    // One of the names that peers use.
+    let mut core = Core::new(settings, Arc::new(AllowAll)).with_local(name("hub"), [answered].into());
     let (mut now, mut keys) = (Instant::now(), Vec::new());
     while !script.is_over() {
         step(&mut script, &mut core, &mut keys, &mut now);
@@ -35,15 +35,15 @@ pub fn run(data: &[u8]) {
         let stats = core.stats();
         assert!(stats.peers <= PEERS);
         assert!(stats.open_calls <= CALLS * keys.len().max(PEERS));
-        assert!(stats.own_calls <= (OWN_CALLS * keys.len()).min(stats.open_calls));
-        // Small frames that must not be lost may come on top: those that end calls, and credit.
+        assert!(stats.local_calls <= (OWN_CALLS * keys.len()).min(stats.open_calls));
+        // Small frames that must not be lost may exceed the bound: those that end calls, and credit.
         assert!(stats.queued_bytes <= QUEUED + keys.len() * (16 + 4 * CALLS) * 2048);
     }
     for key in keys {
         core.lost(key);
     }
     let stats = core.stats();
-    assert_eq!((stats.peers, stats.open_calls, stats.own_calls, stats.queued_bytes), (0, 0, 0, 0));
+    assert_eq!((stats.peers, stats.open_calls, stats.local_calls, stats.queued_bytes), (0, 0, 0, 0));
 }
 
 fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, now: &mut Instant) {
@@ -86,14 +86,14 @@ fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, no
     }
 }
 
-/// What a hop makes of a hello, as only it can.
+/// Returns the remote end that [`LinkCore`] derives from a hello.
 fn remote(hello: Hello, now: Instant) -> Option<Remote> {
     let ours = Hello::new(name("hub"), SessionId { instance: 1, number: 1 });
     let mut actions = Vec::new();
-    let mut hop = Hop::new(Role::Acceptor, ours, Settings::default(), now, &mut actions);
-    hop.handle(HopEvent::Frame(Kind::Hello(hello)), now, &mut actions);
+    let mut link_core = LinkCore::new(Role::Acceptor, ours, Settings::default(), now, &mut actions);
+    link_core.handle(LinkEvent::Frame(Kind::Hello(hello)), now, &mut actions);
     actions.into_iter().find_map(|action| match action {
-        HopAction::Introduced(remote) => Some(remote),
+        LinkAction::HelloReceived(remote) => Some(remote),
         _ => None,
     })
 }

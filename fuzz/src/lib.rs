@@ -1,7 +1,7 @@
-//! What the fuzz targets do with bytes. Each target is a function here, so that it runs without a fuzzer too.
+//! The fuzz targets. Each target is a function here, so that it also runs without a fuzzer.
 //!
-//! `cargo fuzz run frame` (in this folder, or `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none frame` on a stable compiler) looks for
-//! bytes that break one; `cargo test --lib` runs all of them over the corpora and over mutations of those.
+//! `cargo fuzz run frame` (in this folder, or `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none frame` on a stable compiler) searches
+//! for bytes that break a target; `cargo test --lib` runs all targets over the corpora and over mutations of them.
 
 pub mod envelope;
 pub mod frame;

@@ -1,10 +1,10 @@
-//! The kernel's mount table, in which every user of the machine may write names.
+//! The kernel's mount table, which contains names chosen by any user of the machine.
 
 use std::path::Path;
 
 use volume_manager::mounts::MountTable;
 
-/// Reads a table and asks it everything.
+/// Parses a table and calls all its queries.
 pub fn run(data: &[u8]) {
     let Ok(table) = MountTable::parse(data) else { return };
     assert_eq!(table.iter().count(), table.len());
@@ -12,7 +12,7 @@ pub fn run(data: &[u8]) {
         assert!(table.by_id(mount.id).is_some());
         assert!(table.of_device(mount.device).count() > 0);
         let path: &Path = mount.mount_point.as_ref();
-        // Under a table that leads round in a circle nothing can be reached.
+        // With a cycle in the table, no path can be resolved.
         assert!(table.stack(path).len() <= table.len());
         assert!(table.at(path).is_none_or(|found| found.mount_point == mount.mount_point));
         assert!(table.at(path).is_none() || table.covering(path) == table.at(path));

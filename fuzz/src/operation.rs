@@ -1,4 +1,4 @@
-//! Operations at the edge: what two requests have in common.
+//! The identity of operations, which does not depend on secrets.
 
 use csi_proto::{DriverName, Method};
 use csi_proxy::dispatcher::operation::Identity;
@@ -9,7 +9,7 @@ const SECRETS: [(Method, &[u8]); 2] = [
     (Method::DeleteVolume, b"\x12\x06\x0a\x01k\x12\x01v"),
 ];
 
-/// Takes the bytes for a request.
+/// Computes the identity of a request with and without secrets.
 pub fn run(data: &[u8]) {
     let driver = DriverName::new("csi-hostpath").expect("a good name");
     for (method, secrets) in SECRETS {

@@ -1,10 +1,10 @@
-//! Records on a node's disk: the volume store's envelope, a volume's record, and what the cloud wants of a node.
+//! Records on a node's disk: the volume store's envelope, a volume's record, and the desired set from the cloud.
 
 use volume_manager::message::Request;
 use volume_manager::node::Record;
 use volume_manager::store::envelope;
 
-/// Reads as each of them; what could be read is written and read again.
+/// Decodes bytes as each of them; a decoded value is encoded and decoded again.
 pub fn run(data: &[u8]) {
     if let Ok(opened) = envelope::open_first(data) {
         let sealed = envelope::seal(&opened.key, opened.sequence, opened.payload);

@@ -1,13 +1,13 @@
-//! What a driver says of itself when it registers: a socket's path, versions, a name.
+//! The registration data of a driver: a socket's path, versions, a name.
 
 use std::time::Duration;
 
 use csi_proto::DriverName;
 use csi_proto::pluginregistration::v1::PluginInfo;
 use volume_manager::registry::DriverEndpoint;
-use volume_manager::registry::core::{Action, Event, Generation, Registry, SocketFile, SocketName};
+use volume_manager::registry::core::{Action, Event, Registry, SocketFile, SocketIdentity, SocketName};
 
-/// Reads as each of them; what could be read comes back from its text.
+/// Parses bytes as each of them; a parsed value must parse again from its text.
 pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(endpoint) = text.parse::<DriverEndpoint>() {
@@ -16,8 +16,8 @@ pub fn run(data: &[u8]) {
     }
     if let Some(name) = SocketName::new("a-reg.sock") {
         let mut registry = Registry::new("/registry");
-        let generation = Generation { inode: 1, modified_nanos: 0 };
-        let listed = Event::Listed(vec![SocketFile { name, generation }]);
+        let identity = SocketIdentity { inode: 1, modified_nanos: 0 };
+        let listed = Event::Listed(vec![SocketFile { name, identity }]);
         if let [Action::Inspect { attempt, .. }] = registry.step(listed, Duration::ZERO)[..] {
             let (name, supported_versions) = ("a".to_owned(), vec![text.to_string()]);
             let info = PluginInfo {
@@ -26,8 +26,8 @@ pub fn run(data: &[u8]) {
                 supported_versions,
                 ..PluginInfo::default()
             };
-            let told = registry.step(Event::Inspected { attempt, info: Some(info) }, Duration::ZERO);
-            assert!(matches!(told[..], [.., Action::Notify { .. }]));
+            let actions = registry.step(Event::Inspected { attempt, info: Some(info) }, Duration::ZERO);
+            assert!(matches!(actions[..], [.., Action::Notify { .. }]));
         }
     }
     if let Ok(name) = DriverName::new(&*text) {

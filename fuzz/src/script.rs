@@ -1,4 +1,4 @@
-//! Bytes as decisions: what to do next, and with what.
+//! Interprets bytes as decisions of a script.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use edge_transport::frame::{End, Failure, Frame, Hello, Kind, Lane, Part, Reply, Request, encode};
 use edge_transport::{PeerId, Reason, ServiceName, SessionId};
 
-/// The rest of the bytes. Past their end all numbers are 0.
+/// The remaining bytes. All numbers past their end are 0.
 pub(crate) struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
@@ -32,7 +32,7 @@ impl<'a> Script<'a> {
         self.byte() & 1 == 1
     }
 
-    /// Up to 64 bytes as they stand.
+    /// Reads up to 64 raw bytes.
     pub(crate) fn bytes(&mut self) -> Bytes {
         let len = usize::from(self.below(64)).min(self.0.len());
         let (taken, rest) = self.0.split_at(len);
@@ -40,12 +40,12 @@ impl<'a> Script<'a> {
         Bytes::copy_from_slice(taken)
     }
 
-    /// From a millisecond to minutes.
+    /// Reads a duration from a millisecond to minutes.
     pub(crate) fn time(&mut self) -> Duration {
         Duration::from_millis(1 << self.below(18))
     }
 
-    /// A body that may be large.
+    /// Reads a body that may be large.
     pub(crate) fn body(&mut self) -> Bytes {
         vec![b'x'; 1 << self.below(13)].into()
     }
@@ -109,14 +109,14 @@ impl<'a> Script<'a> {
                 Kind::Call(id, Part::Reply(reply))
             }
             8 => Kind::Call(self.call(), Part::Credit { bytes: u64::from(self.byte()) << self.below(57) }),
-            _ => Kind::Call(self.call(), Part::StopWaiting),
+            _ => Kind::Call(self.call(), Part::Cancel),
         };
-        let Kind::Call(id, part) = kind else { return Frame::hop(kind) };
+        let Kind::Call(id, part) = kind else { return Frame::link(kind) };
         Frame::call(self.optional_peer(), self.optional_peer(), id, part)
     }
 }
 
-/// A frame as it lies on a link.
+/// Encodes a frame.
 pub(crate) fn wire(frame: Frame) -> Bytes {
     let wire = encode(frame, Lane::Control);
     [wire.head, wire.body].concat().into()

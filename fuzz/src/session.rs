@@ -1,4 +1,4 @@
-//! The session core: any sequence of what callers, services, links and time may do to it, and any frames.
+//! The session core: any sequence of events of callers, services, links and time, and arbitrary frames.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use edge_transport::SessionId;
 use edge_transport::frame::{End, Hello, decode};
-use edge_transport::session::{Action, Event, ServingId, Session, Settings};
+use edge_transport::session::{Action, Event, InboundCallId, Session, Settings};
 
 use crate::script::{Script, name, service, wire};
 
@@ -17,19 +17,19 @@ struct Peer {
     session: Session,
     now: Instant,
     linked: bool,
-    /// Calls by number, and whether they have ended.
+    /// Calls by number; true for calls that have ended.
     calls: BTreeMap<u64, bool>,
-    running: Vec<ServingId>,
+    running: Vec<InboundCallId>,
 }
 
-/// Plays the script.
+/// Runs the script.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let mut hello = Hello::new(name("edge-1"), SessionId { instance: 1, number: 0 });
     hello.max_frame = MAX_FRAME;
     hello.services = vec![service("csi")];
     let mut settings = Settings::default();
-    (settings.max_frame, settings.max_requests, settings.max_serving) = (MAX_FRAME, OPEN, OPEN);
+    (settings.max_frame, settings.max_outbound_calls, settings.max_inbound_calls) = (MAX_FRAME, OPEN, OPEN);
     let mut peer = Peer {
         session: Session::new(hello, settings),
         now: Instant::now(),
@@ -51,7 +51,7 @@ impl Peer {
                 if script.below(8) > 0 {
                     let mut hello = Hello::new(name("hub"), SessionId { instance: 1, number: 1 });
                     hello.max_frame = 1 << (11 + script.below(5));
-                    self.receive(wire(edge_transport::frame::Frame::hop(
+                    self.receive(wire(edge_transport::frame::Frame::link(
                         edge_transport::frame::Kind::Hello(hello),
                     )));
                 }
@@ -81,11 +81,11 @@ impl Peer {
             }
             10 => {
                 let number = 1 + u64::from(script.below(8));
-                // A caller that has left hears nothing more.
+                // A caller that has cancelled receives nothing more.
                 if let Some(ended) = self.calls.get_mut(&number) {
                     *ended = true;
                 }
-                self.handle(Event::StopWaiting { number });
+                self.handle(Event::Cancel { number });
             }
             11 | 12 => self.answer(script),
             13 => {
@@ -116,8 +116,8 @@ impl Peer {
         }
         let index = usize::from(script.byte()) % self.running.len();
         let (message, end) = (script.flag().then(|| script.body()), script.end());
-        let serving = if end.is_some() { self.running.swap_remove(index) } else { self.running[index] };
-        self.handle(Event::Answer { serving, message, end });
+        let inbound = if end.is_some() { self.running.swap_remove(index) } else { self.running[index] };
+        self.handle(Event::Answer { inbound, message, end });
     }
 
     fn handle(&mut self, event: Event) {
@@ -125,8 +125,8 @@ impl Peer {
         while let Some(action) = self.session.poll_action() {
             self.act(action);
         }
-        assert!(self.session.open_requests() <= OPEN);
-        assert_eq!(self.session.open_serving(), self.running.len());
+        assert!(self.session.open_outbound() <= OPEN);
+        assert_eq!(self.session.open_inbound(), self.running.len());
         assert!(self.running.len() <= OPEN);
     }
 
@@ -137,7 +137,7 @@ impl Peer {
                 let bytes: Bytes = [frame.head, frame.body].concat().into();
                 decode(bytes, MAX_FRAME).expect("a session sends frames");
             }
-            Action::Serve(incoming) => self.running.push(incoming.serving),
+            Action::Serve(incoming) => self.running.push(incoming.inbound),
             Action::Reply { number, end, .. } => {
                 let ended = self.calls.get_mut(&number).expect("a call that was made");
                 assert!(!*ended, "call {number} gets something after its end");

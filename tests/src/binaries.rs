@@ -1,4 +1,4 @@
-//! Where the reference binaries are, built from the sources as they stand.
+//! The reference binaries, built from the current sources.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// The reference binaries, each of which is a package of its name.
+/// The reference binaries, each in a package of its name.
 const NAMES: &[&str] = &["edge-hub", "edge-agent", "edge-csi-driver", "hostpath-driver", "quickstart"];
 
 /// The folders that the binaries are made from.
@@ -20,13 +20,13 @@ const SOURCES: &[&str] = &["csi-proto", "csi-proxy", "edge-transport", "volume-m
 #[must_use]
 pub fn path(name: &str) -> PathBuf {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    assert!(NAMES.contains(&name), "{name} is none of {NAMES:?}");
+    assert!(NAMES.contains(&name), "unknown binary {name}; expected one of {NAMES:?}");
     DIRECTORY
         .get_or_init(|| directory().unwrap_or_else(|cause| panic!("the binaries cannot be built: {cause}")))
         .join(name)
 }
 
-/// `target/PROFILE`, which holds the binaries of the build that this test executable comes from.
+/// `target/PROFILE`, with the binaries of the same build as this test executable.
 fn directory() -> Result<PathBuf, String> {
     let executable = std::env::current_exe().map_err(|cause| cause.to_string())?;
     let profile = executable

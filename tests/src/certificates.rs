@@ -1,9 +1,11 @@
-//! A certificate authority for one test, and PEM files signed by it.
+//! A certificate authority for tests, and PEM files signed by it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+
+use crate::cluster::NODE;
 
 /// An authority with its certificate in a file.
 #[derive(Debug)]
@@ -44,7 +46,7 @@ impl Authority {
     /// Signs a certificate that is valid for `names`, DNS names or IP addresses.
     ///
     /// # Panics
-    /// If a name cannot stand in a certificate or the files cannot be written.
+    /// If a name is not valid in a certificate or the files cannot be written.
     #[must_use]
     pub fn issue(&self, names: &[&str]) -> Files {
         let key = KeyPair::generate().expect("a key");
@@ -60,5 +62,41 @@ impl Authority {
             key: file("key"),
             authority: self.directory.join(format!("{}.pem", self.name)),
         }
+    }
+}
+
+/// An authority, and a certificate for each process of a cluster.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ClusterCertificates {
+    /// The hub's, for `localhost` and `127.0.0.1`.
+    pub hub: Files,
+    /// That of the agent on [`NODE`].
+    pub agent: Files,
+    /// The proxy's.
+    pub proxy: Files,
+    authority: Authority,
+}
+
+impl ClusterCertificates {
+    /// Writes all of them to `folder`.
+    ///
+    /// # Panics
+    /// If the files cannot be written.
+    #[must_use]
+    pub fn new(folder: &Path) -> Self {
+        let authority = Authority::new(folder, "authority");
+        Self {
+            hub: authority.issue(&["localhost", "127.0.0.1"]),
+            agent: authority.issue(&[NODE]),
+            proxy: authority.issue(&["proxy"]),
+            authority,
+        }
+    }
+
+    /// Issues an additional certificate, such as that of another node's agent.
+    #[must_use]
+    pub fn issue(&self, names: &[&str]) -> Files {
+        self.authority.issue(names)
     }
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::binaries;
 
-/// The programs whose options can be asked for.
+/// The programs with options that can be checked.
 pub const PROGRAMS: [&str; 5] =
     ["edge-hub", "edge-agent", "edge-csi-driver", "hostpath-driver", "quickstart"];
 
@@ -17,7 +17,7 @@ pub const PROGRAMS: [&str; 5] =
 /// # Panics
 /// If the program cannot be started.
 pub fn accepts(program: &str, arguments: &[String]) -> Result<(), String> {
-    // Read from left to right: what comes before it has been taken when the help is printed.
+    // Arguments are read from left to right: those before it are accepted when the help is printed.
     let output = Command::new(binaries::path(program))
         .args(arguments)
         .arg("--help")

@@ -1,4 +1,4 @@
-//! A driver that has no volumes, and counts what it is told to do with them.
+//! A driver without volumes, which counts its calls.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,12 +15,12 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
-use crate::stand::DRIVER;
+use crate::cluster::DRIVER;
 
 /// What the name or id of a volume begins with for which every CreateVolume ends with `FAILED_PRECONDITION`.
 pub const REFUSED: &str = "refused-";
 
-/// What the name of a volume begins with whose calls do not end before [`Counting::release`].
+/// The prefix of the volume names with which calls do not end before [`Counting::release`].
 pub const HELD: &str = "held-";
 
 /// What an operation is about: the method, and the name (CreateVolume) or id of the volume.
@@ -58,7 +58,7 @@ pub struct Counting {
     work: Duration,
 }
 
-/// A driver that serves. Ends when dropped; its work goes on.
+/// A driver that serves. Ends when dropped; its work continues.
 #[derive(Debug)]
 pub struct Served(JoinHandle<()>);
 
@@ -69,7 +69,7 @@ impl Drop for Served {
 }
 
 impl Counting {
-    /// A driver whose operations take so long.
+    /// A driver with operations that take this long.
     #[must_use]
     pub fn working(work: Duration) -> Self {
         Self { state: Arc::default(), released: Arc::new(watch::Sender::new(false)), work }
@@ -91,12 +91,12 @@ impl Counting {
         }))
     }
 
-    /// Lets the held operations end, those to come as well.
+    /// Ends the held operations, and future ones at once.
     pub fn release(&self) {
         self.released.send_replace(true);
     }
 
-    /// Lets the held operations that are still to come not end.
+    /// Holds future operations again.
     pub fn hold(&self) {
         self.released.send_replace(false);
     }
@@ -135,7 +135,7 @@ impl Counting {
                 executions.at_once = executions.at_once.max(executions.begun - executions.ended);
             }
             if operation.volume.contains(HELD) {
-                // An error means that nobody can release it any more.
+                // An error means that the sender was dropped.
                 let _ = driver.released.subscribe().wait_for(|released| *released).await;
             }
             tokio::time::sleep(driver.work).await;

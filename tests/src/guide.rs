@@ -3,15 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What becomes of a block of commands in the tests. It is the second word behind its fence: ` ```sh run `.
+/// How the tests treat a block of commands. It is the second word behind its fence: ` ```sh run `.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mark {
-    /// `run`: run as it stands, after those before it on its page.
+    /// `run`: run unchanged, after those before it on its page.
     Run,
-    /// `cluster`: run the same way where there is an API server.
+    /// `cluster`: run in the same manner where there is an API server.
     Cluster,
-    /// `nodes`: run the same way where nodes run pods.
+    /// `nodes`: run in the same manner where nodes run pods.
     Nodes,
     /// Nothing: the shell has to understand it, and our programs its options.
     Read,
@@ -21,15 +21,37 @@ pub enum Mark {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Block {
-    /// Where it stands, as `PAGE:LINE`.
+    /// Its position, as `PAGE:LINE`.
     pub place: String,
-    /// What becomes of it.
+    /// How the tests treat it.
     pub mark: Mark,
-    /// Whether it stands below the heading "Away with it", and takes away what other pages begin with.
+    /// Whether it is below the heading "Clean up", and deletes what other pages start from.
     pub away: bool,
     /// The commands.
     pub text: String,
 }
+
+/// The pages whose blocks `run` and `cluster` are run against an API server, in this order, outside of their sections "Clean up".
+pub const API_SERVER_PAGES: [&str; 7] =
+    ["install.md", "dynamic.md", "snapshots.md", "expansion.md", "block.md", "static.md", "upgrading.md"];
+
+/// The pages whose blocks are run on nodes with kubelets, in this order, each with the answer to this: are those of its section
+/// "Clean up" run, or the others?
+pub const NODE_PAGES: [(&str, bool); 10] = [
+    ("install.md", false),
+    ("dynamic.md", false),
+    ("snapshots.md", false),
+    ("expansion.md", false),
+    ("block.md", false),
+    ("static.md", false),
+    ("operating.md", false),
+    ("upgrading.md", false),
+    ("dynamic.md", true),
+    ("install.md", true),
+];
+
+/// A page whose blocks `nodes` are never run: they need a kernel with NFS, and an NFS server.
+pub const WITHOUT_NODES: &str = "static.md";
 
 /// The root of the repository.
 #[must_use]
@@ -61,6 +83,19 @@ pub fn blocks_of(page: &Path) -> Vec<Block> {
     blocks(&name, &text).unwrap_or_else(|wrong| panic!("{wrong}"))
 }
 
+/// The commands of a page of the guide that have one of these marks, in their order: those of the section "Clean up", or the
+/// others.
+///
+/// # Panics
+/// If the page cannot be read, has a mark that does not exist, or has no such command.
+#[must_use]
+pub fn script(page: &str, marks: &[Mark], away: bool) -> String {
+    let mut blocks = blocks_of(&root().join("docs/src").join(page));
+    blocks.retain(|block| block.away == away && marks.contains(&block.mark));
+    assert!(!blocks.is_empty(), "{page} has no commands with the marks {marks:?}");
+    blocks.into_iter().map(|block| block.text).collect()
+}
+
 /// The blocks of a text.
 ///
 /// # Errors
@@ -71,7 +106,7 @@ pub fn blocks(name: &str, text: &str) -> Result<Vec<Block>, String> {
     let mut lines = text.lines().enumerate();
     while let Some((number, line)) = lines.next() {
         if line.starts_with("## ") {
-            away = line == "## Away with it";
+            away = line == "## Clean up";
         }
         let Some(fence) = line.strip_prefix("```") else { continue };
         let place = format!("{name}:{}", number + 1);
@@ -92,7 +127,7 @@ pub fn blocks(name: &str, text: &str) -> Result<Vec<Block>, String> {
             Some("run") => Mark::Run,
             Some("cluster") => Mark::Cluster,
             Some("nodes") => Mark::Nodes,
-            Some(other) => return Err(format!("{place}: there is no mark {other}")),
+            Some(other) => return Err(format!("{place}: unknown mark {other}")),
         };
         blocks.push(Block { place, mark, away, text: body });
     }
@@ -169,22 +204,22 @@ mod tests {
     #[test]
     fn a_block_is_away_below_that_heading_and_no_further() {
         let block = "```sh\nls\n```\n";
-        let text = format!("# A\n{block}## Away with it\n{block}### More\n{block}## Next\n{block}");
+        let text = format!("# A\n{block}## Clean up\n{block}### More\n{block}## Next\n{block}");
         let found = blocks("page", &text).expect("good marks");
         let away: Vec<_> = found.iter().map(|block| block.away).collect();
         assert_eq!(away, [false, true, true, false]);
     }
 
     #[test]
-    fn a_mark_that_does_not_exist_and_a_block_without_end_are_errors() {
+    fn rejects_an_unknown_mark_and_a_block_without_end() {
         assert!(blocks("page", "```sh ran\nls\n```\n").is_err_and(|wrong| wrong.contains("page:1")));
         assert!(blocks("page", "```sh\nls\n").is_err());
     }
 
     #[test]
-    fn commands_go_over_lines_and_end_before_what_the_shell_does_with_them() {
-        let text = "mkdir a\n./edge-hub --uds unix://$dir/hub.sock \\\n  --allow 'a=edge-*' & # on\n";
-        let arguments = ["--uds", "unix:///x/hub.sock", "--allow", "a=edge-*"].map(str::to_owned).to_vec();
+    fn commands_span_lines_and_end_before_shell_operators() {
+        let text = "mkdir a\n./edge-hub --listen unix://$dir/hub.sock \\\n  --allow 'a=edge-*' & # on\n";
+        let arguments = ["--listen", "unix:///x/hub.sock", "--allow", "a=edge-*"].map(str::to_owned).to_vec();
         assert_eq!(commands_of(text, &["edge-hub"]), [("edge-hub".to_owned(), arguments)]);
     }
 }

@@ -12,6 +12,7 @@ pub mod arguments;
 pub mod binaries;
 pub mod cable;
 pub mod certificates;
+pub mod cluster;
 pub mod command_line;
 pub mod counting;
 pub mod csi;
@@ -28,6 +29,5 @@ pub mod raw;
 #[cfg(doctest)]
 pub mod readme;
 pub mod sidecar;
-pub mod stand;
 pub mod volumes;
 pub mod wait;

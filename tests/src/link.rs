@@ -1,4 +1,4 @@
-//! The way between a hub and those that dial it, and the command lines of both.
+//! The link between a hub and its peers, and the command lines of both.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::arguments::{Arguments, unix};
 use crate::certificates::Files;
 use crate::port;
+
+/// The rules of a hub with authenticated peers: proxies may call every node.
+const RULES: [&str; 4] = ["--allow", "proxy=*", "--allow", "csi-proxy=*"];
 
 /// What hub, agent and proxy speak over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +39,22 @@ impl LinkKind {
         }
     }
 
-    /// With what a peer needs to be let in, of which this is the certificate.
+    /// Adds the options that authenticate a peer with this certificate.
     #[must_use]
     pub fn dialer(self, arguments: Arguments, own: &Files) -> Arguments {
         match self {
             Self::Uds => arguments,
             Self::Ws | Self::QuicInsecure => arguments.flag("--insecure"),
             Self::Wss | Self::Quic => arguments.dialer(own),
+        }
+    }
+
+    /// The option of the program `cable` that forwards links of this kind.
+    #[must_use]
+    pub const fn cable_option(self) -> &'static str {
+        match self {
+            Self::Quic | Self::QuicInsecure => "--udp",
+            Self::Uds | Self::Ws | Self::Wss => "--tcp",
         }
     }
 }
@@ -70,8 +82,8 @@ pub struct HubLink {
 }
 
 impl HubLink {
-    /// A hub with its socket in `directory` and a free port, on which it listens again after its death. It is dialled by the name or
-    /// address `host` of the loopback interface.
+    /// A hub with its socket in `directory` and a free port, on which it listens again after its death. It is dialled by the
+    /// name or address `host` of the loopback interface.
     #[must_use]
     pub fn new(kind: LinkKind, host: &'static str, directory: &Path) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port::free()));
@@ -110,17 +122,17 @@ impl HubLink {
     /// edge-hub with this certificate.
     #[must_use]
     pub fn hub(&self, own: &Files) -> Arguments {
-        let (hub, address) = (Arguments::new().pair("--uds", unix(&self.socket)), self.address.to_string());
+        let hub = Arguments::new().pair("--listen", unix(&self.socket));
+        let url = format!("{}://{}", self.kind.scheme(), self.address);
         match self.kind {
             LinkKind::Uds => hub,
-            LinkKind::Ws => hub.pair("--ws", address).flag("--insecure"),
-            LinkKind::Wss => hub.pair("--ws", address).listener(own),
-            LinkKind::Quic => hub.pair("--quic", address).listener(own),
-            LinkKind::QuicInsecure => hub.pair("--quic", address).flag("--insecure"),
+            LinkKind::Ws => hub.pair("--listen", url).flag("--insecure"),
+            LinkKind::Wss | LinkKind::Quic => hub.pair("--listen", url).flags(RULES).listener(own),
+            LinkKind::QuicInsecure => hub.pair("--listen", url).flags(RULES).flag("--insecure"),
         }
     }
 
-    /// edge-agent with this certificate, on a node. Its drivers are still to be named.
+    /// edge-agent with this certificate, on a node. The caller adds its drivers.
     #[must_use]
     pub fn agent(&self, node: &str, state: &Path, own: &Files) -> Arguments {
         let agent =
@@ -128,11 +140,10 @@ impl HubLink {
         self.kind.dialer(agent, own)
     }
 
-    /// edge-csi-driver with this certificate. Where it listens and which nodes it has is still to be said.
+    /// edge-csi-driver with this certificate. The caller adds its endpoint and its nodes.
     #[must_use]
     pub fn proxy(&self, driver: &str, own: &Files) -> Arguments {
-        // The alias, so that it is used too.
-        let proxy = Arguments::new().pair("--drivername", driver).pair("--kubeedge-endpoint", &self.url);
+        let proxy = Arguments::new().pair("--drivername", driver).pair("--hub", &self.url);
         self.kind.dialer(proxy, own)
     }
 }

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 pub struct Container {
     /// Its name, which is that of its program.
     pub name: String,
-    /// What it is started with.
+    /// Its arguments.
     pub arguments: Vec<String>,
-    /// Its environment. What comes from a field of the pod has the value `field`.
+    /// Its environment. A variable from a field of the pod has the value `field`.
     pub environment: BTreeMap<String, String>,
 }
 
@@ -109,8 +109,8 @@ mod tests {
           # A comment.
           args:
             # Another.
-            - --ws=$(ADDRESS):1
-            - --http=2
+            - --listen=ws://$(ADDRESS):1
+            - --http-endpoint=2
           env:
             - name: ADDRESS
               value: 127.0.0.1
@@ -129,7 +129,10 @@ mod tests {
     fn a_container_has_its_own_arguments_with_its_variables() {
         let found = containers(TEXT, &["edge-hub"]);
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].command_line(), Ok(vec!["--ws=127.0.0.1:1".to_owned(), "--http=2".to_owned()]));
+        assert_eq!(
+            found[0].command_line(),
+            Ok(vec!["--listen=ws://127.0.0.1:1".to_owned(), "--http-endpoint=2".to_owned()])
+        );
         assert_eq!(found[0].environment["NODE"], "field");
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Into how many parts a run is cut.
 pub const PARTS: usize = 10;
 
-/// The memory of one process that lives through a whole run.
+/// The memory of one process during a whole run.
 #[derive(Debug, Clone)]
 pub struct Course {
     length: Duration,
@@ -20,20 +20,20 @@ impl Course {
         Self { length, seen: [const { Vec::new() }; PARTS] }
     }
 
-    /// So long after the start the process had so much. What comes after the run belongs to its last part.
+    /// Adds a sample, taken this long after the start. Samples after the run belong to its last part.
     pub fn note(&mut self, after: Duration, kib: u64) {
         let part = PARTS as f64 * after.as_secs_f64() / self.length.as_secs_f64();
         self.seen[(part as usize).min(PARTS - 1)].push(kib);
     }
 
-    /// What it had at the start of each part, in KiB; none where nobody looked.
+    /// The memory at the start of each part, in KiB; `None` for a part without a sample.
     #[must_use]
     pub fn starts(&self) -> [Option<u64>; PARTS] {
         std::array::from_fn(|part| self.seen[part].first().copied())
     }
 
     /// By how much more it had in the last part than in the first of the second half, in KiB: between the middle ones of what
-    /// it had in each, so that one call more or less that is open makes no difference. `None` if nobody looked in one of them.
+    /// it had in each, so that one open call more or less makes no difference. `None` if one of them has no sample.
     #[must_use]
     pub fn growth(&self) -> Option<u64> {
         let [from, to] = [PARTS / 2, PARTS - 1].map(|part| middle(&self.seen[part]));
@@ -63,16 +63,16 @@ mod tests {
     fn growth_counts_in_the_second_half_alone() {
         assert_eq!(course(|second| 100 + second.min(50)).growth(), Some(0));
         assert_eq!(course(|second| 100 + second).growth(), Some(40));
-        assert_eq!(course(|second| 500 - second).growth(), Some(0), "to shrink is no growth");
+        assert_eq!(course(|second| 500 - second).growth(), Some(0), "shrinking is not growth");
     }
 
     #[test]
-    fn one_look_at_a_bad_moment_is_no_growth() {
+    fn one_high_sample_is_not_growth() {
         assert_eq!(course(|second| if second % 7 == 6 { 9000 } else { 100 }).growth(), Some(0));
     }
 
     #[test]
-    fn what_nobody_looked_at_is_said() {
+    fn reports_parts_without_samples() {
         let mut course = Course::over(LENGTH);
         course.note(Duration::from_secs(15), 7);
         assert_eq!(course.growth(), None);

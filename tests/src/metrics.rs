@@ -1,4 +1,4 @@
-//! What a process counts, as its `/metrics` says. It must run with `--http 127.0.0.1:0` and `-v`.
+//! What a process counts, as its `/metrics` says. It must run with `--http-endpoint 127.0.0.1:0` and `-v`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What a process answers over HTTP: its status page, its health, its metrics. It must run with `--http 127.0.0.1:0` and `-v`.
+//! What a process answers over HTTP: its status page, its health, its metrics. It must run with `--http-endpoint 127.0.0.1:0`
+//! and `-v`.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -6,7 +7,8 @@ use tokio::net::TcpStream;
 use crate::process::Process;
 use crate::wait;
 
-/// Where it is served, as the log says, in words or in JSON. The last one: a process that was started again appends to the same log.
+/// Where it is served, as the log says, in words or in JSON. The last one: a process that was started again appends to the same
+/// log.
 #[must_use]
 pub fn address_in(log: &str) -> Option<String> {
     let line = log.lines().rev().find(|line| line.contains("status page"))?;
@@ -17,7 +19,7 @@ pub fn address_in(log: &str) -> Option<String> {
     Some(address.to_owned())
 }
 
-/// The whole answer, headers and body; `None` if there is none.
+/// The whole answer, headers and body; `None` without an answer.
 pub async fn get(address: &str, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// process listens, however many connections others open meanwhile.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// How many of them were tried, beginning with a random one: another process that does the same hardly ever meets this one.
+/// How many of them were tried, beginning with a random one: two processes hardly ever try the same one.
 static TRIED: AtomicUsize = AtomicUsize::new(0);
 static FIRST: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(()) >> 1);
 

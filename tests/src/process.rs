@@ -44,8 +44,8 @@ pub enum ProcessError {
 
 /// A running process, which is killed when dropped.
 ///
-/// One that was started with [`start`](Self::start) and its like then prints its log if the test is failing, and otherwise must have
-/// logged no panic. For the others whoever starts them searches the logs.
+/// One that was started with [`start`](Self::start) and its like then prints its log if the test is failing, and otherwise must
+/// have logged no panic. For the others the caller searches the logs.
 pub struct Process {
     name: String,
     child: Child,
@@ -110,16 +110,19 @@ impl Process {
                 command
             }
         };
-        // What the developer has set must not change what the tests see.
-        for variable in FOREIGN {
-            command.env_remove(variable);
-        }
         command.args(arguments).envs(environment.iter().copied());
         let started = Self::respawn(directory, name, &mut command);
-        let mut process = started.unwrap_or_else(|error| panic!("{error}"));
-        let log = File::open(&process.log).unwrap_or_else(|cause| panic!("{:?}: {cause}", process.log));
-        process.searched = Some(log);
-        process
+        started.and_then(Self::searched).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The process. Its log is printed if the test fails and must otherwise contain no panic.
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    pub fn searched(mut self) -> Result<Self, ProcessError> {
+        let log = File::open(&self.log);
+        self.searched = Some(log.map_err(|cause| ProcessError::Log { path: self.log.clone(), cause })?);
+        Ok(self)
     }
 
     /// Starts `command`; what it prints goes to `DIRECTORY/NAME.log`, which is emptied first.
@@ -139,6 +142,12 @@ impl Process {
     pub fn respawn(directory: &Path, name: &str, command: &mut Command) -> Result<Self, ProcessError> {
         let log = directory.join(format!("{name}.log"));
         let failed = |cause| ProcessError::Log { path: log.clone(), cause };
+        // The developer's environment must not change what the tests observe. A value that `command` sets stays.
+        for variable in FOREIGN {
+            if command.get_envs().all(|(name, _)| name != variable) {
+                command.env_remove(variable);
+            }
+        }
         let out = File::options().create(true).append(true).open(&log).map_err(failed)?;
         let err = out.try_clone().map_err(failed)?;
         let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().map_err(|cause| {
@@ -181,7 +190,7 @@ impl Process {
     /// Waits until the log holds `text`.
     ///
     /// # Panics
-    /// If it does not come in time.
+    /// If it does not appear in time.
     pub async fn logged(&self, text: &str) {
         wait::until(&format!("{} logs {text:?}", self.name), async || {
             self.log().contains(text).then_some(())
@@ -211,18 +220,35 @@ impl Process {
         waited_for: &'static str,
         reached: impl Fn() -> bool,
     ) -> Result<(), ProcessError> {
-        let ended = wait::poll(bound, || match self.status() {
-            Some(status) => Some(Err(status)),
+        let result = wait::poll(bound, || match self.status() {
+            Some(status) => Some(Err(self.ended_before(waited_for, status))),
             None => reached().then_some(Ok(())),
         });
-        match ended {
-            Some(Ok(())) => Ok(()),
-            Some(Err(status)) => {
-                let (process, log, tail) = (self.name.clone(), self.log.clone(), self.tail());
-                Err(ProcessError::Ended { process, waited_for, status, log, tail })
-            }
-            None => Err(self.late(waited_for, bound)),
+        result.unwrap_or_else(|| Err(self.late(waited_for, bound)))
+    }
+
+    /// The same as [`ready`](Self::ready) on a runtime, with other tasks running meanwhile.
+    ///
+    /// # Errors
+    /// If it ends before, or is too late.
+    pub async fn reached(
+        &mut self,
+        waited_for: &'static str,
+        reached: impl AsyncFn() -> bool,
+    ) -> Result<(), ProcessError> {
+        let result = wait::try_until(wait::SOON, async || match self.status() {
+            Some(status) => Some(Err(self.ended_before(waited_for, status))),
+            None => reached().await.then_some(Ok(())),
+        });
+        match result.await {
+            Some(result) => result,
+            None => Err(self.late(waited_for, wait::SOON)),
         }
+    }
+
+    fn ended_before(&self, waited_for: &'static str, status: ExitStatus) -> ProcessError {
+        let (process, log, tail) = (self.name.clone(), self.log.clone(), self.tail());
+        ProcessError::Ended { process, waited_for, status, log, tail }
     }
 
     /// Waits at most `bound` for the process to end by itself; whether it says that all is well.
@@ -310,7 +336,7 @@ impl Process {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Kills it as a power cut would, and waits until it is gone.
+    /// Kills it as a power cut would, and waits until it has ended.
     pub fn kill(&mut self) {
         if self.ended.is_none() {
             let _ = self.child.kill();
@@ -375,7 +401,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_in_a_log_fails_the_test_even_if_the_log_is_gone() {
+    async fn a_panic_in_a_removed_log_fails_the_test() {
         let line = "thread 'tokio-rt-worker' panicked at x.rs:1:2:";
         for (removed, text, fails) in [(false, "all is well", false), (false, line, true), (true, line, true)]
         {

@@ -1,6 +1,6 @@
 //! Numbers from a seed.
 
-/// A generator (SplitMix64) whose numbers are the same for the same seed everywhere.
+/// A generator (SplitMix64) that returns the same numbers for the same seed everywhere.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 

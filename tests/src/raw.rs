@@ -1,4 +1,4 @@
-//! Calls whose bodies are bytes: what typed clients cannot say.
+//! Calls with bodies of bytes, which typed clients cannot send.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::csi;
 
 /// A codec that passes messages as they are.
 #[derive(Debug, Clone, Copy, Default)]
-#[allow(clippy::exhaustive_structs, reason = "it has nothing that could become more")]
+#[allow(clippy::exhaustive_structs, reason = "it has no fields")]
 pub struct Raw;
 
 impl Codec for Raw {
@@ -49,7 +49,7 @@ impl Decoder for Raw {
 /// The status that it ends with.
 ///
 /// # Panics
-/// If the path is no method path.
+/// If the path is not a method path.
 pub async fn call(socket: &Path, path: &str, body: impl Into<Bytes>) -> Result<Bytes, Status> {
     let mut grpc = tonic::client::Grpc::new(csi::channel(socket)).max_decoding_message_size(64 << 20);
     grpc.ready().await.map_err(|cause| Status::unavailable(cause.to_string()))?;

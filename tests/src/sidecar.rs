@@ -56,7 +56,7 @@ pub async fn until_final<T, M: Clone, F: Future<Output = Result<tonic::Response<
     }
 }
 
-/// The four calls of a volume's life on the controller, each until it is final.
+/// The four controller calls during a volume's lifetime, each repeated until its answer is final.
 #[derive(Debug, Clone)]
 pub struct Sidecar {
     client: ControllerClient<Channel>,

@@ -17,14 +17,22 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// Asks until there is an answer.
 ///
 /// # Panics
-/// If there is none within [`SOON`], naming `what` was waited for.
-pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+/// If there is no answer within [`SOON`], naming `what` was waited for.
+pub async fn until<T>(what: &str, ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let answer = try_until(SOON, ask).await;
+    answer.unwrap_or_else(|| panic!("waited {SOON:?} for this: {what}"))
+}
+
+/// Asks until there is an answer; `None` once `bound` is over.
+pub async fn try_until<T>(bound: Duration, mut ask: impl AsyncFnMut() -> Option<T>) -> Option<T> {
     let since = Instant::now();
     loop {
         if let Some(answer) = ask().await {
-            return answer;
+            return Some(answer);
         }
-        assert!(since.elapsed() < SOON, "waited {SOON:?} for this: {what}");
+        if since.elapsed() >= bound {
+            return None;
+        }
         tokio::time::sleep(POLL).await;
     }
 }

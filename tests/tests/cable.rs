@@ -22,13 +22,13 @@ async fn connection(cable: &Cable, target: &TcpListener) -> Option<[TcpStream; 2
             far.read_exact(&mut asked).await.ok()?;
             Some([near, far])
         }
-        // Reset: nobody is behind it.
+        // Reset: the target does not listen.
         _ = near.readable() => None,
     }
 }
 
 #[tokio::test]
-async fn a_cut_ends_connections_with_a_reset_or_an_end_and_lets_none_come_until_it_is_mended() {
+async fn a_cut_ends_connections_and_refuses_new_ones() {
     let target = TcpListener::bind(ANY).await.unwrap();
     let cable = Cable::tcp(ANY, target.local_addr().unwrap(), Plan::default()).await.unwrap();
     let mut ends = Vec::new();
@@ -43,7 +43,7 @@ async fn a_cut_ends_connections_with_a_reset_or_an_end_and_lets_none_come_until_
             ends.push(wait::within("its end", end.read(&mut [0; 1])).await.map_err(|cause| cause.kind()));
         }
         assert!(connection(&cable, &target).await.is_none());
-        cable.mend();
+        cable.restore();
     }
     let resets = ends.iter().filter(|end| **end == Err(std::io::ErrorKind::ConnectionReset)).count();
     let closed = ends.iter().filter(|end| **end == Ok(0)).count();
@@ -51,7 +51,7 @@ async fn a_cut_ends_connections_with_a_reset_or_an_end_and_lets_none_come_until_
 }
 
 #[tokio::test]
-async fn datagrams_are_lost_during_a_cut_and_come_from_another_port_after_it() {
+async fn a_cut_drops_datagrams_and_changes_their_source_port() {
     let target = UdpSocket::bind(ANY).await.unwrap();
     let cable = Cable::udp(ANY, target.local_addr().unwrap(), Plan::default()).await.unwrap();
     let client = UdpSocket::bind(ANY).await.unwrap();
@@ -65,15 +65,15 @@ async fn datagrams_are_lost_during_a_cut_and_come_from_another_port_after_it() {
     assert_eq!(&buffer[..length], b"answer");
 
     cable.cut();
-    let mut looks = 0;
-    wait::until("fifty looks at what comes through a cut", || {
+    let mut attempts = 0;
+    wait::until("fifty attempts during a cut", || {
         client.try_send(b"lost").unwrap();
         assert!(target.try_recv(&mut buffer).is_err());
-        looks += 1;
-        std::future::ready((looks == 50).then_some(()))
+        attempts += 1;
+        std::future::ready((attempts == 50).then_some(()))
     })
     .await;
-    cable.mend();
+    cable.restore();
     let after = wait::until("the cable is whole again", || {
         client.try_send(b"after").unwrap();
         std::future::ready(target.try_recv_from(&mut buffer).ok())
@@ -91,7 +91,7 @@ async fn the_same_seed_loses_the_same_datagrams() {
         let cable = Cable::udp(ANY, target.local_addr().unwrap(), plan).await.unwrap();
         let client = UdpSocket::bind(ANY).await.unwrap();
         let mut arrived = Vec::new();
-        // One at a time, and the last one again and again until it comes, so that nothing has to be waited out.
+        // One at a time, and the last one repeatedly until it arrives, so that nothing has to be waited out.
         for number in 0..100_u8 {
             client.send_to(&[number], cable.address()).await.unwrap();
         }

@@ -25,7 +25,7 @@ fn files(folder: &str) -> Vec<PathBuf> {
 }
 
 /// Our containers in all manifests, with the file of each.
-fn ours() -> Vec<(String, Container)> {
+fn own_containers() -> Vec<(String, Container)> {
     let mut found = Vec::new();
     for file in files("deploy") {
         let text = fs::read_to_string(&file).unwrap();
@@ -36,9 +36,9 @@ fn ours() -> Vec<(String, Container)> {
 }
 
 #[test]
-fn every_argument_of_our_containers_is_one_that_the_program_takes() {
-    let ours = ours();
-    let base: BTreeMap<&str, &Container> = ours
+fn every_container_argument_is_accepted_by_its_program() {
+    let containers = own_containers();
+    let base: BTreeMap<&str, &Container> = containers
         .iter()
         .filter(|(file, _)| file.starts_with("deploy/base/"))
         .map(|(_, container)| (container.name.as_str(), container))
@@ -47,7 +47,7 @@ fn every_argument_of_our_containers_is_one_that_the_program_takes() {
     assert_eq!(programs, ["edge-agent", "edge-csi-driver", "edge-hub", "hostpath-driver"]);
     assert!(base.values().all(|container| container.arguments.len() > 2), "{base:?}");
     let mut wrong = Vec::new();
-    for (file, container) in &ours {
+    for (file, container) in &containers {
         // What an overlay patches keeps the variables of the base.
         let mut whole = container.clone();
         for (name, value) in &base[container.name.as_str()].environment {
@@ -72,15 +72,15 @@ fn every_argument_of_the_unit_is_one_that_the_agent_takes() {
 
 #[test]
 fn a_variable_of_the_proposal_is_one_that_the_proxy_reads() {
-    let ours = ours();
-    let (_, proxy) = ours.iter().find(|(_, container)| container.name == "edge-csi-driver").unwrap();
+    let containers = own_containers();
+    let (_, proxy) = containers.iter().find(|(_, container)| container.name == "edge-csi-driver").unwrap();
     for name in ["CSI_DRIVERNAME", "CSI_ENDPOINT", "KUBEEDGE_ENDPOINT"] {
         assert!(proxy.environment.contains_key(name), "{name}");
     }
 }
 
 #[test]
-fn every_image_of_ours_is_made_by_the_dockerfile_and_named_in_the_images() {
+fn the_dockerfile_builds_every_image_of_the_manifests() {
     let dockerfile = fs::read_to_string(root().join("deploy/images/Dockerfile")).unwrap();
     let images = fs::read_to_string(root().join("deploy/components/images/kustomization.yaml")).unwrap();
     for name in ["edge-hub", "edge-agent", "edge-csi-driver", "hostpath-driver"] {
@@ -93,7 +93,7 @@ fn every_image_of_ours_is_made_by_the_dockerfile_and_named_in_the_images() {
 
 /// The versions that are deployed are those that are tested.
 #[test]
-fn the_sidecars_of_the_manifests_are_those_that_the_real_components_are_built_from() {
+fn the_manifests_and_the_tests_use_the_same_sidecars() {
     let images = fs::read_to_string(root().join("deploy/components/images/kustomization.yaml")).unwrap();
     let modules = fs::read_to_string(root().join("tests/e2e/go/sidecars/go.mod")).unwrap();
     let mut compared = BTreeSet::new();

@@ -10,13 +10,16 @@ use std::process::Command;
 
 use edge_csi_tests::binaries;
 use edge_csi_tests::command_line::{PROGRAMS, accepts};
-use edge_csi_tests::guide::{Mark, blocks_of, commands_of, pages, root};
+use edge_csi_tests::guide::{
+    API_SERVER_PAGES, Mark, NODE_PAGES, WITHOUT_NODES, blocks_of, commands_of, pages, root, script,
+};
 
 /// Options with a value that only a build with the feature `kubernetes` takes.
 const OF_A_FEATURE: [&str; 2] = ["--kubeconfig", "--kubelet-dir"];
 
 #[test]
-fn every_option_of_our_programs_in_the_guide_exists_and_takes_what_it_is_given() {
+/// Every option of our programs in the guide exists and accepts its value.
+fn options_in_the_guide_exist() {
     let (mut read, mut wrong) = (0, Vec::new());
     for block in pages().iter().flat_map(|page| blocks_of(page)) {
         for (program, mut arguments) in commands_of(&block.text, &PROGRAMS) {
@@ -64,34 +67,19 @@ const FOR_READERS: [(&str, &str); 4] = [
     ),
 ];
 
-/// A page whose blocks for nodes nothing runs.
-const WITHOUT_NODES: (&str, &str) = ("static.md", "wants a kernel with NFS and a server of it");
-
 #[test]
-fn no_block_of_the_guide_is_run_by_nobody() {
-    let source = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
-    let (tests, live, pods) = (
-        source("tests/tests/guide.rs"),
-        source("tests/e2e/deploy/live.sh"),
-        source("tests/e2e/deploy/pods.sh"),
-    );
+fn every_block_of_the_guide_is_run() {
+    let tests = std::fs::read_to_string(root().join("tests/tests/guide.rs")).unwrap();
     let mut forgotten = Vec::new();
     for page in pages() {
         let name = page.file_name().unwrap().to_str().unwrap().to_owned();
         for block in blocks_of(&page) {
-            // What is away is run with that option alone, and nothing else is run with it.
-            let by_script = |script: &str| {
-                script.lines().any(|line| {
-                    let words: Vec<&str> = line.split_whitespace().collect();
-                    words.first() == Some(&"guide")
-                        && words.contains(&name.as_str())
-                        && words.contains(&"--away") == block.away
-                })
-            };
+            let on_api_server = API_SERVER_PAGES.contains(&name.as_str()) && !block.away;
+            let on_nodes = NODE_PAGES.contains(&(name.as_str(), block.away));
             let run = match block.mark {
-                Mark::Run => tests.contains(&format!("runs(\"{name}\")")) || by_script(&live),
-                Mark::Cluster => by_script(&live) && by_script(&pods),
-                Mark::Nodes => by_script(&pods) || name == WITHOUT_NODES.0,
+                Mark::Run => tests.contains(&format!("runs(\"{name}\")")) || on_api_server,
+                Mark::Cluster => on_api_server && on_nodes,
+                Mark::Nodes => on_nodes || name == WITHOUT_NODES,
                 // Its options are held against the program.
                 _ => {
                     !commands_of(&block.text, &PROGRAMS).is_empty()
@@ -103,7 +91,7 @@ fn no_block_of_the_guide_is_run_by_nobody() {
             }
         }
     }
-    assert!(forgotten.is_empty(), "nobody runs {}", forgotten.join(", "));
+    assert!(forgotten.is_empty(), "no test runs {}", forgotten.join(", "));
 }
 
 /// The sources of the repository below these folders, in one text.
@@ -122,30 +110,31 @@ fn sources(folders: &[&str]) -> String {
     text
 }
 
-/// The page on recovery names for each drill the test that makes it, and for each alert its metric.
+/// The page on recovery names for each failure the file of the test that causes it, and for each alert its metric.
 #[test]
-fn every_test_and_every_metric_that_the_guide_names_exists() {
-    let text = sources(&["tests", "csi-proxy", "edge-transport", "examples", "volume-manager"]);
+fn every_test_and_metric_that_the_guide_names_exists() {
+    let text = sources(&["csi-proxy", "edge-transport", "examples", "volume-manager"]);
     let (mut tests, mut metrics) = (0, 0);
-    for page in ["operating.md", "relay-or-node-deployment.md"] {
-        let page = std::fs::read_to_string(root().join("docs/src").join(page)).unwrap();
-        for word in page.split('`').filter(|word| word.len() > 15 && word.contains('_')) {
-            if !word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_') {
-                continue;
-            }
+    for page in pages() {
+        let page = std::fs::read_to_string(page).unwrap();
+        for word in page.split('`') {
             if ["csi_plugin_", "edge_csi_", "edge_transport_"].iter().any(|prefix| word.starts_with(prefix)) {
+                let metric = word.split('{').next().unwrap();
                 metrics += 1;
-                assert!(text.contains(&format!("\"{word}\"")), "there is no metric {word}");
-            } else {
+                assert!(text.contains(&format!("\"{metric}\"")), "there is no metric {metric}");
+            } else if word.contains('/') && word.ends_with(".rs") && !word.contains(char::is_whitespace) {
                 tests += 1;
-                assert!(text.contains(&format!("fn {word}(")), "there is no test {word}");
+                let found = [root().to_owned(), root().join("volume-manager")]
+                    .iter()
+                    .any(|at| at.join(word).is_file());
+                assert!(found, "there is no file {word}");
             }
         }
     }
     assert!(tests > 15 && metrics > 5, "{tests} tests, {metrics} metrics");
 }
 
-/// What stands before a page's own commands. `cargo` has done its part when the tests run.
+/// Commands that run before those of a page. The tests have built what `cargo` would build.
 const PROLOGUE: &str = r#"
 set -euo pipefail
 trap 'kill $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true' EXIT
@@ -165,13 +154,12 @@ fn with_own_ports(text: &str) -> String {
     text
 }
 
-/// Runs the blocks of a page that are marked `run`, one after the other in one shell. What they print; `None` if a tool is missing.
+/// Runs the blocks of a page that are marked `run`, one after the other in one shell. What they print; `None` if a
+/// tool is missing.
 fn runs(page: &str) -> Option<String> {
-    let blocks = blocks_of(&root().join("docs/src").join(page));
-    let marked: Vec<&str> = blocks.iter().filter(|b| b.mark == Mark::Run).map(|b| b.text.as_str()).collect();
-    assert!(!marked.is_empty(), "{page} has nothing to run");
+    let commands = script(page, &[Mark::Run], false);
     let missing = ["curl", "openssl"].into_iter().find(|tool| {
-        let used = marked.iter().any(|text| text.split_whitespace().any(|word| word == *tool));
+        let used = commands.split_whitespace().any(|word| word == *tool);
         used && !Command::new(tool).arg("--help").output().is_ok_and(|output| output.status.success())
     });
     if let Some(tool) = missing {
@@ -183,7 +171,7 @@ fn runs(page: &str) -> Option<String> {
     std::fs::create_dir(directory.path().join("target")).unwrap();
     symlink(programs.parent().unwrap(), directory.path().join("target/debug")).unwrap();
     symlink(root().join("deploy").canonicalize().unwrap(), directory.path().join("deploy")).unwrap();
-    let script = with_own_ports(&format!("{PROLOGUE}{}", marked.concat()));
+    let script = with_own_ports(&format!("{PROLOGUE}{commands}"));
     let output = in_shell(directory.path(), &script);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{page} ended with {}\n{script}\n{said}", output.status);
@@ -212,7 +200,7 @@ fn the_page_that_runs_the_parts_by_hand_runs() {
 }
 
 #[test]
-fn the_first_page_runs_and_tells_of_as_many_steps_as_it_says() {
+fn first_page_names_the_number_of_steps() {
     let printed = runs("introduction.md").unwrap();
     let steps = printed.lines().find_map(|line| line.strip_prefix("all ")?.strip_suffix(" steps went well"));
     let page = std::fs::read_to_string(root().join("docs/src/introduction.md")).unwrap();
@@ -232,4 +220,31 @@ fn every_page_with_blocks_to_run_is_run_here() {
         .map(|page| page.file_name().unwrap().to_string_lossy().into_owned())
         .collect();
     assert_eq!(with, ["by-hand.md", "install.md", "introduction.md", "security.md"]);
+}
+
+/// Every file and folder that ARCHITECTURE.md and CONTRIBUTING.md name in backticks exists.
+#[test]
+fn paths_in_the_documents_exist() {
+    let listed = Command::new("git").arg("ls-files").current_dir(root()).output().unwrap();
+    let files = String::from_utf8(listed.stdout).unwrap();
+    let (mut read, mut missing) = (0, Vec::new());
+    for page in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        // The odd parts are between backticks.
+        for path in text.split('`').skip(1).step_by(2).filter(|it| is_path(it)) {
+            read += 1;
+            let path = path.trim_end_matches('/');
+            let names = |file: &str| format!("/{file}/").contains(&format!("/{path}/"));
+            if !files.lines().any(names) {
+                missing.push(format!("{page}: {path}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "not in the repository: {}", missing.join(", "));
+    assert!(read > 20, "{read} paths were found");
+}
+
+fn is_path(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+    text.contains('/') && text.starts_with(|c: char| c.is_ascii_lowercase()) && text.chars().all(is_plain)
 }

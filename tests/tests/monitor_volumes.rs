@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
 use csi_proxy::Code;
-use csi_proxy::monitor::{Before, CallNumber, End, Event as Seen, Limits, Monitor, Violation};
+use csi_proxy::monitor::{CallNumber, End, Event as Seen, InitialState, Limits, Monitor, Violation};
 use prost::Message as _;
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{
-    Attach, Call, DriverCapabilities, Effect, Event, Failure, Lost, Mismatch, Outcome, Policy, Rpc, Volume,
-    outcome_of,
+    Attach, Call, DriverCapabilities, Effect, Event, Failure, LostMount, Mismatch, Outcome, Policy, Rpc,
+    Volume, outcome_of,
 };
 
 const SEEDS: u64 = 400;
@@ -21,9 +21,9 @@ const STEPS: u64 = 400;
 const CONSUMERS: [&str; 3] = ["a", "b", "c"];
 const NODE: &str = "node-1";
 
-/// One volume, its manager, and whoever watches.
+/// One volume, its manager, and its monitor.
 struct Walk {
-    chance: u64,
+    rng: u64,
     capabilities: DriverCapabilities,
     volume: Volume,
     monitor: Monitor,
@@ -31,7 +31,7 @@ struct Walk {
     calls: u64,
     /// The call that the monitor has seen begin and not end.
     open: Option<CallNumber>,
-    /// The call that was answered well, and of which the mount table is asked.
+    /// The call that was answered OK and is now verified in the mount table.
     answered: Option<Call>,
     made: u64,
     violations: Vec<Violation>,
@@ -47,9 +47,9 @@ impl Walk {
             node_expand: bit(3),
         };
         let volume = fresh(capabilities);
-        let before = if bit(4) { Before::Nothing } else { Before::Unknown };
+        let before = if bit(4) { InitialState::Empty } else { InitialState::Unknown };
         let mut walk = Self {
-            chance: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            rng: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             capabilities,
             volume,
             monitor: Monitor::new(Limits::default(), before),
@@ -66,13 +66,13 @@ impl Walk {
 
     /// A number below `bound`, by xorshift.
     fn below(&mut self, bound: usize) -> usize {
-        self.chance ^= self.chance << 13;
-        self.chance ^= self.chance >> 7;
-        self.chance ^= self.chance << 17;
-        (self.chance % bound as u64) as usize
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 7;
+        self.rng ^= self.rng << 17;
+        (self.rng % bound as u64) as usize
     }
 
-    /// What the node asks each driver when it comes.
+    /// The calls with which the node discovers each new driver.
     fn learn(&mut self) {
         use csi::node_service_capability::{Rpc, Type, rpc};
         let DriverCapabilities { stage_unstage, node_expand, .. } = self.capabilities;
@@ -104,7 +104,7 @@ impl Walk {
         self.violations.extend(self.monitor.handle(self.now, Seen::Ended { call, end }));
     }
 
-    /// Tells the machine, and does what it says.
+    /// Sends an event to the state machine, and carries out its actions.
     fn send(&mut self, event: Event) {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
@@ -195,7 +195,7 @@ impl Walk {
         }
     }
 
-    /// The call that is under way ends as chance has it.
+    /// The current call ends with a random result.
     fn end_call(&mut self) {
         let Some(call) = self.volume.in_flight().cloned() else { return };
         let Some(number) = self.open.take() else { return };
@@ -229,8 +229,8 @@ impl Walk {
             self.ends(call, End::Left);
         }
         if boot {
-            // Whoever watches has forgotten it all as well, and of the attachment nothing is known.
-            self.monitor = Monitor::new(Limits::default(), Before::Nothing);
+            // The monitor has forgotten everything as well, and the attachment is unknown.
+            self.monitor = Monitor::new(Limits::default(), InitialState::Empty);
             self.learn();
             self.send(Event::Rebooted);
         }
@@ -251,15 +251,15 @@ impl Walk {
             12 => self.restart(true),
             13 => self.replace(),
             14 if matches!(self.volume.snapshot().base, volume_manager::lifecycle::Base::VolReady) => {
-                self.send(Event::Lost(Lost::Staging));
+                self.send(Event::MountLost(LostMount::Staging));
             }
             15..=24 => self.check(),
             25..=29 => {
                 let waiting: Vec<_> = self
                     .volume
-                    .troubles()
-                    .filter(|trouble| trouble.waits)
-                    .map(|trouble| &trouble.call)
+                    .failed_calls()
+                    .filter(|failed| failed.backing_off)
+                    .map(|failed| &failed.call)
                     .cloned()
                     .collect();
                 for call in waiting {
@@ -275,7 +275,7 @@ impl Walk {
         if let Some(number) = self.open.take() {
             self.ends(number, End::Answered { code: Code::UNAVAILABLE, message: None });
         }
-        self.send(Event::NewGeneration(self.capabilities));
+        self.send(Event::DriverRestarted(self.capabilities));
         if let Some(call) = call {
             self.send(Event::Finished { call, outcome: Outcome::Failed(Failure::Uncertain) });
         }

@@ -3,17 +3,17 @@
 //! `EDGE_CSI_CUT_SECONDS` makes the runs longer; `EDGE_CSI_SEED` repeats one, as far as time allows.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
-#![allow(clippy::print_stdout, reason = "figures are for those who run it")]
+#![allow(clippy::print_stdout, reason = "figures are for the person that runs it")]
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use edge_csi_tests::cable::{Cable, Plan};
+use edge_csi_tests::cluster::TestCluster;
 use edge_csi_tests::counting::{Counting, id_of};
 use edge_csi_tests::csi::{controller, ready};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::sidecar::Sidecar;
-use edge_csi_tests::stand::Stand;
 use edge_csi_tests::{metrics, wait};
 use tokio::task::JoinSet;
 
@@ -39,9 +39,9 @@ async fn cable(over: LinkKind, hub: SocketAddr, plan: Plan) -> Cable {
     cable.unwrap()
 }
 
-/// A stand with a cable at either side of the hub.
+/// A cluster with a cable at either side of the hub.
 struct Wired {
-    stand: Stand,
+    cluster: TestCluster,
     driver: Counting,
     cables: [Cable; 2],
     _served: edge_csi_tests::counting::Served,
@@ -50,26 +50,25 @@ struct Wired {
 impl Wired {
     async fn start(over: LinkKind, plans: [Plan; 2], work: Duration) -> Self {
         let driver = Counting::working(work);
-        let mut stand = Stand::empty(over);
-        let served = driver.serve(&stand.driver_socket());
-        stand.hub_options(&["--http", "127.0.0.1:0"]);
-        stand.start_hub().await;
-        let hub = stand.hub_address();
+        let mut cluster = TestCluster::empty(over);
+        let served = driver.serve(&cluster.driver_socket());
+        cluster.start_hub().await.unwrap();
+        let hub = cluster.hub_address();
         let cables = [cable(over, hub, plans[0]).await, cable(over, hub, plans[1]).await];
-        stand.detour(cables[0].address());
-        stand.start_agent(&[]);
-        stand.detour(cables[1].address());
-        stand.start_proxy(&[]);
-        ready(&stand.proxy_socket()).await;
-        Self { stand, driver, cables, _served: served }
+        cluster.dial_through(cables[0].address());
+        cluster.start_agent(&[]).unwrap();
+        cluster.dial_through(cables[1].address());
+        cluster.start_proxy(&[]).unwrap();
+        ready(&cluster.proxy_socket()).await;
+        Self { cluster, driver, cables, _served: served }
     }
 
-    /// Volumes come and go for so long: how many, and the longest that one took.
+    /// Creates and deletes volumes for this long; returns their number and the longest time of one.
     async fn volumes(&self, time: Duration) -> (usize, Duration) {
         let until = Instant::now() + time;
         let mut callers = JoinSet::new();
         for caller in 0..CALLERS {
-            let sidecar = Sidecar::new(controller(&self.stand.proxy_socket()), CALL);
+            let sidecar = Sidecar::new(controller(&self.cluster.proxy_socket()), CALL);
             callers.spawn(async move {
                 let (mut volumes, mut slowest) = (Vec::new(), Duration::ZERO);
                 while Instant::now() < until {
@@ -117,28 +116,28 @@ async fn once_over(over: LinkKind) {
     let cuts = wired.cables.each_ref().map(Cable::cuts);
     println!("{over:?}: {volumes} volumes, the slowest {slowest:?}; {cuts:?} cuts");
     assert!(cuts.iter().all(|cuts| *cuts + 3 >= seconds / 3), "{cuts:?}");
-    wait::until("no call is open but the question who is there", async || {
-        let counts = metrics::of(wired.stand.hub.as_ref().unwrap()).await;
-        (counts["edge_transport_hub_open_calls"] == counts["edge_transport_hub_own_calls"]).then_some(())
+    wait::until("no call is open but the presence subscription", async || {
+        let counts = metrics::of(wired.cluster.hub.as_ref().unwrap()).await;
+        (counts["edge_transport_hub_open_calls"] == counts["edge_transport_hub_local_calls"]).then_some(())
     })
     .await;
 }
 
-/// Anchors (f) 1, the counting driver.
+/// The counting driver.
 #[tokio::test]
-async fn every_operation_is_carried_out_once_while_a_websocket_is_cut_every_two_seconds() {
+async fn each_operation_runs_once_over_a_flapping_websocket() {
     once_over(LinkKind::Wss).await;
 }
 
-/// Anchors (f) 1, the counting driver.
+/// The counting driver.
 #[tokio::test]
-async fn every_operation_is_carried_out_once_while_quic_is_cut_every_two_seconds() {
+async fn each_operation_runs_once_over_flapping_quic() {
     once_over(LinkKind::Quic).await;
 }
 
-/// Anchors (f) 1: 1 % loss and a round trip of 200 ms.
+/// 1 % loss and a round trip of 200 ms.
 #[tokio::test]
-async fn a_slow_and_lossy_way_costs_time_and_nothing_else() {
+async fn a_slow_and_lossy_link_costs_only_time() {
     let seed = number("EDGE_CSI_SEED", 1);
     println!("EDGE_CSI_SEED={seed} cargo test -p edge-csi-tests --test process_cuts");
     let plan = Plan { delay: Duration::from_millis(50), loss_per_million: 10_000, seed, ..Plan::default() };
@@ -149,12 +148,12 @@ async fn a_slow_and_lossy_way_costs_time_and_nothing_else() {
     }
 }
 
-/// A cut that lasts while the driver works, on either side of the hub in turn: the answer comes when the link is back.
+/// A cut that lasts while the driver works, on either side of the hub in turn: the answer arrives when the link is back.
 #[tokio::test]
-async fn an_answer_that_comes_while_the_link_is_away_is_there_when_it_is_back() {
+async fn an_answer_during_a_cut_arrives_after_it() {
     for over in [LinkKind::Wss, LinkKind::Quic] {
         let wired = Wired::start(over, [Plan::default(); 2], Duration::ZERO).await;
-        let sidecar = Sidecar::new(controller(&wired.stand.proxy_socket()), CALL);
+        let sidecar = Sidecar::new(controller(&wired.cluster.proxy_socket()), CALL);
         for (side, cable) in wired.cables.iter().enumerate() {
             let name = format!("held-{side}");
             let calling = tokio::spawn({
@@ -172,7 +171,7 @@ async fn an_answer_that_comes_while_the_link_is_away_is_there_when_it_is_back() 
             })
             .await;
             assert!(!calling.is_finished());
-            cable.mend();
+            cable.restore();
             let learnt = wait::within("the answer", calling).await.unwrap();
             assert_eq!((learnt.end.unwrap(), learnt.asked), (id_of(&name), 1), "{over:?}, side {side}");
             assert_eq!(wired.driver.of("CreateVolume", &name).begun, 1);

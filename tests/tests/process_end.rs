@@ -5,20 +5,20 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use edge_csi_tests::cluster::TestCluster;
 use edge_csi_tests::csi::{controller, create_volume, ready, within};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
-use edge_csi_tests::stand::Stand;
 use edge_csi_tests::wait;
 use rustix::process::Signal;
 use tonic::Code;
 
 #[tokio::test]
-async fn each_binary_ends_with_0_on_sigterm_and_takes_its_socket_along() {
+async fn sigterm_ends_each_binary_with_0_and_removes_its_socket() {
     for signal in [Signal::TERM, Signal::INT] {
-        let mut stand = Stand::start(LinkKind::Uds).await;
-        let sockets = [stand.proxy_socket(), stand.path("hub.sock"), stand.driver_socket()];
-        for process in [&mut stand.proxy, &mut stand.agent, &mut stand.hub, &mut stand.driver] {
+        let mut cluster = TestCluster::start(LinkKind::Uds).await;
+        let sockets = [cluster.proxy_socket(), cluster.path("hub.sock"), cluster.driver_socket()];
+        for process in [&mut cluster.proxy, &mut cluster.agent, &mut cluster.hub, &mut cluster.driver] {
             let process = process.as_mut().unwrap();
             process.signal(signal);
             let status = process.ended().await;
@@ -32,33 +32,33 @@ async fn each_binary_ends_with_0_on_sigterm_and_takes_its_socket_along() {
 
 #[tokio::test]
 async fn a_proxy_that_ends_lets_the_open_call_finish() {
-    let mut stand = Stand::start(LinkKind::Uds).await;
-    stand.driver.as_ref().unwrap().signal(Signal::STOP);
-    let client = controller(&stand.proxy_socket());
+    let mut cluster = TestCluster::start(LinkKind::Uds).await;
+    cluster.driver.as_ref().unwrap().signal(Signal::STOP);
+    let client = controller(&cluster.proxy_socket());
     let call = tokio::spawn(async move {
         client.clone().create_volume(within(Duration::from_secs(60), create_volume("pvc-last"))).await
     });
-    stand.agent.as_ref().unwrap().logged("CreateVolume").await;
-    let proxy = stand.proxy.as_mut().unwrap();
+    cluster.agent.as_ref().unwrap().logged("CreateVolume").await;
+    let proxy = cluster.proxy.as_mut().unwrap();
     proxy.signal(Signal::TERM);
     proxy.logged("SIGTERM").await;
-    stand.driver.as_ref().unwrap().signal(Signal::CONT);
+    cluster.driver.as_ref().unwrap().signal(Signal::CONT);
     wait::within("the call ends", call).await.unwrap().unwrap();
-    assert!(stand.proxy.as_mut().unwrap().ended().await.success());
+    assert!(cluster.proxy.as_mut().unwrap().ended().await.success());
 }
 
 #[tokio::test]
-async fn an_agent_that_ends_waits_for_work_that_nobody_waits_for() {
-    let mut stand = Stand::empty(LinkKind::Uds);
-    stand.start_driver();
-    stand.start_hub().await;
+async fn an_ending_agent_finishes_work_without_a_waiter() {
+    let mut cluster = TestCluster::empty(LinkKind::Uds);
+    cluster.start_driver(&[]).unwrap();
+    cluster.start_hub().await.unwrap();
     // The proxy may just be asking the driver what it offers, which keeps the session open for up to 10 s.
-    stand.start_agent(&["--drain-timeout", "60s"]);
-    stand.start_proxy(&[]);
-    ready(&stand.proxy_socket()).await;
-    stand.driver.as_ref().unwrap().signal(Signal::STOP);
-    let client = controller(&stand.proxy_socket());
-    let agent = stand.agent.as_mut().unwrap();
+    cluster.start_agent(&["--drain-timeout", "60s"]).unwrap();
+    cluster.start_proxy(&[]).unwrap();
+    ready(&cluster.proxy_socket()).await;
+    cluster.driver.as_ref().unwrap().signal(Signal::STOP);
+    let client = controller(&cluster.proxy_socket());
+    let agent = cluster.agent.as_mut().unwrap();
     wait::until("the agent has the call", async || {
         let request = within(Duration::from_millis(300), create_volume("pvc-slow"));
         let late = client.clone().create_volume(request).await;
@@ -68,14 +68,14 @@ async fn an_agent_that_ends_waits_for_work_that_nobody_waits_for() {
     .await;
     agent.signal(Signal::TERM);
     agent.logged("SIGTERM").await;
-    // Its session is over, since nobody waits for an answer.
+    // Its session has ended, since no caller waits for an answer.
     wait::until("the node is offline", async || {
         let status = client.clone().create_volume(create_volume("pvc-other")).await.err()?;
         status.message().contains("offline").then_some(())
     })
     .await;
-    stand.driver.as_ref().unwrap().signal(Signal::CONT);
-    let agent = stand.agent.as_mut().unwrap();
+    cluster.driver.as_ref().unwrap().signal(Signal::CONT);
+    let agent = cluster.agent.as_mut().unwrap();
     assert!(agent.ended().await.success(), "{}", agent.log());
     let log = agent.log();
     let call = log.lines().find(|line| line.contains("CreateVolume") && line.contains("dispatcher")).unwrap();
@@ -85,32 +85,32 @@ async fn an_agent_that_ends_waits_for_work_that_nobody_waits_for() {
 }
 
 #[tokio::test]
-async fn a_proxy_whose_time_to_drain_is_over_tells_open_calls_so() {
-    let mut stand = Stand::empty(LinkKind::Uds);
-    stand.start_driver();
-    stand.start_hub().await;
-    stand.start_agent(&[]);
-    stand.start_proxy(&["--drain-timeout", "200ms"]);
-    ready(&stand.proxy_socket()).await;
-    stand.driver.as_ref().unwrap().signal(Signal::STOP);
-    let mut client = controller(&stand.proxy_socket());
+async fn a_proxy_ends_open_calls_after_its_drain_timeout() {
+    let mut cluster = TestCluster::empty(LinkKind::Uds);
+    cluster.start_driver(&[]).unwrap();
+    cluster.start_hub().await.unwrap();
+    cluster.start_agent(&[]).unwrap();
+    cluster.start_proxy(&["--drain-timeout", "200ms"]).unwrap();
+    ready(&cluster.proxy_socket()).await;
+    cluster.driver.as_ref().unwrap().signal(Signal::STOP);
+    let mut client = controller(&cluster.proxy_socket());
     let call = tokio::spawn(async move { client.create_volume(create_volume("pvc-open")).await });
-    stand.agent.as_ref().unwrap().logged("CreateVolume").await;
-    stand.proxy.as_ref().unwrap().signal(Signal::TERM);
+    cluster.agent.as_ref().unwrap().logged("CreateVolume").await;
+    cluster.proxy.as_ref().unwrap().signal(Signal::TERM);
     let status = wait::within("the call ends", call).await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     assert!(status.message().contains("shutting down"), "{status}");
-    assert!(stand.proxy.as_mut().unwrap().ended().await.success());
+    assert!(cluster.proxy.as_mut().unwrap().ended().await.success());
 }
 
 #[tokio::test]
 async fn a_hub_that_ends_first_does_not_wait_for_its_peers() {
     for over in [LinkKind::Wss, LinkKind::Quic] {
-        let mut stand = Stand::start(over).await;
-        let hub = stand.hub.as_mut().unwrap();
+        let mut cluster = TestCluster::start(over).await;
+        let hub = cluster.hub.as_mut().unwrap();
         hub.signal(Signal::TERM);
         assert!(hub.ended().await.success(), "{}", hub.log());
-        for process in [&mut stand.proxy, &mut stand.agent] {
+        for process in [&mut cluster.proxy, &mut cluster.agent] {
             assert!(process.as_mut().unwrap().runs());
         }
     }
@@ -139,11 +139,11 @@ async fn the_quickstart_succeeds_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_quickstart_that_is_interrupted_fails_and_leaves_nothing_behind() {
+async fn an_interrupted_quickstart_fails_and_cleans_up() {
     let directory = tempfile::Builder::new().prefix("edge-csi-").tempdir_in("/tmp").unwrap();
     let (mut process, place) = quickstart(directory.path());
-    // In the middle of the story: the first pod's directory is there.
-    wait::until("a volume is on its way to a pod", async || {
+    // In the middle of the run: the first pod's directory is there.
+    wait::until("a volume is being mounted for a pod", async || {
         let run = std::fs::read_dir(&place).ok()?.next()?.ok()?;
         run.path().join("kubelet/pods").exists().then_some(())
     })

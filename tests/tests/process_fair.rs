@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
+use edge_csi_tests::cluster::{NODE, TestCluster};
 use edge_csi_tests::counting::Counting;
 use edge_csi_tests::csi::{controller, ready};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::sidecar::Sidecar;
-use edge_csi_tests::stand::{NODE, Stand};
 use edge_csi_tests::wait;
 use tokio::task::JoinSet;
 
@@ -17,13 +17,13 @@ const CALL: Duration = Duration::from_secs(120);
 
 async fn one_hangs_over(over: LinkKind) {
     let driver = Counting::working(Duration::ZERO);
-    let mut stand = Stand::empty(over);
-    let _served = driver.serve(&stand.driver_socket());
-    stand.start_hub().await;
-    stand.start_agent(&[]);
-    stand.start_proxy(&[]);
-    ready(&stand.proxy_socket()).await;
-    let sidecar = Sidecar::new(controller(&stand.proxy_socket()), CALL);
+    let mut cluster = TestCluster::empty(over);
+    let _served = driver.serve(&cluster.driver_socket());
+    cluster.start_hub().await.unwrap();
+    cluster.start_agent(&[]).unwrap();
+    cluster.start_proxy(&[]).unwrap();
+    ready(&cluster.proxy_socket()).await;
+    let sidecar = Sidecar::new(controller(&cluster.proxy_socket()), CALL);
 
     let hung = tokio::spawn({
         let sidecar = sidecar.clone();
@@ -33,7 +33,7 @@ async fn one_hangs_over(over: LinkKind) {
         (driver.of("ControllerPublishVolume", "held-a").begun == 1).then_some(())
     })
     .await;
-    // More callers than any one queue on the way has room for single calls.
+    // More callers than any queue of the relay has room for.
     let mut others = JoinSet::new();
     for number in 0..100 {
         let sidecar = sidecar.clone();
@@ -52,14 +52,14 @@ async fn one_hangs_over(over: LinkKind) {
     wait::within("the one that hung", hung).await.unwrap().end.unwrap();
 }
 
-/// Anchors (f) 9: one ControllerPublish hangs, 100 calls for other volumes do not.
+/// One ControllerPublish hangs, 100 calls for other volumes do not.
 #[tokio::test]
-async fn a_controller_publish_that_hangs_delays_no_other_volume_over_a_websocket() {
+async fn a_hanging_publish_delays_no_other_volume_over_a_websocket() {
     one_hangs_over(LinkKind::Wss).await;
 }
 
-/// Anchors (f) 9, over QUIC.
+/// Over QUIC.
 #[tokio::test]
-async fn a_controller_publish_that_hangs_delays_no_other_volume_over_quic() {
+async fn a_hanging_publish_delays_no_other_volume_over_quic() {
     one_hangs_over(LinkKind::Quic).await;
 }

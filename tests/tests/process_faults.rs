@@ -1,4 +1,4 @@
-//! What breaks on the way has a clear answer, at once, with a code after which the sidecars try again.
+//! A failure of the relay is answered at once, with a clear message and a code after which the sidecars retry.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use csi_proto::csi::v1 as csi;
+use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
 use edge_csi_tests::csi::{controller, create_volume, identity, probe_says, ready, within};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
-use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::wait;
 use rustix::process::Signal;
 use tonic::{Code, Status};
@@ -29,30 +29,32 @@ async fn refused(socket: &Path, name: &str) -> Status {
 
 #[tokio::test]
 async fn an_unknown_node_is_unavailable_and_named() {
-    let stand = Stand::start(LinkKind::Uds).await;
-    let socket = stand.path("other.sock");
+    let cluster = TestCluster::start(LinkKind::Uds).await;
+    let socket = cluster.path("other.sock");
     // A proxy that has just started waits for its node as for one that was just lost.
-    let _proxy = stand.proxy_at("proxy-2", &socket, "edge-nowhere", &["--reconnect-grace", "1s"]);
+    let _proxy =
+        cluster.additional_proxy("proxy-2", &socket, "edge-nowhere", &["--reconnect-grace", "1s"]).unwrap();
     probe_says(&socket, false).await;
     let status = refused(&socket, "pvc-1").await;
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     assert!(status.message().contains("edge-nowhere"), "{status}");
-    // Start-up calls are answered although nobody is there.
+    // Start-up calls are answered although no node is connected.
     let info = identity(&socket).get_plugin_info(csi::GetPluginInfoRequest {}).await.unwrap();
     assert_eq!(info.into_inner().name, DRIVER);
 }
 
 #[tokio::test]
 async fn a_driver_that_is_not_registered_is_unavailable_and_named() {
-    let mut stand = Stand::start(LinkKind::Uds).await;
-    stand.agent = None;
-    let agent = ["--nodeid", NODE, "--hub", stand.hub_url()].map(String::from);
-    let agent = agent
-        .into_iter()
-        .chain(["--driver".to_owned(), format!("other.csi.edge=unix://{}", stand.path("x.sock").display())]);
-    stand.agent = Some(Process::start(stand.directory(), "agent-2", "edge-agent", agent));
+    let mut cluster = TestCluster::start(LinkKind::Uds).await;
+    cluster.agent = None;
+    let agent = ["--nodeid", NODE, "--hub", cluster.hub_url()].map(String::from);
+    let agent = agent.into_iter().chain([
+        "--driver".to_owned(),
+        format!("other.csi.edge=unix://{}", cluster.path("x.sock").display()),
+    ]);
+    cluster.agent = Some(Process::start(cluster.directory(), "agent-2", "edge-agent", agent));
     let status = wait::until("the answer names the driver", async || {
-        let status = refused(&stand.proxy_socket(), "pvc-1").await;
+        let status = refused(&cluster.proxy_socket(), "pvc-1").await;
         assert_eq!(status.code(), Code::Unavailable, "{status}");
         status.message().contains(DRIVER).then_some(status)
     })
@@ -61,34 +63,34 @@ async fn a_driver_that_is_not_registered_is_unavailable_and_named() {
 }
 
 #[tokio::test]
-async fn a_missing_driver_socket_is_unavailable_and_heals_when_the_driver_comes() {
-    let mut stand = Stand::empty(LinkKind::Uds);
-    stand.start_hub().await;
-    stand.start_agent(&[]);
-    stand.start_proxy(&[]);
-    probe_says(&stand.proxy_socket(), false).await;
-    let socket = stand.driver_socket();
+async fn a_missing_driver_socket_is_unavailable_until_it_appears() {
+    let mut cluster = TestCluster::empty(LinkKind::Uds);
+    cluster.start_hub().await.unwrap();
+    cluster.start_agent(&[]).unwrap();
+    cluster.start_proxy(&[]).unwrap();
+    probe_says(&cluster.proxy_socket(), false).await;
+    let socket = cluster.driver_socket();
     let status = wait::until("the answer names the socket", async || {
-        let status = refused(&stand.proxy_socket(), "pvc-1").await;
+        let status = refused(&cluster.proxy_socket(), "pvc-1").await;
         assert_eq!(status.code(), Code::Unavailable, "{status}");
         status.message().contains(&*socket.to_string_lossy()).then_some(status)
     })
     .await;
     assert!(!status.message().is_empty());
-    stand.start_driver();
-    ready(&stand.proxy_socket()).await;
-    controller(&stand.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
+    cluster.start_driver(&[]).unwrap();
+    ready(&cluster.proxy_socket()).await;
+    controller(&cluster.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
 }
 
 /// A CreateVolume that has reached the agent while the driver does not move.
-async fn stuck_call(stand: &Stand) -> tokio::task::JoinHandle<Result<(), Status>> {
-    stand.driver.as_ref().unwrap().signal(Signal::STOP);
-    let client = controller(&stand.proxy_socket());
+async fn stuck_call(cluster: &TestCluster) -> tokio::task::JoinHandle<Result<(), Status>> {
+    cluster.driver.as_ref().unwrap().signal(Signal::STOP);
+    let client = controller(&cluster.proxy_socket());
     let call = tokio::spawn(async move {
         let request = within(Duration::from_secs(120), create_volume("pvc-stuck"));
         client.clone().create_volume(request).await.map(drop)
     });
-    stand.agent.as_ref().unwrap().logged("CreateVolume").await;
+    cluster.agent.as_ref().unwrap().logged("CreateVolume").await;
     call
 }
 
@@ -104,33 +106,33 @@ async fn ends_unavailable(call: tokio::task::JoinHandle<Result<(), Status>>) {
 }
 
 #[tokio::test]
-async fn a_driver_that_is_killed_in_mid_call_ends_the_call_and_a_new_one_serves() {
-    let mut stand = Stand::start(LinkKind::Uds).await;
-    let call = stuck_call(&stand).await;
-    stand.driver.as_mut().unwrap().kill();
+async fn a_killed_driver_ends_its_call_and_a_new_one_serves() {
+    let mut cluster = TestCluster::start(LinkKind::Uds).await;
+    let call = stuck_call(&cluster).await;
+    cluster.driver.as_mut().unwrap().kill();
     ends_unavailable(call).await;
-    stand.start_driver();
-    ready(&stand.proxy_socket()).await;
+    cluster.start_driver(&[]).unwrap();
+    ready(&cluster.proxy_socket()).await;
     wait::until("the retry succeeds", async || {
-        controller(&stand.proxy_socket()).create_volume(create_volume("pvc-stuck")).await.ok()
+        controller(&cluster.proxy_socket()).create_volume(create_volume("pvc-stuck")).await.ok()
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_agent_that_is_killed_in_mid_call_ends_the_call_and_the_retry_succeeds() {
+async fn a_killed_agent_ends_its_call_and_the_retry_succeeds() {
     for over in [LinkKind::Uds, LinkKind::Ws] {
-        let mut stand = Stand::start(over).await;
-        let call = stuck_call(&stand).await;
-        stand.agent.as_mut().unwrap().kill();
-        stand.driver.as_ref().unwrap().signal(Signal::CONT);
-        stand.start_agent(&[]);
-        // Another run of the agent does not know whether the driver still works on it.
+        let mut cluster = TestCluster::start(over).await;
+        let call = stuck_call(&cluster).await;
+        cluster.agent.as_mut().unwrap().kill();
+        cluster.driver.as_ref().unwrap().signal(Signal::CONT);
+        cluster.start_agent(&[]).unwrap();
+        // Another instance of the agent does not know whether the driver still works on it.
         let status = wait::within("the call ends", call).await.unwrap().unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{status}");
         assert!(status.message().contains("may still be running"), "{status}");
         wait::until("the retry succeeds", async || {
-            controller(&stand.proxy_socket()).create_volume(create_volume("pvc-stuck")).await.ok()
+            controller(&cluster.proxy_socket()).create_volume(create_volume("pvc-stuck")).await.ok()
         })
         .await;
     }
@@ -138,41 +140,41 @@ async fn an_agent_that_is_killed_in_mid_call_ends_the_call_and_the_retry_succeed
 
 #[tokio::test]
 async fn a_call_outlives_the_hub_that_is_killed_under_it() {
-    let mut stand = Stand::start(LinkKind::Ws).await;
-    let call = stuck_call(&stand).await;
-    stand.hub.as_mut().unwrap().kill();
-    stand.driver.as_ref().unwrap().signal(Signal::CONT);
-    stand.start_hub().await;
+    let mut cluster = TestCluster::start(LinkKind::Ws).await;
+    let call = stuck_call(&cluster).await;
+    cluster.hub.as_mut().unwrap().kill();
+    cluster.driver.as_ref().unwrap().signal(Signal::CONT);
+    cluster.start_hub().await.unwrap();
     succeeds(call).await;
 }
 
 #[tokio::test]
-async fn without_a_hub_the_socket_is_up_and_says_not_ready_until_the_hub_comes() {
-    let mut stand = Stand::empty(LinkKind::Uds);
-    stand.start_driver();
-    stand.start_agent(&[]);
-    stand.start_proxy(&[]);
-    let socket = stand.proxy_socket();
+async fn the_socket_reports_not_ready_until_the_hub_starts() {
+    let mut cluster = TestCluster::empty(LinkKind::Uds);
+    cluster.start_driver(&[]).unwrap();
+    cluster.start_agent(&[]).unwrap();
+    cluster.start_proxy(&[]).unwrap();
+    let socket = cluster.proxy_socket();
     probe_says(&socket, false).await;
     let info = identity(&socket).get_plugin_info(csi::GetPluginInfoRequest {}).await.unwrap().into_inner();
     assert_eq!(info.name, DRIVER);
     let status = refused(&socket, "pvc-1").await;
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    stand.start_hub().await;
+    cluster.start_hub().await.unwrap();
     ready(&socket).await;
     controller(&socket).create_volume(create_volume("pvc-1")).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_deadline_ends_the_wait_and_the_retry_finds_the_volume() {
-    let stand = Stand::start(LinkKind::Uds).await;
-    stand.driver.as_ref().unwrap().signal(Signal::STOP);
-    let mut client = controller(&stand.proxy_socket());
+    let cluster = TestCluster::start(LinkKind::Uds).await;
+    cluster.driver.as_ref().unwrap().signal(Signal::STOP);
+    let mut client = controller(&cluster.proxy_socket());
     let request = within(Duration::from_millis(300), create_volume("pvc-slow"));
     // tonic's client gives up by itself at the same time, with the code CANCELLED.
     let status = client.create_volume(request).await.unwrap_err();
     assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
-    stand.driver.as_ref().unwrap().signal(Signal::CONT);
+    cluster.driver.as_ref().unwrap().signal(Signal::CONT);
     wait::until("the retry finds the volume", async || {
         match client.clone().create_volume(create_volume("pvc-slow")).await {
             Ok(_) => Some(()),
@@ -184,29 +186,29 @@ async fn a_deadline_ends_the_wait_and_the_retry_finds_the_volume() {
 }
 
 #[tokio::test]
-async fn a_driver_socket_that_nobody_listens_on_is_unavailable_and_named() {
-    let mut stand = Stand::start(LinkKind::Uds).await;
+async fn a_refusing_driver_socket_is_unavailable_and_named() {
+    let mut cluster = TestCluster::start(LinkKind::Uds).await;
     // Killed, the driver leaves its socket behind.
-    stand.driver.as_mut().unwrap().kill();
-    assert!(stand.driver_socket().exists());
-    let status = refused(&stand.proxy_socket(), "pvc-1").await;
+    cluster.driver.as_mut().unwrap().kill();
+    assert!(cluster.driver_socket().exists());
+    let status = refused(&cluster.proxy_socket(), "pvc-1").await;
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     assert!(status.message().contains(DRIVER) && status.message().contains("nothing listens"), "{status}");
 }
 
 #[tokio::test]
-async fn a_second_agent_of_a_name_is_refused_until_the_first_has_ended() {
-    let mut stand = Stand::start(LinkKind::Uds).await;
-    let driver = format!("{DRIVER}=unix://{}", stand.driver_socket().display());
-    let arguments = ["--nodeid", NODE, "--hub", stand.hub_url(), "--driver", &driver, "-vv"];
-    let second = Process::start(stand.directory(), "agent-2", "edge-agent", arguments);
+async fn a_second_agent_of_a_name_waits_until_the_first_ends() {
+    let mut cluster = TestCluster::start(LinkKind::Uds).await;
+    let driver = format!("{DRIVER}=unix://{}", cluster.driver_socket().display());
+    let arguments = ["--nodeid", NODE, "--hub", cluster.hub_url(), "--driver", &driver, "-vv"];
+    let second = Process::start(cluster.directory(), "agent-2", "edge-agent", arguments);
     second.logged("expected one process of that name, try again later").await;
-    controller(&stand.proxy_socket()).create_volume(create_volume("pvc-0")).await.unwrap();
+    controller(&cluster.proxy_socket()).create_volume(create_volume("pvc-0")).await.unwrap();
     assert!(!second.log().contains("connected to the hub"), "{}", second.log());
-    stand.agent.as_mut().unwrap().kill();
+    cluster.agent.as_mut().unwrap().kill();
     second.logged("connected to the hub").await;
     wait::until("the second one serves", async || {
-        controller(&stand.proxy_socket()).create_volume(create_volume("pvc-1")).await.ok()
+        controller(&cluster.proxy_socket()).create_volume(create_volume("pvc-1")).await.ok()
     })
     .await;
     assert!(second.log().contains("CreateVolume"));

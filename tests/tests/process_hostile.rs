@@ -1,12 +1,12 @@
-//! What is no protocol at all, or the wrong one, harms nobody else.
+//! Garbage and wrong protocols disturb no other client.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 use std::path::Path;
 
+use edge_csi_tests::cluster::TestCluster;
 use edge_csi_tests::csi::{controller, create_volume};
 use edge_csi_tests::link::LinkKind;
-use edge_csi_tests::stand::Stand;
 use edge_csi_tests::wait;
 use edge_transport::frame::{self, Frame, Hello, Kind, Lane};
 use edge_transport::link::uds::UdsDialer;
@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket, UnixStream};
 
 const GARBAGE: &[u8] =
-    b"\xff\xff\xff\xfeGET / HTTP/1.0\r\n\r\n\x00\x01\x02garbage that is no frame, no request and no TLS";
+    b"\xff\xff\xff\xfeGET / HTTP/1.0\r\n\r\n\x00\x01\x02garbage: not a frame, not a request, not TLS";
 
 /// Sends garbage and waits until the other side has had enough of it.
 async fn rejected(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin) {
@@ -27,8 +27,8 @@ async fn rejected(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin) {
     let _ = wait::within("the connection is closed", stream.read_to_end(&mut answer)).await;
 }
 
-async fn still_serves(stand: &Stand, name: &str) {
-    controller(&stand.proxy_socket())
+async fn still_serves(cluster: &TestCluster, name: &str) {
+    controller(&cluster.proxy_socket())
         .create_volume(create_volume(name))
         .await
         .unwrap_or_else(|status| panic!("{status}"));
@@ -37,19 +37,19 @@ async fn still_serves(stand: &Stand, name: &str) {
 #[tokio::test]
 async fn garbage_on_every_socket_harms_no_other_call() {
     for over in [LinkKind::Ws, LinkKind::Wss, LinkKind::Quic] {
-        let mut stand = Stand::start(over).await;
-        for socket in [stand.path("hub.sock"), stand.proxy_socket(), stand.driver_socket()] {
+        let mut cluster = TestCluster::start(over).await;
+        for socket in [cluster.path("hub.sock"), cluster.proxy_socket(), cluster.driver_socket()] {
             rejected(UnixStream::connect(&socket).await.unwrap()).await;
         }
-        let address = stand.hub_url().rsplit_once('/').unwrap().1.to_owned();
+        let address = cluster.hub_url().rsplit_once('/').unwrap().1.to_owned();
         if over == LinkKind::Quic {
             let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
             socket.send_to(GARBAGE, &address).await.unwrap();
         } else {
             rejected(TcpStream::connect(&address).await.unwrap()).await;
         }
-        still_serves(&stand, "pvc-1").await;
-        for process in [&mut stand.hub, &mut stand.proxy, &mut stand.agent, &mut stand.driver] {
+        still_serves(&cluster, "pvc-1").await;
+        for process in [&mut cluster.hub, &mut cluster.proxy, &mut cluster.agent, &mut cluster.driver] {
             assert!(process.as_mut().unwrap().runs());
         }
     }
@@ -60,7 +60,7 @@ async fn dial(hub: &Path) -> Link {
 }
 
 async fn say_hello(link: &mut Link, hello: Hello) {
-    link.send(frame::encode(Frame::hop(Kind::Hello(hello)), Lane::Control)).await.unwrap();
+    link.send(frame::encode(Frame::link(Kind::Hello(hello)), Lane::Control)).await.unwrap();
 }
 
 /// What the hub says last, in words.
@@ -75,35 +75,35 @@ async fn last_words(mut link: Link) -> String {
 }
 
 #[tokio::test]
-async fn a_peer_of_another_protocol_version_is_told_so() {
-    let stand = Stand::start(LinkKind::Uds).await;
-    let mut link = dial(&stand.path("hub.sock")).await;
+async fn a_peer_of_another_protocol_version_gets_an_error() {
+    let cluster = TestCluster::start(LinkKind::Uds).await;
+    let mut link = dial(&cluster.path("hub.sock")).await;
     let mut hello = Hello::new(PeerId::new("edge-9").unwrap(), SessionId { instance: 1, number: 1 });
     (hello.version_min, hello.version_max) = (98, 99);
     say_hello(&mut link, hello).await;
     let reason = last_words(link).await;
     assert!(reason.contains("98") && reason.contains("version"), "{reason:?}");
-    still_serves(&stand, "pvc-1").await;
+    still_serves(&cluster, "pvc-1").await;
 }
 
 #[tokio::test]
 async fn a_frame_beyond_the_bound_ends_only_the_link_that_it_came_on() {
-    let stand = Stand::start(LinkKind::Uds).await;
-    let mut stream = UnixStream::connect(stand.path("hub.sock")).await.unwrap();
+    let cluster = TestCluster::start(LinkKind::Uds).await;
+    let mut stream = UnixStream::connect(cluster.path("hub.sock")).await.unwrap();
     // A length of 2 GiB: nothing may be set aside for it.
     stream.write_all(&[0x7f, 0xff, 0xff, 0xff]).await.unwrap();
     let mut answer = Vec::new();
     let _ = wait::within("the connection is closed", stream.read_to_end(&mut answer)).await;
-    still_serves(&stand, "pvc-1").await;
+    still_serves(&cluster, "pvc-1").await;
 }
 
 #[tokio::test]
 async fn another_instance_of_the_agent_does_not_take_its_place() {
-    let stand = Stand::start(LinkKind::Uds).await;
-    let mut link = dial(&stand.path("hub.sock")).await;
+    let cluster = TestCluster::start(LinkKind::Uds).await;
+    let mut link = dial(&cluster.path("hub.sock")).await;
     let hello = Hello::new(PeerId::new("edge-1").unwrap(), SessionId { instance: 1, number: 1 });
     say_hello(&mut link, hello).await;
     let reason = last_words(link).await;
     assert!(reason.contains("another instance"), "{reason:?}");
-    still_serves(&stand, "pvc-1").await;
+    still_serves(&cluster, "pvc-1").await;
 }

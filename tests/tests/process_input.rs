@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use edge_csi_tests::arguments::{Arguments, unix};
 use edge_csi_tests::certificates::{Authority, Files};
+use edge_csi_tests::cluster::{DRIVER, NODE};
 use edge_csi_tests::link::{HubLink, LinkKind};
 use edge_csi_tests::process::Process;
-use edge_csi_tests::stand::{DRIVER, NODE};
 use edge_csi_tests::wait;
 use tempfile::TempDir;
 
@@ -37,21 +37,26 @@ const LONG_DIRECTORY: &str = "/tmp/bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
 const LONG: &str = "unix:///tmp/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.sock";
 
 #[tokio::test]
-async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them() {
+async fn bad_options_end_with_code_2_and_one_line_that_names_them() {
     let directory = directory();
     let hub = ["--hub", "unix:///tmp/none.sock"];
     let table: &[(&str, &[&str], &[&str])] = &[
         ("edge-hub", &["--nosuch"], &["--nosuch"]),
-        ("edge-hub", &["--ws", "localhost:1"], &["--ws", "localhost:1", "127.0.0.1:10000"]),
-        ("edge-hub", &["--ws", "70000", "--insecure"], &["--ws", "70000"]),
-        ("edge-hub", &["--uds", "hub.sock"], &["--uds", "hub.sock", "absolute"]),
-        ("edge-hub", &["--uds", LONG], &["--uds", "107"]),
-        ("edge-hub", &["--uds", "unix:///tmp/none.sock", "--ws", "0"], &["--ws", "--tls-cert", "--insecure"]),
+        ("edge-hub", &["--listen", "ws://localhost:1"], &["--listen", "ws://localhost:1", "ws://IP:PORT"]),
+        ("edge-hub", &["--listen", "wss://:70000"], &["--listen", "wss://:70000", "wss://IP:PORT"]),
+        ("edge-hub", &["--listen", "quic://1.2.3.4"], &["--listen", "quic://1.2.3.4", "quic://IP:PORT"]),
+        ("edge-hub", &["--listen", "tcp://1.2.3.4:5"], &["--listen", "tcp://1.2.3.4:5", "unix:///PATH"]),
+        ("edge-hub", &["--listen", "unix://hub.sock"], &["--listen", "hub.sock", "absolute"]),
+        ("edge-hub", &["--listen", LONG], &["--listen", "107"]),
+        ("edge-hub", &["--listen", "ws://127.0.0.1:0"], &["--listen ws://", "not encrypted", "--insecure"]),
+        ("edge-hub", &["--listen", "wss://127.0.0.1:0"], &["--listen wss://", "--tls-cert", "--insecure"]),
+        ("edge-hub", &["--listen", "quic://127.0.0.1:0"], &["--listen quic://", "--tls-cert", "--insecure"]),
         (
             "edge-hub",
-            &["--uds", "unix:///tmp/none.sock", "--quic", "0"],
-            &["--quic", "--tls-cert", "--insecure"],
+            &["--listen", "quic://127.0.0.1:0", "--insecure"],
+            &["--listen quic://", "--allow is required"],
         ),
+        ("edge-hub", &["--allow", "proxy"], &["--allow", "proxy"]),
         ("edge-hub", &["--tls-cert", "/tmp/none.pem"], &["--tls-key"]),
         (
             "edge-hub",
@@ -61,8 +66,8 @@ async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them()
         (
             "edge-hub",
             &[
-                "--ws",
-                "127.0.0.1:0",
+                "--listen",
+                "wss://127.0.0.1:0",
                 "--tls-cert",
                 "/tmp/none.pem",
                 "--tls-key",
@@ -106,15 +111,15 @@ async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them()
                 "unix:///tmp/none.sock",
                 "--driver",
                 "a.b=unix:///tmp/none.sock",
-                "--call-ceiling",
+                "--driver-timeout",
                 "0s",
             ],
-            &["--call-ceiling", "0s", "1s"],
+            &["--driver-timeout", "0s", "1s"],
         ),
         (
             "edge-agent",
-            &["--nodeid", NODE, "--hub", "unix:///tmp/none.sock", "--call-ceiling", "9999h"],
-            &["--call-ceiling", "9999h", "8760h"],
+            &["--nodeid", NODE, "--hub", "unix:///tmp/none.sock", "--driver-timeout", "9999h"],
+            &["--driver-timeout", "9999h", "8760h"],
         ),
         (
             "edge-agent",
@@ -125,10 +130,10 @@ async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them()
                 "unix:///tmp/none.sock",
                 "--driver",
                 "a.b=unix:///tmp/none.sock",
-                "--volume-wait",
+                "--operation-queue-timeout",
                 "2m",
             ],
-            &["--volume-wait", "120s", "60s"],
+            &["--operation-queue-timeout", "120s", "60s"],
         ),
         (
             "edge-agent",
@@ -142,7 +147,7 @@ async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them()
                 "--topology-key",
                 "a.b/node",
             ],
-            &["--shim"],
+            &["--kubelet-socket-dir"],
         ),
         (
             "edge-agent",
@@ -153,7 +158,7 @@ async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them()
                 "unix:///tmp/none.sock",
                 "--driver",
                 "a.b=unix:///tmp/none.sock",
-                "--shim",
+                "--kubelet-socket-dir",
                 "/tmp",
                 "--topology-key",
                 "node",
@@ -218,7 +223,7 @@ async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them()
         (
             "edge-csi-driver",
             &["--drivername", DRIVER, "--nodeid", NODE, "--kubeedge-endpoint", "wss://"],
-            &["--kubeedge-endpoint", "wss://"],
+            &["--hub", "wss://"],
         ),
         ("hostpath-driver", &["--endpoint", LONG], &["107"]),
         ("quickstart", &["--nosuch"], &["--nosuch"]),
@@ -233,7 +238,7 @@ async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them()
 }
 
 #[tokio::test]
-async fn a_live_socket_and_a_directory_that_is_not_there_are_errors_that_name_the_path() {
+async fn errors_name_a_live_socket_and_a_missing_directory() {
     let directory = directory();
     let live = directory.path().join("live.sock");
     let _listener = UnixListener::bind(&live).unwrap();
@@ -241,7 +246,7 @@ async fn a_live_socket_and_a_directory_that_is_not_there_are_errors_that_name_th
     for (path, what) in [(live, "live"), (missing, "missing")] {
         let (url, path) = (unix(&path), path.to_string_lossy().into_owned());
         let table: &[(&str, &[&str])] = &[
-            ("edge-hub", &["--uds", &url]),
+            ("edge-hub", &["--listen", &url]),
             ("edge-csi-driver", &["--drivername", DRIVER, "--nodeid", NODE, "--endpoint", &url]),
         ];
         for (binary, arguments) in table {
@@ -258,7 +263,8 @@ async fn a_proxy_that_cannot_serve_http_never_shows_its_socket() {
     let http = taken.local_addr().unwrap().to_string();
     let socket = directory.path().join("csi.sock");
     let endpoint = unix(&socket);
-    let arguments = ["--drivername", DRIVER, "--nodeid", NODE, "--endpoint", &endpoint, "--http", &http];
+    let arguments =
+        ["--drivername", DRIVER, "--nodeid", NODE, "--endpoint", &endpoint, "--http-endpoint", &http];
     let hub = ["--hub", "unix:///tmp/none.sock"];
     let (code, line) = ends(directory.path(), "edge-csi-driver", &[&arguments[..], &hub].concat()).await;
     assert!(code == 1 && line.contains(&http), "{code}: {line}");
@@ -266,10 +272,10 @@ async fn a_proxy_that_cannot_serve_http_never_shows_its_socket() {
 }
 
 #[tokio::test]
-async fn a_stale_socket_is_replaced_and_the_new_one_is_for_the_owner_only() {
+async fn a_stale_socket_is_replaced_by_one_of_mode_0600() {
     let directory = directory();
     let table: &[(&str, &[&str])] = &[
-        ("edge-hub", &["--uds"]),
+        ("edge-hub", &["--listen"]),
         ("edge-csi-driver", &["--drivername", DRIVER, "--nodeid", NODE, "--endpoint"]),
     ];
     for (binary, arguments) in table {
@@ -302,7 +308,7 @@ fn agent(directory: &Path, name: &str, url: &str, own: &Files) -> Process {
 }
 
 #[tokio::test]
-async fn a_certificate_of_another_authority_or_of_another_name_does_not_get_in() {
+async fn rejects_certificates_of_another_authority_or_name() {
     let directory = directory();
     let authority = Authority::new(directory.path(), "authority");
     let stranger = Authority::new(directory.path(), "stranger");
@@ -319,7 +325,7 @@ async fn a_certificate_of_another_authority_or_of_another_name_does_not_get_in()
     let mut files = stranger.issue(&[NODE]);
     files.authority = directory.path().join("authority.pem");
     let unknown = agent(directory.path(), "unknown", &url, &files);
-    wait::until("the agent tells that it was not let in", async || {
+    wait::until("the agent logs that it was rejected", async || {
         unknown.log().contains("refuses the certificate in --tls-cert").then_some(())
     })
     .await;

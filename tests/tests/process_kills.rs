@@ -1,15 +1,17 @@
-//! Hub, agent and proxy are killed in turn under load, as a power cut would: nobody is told a final word that the driver did
+//! Hub, agent and proxy are killed in turn under load, as a power cut would: no caller gets a final code that the driver did
 //! not say, and nothing is stuck or grows.
 //!
-//! `EDGE_CSI_DRILL_SECONDS=600` runs it for longer, and with `EDGE_CSI_DRILL_KILL=agent` hub and proxy live through hundreds of deaths.
+//! `EDGE_CSI_DRILL_SECONDS=600` runs it for longer, and with `EDGE_CSI_DRILL_KILL=agent` hub and proxy live through
+//! hundreds of deaths.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
-#![allow(clippy::print_stdout, reason = "figures are for those who run it")]
+#![allow(clippy::print_stdout, reason = "figures are for the person that runs it")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use edge_csi_tests::cluster::{NODE, TestCluster};
 use edge_csi_tests::counting::{Counting, REFUSED, id_of, refusal};
 use edge_csi_tests::csi::{controller, ready};
 use edge_csi_tests::link::LinkKind;
@@ -17,7 +19,6 @@ use edge_csi_tests::memory::Course;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::random::Random;
 use edge_csi_tests::sidecar::{Learnt, Sidecar};
-use edge_csi_tests::stand::{NODE, Stand};
 use edge_csi_tests::{metrics, wait};
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
@@ -31,30 +32,30 @@ const CALL: Duration = Duration::from_secs(10);
 /// How long the driver works.
 const WORK: Duration = Duration::from_millis(30);
 
-/// How long the last calls may take once nobody is killed any more.
+/// How long the last calls may take after the last kill.
 const END: Duration = Duration::from_secs(60);
 
-/// What a process that is killed may have more in the last third of its lives than in the first: a life is short, and ends at
-/// any moment.
+/// What a process that is killed may have more in the last third of its instances than in the first: an instance is short-lived,
+/// and ends at any moment.
 const GROWTH_KIB: u64 = 16 << 10;
 
-/// What a process that lives through all of it may have more in the last tenth of the run than in the sixth. In ten minutes
-/// a leak of 100 bytes for each operation comes to that, or one of 16 KiB for each death of another. Without one, 100 KiB are
+/// The growth that is allowed to a process that is never killed, from the sixth tenth of the run to the last. In ten minutes
+/// a leak of 100 bytes for each operation amounts to that, or one of 16 KiB for each death of another. Without one, 100 KiB are
 /// much: the rest is for an allocator that takes memory in large pieces.
 const LASTING_GROWTH_KIB: u64 = 2 << 10;
 
-/// Those who can be killed.
+/// The processes that are killed.
 const PARTS: [&str; 3] = ["hub", "agent", "proxy"];
 
 /// What all callers have learnt.
 #[derive(Debug, Default)]
-struct Told {
+struct Answers {
     operations: AtomicU64,
     asked: AtomicU64,
     refused: AtomicU64,
 }
 
-impl Told {
+impl Answers {
     /// Counts an operation, whose end must be the driver's own.
     fn check<T>(&self, what: &str, name: &str, learnt: Learnt<T>) {
         self.operations.fetch_add(1, Ordering::Relaxed);
@@ -70,31 +71,36 @@ impl Told {
 }
 
 /// One sidecar: volumes come, are attached, detached and go.
-async fn caller(number: u64, sidecar: Sidecar, driver: Counting, told: Arc<Told>, stop: Arc<AtomicBool>) {
+async fn caller(
+    number: u64,
+    sidecar: Sidecar,
+    driver: Counting,
+    reported: Arc<Answers>,
+    stop: Arc<AtomicBool>,
+) {
     for volume in 0.. {
         if stop.load(Ordering::Relaxed) {
             return;
         }
         let refused = if volume % 10 == 9 { REFUSED } else { "" };
         let name = format!("{refused}pvc-{number}-{volume}");
-        told.check("create", &name, sidecar.create(&name).await);
+        reported.check("create", &name, sidecar.create(&name).await);
         assert!(driver.of("CreateVolume", &name).begun > 0, "{name} was never asked of the driver");
         if refused.is_empty() {
             let id = id_of(&name);
-            told.check("publish", &name, sidecar.publish(&id, NODE).await);
-            told.check("unpublish", &name, sidecar.unpublish(&id, NODE).await);
-            told.check("delete", &name, sidecar.delete(&id).await);
+            reported.check("publish", &name, sidecar.publish(&id, NODE).await);
+            reported.check("unpublish", &name, sidecar.unpublish(&id, NODE).await);
+            reported.check("delete", &name, sidecar.delete(&id).await);
             assert!(driver.of("DeleteVolume", &id).begun > 0, "{id} was never asked of the driver");
         }
-        // A repetition may still be at work for a while, and its counts come again then; they are few.
+        // A repetition may still be at work for a while, and is then counted again; these are few.
         driver.forget(&name);
     }
 }
 
-/// Anchors (f) 7: kill -9 of hub, agent and proxy in turn.
+/// Kill -9 of hub, agent and proxy in turn.
 #[tokio::test]
-async fn nobody_is_told_a_final_word_that_the_driver_did_not_say_while_hub_agent_and_proxy_are_killed_in_turn()
- {
+async fn final_codes_are_the_drivers_own_while_processes_are_killed() {
     let number = |variable: &str, usual| {
         std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
     };
@@ -108,21 +114,20 @@ async fn nobody_is_told_a_final_word_that_the_driver_did_not_say_while_hub_agent
     assert!(victims.iter().all(|victim| PARTS.contains(victim)), "{killed}: there are {PARTS:?}");
     let mut random = Random::new(seed);
     let driver = Counting::working(WORK);
-    let mut stand = Stand::empty(LinkKind::Wss);
-    let _served = driver.serve(&stand.driver_socket());
-    stand.hub_options(&["--http", "127.0.0.1:0"]);
-    stand.start_hub().await;
-    stand.start_agent(&[]);
-    let proxy_state = stand.path("proxy-state").to_string_lossy().into_owned();
+    let mut cluster = TestCluster::empty(LinkKind::Wss);
+    let _served = driver.serve(&cluster.driver_socket());
+    cluster.start_hub().await.unwrap();
+    cluster.start_agent(&[]).unwrap();
+    let proxy_state = cluster.path("proxy-state").to_string_lossy().into_owned();
     let proxy_options = ["--state-dir", proxy_state.as_str()];
-    stand.start_proxy(&proxy_options);
-    ready(&stand.proxy_socket()).await;
+    cluster.start_proxy(&proxy_options).unwrap();
+    ready(&cluster.proxy_socket()).await;
 
-    let (told, stop) = (Arc::<Told>::default(), Arc::<AtomicBool>::default());
+    let (reported, stop) = (Arc::<Answers>::default(), Arc::<AtomicBool>::default());
     let mut callers = JoinSet::new();
     for number in 0..CALLERS {
-        let sidecar = Sidecar::new(controller(&stand.proxy_socket()), CALL);
-        callers.spawn(caller(number, sidecar, driver.clone(), Arc::clone(&told), Arc::clone(&stop)));
+        let sidecar = Sidecar::new(controller(&cluster.proxy_socket()), CALL);
+        callers.spawn(caller(number, sidecar, driver.clone(), Arc::clone(&reported), Arc::clone(&stop)));
     }
 
     let length = Duration::from_secs(seconds);
@@ -137,7 +142,7 @@ async fn nobody_is_told_a_final_word_that_the_driver_did_not_say_while_hub_agent
             _ => 1000 + random.below(2000),
         };
         tokio::time::sleep(Duration::from_millis(rest)).await;
-        for (place, process) in [&stand.hub, &stand.agent, &stand.proxy].into_iter().enumerate() {
+        for (place, process) in [&cluster.hub, &cluster.agent, &cluster.proxy].into_iter().enumerate() {
             if let Some(kib) = process.as_ref().and_then(Process::resident_kib) {
                 memory[place].push(kib);
                 courses[place].note(since.elapsed(), kib);
@@ -146,19 +151,19 @@ async fn nobody_is_told_a_final_word_that_the_driver_did_not_say_while_hub_agent
         let away = Duration::from_millis(random.below(1000));
         match victims[kills % victims.len()] {
             "hub" => {
-                stand.hub = None;
+                cluster.hub = None;
                 tokio::time::sleep(away).await;
-                stand.start_hub().await;
+                cluster.start_hub().await.unwrap();
             }
             "agent" => {
-                stand.agent = None;
+                cluster.agent = None;
                 tokio::time::sleep(away).await;
-                stand.start_agent(&[]);
+                cluster.start_agent(&[]).unwrap();
             }
             _ => {
-                stand.proxy = None;
+                cluster.proxy = None;
                 tokio::time::sleep(away).await;
-                stand.start_proxy(&proxy_options);
+                cluster.start_proxy(&proxy_options).unwrap();
             }
         }
         kills += 1;
@@ -178,11 +183,11 @@ async fn nobody_is_told_a_final_word_that_the_driver_did_not_say_while_hub_agent
         .unwrap_or_else(|_| panic!("calls were stuck {END:?} after the last kill"));
 
     wait::until(
-        "no call is open but the question who is there, and nothing runs at the driver",
+        "no call is open but the presence subscription, and nothing runs at the driver",
         async || {
-            let counts = metrics::of(stand.hub.as_ref().unwrap()).await;
+            let counts = metrics::of(cluster.hub.as_ref().unwrap()).await;
             let idle = driver.executions().values().all(|executions| executions.begun == executions.ended);
-            (counts["edge_transport_hub_open_calls"] == counts["edge_transport_hub_own_calls"]
+            (counts["edge_transport_hub_open_calls"] == counts["edge_transport_hub_local_calls"]
                 && counts["edge_transport_hub_queued_bytes"] == 0.0
                 && idle)
                 .then_some(())
@@ -190,7 +195,7 @@ async fn nobody_is_told_a_final_word_that_the_driver_did_not_say_while_hub_agent
     )
     .await;
     let [operations, asked, refused] =
-        [&told.operations, &told.asked, &told.refused].map(|count| count.load(Ordering::Relaxed));
+        [&reported.operations, &reported.asked, &reported.refused].map(|count| count.load(Ordering::Relaxed));
     println!("{kills} kills, {operations} operations, asked {asked} times, {refused} refused by the driver");
     assert!(operations > CALLERS && refused > 0);
     let survivors: Vec<usize> = (0..PARTS.len()).filter(|place| !victims.contains(&PARTS[*place])).collect();
@@ -204,7 +209,7 @@ async fn nobody_is_told_a_final_word_that_the_driver_did_not_say_while_hub_agent
     }
     for place in survivors {
         let (name, course) = (PARTS[place], &courses[place]);
-        let process = [&mut stand.hub, &mut stand.agent, &mut stand.proxy][place].as_mut();
+        let process = [&mut cluster.hub, &mut cluster.agent, &mut cluster.proxy][place].as_mut();
         assert!(process.is_some_and(Process::runs), "{name} was not to end");
         let starts = course.starts().map(|kib| kib.map_or_else(|| "-".to_owned(), |kib| kib.to_string()));
         println!("{name}, KiB at the start of each tenth of the run: {}", starts.join(" "));

@@ -1,7 +1,7 @@
 //! Large answers through every part: 4 MiB in one message, 16 MiB in a stream, and a reader that stops reading.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
-#![allow(clippy::print_stdout, reason = "figures are for those who run it")]
+#![allow(clippy::print_stdout, reason = "figures are for the person that runs it")]
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use csi_proto::csi::v1::snapshot_metadata_server::{SnapshotMetadata, SnapshotMetadataServer};
+use edge_csi_tests::cluster::TestCluster;
 use edge_csi_tests::csi::channel;
 use edge_csi_tests::link::LinkKind;
-use edge_csi_tests::stand::Stand;
 use edge_csi_tests::wait;
 use futures_util::stream::{self, Stream, StreamExt};
 use tokio::net::UnixListener;
@@ -65,27 +65,27 @@ impl SnapshotMetadata for Large {
     }
 }
 
-async fn stand_with(driver: Large, over: LinkKind) -> Stand {
-    let mut stand = Stand::empty(over);
-    let listener = UnixListener::bind(stand.driver_socket()).unwrap();
+async fn cluster_with(driver: Large, over: LinkKind) -> TestCluster {
+    let mut cluster = TestCluster::empty(over);
+    let listener = UnixListener::bind(cluster.driver_socket()).unwrap();
     let server = tonic::transport::Server::builder()
         .add_service(SnapshotMetadataServer::new(driver).max_encoding_message_size(usize::MAX))
         .serve_with_incoming(UnixListenerStream::new(listener));
     tokio::spawn(server);
-    stand.start_hub().await;
-    stand.start_agent(&[]);
-    stand.start_proxy(&[]);
-    let client = metadata(&stand);
+    cluster.start_hub().await.unwrap();
+    cluster.start_agent(&[]).unwrap();
+    cluster.start_proxy(&[]).unwrap();
+    let client = metadata(&cluster);
     wait::until("a relayed call is answered", || {
         let mut client = client.clone();
         async move { client.get_metadata_allocated(of(0, 0)).await.ok() }
     })
     .await;
-    stand
+    cluster
 }
 
-fn metadata(stand: &Stand) -> SnapshotMetadataClient<tonic::transport::Channel> {
-    SnapshotMetadataClient::new(channel(&stand.proxy_socket())).max_decoding_message_size(usize::MAX)
+fn metadata(cluster: &TestCluster) -> SnapshotMetadataClient<tonic::transport::Channel> {
+    SnapshotMetadataClient::new(channel(&cluster.proxy_socket())).max_decoding_message_size(usize::MAX)
 }
 
 fn of(messages: i32, blocks: usize) -> csi::GetMetadataAllocatedRequest {
@@ -105,8 +105,8 @@ async fn read_to_end(mut stream: tonic::Streaming<csi::GetMetadataAllocatedRespo
 }
 
 async fn large_answers_over(over: LinkKind) {
-    let stand = stand_with(Large::default(), over).await;
-    let mut client = metadata(&stand);
+    let cluster = cluster_with(Large::default(), over).await;
+    let mut client = metadata(&cluster);
     let stream = client.get_metadata_allocated(of(1, 17 * BLOCKS)).await.unwrap().into_inner();
     assert_eq!(read_to_end(stream, 0).await, 17 * BLOCKS);
 
@@ -115,64 +115,65 @@ async fn large_answers_over(over: LinkKind) {
 }
 
 #[tokio::test]
-async fn a_message_of_4_mib_and_a_stream_of_16_mib_arrive_whole_over_a_websocket_with_certificates() {
+async fn large_messages_and_streams_arrive_over_a_websocket() {
     large_answers_over(LinkKind::Wss).await;
 }
 
 #[tokio::test]
-async fn a_message_of_4_mib_and_a_stream_of_16_mib_arrive_whole_over_quic_with_certificates() {
+async fn large_messages_and_streams_arrive_over_quic() {
     large_answers_over(LinkKind::Quic).await;
 }
 
 /// Most memory that hub, agent and proxy ever had, in KiB.
-fn peaks(stand: &Stand) -> [u64; 3] {
-    [&stand.hub, &stand.agent, &stand.proxy].map(|process| process.as_ref().unwrap().peak_kib().unwrap())
+fn peaks(cluster: &TestCluster) -> [u64; 3] {
+    [&cluster.hub, &cluster.agent, &cluster.proxy]
+        .map(|process| process.as_ref().unwrap().peak_kib().unwrap())
 }
 
-/// Anchors (f) 10: a reader that takes nothing; the others go on, and no process grows by what lies unread.
+/// A reader that takes nothing; the others continue, and no process grows by what lies unread.
 async fn a_reader_stops_over(over: LinkKind) {
     let driver = Large::default();
     let taken = Arc::clone(&driver.taken);
-    let stand = stand_with(driver, over).await;
+    let cluster = cluster_with(driver, over).await;
     // What one stream costs that is read, so that it does not count as what one costs that is not.
-    let stream = metadata(&stand).get_metadata_allocated(of(64, BLOCKS)).await.unwrap().into_inner();
+    let stream = metadata(&cluster).get_metadata_allocated(of(64, BLOCKS)).await.unwrap().into_inner();
     assert_eq!(read_to_end(stream, 0).await, 64 * BLOCKS);
     taken.store(0, Ordering::SeqCst);
-    let peaks_before = peaks(&stand);
-    let mut stream = metadata(&stand).get_metadata_allocated(of(64, BLOCKS)).await.unwrap().into_inner();
+    let peaks_before = peaks(&cluster);
+    let mut stream = metadata(&cluster).get_metadata_allocated(of(64, BLOCKS)).await.unwrap().into_inner();
     let first = stream.message().await.unwrap().unwrap();
     assert_eq!(first.block_metadata.len(), BLOCKS);
 
-    // Nothing more fits on the way when nothing more is taken, fifty looks in a row.
-    let (mut before, mut looks) = (0, 0);
+    // The buffers are full when nothing more is taken in fifty checks in a row.
+    let (mut before, mut checks) = (0, 0);
     wait::until("the driver is held up", || {
         let now = taken.load(Ordering::SeqCst);
-        looks = if now == before { looks + 1 } else { 0 };
+        checks = if now == before { checks + 1 } else { 0 };
         before = now;
-        std::future::ready((looks == 50).then_some(()))
+        std::future::ready((checks == 50).then_some(()))
     })
     .await;
-    assert!(before <= 32, "{before} of 64 messages of 256 KiB were taken from the driver while nobody read");
+    assert!(before <= 32, "{before} of 64 messages of 256 KiB were taken from the driver without a reader");
 
     // On the same links others are read to their ends meanwhile.
     for _ in 0..3 {
-        let other = metadata(&stand).get_metadata_allocated(of(64, BLOCKS)).await.unwrap().into_inner();
+        let other = metadata(&cluster).get_metadata_allocated(of(64, BLOCKS)).await.unwrap().into_inner();
         assert_eq!(read_to_end(other, 0).await, 64 * BLOCKS);
     }
     assert_eq!(taken.load(Ordering::SeqCst), before + 3 * 64, "the one that is not read has moved");
-    for ((name, before), after) in ["hub", "agent", "proxy"].iter().zip(peaks_before).zip(peaks(&stand)) {
-        println!("{over:?}: {name} had at most {before} KiB, with a stream that nobody reads {after} KiB");
+    for ((name, before), after) in ["hub", "agent", "proxy"].iter().zip(peaks_before).zip(peaks(&cluster)) {
+        println!("{over:?}: {name} had at most {before} KiB, with an unread stream {after} KiB");
         assert!(after < before + 12 * 1024, "{name} had {before} KiB, and then {after}");
     }
     assert_eq!(read_to_end(stream, BLOCKS).await, 64 * BLOCKS);
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_reading_stops_the_driver_and_neither_others_nor_the_memory_over_a_websocket() {
+async fn an_unread_stream_blocks_only_itself_over_a_websocket() {
     a_reader_stops_over(LinkKind::Wss).await;
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_reading_stops_the_driver_and_neither_others_nor_the_memory_over_quic() {
+async fn an_unread_stream_blocks_only_itself_over_quic() {
     a_reader_stops_over(LinkKind::Quic).await;
 }

@@ -1,8 +1,8 @@
 //! Edge and cloud in network namespaces of their own, with a router between them that drops what a test says: half-open links,
-//! a node whose address changes, a network that blocks UDP. They need root; without, each says so.
+//! a node whose address changes, a network that blocks UDP. They need root; without it, each test prints that it did not run.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
-#![allow(clippy::print_stdout, reason = "figures are for those who run it")]
+#![allow(clippy::print_stdout, reason = "figures are for the person that runs it")]
 
 use std::io::Write;
 use std::process::Command;
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use edge_csi_tests::arguments::unix;
+use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
 use edge_csi_tests::counting::{Counting, Served, id_of};
 use edge_csi_tests::csi::{controller, ready};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::sidecar::{Learnt, Sidecar};
-use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::wait;
 use tokio::task::JoinHandle;
 
@@ -26,7 +26,7 @@ const CALL: Duration = Duration::from_secs(120);
 const QUIC: &str = "quic://10.91.2.2:10001";
 const WS: &str = "ws://10.91.2.2:10000";
 
-/// Whether this process may make namespaces, and a line that tells if not.
+/// Whether this process may make namespaces, printing a line if not.
 fn may_separate(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -41,7 +41,7 @@ fn run(arguments: &[&str]) {
     assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Two networks, and a router between them. Gone when dropped.
+/// Two networks, and a router between them. Removed when dropped.
 struct Networks {
     edge: String,
     router: String,
@@ -72,7 +72,7 @@ impl Networks {
         networks
     }
 
-    /// The router drops what matches, both ways, and tells nobody.
+    /// The router drops packets that match, in both directions, without an error.
     fn drop_packets(&self, matching: &[&str]) {
         run(&[&["-n", &self.router, "rule", "add", "priority", "10"], matching, &["blackhole"]].concat());
     }
@@ -98,57 +98,59 @@ impl Drop for Networks {
 }
 
 /// Hub and proxy in the cloud, agent and driver at the edge.
-struct Ground {
+struct Fixture {
     driver: Counting,
     hub: Process,
     agent: Process,
     _proxy: Process,
     _served: Served,
-    // Last, so that the processes are gone before their files and their namespaces.
-    stand: Stand,
+    // Last, so that the processes end before their files and their namespaces.
+    cluster: TestCluster,
     networks: Networks,
 }
 
-impl Ground {
-    async fn start(roads: &[&str]) -> Self {
+impl Fixture {
+    async fn start(urls: &[&str]) -> Self {
         let networks = Networks::new();
         let driver = Counting::working(Duration::ZERO);
-        let stand = Stand::empty(LinkKind::Uds);
-        let served = driver.serve(&stand.driver_socket());
+        let cluster = TestCluster::empty(LinkKind::Uds);
+        let served = driver.serve(&cluster.driver_socket());
         let start = |namespace: &str, name: &str, binary: &str, arguments: &[&str]| {
             let before = ["ip", "netns", "exec", namespace];
             let arguments = arguments.iter().chain(&["-vv"]);
-            Process::start_after(&before, stand.directory(), name, binary, arguments, &[])
+            Process::start_after(&before, cluster.directory(), name, binary, arguments, &[])
         };
-        let (uds, state) = (unix(&stand.path("hub.sock")), stand.path("agent-state"));
-        let listen = ["--uds", &uds, "--ws", "0.0.0.0:10000", "--quic", "0.0.0.0:10001", "--insecure"];
+        let (uds, state) = (unix(&cluster.path("hub.sock")), cluster.path("agent-state"));
+        let (ws, quic) = ("ws://0.0.0.0:10000", "quic://0.0.0.0:10001");
+        let listen = ["--listen", &uds, "--listen", ws, "--listen", quic, "--allow", "proxy=*", "--insecure"];
         let hub = start(&networks.cloud, "hub", "edge-hub", &listen);
         hub.logged("listening on quic://").await;
-        let (named, state) = (format!("{DRIVER}={}", unix(&stand.driver_socket())), state.to_string_lossy());
+        let (named, state) =
+            (format!("{DRIVER}={}", unix(&cluster.driver_socket())), state.to_string_lossy());
         let mut dial = vec![
             "--nodeid",
             NODE,
             "--insecure",
-            "--better-road-every",
+            "--failback-interval",
             "1s",
             "--state-dir",
             &state,
             "--driver",
             &named,
         ];
-        dial.extend(roads.iter().flat_map(|road| ["--hub", road]));
+        dial.extend(urls.iter().flat_map(|url| ["--hub", url]));
         let agent = start(&networks.edge, "agent", "edge-agent", &dial);
-        let socket = unix(&stand.proxy_socket());
+        let socket = unix(&cluster.proxy_socket());
         let serve =
             ["--drivername", DRIVER, "--nodeid", NODE, "--endpoint", &socket, "--kubeedge-endpoint", &uds];
         let proxy = start(&networks.cloud, "proxy", "edge-csi-driver", &serve);
-        ready(&stand.proxy_socket()).await;
-        Self { driver, hub, agent, _proxy: proxy, _served: served, stand, networks }
+        ready(&cluster.proxy_socket()).await;
+        Self { driver, hub, agent, _proxy: proxy, _served: served, cluster, networks }
     }
 
     /// A call that the driver works on until it is released.
     async fn held(&self) -> JoinHandle<Learnt<String>> {
-        let sidecar = Sidecar::new(controller(&self.stand.proxy_socket()), CALL);
+        let sidecar = Sidecar::new(controller(&self.cluster.proxy_socket()), CALL);
         let calling = tokio::spawn(async move { sidecar.create("held-1").await });
         wait::until("the driver works", async || {
             (self.driver.of("CreateVolume", "held-1").begun == 1).then_some(())
@@ -164,7 +166,7 @@ impl Ground {
         assert_eq!(self.driver.of("CreateVolume", "held-1").begun, 1);
     }
 
-    /// How often the agent has come to the hub over this kind of link.
+    /// How often the agent has connected to the hub over this kind of link.
     fn connected(&self, kind: &str) -> usize {
         let kind = format!("kind={kind}");
         let is_agent =
@@ -173,95 +175,95 @@ impl Ground {
     }
 }
 
-async fn half_open_over(road: &str) {
-    let ground = Ground::start(&[road]).await;
-    let call = ground.held().await;
-    ground.networks.drop_packets(&[]);
+async fn half_open_over(url: &str) {
+    let fixture = Fixture::start(&[url]).await;
+    let call = fixture.held().await;
+    fixture.networks.drop_packets(&[]);
     let since = Instant::now();
-    let dead = |process: &Process| process.log().contains("the other end was silent");
-    let mut told = [None; 2];
+    let dead = |process: &Process| process.log().contains("no frame received for");
+    let mut reported = [None; 2];
     wait::until("both ends have given the link up", || {
-        let ends = [dead(&ground.hub), dead(&ground.agent)];
-        for (told, is_dead) in told.iter_mut().zip(ends) {
-            *told = told.or_else(|| is_dead.then(|| since.elapsed()));
+        let ends = [dead(&fixture.hub), dead(&fixture.agent)];
+        for (reported, is_dead) in reported.iter_mut().zip(ends) {
+            *reported = reported.or_else(|| is_dead.then(|| since.elapsed()));
         }
-        std::future::ready(told.iter().all(Option::is_some).then_some(()))
+        std::future::ready(reported.iter().all(Option::is_some).then_some(()))
     })
     .await;
-    println!("{road}: dead after {told:?} (hub, agent)");
-    let log = ground.hub.log();
-    let last = log.lines().find(|line| line.contains("the other end was silent")).unwrap_or_default();
-    assert!(last.contains(NODE), "the hub does not say whose link it was: {last}");
-    // The answer is there before there is a way for it.
-    ground.driver.release();
+    println!("{url}: dead after {reported:?} (hub, agent)");
+    let log = fixture.hub.log();
+    let last = log.lines().find(|line| line.contains("no frame received for")).unwrap_or_default();
+    assert!(last.contains(NODE), "the hub does not name the peer of the link: {last}");
+    // The answer is ready before a link can carry it.
+    fixture.driver.release();
     wait::until("the driver is done", async || {
-        (ground.driver.of("CreateVolume", "held-1").ended == 1).then_some(())
+        (fixture.driver.of("CreateVolume", "held-1").ended == 1).then_some(())
     })
     .await;
     assert!(!call.is_finished());
-    ground.networks.drop_nothing();
-    ground.ends_well(call).await;
+    fixture.networks.drop_nothing();
+    fixture.ends_well(call).await;
 }
 
-/// Anchors (f) 6: all packets dropped both ways; neither end sees anything of it but silence.
+/// All packets are dropped in both directions; neither end receives an error.
 #[tokio::test]
-async fn a_half_open_websocket_is_given_up_by_both_ends_and_the_call_goes_on_when_packets_flow() {
-    if may_separate("a_half_open_websocket_is_given_up_by_both_ends_and_the_call_goes_on_when_packets_flow") {
+async fn both_ends_give_up_a_half_open_websocket() {
+    if may_separate("both_ends_give_up_a_half_open_websocket") {
         half_open_over(WS).await;
     }
 }
 
-/// Anchors (f) 6, over QUIC.
+/// Over QUIC.
 #[tokio::test]
-async fn a_half_open_quic_link_is_given_up_by_both_ends_and_the_call_goes_on_when_packets_flow() {
-    if may_separate("a_half_open_quic_link_is_given_up_by_both_ends_and_the_call_goes_on_when_packets_flow") {
+async fn both_ends_give_up_a_half_open_quic_link() {
+    if may_separate("both_ends_give_up_a_half_open_quic_link") {
         half_open_over(QUIC).await;
     }
 }
 
-/// Anchors (f) 12: the node gets another address, and the old one goes.
+/// The node gets another address, and the old one goes.
 #[tokio::test]
-async fn a_node_whose_address_changes_in_mid_call_keeps_its_quic_connection() {
-    if !may_separate("a_node_whose_address_changes_in_mid_call_keeps_its_quic_connection") {
+async fn quic_survives_a_new_address_of_the_node() {
+    if !may_separate("quic_survives_a_new_address_of_the_node") {
         return;
     }
-    let ground = Ground::start(&[QUIC]).await;
-    let call = ground.held().await;
-    address(&ground.networks.edge, 1, 3);
-    ground.driver.release();
-    ground.ends_well(call).await;
-    assert_eq!((ground.connected("quic"), ground.connected("ws")), (1, 0), "{}", ground.hub.log());
+    let fixture = Fixture::start(&[QUIC]).await;
+    let call = fixture.held().await;
+    address(&fixture.networks.edge, 1, 3);
+    fixture.driver.release();
+    fixture.ends_well(call).await;
+    assert_eq!((fixture.connected("quic"), fixture.connected("ws")), (1, 0), "{}", fixture.hub.log());
 }
 
-/// Anchors (f) 12: UDP is blocked in mid-call and free again later.
+/// UDP is blocked in mid-call and free again later.
 #[tokio::test]
-async fn a_network_that_blocks_udp_in_mid_call_moves_the_call_to_a_websocket_and_back_to_quic_later() {
-    if !may_separate(
-        "a_network_that_blocks_udp_in_mid_call_moves_the_call_to_a_websocket_and_back_to_quic_later",
-    ) {
+async fn blocked_udp_moves_a_call_to_a_websocket_and_back() {
+    if !may_separate("blocked_udp_moves_a_call_to_a_websocket_and_back") {
         return;
     }
-    let ground = Ground::start(&[QUIC, WS]).await;
-    assert_eq!((ground.connected("quic"), ground.connected("ws")), (1, 0), "{}", ground.hub.log());
-    let call = ground.held().await;
-    ground.networks.drop_packets(&["ipproto", "udp"]);
-    wait::until("the agent comes over the websocket", async || (ground.connected("ws") == 1).then_some(()))
-        .await;
-    ground.driver.release();
-    ground.ends_well(call).await;
-
-    // A second call is open while the way changes back.
-    ground.driver.hold();
-    let sidecar = Sidecar::new(controller(&ground.stand.proxy_socket()), CALL);
-    let second = tokio::spawn(async move { sidecar.create("held-2").await });
-    wait::until("the driver works again", async || {
-        (ground.driver.of("CreateVolume", "held-2").begun == 1).then_some(())
+    let fixture = Fixture::start(&[QUIC, WS]).await;
+    assert_eq!((fixture.connected("quic"), fixture.connected("ws")), (1, 0), "{}", fixture.hub.log());
+    let call = fixture.held().await;
+    fixture.networks.drop_packets(&["ipproto", "udp"]);
+    wait::until("the agent connects over the websocket", async || {
+        (fixture.connected("ws") == 1).then_some(())
     })
     .await;
-    ground.networks.drop_nothing();
-    wait::until("the agent is back on QUIC", async || (ground.connected("quic") == 2).then_some(())).await;
-    ground.driver.release();
+    fixture.driver.release();
+    fixture.ends_well(call).await;
+
+    // A second call is open during the failback.
+    fixture.driver.hold();
+    let sidecar = Sidecar::new(controller(&fixture.cluster.proxy_socket()), CALL);
+    let second = tokio::spawn(async move { sidecar.create("held-2").await });
+    wait::until("the driver works again", async || {
+        (fixture.driver.of("CreateVolume", "held-2").begun == 1).then_some(())
+    })
+    .await;
+    fixture.networks.drop_nothing();
+    wait::until("the agent is back on QUIC", async || (fixture.connected("quic") == 2).then_some(())).await;
+    fixture.driver.release();
     let learnt = wait::within("the answer", second).await.unwrap();
     assert_eq!((learnt.end.unwrap(), learnt.asked), (id_of("held-2"), 1));
-    assert_eq!(ground.driver.of("CreateVolume", "held-2").begun, 1);
+    assert_eq!(fixture.driver.of("CreateVolume", "held-2").begun, 1);
 }

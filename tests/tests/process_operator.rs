@@ -1,4 +1,4 @@
-//! What an operator sees: help, logs, health, metrics, and a way around a hub that is down.
+//! The operator's view: help, logs, health, metrics, and failover from a hub that is down.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -6,26 +6,26 @@ use std::process::Command;
 
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::arguments::unix;
+use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
 use edge_csi_tests::csi::{controller, create_volume, probe_says, ready};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
-use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::{binaries, page};
 
 #[test]
-fn help_names_every_option_of_the_contract_with_defaults_and_units() {
+fn help_names_every_option_with_defaults_and_units() {
     let common = ["--verbose", "--log-format", "[default: text]"];
     let table: &[(&str, &[&str])] = &[
         (
             "edge-hub",
             &[
-                "--uds",
-                "unix:///run/edge-csi/hub.sock",
-                "--ws",
-                "10000",
-                "--quic",
-                "10001",
-                "--http",
+                "--listen",
+                "[default: unix:///run/edge-csi/hub.sock]",
+                "wss://IP:PORT",
+                "ws://IP:PORT",
+                "quic://IP:PORT",
+                "--allow",
+                "--http-endpoint",
                 "--tls-cert",
                 "--tls-key",
                 "--client-ca",
@@ -42,16 +42,22 @@ fn help_names_every_option_of_the_contract_with_defaults_and_units() {
                 "--driver",
                 "NAME=URL",
                 "--plugins-registry",
-                "--shim",
+                "--kubelet-socket-dir",
                 "--topology-key",
-                "--call-ceiling",
+                "--driver-timeout",
                 "--tls-cert",
                 "--tls-key",
                 "--tls-ca",
                 "--insecure",
-                "--http",
+                "--http-endpoint",
                 "[default: 10s]",
                 "(ms, s, m, h)",
+                "--failback-interval",
+                "--operation-queue-timeout",
+                "--staging-dir",
+                "--allowed-target-dir",
+                "volumes",
+                "explain",
             ],
         ),
         (
@@ -60,8 +66,8 @@ fn help_names_every_option_of_the_contract_with_defaults_and_units() {
                 "--drivername",
                 "--endpoint",
                 "[default: unix:///csi/csi.sock]",
-                "--kubeedge-endpoint",
                 "--hub",
+                "--kubeedge-endpoint",
                 "--nodeid",
                 "--route",
                 "--state-dir",
@@ -89,10 +95,10 @@ fn help_names_every_option_of_the_contract_with_defaults_and_units() {
 
 #[tokio::test]
 async fn json_logs_are_one_object_a_line() {
-    let stand = Stand::empty(LinkKind::Uds);
-    let socket = unix(&stand.path("hub.sock"));
-    let arguments = ["--uds", &socket, "--log-format", "json", "-v"];
-    let hub = Process::start(stand.directory(), "hub", "edge-hub", arguments);
+    let cluster = TestCluster::empty(LinkKind::Uds);
+    let socket = unix(&cluster.path("hub.sock"));
+    let arguments = ["--listen", &socket, "--log-format", "json", "-v"];
+    let hub = Process::start(cluster.directory(), "hub", "edge-hub", arguments);
     hub.logged("listening on").await;
     for line in hub.log().lines() {
         let object: serde_json::Value =
@@ -110,15 +116,14 @@ async fn get(address: &str, path: &str) -> Option<(String, String)> {
 
 #[tokio::test]
 async fn readiness_follows_the_hub_and_metrics_count_the_calls() {
-    let mut stand = Stand::empty(LinkKind::Uds);
-    stand.start_driver();
-    let http = ["--http", "127.0.0.1:0"];
-    stand.start_agent(&http);
-    stand.start_proxy(&http);
-    let proxy = page::address(stand.proxy.as_ref().unwrap()).await;
-    let agent = page::address(stand.agent.as_ref().unwrap()).await;
+    let mut cluster = TestCluster::empty(LinkKind::Uds);
+    cluster.start_driver(&[]).unwrap();
+    cluster.start_agent(&[]).unwrap();
+    cluster.start_proxy(&[]).unwrap();
+    let proxy = page::address(cluster.proxy.as_ref().unwrap()).await;
+    let agent = page::address(cluster.agent.as_ref().unwrap()).await;
     for address in [&proxy, &agent] {
-        let (health, _) = get(address, "/healthz").await.unwrap();
+        let (health, _) = get(address, "/livez").await.unwrap();
         let (readiness, reason) = get(address, "/readyz").await.unwrap();
         assert!(
             health.contains("200") && readiness.contains("503") && reason.contains("hub"),
@@ -126,9 +131,9 @@ async fn readiness_follows_the_hub_and_metrics_count_the_calls() {
         );
     }
 
-    stand.start_hub().await;
-    ready(&stand.proxy_socket()).await;
-    controller(&stand.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
+    cluster.start_hub().await.unwrap();
+    ready(&cluster.proxy_socket()).await;
+    controller(&cluster.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
     for (address, names) in [(&proxy, [DRIVER, NODE]), (&agent, [DRIVER, NODE])] {
         let (readiness, _) = get(address, "/readyz").await.unwrap();
         assert!(readiness.contains("200"), "{readiness}");
@@ -147,14 +152,14 @@ async fn readiness_follows_the_hub_and_metrics_count_the_calls() {
 
 #[tokio::test]
 async fn the_hub_counts_its_peers_and_their_calls() {
-    let mut stand = Stand::empty(LinkKind::Uds);
-    let arguments = ["--uds", &unix(&stand.path("hub.sock")), "--http", "127.0.0.1:0"];
-    stand.hub = Some(Process::start(stand.directory(), "hub", "edge-hub", arguments));
-    let hub = page::address(stand.hub.as_ref().unwrap()).await;
-    stand.start_driver();
-    stand.start_agent(&[]);
-    stand.start_proxy(&[]);
-    ready(&stand.proxy_socket()).await;
+    let mut cluster = TestCluster::empty(LinkKind::Uds);
+    let arguments = ["--listen", &unix(&cluster.path("hub.sock")), "--http-endpoint", "127.0.0.1:0"];
+    cluster.hub = Some(Process::start(cluster.directory(), "hub", "edge-hub", arguments));
+    let hub = page::address(cluster.hub.as_ref().unwrap()).await;
+    cluster.start_driver(&[]).unwrap();
+    cluster.start_agent(&[]).unwrap();
+    cluster.start_proxy(&[]).unwrap();
+    ready(&cluster.proxy_socket()).await;
     let (readiness, _) = get(&hub, "/readyz").await.unwrap();
     assert!(readiness.contains("200"), "{readiness}");
     let (_, metrics) = get(&hub, "/metrics").await.unwrap();
@@ -165,12 +170,12 @@ async fn the_hub_counts_its_peers_and_their_calls() {
 
 #[tokio::test]
 async fn the_next_address_is_used_when_the_first_does_not_answer() {
-    let mut stand = Stand::empty(LinkKind::Ws);
-    stand.start_driver();
-    stand.start_hub().await;
-    stand.start_agent(&[]);
-    let socket = stand.proxy_socket();
-    let (endpoint, second) = (unix(&socket), stand.hub_url().to_owned());
+    let mut cluster = TestCluster::empty(LinkKind::Ws);
+    cluster.start_driver(&[]).unwrap();
+    cluster.start_hub().await.unwrap();
+    cluster.start_agent(&[]).unwrap();
+    let socket = cluster.proxy_socket();
+    let (endpoint, second) = (unix(&socket), cluster.hub_url().to_owned());
     let arguments = [
         "--drivername",
         DRIVER,
@@ -184,21 +189,21 @@ async fn the_next_address_is_used_when_the_first_does_not_answer() {
         &second,
         "--insecure",
     ];
-    let _proxy = Process::start(stand.directory(), "proxy", "edge-csi-driver", arguments);
+    let _proxy = Process::start(cluster.directory(), "proxy", "edge-csi-driver", arguments);
     ready(&socket).await;
     controller(&socket).create_volume(create_volume("pvc-1")).await.unwrap();
 }
 
 #[tokio::test]
-async fn the_proxy_takes_its_options_from_the_environment_of_the_proposal() {
-    let mut stand = Stand::empty(LinkKind::Uds);
-    stand.start_driver();
-    stand.start_hub().await;
-    stand.start_agent(&[]);
-    let socket = stand.proxy_socket();
+async fn the_proxy_reads_the_environment_of_the_proposal() {
+    let mut cluster = TestCluster::empty(LinkKind::Uds);
+    cluster.start_driver(&[]).unwrap();
+    cluster.start_hub().await.unwrap();
+    cluster.start_agent(&[]).unwrap();
+    let socket = cluster.proxy_socket();
     let endpoint = unix(&socket);
     // Several addresses fit into the one variable.
-    let hubs = format!("unix:///tmp/edge-csi-nobody.sock,{}", stand.hub_url());
+    let hubs = format!("unix:///tmp/edge-csi-absent.sock,{}", cluster.hub_url());
     let environment = [
         ("CSI_DRIVERNAME", DRIVER),
         ("CSI_ENDPOINT", &endpoint),
@@ -206,29 +211,29 @@ async fn the_proxy_takes_its_options_from_the_environment_of_the_proposal() {
         ("KUBE_NODE_NAME", NODE),
     ];
     let nothing: [&str; 0] = [];
-    let _proxy = Process::start_with(stand.directory(), "proxy", "edge-csi-driver", nothing, &environment);
+    let _proxy = Process::start_with(cluster.directory(), "proxy", "edge-csi-driver", nothing, &environment);
     ready(&socket).await;
 }
 
 #[tokio::test]
-async fn after_a_restart_with_the_node_off_the_capabilities_are_still_known() {
-    let mut stand = Stand::empty(LinkKind::Uds);
-    let state = stand.path("proxy-state");
+async fn a_restarted_proxy_knows_the_capabilities_without_the_node() {
+    let mut cluster = TestCluster::empty(LinkKind::Uds);
+    let state = cluster.path("proxy-state");
     let more = ["--state-dir".to_owned(), state.to_string_lossy().into_owned()];
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
-    stand.start_driver();
-    stand.start_hub().await;
-    stand.start_agent(&[]);
-    stand.start_proxy(&more);
-    ready(&stand.proxy_socket()).await;
+    cluster.start_driver(&[]).unwrap();
+    cluster.start_hub().await.unwrap();
+    cluster.start_agent(&[]).unwrap();
+    cluster.start_proxy(&more).unwrap();
+    ready(&cluster.proxy_socket()).await;
     let ask = async || {
         let request = csi::ControllerGetCapabilitiesRequest {};
-        controller(&stand.proxy_socket()).controller_get_capabilities(request).await
+        controller(&cluster.proxy_socket()).controller_get_capabilities(request).await
     };
     let before = ask().await.unwrap().into_inner();
 
     let mut second = Process::start(
-        stand.directory(),
+        cluster.directory(),
         "proxy-2",
         "edge-csi-driver",
         [
@@ -237,7 +242,7 @@ async fn after_a_restart_with_the_node_off_the_capabilities_are_still_known() {
             "--nodeid",
             NODE,
             "--endpoint",
-            &unix(&stand.path("second.sock")),
+            &unix(&cluster.path("second.sock")),
             "--state-dir",
         ]
         .into_iter()
@@ -246,12 +251,12 @@ async fn after_a_restart_with_the_node_off_the_capabilities_are_still_known() {
     assert_eq!(second.ended().await.code(), Some(1));
     assert!(second.log().contains("in use by another process"), "{}", second.log());
 
-    stand.agent = None;
-    stand.proxy = None;
-    stand.start_proxy(&more);
-    probe_says(&stand.proxy_socket(), false).await;
+    cluster.agent = None;
+    cluster.proxy = None;
+    cluster.start_proxy(&more).unwrap();
+    probe_says(&cluster.proxy_socket(), false).await;
     let request = csi::ControllerGetCapabilitiesRequest {};
     let after =
-        controller(&stand.proxy_socket()).controller_get_capabilities(request).await.unwrap().into_inner();
+        controller(&cluster.proxy_socket()).controller_get_capabilities(request).await.unwrap().into_inner();
     assert_eq!(before, after);
 }

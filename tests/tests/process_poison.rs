@@ -5,10 +5,10 @@
 use bytes::Bytes;
 use csi_proxy::CSI_SERVICE;
 use csi_proxy::{Call, CallId, DriverName, MethodPath, NodeId};
+use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
 use edge_csi_tests::csi::{controller, create_volume, within};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
-use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::{raw, wait};
 use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane, Part, Reply, Request, WireFrame};
 use edge_transport::link::uds::UdsDialer;
@@ -25,9 +25,9 @@ fn connections(process: &Process) -> usize {
     process.log().matches("connected to the hub").count()
 }
 
-/// Makes and deletes volumes until it is told to stop; gives back how many. Every one must succeed.
-fn other_calls(stand: &Stand) -> (tokio::sync::oneshot::Sender<()>, tokio::task::JoinHandle<usize>) {
-    let socket = stand.proxy_socket();
+/// Creates and deletes volumes until it is stopped; returns their number. Every call must succeed.
+fn other_calls(cluster: &TestCluster) -> (tokio::sync::oneshot::Sender<()>, tokio::task::JoinHandle<usize>) {
+    let socket = cluster.proxy_socket();
     let (stop, mut stopped) = tokio::sync::oneshot::channel();
     let task = tokio::spawn(async move {
         let mut client = controller(&socket);
@@ -43,8 +43,8 @@ fn other_calls(stand: &Stand) -> (tokio::sync::oneshot::Sender<()>, tokio::task:
 }
 
 async fn poison_over(over: LinkKind) {
-    let stand = Stand::start(over).await;
-    let (stop, others) = other_calls(&stand);
+    let cluster = TestCluster::start(over).await;
+    let (stop, others) = other_calls(&cluster);
     let with_parameters = |bytes: usize| {
         let mut request = create_volume("pvc-large");
         request.parameters.insert("blob".to_owned(), "p".repeat(bytes));
@@ -54,36 +54,36 @@ async fn poison_over(over: LinkKind) {
     let cases: [(&str, &str, Vec<u8>); 5] = [
         ("5 MiB of parameters", CREATE, with_parameters(5 << 20)),
         ("a request that was cut", CREATE, whole[..whole.len() - 3].to_vec()),
-        ("bytes that are no protobuf", CREATE, vec![0xff; 1000]),
-        ("a method that nobody has", "/csi.v1.Controller/ExplodeVolume", Vec::new()),
-        ("a service that nobody has", "/poison.v9.Poison/Swallow", vec![0xff; 10]),
+        ("bytes that are not protobuf", CREATE, vec![0xff; 1000]),
+        ("an unknown method", "/csi.v1.Controller/ExplodeVolume", Vec::new()),
+        ("an unknown service", "/poison.v9.Poison/Swallow", vec![0xff; 10]),
     ];
     for (what, path, body) in cases {
         // The driver's own refusal, where the request can reach it.
-        let relayed = raw::call(&stand.proxy_socket(), path, body.clone()).await.unwrap_err();
-        let own = raw::call(&stand.driver_socket(), path, body).await.unwrap_err();
+        let relayed = raw::call(&cluster.proxy_socket(), path, body.clone()).await.unwrap_err();
+        let own = raw::call(&cluster.driver_socket(), path, body).await.unwrap_err();
         assert_eq!((relayed.code(), relayed.message()), (own.code(), own.message()), "{what}");
     }
-    let nameless = raw::call(&stand.proxy_socket(), "/csi.v1.Controller", Vec::new()).await.unwrap_err();
+    let nameless = raw::call(&cluster.proxy_socket(), "/csi.v1.Controller", Vec::new()).await.unwrap_err();
     assert_eq!(nameless.code(), Code::Unimplemented, "{nameless}");
-    let unsent = raw::call(&stand.proxy_socket(), CREATE, with_parameters(9 << 20)).await.unwrap_err();
+    let unsent = raw::call(&cluster.proxy_socket(), CREATE, with_parameters(9 << 20)).await.unwrap_err();
     assert_eq!(unsent.code(), Code::InvalidArgument, "{unsent}");
     let _ = stop.send(());
     assert!(others.await.unwrap() > 0);
-    for process in [&stand.proxy, &stand.agent] {
+    for process in [&cluster.proxy, &cluster.agent] {
         assert_eq!(connections(process.as_ref().unwrap()), 1, "the link was lost");
     }
 }
 
-/// Anchors (f) 17 over a websocket: one error each, the link stays up and other calls go on.
+/// Over a websocket: one error each, the link stays up and other calls continue.
 #[tokio::test]
-async fn over_a_websocket_what_nobody_can_digest_costs_one_call_and_no_link() {
+async fn invalid_calls_over_a_websocket_fail_alone() {
     poison_over(LinkKind::Ws).await;
 }
 
-/// Anchors (f) 17 over QUIC.
+/// Over QUIC.
 #[tokio::test]
-async fn over_quic_what_nobody_can_digest_costs_one_call_and_no_link() {
+async fn invalid_calls_over_quic_fail_alone() {
     poison_over(LinkKind::Quic).await;
 }
 
@@ -94,11 +94,11 @@ struct Hand {
 }
 
 impl Hand {
-    async fn at(stand: &Stand) -> Self {
-        let hub = stand.path("hub.sock");
+    async fn at(cluster: &TestCluster) -> Self {
+        let hub = cluster.path("hub.sock");
         let mut link = UdsDialer::new(&hub, Limits::default()).unwrap().dial().await.unwrap();
         let hello = Hello::new(PeerId::new("proxy/by-hand").unwrap(), SessionId { instance: 1, number: 1 });
-        link.send(frame::encode(Frame::hop(Kind::Hello(hello)), Lane::Control)).await.unwrap();
+        link.send(frame::encode(Frame::link(Kind::Hello(hello)), Lane::Control)).await.unwrap();
         let mut hand = Self { link, number: 0 };
         assert!(matches!(hand.receive().await.kind, Kind::Hello(_)));
         hand
@@ -140,13 +140,13 @@ impl Hand {
     }
 }
 
-/// Anchors (f) 17, the frames: kinds that are not known, junk, and a call whose header cannot be read; the same link then carries
+/// The frames: unknown kinds, junk, and a call whose header cannot be read; the same link then carries
 /// a call.
 #[tokio::test]
-async fn frames_that_nobody_can_digest_cost_at_most_their_call_and_never_the_link() {
-    let stand = Stand::start(LinkKind::Uds).await;
-    let (stop, others) = other_calls(&stand);
-    let mut hand = Hand::at(&stand).await;
+async fn invalid_frames_cost_at_most_their_call() {
+    let cluster = TestCluster::start(LinkKind::Uds).await;
+    let (stop, others) = other_calls(&cluster);
+    let mut hand = Hand::at(&cluster).await;
     // A header with field 99; a length of nothing; a header that is cut; junk.
     for junk in [&b"\x04\x9a\x06\x01\x01"[..], b"\x00", b"\x05abc", b"\x7f\xff\xff\xff\xff", b"\xff"] {
         hand.send(Bytes::from_static(junk)).await;
@@ -162,7 +162,7 @@ async fn frames_that_nobody_can_digest_cost_at_most_their_call_and_never_the_lin
     assert!(good.starts_with("OK"), "{good}");
     let _ = stop.send(());
     assert!(others.await.unwrap() > 0);
-    for process in [&stand.proxy, &stand.agent] {
+    for process in [&cluster.proxy, &cluster.agent] {
         assert_eq!(connections(process.as_ref().unwrap()), 1, "the link was lost");
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes that nobody has listed: the hub tells the proxy which there are, and an operator which one is lost.
+//! Nodes without a list: the hub reports the connected nodes to the proxy, and an operator the lost ones.
 
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
@@ -8,9 +8,9 @@ use std::process::{Command, Output};
 use async_trait::async_trait;
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::arguments::unix;
+use edge_csi_tests::cluster::{DRIVER, MultiNodeCluster, NODE, TestCluster};
 use edge_csi_tests::csi::{controller, create_volume, ready};
 use edge_csi_tests::link::LinkKind;
-use edge_csi_tests::stand::{DRIVER, NODE, Site, Stand};
 use edge_csi_tests::{binaries, page, wait};
 use edge_transport::link::{Address, DialOptions};
 use edge_transport::{Peer, PeerId, Reason, ReplySender, Request, Service, ServiceName};
@@ -30,9 +30,9 @@ fn ordered(verb: &str, node: &str, state: &str) -> Output {
     command.args([verb, node, "--state-dir", state]).output().unwrap()
 }
 
-/// Decommissions a node whose agent was stopped, once the hub has noticed that.
-async fn decommissioned(site: &Site, node: &str) -> String {
-    let state = site.proxy_state();
+/// Decommissions a node after its agent was stopped and the hub has noticed it.
+async fn decommissioned(nodes: &MultiNodeCluster, node: &str) -> String {
+    let state = nodes.proxy_state();
     let done = wait::until("the hub has noticed", async || {
         let done = ordered("decommission", node, &state);
         (!said(&done).contains("is connected")).then_some(done)
@@ -54,27 +54,27 @@ fn said(output: &Output) -> String {
 }
 
 #[tokio::test]
-async fn a_proxy_without_a_list_finds_the_nodes_that_come_and_a_decommissioned_one_frees_its_names() {
-    let mut site = Site::start(LinkKind::Ws, &["edge-1"]).await;
-    let socket = site.stand.proxy_socket();
-    let endpoint = site.endpoint();
-    site.start_proxy(&["--endpoint", &endpoint, "--route", "topology"]);
+async fn finds_new_nodes_and_frees_the_names_of_decommissioned_ones() {
+    let mut nodes = MultiNodeCluster::start(LinkKind::Ws, &["edge-1"]).await;
+    let socket = nodes.cluster.proxy_socket();
+    let endpoint = nodes.endpoint();
+    nodes.start_proxy(&["--endpoint", &endpoint, "--route", "topology"]).unwrap();
     ready(&socket).await;
-    wait::until("pvc-1 is made", async || site.create("pvc-1", "edge-1").await.ok()).await;
-    // It comes later, and nobody is told but by the hub.
-    site.add_node("edge-2");
-    let lost = wait::until("pvc-2 is made", async || site.create("pvc-2", "edge-2").await.ok()).await;
+    wait::until("pvc-1 is made", async || nodes.create("pvc-1", "edge-1").await.ok()).await;
+    // It connects later, and only the hub reports it.
+    nodes.add_node("edge-2").unwrap();
+    let lost = wait::until("pvc-2 is made", async || nodes.create("pvc-2", "edge-2").await.ok()).await;
 
-    let state = site.proxy_state();
+    let state = nodes.proxy_state();
     refused_with(&ordered("decommission", "edge-2", &state), "edge-2 is connected");
     refused_with(&ordered("decommission", "edge-22", &state), "edge-22 is not known");
-    site.stop_agent("edge-2");
-    let elsewhere = site.create("pvc-2", "edge-1").await.unwrap_err();
+    nodes.stop_agent("edge-2");
+    let elsewhere = nodes.create("pvc-2", "edge-1").await.unwrap_err();
     assert_eq!(elsewhere.code(), Code::Unavailable, "it may be there: {elsewhere}");
-    let done = decommissioned(&site, "edge-2").await;
+    let done = decommissioned(&nodes, "edge-2").await;
     assert!(done.contains("released") && !done.contains(": 0 "), "{done}");
-    assert!(decommissioned(&site, "edge-2").await.contains("already"));
-    let anew = site.create("pvc-2", "edge-1").await.unwrap();
+    assert!(decommissioned(&nodes, "edge-2").await.contains("already"));
+    let anew = nodes.create("pvc-2", "edge-1").await.unwrap();
     assert_ne!(anew.volume_id, lost.volume_id);
     let request = csi::DeleteVolumeRequest { volume_id: lost.volume_id, ..Default::default() };
     controller(&socket).delete_volume(request).await.unwrap();
@@ -82,66 +82,66 @@ async fn a_proxy_without_a_list_finds_the_nodes_that_come_and_a_decommissioned_o
 
 /// Over a kill of the proxy and one of the hub, which keeps nothing.
 #[tokio::test]
-async fn a_decommissioned_node_that_returns_is_quarantined_until_it_is_recommissioned() {
-    let mut site = Site::start(LinkKind::Uds, &["edge-1", "edge-2"]).await;
-    let endpoint = site.endpoint();
-    let route = ["--endpoint", &endpoint, "--route", "topology", "--http", "127.0.0.1:0"];
-    site.start_proxy(&route);
-    let kept = wait::until("pvc-2 is made", async || site.create("pvc-2", "edge-2").await.ok()).await;
-    site.stop_agent("edge-2");
-    decommissioned(&site, "edge-2").await;
-    site.stand.proxy.as_mut().unwrap().kill();
-    let state = site.proxy_state();
+async fn a_returning_decommissioned_node_is_quarantined() {
+    let mut nodes = MultiNodeCluster::start(LinkKind::Uds, &["edge-1", "edge-2"]).await;
+    let endpoint = nodes.endpoint();
+    let route = ["--endpoint", &endpoint, "--route", "topology"];
+    nodes.start_proxy(&route).unwrap();
+    let kept = wait::until("pvc-2 is made", async || nodes.create("pvc-2", "edge-2").await.ok()).await;
+    nodes.stop_agent("edge-2");
+    decommissioned(&nodes, "edge-2").await;
+    nodes.cluster.proxy.as_mut().unwrap().kill();
+    let state = nodes.proxy_state();
     refused_with(&ordered("recommission", "edge-2", &state), "no edge-csi-driver runs with this --state-dir");
-    site.stand.hub.as_mut().unwrap().kill();
+    nodes.cluster.hub.as_mut().unwrap().kill();
     // The address of its page is in it.
-    std::fs::remove_file(site.stand.path("proxy.log")).unwrap();
-    site.stand.start_hub().await;
-    site.start_proxy(&route);
-    site.start_agent("edge-2");
-    site.proxy().logged("a decommissioned node is connected").await;
-    ready(&site.stand.proxy_socket()).await;
-    let refused = site.create("pvc-3", "edge-2").await.unwrap_err();
+    std::fs::remove_file(nodes.cluster.path("proxy.log")).unwrap();
+    nodes.cluster.start_hub().await.unwrap();
+    nodes.start_proxy(&route).unwrap();
+    nodes.start_agent("edge-2").unwrap();
+    nodes.proxy().logged("a decommissioned node is connected").await;
+    ready(&nodes.cluster.proxy_socket()).await;
+    let refused = nodes.create("pvc-3", "edge-2").await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
-    let metrics = page::of(site.proxy(), "/metrics").await;
+    let metrics = page::of(nodes.proxy(), "/metrics").await;
     for line in ["edge_csi_decommissioned_nodes 1", "edge_csi_decommissioned_nodes_connected 1"] {
         assert!(metrics.lines().any(|found| found == line), "{metrics}");
     }
-    assert!(page::of(site.proxy(), "/").await.contains("edge-2: connected, gets no calls"));
+    assert!(page::of(nodes.proxy(), "/").await.contains("edge-2: connected, gets no calls"));
 
     let undone = ordered("recommission", "edge-2", &state);
     assert!(undone.status.success() && said(&undone).contains("is recommissioned"), "{}", said(&undone));
     let again = ordered("recommission", "edge-2", &state);
     assert!(again.status.success() && said(&again).contains("was not decommissioned"), "{}", said(&again));
     let found =
-        wait::until("edge-2 is asked again", async || site.create("pvc-2", "edge-2").await.ok()).await;
+        wait::until("edge-2 is asked again", async || nodes.create("pvc-2", "edge-2").await.ok()).await;
     assert_eq!(found.volume_id, kept.volume_id);
 }
 
 #[tokio::test]
-async fn a_proxy_with_a_fixed_route_keeps_nothing_of_nodes_and_decommissions_none() {
-    let mut stand = Stand::empty(LinkKind::Uds);
-    let state = stand.path("state").to_string_lossy().into_owned();
-    stand.start_proxy(&["--state-dir", &state]);
-    stand.proxy.as_ref().unwrap().logged("serving CSI").await;
+async fn a_proxy_with_a_fixed_route_decommissions_no_node() {
+    let mut cluster = TestCluster::empty(LinkKind::Uds);
+    let state = cluster.path("state").to_string_lossy().into_owned();
+    cluster.start_proxy(&["--state-dir", &state]).unwrap();
+    cluster.proxy.as_ref().unwrap().logged("serving CSI").await;
     refused_with(&ordered("decommission", NODE, &state), "keeps nothing of nodes");
 }
 
 #[tokio::test]
-async fn a_socket_appears_for_each_node_that_comes_and_is_there_after_a_restart_without_the_hub() {
-    let mut site = Site::start(LinkKind::Uds, &[]).await;
-    let directory = site.stand.path("s").to_string_lossy().into_owned();
+async fn each_new_node_gets_a_socket_that_survives_a_restart() {
+    let mut nodes = MultiNodeCluster::start(LinkKind::Uds, &[]).await;
+    let directory = nodes.cluster.path("s").to_string_lossy().into_owned();
     let route = ["--route", "sockets", "--endpoint-dir", &directory];
-    site.start_proxy(&route);
+    nodes.start_proxy(&route).unwrap();
     let socket = |node: &str| Path::new(&directory).join(node).join("csi.sock");
     for node in ["edge-1", "edge-2"] {
-        site.add_node(node);
+        nodes.add_node(node).unwrap();
         ready(&socket(node)).await;
         controller(&socket(node)).create_volume(create_volume("pvc-1")).await.unwrap();
     }
-    site.stand.proxy.as_mut().unwrap().kill();
-    site.stand.hub = None;
-    site.start_proxy(&route);
+    nodes.cluster.proxy.as_mut().unwrap().kill();
+    nodes.cluster.hub = None;
+    nodes.start_proxy(&route).unwrap();
     for node in ["edge-1", "edge-2"] {
         wait::until("the socket answers", async || {
             let request = csi::ControllerGetCapabilitiesRequest {};
@@ -149,15 +149,15 @@ async fn a_socket_appears_for_each_node_that_comes_and_is_there_after_a_restart_
         })
         .await;
     }
-    site.stop_agent("edge-2");
-    site.stand.start_hub().await;
+    nodes.stop_agent("edge-2");
+    nodes.cluster.start_hub().await.unwrap();
     ready(&socket("edge-1")).await;
-    decommissioned(&site, "edge-2").await;
+    decommissioned(&nodes, "edge-2").await;
     assert!(!socket("edge-2").exists() && socket("edge-1").exists());
-    site.start_agent("edge-2");
-    site.proxy().logged("a decommissioned node is connected").await;
+    nodes.start_agent("edge-2").unwrap();
+    nodes.proxy().logged("a decommissioned node is connected").await;
     assert!(!socket("edge-2").exists());
-    let undone = ordered("recommission", "edge-2", &site.proxy_state());
+    let undone = ordered("recommission", "edge-2", &nodes.proxy_state());
     assert!(undone.status.success(), "{}", said(&undone));
     ready(&socket("edge-2")).await;
 }
@@ -165,13 +165,13 @@ async fn a_socket_appears_for_each_node_that_comes_and_is_there_after_a_restart_
 /// csi-spec section 5: sidecars elect leaders, and two proxies of one driver are active at once only with a table each.
 #[tokio::test]
 async fn two_proxies_on_one_state_directory_are_refused() {
-    let mut site = Site::start(LinkKind::Uds, &[]).await;
-    let endpoint = site.endpoint();
-    site.start_proxy(&["--endpoint", &endpoint, "--route", "topology"]);
-    let proxy = site.stand.proxy.take().unwrap();
+    let mut nodes = MultiNodeCluster::start(LinkKind::Uds, &[]).await;
+    let endpoint = nodes.endpoint();
+    nodes.start_proxy(&["--endpoint", &endpoint, "--route", "topology"]).unwrap();
+    let proxy = nodes.cluster.proxy.take().unwrap();
     proxy.logged("serving CSI").await;
-    let other = unix(&site.stand.path("other.sock"));
-    let (state, hub) = (site.proxy_state(), site.stand.hub_url());
+    let other = unix(&nodes.cluster.path("other.sock"));
+    let (state, hub) = (nodes.proxy_state(), nodes.cluster.hub_url());
     let mut command = Command::new(binaries::path("edge-csi-driver"));
     command.args(["--drivername", DRIVER, "--hub", hub, "--state-dir", &state, "--endpoint", &other]);
     let second = command.args(["--route", "topology"]).output().unwrap();
@@ -181,8 +181,8 @@ async fn two_proxies_on_one_state_directory_are_refused() {
 }
 
 /// A peer that takes this name over the unix socket, as root may.
-async fn peer(site: &Site, name: &str, offers: Option<&str>) -> Peer {
-    let address: Address = site.stand.hub_url().parse().unwrap();
+async fn peer(nodes: &MultiNodeCluster, name: &str, offers: Option<&str>) -> Peer {
+    let address: Address = nodes.cluster.hub_url().parse().unwrap();
     let mut builder = Peer::builder(PeerId::new(name).unwrap());
     builder = builder.dialer(address.dialer(&DialOptions::default()).unwrap());
     if let Some(service) = offers {
@@ -200,25 +200,25 @@ async fn refused(peer: &Peer, service: &str, body: &'static [u8]) -> Reason {
 }
 
 #[tokio::test]
-async fn a_node_that_asks_who_is_there_is_refused() {
-    let mut site = Site::start(LinkKind::Uds, &["edge-1"]).await;
-    let endpoint = site.endpoint();
-    site.start_proxy(&["--endpoint", &endpoint, "--route", "topology"]);
-    ready(&site.stand.proxy_socket()).await;
-    let hostile = peer(&site, "edge-66", Some("csi")).await;
+async fn a_node_may_not_query_presence() {
+    let mut nodes = MultiNodeCluster::start(LinkKind::Uds, &["edge-1"]).await;
+    let endpoint = nodes.endpoint();
+    nodes.start_proxy(&["--endpoint", &endpoint, "--route", "topology"]).unwrap();
+    ready(&nodes.cluster.proxy_socket()).await;
+    let hostile = peer(&nodes, "edge-66", Some("csi")).await;
     // A question for the service "csi".
     assert_eq!(refused(&hostile, "presence", b"\x0a\x03csi").await, Reason::Forbidden);
 }
 
-/// Nobody waits for the next try of its own, which is 10 s to 30 s away by then: that is for the tests of csi-proxy, with their own
-/// clock. Here the ways of the news are what they are.
+/// The proxy does not wait for its own next attempt, 10 s to 30 s later by then: the tests of csi-proxy check that with their own
+/// clock. Here the hub's report arrives in real time.
 #[tokio::test]
-async fn a_fixed_route_is_told_that_its_node_is_there() {
-    let mut stand = Stand::empty(LinkKind::Uds);
-    stand.start_driver();
-    stand.start_hub().await;
-    stand.start_proxy(&[]);
-    stand.proxy.as_ref().unwrap().logged("the driver cannot be reached").await;
-    stand.start_agent(&[]);
-    ready(&stand.proxy_socket()).await;
+async fn a_fixed_route_is_notified_when_its_node_connects() {
+    let mut cluster = TestCluster::empty(LinkKind::Uds);
+    cluster.start_driver(&[]).unwrap();
+    cluster.start_hub().await.unwrap();
+    cluster.start_proxy(&[]).unwrap();
+    cluster.proxy.as_ref().unwrap().logged("driver unreachable, Probe").await;
+    cluster.start_agent(&[]).unwrap();
+    ready(&cluster.proxy_socket()).await;
 }

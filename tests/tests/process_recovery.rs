@@ -1,4 +1,4 @@
-//! Drills of the guide's page on recovery that are about who asks, and not about what breaks.
+//! Drills of the guide's page on recovery that concern callers, not failures.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::node_client::NodeClient;
+use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
 use edge_csi_tests::counting::{Counting, HELD, id_of};
 use edge_csi_tests::csi::{channel, controller, create_volume, ready, within};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::sidecar::{Sidecar, is_final};
-use edge_csi_tests::stand::{DRIVER, NODE, Stand};
-use edge_csi_tests::volumes::ground::{mounts_below, private};
+use edge_csi_tests::volumes::namespace::{mounts_below, private};
 use edge_csi_tests::wait;
 use rustix::process::Signal;
 
@@ -19,28 +19,30 @@ use rustix::process::Signal;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn a_provisioner_that_loses_its_lease_in_mid_create_is_followed_by_one_that_gets_the_same_volume() {
+async fn the_next_provisioner_gets_the_volume_of_a_lost_create() {
     let driver = Counting::working(Duration::ZERO);
-    let mut stand = Stand::empty(LinkKind::Wss);
-    let _served = driver.serve(&stand.driver_socket());
-    stand.start_hub().await;
-    stand.start_agent(&[]);
-    stand.start_proxy(&[]);
-    ready(&stand.proxy_socket()).await;
+    let mut cluster = TestCluster::empty(LinkKind::Wss);
+    let _served = driver.serve(&cluster.driver_socket());
+    cluster.start_hub().await.unwrap();
+    cluster.start_agent(&[]).unwrap();
+    cluster.start_proxy(&[]).unwrap();
+    ready(&cluster.proxy_socket()).await;
 
     let name = format!("{HELD}pvc");
-    let leader = Sidecar::new(controller(&stand.proxy_socket()), PATIENCE);
+    let leader = Sidecar::new(controller(&cluster.proxy_socket()), PATIENCE);
     let create = {
         let name = name.clone();
         tokio::spawn(async move { leader.create(&name).await.end })
     };
-    wait::until("the driver is at it", async || (driver.of("CreateVolume", &name).begun == 1).then_some(()))
-        .await;
-    // The sidecar ends, and the pod with it: their host is gone. Another pod has the driver's proxy now.
+    wait::until("the driver executes it", async || {
+        (driver.of("CreateVolume", &name).begun == 1).then_some(())
+    })
+    .await;
+    // The sidecar ends, and the pod with it: their host is lost. Another pod has the driver's proxy now.
     create.abort();
-    stand.proxy.as_mut().unwrap().kill();
-    let other_socket = stand.path("other.sock");
-    let _other_proxy = stand.proxy_at("other-proxy", &other_socket, NODE, &[]);
+    cluster.proxy.as_mut().unwrap().kill();
+    let other_socket = cluster.path("other.sock");
+    let _other_proxy = cluster.additional_proxy("other-proxy", &other_socket, NODE, &[]).unwrap();
     ready(&other_socket).await;
 
     let next = Sidecar::new(controller(&other_socket), PATIENCE);
@@ -48,7 +50,7 @@ async fn a_provisioner_that_loses_its_lease_in_mid_create_is_followed_by_one_tha
         let (next, name) = (next.clone(), name.clone());
         tokio::spawn(async move { next.create(&name).await.end })
     };
-    stand.agent.as_ref().unwrap().logged("joins the same operation").await;
+    cluster.agent.as_ref().unwrap().logged("joined the running operation").await;
     driver.release();
     assert_eq!(create.await.unwrap().unwrap(), id_of(&name));
     let executions = driver.of("CreateVolume", &name);
@@ -57,56 +59,56 @@ async fn a_provisioner_that_loses_its_lease_in_mid_create_is_followed_by_one_tha
 }
 
 #[tokio::test]
-async fn a_claim_that_is_deleted_while_its_create_is_uncertain_leaves_no_volume() {
-    let mut stand = Stand::start(LinkKind::Wss).await;
-    stand.driver.as_ref().unwrap().signal(Signal::STOP);
+async fn a_claim_deleted_during_its_create_leaves_no_volume() {
+    let mut cluster = TestCluster::start(LinkKind::Wss).await;
+    cluster.driver.as_ref().unwrap().signal(Signal::STOP);
     let create = async |patience| {
         let request = within(patience, create_volume("pvc-unwanted"));
-        controller(&stand.proxy_socket()).create_volume(request).await
+        controller(&cluster.proxy_socket()).create_volume(request).await
     };
     wait::until("the agent has the call", async || {
         let late = create(Duration::from_millis(500)).await.unwrap_err();
         assert!(!is_final(&late), "{late}");
-        stand.agent.as_ref().unwrap().log().contains("CreateVolume").then_some(())
+        cluster.agent.as_ref().unwrap().log().contains("CreateVolume").then_some(())
     })
     .await;
     // Now the claim is deleted, and the node goes. The provisioner may stop asking only at a final word, and gets none.
-    stand.agent.as_mut().unwrap().kill();
+    cluster.agent.as_mut().unwrap().kill();
     for _ in 0..3 {
         let request = within(Duration::from_millis(500), create_volume("pvc-unwanted"));
-        let away = controller(&stand.proxy_socket()).create_volume(request).await.unwrap_err();
+        let away = controller(&cluster.proxy_socket()).create_volume(request).await.unwrap_err();
         assert!(!is_final(&away), "{away}");
     }
-    stand.driver.as_ref().unwrap().signal(Signal::CONT);
-    stand.start_agent(&[]);
+    cluster.driver.as_ref().unwrap().signal(Signal::CONT);
+    cluster.start_agent(&[]).unwrap();
 
-    let provisioner = Sidecar::new(controller(&stand.proxy_socket()), PATIENCE);
+    let provisioner = Sidecar::new(controller(&cluster.proxy_socket()), PATIENCE);
     let id = provisioner.create("pvc-unwanted").await.end.unwrap();
     provisioner.delete(&id).await.end.unwrap();
     let request = csi::ListVolumesRequest::default();
-    let left = controller(&stand.proxy_socket()).list_volumes(request).await.unwrap().into_inner();
+    let left = controller(&cluster.proxy_socket()).list_volumes(request).await.unwrap().into_inner();
     assert!(left.entries.is_empty(), "{:?}", left.entries);
 }
 
 /// Needs root, to mount.
 #[tokio::test]
 async fn what_the_node_does_goes_on_while_the_link_is_cut() {
-    let Some(_) = private("what_the_node_does_goes_on_while_the_link_is_cut") else { return };
-    let mut stand = Stand::empty(LinkKind::Wss);
-    stand.start_driver();
-    stand.start_hub().await;
-    let shims = stand.path("shim");
-    stand.start_agent(&["--shim", &shims.to_string_lossy()]);
-    stand.start_proxy(&[]);
-    ready(&stand.proxy_socket()).await;
+    let Some(_) = private() else { return };
+    let mut cluster = TestCluster::empty(LinkKind::Wss);
+    cluster.start_driver(&[]).unwrap();
+    cluster.start_hub().await.unwrap();
+    let shims = cluster.path("shim");
+    cluster.start_agent(&["--kubelet-socket-dir", &shims.to_string_lossy()]).unwrap();
+    cluster.start_proxy(&[]).unwrap();
+    ready(&cluster.proxy_socket()).await;
     let socket = shims.join(format!("{DRIVER}.sock"));
     ready(&socket).await;
-    let sidecar = Sidecar::new(controller(&stand.proxy_socket()), PATIENCE);
+    let sidecar = Sidecar::new(controller(&cluster.proxy_socket()), PATIENCE);
     let id = sidecar.create("pvc-1").await.end.unwrap();
     let attached = sidecar.publish(&id, NODE).await.end.unwrap();
 
-    stand.hub = None;
-    let (staging, target) = (stand.path("staging"), stand.path("pod"));
+    cluster.hub = None;
+    let (staging, target) = (cluster.path("staging"), cluster.path("pod"));
     std::fs::create_dir(&staging).unwrap();
     std::fs::create_dir(&target).unwrap();
     let target = target.join("mount");
@@ -144,7 +146,7 @@ async fn what_the_node_does_goes_on_while_the_link_is_cut() {
     .unwrap();
     assert!(mounts_below(&staging).is_empty() && mounts_below(&target).is_empty());
 
-    stand.start_hub().await;
+    cluster.start_hub().await.unwrap();
     sidecar.unpublish(&id, NODE).await.end.unwrap();
     sidecar.delete(&id).await.end.unwrap();
 }

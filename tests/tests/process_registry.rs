@@ -11,20 +11,20 @@ use csi_proto::pluginregistration::v1::registration_server::{Registration, Regis
 use csi_proto::pluginregistration::v1::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
+use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
 use edge_csi_tests::csi::{channel, controller, create_volume, ready};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
-use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::wait;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Code, Request, Response, Status};
 
-/// What node-driver-registrar does: tells where the driver is, and hears whether it was taken.
+/// A stub of node-driver-registrar: reports the driver's endpoint and receives whether it was registered.
 #[derive(Debug, Clone)]
 struct Registrar {
     endpoint: PathBuf,
-    heard: Arc<Mutex<Vec<RegistrationStatus>>>,
+    statuses: Arc<Mutex<Vec<RegistrationStatus>>>,
 }
 
 #[tonic::async_trait]
@@ -42,26 +42,34 @@ impl Registration for Registrar {
         &self,
         request: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
-        self.heard.lock().unwrap().push(request.into_inner());
+        self.statuses.lock().unwrap().push(request.into_inner());
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
 
 #[tokio::test]
-async fn a_driver_is_found_in_the_registry_directory_and_lost_with_its_socket() {
-    let mut stand = Stand::empty(LinkKind::Uds);
-    stand.start_driver();
-    stand.start_hub().await;
-    stand.start_proxy(&[]);
-    let (registry, shim) = (stand.path("registry"), stand.path("shim"));
+async fn a_driver_registers_and_deregisters_with_its_socket() {
+    let mut cluster = TestCluster::empty(LinkKind::Uds);
+    cluster.start_driver(&[]).unwrap();
+    cluster.start_hub().await.unwrap();
+    cluster.start_proxy(&[]).unwrap();
+    let (registry, shim) = (cluster.path("registry"), cluster.path("shim"));
     let (registry_option, shim_option) = (registry.to_string_lossy(), shim.to_string_lossy());
-    let hub = stand.hub_url();
-    let arguments =
-        ["--nodeid", NODE, "--hub", hub, "--plugins-registry", &registry_option, "--shim", &shim_option];
-    stand.agent = Some(Process::start(stand.directory(), "agent", "edge-agent", arguments));
+    let hub = cluster.hub_url();
+    let arguments = [
+        "--nodeid",
+        NODE,
+        "--hub",
+        hub,
+        "--plugins-registry",
+        &registry_option,
+        "--kubelet-socket-dir",
+        &shim_option,
+    ];
+    cluster.agent = Some(Process::start(cluster.directory(), "agent", "edge-agent", arguments));
     wait::until("the agent has made the directory", async || registry.is_dir().then_some(())).await;
 
-    let registrar = Registrar { endpoint: stand.driver_socket(), heard: Arc::default() };
+    let registrar = Registrar { endpoint: cluster.driver_socket(), statuses: Arc::default() };
     let socket = registry.join("hostpath-reg.sock");
     let listener = UnixListener::bind(&socket).unwrap();
     let server = tonic::transport::Server::builder()
@@ -69,11 +77,13 @@ async fn a_driver_is_found_in_the_registry_directory_and_lost_with_its_socket() 
         .serve_with_incoming(UnixListenerStream::new(listener));
     let server = tokio::spawn(server);
 
-    ready(&stand.proxy_socket()).await;
-    let heard =
-        wait::until("the registrar hears", async || registrar.heard.lock().unwrap().first().cloned()).await;
-    assert!(heard.plugin_registered, "{heard:?}");
-    controller(&stand.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
+    ready(&cluster.proxy_socket()).await;
+    let statuses = wait::until("the registrar is notified", async || {
+        registrar.statuses.lock().unwrap().first().cloned()
+    })
+    .await;
+    assert!(statuses.plugin_registered, "{statuses:?}");
+    controller(&cluster.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
 
     let shim = shim.join(format!("{DRIVER}.sock"));
     ready(&shim).await;
@@ -83,8 +93,8 @@ async fn a_driver_is_found_in_the_registry_directory_and_lost_with_its_socket() 
 
     server.abort();
     std::fs::remove_file(&socket).unwrap();
-    wait::until("the driver is gone", async || {
-        let status = controller(&stand.proxy_socket()).create_volume(create_volume("pvc-2")).await.err()?;
+    wait::until("the driver is deregistered", async || {
+        let status = controller(&cluster.proxy_socket()).create_volume(create_volume("pvc-2")).await.err()?;
         assert_eq!(status.code(), Code::Unavailable, "{status}");
         assert!(status.message().contains(DRIVER), "{status}");
         Some(())

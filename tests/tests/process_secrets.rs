@@ -16,12 +16,11 @@ use bytes::Bytes;
 use csi_proto::csi::v1 as csi;
 use csi_proto::method::{Method, Service};
 use csi_proxy::{Call, CallId, DriverName, MethodPath, NodeId, Relay, Replies, SessionRelay};
-use edge_csi_tests::arguments::unix;
+use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
 use edge_csi_tests::csi::{channel, within};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::raw::Raw;
-use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::{page, wait};
 use edge_transport::link::Limits;
 use edge_transport::link::uds::UdsDialer;
@@ -47,7 +46,7 @@ enum Act {
     FailAndRepeat,
     /// Answers with a page that repeats the request, and no gRPC.
     Page,
-    /// Takes its time, until it is told, and succeeds with an empty answer.
+    /// Waits until it is released, and succeeds with an empty answer.
     Wait(Arc<Notify>),
 }
 
@@ -164,7 +163,7 @@ fn count(bytes: &[u8], needle: &[u8]) -> usize {
     found
 }
 
-/// Random, so that nothing else can look like it.
+/// Random, so that no other text equals it.
 fn random_secret() -> String {
     let mut bytes = [0; 12];
     File::open("/dev/urandom").unwrap().read_exact(&mut bytes).unwrap();
@@ -202,9 +201,9 @@ async fn call(socket: &Path, path: &str, body: Vec<u8>, time: Duration) -> Resul
     Ok(())
 }
 
-/// A stand whose driver is in this process.
+/// A cluster with its driver in this process.
 struct Search {
-    stand: Stand,
+    cluster: TestCluster,
     driver: Driver,
     secret: String,
     node_calls: SessionRelay,
@@ -212,7 +211,7 @@ struct Search {
 
 impl Search {
     async fn start(over: LinkKind) -> Self {
-        let mut stand = Stand::empty(over);
+        let mut cluster = TestCluster::empty(over);
         let secret = random_secret();
         let driver = Driver {
             secret: secret.clone(),
@@ -220,28 +219,25 @@ impl Search {
             seen: Arc::default(),
             finished: Arc::default(),
         };
-        let incoming = UnixListenerStream::new(UnixListener::bind(stand.driver_socket()).unwrap());
+        let incoming = UnixListenerStream::new(UnixListener::bind(cluster.driver_socket()).unwrap());
         let server = tonic::transport::Server::builder();
         tokio::spawn(server.serve_with_incoming(driver.clone(), incoming));
-        let common = ["--http", "127.0.0.1:0", "--log-format", "json"];
+        let common = ["--log-format", "json"];
         if over == LinkKind::Uds {
-            let socket = unix(&stand.path("hub.sock"));
-            let hub = ["--uds", &socket, "-vv"].into_iter().chain(common);
-            stand.hub = Some(Process::start(stand.directory(), "hub", "edge-hub", hub));
-        } else {
-            stand.start_hub().await;
+            cluster.hub_options(&common);
         }
-        stand.start_agent(&common);
-        let state = stand.path("proxy-state").to_string_lossy().into_owned();
-        stand.start_proxy(&[&common[..], &["--state-dir", &state]].concat());
-        let search_socket = stand.proxy_socket();
+        cluster.start_hub().await.unwrap();
+        cluster.start_agent(&common).unwrap();
+        let state = cluster.path("proxy-state").to_string_lossy().into_owned();
+        cluster.start_proxy(&[&common[..], &["--state-dir", &state]].concat()).unwrap();
+        let search_socket = cluster.proxy_socket();
         edge_csi_tests::csi::ready(&search_socket).await;
         // The proxy refuses Node calls, so that these go in behind it.
-        let dialer = UdsDialer::new(stand.path("hub.sock"), Limits::default()).unwrap();
+        let dialer = UdsDialer::new(cluster.path("hub.sock"), Limits::default()).unwrap();
         let peer = Peer::builder(PeerId::new("proxy/node-calls").unwrap()).dialer(Box::new(dialer));
         let peer = peer.start().unwrap();
         wait::within("the hub takes this peer", peer.connected()).await.unwrap();
-        Self { stand, driver, secret, node_calls: SessionRelay::new(peer) }
+        Self { cluster, driver, secret, node_calls: SessionRelay::new(peer) }
     }
 
     fn act(&self, act: Act) {
@@ -254,20 +250,21 @@ impl Search {
         for method in Method::ALL {
             let Some(body) = request(*method, &self.secret) else { continue };
             if method.service() == Service::Node {
-                let refused = call(&self.stand.proxy_socket(), method.path(), body.clone(), wait::SOON).await;
+                let refused =
+                    call(&self.cluster.proxy_socket(), method.path(), body.clone(), wait::SOON).await;
                 assert_eq!(refused.unwrap_err().code(), Code::Unimplemented, "{method:?} at the proxy");
                 ends.push((*method, self.node_call(method.path(), body).await));
             } else {
-                let end = call(&self.stand.proxy_socket(), method.path(), body, wait::SOON).await;
+                let end = call(&self.cluster.proxy_socket(), method.path(), body, wait::SOON).await;
                 ends.push((*method, end));
             }
         }
         ends
     }
 
-    /// Has every method end in every way.
+    /// Makes every method end with every kind of result.
     async fn every_end(&self) {
-        let socket = self.stand.proxy_socket();
+        let socket = self.cluster.proxy_socket();
         for act in [Act::Succeed, Act::Repeat] {
             self.act(act.clone());
             for (method, end) in self.every_method().await {
@@ -285,8 +282,8 @@ impl Search {
                 let status = end.unwrap_err();
                 assert_eq!(status.code(), code, "{method:?} {act:?}: {status}");
                 // What the driver says is the caller's to know, even this.
-                let told = status.message().contains(&self.secret);
-                assert_eq!(told, matches!(act, Act::FailAndRepeat), "{method:?} {act:?}: {status}");
+                let reported = status.message().contains(&self.secret);
+                assert_eq!(reported, matches!(act, Act::FailAndRepeat), "{method:?} {act:?}: {status}");
             }
         }
         // No protobuf, in a method that is known, one that is not, and one with a stream as its answer.
@@ -323,30 +320,30 @@ impl Search {
 
     fn processes(&self) -> [(&'static str, &Process); 3] {
         [
-            ("hub", self.stand.hub.as_ref().unwrap()),
-            ("agent", self.stand.agent.as_ref().unwrap()),
-            ("proxy", self.stand.proxy.as_ref().unwrap()),
+            ("hub", self.cluster.hub.as_ref().unwrap()),
+            ("agent", self.cluster.agent.as_ref().unwrap()),
+            ("proxy", self.cluster.proxy.as_ref().unwrap()),
         ]
     }
 
     /// Every place in which a form of the secret was found, and how often.
     async fn hits(&self) -> BTreeMap<String, usize> {
         let mut hits = BTreeMap::new();
-        let mut look = |place: String, bytes: &[u8]| {
+        let mut check = |place: String, bytes: &[u8]| {
             let found: usize = forms(&self.secret).iter().map(|form| count(bytes, form)).sum();
             if found > 0 {
                 hits.insert(place, found);
             }
         };
         let mut files = Vec::new();
-        every_file(self.stand.directory(), &mut files);
+        every_file(self.cluster.directory(), &mut files);
         assert!(files.len() >= 8, "{files:?}");
         for file in files {
-            look(file.display().to_string(), &fs::read(&file).unwrap());
+            check(file.display().to_string(), &fs::read(&file).unwrap());
         }
         for (name, process) in self.processes() {
             for path in ["/metrics", "/", "/readyz"] {
-                look(format!("{name} {path}"), page::of(process, path).await.as_bytes());
+                check(format!("{name} {path}"), page::of(process, path).await.as_bytes());
             }
         }
         hits
@@ -364,10 +361,10 @@ fn every_file(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Anchors (f) 13: a random secret in each of the 22 secret fields, on calls that succeed, fail, time out, are answered with
-/// garbage, and are no protobuf: no log at any level, no state directory, metric or page has it.
+/// A random secret in each of the 22 secret fields, on calls that succeed, fail, time out, are answered with
+/// garbage, and are not protobuf: no log at any level, no state directory, metric or page has it.
 #[tokio::test]
-async fn no_secret_of_any_method_is_in_a_log_a_state_directory_a_metric_or_a_page() {
+async fn secrets_appear_in_no_log_state_metric_or_page() {
     let search = Search::start(LinkKind::Uds).await;
     let methods = Method::ALL.iter().filter(|method| method.secrets_field().is_some()).count();
     assert_eq!(methods, 22);
@@ -381,7 +378,7 @@ async fn no_secret_of_any_method_is_in_a_log_a_state_directory_a_metric_or_a_pag
     assert!(hits.is_empty(), "{} is in {hits:#?}", search.secret);
 }
 
-/// Anchors (f) 13, core dumps: there are none, on a host where other processes leave them.
+/// Core dumps: there are none, on a host where other processes leave them.
 #[tokio::test]
 async fn a_crash_of_hub_agent_or_proxy_leaves_no_core_dump() {
     use std::os::unix::process::ExitStatusExt;
@@ -392,7 +389,7 @@ async fn a_crash_of_hub_agent_or_proxy_leaves_no_core_dump() {
     let mut search = Search::start(LinkKind::Uds).await;
     let mut other = std::process::Command::new("sleep")
         .arg("1000")
-        .current_dir(search.stand.directory())
+        .current_dir(search.cluster.directory())
         .spawn()
         .unwrap();
     let pid = Pid::from_raw(i32::try_from(other.id()).unwrap()).unwrap();
@@ -402,7 +399,7 @@ async fn a_crash_of_hub_agent_or_proxy_leaves_no_core_dump() {
         let _ =
             writeln!(std::io::stderr(), "{test}: not run, since no process leaves a core dump on this host");
     }
-    let Stand { hub, agent, proxy, .. } = &mut search.stand;
+    let TestCluster { hub, agent, proxy, .. } = &mut search.cluster;
     for process in [hub, agent, proxy].map(|process| process.as_mut().unwrap()) {
         process.signal(Signal::ABORT);
         let end = process.ended().await;

@@ -13,11 +13,11 @@ use bytes::Bytes;
 use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::identity_client::IdentityClient;
 use csi_proto::csi::v1::node_client::NodeClient;
+use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
 use edge_csi_tests::csi::{channel, controller, create_volume, identity, ready, within};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::raw::{self, Raw};
-use edge_csi_tests::stand::{DRIVER, NODE, Stand};
-use edge_csi_tests::volumes::ground::{mounts_below, private};
+use edge_csi_tests::volumes::namespace::{mounts_below, private};
 use edge_csi_tests::{metrics, wait};
 use prost::Message as _;
 use tokio::net::UnixListener;
@@ -29,7 +29,7 @@ use tonic::{Code, Request, Response, Status};
 
 const GET_INFO: &str = "/csi.v1.Node/NodeGetInfo";
 
-/// The id of the volume whose calls do not end before [`Plain::release`].
+/// The id of the volume with calls that do not end before [`Plain::release`].
 const HELD: &str = "held";
 
 /// A driver without a topology, which does nothing and says OK.
@@ -51,7 +51,7 @@ impl Plain {
         self.released.send_replace(true);
     }
 
-    /// How often it was told to do this.
+    /// How often it was called.
     fn count(&self, method: &str) -> usize {
         self.seen.lock().unwrap().iter().filter(|seen| seen.ends_with(method)).count()
     }
@@ -109,7 +109,7 @@ impl tonic::server::UnaryService<Bytes> for Call {
             if path.ends_with("NodeStageVolume")
                 && body.windows(HELD.len()).any(|part| part == HELD.as_bytes())
             {
-                // An error means that nobody can release it any more.
+                // An error means that the sender was dropped.
                 let _ = driver.released.subscribe().wait_for(|released| *released).await;
             }
             Ok(Response::new(Plain::answer(&path).into()))
@@ -136,36 +136,36 @@ impl tonic::server::NamedService for Plain {
     const NAME: &'static str = "any";
 }
 
-fn shim(stand: &Stand) -> PathBuf {
-    stand.path("shim").join(format!("{DRIVER}.sock"))
+fn shim(cluster: &TestCluster) -> PathBuf {
+    cluster.path("shim").join(format!("{DRIVER}.sock"))
 }
 
-fn node(stand: &Stand) -> NodeClient<Channel> {
-    NodeClient::new(channel(&shim(stand)))
+fn node(cluster: &TestCluster) -> NodeClient<Channel> {
+    NodeClient::new(channel(&shim(cluster)))
 }
 
-fn start_agent(stand: &mut Stand, more: &[&str]) {
-    let directory = stand.path("shim");
+fn start_agent(cluster: &mut TestCluster, more: &[&str]) {
+    let directory = cluster.path("shim");
     let directory = directory.to_string_lossy();
-    let options = [&["--shim", &directory, "--http", "127.0.0.1:0"], more].concat();
-    stand.start_agent(&options);
+    let options = [&["--kubelet-socket-dir", &directory], more].concat();
+    cluster.start_agent(&options).unwrap();
 }
 
 /// Everything but the driver, with the sockets for kubelet.
-async fn stand() -> Stand {
-    let mut stand = Stand::empty(LinkKind::Uds);
-    stand.start_hub().await;
-    start_agent(&mut stand, &[]);
-    stand.start_proxy(&[]);
-    stand
+async fn cluster() -> TestCluster {
+    let mut cluster = TestCluster::empty(LinkKind::Uds);
+    cluster.start_hub().await.unwrap();
+    start_agent(&mut cluster, &[]);
+    cluster.start_proxy(&[]).unwrap();
+    cluster
 }
 
-async fn plain() -> (Stand, Plain) {
-    let stand = stand().await;
-    let driver = Plain::serve(&stand.driver_socket());
-    ready(&shim(&stand)).await;
-    ready(&stand.proxy_socket()).await;
-    (stand, driver)
+async fn plain() -> (TestCluster, Plain) {
+    let cluster = cluster().await;
+    let driver = Plain::serve(&cluster.driver_socket());
+    ready(&shim(&cluster)).await;
+    ready(&cluster.proxy_socket()).await;
+    (cluster, driver)
 }
 
 fn capability() -> Option<csi::VolumeCapability> {
@@ -210,50 +210,51 @@ async fn is_constrained(mut client: IdentityClient<Channel>) -> bool {
 }
 
 /// How often the agent has seen this rule broken.
-async fn broken(stand: &Stand, rule: &str) -> f64 {
-    let all = metrics::of(stand.agent.as_ref().unwrap()).await;
+async fn broken(cluster: &TestCluster, rule: &str) -> f64 {
+    let all = metrics::of(cluster.agent.as_ref().unwrap()).await;
     let name = format!(r#"csi_plugin_orchestrator_violations_total{{driver_name="{DRIVER}",rule="{rule}"}}"#);
     all.get(&name).copied().unwrap_or_default()
 }
 
-async fn no_rule_is_broken(stand: &Stand) {
-    let all = metrics::of(stand.agent.as_ref().unwrap()).await;
+async fn no_rule_is_broken(cluster: &TestCluster) {
+    let all = metrics::of(cluster.agent.as_ref().unwrap()).await;
     let broken: Vec<_> = all.iter().filter(|(name, _)| name.contains("orchestrator_violations")).collect();
     assert!(broken.is_empty(), "{broken:?}");
 }
 
 #[tokio::test]
-async fn kubelet_learns_where_the_node_is_from_a_driver_that_does_not_say() {
-    let (mut stand, _driver) = plain().await;
-    let own = raw::call(&stand.driver_socket(), GET_INFO, Bytes::new()).await.unwrap();
-    let told = raw::call(&shim(&stand), GET_INFO, Bytes::new()).await.unwrap();
-    assert!(told.starts_with(&own) && told.len() > own.len(), "the driver's own bytes come first");
-    let info = csi::NodeGetInfoResponse::decode(told).unwrap();
+async fn kubelet_gets_a_topology_if_the_driver_reports_none() {
+    let (mut cluster, _driver) = plain().await;
+    let own = raw::call(&cluster.driver_socket(), GET_INFO, Bytes::new()).await.unwrap();
+    let reported = raw::call(&shim(&cluster), GET_INFO, Bytes::new()).await.unwrap();
+    assert!(reported.starts_with(&own) && reported.len() > own.len(), "the driver's own bytes are first");
+    let info = csi::NodeGetInfoResponse::decode(reported).unwrap();
     assert_eq!(info.node_id, NODE);
     let topology = info.accessible_topology.unwrap();
     assert_eq!(topology.segment(&format!("topology.{DRIVER}/node")), Some(NODE));
-    assert!(is_constrained(identity(&shim(&stand))).await);
-    assert!(is_constrained(identity(&stand.proxy_socket())).await, "the same is said in the cloud");
-    assert!(!is_constrained(identity(&stand.driver_socket())).await);
+    assert!(is_constrained(identity(&shim(&cluster))).await);
+    assert!(is_constrained(identity(&cluster.proxy_socket())).await, "the same is said in the cloud");
+    assert!(!is_constrained(identity(&cluster.driver_socket())).await);
 
-    stand.agent.as_mut().unwrap().kill();
-    start_agent(&mut stand, &["--topology-key", "none"]);
-    ready(&shim(&stand)).await;
-    let told = raw::call(&shim(&stand), GET_INFO, Bytes::new()).await.unwrap();
-    assert_eq!(told, own);
+    cluster.agent.as_mut().unwrap().kill();
+    start_agent(&mut cluster, &["--topology-key", "none"]);
+    ready(&shim(&cluster)).await;
+    let reported = raw::call(&shim(&cluster), GET_INFO, Bytes::new()).await.unwrap();
+    assert_eq!(reported, own);
 }
 
 #[tokio::test]
-async fn a_volume_has_one_call_at_a_time_whoever_makes_it() {
-    let (stand, driver) = plain().await;
+async fn a_volume_has_one_call_at_a_time() {
+    let (cluster, driver) = plain().await;
     let staging = |path: &'static str| {
-        let mut client = node(&stand);
+        let mut client = node(&cluster);
         tokio::spawn(async move { client.node_stage_volume(stage(HELD, path)).await })
     };
     let first = staging("/s");
-    wait::until("the driver is at it", async || (driver.count("NodeStageVolume") == 1).then_some(())).await;
+    wait::until("the driver executes it", async || (driver.count("NodeStageVolume") == 1).then_some(()))
+        .await;
     let second = staging("/s");
-    stand.agent.as_ref().unwrap().logged("joins the same operation").await;
+    cluster.agent.as_ref().unwrap().logged("joined the running operation").await;
 
     let other = staging("/other").await.unwrap().unwrap_err();
     assert_eq!(other.code(), Code::Aborted, "{other}");
@@ -263,7 +264,7 @@ async fn a_volume_has_one_call_at_a_time_whoever_makes_it() {
         volume_capability: capability(),
         ..Default::default()
     };
-    let attached = controller(&stand.proxy_socket()).controller_publish_volume(attach).await.unwrap_err();
+    let attached = controller(&cluster.proxy_socket()).controller_publish_volume(attach).await.unwrap_err();
     assert_eq!(attached.code(), Code::Aborted, "over the hub as well: {attached}");
 
     driver.release();
@@ -272,59 +273,59 @@ async fn a_volume_has_one_call_at_a_time_whoever_makes_it() {
     assert_eq!(driver.count("NodeStageVolume"), 1);
     assert_eq!(driver.count("ControllerPublishVolume"), 0);
     // The attachment is another part's: what calls on the node does not know of it.
-    assert_eq!(broken(&stand, "one_call_per_volume").await, 1.0);
+    assert_eq!(broken(&cluster, "one_call_per_volume").await, 1.0);
 }
 
-/// What was mounted may be gone by the time that it is asked for again.
+/// What was mounted may be unmounted when it is requested again.
 #[tokio::test]
 async fn an_answer_about_a_mount_that_came_too_late_is_not_kept() {
-    let (stand, driver) = plain().await;
+    let (cluster, driver) = plain().await;
     // Long enough for it to reach the driver.
     let late = within(Duration::from_secs(3), stage(HELD, "/s"));
-    let status = node(&stand).node_stage_volume(late).await.unwrap_err();
+    let status = node(&cluster).node_stage_volume(late).await.unwrap_err();
     assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
     assert_eq!(driver.count("NodeStageVolume"), 1);
     driver.release();
-    stand.driver_answered("NodeStageVolume").await;
-    node(&stand).node_stage_volume(stage(HELD, "/s")).await.unwrap();
+    cluster.driver_answered("NodeStageVolume").await;
+    node(&cluster).node_stage_volume(stage(HELD, "/s")).await.unwrap();
     assert_eq!(driver.count("NodeStageVolume"), 2);
-    no_rule_is_broken(&stand).await;
+    no_rule_is_broken(&cluster).await;
 }
 
 #[tokio::test]
-async fn a_call_out_of_order_is_logged_and_counted_and_goes_to_the_driver_all_the_same() {
-    let (stand, driver) = plain().await;
-    let mut client = node(&stand);
+async fn a_call_out_of_order_is_logged_counted_and_forwarded() {
+    let (cluster, driver) = plain().await;
+    let mut client = node(&cluster);
     client.node_stage_volume(stage("v", "/s")).await.unwrap();
     client.node_publish_volume(publish("v", "/s", "/t")).await.unwrap();
-    no_rule_is_broken(&stand).await;
+    no_rule_is_broken(&cluster).await;
 
     client.node_unstage_volume(unstage("v", "/s")).await.unwrap();
     assert_eq!(driver.count("NodeUnstageVolume"), 1);
-    assert_eq!(broken(&stand, "unstage_while_published").await, 1.0);
-    let log = stand.agent.as_ref().unwrap().log();
-    let told = log.lines().find(|line| line.contains("unstage_while_published")).unwrap();
+    assert_eq!(broken(&cluster, "unstage_while_published").await, 1.0);
+    let log = cluster.agent.as_ref().unwrap().log();
+    let reported = log.lines().find(|line| line.contains("unstage_while_published")).unwrap();
     for part in ["WARN", DRIVER, "NodeUnstageVolume", "/t"] {
-        assert!(told.contains(part), "{told}");
+        assert!(reported.contains(part), "{reported}");
     }
     assert!(!log.contains("canary-of-the-shim"), "{log}");
 }
 
 /// Needs root, to mount.
 #[tokio::test]
-async fn a_volume_is_mounted_through_the_shim_and_its_socket_outlives_the_driver() {
-    let Some(_) = private("a_volume_is_mounted_through_the_shim_and_its_socket_outlives_the_driver") else {
+async fn mounts_through_the_shim_that_outlives_the_driver() {
+    let Some(_) = private() else {
         return;
     };
-    let mut stand = stand().await;
-    stand.start_driver();
-    ready(&shim(&stand)).await;
-    ready(&stand.proxy_socket()).await;
-    let own = raw::call(&stand.driver_socket(), GET_INFO, Bytes::new()).await.unwrap();
-    let told = raw::call(&shim(&stand), GET_INFO, Bytes::new()).await.unwrap();
-    assert_eq!(told, own, "a driver's own topology stays as it is");
+    let mut cluster = cluster().await;
+    cluster.start_driver(&[]).unwrap();
+    ready(&shim(&cluster)).await;
+    ready(&cluster.proxy_socket()).await;
+    let own = raw::call(&cluster.driver_socket(), GET_INFO, Bytes::new()).await.unwrap();
+    let reported = raw::call(&shim(&cluster), GET_INFO, Bytes::new()).await.unwrap();
+    assert_eq!(reported, own, "a driver's own topology stays unchanged");
 
-    let answer = controller(&stand.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
+    let answer = controller(&cluster.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
     let id = answer.into_inner().volume.unwrap().volume_id;
     let attach = csi::ControllerPublishVolumeRequest {
         volume_id: id.clone(),
@@ -332,15 +333,15 @@ async fn a_volume_is_mounted_through_the_shim_and_its_socket_outlives_the_driver
         volume_capability: capability(),
         ..Default::default()
     };
-    let attached = controller(&stand.proxy_socket()).controller_publish_volume(attach).await.unwrap();
+    let attached = controller(&cluster.proxy_socket()).controller_publish_volume(attach).await.unwrap();
     let publish_context = attached.into_inner().publish_context;
-    let (staging, target) = (stand.path("staging"), stand.path("pod"));
+    let (staging, target) = (cluster.path("staging"), cluster.path("pod"));
     std::fs::create_dir(&staging).unwrap();
     std::fs::create_dir(&target).unwrap();
     let target = target.join("mount");
     let (at, to) = (staging.to_string_lossy(), target.to_string_lossy());
 
-    let mut client = node(&stand);
+    let mut client = node(&cluster);
     client.node_get_capabilities(csi::NodeGetCapabilitiesRequest {}).await.unwrap();
     let staged = csi::NodeStageVolumeRequest { publish_context: publish_context.clone(), ..stage(&id, &at) };
     for _ in 0..2 {
@@ -351,10 +352,10 @@ async fn a_volume_is_mounted_through_the_shim_and_its_socket_outlives_the_driver
     client.node_publish_volume(published.clone()).await.unwrap();
     std::fs::write(target.join("written"), "by a pod").unwrap();
 
-    stand.driver.as_mut().unwrap().kill();
+    cluster.driver.as_mut().unwrap().kill();
     let away = client.node_unpublish_volume(unpublish(&id, &to)).await.unwrap_err();
     assert_eq!(away.code(), Code::Unavailable, "{away}");
-    stand.start_driver();
+    cluster.start_driver(&[]).unwrap();
     wait::until("the driver is back", async || {
         client.clone().node_unpublish_volume(unpublish(&id, &to)).await.ok()
     })
@@ -370,8 +371,8 @@ async fn a_volume_is_mounted_through_the_shim_and_its_socket_outlives_the_driver
         node_id: NODE.to_owned(),
         ..Default::default()
     };
-    controller(&stand.proxy_socket()).controller_unpublish_volume(detach).await.unwrap();
+    controller(&cluster.proxy_socket()).controller_unpublish_volume(detach).await.unwrap();
     let delete = csi::DeleteVolumeRequest { volume_id: id, ..Default::default() };
-    controller(&stand.proxy_socket()).delete_volume(delete).await.unwrap();
-    no_rule_is_broken(&stand).await;
+    controller(&cluster.proxy_socket()).delete_volume(delete).await.unwrap();
+    no_rule_is_broken(&cluster).await;
 }

@@ -74,24 +74,24 @@ fn a_change_of_any_kind_is_a_difference() {
     }
 }
 
-/// What the schema says, one fact a key: what it is about, and all that is said of it.
+/// The facts of the schema: for each key its subject and all its properties.
 type Facts = BTreeMap<String, String>;
 
-fn assert_same(ours: &Facts, official: &Facts) {
-    let differences = differences(ours, official);
+fn assert_same(known: &Facts, official: &Facts) {
+    let differences = differences(known, official);
     assert!(differences.is_empty(), "{} differences:\n{}", differences.len(), differences.join("\n"));
 }
 
-fn differences(ours: &Facts, official: &Facts) -> Vec<String> {
+fn differences(known: &Facts, official: &Facts) -> Vec<String> {
     let mut found = Vec::new();
     for (about, said) in official {
-        match ours.get(about) {
+        match known.get(about) {
             None => found.push(format!("missing: {about} ({said})")),
-            Some(our) if our != said => found.push(format!("{about}: ours ({our}), official ({said})")),
+            Some(our) if our != said => found.push(format!("{about}: known ({our}), official ({said})")),
             Some(_) => {}
         }
     }
-    let extra = ours.keys().filter(|about| !official.contains_key(*about));
+    let extra = known.keys().filter(|about| !official.contains_key(*about));
     found.extend(extra.map(|about| format!("not official: {about}")));
     found
 }

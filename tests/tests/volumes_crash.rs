@@ -7,12 +7,12 @@ use std::fs;
 use std::path::Path;
 
 use csi_proto::Method;
-use edge_csi_tests::stand::DRIVER;
-use edge_csi_tests::volumes::ground::{mounts_below, private};
+use edge_csi_tests::cluster::DRIVER;
 use edge_csi_tests::volumes::history::History;
+use edge_csi_tests::volumes::namespace::{mounts_below, private};
 use edge_csi_tests::volumes::node::{Ended, NodeOptions, NodeProcess};
 use edge_csi_tests::volumes::rounds::Rounds;
-use edge_csi_tests::volumes::stand::Storage;
+use edge_csi_tests::volumes::storage::Storage;
 use tonic::Code;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_volume-node");
@@ -34,7 +34,7 @@ async fn start(options: &NodeOptions) -> NodeProcess {
 }
 
 /// What a consumer does with a volume, up to the step at which the process is killed. Answers whether it was, and when.
-async fn life(options: &NodeOptions, id: &str) -> Result<u64, &'static str> {
+async fn run(options: &NodeOptions, id: &str) -> Result<u64, &'static str> {
     let Ok(mut node) = NodeProcess::start(options).await else { return Err("start") };
     for (order, name) in [(publish(id, "a"), "publish"), (unpublish(id, "a"), "unpublish")] {
         match node.ask(&order).await {
@@ -50,16 +50,15 @@ async fn life(options: &NodeOptions, id: &str) -> Result<u64, &'static str> {
     Ok(steps)
 }
 
-/// Anchors (f) 1: killed before and after every effect, with a reboot and without, it comes to its goal, and leaves nothing.
+/// Killed before and after every effect, with a reboot and without, it reaches its goal, and leaves nothing.
 #[tokio::test]
 async fn killed_at_any_step_it_goes_on_where_it_was() {
-    let test = "killed_at_any_step_it_goes_on_where_it_was";
-    let Some(directory) = private(test) else { return };
-    let mut rounds = Rounds::begin("volumes_crash", test);
+    let Some(directory) = private() else { return };
+    let mut rounds = Rounds::begin("volumes_crash", "killed_at_any_step_it_goes_on_where_it_was");
     let mut storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
     let mut options = storage.node(PROGRAM);
-    let steps = life(&options, &id).await.unwrap();
+    let steps = run(&options, &id).await.unwrap();
     storage.assert_clean();
 
     let count = Rounds::how_many(2 * steps, 26);
@@ -67,14 +66,14 @@ async fn killed_at_any_step_it_goes_on_where_it_was() {
     for round in rounds.some(count, 2 * steps) {
         let (step, reboot) = (round.div_ceil(2), round % 2 == 0);
         let given_up = rounds.below(3) == 0;
-        storage.between.history(History::another_caller);
+        storage.interceptor.history(History::another_caller);
         options.kill_at = Some(step);
-        let Err(at) = life(&options, &id).await else { continue };
+        let Err(at) = run(&options, &id).await else { continue };
         options.kill_at = None;
         killed += 1;
         let what = format!("killed at step {step} in {at}, reboot {reboot}, given up {given_up}");
         eprintln!("{what}");
-        storage.between.history(History::another_caller);
+        storage.interceptor.history(History::another_caller);
         if reboot {
             options.boot += 1;
             storage.reboot().await;
@@ -89,8 +88,8 @@ async fn killed_at_any_step_it_goes_on_where_it_was() {
         node.kill().await;
         storage.assert_clean();
         storage.assert_canary(&id, "volume");
-        storage.between.assert_lawful();
-        let last = storage.between.history(|history| {
+        storage.interceptor.assert_lawful();
+        let last = storage.interceptor.history(|history| {
             let attaching = [Method::ControllerPublishVolume, Method::ControllerUnpublishVolume];
             history.calls().iter().rfind(|call| attaching.contains(&call.method)).cloned().unwrap()
         });
@@ -103,12 +102,11 @@ async fn killed_at_any_step_it_goes_on_where_it_was() {
     assert!(killed * 4 >= count * 3, "{killed} of {count} rounds were killed in");
 }
 
-/// Anchors (f) 2: whatever is left of the store's file, the node starts, what is readable is there, and every mount stays.
+/// Whatever is left of the store's file, the node starts, what is readable is there, and every mount stays.
 #[tokio::test]
-async fn a_damaged_store_costs_no_mount_and_no_volume_that_can_be_read() {
-    let test = "a_damaged_store_costs_no_mount_and_no_volume_that_can_be_read";
-    let Some(directory) = private(test) else { return };
-    let mut rounds = Rounds::begin("volumes_crash", test);
+async fn a_damaged_store_costs_no_mount_and_no_readable_volume() {
+    let Some(directory) = private() else { return };
+    let mut rounds = Rounds::begin("volumes_crash", "a_damaged_store_costs_no_mount_and_no_readable_volume");
     let storage = Storage::start(&directory).await;
     let options = storage.node(PROGRAM);
     let store = directory.join("volumes.redb");
@@ -152,14 +150,14 @@ async fn a_damaged_store_costs_no_mount_and_no_volume_that_can_be_read() {
         }
         damages.push((format!("with bits flipped at {places:?}"), flipped));
     }
-    let quiet = |between: &edge_csi_tests::volumes::between::Between| {
+    let quiet = |interceptor: &edge_csi_tests::volumes::interceptor::Interceptor| {
         let down =
             [Method::NodeUnpublishVolume, Method::NodeUnstageVolume, Method::ControllerUnpublishVolume];
-        down.map(|method| between.count(method)) == [0; 3]
+        down.map(|method| interceptor.count(method)) == [0; 3]
     };
     for (what, bytes) in damages {
         fs::write(&store, bytes).unwrap();
-        storage.between.history(History::another_caller);
+        storage.interceptor.history(History::another_caller);
         let mut node = start(&options).await;
         let list = node.must("list").await;
         let quarantined: usize = node.must("quarantined").await.parse().unwrap();
@@ -175,7 +173,7 @@ async fn a_damaged_store_costs_no_mount_and_no_volume_that_can_be_read() {
             node.at_last(&publish(id, names[ids.iter().position(|known| known == id).unwrap()])).await;
         }
         assert_eq!(mounts_below(&directory), mounts, "{what}");
-        assert!(quiet(&storage.between), "{what}: nothing is taken down");
+        assert!(quiet(&storage.interceptor), "{what}: nothing is taken down");
         node.kill().await;
         for kept in started_over {
             fs::remove_file(kept).unwrap();
@@ -198,7 +196,7 @@ async fn a_damaged_store_costs_no_mount_and_no_volume_that_can_be_read() {
     }
     node.forgets_all().await.unwrap();
     storage.assert_clean();
-    storage.between.assert_lawful();
+    storage.interceptor.assert_lawful();
 }
 
 /// The files that were put aside when the store was begun anew.
@@ -207,11 +205,10 @@ fn damaged_files(directory: &Path) -> Vec<std::path::PathBuf> {
     entries.filter(|path| path.to_string_lossy().contains(".damaged-")).collect()
 }
 
-/// Anchors (f) 7: the count of consumers outlives the node's process and the driver, and the last one's end unstages, once.
+/// The count of consumers outlives the node's process and the driver, and the last one's end unstages, once.
 #[tokio::test]
-async fn two_consumers_over_a_restart_cost_one_unstage_at_the_end_of_the_second() {
-    let test = "two_consumers_over_a_restart_cost_one_unstage_at_the_end_of_the_second";
-    let Some(directory) = private(test) else { return };
+async fn two_consumers_over_a_restart_cost_one_unstage() {
+    let Some(directory) = private() else { return };
     let mut storage = Storage::start(&directory).await;
     let id = storage.create("shared").await;
     let options = storage.node(PROGRAM);
@@ -219,13 +216,13 @@ async fn two_consumers_over_a_restart_cost_one_unstage_at_the_end_of_the_second(
         [(false, false), (true, false), (false, true), (true, true)].into_iter().enumerate()
     {
         let what = format!("driver redeployed: {redeploy}, second one read-only: {read_only}");
-        let unstages = |storage: &Storage| storage.between.count(Method::NodeUnstageVolume);
-        let stages = |storage: &Storage| storage.between.count(Method::NodeStageVolume);
+        let unstages = |storage: &Storage| storage.interceptor.count(Method::NodeUnstageVolume);
+        let stages = |storage: &Storage| storage.interceptor.count(Method::NodeStageVolume);
         let mut node = start(&options).await;
         node.must(&publish(&id, "a")).await;
         node.must(&if read_only { publish_read_only(&id, "b") } else { publish(&id, "b") }).await;
         node.kill().await;
-        storage.between.history(History::another_caller);
+        storage.interceptor.history(History::another_caller);
         if redeploy {
             storage.kill_driver();
             storage.start_driver().await;
@@ -240,18 +237,17 @@ async fn two_consumers_over_a_restart_cost_one_unstage_at_the_end_of_the_second(
         node.forgets_all().await.unwrap();
         assert_eq!((stages(&storage), unstages(&storage)), (round + 1, round + 1), "{what}");
         node.kill().await;
-        storage.between.history(History::another_caller);
+        storage.interceptor.history(History::another_caller);
         storage.assert_clean();
         storage.assert_canary(&id, "shared");
-        storage.between.assert_lawful();
+        storage.interceptor.assert_lawful();
     }
 }
 
-/// Anchors (f) 13: after a boot every published volume is back, with nobody asked but the driver, and what was given up goes.
+/// After a boot every published volume is back, with calls only to the driver, and released ones are removed.
 #[tokio::test]
-async fn after_a_boot_all_volumes_are_back_and_nobody_had_to_ask() {
-    let test = "after_a_boot_all_volumes_are_back_and_nobody_had_to_ask";
-    let Some(directory) = private(test) else { return };
+async fn remounts_all_volumes_after_a_boot() {
+    let Some(directory) = private() else { return };
     let mut storage = Storage::start(&directory).await;
     let mut options = storage.node(PROGRAM);
     let mut node = start(&options).await;
@@ -263,7 +259,7 @@ async fn after_a_boot_all_volumes_are_back_and_nobody_had_to_ask() {
         ids.push((id, name));
     }
     node.must(&publish(&ids[0].0, "another")).await;
-    // The driver is gone, so that what is given up now is still there at the power cut.
+    // The driver is down, so that what is released now is still there at the power cut.
     let (given_up, kept) = ids.split_last().unwrap();
     storage.kill_driver();
     node.must(&format!("release {DRIVER} {} {}", given_up.0, given_up.1)).await;
@@ -273,16 +269,16 @@ async fn after_a_boot_all_volumes_are_back_and_nobody_had_to_ask() {
         options.boot = boot;
         let mut node = start(&options).await;
         for (_, name) in kept {
-            storage.comes_to(name, name).await;
+            storage.mounted_at(name, name).await;
         }
-        storage.comes_to("another", &kept[0].1).await;
-        edge_csi_tests::wait::until("what was given up is gone", async || {
+        storage.mounted_at("another", &kept[0].1).await;
+        edge_csi_tests::wait::until("the released volume is removed", async || {
             (mounts_below(&directory).len() == 2 * kept.len() + 1).then_some(())
         })
         .await;
         assert!(!node.must("list").await.contains(&given_up.0) || boot == 2);
         node.kill().await;
-        storage.between.assert_lawful();
+        storage.interceptor.assert_lawful();
     }
     let mut node = start(&options).await;
     node.at_last(&unpublish(&kept[0].0, "another")).await;

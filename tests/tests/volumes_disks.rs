@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use csi_proto::Method;
-use edge_csi_tests::volumes::between::Act;
 use edge_csi_tests::volumes::disk::{Disk, Frozen};
-use edge_csi_tests::volumes::ground::{mounts_below, private, table, unmount};
+use edge_csi_tests::volumes::interceptor::Act;
 use edge_csi_tests::volumes::local::{LocalNode, key};
-use edge_csi_tests::volumes::stand::Storage;
+use edge_csi_tests::volumes::namespace::{mounts_below, private, table, unmount};
+use edge_csi_tests::volumes::storage::Storage;
 use edge_csi_tests::wait;
 use volume_manager::lifecycle::Rpc;
 use volume_manager::mounts::MountIdentity;
@@ -55,7 +55,7 @@ fn serve_from_disk(storage: &Storage, id: &str, disk: &Disk) {
         ),
     ];
     for (method, act) in acts {
-        storage.between.always(method, id, act);
+        storage.interceptor.always(method, id, act);
     }
 }
 
@@ -63,16 +63,15 @@ fn identity(at: &Path) -> MountIdentity {
     MountIdentity::of(table().at(at).unwrap())
 }
 
-/// Anchors (f) 12: one export is mounted by two volumes: neither holds the other, and each goes by itself
+/// One export is mounted by two volumes: neither holds the other, and each goes by itself
 /// (csi-driver-smb#353).
 ///
 /// A network share mounted twice is one file system to the kernel: both mounts have the same source, the same device
-/// number and the whole as their root, so nothing in the mount table but the place tells them apart. A disk mounted twice
-/// looks just so, and needs no share, which this kernel may not have.
+/// number and the whole as their root, so only the mount point distinguishes them in the mount table. A disk mounted twice
+/// has the same entries, and needs no share, which this kernel may not have.
 #[tokio::test]
 async fn one_export_mounted_by_two_volumes_is_each_ones_own() {
-    let test = "one_export_mounted_by_two_volumes_is_each_ones_own";
-    let Some(directory) = private(test) else { return };
+    let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let disk = Disk::new(&directory, "export");
     let ids = [storage.create("one").await, storage.create("two").await];
@@ -84,44 +83,48 @@ async fn one_export_mounted_by_two_volumes_is_each_ones_own() {
         node.publish(id, name).await.unwrap();
     }
     fs::write(targets[0].join("shared"), "seen by both").unwrap();
-    for (round, gone) in [0, 1].into_iter().enumerate() {
-        let stays = 1 - gone;
-        assert_eq!(identity(&targets[gone]), identity(&targets[stays]), "the table tells nothing apart");
+    for (round, removed) in [0, 1].into_iter().enumerate() {
+        let stays = 1 - removed;
+        assert_eq!(
+            identity(&targets[removed]),
+            identity(&targets[stays]),
+            "the table does not distinguish them"
+        );
         if round == 1 {
-            // What a node reads from its records must come to the same.
+            // What a node reads from its records must give the same result.
             drop(node);
             node = LocalNode::open(&storage, PROGRAM).await;
             node.publish(&ids[stays], names[stays]).await.unwrap();
         }
-        node.unpublish(&ids[gone], names[gone]).await.unwrap();
+        node.unpublish(&ids[removed], names[removed]).await.unwrap();
         wait::until("what is given up is forgotten", async || {
-            let waits = node.volumes.explain(&key(&ids[gone])).await.unwrap();
-            let foreign = waits.as_ref().is_some_and(|said| matches!(said.waiting, Waiting::Foreign { .. }));
+            let waits = node.volumes.explain(&key(&ids[removed])).await.unwrap();
+            let foreign =
+                waits.as_ref().is_some_and(|said| matches!(said.waiting, Waiting::ForeignMount { .. }));
             assert!(!foreign, "it waits for what is another volume's: {waits:?}");
             waits.is_none().then_some(())
         })
         .await;
-        assert_eq!(storage.between.count(Method::NodeUnstageVolume), round + 1);
-        assert!(!targets[gone].exists());
+        assert_eq!(storage.interceptor.count(Method::NodeUnstageVolume), round + 1);
+        assert!(!targets[removed].exists());
         assert_eq!(fs::read_to_string(targets[stays].join("shared")).unwrap(), "seen by both");
         assert_eq!((mounts_below(&storage.root()).len(), mounts_below(&storage.pods()).len()), (1, 1));
-        node.publish(&ids[gone], names[gone]).await.unwrap();
-        assert_eq!(fs::read_to_string(targets[gone].join("shared")).unwrap(), "seen by both");
+        node.publish(&ids[removed], names[removed]).await.unwrap();
+        assert_eq!(fs::read_to_string(targets[removed].join("shared")).unwrap(), "seen by both");
     }
     for (id, name) in ids.iter().zip(names) {
         node.unpublish(id, name).await.unwrap();
     }
     node.forgets_all().await;
     storage.assert_clean();
-    storage.between.assert_lawful();
+    storage.interceptor.assert_lawful();
 }
 
-/// Anchors (f) 14: two volumes meet a frozen disk, one with its target and one with its data; 50 others come and go
-/// meanwhile, and after the thaw the two go on, though nobody asks again.
+/// Two volumes are on a frozen disk, one with its target and one with its data; 50 others are mounted and
+/// unmounted meanwhile, and after the thaw the two continue without another request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_disk_delays_its_own_volumes_alone_and_they_go_on_after_the_thaw() {
-    let test = "a_frozen_disk_delays_its_own_volumes_alone_and_they_go_on_after_the_thaw";
-    let Some(directory) = private(test) else { return };
+async fn a_frozen_disk_delays_only_its_own_volumes() {
+    let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let (target_disk, data_disk) = (Disk::new(&directory, "of-target"), Disk::new(&directory, "of-data"));
     let (by_target, by_data) = (storage.create("by-target").await, storage.create("by-data").await);
@@ -145,7 +148,7 @@ async fn a_frozen_disk_delays_its_own_volumes_alone_and_they_go_on_after_the_tha
         fs::create_dir_all(&about.path)?;
         rustix::mount::mount_bind(&about.staging, &about.path).map_err(Into::into)
     });
-    storage.between.always(Method::NodePublishVolume, &by_data, write);
+    storage.interceptor.always(Method::NodePublishVolume, &by_data, write);
 
     let frozen = [Frozen::at(&pod), Frozen::at(&staging)];
     let hung = [node.begin(&by_target, "cold/by-target"), node.begin(&by_data, "by-data")];
@@ -170,7 +173,7 @@ async fn a_frozen_disk_delays_its_own_volumes_alone_and_they_go_on_after_the_tha
     assert!(targets.iter().all(|target| table().at(target).is_none()));
 
     drop(frozen);
-    storage.comes_to("cold/by-target", "by-target").await;
+    storage.mounted_at("cold/by-target", "by-target").await;
     wait::until("the volume that was frozen is there", async || {
         (fs::read_to_string(targets[1].join("published")).ok()? == "yes").then_some(())
     })
@@ -186,5 +189,5 @@ async fn a_frozen_disk_delays_its_own_volumes_alone_and_they_go_on_after_the_tha
     node.forgets_all().await;
     unmount(&pod);
     storage.assert_clean();
-    storage.between.assert_lawful();
+    storage.interceptor.assert_lawful();
 }

@@ -1,4 +1,4 @@
-//! Volumes with real mounts, over drivers that lie, people who meddle, and storage that dies or does not answer. It
+//! Volumes with real mounts, over drivers that lie, outside interference, and storage that dies or hangs. It
 //! needs root; without, each test says so.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
@@ -14,17 +14,17 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 
 use csi_proto::Method;
-use edge_csi_tests::volumes::between::Act;
-use edge_csi_tests::volumes::ground::{bind, mount_another, mounts_below, private, table, unmount};
+use edge_csi_tests::volumes::interceptor::Act;
 use edge_csi_tests::volumes::local::{LocalNode, consumer, key};
-use edge_csi_tests::volumes::stand::Storage;
+use edge_csi_tests::volumes::namespace::{bind, mount_another, mounts_below, private, table, unmount};
+use edge_csi_tests::volumes::storage::Storage;
 use edge_csi_tests::wait;
 use fuse::{FuseServer, Manner};
 use rustix::mount::MountPropagationFlags;
 use tonic::Code;
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{Failure, Rpc};
-use volume_manager::node::{CallFailure, ChangeKind, Changes, PublishError, Waiting, Watched};
+use volume_manager::node::{CallFailure, ChangeKind, Changes, PublishError, Waiting, WatchEvent};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_volume-node");
 
@@ -41,14 +41,14 @@ fn contradicted(outcome: Result<(), PublishError>) -> CallFailure {
     }
 }
 
-/// Waits until a mount was lost, and then until it is there again. Answers whose it was.
+/// Waits until a mount was lost, and then until it is there again. Returns its owner.
 async fn healed(changes: &mut Changes) -> Option<ConsumerId> {
     let healing = async {
         let mut lost = None;
         loop {
             match changes.next().await.unwrap() {
-                Watched::Change(change) => match change.kind {
-                    ChangeKind::MountLost(whose) => lost = Some(whose),
+                WatchEvent::Change(change) => match change.kind {
+                    ChangeKind::MountLost(owner) => lost = Some(owner),
                     ChangeKind::Published(_) if lost.is_some() => return lost.unwrap(),
                     _ => {}
                 },
@@ -63,30 +63,27 @@ fn staging_of(storage: &Storage) -> PathBuf {
     mounts_below(&storage.root()).pop().unwrap()
 }
 
-/// Anchors (f) 9: no mount, two mounts and another mount are each no success, said so, and made good.
+/// No mount, two mounts and another mount are each no success, said so, and made good.
 #[tokio::test]
 async fn a_driver_that_says_ok_is_held_to_it() {
-    let test = "a_driver_that_says_ok_is_held_to_it";
-    let Some(directory) = private(test) else { return };
+    let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
     let node = LocalNode::open(&storage, PROGRAM).await;
     let twice =
         || Act::also(|about| rustix::mount::mount_bind(&about.staging, &about.path).map_err(Into::into));
     let another = || Act::instead(|about| mount_another(Path::new(&about.path)));
-    for (act, said) in [
-        (Act::Lie, "the path is missing"),
-        (twice(), "2 mounts lie on each other"),
-        (another(), "is there, and not"),
-    ] {
-        storage.between.next(Method::NodePublishVolume, [act.clone()]);
+    for (act, said) in
+        [(Act::Lie, "the path is missing"), (twice(), "2 mounts are stacked"), (another(), "found device")]
+    {
+        storage.interceptor.next(Method::NodePublishVolume, [act.clone()]);
         if matches!(act, Act::Instead(_)) {
-            // Whoever mounted it has to take it away.
+            // The one that mounted it has to unmount it.
             let taken = Act::instead(|about| {
                 unmount(Path::new(&about.path));
                 fs::remove_dir(&about.path)
             });
-            storage.between.next(Method::NodeUnpublishVolume, [taken]);
+            storage.interceptor.next(Method::NodeUnpublishVolume, [taken]);
         }
         let error = contradicted(node.publish(&id, "a").await);
         assert!(error.message.contains(said), "{error}");
@@ -98,82 +95,82 @@ async fn a_driver_that_says_ok_is_held_to_it() {
         storage.assert_clean();
         storage.assert_canary(&id, "volume");
     }
-    storage.between.assert_lawful();
+    storage.interceptor.assert_lawful();
 }
 
-/// Anchors (f) 9: an error after success is asked for again, and costs no second mount.
+/// An error after success is asked for again, and costs no second mount.
 #[tokio::test]
 async fn an_error_after_success_leaves_one_mount() {
-    let test = "an_error_after_success_leaves_one_mount";
-    let Some(directory) = private(test) else { return };
+    let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
     let node = LocalNode::open(&storage, PROGRAM).await;
     let errors = || [Code::Internal, Code::DeadlineExceeded, Code::Unavailable].map(Act::FailAfter);
     for method in [Method::ControllerPublishVolume, Method::NodeStageVolume, Method::NodePublishVolume] {
-        storage.between.next(method, errors());
+        storage.interceptor.next(method, errors());
     }
     node.publish_at_last(&id, "a").await;
     assert!(storage.is_at("a", "volume"));
     assert_eq!(mounts_below(&directory).len(), 2);
     for method in [Method::NodeUnpublishVolume, Method::NodeUnstageVolume, Method::ControllerUnpublishVolume]
     {
-        storage.between.next(method, errors());
+        storage.interceptor.next(method, errors());
     }
     node.unpublish_at_last(&id, "a").await;
     node.forgets_all().await;
     storage.assert_clean();
-    storage.between.assert_lawful();
+    storage.interceptor.assert_lawful();
 }
 
-/// Anchors (f) 9 and 19: still mounted after OK, nothing of the volume is deleted, and nothing under it is taken away.
+/// Still mounted after OK, nothing of the volume is deleted, and nothing under it is removed.
 #[tokio::test]
 async fn an_ok_while_it_is_still_mounted_costs_no_byte() {
-    let test = "an_ok_while_it_is_still_mounted_costs_no_byte";
-    let Some(directory) = private(test) else { return };
+    let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
     let node = LocalNode::open(&storage, PROGRAM).await;
     node.publish(&id, "a").await.unwrap();
-    storage.between.next(Method::NodeUnpublishVolume, [Act::Lie]);
-    storage.between.next(Method::NodeUnstageVolume, [Act::Lie]);
-    // The first answer is not believed, and nothing waits for the caller to come back.
+    storage.interceptor.next(Method::NodeUnpublishVolume, [Act::Lie]);
+    storage.interceptor.next(Method::NodeUnstageVolume, [Act::Lie]);
+    // The first answer is not believed, and no second request is needed.
     node.unpublish_at_last(&id, "a").await;
     node.forgets_all().await;
-    assert_eq!(storage.between.count(Method::NodeUnpublishVolume), 2);
-    assert_eq!(storage.between.count(Method::NodeUnstageVolume), 2);
+    assert_eq!(storage.interceptor.count(Method::NodeUnpublishVolume), 2);
+    assert_eq!(storage.interceptor.count(Method::NodeUnstageVolume), 2);
     storage.assert_clean();
     storage.assert_canary(&id, "volume");
 
     // A driver that never unmounts: it is asked again and again, and the bytes stay.
     node.publish(&id, "a").await.unwrap();
     let canary = storage.target("a").join("deep/canary");
-    storage.between.always(Method::NodeUnpublishVolume, &id, Act::Lie);
-    let before = storage.between.count(Method::NodeUnpublishVolume);
+    storage.interceptor.always(Method::NodeUnpublishVolume, &id, Act::Lie);
+    let before = storage.interceptor.count(Method::NodeUnpublishVolume);
     let unpublishing = tokio::spawn({
         let volumes = node.volumes.clone();
         let key = key(&id);
         async move { volumes.unpublish(&key, &consumer("a")).await }
     });
     wait::until("it is asked ten times", async || {
-        (storage.between.count(Method::NodeUnpublishVolume) >= before + 10).then_some(())
+        (storage.interceptor.count(Method::NodeUnpublishVolume) >= before + 10).then_some(())
     })
     .await;
     assert_eq!(fs::read_to_string(&canary).unwrap(), "volume");
-    assert_eq!(storage.between.count(Method::NodeUnstageVolume), 2, "nothing under it is unstaged");
-    wait::until("it is told", async || {
-        node.explain(&id).await.contains("NodeUnpublishVolume: OK, but it is still mounted").then_some(())
+    assert_eq!(storage.interceptor.count(Method::NodeUnstageVolume), 2, "nothing under it is unstaged");
+    wait::until("it is reported", async || {
+        node.explain(&id)
+            .await
+            .contains("NodeUnpublishVolume: OK, but the path is still mounted")
+            .then_some(())
     })
     .await;
     unpublishing.abort();
-    storage.between.assert_lawful();
+    storage.interceptor.assert_lawful();
 }
 
-/// Anchors (f) 19: what holds data where the target was is left, and told.
+/// What holds data where the target was is left, and reported.
 #[tokio::test]
 async fn data_that_lies_where_the_target_was_is_never_deleted() {
-    let test = "data_that_lies_where_the_target_was_is_never_deleted";
-    let Some(directory) = private(test) else { return };
+    let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
     let node = LocalNode::open(&storage, PROGRAM).await;
@@ -182,8 +179,8 @@ async fn data_that_lies_where_the_target_was_is_never_deleted() {
         fs::create_dir_all(Path::new(&about.path).join("deep"))?;
         fs::write(Path::new(&about.path).join("deep/precious"), "precious")
     });
-    storage.between.next(Method::NodeUnpublishVolume, [left.clone()]);
-    storage.between.next(Method::NodeUnstageVolume, [left]);
+    storage.interceptor.next(Method::NodeUnpublishVolume, [left.clone()]);
+    storage.interceptor.next(Method::NodeUnstageVolume, [left]);
     let staging = staging_of(&storage);
     node.unpublish_at_last(&id, "a").await;
     node.forgets_all().await;
@@ -192,14 +189,13 @@ async fn data_that_lies_where_the_target_was_is_never_deleted() {
     }
     assert!(mounts_below(&storage.pods()).is_empty() && mounts_below(&storage.root()).is_empty());
     storage.assert_canary(&id, "volume");
-    storage.between.assert_lawful();
+    storage.interceptor.assert_lawful();
 }
 
-/// Anchors (f) 12: staging is unmounted, or unmounted and removed, under a live publish: it is noticed, and made again.
+/// Staging is unmounted, or unmounted and removed, under a live publish: it is noticed, and made again.
 #[tokio::test]
 async fn what_is_unmounted_behind_its_back_is_made_again() {
-    let test = "what_is_unmounted_behind_its_back_is_made_again";
-    let Some(directory) = private(test) else { return };
+    let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
     let node = LocalNode::open(&storage, PROGRAM).await;
@@ -217,10 +213,10 @@ async fn what_is_unmounted_behind_its_back_is_made_again() {
                 fs::remove_dir(&staging).unwrap();
             }
         }
-        let whose = healed(&mut changes).await;
-        assert_eq!(whose, (what == "a target").then(|| consumer("a")), "{what}");
+        let owner = healed(&mut changes).await;
+        assert_eq!(owner, (what == "a target").then(|| consumer("a")), "{what}");
         for consumer in ["a", "b"] {
-            storage.comes_to(consumer, "volume").await;
+            storage.mounted_at(consumer, "volume").await;
         }
         assert_eq!(mounts_below(&directory).len(), 3, "{what}: {:?}", mounts_below(&directory));
         storage.assert_canary(&id, "volume");
@@ -230,14 +226,14 @@ async fn what_is_unmounted_behind_its_back_is_made_again() {
     }
     node.forgets_all().await;
     storage.assert_clean();
-    storage.between.assert_lawful();
+    storage.interceptor.assert_lawful();
 }
 
-/// Anchors (f) 12: what somebody else has bound is not unstaged under it, is named, and is unstaged when that is gone.
+/// A volume with a foreign bind mount is not unstaged, the mount is named, and it is unstaged after that is
+/// removed.
 #[tokio::test]
 async fn a_foreign_bind_keeps_the_staging_and_is_named() {
-    let test = "a_foreign_bind_keeps_the_staging_and_is_named";
-    let Some(directory) = private(test) else { return };
+    let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
     let node = LocalNode::open(&storage, PROGRAM).await;
@@ -248,10 +244,10 @@ async fn a_foreign_bind_keeps_the_staging_and_is_named() {
     wait::until("the bind is named", async || {
         let explained = node.volumes.explain(&key(&id)).await.unwrap()?;
         let named = explained.to_string().contains(foreign.to_str().unwrap());
-        (matches!(explained.waiting, Waiting::Foreign { .. }) && named).then_some(())
+        (matches!(explained.waiting, Waiting::ForeignMount { .. }) && named).then_some(())
     })
     .await;
-    assert_eq!(storage.between.count(Method::NodeUnstageVolume), 0);
+    assert_eq!(storage.interceptor.count(Method::NodeUnstageVolume), 0);
     // It may be used meanwhile, and given up again.
     node.publish(&id, "b").await.unwrap();
     assert!(storage.is_at("b", "volume"));
@@ -259,17 +255,16 @@ async fn a_foreign_bind_keeps_the_staging_and_is_named() {
     assert_eq!(fs::read_to_string(foreign.join("deep/canary")).unwrap(), "volume");
     unmount(&foreign);
     node.forgets_all().await;
-    assert_eq!(storage.between.count(Method::NodeUnstageVolume), 1);
+    assert_eq!(storage.interceptor.count(Method::NodeUnstageVolume), 1);
     storage.assert_clean();
     storage.assert_canary(&id, "volume");
-    storage.between.assert_lawful();
+    storage.interceptor.assert_lawful();
 }
 
-/// Anchors (f) 12: a file at the target is left alone, and the driver is not asked to mount over it.
+/// A file at the target is left alone, and the driver is not asked to mount over it.
 #[tokio::test]
 async fn a_file_at_the_target_is_left_and_the_driver_is_not_asked() {
-    let test = "a_file_at_the_target_is_left_and_the_driver_is_not_asked";
-    let Some(directory) = private(test) else { return };
+    let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
     let node = LocalNode::open(&storage, PROGRAM).await;
@@ -281,7 +276,7 @@ async fn a_file_at_the_target_is_left_and_the_driver_is_not_asked() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(storage.between.count(Method::NodePublishVolume), 0);
+    assert_eq!(storage.interceptor.count(Method::NodePublishVolume), 0);
     assert_eq!(fs::read_to_string(storage.target("a")).unwrap(), "precious");
     fs::remove_file(storage.target("a")).unwrap();
     node.publish_at_last(&id, "a").await;
@@ -289,14 +284,13 @@ async fn a_file_at_the_target_is_left_and_the_driver_is_not_asked() {
     node.unpublish_at_last(&id, "a").await;
     node.forgets_all().await;
     storage.assert_clean();
-    storage.between.assert_lawful();
+    storage.interceptor.assert_lawful();
 }
 
-/// Anchors (f) 12: the root is a bind of another directory, so that every mount is seen twice: nothing takes that for a use.
+/// The root is a bind of another directory, so that every mount is seen twice: nothing takes that for a use.
 #[tokio::test]
 async fn a_root_that_is_a_bind_mount_is_no_foreign_use() {
-    let test = "a_root_that_is_a_bind_mount_is_no_foreign_use";
-    let Some(directory) = private(test) else { return };
+    let Some(directory) = private() else { return };
     bind(&directory, &directory);
     rustix::mount::mount_change(&directory, MountPropagationFlags::SHARED).unwrap();
     let real = directory.join("real");
@@ -315,11 +309,11 @@ async fn a_root_that_is_a_bind_mount_is_no_foreign_use() {
         assert!(storage.is_at("a", "volume"));
         node.unpublish(&id, "a").await.unwrap();
         node.forgets_all().await;
-        assert_eq!(storage.between.count(Method::NodeUnstageVolume), round);
+        assert_eq!(storage.interceptor.count(Method::NodeUnstageVolume), round);
         storage.assert_clean();
         assert!(mounts_below(&real).is_empty());
     }
-    storage.between.assert_lawful();
+    storage.interceptor.assert_lawful();
 }
 
 type Servers = Arc<Mutex<HashMap<String, FuseServer>>>;
@@ -328,9 +322,9 @@ type Servers = Arc<Mutex<HashMap<String, FuseServer>>>;
 fn serve_by_fuse(storage: &Storage, id: &str, manner: Manner) -> Servers {
     let servers = Servers::default();
     let (coming, going) = (Arc::clone(&servers), Arc::clone(&servers));
-    let between = &storage.between;
-    between.always(Method::NodeStageVolume, id, Act::Lie);
-    between.always(Method::NodeUnstageVolume, id, Act::Lie);
+    let interceptor = &storage.interceptor;
+    interceptor.always(Method::NodeStageVolume, id, Act::Lie);
+    interceptor.always(Method::NodeUnstageVolume, id, Act::Lie);
     let publish = Act::instead(move |about| {
         let path = Path::new(&about.path);
         if table().at(path).is_none() {
@@ -350,16 +344,16 @@ fn serve_by_fuse(storage: &Storage, id: &str, manner: Manner) -> Servers {
             _ => Err(error),
         })
     });
-    between.always(Method::NodePublishVolume, id, publish);
-    between.always(Method::NodeUnpublishVolume, id, unpublish);
+    interceptor.always(Method::NodePublishVolume, id, publish);
+    interceptor.always(Method::NodeUnpublishVolume, id, unpublish);
     servers
 }
 
-/// Anchors (f) 14: one volume's target does not answer and another's driver call never ends; 50 others come and go meanwhile.
+/// One volume's target does not answer and another's driver call never ends; 50 others are mounted and unmounted
+/// meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn storage_that_does_not_answer_delays_no_other_volume() {
-    let test = "storage_that_does_not_answer_delays_no_other_volume";
-    let Some(directory) = private(test) else { return };
+    let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let (silent, stuck) = (storage.create("silent").await, storage.create("stuck").await);
     let mut healthy = Vec::new();
@@ -370,27 +364,27 @@ async fn storage_that_does_not_answer_delays_no_other_volume() {
     let node = LocalNode::open(&storage, PROGRAM).await;
     let pod = storage.pods().join("silent");
     fs::create_dir_all(&pod).unwrap();
-    let server = tokio::task::block_in_place(|| FuseServer::start(&pod, Manner::Silent));
+    let server = tokio::task::block_in_place(|| FuseServer::start(&pod, Manner::Unresponsive));
     let (release, held) = mpsc::channel::<()>();
     let held = Mutex::new(held);
     let hold = Act::also(move |_| {
         let _ = held.lock().unwrap().recv();
         Ok(())
     });
-    storage.between.always(Method::NodePublishVolume, &stuck, hold);
+    storage.interceptor.always(Method::NodePublishVolume, &stuck, hold);
 
     let hung = [node.begin(&silent, "silent"), node.begin(&stuck, "stuck")];
     wait::until("both hang", async || {
         let explained = node.volumes.explain(&key(&silent)).await.unwrap()?;
-        let looks = matches!(explained.waiting, Waiting::Call { rpc: Rpc::NodePublishVolume, .. });
-        let calls = storage.between.history(|history| {
+        let reported = matches!(explained.waiting, Waiting::Call { rpc: Rpc::NodePublishVolume, .. });
+        let calls = storage.interceptor.history(|history| {
             history.calls().iter().any(|call| {
                 call.method == Method::NodePublishVolume
                     && call.subject.volume == stuck
                     && call.code.is_none()
             })
         });
-        (looks && calls).then_some(())
+        (reported && calls).then_some(())
     })
     .await;
 
@@ -420,14 +414,13 @@ async fn storage_that_does_not_answer_delays_no_other_volume() {
     }
     node.forgets_all().await;
     storage.assert_clean();
-    storage.between.assert_lawful();
+    storage.interceptor.assert_lawful();
 }
 
-/// Anchors (f) 15: the server of a mount is killed under a live consumer: it is noticed and healed, or said while it cannot be.
+/// The server of a mount is killed under a live consumer: it is noticed and healed, or said while it cannot be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mount_whose_server_died_is_healed_or_told() {
-    let test = "a_mount_whose_server_died_is_healed_or_told";
-    let Some(directory) = private(test) else { return };
+async fn a_mount_of_a_dead_server_is_healed_or_reported() {
+    let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("served").await;
     let node = LocalNode::open(&storage, PROGRAM).await;
@@ -442,13 +435,13 @@ async fn a_mount_whose_server_died_is_healed_or_told() {
     assert!(fs::metadata(&target).unwrap().is_dir());
     assert_eq!(table().stack(&target).len(), 1);
 
-    storage.between.always(
+    storage.interceptor.always(
         Method::NodePublishVolume,
         &id,
         Act::instead(|_| Err(std::io::Error::other("the server does not start"))),
     );
     kill();
-    wait::until("it is told", async || {
+    wait::until("it is reported", async || {
         node.explain(&id).await.contains("the server does not start").then_some(())
     })
     .await;
@@ -456,5 +449,5 @@ async fn a_mount_whose_server_died_is_healed_or_told() {
     node.unpublish_at_last(&id, "a").await;
     node.forgets_all().await;
     storage.assert_clean();
-    storage.between.assert_lawful();
+    storage.interceptor.assert_lawful();
 }

@@ -4,17 +4,17 @@
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 use edge_csi_tests::binaries;
-use edge_csi_tests::stand::{DRIVER, NODE};
-use edge_csi_tests::volumes::ground::private;
+use edge_csi_tests::cluster::{DRIVER, NODE};
+use edge_csi_tests::volumes::namespace::private;
 use edge_csi_tests::volumes::rounds::Rounds;
 use edge_csi_tests::volumes::trace::{Trace, TracedDriver, run};
 
-/// Anchors (f) 25: after every step of a random trace there is what the model has, over kills of the driver and the node.
+/// After every step of a random trace there is what the model has, over kills of the driver and the node.
 #[tokio::test]
 async fn after_every_step_of_a_trace_there_is_what_the_model_has() {
-    let test = "after_every_step_of_a_trace_there_is_what_the_model_has";
-    let Some(directory) = private(test) else { return };
-    let mut rounds = Rounds::begin("volumes_trace", test);
+    let Some(directory) = private() else { return };
+    let mut rounds =
+        Rounds::begin("volumes_trace", "after_every_step_of_a_trace_there_is_what_the_model_has");
     let program = binaries::path("hostpath-driver").to_string_lossy().into_owned();
     let words =
         ["--drivername", DRIVER, "--endpoint", "unix://{socket}", "--nodeid", NODE, "--state-dir", "{state}"];

@@ -1,8 +1,8 @@
-//! Texts of others and errors, fit to be kept and shown.
+//! Bounded texts of foreign messages and of errors.
 
 use std::error::Error;
 
-/// The text on one line, without control characters, and cut at `max` bytes; a text that was cut ends with `…`.
+/// Returns the text on one line, without control characters, cut at `max` bytes; a cut text ends with `…`.
 pub(crate) fn excerpt(text: &str, max: usize) -> String {
     let mut line: String = text.chars().map(|found| if found.is_control() { ' ' } else { found }).collect();
     if line.len() > max {
@@ -13,12 +13,12 @@ pub(crate) fn excerpt(text: &str, max: usize) -> String {
     line
 }
 
-/// Enough of a text to recognise it by.
+/// Returns the start of a text, for messages.
 pub(crate) fn short(text: &str) -> String {
     excerpt(text, 64)
 }
 
-/// An error and all that caused it, in words, without a cause that the words before have already.
+/// Formats an error with its chain of sources, omitting sources that are contained in the text already.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.map(ToString::to_string).fold(error.to_string(), |text, cause| {

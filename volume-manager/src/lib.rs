@@ -1,22 +1,23 @@
-//! The volumes of a node, from CREATED to PUBLISHED and back, right after every power cut; and the drivers that serve them.
+//! Manages the CSI volumes of a node, from CREATED to PUBLISHED and back, consistently across power loss, and the
+//! drivers that serve them.
 //!
-//! This crate is for the side of CSI that *calls* drivers, as kubelet does: a storage driver does not need it.
+//! This crate is for the side of CSI that *calls* drivers, like kubelet. A storage driver does not need it.
 //!
-//! | Module | What it does |
+//! | Module | Purpose |
 //! |---|---|
-//! | [`node`] | all volumes of a node: what is wanted is recorded, done, checked, and done again after a crash or reboot |
-//! | [`lifecycle`] | one volume with its consumers: which call comes next. One pure function, model-checked |
-//! | [`store`] | records that are right after every power cut |
-//! | [`mounts`] | what is mounted where, held against what should be; removal that cannot destroy data |
-//! | [`driver`] | what is asked of a driver, and the one connection to it |
-//! | [`message`] | which volumes a node shall have, as messages over a session |
+//! | [`node`] | all volumes of a node: records requests, makes the calls, verifies them, and restores the volumes after a crash or reboot |
+//! | [`lifecycle`] | one volume with its consumers: selects the next call. One pure function, model-checked |
+//! | [`store`] | records that are consistent after every power loss |
+//! | [`mounts`] | the mount table and its comparison with the expected mounts; removal that cannot delete data |
+//! | [`driver`] | the requests to a driver, and its connection |
+//! | [`message`] | the desired volumes of a node, as messages over a session |
 //! | [`registry`] | kubelet's plugin registration: `node-driver-registrar` works unchanged |
 //!
-//! Each has a pure core. The feature `runtime` (on by default) adds what runs on tokio, `redb` the store on disk, `linux`
-//! the system's mounts, and `metrics` figures. `testing` adds stores and mounts in memory, others that fail on purpose, and
-//! the conformance suites of both.
+//! Each module has a pure core. The feature `runtime` (default) adds the tokio drivers, `redb` the store on disk,
+//! `linux` the system's mounts, and `metrics` the metrics. `testing` adds stores and mounts in memory, implementations
+//! with injected faults, and the conformance suites of both.
 //!
-//! A node, with a driver that registers, and a volume that is published and stays so until it is unpublished:
+//! Example: a node with a driver that registers, and a volume that stays published until it is unpublished:
 //!
 #![cfg_attr(
     all(feature = "runtime", feature = "redb", feature = "linux", target_os = "linux"),
@@ -33,7 +34,7 @@
 //! use volume_manager::{ConsumerId, VolumeKey, registry};
 //!
 //! # async fn example() -> Result<std::process::ExitCode, Box<dyn std::error::Error>> {
-//! // The first thing in `main`: what may hang on a dead mount is done by this program as a process of its own.
+//! // The first statement of `main`: operations that may hang on a dead mount run in a process of this program.
 //! if let Some(code) = linux::probe::serve_if_asked() {
 //!     return Ok(code);
 //! }

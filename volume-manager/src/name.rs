@@ -1,4 +1,4 @@
-//! What volumes and their users are called.
+//! Names of volumes and consumers.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use csi_proto::{DriverName, VolumeId};
 
-/// A volume on this node: ids are unique within one driver only.
-#[allow(clippy::exhaustive_structs, reason = "a driver and its own id are what names a volume")]
+/// The key of a volume on this node. Volume ids are unique within one driver only.
+#[allow(clippy::exhaustive_structs, reason = "a volume is identified by its driver and id")]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VolumeKey {
-    /// The driver that the volume belongs to.
+    /// The driver of the volume.
     pub driver: DriverName,
     /// The driver's id of the volume.
     pub id: VolumeId,
@@ -22,20 +22,20 @@ impl fmt::Display for VolumeKey {
     }
 }
 
-/// Who uses a volume at one target, such as the UID of a pod: 1 to 253 bytes without control characters.
+/// The id of a consumer, such as the UID of a pod: 1 to 253 bytes without control characters.
 ///
-/// The consumers of a volume are its reference count. Asking twice under one id is asking once.
+/// The consumers of a volume are its reference count. Repeated requests with one id count once.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConsumerId(Arc<str>);
 
 impl ConsumerId {
-    /// The most bytes of an id.
+    /// The maximum size of an id in bytes.
     pub const MAX_BYTES: usize = 253;
 
-    /// Checks an id.
+    /// Validates an id.
     ///
     /// # Errors
-    /// If the id is empty, too long, or has a control character.
+    /// If the id is empty, too long, or contains a control character.
     pub fn new(id: &str) -> Result<Self, InvalidConsumerId> {
         if id.is_empty() {
             return Err(InvalidConsumerId::Empty);
@@ -49,7 +49,7 @@ impl ConsumerId {
         }
     }
 
-    /// The text.
+    /// Returns the id as a string slice.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -80,25 +80,25 @@ impl fmt::Debug for ConsumerId {
     }
 }
 
-/// Why a text is not a [`ConsumerId`].
+/// The error of an invalid [`ConsumerId`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidConsumerId {
-    /// There is no text.
-    #[error("the consumer id is empty; give each user of a volume an id of its own, such as a pod's UID")]
+    /// The text is empty.
+    #[error("the consumer id is empty; use a unique id for each consumer, such as a pod's UID")]
     Empty,
     /// More than [`ConsumerId::MAX_BYTES`] bytes.
     #[error("the consumer id has {found} bytes; at most {} are allowed", ConsumerId::MAX_BYTES)]
     TooLong {
-        /// How many bytes there are.
+        /// The size in bytes.
         found: usize,
     },
-    /// A character that would garble logs.
-    #[error("the consumer id has the control character {found:?} at byte {at}; leave it out")]
+    /// The text contains a control character.
+    #[error("the consumer id has the control character {found:?} at byte {at}; remove it")]
     ControlCharacter {
         /// The character.
         found: char,
-        /// Where it begins, in bytes.
+        /// Its offset in bytes.
         at: usize,
     },
 }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_consumer_id_has_bounds_and_names_what_breaks_them() {
+    fn validates_consumer_ids() {
         assert_eq!(ConsumerId::new("pod-1").unwrap().as_str(), "pod-1");
         assert!(ConsumerId::new(&"x".repeat(253)).is_ok());
         assert_eq!(ConsumerId::new(""), Err(InvalidConsumerId::Empty));

@@ -1,4 +1,4 @@
-//! Every store keeps every promise.
+//! Runs the conformance suite of stores.
 #![allow(clippy::unwrap_used, reason = "a failed step is the failure of its test")]
 
 use volume_manager::store::conformance::{self, Medium};
@@ -35,22 +35,22 @@ fn faulty_stores_without_faults_conform() {
     conformance::run(|| Ok(Memory { disk: MemoryDisk::default(), faulty: true })).unwrap();
 }
 
-/// How a store breaks a promise.
+/// A violation of the contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
-    /// A commit is on the disk only when something else is asked for.
+    /// A commit is written with the next call only.
     CommitsLate,
-    /// The changes of a commit are made one after the other.
+    /// The changes of a commit are committed one by one.
     CommitsPieceByPiece,
     /// The last change of a commit is made first.
     CommitsBackwards,
-    /// What is quarantined goes with the next change to its key.
+    /// A quarantined record is deleted by the next change to its key.
     WritesOverTheQuarantined,
-    /// What is quarantined goes with the next load.
+    /// Quarantined records are deleted by the next load.
     LoadsTheQuarantinedAway,
-    /// What was put aside is deleted.
-    SetsAsideForGood,
-    /// What is discarded stays.
+    /// A quarantine by the owner deletes the record.
+    DeletesInsteadOfQuarantine,
+    /// A discard deletes nothing.
     DiscardsNothing,
 }
 
@@ -61,7 +61,7 @@ struct Flawed {
 }
 
 impl Flawed {
-    /// Deletes what is quarantined of these, or of all.
+    /// Deletes the quarantined records of these changes, or all.
     fn delete_quarantined(&mut self, of: Option<&[Change]>) -> Result<(), StoreError> {
         for quarantined in self.inner.load()?.quarantined {
             let is_changed = |change: &Change| Some(change.key()) == quarantined.key.as_ref();
@@ -102,10 +102,13 @@ impl Store for Flawed {
                 self.delete_quarantined(Some(changes))?;
                 self.inner.commit(changes)?;
             }
-            Flaw::SetsAsideForGood => {
+            Flaw::DeletesInsteadOfQuarantine => {
                 self.inner.commit(changes)?;
-                let aside: Vec<_> =
-                    changes.iter().filter(|change| matches!(change, Change::SetAside(_))).cloned().collect();
+                let aside: Vec<_> = changes
+                    .iter()
+                    .filter(|change| matches!(change, Change::Quarantine(_)))
+                    .cloned()
+                    .collect();
                 self.delete_quarantined(Some(&aside))?;
             }
             Flaw::LoadsTheQuarantinedAway | Flaw::DiscardsNothing => self.inner.commit(changes)?,
@@ -144,19 +147,19 @@ impl Medium for FlawedMedium {
 }
 
 #[test]
-fn the_suite_names_the_promise_that_is_broken() {
+fn suite_names_the_violated_rule() {
     let flaws = [
         (Flaw::CommitsLate, "names and payloads of every size"),
-        (Flaw::CommitsPieceByPiece, "a commit that is refused changes nothing"),
-        (Flaw::CommitsBackwards, "the changes of a commit are made in their order"),
-        (Flaw::WritesOverTheQuarantined, "a change to the key of a damaged record keeps the old bytes"),
+        (Flaw::CommitsPieceByPiece, "a rejected commit changes nothing"),
+        (Flaw::CommitsBackwards, "the changes of a commit are made in order"),
+        (Flaw::WritesOverTheQuarantined, "a change to the key of a damaged record moves the old bytes"),
         (Flaw::LoadsTheQuarantinedAway, "a damaged record is quarantined"),
-        (Flaw::SetsAsideForGood, "a record that was set aside can be released"),
-        (Flaw::DiscardsNothing, "nothing is deleted from quarantine but what is discarded"),
+        (Flaw::DeletesInsteadOfQuarantine, "a quarantined record can be released"),
+        (Flaw::DiscardsNothing, "only a discard deletes from the quarantine"),
     ];
-    for (flaw, promise) in flaws {
+    for (flaw, rule) in flaws {
         let violation = conformance::run(|| Ok(FlawedMedium(flaw, MemoryDisk::default()))).unwrap_err();
-        assert!(violation.case.starts_with(promise), "{flaw:?}: {violation}");
+        assert!(violation.case.starts_with(rule), "{flaw:?}: {violation}");
     }
 }
 

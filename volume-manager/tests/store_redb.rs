@@ -1,4 +1,4 @@
-//! The store's file, as it is damaged, foreign, in use, many records long, or on a disk that is full.
+//! The store's file: corrupt, foreign, in use, large, and on a full disk.
 #![cfg(feature = "redb")]
 #![allow(clippy::unwrap_used, reason = "a failed step is the failure of its test")]
 
@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use volume_manager::store::redb::{
-    LAYOUT, RedbStore, StartedOver, Table, TableSetAside, open_or_start_over, open_tables, salvage,
+    LAYOUT, Recreated, RedbStore, ReplacedTable, Table, open_or_recreate, open_tables, salvage,
 };
-use volume_manager::store::take_back_salvaged;
+use volume_manager::store::release_salvaged;
 use volume_manager::store::{
-    Change, Defect, Loaded, OpenError, RecordKey, RecordKind, Store, StoreError, Trouble, envelope,
+    Change, Defect, DiskErrorKind, Loaded, OpenError, RecordKey, RecordKind, Store, StoreError, envelope,
 };
 
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
@@ -32,7 +32,7 @@ fn load(path: &Path) -> Loaded {
     open(path).unwrap().load().unwrap()
 }
 
-/// Makes a store of so many records, in commits of 50, and gives what is in it.
+/// Creates a store with a number of records, in commits of 50, and returns its content.
 fn fill(path: &Path, records: usize) -> Loaded {
     let mut store = open(path).unwrap();
     let all: Vec<_> = (0..records)
@@ -45,13 +45,13 @@ fn fill(path: &Path, records: usize) -> Loaded {
 }
 
 #[test]
-fn the_file_is_its_owners_alone_and_opened_by_one_at_a_time() {
+fn file_is_private_and_locked() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volumes");
     let mut store = open(&path).unwrap();
     store.commit(&[Change::Put(key(1), b"x".to_vec())]).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left of the making");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file is left");
     let error = open(&path).unwrap_err();
     assert!(matches!(error, OpenError::InUse { .. }), "{error}");
     drop(store);
@@ -59,7 +59,7 @@ fn the_file_is_its_owners_alone_and_opened_by_one_at_a_time() {
 }
 
 #[test]
-fn a_making_that_was_cut_off_is_begun_again_and_a_name_that_is_taken_is_kept() {
+fn interrupted_creation_is_repeated() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volumes");
     let new = directory.path().join("volumes.new");
@@ -69,12 +69,12 @@ fn a_making_that_was_cut_off_is_begun_again_and_a_name_that_is_taken_is_kept() {
         assert!(!new.exists());
         fs::remove_file(&path).unwrap();
     }
-    // Cut off between the two steps that give the name.
+    // Interrupted between the two steps of the rename.
     drop(open(&path).unwrap());
     fs::hard_link(&path, &new).unwrap();
     assert_eq!(load(&path), Loaded::default());
     assert!(path.exists() && !new.exists());
-    // Another process is making it.
+    // Another process is creating it.
     fs::remove_file(&path).unwrap();
     let other = fs::File::create(&new).unwrap();
     other.try_lock().unwrap();
@@ -84,7 +84,7 @@ fn a_making_that_was_cut_off_is_begun_again_and_a_name_that_is_taken_is_kept() {
 }
 
 #[test]
-fn a_file_that_is_gone_is_not_made_again_by_reopening() {
+fn reopen_does_not_create_a_missing_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volumes");
     let mut store = open(&path).unwrap();
@@ -97,15 +97,15 @@ fn a_file_that_is_gone_is_not_made_again_by_reopening() {
 }
 
 #[test]
-fn what_is_not_a_store_or_is_a_newer_one_is_named_and_left_as_it_is() {
+fn foreign_and_newer_files_are_left_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volumes");
-    let refused = |expected: &str| {
+    let rejected = |expected: &str| {
         let before = fs::read(&path).unwrap();
         let error = open(&path).unwrap_err();
         assert!(format!("{error:?}").starts_with(expected), "{error:?} instead of {expected}");
         if expected == "Foreign" || expected == "Damaged" {
-            let error = match open_or_start_over(&path) {
+            let error = match open_or_recreate(&path) {
                 Err(error) => format!("{error:?}"),
                 Ok((_, over)) => format!("{:?}", over.unwrap().reason),
             };
@@ -115,7 +115,7 @@ fn what_is_not_a_store_or_is_a_newer_one_is_named_and_left_as_it_is() {
         assert!(fs::read(&path).unwrap() == before || fs::read(kept).unwrap() == before);
     };
     fs::write(&path, "{\"volumes\": []}").unwrap();
-    refused("Foreign");
+    rejected("Foreign");
 
     // Another program's database.
     fs::remove_file(&path).unwrap();
@@ -150,34 +150,34 @@ fn what_is_not_a_store_or_is_a_newer_one_is_named_and_left_as_it_is() {
 
     for damaged in [&b""[..], b"redb", &[0; 5000]] {
         fs::write(&path, damaged).unwrap();
-        refused("Damaged");
+        rejected("Damaged");
         fs::remove_file(directory.path().join("volumes.damaged-1")).unwrap();
     }
 }
 
-/// What a damaged file turned out as.
+/// The results of opening corrupt files.
 #[derive(Debug, Default)]
 struct Outcomes {
-    whole: usize,
+    intact: usize,
     damaged: usize,
 }
 
 impl Outcomes {
-    /// Opens the file, which was damaged in some way: it has every record, or is refused as damaged with most of them
-    /// salvaged. A record that is wrong is never seen.
+    /// Opens a corrupted file: it has every record, or is recreated with most of them salvaged. A wrong record is never
+    /// returned.
     fn add(&mut self, path: &Path, expected: &Loaded, at_least: usize, how: &str) {
         let before = fs::read(path).unwrap();
-        let (mut store, over) = open_or_start_over(path).unwrap();
+        let (mut store, over) = open_or_recreate(path).unwrap();
         let Some(over) = over else {
             assert!(store.load().unwrap() == *expected, "{how}");
-            self.whole += 1;
+            self.intact += 1;
             return;
         };
         self.damaged += 1;
         let after = fs::read(&over.kept).unwrap();
-        // The page of the header has no records; redb writes the length there that it found.
+        // The header's page has no records; redb updates the file length in it.
         let same = after.len() == before.len() && after.iter().skip(4096).eq(before.iter().skip(4096));
-        assert!(same, "{how}: the damaged file was changed");
+        assert!(same, "{how}: the corrupt file was changed");
         let loaded = store.load().unwrap();
         assert_eq!((loaded.records.len(), loaded.quarantined.len()), (0, over.salvaged), "{how}");
         let salvage = salvage(&over.kept).unwrap();
@@ -191,54 +191,54 @@ impl Outcomes {
     }
 }
 
-/// Anchors (f) 2: the file cut off at every page and at odd bytes, bits turned, lengths of zero.
+/// Opens a file that is truncated at every page and at odd bytes, has flipped bits, or is empty.
 #[test]
-fn a_damaged_file_has_all_its_records_or_is_refused_and_salvaged_and_never_shows_a_wrong_one() {
+fn corrupt_file_is_intact_or_salvaged_and_never_wrong() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volumes");
     let expected = fill(&path, 200);
-    let whole = fs::read(&path).unwrap();
-    // As a crash leaves it, with its store still open.
+    let closed = fs::read(&path).unwrap();
+    // The state after a crash: the store was not closed.
     let copy = directory.path().join("copy");
     let open_still = {
         let _store = open(&path).unwrap();
         fs::read(&path).unwrap()
     };
-    for (file, state) in [(&whole, "closed"), (&open_still, "open")] {
+    for (file, state) in [(&closed, "closed"), (&open_still, "open")] {
         let mut outcomes = Outcomes::default();
         let odd = (0..9).chain([100, 319, 320, 321, 4095, 4097, 5000]);
         let pages = (1..file.len() / 4096).map(|page| page * 4096);
         let last = (1..5).map(|less| file.len() - less);
         for length in odd.chain(pages.step_by(24)).chain(last) {
             fs::write(&copy, &file[..length]).unwrap();
-            outcomes.add(&copy, &expected, 0, &format!("{state}, cut off at {length}"));
+            outcomes.add(&copy, &expected, 0, &format!("{state}, truncated at {length}"));
         }
-        // A tail that came twice.
+        // A duplicate tail.
         fs::write(&copy, [&file[..], &file[file.len() - 8192..]].concat()).unwrap();
-        outcomes.add(&copy, &expected, 200, &format!("{state}, a tail twice"));
-        println!("{state}, cut off: {outcomes:?}");
+        outcomes.add(&copy, &expected, 200, &format!("{state}, duplicate tail"));
+        println!("{state}, truncated: {outcomes:?}");
         assert!(outcomes.damaged > 25, "{outcomes:?}");
 
         let mut outcomes = Outcomes::default();
-        let mut chance: u64 = 42;
+        let mut random: u64 = 42;
         let used = file.iter().rposition(|byte| *byte != 0).unwrap();
         for turn in 0..120 {
-            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // The header's bits each have a good chance, since it is small.
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Half of the flips are in the small header.
             let reach = [9, 320, used, used][turn % 4];
-            let bit = usize::try_from(chance >> 20).unwrap() % (reach * 8);
-            let mut turned = file.clone();
-            turned[bit / 8] ^= 1 << (bit % 8);
-            fs::write(&copy, &turned).unwrap();
-            outcomes.add(&copy, &expected, 199, &format!("{state}, bit {bit} turned"));
+            let bit = usize::try_from(random >> 20).unwrap() % (reach * 8);
+            let mut flipped = file.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&copy, &flipped).unwrap();
+            outcomes.add(&copy, &expected, 199, &format!("{state}, bit {bit} flipped"));
         }
-        println!("{state}, a bit turned: {outcomes:?}");
-        assert!(outcomes.damaged > 10 && outcomes.whole > 10, "{outcomes:?}");
+        println!("{state}, bit flips: {outcomes:?}");
+        assert!(outcomes.damaged > 10 && outcomes.intact > 10, "{outcomes:?}");
     }
 }
 
 #[test]
-fn salvaging_finds_the_latest_of_each_record_and_harms_nothing() {
+fn salvage_finds_the_latest_records_and_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volumes");
     let mut store = open(&path).unwrap();
@@ -255,7 +255,7 @@ fn salvaging_finds_the_latest_of_each_record_and_harms_nothing() {
     assert_eq!(fs::read(&path).unwrap(), before);
 }
 
-/// What the damaged file at the path is kept as, or will be.
+/// Returns the path to which a corrupt file is moved.
 fn kept(path: &Path, number: u32) -> PathBuf {
     path.with_file_name(format!("volumes.damaged-{number}"))
 }
@@ -267,7 +267,7 @@ fn damage(path: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
-/// That the store has these records in quarantine, as salvaged, and no other.
+/// Asserts that the quarantine has exactly these records, as salvaged.
 fn assert_salvaged(store: &mut RedbStore, expected: &Loaded) {
     let loaded = store.load().unwrap();
     assert_eq!(loaded.records, []);
@@ -280,7 +280,7 @@ fn assert_salvaged(store: &mut RedbStore, expected: &Loaded) {
 }
 
 #[test]
-fn what_was_salvaged_is_in_quarantine_at_every_start_until_it_is_released_or_discarded() {
+fn salvaged_records_stay_quarantined_across_starts() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volumes");
     let expected = fill(&path, 60);
@@ -289,32 +289,32 @@ fn what_was_salvaged_is_in_quarantine_at_every_start_until_it_is_released_or_dis
         open(&path).unwrap().commit(&[Change::Put(key, payload)]).unwrap();
     }
     damage(&path);
-    let (store, over) = open_or_start_over(&path).unwrap();
+    let (store, over) = open_or_recreate(&path).unwrap();
     let over = over.unwrap();
     assert_eq!((over.salvaged, over.truncated, &over.kept), (60, false, &kept(&path, 1)));
-    // It ended before anybody could act on it.
+    // A restart before the report was used.
     drop(store);
-    let (mut store, over) = open_or_start_over(&path).unwrap();
+    let (mut store, over) = open_or_recreate(&path).unwrap();
     assert!(over.is_none());
     assert_salvaged(&mut store, &expected);
     let quarantined = store.load().unwrap().quarantined;
     store.release(&quarantined[0].id).unwrap();
     store.discard(&quarantined[1].id).unwrap();
-    store.commit(&[Change::Put(key(2), b"anew".to_vec())]).unwrap();
+    store.commit(&[Change::Put(key(2), b"new".to_vec())]).unwrap();
     let loaded = store.load().unwrap();
-    assert_eq!(loaded.records, [expected.records[0].clone(), (key(2), b"anew".to_vec())]);
+    assert_eq!(loaded.records, [expected.records[0].clone(), (key(2), b"new".to_vec())]);
     assert_eq!(loaded.quarantined.len(), 58);
     drop(store);
-    // Its commits are later than those of the file that it took over from.
+    // Its sequence numbers continue those of the corrupt file.
     damage(&path);
-    let over = open_or_start_over(&path).unwrap().1.unwrap();
+    let over = open_or_recreate(&path).unwrap().1.unwrap();
     assert_eq!(over.kept, kept(&path, 2));
     let salvaged = salvage(over.kept).unwrap().records;
-    assert_eq!(salvaged.iter().find(|one| one.key == key(2)).unwrap().payload, b"anew");
+    assert_eq!(salvaged.iter().find(|one| one.key == key(2)).unwrap().payload, b"new");
 }
 
 #[test]
-fn a_start_over_that_was_cut_off_is_finished_by_the_next_and_never_taken_for_a_new_store() {
+fn interrupted_recreation_is_completed_by_the_next_start() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volumes");
     let new = directory.path().join("volumes.new");
@@ -327,23 +327,23 @@ fn a_start_over_that_was_cut_off_is_finished_by_the_next_and_never_taken_for_a_n
     damage(&path);
     let damaged = fs::read(&path).unwrap();
     let states: [(&str, &dyn Fn()); 5] = [
-        ("before anything", &|| {}),
-        ("while the new one was made", &|| fs::write(&new, b"half").unwrap()),
-        ("before the new one got its name", &|| {
+        ("before the first step", &|| {}),
+        ("while the new file was written", &|| fs::write(&new, b"half").unwrap()),
+        ("before the new file was renamed", &|| {
             fs::hard_link(&path, kept(&path, 1)).unwrap();
             fs::write(&new, &other).unwrap();
         }),
-        ("while neither had the name", &|| {
+        ("while no file had the name", &|| {
             fs::rename(&path, kept(&path, 1)).unwrap();
             fs::write(&new, &other).unwrap();
         }),
         ("by an earlier version", &|| fs::rename(&path, kept(&path, 1)).unwrap()),
     ];
-    for (state, cut_off) in states {
-        cut_off();
+    for (state, interrupt) in states {
+        interrupt();
         let error = open(&path).unwrap_err();
         assert!(matches!(error, OpenError::Damaged { .. }), "{state}: {error}");
-        let (mut store, over) = open_or_start_over(&path).unwrap();
+        let (mut store, over) = open_or_recreate(&path).unwrap();
         let over = over.unwrap();
         assert!(matches!(over.reason, OpenError::Damaged { .. }), "{state}: {}", over.reason);
         assert_eq!(over.kept, kept(&path, 1), "{state}");
@@ -351,30 +351,30 @@ fn a_start_over_that_was_cut_off_is_finished_by_the_next_and_never_taken_for_a_n
         assert_salvaged(&mut store, &expected);
         drop(store);
         assert_salvaged(&mut open(&path).unwrap(), &expected);
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "{state}: something is left over");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "{state}: a temporary file is left");
         fs::rename(kept(&path, 1), &path).unwrap();
     }
-    // Another process is at it.
+    // Another process is recreating it.
     let making = fs::File::create(&new).unwrap();
     making.try_lock().unwrap();
-    let error = open_or_start_over(&path).unwrap_err();
+    let error = open_or_recreate(&path).unwrap_err();
     assert!(matches!(error, OpenError::InUse { .. }), "{error}");
     assert!(fs::read(&path).unwrap() == damaged && !kept(&path, 1).exists());
 }
 
 #[test]
-fn a_store_of_another_format_is_refused_and_stays_where_it_is_while_a_damaged_one_is_salvaged() {
+fn unsupported_format_fails_and_corrupt_format_is_salvaged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volumes");
     fill(&path, 60);
-    let whole = fs::read(&path).unwrap();
-    assert_eq!([whole[64], whole[192]], [3, 3], "where redb says its format");
+    let intact = fs::read(&path).unwrap();
+    assert_eq!([intact[64], intact[192]], [3, 3], "redb's format version");
     let both = [([1, 1], 1), ([2, 2], 2), ([4, 4], 4), ([9, 9], 9), ([3, 4], 4), ([4, 3], 4), ([5, 4], 5)];
     for (formats, format) in both {
-        let mut bytes = whole.clone();
+        let mut bytes = intact.clone();
         [bytes[64], bytes[192]] = formats;
         fs::write(&path, &bytes).unwrap();
-        for error in [open(&path).err(), open_or_start_over(&path).err()] {
+        for error in [open(&path).err(), open_or_recreate(&path).err()] {
             match error {
                 Some(OpenError::OtherFormat { found, supported: 3, .. }) => assert_eq!(found, format),
                 other => panic!("{formats:?}: {other:?}"),
@@ -383,17 +383,17 @@ fn a_store_of_another_format_is_refused_and_stays_where_it_is_while_a_damaged_on
         assert!(fs::read(&path).unwrap() == bytes && !kept(&path, 1).exists(), "{formats:?}");
     }
     for formats in [[0, 0], [255, 255], [3, 1], [2, 3], [7, 3], [3, 131]] {
-        let mut bytes = whole.clone();
+        let mut bytes = intact.clone();
         [bytes[64], bytes[192]] = formats;
         fs::write(&path, &bytes).unwrap();
-        let over = open_or_start_over(&path).unwrap().1.unwrap();
+        let over = open_or_recreate(&path).unwrap().1.unwrap();
         assert_eq!(over.salvaged, 60, "{formats:?}");
     }
 }
 
-/// Anchors (f) 16: of 10,000 records 100 are corrupt.
+/// 100 of 10,000 records are corrupt.
 #[test]
-fn of_ten_thousand_records_the_hundred_corrupt_ones_are_quarantined_and_the_rest_are_loaded() {
+fn corrupt_records_are_quarantined_and_the_rest_loaded() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volumes");
     let mut store = open(&path).unwrap();
@@ -436,7 +436,7 @@ fn is_root() -> bool {
     status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
 }
 
-/// Ends the mount when the test ends, however it does.
+/// Unmounts on drop.
 struct Mounted<'a>(&'a Path);
 
 impl Drop for Mounted<'_> {
@@ -445,7 +445,7 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// Mounts a tmpfs, if that can be done.
+/// Mounts a tmpfs, if possible.
 fn mounted<'a>(path: &'a Path, options: &str, test: &str) -> Option<Mounted<'a>> {
     let mut command = std::process::Command::new("mount");
     command.args(["-t", "tmpfs", "-o", options, "none"]).arg(path);
@@ -457,9 +457,8 @@ fn mounted<'a>(path: &'a Path, options: &str, test: &str) -> Option<Mounted<'a>>
 }
 
 #[test]
-fn a_start_over_on_a_full_filesystem_leaves_the_damaged_file_and_succeeds_when_space_is_made() {
-    const NAME: &str =
-        "a_start_over_on_a_full_filesystem_leaves_the_damaged_file_and_succeeds_when_space_is_made";
+fn recreation_on_a_full_filesystem_is_retried() {
+    const NAME: &str = "recreation_on_a_full_filesystem_is_retried";
     let directory = tempfile::tempdir().unwrap();
     let Some(_mounted) = mounted(directory.path(), "size=8m", NAME) else { return };
     let path = directory.path().join("volumes");
@@ -471,34 +470,34 @@ fn a_start_over_on_a_full_filesystem_leaves_the_damaged_file_and_succeeds_when_s
     while file.write_all(&[1; 4096]).is_ok() {}
     drop(file);
     for _ in 0..2 {
-        let error = open_or_start_over(&path).unwrap_err();
-        assert_eq!(error.trouble(), Some(Trouble::NoSpace), "{error}");
+        let error = open_or_recreate(&path).unwrap_err();
+        assert_eq!(error.disk_error_kind(), Some(DiskErrorKind::NoSpace), "{error}");
         assert!(fs::read(&path).unwrap() == damaged && !kept(&path, 1).exists());
     }
     fs::remove_file(ballast).unwrap();
-    let (mut store, over) = open_or_start_over(&path).unwrap();
+    let (mut store, over) = open_or_recreate(&path).unwrap();
     assert_eq!(over.unwrap().kept, kept(&path, 1));
     assert_salvaged(&mut store, &expected);
 }
 
 #[test]
-fn salvaged_records_are_taken_back_once_and_never_over_a_newer_one() {
+fn salvaged_records_are_released_once_and_never_over_newer_ones() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volumes");
     let expected = fill(&path, 60);
     damage(&path);
-    let (mut store, over) = open_or_start_over(&path).unwrap();
+    let (mut store, over) = open_or_recreate(&path).unwrap();
     let salvaged = over.unwrap().salvaged;
     let aside = store.load().unwrap().quarantined;
     let newer = aside[0].key.clone().unwrap();
     store.commit(&[Change::Put(newer.clone(), b"newer".to_vec())]).unwrap();
 
     let loaded = store.load().unwrap();
-    let taken = take_back_salvaged(&mut store, &loaded).unwrap();
-    assert_eq!(taken.released + taken.left, salvaged);
-    assert!(taken.left >= 1 && taken.released > 0, "{taken:?}");
+    let result = release_salvaged(&mut store, &loaded).unwrap();
+    assert_eq!(result.released + result.left, salvaged);
+    assert!(result.left >= 1 && result.released > 0, "{result:?}");
     let loaded = store.load().unwrap();
-    assert_eq!(loaded.records.len(), taken.released + 1);
+    assert_eq!(loaded.records.len(), result.released + 1);
     for (key, payload) in loaded.records {
         let found = if key == newer {
             payload == b"newer"
@@ -508,14 +507,14 @@ fn salvaged_records_are_taken_back_once_and_never_over_a_newer_one() {
         assert!(found, "{key}");
     }
     let loaded = store.load().unwrap();
-    let again = take_back_salvaged(&mut store, &loaded).unwrap();
-    assert_eq!((again.released, again.left), (0, taken.left));
+    let again = release_salvaged(&mut store, &loaded).unwrap();
+    assert_eq!((again.released, again.left), (0, result.left));
 }
 
-/// Anchors (f) 3: ENOSPC of a real filesystem.
+/// Tests ENOSPC on a real file system.
 #[test]
-fn a_full_filesystem_stops_the_store_which_goes_on_when_space_is_made() {
-    const NAME: &str = "a_full_filesystem_stops_the_store_which_goes_on_when_space_is_made";
+fn full_filesystem_stops_the_store_until_space_is_freed() {
+    const NAME: &str = "full_filesystem_stops_the_store_until_space_is_freed";
     let directory = tempfile::tempdir().unwrap();
     let Some(_mounted) = mounted(directory.path(), "size=4m", NAME) else { return };
     let ballast = directory.path().join("ballast");
@@ -531,12 +530,12 @@ fn a_full_filesystem_stops_the_store_which_goes_on_when_space_is_made() {
         }
         assert!(acknowledged.len() < 100, "the disk is never full");
     };
-    assert_eq!(error.trouble(), Some(Trouble::NoSpace), "{error}");
+    assert_eq!(error.disk_error_kind(), Some(DiskErrorKind::NoSpace), "{error}");
     assert!(!acknowledged.is_empty());
-    // Full or not, what is asked of the store is answered, and nothing is lost.
+    // The store reopens or fails with an error, and loses nothing.
     match store.reopen() {
         Ok(()) => assert_eq!(store.load().unwrap().records, acknowledged),
-        Err(error) => assert_eq!(error.trouble(), Some(Trouble::NoSpace), "{error}"),
+        Err(error) => assert_eq!(error.disk_error_kind(), Some(DiskErrorKind::NoSpace), "{error}"),
     }
     fs::remove_file(ballast).unwrap();
     store.reopen().unwrap();
@@ -548,7 +547,7 @@ fn a_full_filesystem_stops_the_store_which_goes_on_when_space_is_made() {
     // Read-only.
     let remount = |how| std::process::Command::new("mount").args(["-o", how]).arg(directory.path()).status();
     assert!(remount("remount,ro").unwrap().success());
-    assert_eq!(open(&path).unwrap_err().trouble(), Some(Trouble::ReadOnly));
+    assert_eq!(open(&path).unwrap_err().disk_error_kind(), Some(DiskErrorKind::ReadOnly));
     assert!(remount("remount,rw").unwrap().success());
     assert_eq!(load(&path).records.len(), acknowledged.len() + 1);
 }
@@ -556,10 +555,10 @@ fn a_full_filesystem_stops_the_store_which_goes_on_when_space_is_made() {
 const VOLUMES: Table = Table::new("volumes", RecordKind(1));
 const OTHERS: Table = Table::new("others", RecordKind(2));
 
-fn open_both(path: &Path) -> (RedbStore, RedbStore, Option<StartedOver>, Vec<TableSetAside>) {
+fn open_both(path: &Path) -> (RedbStore, RedbStore, Option<Recreated>, Vec<ReplacedTable>) {
     let opened = open_tables(path, &[VOLUMES, OTHERS]).unwrap();
     let [volumes, others] = opened.stores.try_into().unwrap();
-    (volumes, others, opened.started_over, opened.set_aside)
+    (volumes, others, opened.recreated, opened.replaced)
 }
 
 fn of(table: Table) -> Change {
@@ -570,14 +569,14 @@ fn records(store: &mut RedbStore) -> usize {
     store.load().unwrap().records.len()
 }
 
-/// One bad table never stops another part: it is kept, empty in its place, and told of once.
+/// An unusable table does not affect the others: it is renamed, replaced by an empty one, and reported once.
 #[test]
-fn a_table_that_cannot_be_used_is_set_aside_and_the_other_stays_as_it_was() {
+fn unusable_table_is_replaced_and_others_are_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.redb");
     let numbers = TableDefinition::<&str, u64>::new("others.numbers");
-    type Harm<'a> = (&'a str, Box<dyn Fn(&redb::WriteTransaction) + 'a>);
-    let harms: [Harm<'_>; 4] = [
+    type Corruption<'a> = (&'a str, Box<dyn Fn(&redb::WriteTransaction) + 'a>);
+    let corruptions: [Corruption<'_>; 4] = [
         (
             "layout 2",
             Box::new(|all| drop(all.open_table(numbers).unwrap().insert("layout", LAYOUT + 1).unwrap())),
@@ -592,7 +591,7 @@ fn a_table_that_cannot_be_used_is_set_aside_and_the_other_stays_as_it_was() {
             }),
         ),
     ];
-    for (number, (reason, harm)) in harms.into_iter().enumerate() {
+    for (number, (reason, corrupt)) in corruptions.into_iter().enumerate() {
         let (mut volumes, mut others, over, aside) = open_both(&path);
         assert!(over.is_none() && aside.is_empty(), "{aside:?}");
         volumes.commit(&[of(VOLUMES)]).unwrap();
@@ -600,7 +599,7 @@ fn a_table_that_cannot_be_used_is_set_aside_and_the_other_stays_as_it_was() {
         drop((volumes, others));
         let database = Database::open(&path).unwrap();
         let transaction = database.begin_write().unwrap();
-        harm(&transaction);
+        corrupt(&transaction);
         transaction.commit().unwrap();
         drop(database);
 
@@ -624,7 +623,7 @@ fn a_table_that_cannot_be_used_is_set_aside_and_the_other_stays_as_it_was() {
 }
 
 #[test]
-fn a_table_that_is_new_is_made_and_the_tables_of_others_are_left_alone() {
+fn missing_table_is_created_and_others_are_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.redb");
     let mut volumes = open_tables(&path, &[VOLUMES]).unwrap().stores.pop().unwrap();
@@ -643,7 +642,7 @@ fn a_table_that_is_new_is_made_and_the_tables_of_others_are_left_alone() {
 }
 
 #[test]
-fn what_is_salvaged_is_in_the_quarantine_of_the_table_of_its_kind() {
+fn salvaged_records_are_in_the_table_of_their_kind() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.redb");
     let (mut volumes, mut others, ..) = open_both(&path);
@@ -657,7 +656,7 @@ fn what_is_salvaged_is_in_the_quarantine_of_the_table_of_its_kind() {
         let loaded = store.load().unwrap();
         let [one] = &loaded.quarantined[..] else { panic!("{loaded:?}") };
         assert_eq!(one.key.as_ref().map(RecordKey::kind), Some(table.kind));
-        assert_eq!(take_back_salvaged(store, &loaded).unwrap().released, 1);
+        assert_eq!(release_salvaged(store, &loaded).unwrap().released, 1);
         assert_eq!(store.load().unwrap().records[0].1, table.name.as_bytes());
     }
 }

@@ -9,7 +9,7 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// Why there is no certificate.
+/// The error of creating a certificate.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CertificateError {
     #[error("cannot make a certificate for {name}: {cause}")]
@@ -18,23 +18,23 @@ pub(crate) enum CertificateError {
     Write { path: PathBuf, cause: io::Error },
 }
 
-/// What a certificate is good for.
+/// The purpose of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Usage {
-    /// For those who listen.
+    /// For a listener.
     Server,
-    /// For those who dial.
+    /// For a dialler.
     Client,
 }
 
-/// An authority and the folder that its files go to.
+/// An authority, and the folder of its files.
 #[derive(Debug)]
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
 }
 
-/// PEM files of one name.
+/// The PEM files of one certificate.
 #[derive(Debug, Clone)]
 pub(crate) struct Pair {
     pub(crate) certificate: PathBuf,
@@ -42,7 +42,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Gives a command this certificate to show, and with `authority_option` the authority that it believes.
+    /// Adds the options for this certificate to a command, and with `authority_option` the authority that the command trusts.
     pub(crate) fn show(&self, command: &mut Command, authority_option: &str, authority: &Path) {
         command.arg("--tls-cert").arg(&self.certificate).arg("--tls-key").arg(&self.key);
         command.arg(authority_option).arg(authority);
@@ -50,7 +50,7 @@ impl Pair {
 }
 
 impl Authority {
-    /// Makes an authority; its certificate is `ca.pem` in the folder.
+    /// Creates an authority. Its certificate is `ca.pem` in the folder.
     pub(crate) fn new(folder: &Path) -> Result<Self, CertificateError> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "edge-csi test authority");
@@ -64,12 +64,12 @@ impl Authority {
         Ok(authority)
     }
 
-    /// The authority's own certificate.
+    /// Returns the path of the authority's own certificate.
     pub(crate) fn root(&self) -> PathBuf {
         self.folder.join("ca.pem")
     }
 
-    /// Makes a certificate for these names, as `FILE.pem` and `FILE.key`.
+    /// Issues a certificate for these names, as `FILE.pem` and `FILE.key`.
     pub(crate) fn issue(&self, file: &str, names: &[&str], usage: Usage) -> Result<Pair, CertificateError> {
         let failed = |cause| CertificateError::Make { name: file.to_owned(), cause };
         let key = KeyPair::generate().map_err(failed)?;

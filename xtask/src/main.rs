@@ -1,4 +1,4 @@
-//! Chores of edge-csi, run as `cargo xtask <chore>`.
+//! Tasks of edge-csi, run as `cargo xtask <task>`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ mod authority;
 mod codegen;
 mod perf;
 
-/// The chores of edge-csi.
+/// The tasks of edge-csi.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Arguments {
@@ -39,13 +39,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where the workspace is, whatever the current folder.
+/// Returns the root of the workspace, independent of the current folder.
 fn workspace_root() -> &'static Path {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest)
 }
 
-/// One line: the error and what caused it.
+/// Prints one line with the error and its causes.
 #[allow(clippy::print_stderr, reason = "a command line tool speaks on stderr")]
 fn report(error: &dyn std::error::Error) {
     let mut line = error.to_string();

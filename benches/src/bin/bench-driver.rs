@@ -1,5 +1,5 @@
-//! A driver that answers every controller call at once with the same bytes: the base line of the performance table. A call for
-//! a volume whose name begins with `held-` hangs until one for a volume comes whose name begins with `let-go-`.
+//! A driver that answers every controller call immediately with the same bytes: the baseline of the performance table. A call
+//! for a volume with the prefix `held-` hangs until a call for a volume with the prefix `let-go-` arrives.
 #![allow(clippy::print_stderr, reason = "a command's output")]
 
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Holds many idle sessions on one hub: the other side of `cargo xtask perf sessions`.
 //!
-//! Prints a line when the first session stands, waits a moment for the hub to come to rest, and prints the seconds that all
-//! others took when they stand too. Ends when its standard input is closed.
+//! Prints a line when the first session is open, waits until the hub is idle, opens the others, and prints the seconds that
+//! these took. Exits when its standard input is closed.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's output")]
 
 use std::error::Error;
@@ -70,9 +70,9 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     println!("1");
     let started = Instant::now();
     let mut all = futures_util::stream::iter(1..options.sessions).map(connect).buffer_unordered(AT_ONCE);
-    let mut standing = vec![first];
+    let mut sessions = vec![first];
     while let Some(peer) = all.next().await {
-        standing.push(peer?);
+        sessions.push(peer?);
     }
     println!("{}", started.elapsed().as_secs_f64());
     let closed = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));

@@ -13,7 +13,7 @@ struct Options {
     /// The socket, for example unix:///run/csi/csi.sock.
     #[arg(long)]
     endpoint: String,
-    /// What each caller does, over and over.
+    /// The calls that each caller repeats.
     #[arg(long, value_enum, default_value = "create-volume")]
     work: Work,
     /// Callers at the same time on one connection; several are measured one after another.
@@ -22,7 +22,7 @@ struct Options {
     /// Seconds to measure at each number of callers.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Count failed calls and go on.
+    /// Count failed calls and continue.
     #[arg(long)]
     tolerate: bool,
     /// Let one more ControllerPublishVolume hang meanwhile, at a driver that is bench-driver.

@@ -1,4 +1,4 @@
-//! Our gRPC ends with a NATS server in place of the session: what the comparison calls "NATS relay". Unary calls only.
+//! Our gRPC ends with a NATS server in place of the session: the "NATS relay" of the comparison. Unary calls only.
 #![allow(clippy::print_stderr, reason = "a command's output")]
 
 use std::error::Error;
@@ -25,7 +25,7 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// The cloud's end: a socket whose calls become NATS requests.
+    /// The cloud end: forwards calls on a socket as NATS requests.
     Proxy {
         #[command(flatten)]
         server: Server,
@@ -33,7 +33,7 @@ enum Role {
         #[arg(long)]
         endpoint: String,
     },
-    /// The edge's end: NATS requests become calls to a driver.
+    /// The edge end: forwards NATS requests as calls to a driver.
     Agent {
         #[command(flatten)]
         server: Server,
@@ -52,7 +52,7 @@ struct Server {
 
 struct NatsRelay(Client);
 
-/// Two byte strings in one message: the length of the first as 4 bytes, the first, the second.
+/// Packs two byte strings into one message: the length of the first in 4 bytes, the first, the second.
 fn pack(first: &Bytes, second: &Bytes) -> Bytes {
     let mut packed = BytesMut::with_capacity(4 + first.len() + second.len());
     packed.put_u32(u32::try_from(first.len()).unwrap_or(u32::MAX));

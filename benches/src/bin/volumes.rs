@@ -1,7 +1,7 @@
-//! Prints what volume-manager costs, next to what it may cost, and next to kubelet's way and Mesos'.
+//! Prints the costs of volume-manager next to their bounds and to the costs of kubelet and Mesos.
 //!
-//! Ends with a failure if a count or the memory is out of bounds. Times depend on the machine, so they are only printed;
-//! ratios are of runs that take turns in one process.
+//! Exits with a failure if a count or the memory is out of bounds. Times depend on the machine and are only printed; ratios
+//! compare alternating runs in one process.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's output")]
 
 use std::process::{Command, ExitCode};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use edge_csi_benches::volumes::{
-    Measured, Stand, Way, mount_all, peak_memory, recover, resident_memory, salvage, unmount_all,
+    Fixture, Measured, VolumeClient, mount_all, peak_memory, recover, resident_memory, salvage, unmount_all,
 };
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 use volume_manager::mounts::linux::probe;
 
 #[derive(Debug, Parser)]
-#[command(about = "Measure volume-manager against its bounds, kubelet's way and Mesos'")]
+#[command(about = "Measure volume-manager against its bounds, kubelet and Mesos")]
 struct Options {
     /// Volumes that are mounted one after the other, and a hundred at a time, in each round.
     #[arg(long, default_value_t = 200)]
     volumes: usize,
-    /// Rounds, of which the middle one counts.
+    /// Rounds; the median counts.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Records to recover.
@@ -37,7 +37,7 @@ struct Options {
     part: Option<Part>,
 }
 
-/// What needs a process of its own: its memory is measured, or its mounts end with it.
+/// The parts that need a separate process: their memory is measured, or their mounts end with the process.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Part {
     Recovery,
@@ -88,7 +88,7 @@ fn run(options: &Options) -> Measured<bool> {
     })
 }
 
-/// The mounts of a process in a namespace of its own end with it.
+/// Moves this process to a new mount namespace, whose mounts end with the process.
 fn own_mount_namespace() -> Measured<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
@@ -96,19 +96,10 @@ fn own_mount_namespace() -> Measured<()> {
     Ok(())
 }
 
-/// Does a part in a process of its own.
+/// Runs a part in a separate process, and parses its figures.
 fn part<T: for<'de> Deserialize<'de>>(name: &str, options: &Options) -> Measured<T> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--part", name]);
-    let numbers = [
-        ("--volumes", options.volumes),
-        ("--rounds", options.rounds),
-        ("--records", options.records),
-        ("--parallel", options.parallel),
-    ];
-    for (flag, number) in numbers {
-        command.arg(flag).arg(number.to_string());
-    }
+    command.args(part_arguments(name, options));
     let output = command.stderr(std::process::Stdio::inherit()).output()?;
     if !output.status.success() {
         return Err(format!("the part {name} failed: {}", output.status).into());
@@ -116,7 +107,18 @@ fn part<T: for<'de> Deserialize<'de>>(name: &str, options: &Options) -> Measured
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// Lines of the table, and whether all bounds are kept.
+fn part_arguments(name: &str, options: &Options) -> Vec<String> {
+    let numbers = [
+        ("--volumes", options.volumes),
+        ("--rounds", options.rounds),
+        ("--records", options.records),
+        ("--parallel", options.parallel),
+    ];
+    let numbers = numbers.into_iter().flat_map(|(flag, number)| [flag.to_owned(), number.to_string()]);
+    ["--part".to_owned(), name.to_owned()].into_iter().chain(numbers).collect()
+}
+
+/// The printed table. `kept` is false once a bound is exceeded.
 struct Report {
     kept: bool,
 }
@@ -152,7 +154,7 @@ async fn whole(options: &Options) -> Measured<bool> {
     let found = recovered.changed.to_string();
     report.bound("  changed by the desired set", "0", found, recovered.changed == 0);
     let found = recovered.calls.to_string();
-    report.bound("  calls to the driver, which ask what it is", "< 10", found, recovered.calls < 10);
+    report.bound("  calls to the driver, for its identity", "< 10", found, recovered.calls < 10);
     Report::line("  opened (file and records read)", "", milliseconds(recovered.opened));
     Report::line("  and held against the mount table", "", milliseconds(recovered.checked));
     Report::line("  and reconciled with the desired set", "< 500 ms", milliseconds(recovered.reconciled));
@@ -174,7 +176,7 @@ async fn whole(options: &Options) -> Measured<bool> {
         for Linux { in_flight, mine, theirs } in linux {
             let name = format!("real mounts, {in_flight} at a time: mounts/s");
             Report::line(&name, "", rate(options.volumes, mine));
-            Report::line("  kubelet's way, without a look at any path", "", rate(options.volumes, theirs));
+            Report::line("  kubelet, without a check of any path", "", rate(options.volumes, theirs));
         }
     } else {
         println!("real mounts: not measured, since that needs root");
@@ -182,17 +184,17 @@ async fn whole(options: &Options) -> Measured<bool> {
     Ok(report.kept)
 }
 
-/// Against kubelet, which does not attach.
+/// Compares with kubelet, which does not attach.
 async fn mounting(report: &mut Report, options: &Options) -> Measured<()> {
-    let stand = Stand::start(false).await?;
-    let (ours, kubelet) = (stand.ours().await?, stand.kubelet()?);
+    let fixture = Fixture::start(false).await?;
+    let (manager, kubelet) = (fixture.manager().await?, fixture.kubelet()?);
     let count = options.volumes;
     let mut rates = Vec::new();
     for in_flight in [1, IN_FLIGHT] {
         let (mut mine, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..options.rounds {
-            mine.push(Round::of(&stand, &ours, count, in_flight).await?);
-            theirs.push(Round::of(&stand, &kubelet, count, in_flight).await?);
+            mine.push(Round::of(&fixture, &manager, count, in_flight).await?);
+            theirs.push(Round::of(&fixture, &kubelet, count, in_flight).await?);
         }
         if in_flight == 1 {
             let (mine, theirs) = (mine.first().ok_or("no rounds")?, theirs.first().ok_or("no rounds")?);
@@ -200,48 +202,48 @@ async fn mounting(report: &mut Report, options: &Options) -> Measured<()> {
             report.bound("RPCs a mount", "2.00", &found, found == "2.00");
             let found = per(mine.connections, count);
             report.bound("  connections a mount", "0.00", &found, found == "0.00");
-            Report::line("  kubelet's way: RPCs a mount", "8.00", per(theirs.calls, count));
-            Report::line("  kubelet's way: connections a mount", "8.00", per(theirs.connections, count));
+            Report::line("  kubelet: RPCs a mount", "8.00", per(theirs.calls, count));
+            Report::line("  kubelet: connections a mount", "8.00", per(theirs.connections, count));
         }
         rates.push((in_flight, middle(&mine), middle(&theirs)));
     }
     for (in_flight, mine, theirs) in rates {
         Report::line(&format!("mounts/s, {in_flight} at a time"), "", rate(count, mine));
-        Report::line("  kubelet's way, with nothing durable", "", rate(count, theirs));
+        Report::line("  kubelet, with nothing durable", "", rate(count, theirs));
         Report::line("  ratio", "", ratio(theirs, mine));
     }
     Ok(())
 }
 
-/// Against Mesos, with attach.
+/// Compares with Mesos, with attach.
 async fn cycling(options: &Options) -> Measured<()> {
-    let stand = Stand::start(true).await?;
-    let (ours, mesos) = (stand.ours().await?, stand.mesos().await?);
+    let fixture = Fixture::start(true).await?;
+    let (manager, mesos) = (fixture.manager().await?, fixture.mesos().await?);
     let count = options.volumes;
     for in_flight in [1, IN_FLIGHT] {
         let (mut mine, mut theirs) = (Vec::new(), Vec::new());
-        let (commits, checkpoints) = (ours.commits(), mesos.checkpoints());
+        let (commits, checkpoints) = (manager.commits(), mesos.checkpoints());
         for _ in 0..options.rounds {
-            mine.push(cycle(&ours, count, in_flight).await?);
+            mine.push(cycle(&manager, count, in_flight).await?);
             theirs.push(cycle(&mesos, count, in_flight).await?);
         }
         let cycles = count * options.rounds;
-        let commits = per(ours.commits() - commits, cycles);
+        let commits = per(manager.commits() - commits, cycles);
         Report::line(&format!("commits of a whole cycle with attach, {in_flight} at a time"), "", commits);
-        Report::line("  Mesos' way: checkpoints", "12.00", per(mesos.checkpoints() - checkpoints, cycles));
+        Report::line("  Mesos: checkpoints", "12.00", per(mesos.checkpoints() - checkpoints, cycles));
         let (mine, theirs) = (middle_of(mine), middle_of(theirs));
         Report::line(&format!("cycles/s, {in_flight} at a time"), "", rate(count, mine));
-        Report::line("  Mesos' way", "", rate(count, theirs));
+        Report::line("  Mesos", "", rate(count, theirs));
         Report::line("  ratio", "", ratio(theirs, mine));
     }
     Ok(())
 }
 
-async fn cycle(way: &impl Way, count: usize, in_flight: usize) -> Measured<Duration> {
-    Ok(mount_all(way, count, in_flight).await? + unmount_all(way, count, in_flight).await?)
+async fn cycle(client: &impl VolumeClient, count: usize, in_flight: usize) -> Measured<Duration> {
+    Ok(mount_all(client, count, in_flight).await? + unmount_all(client, count, in_flight).await?)
 }
 
-/// One round of mounts, and what the driver saw of it.
+/// One round of mounts, and the driver's counts of it.
 struct Round {
     took: Duration,
     calls: u64,
@@ -249,12 +251,17 @@ struct Round {
 }
 
 impl Round {
-    async fn of(stand: &Stand, way: &impl Way, count: usize, in_flight: usize) -> Measured<Self> {
-        let (calls, connections) = (stand.driver().calls(), stand.driver().connections());
-        let took = mount_all(way, count, in_flight).await?;
+    async fn of(
+        fixture: &Fixture,
+        client: &impl VolumeClient,
+        count: usize,
+        in_flight: usize,
+    ) -> Measured<Self> {
+        let (calls, connections) = (fixture.driver().calls(), fixture.driver().connections());
+        let took = mount_all(client, count, in_flight).await?;
         let (calls, connections) =
-            (stand.driver().calls() - calls, stand.driver().connections() - connections);
-        unmount_all(way, count, in_flight).await?;
+            (fixture.driver().calls() - calls, fixture.driver().connections() - connections);
+        unmount_all(client, count, in_flight).await?;
         Ok(Self { took, calls, connections })
     }
 }
@@ -267,10 +274,10 @@ struct Memory {
 }
 
 async fn memory(count: usize) -> Measured<Memory> {
-    let stand = Stand::start(false).await?;
-    let ours = stand.ours().await?;
+    let fixture = Fixture::start(false).await?;
+    let manager = fixture.manager().await?;
     let before_bytes = resident_memory()?;
-    let took = mount_all(&ours, count, count).await?;
+    let took = mount_all(&manager, count, count).await?;
     Ok(Memory { before_bytes, peak_bytes: peak_memory()?, took })
 }
 
@@ -282,12 +289,12 @@ struct Linux {
 }
 
 async fn linux(options: &Options) -> Measured<Vec<Linux>> {
-    let stand = Stand::start_on_linux(false).await?;
-    let (ours, kubelet) = (stand.ours().await?, stand.kubelet()?);
+    let fixture = Fixture::start_on_linux(false).await?;
+    let (manager, kubelet) = (fixture.manager().await?, fixture.kubelet()?);
     let mut found = Vec::new();
     for in_flight in [1, IN_FLIGHT] {
-        let mine = Round::of(&stand, &ours, options.volumes, in_flight).await?.took;
-        let theirs = Round::of(&stand, &kubelet, options.volumes, in_flight).await?.took;
+        let mine = Round::of(&fixture, &manager, options.volumes, in_flight).await?.took;
+        let theirs = Round::of(&fixture, &kubelet, options.volumes, in_flight).await?.took;
         found.push(Linux { in_flight, mine, theirs });
     }
     Ok(found)
@@ -320,4 +327,19 @@ fn milliseconds(time: Duration) -> String {
 
 fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / MIB as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn part_process_accepts_its_arguments() {
+        let options = Options::parse_from(["volumes"]);
+        for part in Part::value_variants() {
+            let name = part.to_possible_value().unwrap();
+            let arguments = part_arguments(name.get_name(), &options);
+            Options::try_parse_from(["volumes".to_owned()].into_iter().chain(arguments)).unwrap();
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! A driver on a unix socket that mounts at once, and counts.
+//! A driver on a unix socket that mounts immediately, and counts calls.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,56 +15,56 @@ use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
-use super::ground::Ground;
+use super::backend::MountBackend;
 use super::{DRIVER, Measured};
 
-/// The driver. Clones are the same one.
+/// The driver. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct ScriptedDriver(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    ground: Ground,
+    backend: MountBackend,
     attaches: bool,
     calls: AtomicU64,
     connections: AtomicU64,
 }
 
 impl ScriptedDriver {
-    /// A driver that stages, and attaches if so wished.
+    /// Creates a driver that stages and, if `attaches` is true, attaches.
     #[must_use]
-    pub fn new(ground: Ground, attaches: bool) -> Self {
-        Self(Arc::new(Inner { ground, attaches, calls: AtomicU64::new(0), connections: AtomicU64::new(0) }))
+    pub fn new(backend: MountBackend, attaches: bool) -> Self {
+        Self(Arc::new(Inner { backend, attaches, calls: AtomicU64::new(0), connections: AtomicU64::new(0) }))
     }
 
-    /// How many calls it was sent.
+    /// Returns the number of received calls.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.calls.load(Ordering::Relaxed)
     }
 
-    /// How many connections were made to it.
+    /// Returns the number of accepted connections.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.0.connections.load(Ordering::Relaxed)
     }
 
-    /// Where it mounts.
+    /// Returns the mount backend.
     #[must_use]
-    pub fn ground(&self) -> &Ground {
-        &self.0.ground
+    pub fn backend(&self) -> &MountBackend {
+        &self.0.backend
     }
 
-    /// Whether it has to be asked to attach.
+    /// Returns true if volumes must be attached.
     #[must_use]
     pub fn attaches(&self) -> bool {
         self.0.attaches
     }
 
-    /// Serves on a new unix socket, until the future is dropped.
+    /// Serves on a new unix socket until the future is dropped.
     ///
     /// # Errors
-    /// If the socket cannot be bound.
+    /// Returns an error if the socket cannot be bound.
     pub async fn serve(self, socket: &Path) -> Measured<()> {
         let listener = UnixListenerStream::new(UnixListener::bind(socket)?);
         let inner = Arc::clone(&self.0);
@@ -87,7 +87,7 @@ impl ScriptedDriver {
     }
 }
 
-/// A service whose methods answer an expression; the others are not implemented.
+/// Implements a service from methods that return an expression; the others are not implemented.
 macro_rules! service {
     (
         $service:ident {
@@ -126,19 +126,19 @@ service! {
 service! {
     Node {
     node_stage_volume(driver, request: NodeStageVolumeRequest) -> NodeStageVolumeResponse {
-        done(driver.0.ground.stage(&request.volume_id, Path::new(&request.staging_target_path)))
+        done(driver.0.backend.stage(&request.volume_id, Path::new(&request.staging_target_path)))
             .map(|()| NodeStageVolumeResponse {})
     }
     node_unstage_volume(driver, request: NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse {
-        done(driver.0.ground.take_down(Path::new(&request.staging_target_path), false))
+        done(driver.0.backend.take_down(Path::new(&request.staging_target_path), false))
             .map(|()| NodeUnstageVolumeResponse {})
     }
     node_publish_volume(driver, request: NodePublishVolumeRequest) -> NodePublishVolumeResponse {
-        done(driver.0.ground.publish(Path::new(&request.staging_target_path), Path::new(&request.target_path)))
+        done(driver.0.backend.publish(Path::new(&request.staging_target_path), Path::new(&request.target_path)))
             .map(|()| NodePublishVolumeResponse {})
     }
     node_unpublish_volume(driver, request: NodeUnpublishVolumeRequest) -> NodeUnpublishVolumeResponse {
-        done(driver.0.ground.take_down(Path::new(&request.target_path), true))
+        done(driver.0.backend.take_down(Path::new(&request.target_path), true))
             .map(|()| NodeUnpublishVolumeResponse {})
     }
     node_get_capabilities(_driver, _request: NodeGetCapabilitiesRequest) -> NodeGetCapabilitiesResponse {

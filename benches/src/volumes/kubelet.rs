@@ -1,4 +1,4 @@
-//! kubelet's way: eight calls a mount, each on a connection of its own, and a file that is written in place.
+//! Mounts as kubelet does: eight calls a mount, each on a separate connection, and a file that is written in place.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use csi_proto::csi::v1::node_client::NodeClient;
 use csi_proto::csi::v1::{NodeGetCapabilitiesRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
 use tonic::transport::Channel;
 
-use super::{Measured, ScriptedDriver, Way, publish_request, stage_request, target, volume_id};
+use super::{Measured, ScriptedDriver, VolumeClient, publish_request, stage_request, target, volume_id};
 use crate::load;
 
-/// How often kubelet asks for capabilities before it stages, and again before it publishes.
+/// The number of capability queries that kubelet makes before it stages, and repeats before it publishes.
 const QUERIES: usize = 3;
 
-/// Mounts as kubelet does, but for its looks at the mount table and for its API server.
+/// Mounts as kubelet does, without its checks of the mount table and its API server.
 #[derive(Debug)]
 pub struct Kubelet {
     driver: ScriptedDriver,
@@ -23,10 +23,10 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// With staging and targets below `root`, and its own files in `files`.
+    /// Creates a client with staging and target paths below `root`, and its own files in `files`.
     ///
     /// # Errors
-    /// If `files` cannot be made.
+    /// Returns an error if `files` cannot be created.
     pub fn new(driver: &ScriptedDriver, socket: &Path, root: &Path, files: &Path) -> Measured<Self> {
         fs::create_dir_all(files)?;
         let endpoint = format!("unix://{}", socket.display());
@@ -44,7 +44,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// `vol_data.json`: cut to nothing and written again, without a sync.
+    /// Writes `vol_data.json`: truncates and rewrites it, without a sync.
     fn write_volume_data(&self, number: usize, what: &str) -> Measured<()> {
         let path = self.files.join(format!("{number}-{what}.json"));
         let data = serde_json::json!({
@@ -63,11 +63,11 @@ impl Kubelet {
     }
 }
 
-impl Way for Kubelet {
+impl VolumeClient for Kubelet {
     async fn mount(&self, number: usize) -> Measured<()> {
         let (staging, target) = (self.staging(number), target(&self.root, number));
         self.ask_for_capabilities().await?;
-        self.driver.ground().make_directory(&staging)?;
+        self.driver.backend().make_directory(&staging)?;
         self.write_volume_data(number, "staging")?;
         self.client().await?.node_stage_volume(stage_request(number, &staging)).await?;
         self.ask_for_capabilities().await?;

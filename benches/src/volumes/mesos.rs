@@ -1,4 +1,4 @@
-//! Mesos' way: each step of a volume is on disk before its call and after it, in a file of its own.
+//! Mounts as Mesos does: each step of a volume is written to a separate file on disk before its call and after it.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -15,7 +15,8 @@ use prost::Message;
 use tonic::transport::Channel;
 
 use super::{
-    Measured, ScriptedDriver, Way, capability, context, publish_request, stage_request, target, volume_id,
+    Measured, ScriptedDriver, VolumeClient, capability, context, publish_request, stage_request, target,
+    volume_id,
 };
 use crate::load;
 
@@ -30,10 +31,10 @@ pub struct Mesos {
 }
 
 impl Mesos {
-    /// With staging and targets below `root`, and its own files in `files`.
+    /// Creates a client with staging and target paths below `root`, and its own files in `files`.
     ///
     /// # Errors
-    /// If `files` cannot be made or the driver cannot be reached.
+    /// Returns an error if `files` cannot be created or the driver cannot be reached.
     pub async fn new(driver: &ScriptedDriver, socket: &Path, root: &Path, files: &Path) -> Measured<Self> {
         fs::create_dir_all(files)?;
         let channel = load::connect(&format!("unix://{}", socket.display())).await?;
@@ -41,7 +42,7 @@ impl Mesos {
         Ok(Self { driver: driver.clone(), channel, root, files, checkpoints: AtomicU64::new(0) })
     }
 
-    /// How many were written.
+    /// Returns the number of written checkpoints.
     #[must_use]
     pub fn checkpoints(&self) -> u64 {
         self.checkpoints.load(Ordering::Relaxed)
@@ -55,11 +56,11 @@ impl Mesos {
         NodeClient::new(self.channel.clone())
     }
 
-    /// Writes the state of a volume under another name, syncs it, renames it, and syncs the directory.
+    /// Writes the state of a volume to a temporary name, syncs it, renames it, and syncs the directory.
     async fn checkpoint(&self, number: usize, state: &str) -> Measured<()> {
         self.checkpoints.fetch_add(1, Ordering::Relaxed);
         let directory = self.files.join(number.to_string());
-        // As much as a record of ours says of a volume.
+        // As many fields as a record of volume-manager has.
         let mut bytes = state.as_bytes().to_vec();
         bytes.extend(stage_request(number, &self.staging(number)).encode_to_vec());
         bytes.extend(publish_request(number, &self.staging(number), &self.target(number)).encode_to_vec());
@@ -86,7 +87,7 @@ fn write(directory: &Path, bytes: &[u8]) -> std::io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-impl Way for Mesos {
+impl VolumeClient for Mesos {
     async fn mount(&self, number: usize) -> Measured<()> {
         let (staging, target) = (self.staging(number), self.target(number));
         self.checkpoint(number, "CONTROLLER_PUBLISH").await?;
@@ -99,7 +100,7 @@ impl Way for Mesos {
         };
         let attached = self.controller().controller_publish_volume(attach).await?.into_inner();
         self.checkpoint(number, "NODE_READY").await?;
-        self.driver.ground().make_directory(&staging)?;
+        self.driver.backend().make_directory(&staging)?;
         self.checkpoint(number, "NODE_STAGE").await?;
         let publish_context = attached.publish_context;
         let stage = NodeStageVolumeRequest {

@@ -1,17 +1,16 @@
-//! Three ways to mount and unmount a volume with one and the same driver on a real unix socket: that of volume-manager, and
-//! those of kubelet and Mesos as far as their cost goes.
+//! Three clients that mount and unmount a volume with the same driver on a real unix socket: volume-manager, and models of
+//! kubelet and Mesos with the same costs as the originals.
 //!
-//! The baselines do less than what they stand for: no check of a mount table, no queue, no search for work. They make the
-//! calls, the connections and the writes that the originals make, and nothing else, so that a ratio to them is not
-//! flattered.
+//! The models do less than the originals: they check no mount table, have no queue and search for no work. They make only the
+//! calls, the connections and the writes of the originals, so that a ratio to them does not flatter volume-manager.
 
+mod backend;
 mod driver;
-mod ground;
+mod fixture;
 mod kubelet;
+mod manager;
 mod mesos;
-mod ours;
 mod recovery;
-mod stand;
 mod status;
 
 use std::error::Error;
@@ -25,49 +24,49 @@ use futures_util::{StreamExt, TryStreamExt};
 use volume_manager::driver::{Access, AccessMode, Attach, ConsumerSpec, MountPath, VolumeSpec};
 use volume_manager::{ConsumerId, VolumeKey};
 
+pub use backend::MountBackend;
 pub use driver::ScriptedDriver;
-pub use ground::Ground;
+pub use fixture::Fixture;
 pub use kubelet::Kubelet;
+pub use manager::Manager;
 pub use mesos::Mesos;
-pub use ours::Ours;
 pub use recovery::{Recovered, Salvage, recover, salvage};
-pub use stand::Stand;
 pub use status::{peak_memory, resident_memory};
 
-/// Whatever goes wrong ends the measurement.
+/// The result of a measurement. Any error ends the measurement.
 pub type Measured<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What the driver is called.
+/// The name of the driver.
 pub const DRIVER: &str = "scripted.csi.edge";
 
-/// A way to mount volumes, which are told apart by a number.
+/// A client that mounts volumes, which are identified by a number.
 #[allow(async_fn_in_trait, reason = "awaited where it is called, on one thread")]
-pub trait Way {
-    /// Brings a volume to its target, from nothing.
+pub trait VolumeClient {
+    /// Mounts a new volume at its target.
     async fn mount(&self, number: usize) -> Measured<()>;
 
-    /// Takes it away, until nothing is left.
+    /// Unmounts a volume, and removes all of its state.
     async fn unmount(&self, number: usize) -> Measured<()>;
 }
 
-/// Mounts the volumes 0 to `count`, so many at the same time, and answers how long it took.
+/// Mounts the volumes 0 to `count`, `in_flight` of them concurrently, and returns the elapsed time.
 ///
 /// # Errors
-/// The first that fails.
-pub async fn mount_all(way: &impl Way, count: usize, in_flight: usize) -> Measured<Duration> {
+/// Returns the first error.
+pub async fn mount_all(client: &impl VolumeClient, count: usize, in_flight: usize) -> Measured<Duration> {
     let started = Instant::now();
-    let mounts = futures_util::stream::iter(0..count).map(|number| way.mount(number));
+    let mounts = futures_util::stream::iter(0..count).map(|number| client.mount(number));
     mounts.buffer_unordered(in_flight).try_collect::<()>().await?;
     Ok(started.elapsed())
 }
 
-/// Unmounts the volumes 0 to `count`, so many at the same time, and answers how long it took.
+/// Unmounts the volumes 0 to `count`, `in_flight` of them concurrently, and returns the elapsed time.
 ///
 /// # Errors
-/// The first that fails.
-pub async fn unmount_all(way: &impl Way, count: usize, in_flight: usize) -> Measured<Duration> {
+/// Returns the first error.
+pub async fn unmount_all(client: &impl VolumeClient, count: usize, in_flight: usize) -> Measured<Duration> {
     let started = Instant::now();
-    let unmounts = futures_util::stream::iter(0..count).map(|number| way.unmount(number));
+    let unmounts = futures_util::stream::iter(0..count).map(|number| client.unmount(number));
     unmounts.buffer_unordered(in_flight).try_collect::<()>().await?;
     Ok(started.elapsed())
 }
@@ -89,11 +88,11 @@ fn spec(number: usize, attach: Attach) -> Measured<Arc<VolumeSpec>> {
 
 fn consumer(root: &Path, number: usize) -> Measured<Arc<ConsumerSpec>> {
     let path = target(root, number);
-    let path = MountPath::new(path.to_str().ok_or("the directory's name is no UTF-8")?)?;
+    let path = MountPath::new(path.to_str().ok_or("the directory's name is not UTF-8")?)?;
     Ok(Arc::new(ConsumerSpec::new(ConsumerId::new(&format!("pod-{number}"))?, path)))
 }
 
-/// What both baselines say of a volume, as [`spec`] says it for ours.
+/// Returns the volume capability that both models use, equal to [`spec`].
 fn capability() -> VolumeCapability {
     VolumeCapability {
         access_mode: Some(Mode { mode: access_mode::Mode::SingleNodeWriter.into() }),

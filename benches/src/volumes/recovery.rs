@@ -1,4 +1,5 @@
-//! A node with many volumes after its process ended: the records are on disk, some damaged, and the mounts are there.
+//! Recovers a node with many volumes after its process ended: the records are on disk, some of them damaged, and the mounts
+//! exist.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,9 +17,9 @@ use volume_manager::store::redb::{self as store, RedbStore};
 use volume_manager::store::{Change, RecordKey, Store, envelope};
 
 use super::status::forget_peak_memory;
-use super::{DRIVER, Ground, Measured, Ours, Stand, Way, consumer, peak_memory, spec};
+use super::{DRIVER, Fixture, Manager, Measured, MountBackend, VolumeClient, consumer, peak_memory, spec};
 
-/// What an opening of many records came to.
+/// The result of opening many records.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recovered {
@@ -26,35 +27,35 @@ pub struct Recovered {
     pub recovered: usize,
     /// Records that cannot be read.
     pub quarantined: usize,
-    /// Calls to the driver. A handful asks what it is; there is none for a volume.
+    /// Calls to the driver. A few query its identity; none is for a volume.
     pub calls: u64,
-    /// Consumers that the desired set changed; none, since it is what was recorded.
+    /// Consumers that the desired set changed: zero, since the desired set equals the records.
     pub changed: usize,
-    /// Until the records were read.
+    /// Time until the records are read.
     pub opened: Duration,
-    /// And until all volumes were held against the mount table, the driver being there.
+    /// Total time until all volumes are compared with the mount table, with a connected driver.
     pub checked: Duration,
-    /// And until the desired set was taken.
+    /// Total time until the desired set is accepted.
     pub reconciled: Duration,
     /// Bytes of the store's file.
     pub file_bytes: u64,
-    /// Bytes that were resident before: the driver, and the mounts in memory.
+    /// Resident bytes before the opening: the driver, and the mounts in memory.
     pub before_bytes: u64,
-    /// The most bytes that were resident since.
+    /// Peak of the resident bytes since then.
     pub peak_bytes: u64,
 }
 
-/// The table of the store's file that has the records; the way to damage a row that no page's checksum shows.
+/// The table with the records in the store's file. A row is damaged there and the checksum of its page stays valid.
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 
-/// Opens `count` recorded and mounted volumes of which `damaged` cannot be read, and hands in what is wanted: the same.
+/// Opens `count` recorded and mounted volumes with `damaged` unreadable records, and sets the same volumes as the desired set.
 ///
 /// # Errors
-/// If they cannot be opened.
+/// Returns an error if the volumes cannot be opened.
 pub async fn recover(count: usize, damaged: usize) -> Measured<Recovered> {
-    let stand = Stand::start(false).await?;
-    let file = stand.path("volumes.redb");
-    let (changes, mounts) = records(&stand, count).await?;
+    let fixture = Fixture::start(false).await?;
+    let file = fixture.path("volumes.redb");
+    let (changes, mounts) = records(&fixture, count).await?;
     RedbStore::open(&file)?.commit(&changes)?;
     let step = count.checked_div(damaged).unwrap_or(count).max(1);
     damage_rows(&file, changes.iter().step_by(step).take(damaged).map(Change::key))?;
@@ -62,21 +63,21 @@ pub async fn recover(count: usize, damaged: usize) -> Measured<Recovered> {
     let desired: Vec<_> = (0..count)
         .filter(|number| !(number % step == 0 && number / step < damaged))
         .map(|number| {
-            let consumers = vec![consumer(stand.root(), number)?];
+            let consumers = vec![consumer(fixture.root(), number)?];
             Ok(DesiredVolume { spec: spec(number, Attach::NotRequired)?, consumers })
         })
         .collect::<Measured<_>>()?;
-    let calls_before = stand.driver().calls();
+    let calls_before = fixture.driver().calls();
     let before_bytes = forget_peak_memory()?;
 
     let began = Instant::now();
     let parts = Parts::new(RedbStore::open(&file)?, mounts, NoSecrets);
-    let (volumes, run) = Volumes::open(parts, Settings::new(stand.root().join("volumes"))).await?;
+    let (volumes, run) = Volumes::open(parts, Settings::new(fixture.root().join("volumes"))).await?;
     let run = tokio::spawn(run);
     let opened = began.elapsed();
-    let endpoint = DriverEndpoint::from_path(stand.socket())?;
+    let endpoint = DriverEndpoint::from_path(fixture.socket())?;
     volumes.driver_registered(DRIVER.parse()?, endpoint, DriverPolicy::default()).await?;
-    // All of a driver's volumes are held against the mount table in one step, when it is connected.
+    // All volumes of a driver are compared with the mount table in one step, when the driver is connected.
     while volumes.counts().await?.dormant > 0 {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
@@ -89,7 +90,7 @@ pub async fn recover(count: usize, damaged: usize) -> Measured<Recovered> {
     Ok(Recovered {
         recovered: counts.states.get(&VolumeState::Published).copied().unwrap_or_default(),
         quarantined: counts.quarantined,
-        calls: stand.driver().calls() - calls_before,
+        calls: fixture.driver().calls() - calls_before,
         changed: answer.wanted + answer.released + answer.refused.len(),
         opened,
         checked,
@@ -100,24 +101,24 @@ pub async fn recover(count: usize, damaged: usize) -> Measured<Recovered> {
     })
 }
 
-/// What a damaged file was worth.
+/// The result of salvaging a damaged file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Salvage {
-    /// Records that were found whole.
+    /// Intact records that were found.
     pub salvaged: usize,
-    /// How long it took to see that the file is damaged, to search it, and to have the records aside in a new one.
+    /// Time to detect the damage, to search the file, and to copy the records to a new file.
     pub took: Duration,
 }
 
-/// Turns bits in `damaged` of `count` records in the file itself, and takes what is left of it.
+/// Flips bits in `damaged` of `count` records in the file itself, and salvages the others.
 ///
 /// # Errors
-/// If nothing can be.
+/// Returns an error if nothing can be salvaged.
 pub async fn salvage(count: usize, damaged: usize) -> Measured<Salvage> {
-    let stand = Stand::start(false).await?;
-    let file = stand.path("volumes.redb");
-    let (changes, _) = records(&stand, count).await?;
+    let fixture = Fixture::start(false).await?;
+    let file = fixture.path("volumes.redb");
+    let (changes, _) = records(&fixture, count).await?;
     RedbStore::open(&file)?.commit(&changes)?;
     let mut bytes = std::fs::read(&file)?;
     let begins: Vec<usize> = bytes
@@ -134,23 +135,24 @@ pub async fn salvage(count: usize, damaged: usize) -> Measured<Salvage> {
     }
     std::fs::write(&file, bytes)?;
     let began = Instant::now();
-    let (_, over) = store::open_or_start_over(&file)?;
+    let (_, over) = store::open_or_recreate(&file)?;
     let salvaged = over.ok_or("the file is taken for undamaged")?.salvaged;
     Ok(Salvage { salvaged, took: began.elapsed() })
 }
 
-/// Records and mounts of published volumes, as if each had been published: the record of one is the pattern of all.
-async fn records(stand: &Stand, count: usize) -> Measured<(Vec<Change>, MemoryMounts)> {
-    let Ground::Memory { mounts, .. } = stand.driver().ground() else {
+/// Returns records and mounts as if each volume had been published. One real record is the template of all.
+async fn records(fixture: &Fixture, count: usize) -> Measured<(Vec<Change>, MemoryMounts)> {
+    let MountBackend::Memory { mounts, .. } = fixture.driver().backend() else {
         return Err("it mounts for real".into());
     };
-    let (disk, root) = (MemoryDisk::default(), stand.root());
-    let ours = Ours::start(stand.driver(), mounts.clone(), &stand.socket(), root, disk.open()).await?;
-    ours.mount(count).await?;
+    let (disk, root) = (MemoryDisk::default(), fixture.root());
+    let manager =
+        Manager::start(fixture.driver(), mounts.clone(), &fixture.socket(), root, disk.open()).await?;
+    manager.mount(count).await?;
     let loaded = disk.open().load()?;
     let (key, pattern) = loaded.records.into_iter().next().ok_or("nothing was recorded")?;
     let pattern = Record::decode(&pattern)?;
-    ours.unmount(count).await?;
+    manager.unmount(count).await?;
     let mut changes = Vec::with_capacity(count);
     for number in 0..count {
         let mut record = pattern.clone();
@@ -179,7 +181,7 @@ async fn records(stand: &Stand, count: usize) -> Measured<(Vec<Change>, MemoryMo
     Ok((changes, mounts.clone()))
 }
 
-/// Turns a bit in the middle of each of these records.
+/// Flips a bit in the middle of each of these records.
 fn damage_rows<'k>(file: &Path, keys: impl Iterator<Item = &'k RecordKey>) -> Measured<()> {
     let database = Database::open(file)?;
     let read = database.begin_read()?.open_table(RECORDS)?;

@@ -1,30 +1,30 @@
-//! What the kernel says of this process's memory.
+//! The kernel's figures about the memory of this process.
 
 use std::fs;
 
 use super::Measured;
 
-/// The most memory that this process has had resident, in bytes.
+/// Returns the peak of the resident memory of this process, in bytes.
 ///
 /// # Errors
-/// If /proc does not say.
+/// Returns an error if /proc does not report it.
 pub fn peak_memory() -> Measured<u64> {
     status("VmHWM:")
 }
 
-/// From now on the peak is that since now. Answers what is resident, in bytes.
+/// Resets the peak to the present, and returns the resident memory in bytes.
 ///
 /// # Errors
-/// If the kernel does not do it.
+/// Returns an error if the kernel refuses the reset.
 pub(super) fn forget_peak_memory() -> Measured<u64> {
     fs::write("/proc/self/clear_refs", "5")?;
     resident_memory()
 }
 
-/// The memory that this process has resident now, in bytes.
+/// Returns the resident memory of this process, in bytes.
 ///
 /// # Errors
-/// If /proc does not say.
+/// Returns an error if /proc does not report it.
 pub fn resident_memory() -> Measured<u64> {
     status("VmRSS:")
 }

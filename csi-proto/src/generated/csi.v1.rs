@@ -185,17 +185,16 @@ pub struct ProbeResponse {
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct CreateVolumeRequest {
-    /// Suggested name, which makes the request the same when it comes again. Any text without control characters.
-    /// Required.
+    /// Suggested name, which makes the request idempotent. Any text without control characters. Required.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// How large; the plugin chooses if absent.
     #[prost(message, optional, tag = "2")]
     pub capacity_range: ::core::option::Option<CapacityRange>,
-    /// Every way in which the volume is going to be used. Required.
+    /// All capabilities with which the volume will be used. Required.
     #[prost(message, repeated, tag = "3")]
     pub volume_capabilities: ::prost::alloc::vec::Vec<VolumeCapability>,
-    /// Parameters of the plugin's own, fixed for the life of the volume.
+    /// Plugin-specific parameters, immutable for the lifetime of the volume.
     #[prost(btree_map = "string, string", tag = "4")]
     pub parameters: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
@@ -220,7 +219,7 @@ pub struct CreateVolumeRequest {
         ::prost::alloc::string::String,
     >,
 }
-/// Where the first content of a volume comes from.
+/// Source of the initial content of a volume.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VolumeContentSource {
     #[prost(oneof = "volume_content_source::Type", tags = "1, 2")]
@@ -259,10 +258,10 @@ pub struct CreateVolumeResponse {
     #[prost(message, optional, tag = "1")]
     pub volume: ::core::option::Option<Volume>,
 }
-/// One way to use a volume: how it appears, and who may use it at the same time.
+/// A capability of a volume: its access type and its access mode.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VolumeCapability {
-    /// Who may use it. Required.
+    /// The access mode. Required.
     #[prost(message, optional, tag = "3")]
     pub access_mode: ::core::option::Option<volume_capability::AccessMode>,
     #[prost(oneof = "volume_capability::AccessType", tags = "1, 2")]
@@ -287,7 +286,7 @@ pub mod volume_capability {
         #[prost(string, tag = "3")]
         pub volume_mount_group: ::prost::alloc::string::String,
     }
-    /// Who may use the volume at the same time.
+    /// Concurrent access to the volume.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct AccessMode {
         /// Which one. Required.
@@ -372,23 +371,23 @@ pub mod volume_capability {
 /// Bounds of a size. At least one is set; both equal ask for exactly that size.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CapacityRange {
-    /// Not smaller than this. Not negative; 0 is no bound.
+    /// Minimum size in bytes. Not negative; 0: no minimum.
     #[prost(int64, tag = "1")]
     pub required_bytes: i64,
-    /// Not larger than this. Not negative; 0 is no bound.
+    /// Maximum size in bytes. Not negative; 0: no maximum.
     #[prost(int64, tag = "2")]
     pub limit_bytes: i64,
 }
 /// A volume as the plugin describes it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Volume {
-    /// Its size in bytes; 0 if the plugin cannot tell.
+    /// Its size in bytes; 0 if unknown.
     #[prost(int64, tag = "1")]
     pub capacity_bytes: i64,
     /// Its id, unique within the plugin. Required.
     #[prost(string, tag = "2")]
     pub volume_id: ::prost::alloc::string::String,
-    /// Properties for the plugin's own use, the same for the volume's whole life. Should hold nothing sensitive.
+    /// Plugin-specific properties, immutable for the lifetime of the volume. Should contain nothing sensitive.
     #[prost(btree_map = "string, string", tag = "3")]
     pub volume_context: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
@@ -498,7 +497,7 @@ pub struct ControllerUnpublishVolumeRequest {
 /// Has no fields.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ControllerUnpublishVolumeResponse {}
-/// Which use of which volume to judge.
+/// The volume and the capabilities to validate.
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct ValidateVolumeCapabilitiesRequest {
@@ -547,10 +546,10 @@ pub struct ValidateVolumeCapabilitiesResponse {
 }
 /// Nested message and enum types in `ValidateVolumeCapabilitiesResponse`.
 pub mod validate_volume_capabilities_response {
-    /// What was looked at and found possible.
+    /// The validated and supported properties.
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Confirmed {
-        /// As in the request, if it was looked at.
+        /// As in the request, if it was validated.
         #[prost(btree_map = "string, string", tag = "1")]
         pub volume_context: ::prost::alloc::collections::BTreeMap<
             ::prost::alloc::string::String,
@@ -559,13 +558,13 @@ pub mod validate_volume_capabilities_response {
         /// As in the request. Required.
         #[prost(message, repeated, tag = "2")]
         pub volume_capabilities: ::prost::alloc::vec::Vec<super::VolumeCapability>,
-        /// As in the request, if they were looked at.
+        /// As in the request, if they were validated.
         #[prost(btree_map = "string, string", tag = "3")]
         pub parameters: ::prost::alloc::collections::BTreeMap<
             ::prost::alloc::string::String,
             ::prost::alloc::string::String,
         >,
-        /// As in the request, if they were looked at.
+        /// As in the request, if they were validated.
         #[prost(btree_map = "string, string", tag = "4")]
         pub mutable_parameters: ::prost::alloc::collections::BTreeMap<
             ::prost::alloc::string::String,
@@ -589,7 +588,7 @@ pub struct ListVolumesResponse {
     /// The volumes of this page.
     #[prost(message, repeated, tag = "1")]
     pub entries: ::prost::alloc::vec::Vec<list_volumes_response::Entry>,
-    /// Where the next page starts; there is none if empty.
+    /// Token of the next page; empty: no further page.
     #[prost(string, tag = "2")]
     pub next_token: ::prost::alloc::string::String,
 }
@@ -613,7 +612,7 @@ pub mod list_volumes_response {
         pub status: ::core::option::Option<VolumeStatus>,
     }
 }
-/// Which page of the volumes with trouble. Alpha.
+/// Requests a page of the unhealthy volumes. Alpha.
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct ControllerListVolumeHealthRequest {
@@ -630,13 +629,13 @@ pub struct ControllerListVolumeHealthRequest {
         ::prost::alloc::string::String,
     >,
 }
-/// A page of volumes with trouble. Alpha.
+/// A page of unhealthy volumes. Alpha.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ControllerListVolumeHealthResponse {
     /// The volumes of this page.
     #[prost(message, repeated, tag = "1")]
     pub entries: ::prost::alloc::vec::Vec<VolumeHealth>,
-    /// Where the next page starts; there is none if empty.
+    /// Token of the next page; empty: no further page.
     #[prost(string, tag = "2")]
     pub next_token: ::prost::alloc::string::String,
 }
@@ -652,7 +651,7 @@ pub struct VolumeHealth {
 }
 /// Nested message and enum types in `VolumeHealth`.
 pub mod volume_health {
-    /// One condition; a pair of status and reason comes once a volume.
+    /// One condition; a pair of status and reason is unique per volume.
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct VolumeHealthEntry {
         /// Its kind. Required.
@@ -714,7 +713,7 @@ pub mod controller_get_volume_response {
         pub published_node_ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     }
 }
-/// What to change of which volume.
+/// The volume and its properties to change.
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct ControllerModifyVolumeRequest {
@@ -740,7 +739,7 @@ pub struct ControllerModifyVolumeResponse {}
 /// For which kind of volumes, and where.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetCapacityRequest {
-    /// Only what can be used in all of these ways.
+    /// Only capacity that supports all of these capabilities.
     #[prost(message, repeated, tag = "1")]
     pub volume_capabilities: ::prost::alloc::vec::Vec<VolumeCapability>,
     /// Those that CreateVolume would get.
@@ -826,7 +825,7 @@ pub mod controller_service_capability {
             PublishReadonly = 8,
             /// ControllerExpandVolume.
             ExpandVolume = 9,
-            /// ListVolumes and ControllerGetVolume tell the nodes.
+            /// ListVolumes and ControllerGetVolume return the published nodes.
             ListVolumesPublishedNodes = 10,
             /// ControllerGetVolume. Alpha.
             GetVolume = 12,
@@ -901,15 +900,14 @@ pub mod controller_service_capability {
         Rpc(Rpc),
     }
 }
-/// Of which volume to take a snapshot. The same name for another volume is ALREADY_EXISTS.
+/// The volume to take a snapshot of. The same name for another volume is ALREADY_EXISTS.
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct CreateSnapshotRequest {
     /// The volume. Required.
     #[prost(string, tag = "1")]
     pub source_volume_id: ::prost::alloc::string::String,
-    /// Suggested name, which makes the request the same when it comes again. Any text without control characters.
-    /// Required.
+    /// Suggested name, which makes the request idempotent. Any text without control characters. Required.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
     /// Secrets that the plugin needs for this call.
@@ -938,7 +936,7 @@ pub struct CreateSnapshotResponse {
 /// A snapshot as the plugin describes it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Snapshot {
-    /// Room in bytes that a volume made of it needs at least; 0 if the plugin cannot tell.
+    /// Minimum size in bytes of a volume created from it; 0 if unknown.
     #[prost(int64, tag = "1")]
     pub size_bytes: i64,
     /// Its id, unique within the plugin. Required.
@@ -1006,7 +1004,7 @@ pub struct ListSnapshotsResponse {
     /// The snapshots of this page.
     #[prost(message, repeated, tag = "1")]
     pub entries: ::prost::alloc::vec::Vec<list_snapshots_response::Entry>,
-    /// Where the next page starts; there is none if empty.
+    /// Token of the next page; empty: no further page.
     #[prost(string, tag = "2")]
     pub next_token: ::prost::alloc::string::String,
 }
@@ -1061,7 +1059,7 @@ pub struct ControllerExpandVolumeRequest {
     #[prost(message, optional, tag = "4")]
     pub volume_capability: ::core::option::Option<VolumeCapability>,
 }
-/// What came of it.
+/// Result of the request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ControllerExpandVolumeResponse {
     /// The size now, in bytes. Required.
@@ -1175,7 +1173,7 @@ pub struct NodeUnpublishVolumeRequest {
 /// Has no fields.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeUnpublishVolumeResponse {}
-/// Of which volume.
+/// The volume.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeGetVolumeStatsRequest {
     /// Id of the volume. Required.
@@ -1256,7 +1254,7 @@ pub mod volume_usage {
         }
     }
 }
-/// Of which volume. Alpha.
+/// The volume. Alpha.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeGetVolumeHealthRequest {
     /// Id of the volume. Required.
@@ -1454,7 +1452,7 @@ pub struct NodeExpandVolumeRequest {
         ::prost::alloc::string::String,
     >,
 }
-/// What came of it.
+/// Result of the request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeExpandVolumeResponse {
     /// The size now, in bytes; unknown if 0.
@@ -1538,12 +1536,11 @@ pub mod group_controller_service_capability {
         Rpc(Rpc),
     }
 }
-/// Of which volumes to take snapshots. The same name for other volumes is ALREADY_EXISTS.
+/// The volumes to take snapshots of. The same name for other volumes is ALREADY_EXISTS.
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct CreateVolumeGroupSnapshotRequest {
-    /// Suggested name, which makes the request the same when it comes again. Any text without control characters.
-    /// Required.
+    /// Suggested name, which makes the request idempotent. Any text without control characters. Required.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// The volumes. Required.
@@ -1639,7 +1636,7 @@ pub struct BlockMetadata {
     #[prost(int64, tag = "2")]
     pub size_bytes: i64,
 }
-/// Of which snapshot, and from where on.
+/// The snapshot and the start offset.
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct GetMetadataAllocatedRequest {
@@ -1718,7 +1715,7 @@ pub enum VolumeHealthErrorType {
     Degraded = 1,
     /// Not reachable: from anywhere if the controller says so, from this node if the node does.
     Inaccessible = 2,
-    /// Data is lost for good, or probably so.
+    /// Data is permanently lost, or probably so.
     DataLoss = 3,
 }
 impl VolumeHealthErrorType {
@@ -1825,7 +1822,7 @@ pub mod identity_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Who the plugin is. Served on the socket of every plugin.
+    /// Identifies the plugin. Served on the socket of every plugin.
     #[derive(Debug, Clone)]
     pub struct IdentityClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2002,7 +1999,7 @@ pub mod identity_server {
             request: tonic::Request<super::ProbeRequest>,
         ) -> std::result::Result<tonic::Response<super::ProbeResponse>, tonic::Status>;
     }
-    /// Who the plugin is. Served on the socket of every plugin.
+    /// Identifies the plugin. Served on the socket of every plugin.
     #[derive(Debug)]
     pub struct IdentityServer<T> {
         inner: Arc<T>,
@@ -2410,7 +2407,7 @@ pub mod controller_client {
                 .insert(GrpcMethod::new("csi.v1.Controller", "ControllerPublishVolume"));
             self.inner.unary(req, path, codec).await
         }
-        /// Undoes ControllerPublishVolume, after the node has let go. OK if it was not published.
+        /// Undoes ControllerPublishVolume, after the node has released the volume. OK if it was not published.
         pub async fn controller_unpublish_volume(
             &mut self,
             request: impl tonic::IntoRequest<super::ControllerUnpublishVolumeRequest>,
@@ -2437,7 +2434,7 @@ pub mod controller_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Whether an existing volume can be used in the given ways.
+        /// Checks whether an existing volume supports the given capabilities.
         pub async fn validate_volume_capabilities(
             &mut self,
             request: impl tonic::IntoRequest<super::ValidateVolumeCapabilitiesRequest>,
@@ -2464,7 +2461,7 @@ pub mod controller_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// All volumes, a page at a time. Pages need not fit each other if volumes come and go meanwhile.
+        /// All volumes, a page at a time. Pages may be inconsistent if volumes are created or deleted in between.
         pub async fn list_volumes(
             &mut self,
             request: impl tonic::IntoRequest<super::ListVolumesRequest>,
@@ -2489,7 +2486,7 @@ pub mod controller_client {
                 .insert(GrpcMethod::new("csi.v1.Controller", "ListVolumes"));
             self.inner.unary(req, path, codec).await
         }
-        /// Health of all volumes that have trouble, a page at a time. Alpha.
+        /// Health of all unhealthy volumes, a page at a time. Alpha.
         pub async fn controller_list_volume_health(
             &mut self,
             request: impl tonic::IntoRequest<super::ControllerListVolumeHealthRequest>,
@@ -2810,7 +2807,7 @@ pub mod controller_server {
             tonic::Response<super::ControllerPublishVolumeResponse>,
             tonic::Status,
         >;
-        /// Undoes ControllerPublishVolume, after the node has let go. OK if it was not published.
+        /// Undoes ControllerPublishVolume, after the node has released the volume. OK if it was not published.
         async fn controller_unpublish_volume(
             &self,
             request: tonic::Request<super::ControllerUnpublishVolumeRequest>,
@@ -2818,7 +2815,7 @@ pub mod controller_server {
             tonic::Response<super::ControllerUnpublishVolumeResponse>,
             tonic::Status,
         >;
-        /// Whether an existing volume can be used in the given ways.
+        /// Checks whether an existing volume supports the given capabilities.
         async fn validate_volume_capabilities(
             &self,
             request: tonic::Request<super::ValidateVolumeCapabilitiesRequest>,
@@ -2826,7 +2823,7 @@ pub mod controller_server {
             tonic::Response<super::ValidateVolumeCapabilitiesResponse>,
             tonic::Status,
         >;
-        /// All volumes, a page at a time. Pages need not fit each other if volumes come and go meanwhile.
+        /// All volumes, a page at a time. Pages may be inconsistent if volumes are created or deleted in between.
         async fn list_volumes(
             &self,
             request: tonic::Request<super::ListVolumesRequest>,
@@ -2834,7 +2831,7 @@ pub mod controller_server {
             tonic::Response<super::ListVolumesResponse>,
             tonic::Status,
         >;
-        /// Health of all volumes that have trouble, a page at a time. Alpha.
+        /// Health of all unhealthy volumes, a page at a time. Alpha.
         async fn controller_list_volume_health(
             &self,
             request: tonic::Request<super::ControllerListVolumeHealthRequest>,

@@ -16,7 +16,7 @@ pub struct PluginInfo {
     #[prost(string, repeated, tag = "4")]
     pub supported_versions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// What came of the registration.
+/// Result of the registration.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegistrationStatus {
     /// Whether the plugin is registered now.
@@ -136,7 +136,7 @@ pub mod registration_client {
                 .insert(GrpcMethod::new("pluginregistration.Registration", "GetInfo"));
             self.inner.unary(req, path, codec).await
         }
-        /// Tells the plugin what came of it, once, after GetInfo.
+        /// Notifies the plugin of the result, once, after GetInfo.
         pub async fn notify_registration_status(
             &mut self,
             request: impl tonic::IntoRequest<super::RegistrationStatus>,
@@ -187,7 +187,7 @@ pub mod registration_server {
             &self,
             request: tonic::Request<super::InfoRequest>,
         ) -> std::result::Result<tonic::Response<super::PluginInfo>, tonic::Status>;
-        /// Tells the plugin what came of it, once, after GetInfo.
+        /// Notifies the plugin of the result, once, after GetInfo.
         async fn notify_registration_status(
             &self,
             request: tonic::Request<super::RegistrationStatus>,

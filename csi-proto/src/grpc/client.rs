@@ -1,4 +1,4 @@
-//! A connection that is made when it is needed, and again when it has ended.
+//! A client that connects on demand and reconnects.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -22,7 +22,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A server at this socket, which has the time `connect` to accept. Nothing is opened yet.
+    /// Creates a client of the server at this socket, with the connect timeout `connect`. Does not connect yet.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>, windows: Windows, connect: Duration) -> Self {
         let (current, dialing) = (Mutex::default(), tokio::sync::Mutex::default());
@@ -37,7 +37,7 @@ impl Client {
         }
     }
 
-    /// Takes its connections from this and not from the socket, whose path is for the log alone.
+    /// Uses connections of `connector` instead of the socket, whose path is only logged.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn with_connector(mut self, connector: super::Connector) -> Self {
@@ -45,17 +45,17 @@ impl Client {
         self
     }
 
-    /// Where the socket is.
+    /// The path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Sends a call and waits for the head of its answer. A request that the server provably has not processed, though there was
-    /// a connection, is sent once more: gRPC's transparent retry.
+    /// Sends a call and waits for the response headers. A request that the server provably has not processed is sent once more
+    /// on a new connection: gRPC's transparent retry.
     ///
     /// # Errors
-    /// If there is no answer; the error says whether the request may have been sent.
+    /// If there is no response; the error reports whether the request may have been sent.
     pub async fn send(&self, request: Request) -> Result<Response, CallError> {
         let first = self.connection().await?.send(request.clone()).await;
         match first {

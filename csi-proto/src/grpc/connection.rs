@@ -20,7 +20,7 @@ use super::socket::QuietSocket;
 use super::{MAX_FRAME, MAX_HEADERS};
 use crate::Code;
 
-/// What the other end may send before it is read, in bytes.
+/// Flow control windows: unread bytes that the other end may send.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Windows {
@@ -34,19 +34,19 @@ impl Windows {
     /// For messages that are read at once: 1 MiB and 4 MiB.
     pub const AT_ONCE: Self = Self { stream: 1024 * 1024, connection: 4 * 1024 * 1024 };
 
-    /// For answers that are read only as fast as their callers read, 256 KiB and 16 MiB: so many of them may stall without
-    /// holding up the others.
+    /// For responses that are read as fast as their callers read: 256 KiB and 16 MiB, so that many of them may stall without
+    /// blocking others.
     pub const AS_CALLERS_READ: Self = Self { stream: 256 * 1024, connection: 16 * 1024 * 1024 };
 }
 
-/// A connection. Clones share it. It is closed when all of them and all its answers are dropped.
+/// A connection. Clones share it. It is closed when all clones and all its responses are dropped.
 #[derive(Debug, Clone)]
 pub struct Connection {
     requests: SendRequest<Framed>,
     shared: Arc<Shared>,
 }
 
-/// Drives the connection as long as this is there.
+/// Keeps the connection's task running until dropped.
 #[derive(Debug)]
 pub(super) struct Shared {
     closed: watch::Sender<bool>,
@@ -61,10 +61,10 @@ impl Drop for Shared {
 }
 
 impl Connection {
-    /// Connects to a socket, within this time.
+    /// Connects to a socket with a timeout.
     ///
     /// # Errors
-    /// If the socket is missing, nothing listens there, it may not be used, or the time ends.
+    /// If the socket is missing, has no listener or denies access, or on timeout.
     ///
     /// # Panics
     /// Outside of a tokio runtime with its I/O and time drivers enabled.
@@ -80,7 +80,7 @@ impl Connection {
         timeout(bound, dial).await.map_err(late)?
     }
 
-    /// The path is for the log and for errors.
+    /// The path is used in logs and errors.
     pub(super) async fn begin<T>(
         path: &Path,
         socket: T,
@@ -104,7 +104,7 @@ impl Connection {
         let closing = closed.clone();
         let socket = path.to_owned();
         let task = tokio::spawn(async move {
-            // Its calls get an error of their own.
+            // Its calls report their own errors.
             let end = connection.await;
             closing.send_replace(true);
             tracing::debug!(socket = %socket.display(), ?end, "gRPC connection ended");
@@ -114,29 +114,29 @@ impl Connection {
         Ok(Self { requests, shared: Arc::new(shared) })
     }
 
-    /// The id of the process that listened when this was opened, as the kernel saw it.
+    /// The id of the listening process at the time of the connect, from the kernel.
     #[must_use]
     pub fn peer_process(&self) -> Option<i32> {
         self.shared.peer
     }
 
-    /// Whether it takes no more calls. Those that are open may still end well.
+    /// Whether the connection accepts no more calls. Open calls may still succeed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         *self.shared.closed.borrow()
     }
 
-    /// Waits until it takes no more calls. Safe to be dropped.
+    /// Waits until the connection accepts no more calls. Cancel safe.
     pub async fn closed(&self) {
-        // Cannot fail: the sender is here.
+        // Cannot fail: `self` owns the sender.
         let _ = self.shared.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
-    /// Sends a call and waits for the head of its answer. Dropped, it cancels the call. More calls than the server takes at once
-    /// wait here.
+    /// Sends a call and waits for the response headers. Dropping the future cancels the call. Calls above the server's limit of
+    /// concurrent streams wait.
     ///
     /// # Errors
-    /// If there is no answer; the error says whether the request may have been sent.
+    /// If there is no response; the error reports whether the request may have been sent.
     pub async fn send(&self, request: Request) -> Result<Response, CallError> {
         let Request { head, body, max_message } = request;
         let unsent = |source| {
@@ -146,7 +146,7 @@ impl Connection {
         };
         let mut requests = self.requests.clone().ready().await.map_err(unsent)?;
         let (response, mut upload) = requests.send_request(head, false).map_err(unsent)?;
-        // An error here is the stream's, and the response below reports it in full.
+        // An error of the stream; the response below reports it in full.
         let _ = upload.send_data(Framed::new(body), true);
         let response = response.await.map_err(|error| {
             if error.is_go_away() || error.is_io() {
@@ -157,11 +157,11 @@ impl Connection {
         Response::begin(response, max_message, Arc::clone(&self.shared))
     }
 
-    /// Makes a unary call with messages of known types. `time` is what the server has; the wait here is the caller's to end. The
-    /// answer may have up to `max_message` bytes.
+    /// Makes a unary call with typed messages. `time` is sent as the server's timeout; the caller must limit its own wait. The
+    /// response may have up to `max_message` bytes.
     ///
     /// # Errors
-    /// If the answer is an error, or there is none.
+    /// If the call fails or the server returns an error.
     pub async fn unary<Q: Message, A: Message + Default>(
         &self,
         path: &str,
@@ -170,7 +170,7 @@ impl Connection {
         max_message: usize,
     ) -> Result<A, UnaryError> {
         let body = request.encode_to_vec();
-        // Secrets go as soon as their copy is on its way.
+        // The message may contain secrets: dropped as soon as it is encoded.
         drop(request);
         let request = Request::new(path, body.into(), max_message)?.with_timeout(time);
         let (message, status) = self.send(request).await?.whole().await?;

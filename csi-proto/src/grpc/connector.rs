@@ -12,12 +12,12 @@ use super::error::ConnectError;
 
 type Connect = dyn Fn() -> io::Result<DuplexStream> + Send + Sync;
 
-/// Makes connections to a server that is part of this process. Cheap to clone.
+/// Connects to a server in this process. Cheap to clone.
 #[derive(Clone)]
 pub struct Connector(Arc<Connect>);
 
 impl Connector {
-    /// Takes one end of each connection from `connect`; its errors mean what they mean of a socket.
+    /// Uses one end of each connection from `connect`, whose errors are treated like those of a socket.
     pub fn new(connect: impl Fn() -> io::Result<DuplexStream> + Send + Sync + 'static) -> Self {
         Self(Arc::new(connect))
     }

@@ -1,4 +1,4 @@
-//! Why there is no connection, and why a call has no answer.
+//! Errors of connections and calls.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::request::InvalidRequest;
 use super::status::Status;
 use crate::Delivery;
 
-/// Why there is no connection.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -20,7 +20,7 @@ pub enum ConnectError {
     Missing {
         /// The socket.
         path: PathBuf,
-        /// The same, as the system says it.
+        /// The system error.
         source: io::Error,
     },
     /// The socket exists and nothing listens on it.
@@ -28,7 +28,7 @@ pub enum ConnectError {
     Refused {
         /// The socket.
         path: PathBuf,
-        /// The same, as the system says it.
+        /// The system error.
         source: io::Error,
     },
     /// This process may not connect.
@@ -36,15 +36,15 @@ pub enum ConnectError {
     Forbidden {
         /// The socket.
         path: PathBuf,
-        /// The same, as the system says it.
+        /// The system error.
         source: io::Error,
     },
-    /// The system refused for another reason.
+    /// Another system error.
     #[error("connecting to {}: {source}", path.display())]
     Io {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
     /// The server did not accept in time.
@@ -52,21 +52,21 @@ pub enum ConnectError {
     Late {
         /// The socket.
         path: PathBuf,
-        /// The time that the server had.
+        /// The timeout.
         bound: Duration,
     },
-    /// HTTP/2 could not begin.
+    /// The HTTP/2 handshake failed.
     #[error("{} does not speak HTTP/2: {source}", path.display())]
     Http2 {
         /// The socket.
         path: PathBuf,
-        /// What happened instead.
+        /// The HTTP/2 error.
         source: h2::Error,
     },
 }
 
 impl ConnectError {
-    /// What the system said; `TimedOut` and `InvalidData` for what the system says nothing about.
+    /// The kind of the system error; `TimedOut` and `InvalidData` for other failures.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         match self {
@@ -90,24 +90,24 @@ impl ConnectError {
     }
 }
 
-/// Why a call has no answer.
+/// Why a call has no response.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// There is no connection.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The connection had ended, or took no more calls, before the request was written.
+    /// The connection ended, or accepted no more calls, before the request was written.
     #[error("{0}")]
     Closed(#[source] h2::Error),
-    /// The server says that it has not processed the request: `REFUSED_STREAM`, or `GOAWAY` with an earlier stream as the last
-    /// one (RFC 9113, sections 6.8 and 8.7).
+    /// The server reports that it has not processed the request: `REFUSED_STREAM`, or `GOAWAY` with an earlier stream as the
+    /// last one (RFC 9113, sections 6.8 and 8.7).
     #[error("{0}")]
     Refused(#[source] h2::Error),
-    /// The connection or the stream ended before the answer was whole.
+    /// The connection or the stream ended before the response was complete.
     #[error("{0}")]
     Lost(#[source] h2::Error),
-    /// What came instead of an answer is not HTTP/2.
+    /// The received bytes are not HTTP/2.
     #[error("{0}")]
     Http2(#[source] h2::Error),
     /// Another HTTP status than 200.
@@ -116,10 +116,10 @@ pub enum CallError {
         /// The status.
         found: u16,
     },
-    /// The answer is not gRPC with protobuf.
+    /// The response is not gRPC with protobuf.
     #[error("the content type is not application/grpc")]
     ContentType,
-    /// The answer ends without a status that is a number.
+    /// The response ends without a numeric status.
     #[error("the answer ends without a grpc-status")]
     NoStatus,
     /// The messages cannot be read.
@@ -128,13 +128,13 @@ pub enum CallError {
     /// A unary call succeeded without a message.
     #[error("the answer is OK but holds no message")]
     NoMessage,
-    /// A unary call was answered with more than one message.
+    /// A unary call returned more than one message.
     #[error("a unary method was answered with two messages")]
     TwoMessages,
 }
 
 impl CallError {
-    /// Whether the server may have begun the request. Only what is a proof counts as not sent.
+    /// Whether the server may have started the request. Not sent requires a proof.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
         match self {
@@ -150,11 +150,11 @@ impl CallError {
         }
     }
 
-    /// What an error on a stream means after the request was handed to HTTP/2.
+    /// Classifies an error of a stream after the request was passed to HTTP/2.
     pub(super) fn on_stream(source: h2::Error) -> Self {
         let refused =
             source.is_reset() && source.is_remote() && source.reason() == Some(Reason::REFUSED_STREAM);
-        // With any other reason HTTP/2 reports the same for streams that the server has processed.
+        // With any other reason, HTTP/2 also reports this for streams that the server has processed.
         let shut_down =
             source.is_go_away() && source.is_remote() && source.reason() == Some(Reason::NO_ERROR);
         if refused || shut_down {
@@ -179,22 +179,22 @@ impl CallError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnaryError {
-    /// This cannot be sent.
+    /// The request cannot be sent.
     #[error(transparent)]
     Request(#[from] InvalidRequest),
-    /// There is no answer.
+    /// The call has no response.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The server answered with an error.
+    /// The server returned an error.
     #[error("{}: {}", .0.code, .0.message)]
     Status(Status),
-    /// The server said OK, and its message cannot be decoded.
+    /// The server returned OK with a message that cannot be decoded.
     #[error("the message cannot be decoded: {0}")]
     Decode(#[from] prost::DecodeError),
 }
 
 impl UnaryError {
-    /// Whether the server may have begun the request.
+    /// Whether the server may have started the request.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
         match self {
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_system_says_of_a_socket_has_an_error_of_its_own() {
+    fn distinguishes_socket_errors() {
         let error = |kind: io::ErrorKind| ConnectError::new(Path::new("/csi.sock"), kind.into());
         assert!(matches!(error(io::ErrorKind::NotFound), ConnectError::Missing { .. }));
         assert!(matches!(error(io::ErrorKind::ConnectionRefused), ConnectError::Refused { .. }));

@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes, BytesMut};
 
 const PREFIX: usize = 5;
 
-/// Most bytes that are set aside for a message on the word of its prefix alone.
+/// Most bytes that are allocated for an announced length before the message arrives.
 const TRUSTED: usize = 1024 * 1024;
 
 /// What is wrong with a stream of messages.
@@ -16,7 +16,7 @@ pub enum MessageError {
     /// Compressed.
     #[error("a message is compressed, though no compression was agreed")]
     Compressed,
-    /// Neither plain nor compressed.
+    /// The flag is neither plain nor compressed.
     #[error("a message starts with flag {found}; expected 0")]
     Flag {
         /// The flag.
@@ -30,10 +30,10 @@ pub enum MessageError {
         /// The bound in bytes.
         max: usize,
     },
-    /// The end came too early.
+    /// The stream ended too early.
     #[error("the stream ends within a message, {missing} bytes short")]
     Truncated {
-        /// How many bytes are missing.
+        /// Number of missing bytes.
         missing: usize,
     },
 }
@@ -51,13 +51,13 @@ impl Deframer {
         Self { buffer: BytesMut::new(), chunk: Bytes::new(), max }
     }
 
-    /// Takes the next chunk. All messages of the one before must have been taken out.
+    /// Adds the next chunk. All messages of the previous chunk must have been read.
     pub(super) fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty(), "a chunk was left");
         self.chunk = chunk;
     }
 
-    /// The next whole message, if there is one.
+    /// Returns the next complete message, if there is one.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, MessageError> {
         if self.buffer.is_empty() {
             let Some(length) = self.length(&self.chunk)? else {
@@ -119,7 +119,7 @@ impl Deframer {
     }
 }
 
-/// A message behind its prefix, without copying it.
+/// A message with its prefix, without copying it.
 pub struct Framed {
     prefix: [u8; PREFIX],
     sent: usize,
@@ -127,7 +127,7 @@ pub struct Framed {
 }
 
 impl Framed {
-    /// Frames a message of less than 4 GiB; callers bound it far below.
+    /// Frames a message of less than 4 GiB; callers use a much lower limit.
     #[must_use]
     pub fn new(message: Bytes) -> Self {
         let [a, b, c, d] = u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes();
@@ -157,7 +157,7 @@ impl fmt::Debug for Deframer {
     }
 }
 
-// h2 asks for this, and logs frames at trace.
+// h2 requires `Debug` and logs frames at trace level.
 impl fmt::Debug for Framed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Framed({} bytes)", self.message.len())

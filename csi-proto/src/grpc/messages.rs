@@ -12,7 +12,7 @@ use super::message::{Deframer, MessageError};
 pub enum ReadError {
     /// The messages cannot be read.
     Message(MessageError),
-    /// The stream broke off.
+    /// The stream was interrupted.
     Http(h2::Error),
 }
 
@@ -28,7 +28,7 @@ impl From<h2::Error> for ReadError {
     }
 }
 
-/// Reads messages; gives the sender new credit only for what has been taken in.
+/// Reads messages; releases flow control capacity only for consumed data.
 #[derive(Debug)]
 pub struct Messages {
     stream: RecvStream,
@@ -36,7 +36,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Reads a stream whose messages may have up to `max` bytes each.
+    /// Creates a reader of messages of up to `max` bytes each.
     #[must_use]
     pub fn new(stream: RecvStream, max: usize) -> Self {
         Self { stream, deframer: Deframer::new(max) }
@@ -45,7 +45,7 @@ impl Messages {
     /// The next message; `None` at the end of the data.
     ///
     /// # Errors
-    /// If the stream breaks off, or is not one of whole messages within the bound.
+    /// If the stream is interrupted, or does not consist of complete messages within the limit.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
             if let Some(message) = self.deframer.next()? {
@@ -54,7 +54,7 @@ impl Messages {
             match self.stream.data().await {
                 Some(chunk) => {
                     let chunk = chunk?;
-                    // Fails only for more than was received.
+                    // Fails only for more capacity than was received.
                     let _ = self.stream.flow_control().release_capacity(chunk.len());
                     self.deframer.push(chunk);
                 }
@@ -69,7 +69,7 @@ impl Messages {
     /// The trailers, after the data.
     ///
     /// # Errors
-    /// If the stream breaks off.
+    /// If the stream is interrupted.
     pub async fn trailers(&mut self) -> Result<Option<HeaderMap>, h2::Error> {
         self.stream.trailers().await
     }

@@ -1,13 +1,13 @@
-//! As much gRPC as CSI uses, directly on HTTP/2 over unix sockets: one request message, some response messages, a status.
+//! The part of gRPC that CSI uses, directly on HTTP/2 over unix sockets: one request message, some response messages, a status.
 //!
-//! A [`Client`] keeps one [`Connection`] and dials again when it has ended; who cares about each connection uses [`Connection`]
-//! alone. Bodies pass byte for byte; [`Connection::unary`] is for messages whose types are known. Each failure says whether the
-//! request may have reached the server: [`CallError::delivery`].
+//! A [`Client`] keeps one [`Connection`] and reconnects when it has ended; use [`Connection`] to manage connections yourself.
+//! Bodies are opaque bytes; [`Connection::unary`] is for typed messages. [`CallError::delivery`] reports whether the request
+//! may have reached the server.
 //!
-//! Not tonic for two reasons: tonic turns transport failures into codes that look like the server's, without saying whether
+//! Not tonic for two reasons: tonic converts transport failures into codes like those of the server, without reporting whether
 //! the request was sent, and a call costs twice as much.
 //!
-//! What a server needs of the same framing is here too: [`Messages`], [`Framed`], [`QuietSocket`], [`timeout`].
+//! A server can use the same framing: [`Messages`], [`Framed`], [`QuietSocket`], [`timeout`].
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -60,13 +60,13 @@ pub const MAX_FRAME: u32 = 256 * 1024;
 /// Most bytes of headers or trailers that are accepted from a server: a status message may be long.
 const MAX_HEADERS: u32 = 1024 * 1024;
 
-/// The name of the header with the time that the server has; its values are those of [`timeout`].
+/// The name of the timeout header; see [`timeout`] for its values.
 pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The content type of gRPC.
 pub const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// Whether the content is gRPC with protobuf.
+/// Whether a content type is gRPC with protobuf.
 #[must_use]
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_content_types_of_grpc_with_protobuf_pass() {
+    fn accepts_only_grpc_with_protobuf() {
         let table = [
             ("application/grpc", true),
             ("application/grpc+proto", true),

@@ -1,4 +1,4 @@
-//! What is to be sent.
+//! Requests.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use http::{Method, Uri, Version};
 
 use super::{APPLICATION_GRPC, GRPC_TIMEOUT, timeout};
 
-/// A call: its path, metadata and one message, which passes byte for byte.
+/// A call: its path, its metadata and one opaque message.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub(super) head: http::Request<()>,
@@ -21,13 +21,13 @@ pub struct Request {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRequest {
-    /// The path cannot be one of HTTP/2.
+    /// The path is not a valid HTTP/2 path.
     #[error("method {path}: not a path; expected one like /csi.v1.Identity/Probe")]
     Path {
         /// The path.
         path: String,
     },
-    /// The length does not fit into the prefix of a message.
+    /// The message is longer than its prefix can express.
     #[error("the request has {found} bytes; at most 4 GiB can be sent")]
     TooLarge {
         /// Its length in bytes.
@@ -36,18 +36,18 @@ pub enum InvalidRequest {
 }
 
 impl Request {
-    /// A call of the method at this path, like `/csi.v1.Identity/Probe`. Each message of the answer may have up to `max_message`
-    /// bytes.
+    /// Creates a call of the method at this path, like `/csi.v1.Identity/Probe`. Each response message may have up to
+    /// `max_message` bytes.
     ///
     /// # Errors
-    /// If the path is none, or the message does not fit into its prefix.
+    /// If the path is invalid, or the message is too long for its prefix.
     pub fn new(path: &str, body: Bytes, max_message: usize) -> Result<Self, InvalidRequest> {
         let found = body.len();
         u32::try_from(found).map_err(|_| InvalidRequest::TooLarge { found })?;
         let invalid = || InvalidRequest::Path { path: path.to_owned() };
         let mut uri = Parts::default();
         uri.scheme = Some(Scheme::HTTP);
-        // Every CSI client says so; some drivers refuse a socket path here.
+        // Every CSI client sends this authority; some drivers reject a socket path.
         uri.authority = Some(Authority::from_static("localhost"));
         uri.path_and_query = Some(PathAndQuery::try_from(path).map_err(|_| invalid())?);
         let mut head = http::Request::new(());
@@ -60,7 +60,7 @@ impl Request {
         Ok(Self { head, body, max_message })
     }
 
-    /// The same request with the time that the server has. The wait here is the caller's to end.
+    /// Sets the server's timeout. The caller must limit its own wait.
     #[must_use]
     pub fn with_timeout(mut self, time: Duration) -> Self {
         if let Ok(value) = HeaderValue::from_str(&timeout::format(time)) {
@@ -69,7 +69,7 @@ impl Request {
         self
     }
 
-    /// The metadata, to add to. Names that gRPC uses itself are not for callers.
+    /// The metadata, to add entries. Names reserved by gRPC must not be used.
     pub fn metadata_mut(&mut self) -> &mut HeaderMap {
         self.head.headers_mut()
     }

@@ -1,4 +1,4 @@
-//! An answer, as it arrives.
+//! Streaming responses.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::is_grpc;
 use super::messages::{Messages, ReadError};
 use super::status::Status;
 
-/// A part of an answer.
+/// Part of a response.
 #[derive(Debug)]
 #[allow(clippy::exhaustive_enums, clippy::large_enum_variant, reason = "all that gRPC has; moved once")]
 pub enum Part {
@@ -23,14 +23,14 @@ pub enum Part {
     End(Status),
 }
 
-/// An answer whose head has arrived. Dropped before its end, it cancels the call.
+/// A response whose headers have arrived. Dropping it before its end cancels the call.
 #[derive(Debug)]
 pub struct Response {
-    /// `None` if the head was the whole answer.
+    /// `None` for a trailers-only response.
     messages: Option<Messages>,
-    /// The status in the head, for an end without one.
+    /// The status of the headers, for a response without trailers.
     head: Option<Status>,
-    /// The connection stays open while its answers are read.
+    /// Keeps the connection open while the response is read.
     _connection: Arc<Shared>,
 }
 
@@ -53,10 +53,10 @@ impl Response {
         Ok(Self { messages, head: status, _connection: connection })
     }
 
-    /// The next part. After the end there is none.
+    /// Returns the next part; `None` after the end.
     ///
     /// # Errors
-    /// If the answer breaks off or is not gRPC.
+    /// If the response is interrupted or is not gRPC.
     pub async fn next(&mut self) -> Result<Part, CallError> {
         let mut status = None;
         if let Some(messages) = &mut self.messages {
@@ -68,10 +68,10 @@ impl Response {
         status.or_else(|| self.head.take()).map(Part::End).ok_or(CallError::NoStatus)
     }
 
-    /// The whole answer to a unary call: its status, and its message, which every status OK has.
+    /// Reads the whole response of a unary call: its status and its message, which is present if the status is OK.
     ///
     /// # Errors
-    /// If the answer breaks off, is not gRPC, or is not that of a unary call.
+    /// If the response is interrupted, is not gRPC, or is not a unary response.
     pub async fn whole(mut self) -> Result<(Option<Bytes>, Status), CallError> {
         let message = match self.next().await? {
             Part::End(status) if status.code == crate::Code::OK => return Err(CallError::NoMessage),

@@ -1,4 +1,4 @@
-//! A unix socket as `h2` should see it.
+//! A unix socket optimized for `h2`.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -10,27 +10,28 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
-/// A socket that wakes its task only for what it waits for, and that does not gather.
+/// A socket that registers for write readiness only while a write waits, and that does not support vectored writes.
 ///
-/// The kernel reports a unix socket as writable whenever the other end has read from it. Tokio listens for that all the time, so
-/// every message that is sent costs one more wake-up, as dear as the message itself; here it is listened for only while
-/// something could not be written.
+/// The kernel reports a unix socket as writable whenever the other end has read from it. Tokio is always registered for that,
+/// so that every sent message costs one more wake-up, as expensive as the message itself. This socket is registered only while
+/// a write waits.
 ///
-/// With a gathering socket `h2` copies only payloads under 256 bytes into its write buffer and flushes after each larger one;
-/// without, under 1 KiB. Headers, a usual CSI answer and trailers then leave in one system call instead of two.
+/// With vectored writes, `h2` copies only payloads under 256 bytes into its write buffer and flushes after each larger one;
+/// without, it copies payloads under 1 KiB. Headers, a typical CSI response and trailers then need one system call instead of
+/// two.
 #[derive(Debug)]
 pub struct QuietSocket {
     socket: AsyncFd<Socket>,
-    /// There only while a write waits for room.
+    /// Set only while a write waits for buffer space.
     room: Option<AsyncFd<Socket>>,
-    /// What the next read asks for, in bytes.
+    /// Size of the next read in bytes.
     read_size: usize,
 }
 
-/// Bounds of one read, in bytes. The buffer is zeroed before each, so a reader of small messages must not ask for much.
+/// Smallest and largest read in bytes. The buffer is zeroed before each read, so that small messages need small reads.
 const READ_SIZE: (usize, usize) = (2 << 10, 64 << 10);
 
-/// Twice as much after a read that was filled, half as much after one that was nearly empty.
+/// Doubles after a full read, halves after a nearly empty one.
 fn next_read_size(asked: usize, read: usize) -> usize {
     let next = if read == asked {
         asked.saturating_mul(2)
@@ -43,10 +44,10 @@ fn next_read_size(asked: usize, read: usize) -> usize {
 }
 
 impl QuietSocket {
-    /// Takes over a connected socket.
+    /// Wraps a connected socket.
     ///
     /// # Errors
-    /// If the system cannot watch it.
+    /// If the system cannot register it.
     ///
     /// # Panics
     /// Outside of a tokio runtime with its I/O driver enabled.
@@ -77,7 +78,7 @@ impl AsyncRead for QuietSocket {
             match ready.try_io(|socket| socket.get_ref().read(unfilled)) {
                 Ok(Ok(read)) => {
                     if read > 0 && read < asked {
-                        // The socket is empty: asking again would only be told so (epoll(7), question 9).
+                        // The socket is empty: another read would only return WouldBlock (epoll(7), question 9).
                         ready.clear_ready();
                     }
                     self.read_size = next_read_size(asked, read);
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn more_than_the_kernel_holds_goes_through_both_ways_and_then_the_end() {
+    async fn transfers_more_than_the_kernel_buffers_both_ways() {
         let (one, other) = UnixStream::pair().unwrap();
         let (mut one, mut other) = (QuietSocket::new(one).unwrap(), QuietSocket::new(other).unwrap());
         let sent: Vec<u8> = (0..4_000_000_u32).map(|number| number as u8).collect();

@@ -1,4 +1,4 @@
-//! How a server ends a call.
+//! The status of a call.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,24 +14,24 @@ pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// The name of the field with the message, percent-encoded.
 pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// gRPC wants all but printable ASCII encoded, and the percent sign itself.
+/// gRPC requires encoding of the percent sign and of everything except printable ASCII.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
-/// A status as the server sent it. `Debug` prints no more of the message than its length: drivers repeat requests in their
-/// messages, secrets and all.
+/// A status as sent by the server. `Debug` prints only the length of the message: drivers may repeat requests in it, including
+/// secrets.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Status {
     /// The code.
     pub code: Code,
-    /// The message in clear; empty if there was none.
+    /// The decoded message; empty if absent.
     pub message: String,
-    /// All fields of the headers or trailers that held the status.
+    /// All fields of the headers or trailers with the status.
     pub fields: HeaderMap,
 }
 
 impl Status {
-    /// Reads a status; `None` if there is no `grpc-status` that is a number.
+    /// Reads a status; `None` without a numeric `grpc-status`.
     #[must_use]
     pub fn read(fields: HeaderMap) -> Option<Self> {
         let code = fields.get(GRPC_STATUS)?.to_str().ok()?.parse().ok()?;
@@ -46,13 +46,13 @@ impl fmt::Debug for Status {
     }
 }
 
-/// The value of `grpc-message`: printable ASCII.
+/// Encodes the value of `grpc-message`: printable ASCII.
 #[must_use]
 pub fn encode_message(message: &str) -> Cow<'_, str> {
     percent_encode(message.as_bytes(), MESSAGE).into()
 }
 
-/// The text in a `grpc-message`. Never fails: what is no UTF-8 is replaced, as gRPC asks, and what is no escape stays.
+/// Decodes a `grpc-message`. Never fails: invalid UTF-8 is replaced, as gRPC requires, and invalid escapes are kept.
 fn decode_message(value: &[u8]) -> String {
     percent_decode(value).decode_utf8_lossy().into_owned()
 }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_other_encoders_are_read() {
+    fn reads_messages_of_other_encoders() {
         for (value, message) in [
             (&b"50% done%2"[..], "50% done%2"),
             (b"gr%C3%B6%C3%9Fe", "gr\u{f6}\u{df}e"),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_one_only_if_its_code_is_a_number() {
+    fn requires_a_numeric_status_code() {
         let read = |code| {
             Status::read(HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static(code))]))
                 .map(|status| status.code.number())

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-/// A `grpc-timeout` cannot be read.
+/// A `grpc-timeout` is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("grpc-timeout is not 1 to 8 digits and a unit of H, M, S, m, u or n")]
 #[non_exhaustive]
 pub struct InvalidTimeout;
 
-/// Reads the value of the header.
+/// Parses the value of the header.
 ///
 /// # Errors
 /// If the value is not 1 to 8 digits and a unit.
@@ -35,7 +35,7 @@ pub fn parse(value: &[u8]) -> Result<Duration, InvalidTimeout> {
     }
 }
 
-/// Writes the value of the header in the finest unit that has room, never longer than `time`.
+/// Formats the value of the header in the finest unit that fits, never longer than `time`.
 #[must_use]
 pub fn format(time: Duration) -> String {
     const ROOM: u128 = 100_000_000;
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_header_is_read_in_every_unit_and_refused_in_every_other_form() {
+    fn parses_every_unit_and_rejects_other_forms() {
         let good = [
             ("1H", Duration::from_secs(3600)),
             ("2M", Duration::from_secs(120)),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back_and_never_longer() {
+    fn formatted_timeouts_parse_and_are_never_longer() {
         let times =
             [0, 1, 999, 99_999_999, 100_000_000, 1_500_000_000, 900_000_000_000, 90_000_000_000_000_000];
         for time in times.map(Duration::from_nanos) {

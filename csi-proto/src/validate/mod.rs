@@ -1,8 +1,8 @@
 //! The size rules of the spec, as warnings.
 //!
 //! Kubernetes and drivers exceed some of the limits in practice, so nothing here rejects a message: [`Validate::validate`]
-//! says what the spec would not allow, and the caller decides. The limits hold in both directions (spec, "Size
-//! Limits"). A warning names the field and its size, never its value.
+//! returns violations of the spec, and the caller decides. The limits apply in both directions (spec, "Size Limits"). A warning
+//! names the field and its size, never its value.
 
 use std::fmt;
 
@@ -25,10 +25,10 @@ pub const NODE_ID_MAX_BYTES: usize = 256;
 pub const MOUNT_FLAGS_MAX_BYTES: usize = 4096;
 /// Bytes of the prefix of a topology key, of its name, and of its value.
 pub const SEGMENT_MAX_BYTES: usize = 63;
-/// The most warnings that one message gives; what comes after is left out.
+/// Most warnings per message; further ones are omitted.
 pub const MAX_WARNINGS: usize = 64;
 
-/// A message that can be held against the size rules of the spec.
+/// A message that can be checked against the size rules of the spec.
 ///
 /// ```
 /// use csi_proto::Validate;
@@ -39,10 +39,10 @@ pub const MAX_WARNINGS: usize = 64;
 /// assert_eq!(warnings, ["volume_id has 200 bytes; the spec allows 128"]);
 /// ```
 pub trait Validate {
-    /// Adds what this message exceeds to a report.
+    /// Adds the violations of this message to a report.
     fn check(&self, report: &mut Report);
 
-    /// What this message exceeds, at most [`MAX_WARNINGS`]; empty if it keeps to the spec.
+    /// Returns the violations of this message, at most [`MAX_WARNINGS`]; empty if it conforms to the spec.
     fn validate(&self) -> Vec<Warning> {
         let mut report = Report::default();
         self.check(&mut report);
@@ -50,13 +50,13 @@ pub trait Validate {
     }
 }
 
-/// A field that does not keep to a rule of the spec.
+/// A field that violates a rule of the spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Warning {
-    /// Where it is, from the message that was checked: `volume_capabilities[2].mount.fs_type`.
+    /// Path of the field in the checked message: `volume_capabilities[2].mount.fs_type`.
     pub field: String,
-    /// What the spec says and what was found.
+    /// The rule and the value found.
     pub breach: Breach,
 }
 
@@ -66,9 +66,9 @@ pub struct Warning {
 pub enum Breach {
     /// A string, a map or a list is larger than allowed.
     Size {
-        /// Its bytes; of a map those of all keys and values, of `mount_flags` those of all elements.
+        /// Size in bytes; for a map the sum of all keys and values, for `mount_flags` the sum of all elements.
         found: usize,
-        /// The most that the spec allows.
+        /// Limit of the spec in bytes.
         bound: usize,
     },
     /// Not a driver's name.
@@ -80,11 +80,11 @@ pub enum Breach {
         /// Its bytes.
         found: usize,
     },
-    /// A part of a topology key, or its value, has a character that may not stand where it does.
+    /// A part of a topology key, or its value, has a character that is not allowed at its position.
     SegmentForm(SegmentPart),
-    /// Another key of the same topology differs in case only; keys do not distinguish it.
+    /// Another key of the same topology differs only in case; keys are case-insensitive.
     SegmentRepeated,
-    /// Another topology key of the same message has another prefix; a plugin uses one only.
+    /// Another topology key of the same message has another prefix; a plugin uses only one.
     PrefixesDiffer,
 }
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_warns_above_its_bound_and_not_at_it() {
+    fn warns_above_the_limit_and_not_at_it() {
         let text = |bytes: usize| "t".repeat(bytes);
         for (found, warns) in [(128, false), (129, true)] {
             let request = CreateVolumeRequest { name: text(found), ..Default::default() };
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_flags_count_together_and_not_each() {
+    fn sums_the_size_of_mount_flags() {
         let within =
             CreateVolumeRequest { volume_capabilities: vec![mount(1, &[2048, 2048])], ..Default::default() };
         assert_eq!(within.validate(), []);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_many_faults_gives_a_bounded_list() {
+    fn limits_the_number_of_warnings() {
         let volume_capabilities = vec![mount(200, &[]); 10 * MAX_WARNINGS];
         let request = CreateVolumeRequest { volume_capabilities, ..Default::default() };
         assert_eq!(request.validate().len(), MAX_WARNINGS);

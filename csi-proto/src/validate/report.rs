@@ -1,4 +1,4 @@
-//! Where the warnings of one message gather.
+//! Collects the warnings of one message.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::{Breach, MAP_MAX_BYTES, MAX_WARNINGS, Validate, Warning};
 use crate::name::DriverName;
 
-/// The warnings of one message and of those inside it.
+/// The warnings of one message and its nested messages.
 #[derive(Debug, Default)]
 pub struct Report {
     /// The path of the message that is being checked, with its last dot.

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_values_keep_to_the_form_of_the_spec() {
+    fn validates_keys_and_values() {
         let (longest, longer) = ("a".repeat(63), "a".repeat(64));
         let key = format!("{longest}/{longest}");
         assert_eq!(breaches(&[(&key, &longest)]), []);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_differ_in_case_only_are_one() {
+    fn rejects_keys_that_differ_only_in_case() {
         assert_eq!(breaches(&[("Zone", "a"), ("zone", "a")]), [Breach::SegmentRepeated]);
     }
 

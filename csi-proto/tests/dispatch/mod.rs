@@ -6,11 +6,11 @@ use prost_reflect::prost::Message;
 
 include!("../generated/messages.rs");
 
-/// What to do with a type.
+/// A visitor of message types.
 pub(crate) trait Visitor {
-    /// What comes of it.
+    /// Its result.
     type Output;
 
-    /// Does it for one type.
+    /// Visits one type.
     fn visit<M: Message + Default + Debug>(self) -> Self::Output;
 }

@@ -1,5 +1,5 @@
-//! Everything that can go wrong on our own way, and the one place that says what follows from it: which status a caller
-//! gets, whether the driver may have the request, and whether it is worth sending again.
+//! The failures of the relay itself, and the one place that defines what each means: the status for the caller,
+//! whether the driver may have the request, and whether to send it again.
 
 use std::time::Duration;
 
@@ -8,95 +8,97 @@ use csi_proto::{Delivery, DriverName};
 use crate::call::{CallNumber, NodeId, Outcome, Term};
 use csi_proto::Code;
 
-/// A failure that no driver reported: it happened between the caller and the driver.
+/// A failure between the caller and the driver, not reported by the driver.
 ///
-/// Text in a fault is for people; it never holds a part of a request or an answer.
+/// The text of a fault is for people. It never contains a part of a request or an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The node is known but has no session at the moment.
+    /// The node is known but has no session now.
     #[error("node {node} is offline")]
     NodeOffline {
         /// The node.
         node: NodeId,
     },
-    /// No node could be chosen for the call.
+    /// No node could be selected for the call.
     #[error("no node for this call: {reason}")]
     NoNode {
         /// Why.
         reason: String,
     },
-    /// The node has no driver of this name at the moment.
+    /// No driver of this name is registered on the node.
     #[error("driver {driver} is not registered on the node")]
     DriverNotRegistered {
         /// The driver.
         driver: DriverName,
     },
     /// The driver's socket does not exist.
-    #[error("driver {driver} has no socket at {path}; is it running?")]
+    #[error("driver {driver} has no socket at {path}; check that it is running")]
     DriverSocketMissing {
         /// The driver.
         driver: DriverName,
-        /// Where its socket should be.
+        /// The configured path of the socket.
         path: String,
     },
-    /// The driver did not take the request: its socket cannot be connected to, or its connection ended or turned the request away before
-    /// the driver had it.
-    #[error("driver {driver} did not take the request: {reason}")]
+    /// The driver did not receive the request: its socket refused the connection, or the connection ended or rejected
+    /// the request first.
+    #[error("driver {driver} did not receive the request: {reason}")]
     DriverRefused {
         /// The driver.
         driver: DriverName,
-        /// What the operating system or the connection reported.
+        /// The error of the operating system or the connection.
         reason: String,
     },
-    /// The connection to the driver ended before its answer was complete. The operation may still be running.
-    #[error("driver {driver} was lost before it had answered: {reason}; the operation may still be running")]
-    DriverGone {
+    /// The connection to the driver was lost before the answer was complete. The operation may still be running.
+    #[error(
+        "connection to driver {driver} lost before its answer: {reason}; the operation may still be running"
+    )]
+    DriverLost {
         /// The driver.
         driver: DriverName,
-        /// How it ended.
+        /// How the connection ended.
         reason: String,
     },
     /// The driver's answer is not gRPC.
-    #[error("driver {driver} did not answer in gRPC: {reason}")]
+    #[error("answer of driver {driver} is not gRPC: {reason}")]
     DriverProtocol {
         /// The driver.
         driver: DriverName,
-        /// What is wrong with it.
+        /// What is wrong with the answer.
         reason: String,
     },
     /// The link was lost while the call was open.
     #[error("link lost: {reason}; the operation may still be running")]
     LinkLost {
-        /// Which link, and how.
+        /// Which link was lost, and how.
         reason: String,
     },
-    /// There is no connection to any hub.
-    #[error("no hub can be reached: {reason}")]
+    /// No hub is connected.
+    #[error("no hub is connected: {reason}")]
     HubUnreachable {
         /// What was tried.
         reason: String,
     },
-    /// The request is larger than a bound on its way. It was refused before any byte of it was sent.
-    #[error("request of {found} bytes; at most {max} can be carried; nothing was sent")]
+    /// The request exceeds a size limit on its path. It was rejected before any byte was sent.
+    #[error("request has {found} bytes; expected at most {max}; nothing was sent")]
     RequestTooLarge {
         /// Its size in bytes.
         found: u64,
         /// The bound in bytes.
         max: u64,
     },
-    /// The answer is larger than a bound on its way. The operation was carried out.
-    #[error("the answer has {found} bytes; at most {max} can be carried; the operation was carried out")]
+    /// The answer exceeds a size limit on its path. The operation was executed.
+    #[error("answer has {found} bytes; expected at most {max}; the operation was executed")]
     ReplyTooLarge {
         /// Its size in bytes as far as known.
         found: u64,
         /// The bound in bytes.
         max: u64,
     },
-    /// The request or the answer is larger than a link further on allows; which of them is not known.
-    #[error("too large for a link on the way: {reason}")]
+    /// The request or the answer exceeds the frame size of a later link; it is unknown which of the two.
+    #[error("too large for a link on the path: {reason}")]
     FrameTooLarge {
-        /// What was refused.
+        /// What was rejected.
         reason: String,
     },
     /// A bounded queue or table is full.
@@ -104,86 +106,86 @@ pub enum Fault {
     Overloaded {
         /// What is full.
         what: String,
-        /// Its bound. 0 if it is not known here, as of a transport, which may have refused the request or the answer.
+        /// Its limit. 0 if unknown, as with a transport, which may have rejected the request or the answer.
         max: u64,
     },
-    /// The time ran out. The operation may still be running.
-    #[error("no answer within {waited:?}; the operation may still be running, ask again")]
+    /// The deadline expired. The operation may still be running.
+    #[error("no answer within {waited:?}; the operation may still be running; retry")]
     Deadline {
-        /// How long it was waited for.
+        /// How long the caller waited.
         waited: Duration,
     },
-    /// The caller left. The operation may still be running.
-    #[error("the caller left; the operation may still be running")]
-    CallerGone,
-    /// A part on the way is shutting down and takes no new calls.
+    /// The caller cancelled the call. The operation may still be running.
+    #[error("cancelled by the caller; the operation may still be running")]
+    Cancelled,
+    /// A component on the path is shutting down and accepts no new calls.
     #[error("{what} is shutting down")]
     Draining {
         /// Which part.
         what: String,
     },
-    /// A part on the way does not carry calls from here to there.
-    #[error("not allowed on the way: {reason}")]
+    /// A component on the path does not permit this call.
+    #[error("not permitted: {reason}")]
     Forbidden {
         /// What is not allowed.
         reason: String,
     },
-    /// Two of our own parts do not understand each other.
-    #[error("relay protocol: {reason}")]
+    /// Two components of the relay do not understand each other.
+    #[error("relay protocol error: {reason}")]
     Protocol {
         /// What was not understood.
         reason: String,
     },
-    /// The part that carried the call ended without an answer.
+    /// The component that carried the call ended without an answer.
     #[error("{what} ended without an answer; the operation may still be running")]
     ServiceLost {
         /// Which part.
         what: String,
     },
     /// Another operation on the same volume, snapshot or group is running at the driver.
-    #[error("{running} is pending at driver {driver} for the same volume; try again later")]
+    #[error("{running} is pending at driver {driver} for the same volume; retry later")]
     OperationPending {
         /// The driver.
         driver: DriverName,
         /// The method that is running.
         running: String,
     },
-    /// The node has had a call of a later start of the driver's proxy: the one that sent this call was replaced.
+    /// The node has accepted a call with a higher term: the proxy that sent this call was replaced.
     #[error(
-        "the proxy of driver {driver} was replaced: this call is of its start {found}, the node knows start {current}"
+        "the proxy of driver {driver} was replaced: the call has term {found}, the node has recorded term {current}"
     )]
     StaleTerm {
         /// The driver.
         driver: DriverName,
         /// The call's term.
         found: Term,
-        /// The highest term that the node knows.
+        /// The highest term recorded at the node.
         current: Term,
     },
-    /// The call may not begin at the node: its proxy has closed its number, or it has begun before.
-    #[error("call {number} of driver {driver} was closed or has begun before; it does not begin again")]
+    /// The call must not begin at the node: its proxy has closed its number, or the number has begun before.
+    #[error("call {number} of driver {driver} was closed or has begun before; it must not begin again")]
     StaleCall {
         /// The driver.
         driver: DriverName,
         /// The call's number.
         number: CallNumber,
     },
-    /// The call was for another session of the node than the one that it has.
-    #[error("node {node} has another session than the one that the call was for")]
+    /// The call is addressed to a session that is not the current session of the node.
+    #[error("the call is addressed to a session that node {node} no longer has")]
     WrongSession {
         /// The node.
         node: NodeId,
     },
-    /// The node cannot keep the term of the call's proxy on its disk, so that no call of it may begin.
-    #[error("the node cannot keep the term of driver {driver}: {reason}; nothing was sent to the driver")]
+    /// The node cannot write the term of the call's proxy to disk, so that no call of that term may begin.
+    #[error("the node cannot record the term of driver {driver}: {reason}; nothing was sent to the driver")]
     TermNotRecorded {
         /// The driver.
         driver: DriverName,
         /// What failed.
         reason: String,
     },
-    /// The driver has not been reached since this endpoint started, so what it offers is not known yet.
-    #[error("driver {driver} has not been reached yet; what it offers is not known")]
+    /// The driver has not answered since this endpoint started, so its capabilities are unknown.
+    #[error("driver {driver} has not answered yet; its capabilities are unknown")]
     NotReady {
         /// The driver.
         driver: DriverName,
@@ -191,44 +193,45 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// How a call ends that failed so: **the** table, used for every fault at every place.
+    /// The outcome of a call that failed with this fault: **the** table, used for every fault everywhere.
     ///
-    /// The sidecars read every code but four as "nothing is running any more", and then forget volumes that exist. So:
+    /// Sidecars read every code but four as "nothing is running any more" and then forget volumes that exist.
+    /// Therefore:
     ///
-    /// - [`Fault::Deadline`] is `DEADLINE_EXCEEDED`, [`Fault::CallerGone`] is `CANCELLED`;
-    /// - [`Fault::RequestTooLarge`] is `INVALID_ARGUMENT`, the one final code: the request provably never left, it will
-    ///   be as large the next time, and a code that may be retried would have the sidecar send it for ever.
-    ///   `RESOURCE_EXHAUSTED` would make external-provisioner move the volume to another node, where the request is no
-    ///   smaller;
-    /// - [`Fault::OperationPending`] is `ABORTED`, which the spec has for exactly this: an operation is pending for
-    ///   this volume, back off and ask again. It is true when it is said, for the node itself waits for the operation
-    ///   that runs, and it is safe: `ABORTED` is one of the four codes that the sidecars read as "may still be
-    ///   running", so nothing is forgotten;
+    /// - [`Fault::Deadline`] is `DEADLINE_EXCEEDED`, [`Fault::Cancelled`] is `CANCELLED`;
+    /// - [`Fault::RequestTooLarge`] is `INVALID_ARGUMENT`, the only final code: the request was provably never sent,
+    ///   it has the same size the next time, and a retryable code would make the sidecar send it forever.
+    ///   `RESOURCE_EXHAUSTED` would make external-provisioner move the volume to another node, where the request is
+    ///   just as large;
+    /// - [`Fault::OperationPending`] is `ABORTED`, which the spec defines for exactly this: an operation is pending
+    ///   for this volume, back off and retry. It is accurate, because the node itself waits for the running operation
+    ///   first, and it is safe, because `ABORTED` is one of the four codes that sidecars read as "may still be
+    ///   running";
     /// - everything else is `UNAVAILABLE`.
     #[must_use]
     pub fn to_status(&self) -> Outcome {
         self.clone().into()
     }
 
-    /// What the fault proves about the attempt that it ended. A call of several attempts was not sent only if none of
-    /// them was.
+    /// Whether the fault proves that the attempt was not sent. A call with several attempts was not sent only if none
+    /// of them was.
     ///
-    /// A fault that counts as a proof only where the near side raises it, which knows what it has given to the link,
-    /// never comes over the [wire](crate::call::wire): there it is decoded as one that proves nothing.
+    /// A fault that is a proof only at the near side, which knows what it has handed to the link, never arrives over
+    /// the [wire](crate::call::wire): there it is decoded as a fault that proves nothing.
     #[must_use]
     pub const fn delivery(&self) -> Delivery {
         match self {
-            // Refused on this side of the link.
+            // Rejected on this side of the link.
             Self::NoNode { .. }
             | Self::NotReady { .. }
             | Self::HubUnreachable { .. }
             | Self::RequestTooLarge { .. }
-            // Refused by the hub, which forwarded nothing of the attempt, or by the node's session.
+            // Rejected by the hub, which forwarded nothing of the attempt, or by the node's session.
             | Self::NodeOffline { .. }
             | Self::WrongSession { .. }
             | Self::Forbidden { .. }
             | Self::Draining { .. }
-            // Refused by the dispatcher.
+            // Rejected by the dispatcher.
             | Self::DriverNotRegistered { .. }
             | Self::DriverSocketMissing { .. }
             | Self::DriverRefused { .. }
@@ -236,17 +239,16 @@ impl Fault {
             | Self::StaleTerm { .. }
             | Self::StaleCall { .. }
             | Self::TermNotRecorded { .. } => Delivery::NotSent,
-            // A transport, which gives no bound, says so of answers too.
+            // A transport reports no limit, and uses this fault for answers too.
             Self::Overloaded { max, .. } if *max > 0 => Delivery::NotSent,
             _ => Delivery::Unknown,
         }
     }
 
-    /// Whether the same call may get through if it is sent again soon: something on the way was lost, is away or is
-    /// ending.
+    /// Whether the same call may succeed if it is sent again soon: something on the path was lost, is disconnected or
+    /// is shutting down.
     ///
-    /// Not what the node itself has refused or what its driver is in: whoever made the call asks again by itself,
-    /// later.
+    /// False for what the node itself has rejected and for states of its driver: the caller retries those later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(
@@ -264,7 +266,7 @@ impl Fault {
     pub(crate) const fn code(&self) -> Code {
         match self {
             Self::Deadline { .. } => Code::DEADLINE_EXCEEDED,
-            Self::CallerGone => Code::CANCELLED,
+            Self::Cancelled => Code::CANCELLED,
             Self::OperationPending { .. } => Code::ABORTED,
             Self::RequestTooLarge { .. } => Code::INVALID_ARGUMENT,
             _ => Code::UNAVAILABLE,
@@ -280,7 +282,7 @@ impl Fault {
             Self::DriverNotRegistered { .. } => "driver_not_registered",
             Self::DriverSocketMissing { .. } => "driver_socket_missing",
             Self::DriverRefused { .. } => "driver_refused",
-            Self::DriverGone { .. } => "driver_gone",
+            Self::DriverLost { .. } => "driver_lost",
             Self::DriverProtocol { .. } => "driver_protocol",
             Self::LinkLost { .. } => "link_lost",
             Self::HubUnreachable { .. } => "hub_unreachable",
@@ -289,7 +291,7 @@ impl Fault {
             Self::FrameTooLarge { .. } => "frame_too_large",
             Self::Overloaded { .. } => "overloaded",
             Self::Deadline { .. } => "deadline",
-            Self::CallerGone => "caller_gone",
+            Self::Cancelled => "cancelled",
             Self::Draining { .. } => "draining",
             Self::Forbidden { .. } => "forbidden",
             Self::Protocol { .. } => "protocol",
@@ -306,8 +308,8 @@ impl Fault {
 
 fn overloaded(what: &str, max: u64) -> String {
     match max {
-        0 => format!("overloaded: {what}; try again later"),
-        max => format!("{what} is full (bound {max}); try again later"),
+        0 => format!("overloaded: {what}; retry later"),
+        max => format!("{what} is full (limit {max}); retry later"),
     }
 }
 
@@ -315,7 +317,7 @@ fn overloaded(what: &str, max: u64) -> String {
 pub(crate) mod tests {
     use super::*;
 
-    /// One fault of every kind, for tables that must cover them all.
+    /// One fault of each kind, for tables that must cover all.
     pub(crate) fn one_of_each() -> Vec<Fault> {
         let node = NodeId::new("edge-1").unwrap();
         let driver = DriverName::new("csi-hostpath").unwrap();
@@ -327,7 +329,7 @@ pub(crate) mod tests {
             Fault::DriverNotRegistered { driver: driver.clone() },
             Fault::DriverSocketMissing { driver: driver.clone(), path: "/plugins/csi.sock".to_owned() },
             Fault::DriverRefused { driver: driver.clone(), reason: text() },
-            Fault::DriverGone { driver: driver.clone(), reason: text() },
+            Fault::DriverLost { driver: driver.clone(), reason: text() },
             Fault::DriverProtocol { driver: driver.clone(), reason: text() },
             Fault::LinkLost { reason: text() },
             Fault::HubUnreachable { reason: text() },
@@ -336,7 +338,7 @@ pub(crate) mod tests {
             Fault::FrameTooLarge { reason: text() },
             Fault::Overloaded { what: text(), max: 8 },
             Fault::Deadline { waited: Duration::from_millis(1500) },
-            Fault::CallerGone,
+            Fault::Cancelled,
             Fault::Draining { what: text() },
             Fault::Forbidden { reason: text() },
             Fault::Protocol { reason: text() },
@@ -348,18 +350,17 @@ pub(crate) mod tests {
             Fault::NotReady { driver },
         ];
         let kinds: std::collections::BTreeSet<_> = all.iter().map(Fault::kind).collect();
-        assert_eq!(kinds.len(), 25, "a kind is missing or there twice");
+        assert_eq!(kinds.len(), 25, "a kind is missing or listed twice");
         all
     }
 
-    /// What is expected of a fault: its code, whether the driver may have the request, whether it is worth sending
-    /// again.
+    /// The expected code, delivery and transience of a fault.
     fn row(fault: &Fault) -> (Code, Delivery, bool) {
         use Delivery::{NotSent, Unknown};
         // Exhaustive, so that a new fault does not compile without its row.
         match fault {
             Fault::Deadline { .. } => (Code::DEADLINE_EXCEEDED, Unknown, false),
-            Fault::CallerGone => (Code::CANCELLED, Unknown, false),
+            Fault::Cancelled => (Code::CANCELLED, Unknown, false),
             Fault::RequestTooLarge { .. } => (Code::INVALID_ARGUMENT, NotSent, false),
             Fault::OperationPending { .. } => (Code::ABORTED, NotSent, false),
             Fault::NodeOffline { .. } => (Code::UNAVAILABLE, NotSent, true),
@@ -367,7 +368,7 @@ pub(crate) mod tests {
             Fault::DriverNotRegistered { .. } => (Code::UNAVAILABLE, NotSent, false),
             Fault::DriverSocketMissing { .. } => (Code::UNAVAILABLE, NotSent, false),
             Fault::DriverRefused { .. } => (Code::UNAVAILABLE, NotSent, false),
-            Fault::DriverGone { .. } => (Code::UNAVAILABLE, Unknown, false),
+            Fault::DriverLost { .. } => (Code::UNAVAILABLE, Unknown, false),
             Fault::DriverProtocol { .. } => (Code::UNAVAILABLE, Unknown, false),
             Fault::LinkLost { .. } => (Code::UNAVAILABLE, Unknown, true),
             Fault::HubUnreachable { .. } => (Code::UNAVAILABLE, NotSent, true),
@@ -388,7 +389,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_fault_has_its_row() {
+    fn every_fault_matches_the_table() {
         let unbounded = Fault::Overloaded { what: "a link".to_owned(), max: 0 };
         for fault in one_of_each().into_iter().chain([unbounded]) {
             let status = fault.to_status();

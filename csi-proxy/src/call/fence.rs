@@ -1,26 +1,26 @@
-//! The part of a call that keeps a stale copy of it from beginning.
+//! The part of a call that prevents a stale copy of it from beginning.
 //!
-//! A proxy gives each start of itself a [`Term`] for its driver, and each call a [`CallNumber`] for its driver and
-//! node. Every copy of a call carries both, together with what the proxy knew when it sent that copy: the lowest number
-//! still open, and the numbers above it that it gave up. The node begins nothing of an older term, nothing below the
-//! lowest open number, and nothing that was given up.
+//! Each start of a proxy has a [`Term`] for its driver, and each of its calls a [`CallNumber`] for its driver and
+//! node. Every copy of a call carries both, and the state of the proxy when it sent that copy: the lowest open number,
+//! and the numbers above it that were given up. The node begins no call of an older term, none below the lowest open
+//! number, and none that was given up.
 
 use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Most ranges that a [`GivenUp`] has.
+/// The maximum number of ranges in a [`GivenUp`].
 pub const MAX_GIVEN_UP: usize = 1024;
 
-/// A fence cannot be made of these numbers.
+/// The numbers are not a valid fence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidFence {
-    /// A term or a number is 0, or missing.
-    #[error("invalid fence: {what} is 0; terms and call numbers begin with 1")]
+    /// A term or a number is 0 or missing.
+    #[error("invalid fence: {what} is 0; expected 1 or more")]
     Zero {
-        /// Which.
+        /// The field.
         what: &'static str,
     },
     /// The call itself is closed.
@@ -34,7 +34,7 @@ pub enum InvalidFence {
     /// There are more ranges than [`MAX_GIVEN_UP`].
     #[error("invalid fence: {found} ranges of given-up calls; expected at most {MAX_GIVEN_UP}")]
     TooMany {
-        /// How many there are.
+        /// The number of ranges.
         found: usize,
     },
     /// The ranges are not in order, overlap, or do not lie above the lowest open number.
@@ -44,8 +44,8 @@ pub enum InvalidFence {
     Unordered,
 }
 
-/// The number of a proxy's start for a driver, from 1. Of two proxies of one driver the one with the higher term
-/// counts.
+/// The number of a proxy's start for a driver, from 1. Of two proxies of one driver the one with the higher term is
+/// valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(NonZeroU64);
 
@@ -59,7 +59,7 @@ macro_rules! number {
             /// The first one.
             pub const FIRST: Self = Self(NonZeroU64::MIN);
 
-            /// Takes a number; `None` for 0.
+            /// Creates it from a number; `None` for 0.
             #[must_use]
             pub const fn new(number: u64) -> Option<Self> {
                 match NonZeroU64::new(number) {
@@ -74,7 +74,7 @@ macro_rules! number {
                 self.0.get()
             }
 
-            /// The one after it. The last one has itself after it.
+            /// The next number; saturates at the maximum.
             #[must_use]
             pub const fn next(self) -> Self {
                 Self(self.0.saturating_add(1))
@@ -92,15 +92,15 @@ macro_rules! number {
 number!(Term);
 number!(CallNumber);
 
-/// Numbers of calls that ended at the proxy without an answer of the driver: sorted, disjoint ranges, at most
+/// The numbers of calls that ended at the proxy without an answer of the driver: sorted, disjoint ranges, at most
 /// [`MAX_GIVEN_UP`]. Cheap to clone.
 ///
-/// A range may include numbers that were closed in another way, since nothing closed begins again.
+/// A range may include numbers that were closed otherwise, since no closed number begins again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GivenUp(Arc<[(CallNumber, CallNumber)]>);
 
 impl GivenUp {
-    /// Takes ranges of numbers, both ends included.
+    /// Creates it from ranges of numbers, both ends included.
     ///
     /// # Errors
     /// If there are too many, or they are not ascending and disjoint.
@@ -114,7 +114,7 @@ impl GivenUp {
         if ordered { Ok(Self(ranges.into())) } else { Err(InvalidFence::Unordered) }
     }
 
-    /// Whether it has this number.
+    /// Whether the ranges contain this number.
     #[must_use]
     pub fn contains(&self, number: CallNumber) -> bool {
         let at = self.0.partition_point(|(_, last)| *last < number);
@@ -127,7 +127,7 @@ impl GivenUp {
     }
 }
 
-/// What a call says of itself and of its proxy's other calls for the same driver and node.
+/// The term and number of a call, and which other calls of its proxy for the same driver and node are closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fence {
     term: Term,
@@ -156,7 +156,7 @@ impl Fence {
         Ok(Self { term, number, lowest_open, given_up })
     }
 
-    /// The start of the proxy that sends the call.
+    /// The term of the proxy that sends the call.
     #[must_use]
     pub const fn term(&self) -> Term {
         self.term
@@ -168,7 +168,7 @@ impl Fence {
         self.number
     }
 
-    /// The lowest number that is open at the proxy: all below it are closed.
+    /// The lowest number that is open at the proxy: all lower numbers are closed.
     #[must_use]
     pub const fn lowest_open(&self) -> CallNumber {
         self.lowest_open
@@ -181,15 +181,15 @@ impl Fence {
     }
 }
 
-/// The session of a node that a call is addressed to: which run of its agent, and which of that run's sessions.
+/// The session of a node that a call is addressed to: the instance of the agent, and the session number.
 ///
-/// It is for the relay underneath and does not travel in the call.
+/// Used by the underlying relay; not encoded in the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(clippy::exhaustive_structs, reason = "two numbers of the transport, which nothing is to be added to")]
+#[allow(clippy::exhaustive_structs, reason = "two numbers of the transport, nothing to add")]
 pub struct NodeSession {
-    /// A random number of one run of the node's agent.
+    /// The random id of one run of the node's agent.
     pub instance: u64,
-    /// Rises with every session of that run.
+    /// Increases with every session of that instance.
     pub number: u64,
 }
 
@@ -208,15 +208,15 @@ mod tests {
     }
 
     #[test]
-    fn numbers_begin_with_1_and_do_not_wrap() {
+    fn numbers_start_at_1_and_saturate() {
         assert_eq!((CallNumber::new(0), CallNumber::new(1)), (None, Some(CallNumber::FIRST)));
         assert_eq!((Term::FIRST.next().get(), Term::new(u64::MAX).unwrap().next().get()), (2, u64::MAX));
     }
 
     #[test]
-    fn given_up_ranges_are_ascending_disjoint_and_bounded() {
-        for good in [&[][..], &[(2, 2)], &[(2, 3), (4, 4), (6, 9)]] {
-            assert!(given_up(good).is_ok(), "{good:?}");
+    fn given_up_ranges_are_ordered_disjoint_and_bounded() {
+        for valid in [&[][..], &[(2, 2)], &[(2, 3), (4, 4), (6, 9)]] {
+            assert!(given_up(valid).is_ok(), "{valid:?}");
         }
         for bad in [&[(3, 2)][..], &[(4, 5), (2, 3)], &[(2, 4), (4, 5)], &[(2, 9), (4, 5)], &[(2, 2), (2, 2)]]
         {
@@ -228,14 +228,14 @@ mod tests {
     }
 
     #[test]
-    fn a_range_contains_both_its_ends() {
+    fn ranges_include_both_ends() {
         let ranges = given_up(&[(2, 3), (6, 8)]).unwrap();
         let found: Vec<_> = (1..10).filter(|number| ranges.contains(n(*number))).collect();
         assert_eq!(found, [2, 3, 6, 7, 8]);
     }
 
     #[test]
-    fn only_an_open_call_has_a_fence() {
+    fn rejects_fence_of_a_closed_call() {
         let fence = |number, lowest, ranges: &[(u64, u64)]| {
             Fence::new(Term::FIRST, n(number), n(lowest), given_up(ranges).unwrap())
         };

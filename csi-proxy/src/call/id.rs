@@ -1,4 +1,4 @@
-//! What names a call in every log.
+//! The id of a call.
 
 use std::fmt;
 #[cfg(feature = "runtime")]
@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 #[cfg(feature = "runtime")]
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Names one call on its whole way, in the form of a UUID. Version 7, so ids sort by the time at which calls came in.
+/// Identifies one call on its whole path, in the form of a UUID. Version 7, so ids sort by creation time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId([u8; 16]);
 
@@ -14,11 +14,11 @@ impl CallId {
     /// A fresh id.
     #[cfg(feature = "runtime")]
     #[must_use]
-    #[allow(clippy::new_without_default, reason = "two ids are never equal, so there is no default one")]
+    #[allow(clippy::new_without_default, reason = "every id differs, so there is not a default")]
     pub fn new() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // Ids need to differ, not to be secret: the standard library's hash keys are random and new for every state, and cost
-        // no system call, of which `Uuid::now_v7` makes two.
+        // Ids must be unique, not secret: the keys of the standard library's hasher are random and differ for every
+        // state. They cost no system call; `Uuid::now_v7` makes two.
         let random = || RandomState::new().build_hasher().finish().to_le_bytes();
         let ([a, b, ..], [c, d, e, f, g, h, i, j]) = (random(), random());
         let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
@@ -26,13 +26,13 @@ impl CallId {
         Self(id.into_uuid().into_bytes())
     }
 
-    /// Takes the sixteen bytes of an id.
+    /// Creates an id from its 16 bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The sixteen bytes of the id.
+    /// The 16 bytes of the id.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
@@ -62,14 +62,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_prints_as_a_uuid() {
+    fn id_prints_as_uuid() {
         let id = CallId::from_bytes([0x01, 0x8f, 2, 3, 4, 5, 0x76, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
         assert_eq!(id.to_string(), "018f0203-0405-7607-0809-0a0b0c0d0e0f");
     }
 
     #[cfg(feature = "runtime")]
     #[test]
-    fn fresh_ids_are_of_version_7_and_differ() {
+    fn new_ids_are_unique_and_version_7() {
         let ids: std::collections::BTreeSet<_> = std::iter::repeat_with(CallId::new).take(10_000).collect();
         assert_eq!(ids.len(), 10_000);
         assert!(ids.iter().all(|id| id.0[6] >> 4 == 7 && id.0[8] >> 6 == 0b10));

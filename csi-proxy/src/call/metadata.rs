@@ -1,45 +1,45 @@
-//! Headers and trailers that travel with a call: few, bounded, and never by accident.
+//! Bounded headers and trailers of a call.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-/// Most bytes, names and values together, that one [`Metadata`] holds.
+/// The maximum size of one [`Metadata`] in bytes, names and values together.
 pub const MAX_METADATA: usize = 8 * 1024;
 
-/// Header or trailer entries in the order in which they came. At most [`MAX_METADATA`] bytes.
+/// Header or trailer entries in their order. At most [`MAX_METADATA`] bytes.
 ///
-/// Values are kept as they stand on the wire, so the base64 text of a `-bin` entry stays base64. `Debug` prints names only.
+/// Values stay as they are on the wire: the value of a `-bin` entry stays base64. `Debug` prints names only.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Metadata {
     entries: Vec<(Box<str>, Bytes)>,
     bytes: usize,
 }
 
-/// An entry cannot be taken.
+/// An entry is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
-    /// The name is not a lower-case header name, or belongs to gRPC or HTTP itself.
+    /// The name is not a lower-case header name, or is reserved by gRPC or HTTP.
     #[error(
-        "{name:?} cannot be a metadata name; use lower-case letters, digits, `-`, `_` and `.`, not starting with `grpc-`"
+        "invalid metadata name {name:?}; expected lower-case letters, digits, `-`, `_` and `.`, not starting with `grpc-`"
     )]
     Name {
         /// The name.
         name: String,
     },
     /// The value holds a control character.
-    #[error("the value of {name:?} holds a control character")]
+    #[error("the value of {name:?} contains a control character")]
     Value {
         /// Its name.
         name: String,
     },
-    /// There is no room left.
-    #[error("metadata would have {found} bytes with {name:?}; at most {MAX_METADATA} are allowed")]
+    /// The total size exceeds the limit.
+    #[error("metadata has {found} bytes with {name:?}; expected at most {MAX_METADATA}")]
     TooLarge {
         /// The name of the entry that did not fit.
         name: String,
-        /// The size with it, in bytes.
+        /// The total size with the entry, in bytes.
         found: usize,
     },
 }
@@ -48,7 +48,7 @@ impl Metadata {
     /// Adds an entry.
     ///
     /// # Errors
-    /// If the name or the value cannot stand in an HTTP/2 header, or the total would exceed [`MAX_METADATA`].
+    /// If the name or the value is not valid in an HTTP/2 header, or the total would exceed [`MAX_METADATA`].
     pub fn insert(&mut self, name: &str, value: impl Into<Bytes>) -> Result<(), MetadataError> {
         let value = value.into();
         if !usable(name) {
@@ -71,7 +71,7 @@ impl Metadata {
         self.entries.iter().map(|(name, value)| (&**name, value))
     }
 
-    /// Names and values together, in bytes.
+    /// The size of names and values together, in bytes.
     #[cfg(feature = "runtime")]
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
@@ -85,7 +85,7 @@ impl fmt::Debug for Metadata {
 }
 
 fn usable(name: &str) -> bool {
-    const OF_THE_PROTOCOL: [&str; 10] = [
+    const RESERVED: [&str; 10] = [
         "content-type",
         "content-length",
         "te",
@@ -101,7 +101,7 @@ fn usable(name: &str) -> bool {
     !bytes.is_empty()
         && bytes.iter().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.'))
         && !name.starts_with("grpc-")
-        && !OF_THE_PROTOCOL.contains(&name)
+        && !RESERVED.contains(&name)
 }
 
 #[cfg(test)]
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_the_protocol_are_refused() {
+    fn rejects_reserved_names() {
         let mut metadata = Metadata::default();
         for bad in ["", "grpc-status", "te", "content-type", ":path", "Upper", "sp ace"] {
             assert_eq!(metadata.insert(bad, "v"), Err(MetadataError::Name { name: bad.into() }), "{bad:?}");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_total_is_bounded() {
+    fn total_size_is_bounded() {
         let mut metadata = Metadata::default();
         metadata.insert("a", vec![b'x'; MAX_METADATA - 1]).unwrap();
         let found = metadata.insert("b", "");
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_never_printed() {
+    fn debug_does_not_print_values() {
         let mut metadata = Metadata::default();
         metadata.insert("baggage", "canary").unwrap();
         assert_eq!(format!("{metadata:?}"), r#"["baggage"]"#);

@@ -1,14 +1,14 @@
-//! Which gRPC method a call is of.
+//! The gRPC method of a call.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Longest [`MethodPath`] in bytes.
+/// The maximum length of a [`MethodPath`] in bytes.
 pub const MAX_METHOD_PATH: usize = 256;
 
-/// A gRPC method as it stands in the `:path` of a request: `/package.Service/Method`. Cheap to clone.
+/// A gRPC method as in the `:path` of a request: `/package.Service/Method`. Cheap to clone.
 ///
-/// Any service and method may stand there, also one that no CSI version has yet.
+/// Accepts any service and method, including those of later CSI versions.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MethodPath(Arc<str>);
 
@@ -17,26 +17,26 @@ pub struct MethodPath(Arc<str>);
 #[non_exhaustive]
 pub enum InvalidMethodPath {
     /// It is too long.
-    #[error("the method path has {found} bytes; at most {MAX_METHOD_PATH} are allowed")]
+    #[error("method path has {found} bytes; expected at most {MAX_METHOD_PATH}")]
     TooLong {
         /// Its length in bytes.
         found: usize,
     },
-    /// It is not a slash, a service, a slash and a method.
-    #[error("the method path has not the form `/package.Service/Method`")]
+    /// The path is not a slash, a service, a slash and a method.
+    #[error("invalid method path; expected `/package.Service/Method`")]
     Form,
-    /// It holds a character that names may not hold.
-    #[error("the method path holds {found:?} at byte {at}; allowed are letters, digits, `.`, `_` and `-`")]
+    /// The path contains a character that is not allowed.
+    #[error("method path has {found:?} at byte {at}; expected letters, digits, `.`, `_` or `-`")]
     Character {
         /// The character.
         found: char,
-        /// Its place in bytes from the start.
+        /// Its position in bytes from the start.
         at: usize,
     },
 }
 
 impl MethodPath {
-    /// Checks and takes a path.
+    /// Validates a path.
     ///
     /// # Errors
     /// If it is longer than [`MAX_METHOD_PATH`] bytes or not of the form `/package.Service/Method`.
@@ -46,7 +46,7 @@ impl MethodPath {
             return Err(InvalidMethodPath::TooLong { found: path.len() });
         }
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'/');
-        // By bytes, since every call has a path: no part of a longer character is allowed by itself.
+        // By bytes, since this runs for every call: no byte of a multi-byte character is allowed.
         if !path.bytes().all(allowed)
             && let Some((at, found)) = path.char_indices().find(|(_, c)| !u8::try_from(*c).is_ok_and(allowed))
         {
@@ -73,7 +73,7 @@ impl MethodPath {
         self.0[1..].split_once('/').map_or("", |(service, _)| service)
     }
 
-    /// Whether exactly one message answers the method. Of a method that is not known here it cannot be said.
+    /// Whether the method is known and has exactly one response message.
     #[cfg(feature = "runtime")]
     pub(crate) fn is_unary(&self) -> bool {
         csi_proto::Method::from_path(self.as_str()).is_some_and(|method| !method.is_server_streaming())
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_outside_its_form_is_refused() {
+    fn rejects_invalid_paths() {
         for bad in ["", "/", "//", "/a", "/a/", "//b", "a/b", "/a/b/c"] {
             assert_eq!(MethodPath::new(bad), Err(InvalidMethodPath::Form), "{bad:?}");
         }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_of_a_path_has_its_package() {
+    fn service_includes_its_package() {
         let path = MethodPath::new("/csi.v1.Controller/CreateVolume").unwrap();
         assert_eq!(path.service(), "csi.v1.Controller");
     }

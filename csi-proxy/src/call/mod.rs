@@ -1,5 +1,7 @@
-//! A CSI call as a message, its answer, and how either fails. Both sides use it.
+//! A CSI call as a message, its answer and its failures. Shared by both sides.
 
+mod digest;
+mod drained;
 pub(crate) mod fault;
 mod fence;
 mod id;
@@ -9,6 +11,7 @@ mod node;
 mod outcome;
 pub(crate) mod protobuf;
 mod replies;
+pub(crate) mod subject;
 pub mod wire;
 
 use std::fmt;
@@ -16,6 +19,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+pub use self::digest::Digest;
+pub use self::drained::Drained;
 pub use self::fault::Fault;
 pub use self::fence::{CallNumber, Fence, GivenUp, InvalidFence, MAX_GIVEN_UP, NodeSession, Term};
 pub use self::id::CallId;
@@ -24,60 +29,62 @@ pub use self::method::{InvalidMethodPath, MAX_METHOD_PATH, MethodPath};
 pub use self::node::{InvalidNodeId, MAX_NODE_ID, NodeId};
 pub use self::outcome::{Origin, Outcome};
 pub use self::replies::{Replies, Reply};
+#[cfg(feature = "runtime")]
+pub(crate) use self::subject::of_request as subjects_of;
+pub use self::subject::{BadRequest, Key, MAX_SUBJECT, MAX_SUBJECTS, Subject};
 use csi_proto::DriverName;
 
-/// One call of one driver on one node, with nothing decoded.
+/// One call of one driver on one node, not decoded.
 ///
-/// The body is the protobuf message as the caller sent it, and goes on byte for byte: a field or a method that these
-/// bindings do not know passes untouched. It may hold secrets, so `Debug` prints its length only.
+/// The body is the protobuf message as the caller sent it, forwarded byte for byte: unknown fields and methods pass
+/// unchanged. It may contain secrets, so `Debug` prints its length only.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Call {
-    /// Names this call in every log on its way.
+    /// Identifies this call in every log.
     pub id: CallId,
-    /// The node whose driver is to answer.
+    /// The node of the driver.
     pub node: NodeId,
-    /// The driver that is to answer.
+    /// The driver that executes the call.
     pub driver: DriverName,
     /// The gRPC method.
     pub method: MethodPath,
-    /// How long the caller still waits; `None` if it set no limit. It ends the wait, never the work.
+    /// How long the caller still waits; `None` without a deadline. It limits the wait, never the work.
     pub remaining: Option<Duration>,
-    /// The request headers that travel, at most [`MAX_METADATA`] bytes.
+    /// The forwarded request headers, at most [`MAX_METADATA`] bytes.
     pub metadata: Metadata,
-    /// What keeps a stale copy of the call from beginning at the node. `None` for a call that is made on the node
-    /// itself.
+    /// Prevents a stale copy of the call from beginning at the node. `None` for a call made on the node itself.
     pub fence: Option<Fence>,
-    /// The session of the node that the call is for, or any. It is for the relay underneath, and not part of the
-    /// [wire] form.
+    /// The session of the node that the call is addressed to; `None` for any. Used by the underlying relay and not
+    /// part of the [wire] form.
     pub session: Option<NodeSession>,
     /// The request message.
     pub body: Bytes,
 }
 
 impl Call {
-    /// A call without a deadline and without metadata.
+    /// Creates a call without a deadline and without metadata.
     #[must_use]
     pub fn new(id: CallId, node: NodeId, driver: DriverName, method: MethodPath, body: Bytes) -> Self {
         let metadata = Metadata::default();
         Self { id, node, driver, method, remaining: None, metadata, fence: None, session: None, body }
     }
 
-    /// The same call from a caller who waits this long.
+    /// Sets how long the caller still waits.
     #[must_use]
     pub fn with_remaining(mut self, remaining: Duration) -> Self {
         self.remaining = Some(remaining);
         self
     }
 
-    /// The same call with these headers.
+    /// Sets the headers.
     #[must_use]
     pub fn with_metadata(mut self, metadata: Metadata) -> Self {
         self.metadata = metadata;
         self
     }
 
-    /// The same call with this fence.
+    /// Sets the fence.
     #[must_use]
     pub fn with_fence(mut self, fence: Fence) -> Self {
         self.fence = Some(fence);
@@ -106,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug_never_prints_the_body() {
+    fn debug_does_not_print_the_body() {
         let call = Call::new(
             CallId::from_bytes([7; 16]),
             NodeId::new("edge-1").unwrap(),

@@ -1,16 +1,16 @@
-//! The node that a call goes to.
+//! The name of a node.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Longest [`NodeId`] in bytes: the bound of a Kubernetes node name (a DNS subdomain, RFC 1123).
+/// The maximum length of a [`NodeId`] in bytes: the limit of a Kubernetes node name (a DNS subdomain, RFC 1123).
 pub const MAX_NODE_ID: usize = 253;
 
-/// The name of a node, as Kubernetes names it: letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.
-/// Cheap to clone.
+/// The name of a node in Kubernetes: letters, digits, `-`, `_` and `.`, with a letter or digit at both ends. Cheap to
+/// clone.
 ///
-/// Not the `node_id` that a driver reports in `NodeGetInfo`: that one is the driver's own and never read here.
+/// Not the `node_id` that a driver reports in `NodeGetInfo`, which is private to the driver.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(Arc<str>);
 
@@ -18,29 +18,29 @@ pub struct NodeId(Arc<str>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidNodeId {
-    /// It has no character.
-    #[error("the node name is empty; give a name of 1 to {MAX_NODE_ID} bytes")]
+    /// The name is empty.
+    #[error("node name is empty; expected 1 to {MAX_NODE_ID} bytes")]
     Empty,
     /// It is too long.
-    #[error("the node name has {found} bytes; at most {MAX_NODE_ID} are allowed")]
+    #[error("node name has {found} bytes; expected at most {MAX_NODE_ID}")]
     TooLong {
         /// Its length in bytes.
         found: usize,
     },
-    /// It holds a character that node names may not hold, there.
+    /// The name contains a character that is not allowed at that position.
     #[error(
-        "the node name holds {found:?} at byte {at}; allowed are letters, digits, `-`, `_` and `.`, with a letter or digit at both ends"
+        "node name has {found:?} at byte {at}; expected letters, digits, `-`, `_` and `.`, with a letter or digit at both ends"
     )]
     Character {
         /// The character.
         found: char,
-        /// Its place in bytes from the start.
+        /// Its position in bytes from the start.
         at: usize,
     },
 }
 
 impl NodeId {
-    /// Checks and takes a name.
+    /// Validates a name.
     ///
     /// # Errors
     /// If it is empty, longer than [`MAX_NODE_ID`] bytes, or not in the form of a node name.
@@ -94,15 +94,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_name_outside_its_form_is_refused_with_what_was_found() {
+    fn rejects_invalid_names_and_reports_what_was_found() {
         assert_eq!(NodeId::new(""), Err(InvalidNodeId::Empty));
         assert_eq!(NodeId::new("a".repeat(254)), Err(InvalidNodeId::TooLong { found: 254 }));
         assert_eq!(NodeId::new("edge/1"), Err(InvalidNodeId::Character { found: '/', at: 4 }));
         assert_eq!(NodeId::new("-edge"), Err(InvalidNodeId::Character { found: '-', at: 0 }));
         assert_eq!(NodeId::new("edge."), Err(InvalidNodeId::Character { found: '.', at: 4 }));
         assert_eq!(NodeId::new("edgé"), Err(InvalidNodeId::Character { found: 'é', at: 3 }));
-        for good in ["a", "edge-1", "ip-10-0-0-1.eu-west-1.compute.internal", "Edge_1"] {
-            assert_eq!(NodeId::new(good).unwrap().as_str(), good);
+        for valid in ["a", "edge-1", "ip-10-0-0-1.eu-west-1.compute.internal", "Edge_1"] {
+            assert_eq!(NodeId::new(valid).unwrap().as_str(), valid);
         }
         assert!(NodeId::new("a".repeat(253)).is_ok());
     }

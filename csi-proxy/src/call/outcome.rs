@@ -1,4 +1,4 @@
-//! How a call ended, and who says so.
+//! How a call ended, and which component decided.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,64 +8,64 @@ use bytes::Bytes;
 use crate::call::{Fault, Metadata};
 use csi_proto::Code;
 
-/// Who decided an outcome.
+/// The component that decided an outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// The driver. The caller gets it unchanged.
+    /// The driver. The caller receives the outcome unchanged.
     Driver,
-    /// The endpoint, about a question that never travels: a start-up call, a Node RPC, or a request that is not gRPC.
+    /// The endpoint, for what is never relayed: a start-up call, a Node RPC, or a request that is not gRPC.
     Endpoint,
-    /// A fault on our own way; the driver may not even have seen the call.
+    /// A fault of the relay; the driver may not have received the call.
     Relay(Box<Fault>),
 }
 
 /// The status that ends a call.
 ///
-/// `Debug` prints the size of the details only, and of the trailers the names. Of the message it prints our own words; of
-/// the driver's only how long they are, since drivers repeat requests in them, secrets and all.
+/// `Debug` prints only the size of the details and the names of the trailers. It prints messages of the relay, but
+/// only the length of a driver's message, since drivers repeat requests in messages, including secrets.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// Who decided it.
+    /// The component that decided it.
     pub origin: Origin,
     /// The gRPC code.
     pub code: Code,
-    /// The message as text; what goes over the wire percent-encoded is decoded here.
+    /// The message, decoded from the percent-encoding of the wire.
     pub message: String,
-    /// The bytes of `grpc-status-details-bin`, decoded from base64; empty if there were none.
+    /// The bytes of `grpc-status-details-bin`, decoded from base64; empty if absent.
     pub details: Bytes,
     /// The driver's other trailers, at most [`MAX_METADATA`](crate::MAX_METADATA) bytes.
     pub trailers: Metadata,
 }
 
 impl Outcome {
-    /// The driver succeeded.
+    /// A success of the driver.
     #[must_use]
     pub fn ok() -> Self {
         Self::from_driver(Code::OK, "")
     }
 
-    /// The driver said so.
+    /// A status of the driver.
     #[must_use]
     pub fn from_driver(code: Code, message: impl Into<String>) -> Self {
         Self::new(Origin::Driver, code, message)
     }
 
-    /// The endpoint itself answers so.
+    /// A status of the endpoint itself.
     #[must_use]
     pub fn from_endpoint(code: Code, message: impl Into<String>) -> Self {
         Self::new(Origin::Endpoint, code, message)
     }
 
-    /// The same outcome with these detail bytes.
+    /// Sets the detail bytes.
     #[must_use]
     pub fn with_details(mut self, details: impl Into<Bytes>) -> Self {
         self.details = details.into();
         self
     }
 
-    /// The same outcome with these trailers.
+    /// Sets the trailers.
     #[must_use]
     pub fn with_trailers(mut self, trailers: Metadata) -> Self {
         self.trailers = trailers;
@@ -78,7 +78,7 @@ impl Outcome {
         self.code == Code::OK
     }
 
-    /// The fault, if it is one of ours.
+    /// The fault, if the relay failed.
     #[must_use]
     pub fn fault(&self) -> Option<&Fault> {
         match &self.origin {
@@ -87,10 +87,10 @@ impl Outcome {
         }
     }
 
-    /// What of the message may stand in a log.
-    pub(crate) fn loggable(&self) -> Cow<'_, str> {
+    /// The message without what must not be logged.
+    pub(crate) fn redacted_message(&self) -> Cow<'_, str> {
         match self.origin {
-            Origin::Driver => format!("{} bytes, told to the caller only", self.message.len()).into(),
+            Origin::Driver => format!("{} bytes, sent to the caller only", self.message.len()).into(),
             Origin::Endpoint | Origin::Relay(_) => self.message.as_str().into(),
         }
     }
@@ -112,7 +112,7 @@ impl fmt::Debug for Outcome {
         f.debug_struct("Outcome")
             .field("origin", &self.origin)
             .field("code", &self.code)
-            .field("message", &self.loggable())
+            .field("message", &self.redacted_message())
             .field("details", &format_args!("{} bytes", self.details.len()))
             .field("trailers", &self.trailers)
             .finish()

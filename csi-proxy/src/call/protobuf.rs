@@ -1,17 +1,17 @@
-//! The fields of an encoded message as they are on the wire: to read one without a decoder, and to add to a message
-//! without encoding it anew, which would drop what these bindings do not know.
+//! Reads and appends fields of encoded messages without a full decode. Encoding a decoded message anew would drop
+//! unknown fields.
 
-#![cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "the core reads, the runtime adds"))]
+#![cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only the runtime appends fields"))]
 
 use bytes::Bytes;
 pub(crate) use csi_proto::fields::{Field, Value};
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// For how many fields room is made at first; most messages have fewer.
+/// Initial capacity for fields; most messages have fewer.
 const USUAL_FIELDS: usize = 8;
 
-/// The fields of a message in their order; `None` if the bytes are no message, or one with groups, which proto3 does
-/// not have.
+/// The fields of a message in order; `None` if the bytes are not a message, or contain groups, which proto3 does not
+/// have.
 pub(crate) fn fields(mut message: &[u8]) -> Option<Vec<Field<'_>>> {
     let mut fields = Vec::with_capacity(USUAL_FIELDS);
     while !message.is_empty() {
@@ -20,7 +20,7 @@ pub(crate) fn fields(mut message: &[u8]) -> Option<Vec<Field<'_>>> {
     Some(fields)
 }
 
-/// The last field of a number, which is the one that counts where only one may be; `None` also if the bytes are no
+/// The last field with this number, which counts where a field is singular; `None` also if the bytes are not a
 /// message.
 pub(crate) fn last_field(mut message: &[u8], number: u32) -> Option<Value<'_>> {
     let mut last = None;
@@ -33,37 +33,41 @@ pub(crate) fn last_field(mut message: &[u8], number: u32) -> Option<Value<'_>> {
     last
 }
 
-/// Takes the first field of what is left of a message.
+/// Takes the next field of a message.
 pub(crate) fn next_field<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
     csi_proto::fields::next_field(rest).ok().filter(|field| field.value != Value::Group)
 }
 
-/// The text of a field; of several the last one, as when it is decoded. `None` if it is absent or empty, or there is no
-/// message.
+/// The text of a field; the last if it repeats, as in decoding. `None` if it is absent or empty, or the bytes are not
+/// a message.
 pub(crate) fn text(message: &[u8], number: u32) -> Option<&str> {
     last_field(message, number)?.text().filter(|text| !text.is_empty())
 }
 
-/// The texts of a list.
+/// The texts of a repeated field.
 pub(crate) fn texts(message: &[u8], number: u32) -> Vec<&str> {
     let fields = fields(message).unwrap_or_default();
     fields.iter().filter(|field| field.number == number).filter_map(|field| field.value.text()).collect()
 }
 
-/// How often a field is there: how long a list is.
+/// The number of elements of a repeated field.
 pub(crate) fn count(message: &[u8], number: u32) -> usize {
     csi_proto::fields::count(message, number).unwrap_or_default()
 }
 
-/// The message without a field.
+/// The message without one field.
 pub(crate) fn without(message: &[u8], number: u32) -> Option<Vec<u8>> {
-    let fields = fields(message)?;
-    let rest = fields.iter().filter(|field| field.number != number);
-    Some(rest.flat_map(|field| field.whole).copied().collect())
+    Some(all_but(&fields(message)?, number))
 }
 
-/// The message with one more field of bytes, text or a message at its end. A text replaces the one that is there, a
-/// message is merged into it, and an element of a list becomes the last one: so says protobuf.
+/// Encodes these fields without those of one number.
+pub(crate) fn all_but(fields: &[Field<'_>], number: u32) -> Vec<u8> {
+    let rest = fields.iter().filter(|field| field.number != number).map(|field| field.whole);
+    rest.collect::<Vec<_>>().concat()
+}
+
+/// Appends a field of bytes, text or a message. By the rules of protobuf it replaces a text, merges into a message,
+/// and becomes the last element of a list.
 pub(crate) fn with(message: &[u8], number: u32, value: &[u8]) -> Bytes {
     let mut bytes = Vec::with_capacity(message.len() + value.len() + 16);
     bytes.extend_from_slice(message);
@@ -84,7 +88,7 @@ mod tests {
     const LATER: &[u8] = b"\x9a\x06\x05later\x90\x06\x2a";
 
     #[test]
-    fn what_is_added_is_found_by_a_decoder_and_not_a_byte_before_it_changes() {
+    fn appended_field_leaves_earlier_bytes_unchanged() {
         let mut request =
             csi::ListVolumesRequest { max_entries: 7, starting_token: "a".into() }.encode_to_vec();
         request.extend_from_slice(LATER);
@@ -99,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_is_the_field_and_nothing_else() {
+    fn removes_only_the_named_field() {
         let mut message = LATER.to_vec();
         message.extend_from_slice(b"\x0a\x01x\x12\x01y\x0a\x01z");
         let expected = [LATER, b"\x12\x01y"].concat();
@@ -108,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_message_have_no_fields() {
+    fn invalid_messages_have_no_fields() {
         for junk in [&b"\x0a\x05x"[..], b"\x0b", b"\x00\x01", b"\x80", b"\x09\x01"] {
             assert!(
                 fields(junk).is_none() && text(junk, 1).is_none() && without(junk, 1).is_none(),

@@ -1,4 +1,4 @@
-//! What comes back: messages, then exactly one outcome.
+//! The answer to a call: messages, then exactly one outcome.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -12,7 +12,7 @@ use crate::call::{Fault, Outcome};
 
 /// One part of an answer.
 #[derive(Clone, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "an answer is messages and an end, and nothing else")]
+#[allow(clippy::exhaustive_enums, reason = "an answer is messages and an end")]
 pub enum Reply {
     /// A response message, byte for byte as the driver sent it.
     Message(Bytes),
@@ -31,8 +31,8 @@ impl fmt::Debug for Reply {
 
 /// The answer to a call: a stream of messages that always ends with an [`Outcome`].
 ///
-/// A unary answer holds its parts and costs no task, channel or allocation. Dropping it says that nobody waits any more; it
-/// does not stop the work. A source that ends without an outcome is completed with [`Fault::ServiceLost`].
+/// A unary answer holds its parts and costs no task, channel or allocation. Dropping an answer ends the wait; it does
+/// not stop the work. A source that ends without an outcome is completed with [`Fault::ServiceLost`].
 #[must_use = "an answer that is not read is lost"]
 pub struct Replies(Source);
 
@@ -44,12 +44,12 @@ enum Source {
 }
 
 impl Replies {
-    /// One message and its outcome: nearly every CSI answer.
+    /// One message and its outcome: most CSI answers.
     pub fn unary(message: impl Into<Bytes>, outcome: Outcome) -> Self {
         Self(Source::Unary { message: message.into(), outcome })
     }
 
-    /// No message, only an outcome: nearly every failure.
+    /// Only an outcome: most failures.
     pub fn outcome(outcome: impl Into<Outcome>) -> Self {
         Self(Source::Outcome(outcome.into()))
     }
@@ -62,7 +62,7 @@ impl Replies {
         }
     }
 
-    /// Parts as they come. The first [`Reply::End`] is the last part that is read.
+    /// Parts as they arrive. The first [`Reply::End`] is the last part that is read.
     pub fn stream(parts: impl Stream<Item = Reply> + Send + 'static) -> Self {
         Self(Source::Stream(Box::pin(parts)))
     }
@@ -72,8 +72,8 @@ impl Replies {
         poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    /// The whole answer to a unary method. Callers make final codes of an OK without a message or with two, so either is a
-    /// [`Fault::Protocol`].
+    /// Reads the whole answer to a unary method. Callers report final codes for an OK with no message or with two, so
+    /// either is a [`Fault::Protocol`].
     #[cfg(feature = "runtime")]
     pub(crate) async fn read_unary(mut self) -> (Option<Bytes>, Outcome) {
         let broken = |found: &str| {
@@ -92,7 +92,7 @@ impl Replies {
         }
     }
 
-    /// All messages and the outcome. Holds all of them in memory at once.
+    /// Collects all messages and the outcome in memory.
     pub async fn collect(mut self) -> (Vec<Bytes>, Outcome) {
         let mut messages = Vec::new();
         loop {
@@ -104,13 +104,13 @@ impl Replies {
         }
     }
 
-    /// The whole answer, if it is unary or an outcome alone and nothing of it has been read yet.
+    /// The whole answer, if it is unary or only an outcome and nothing of it has been read.
     ///
     /// Lets a relay send such an answer in one frame.
     ///
     /// # Errors
-    /// Gives the answer back if its parts are still coming.
-    #[allow(clippy::result_large_err, reason = "an answer is moved here, not carried up through callers")]
+    /// Returns the answer if its parts are a stream.
+    #[allow(clippy::result_large_err, reason = "moved here, not propagated through callers")]
     pub fn into_whole(mut self) -> Result<(Option<Bytes>, Outcome), Self> {
         match std::mem::replace(&mut self.0, Source::Ended) {
             Source::Unary { message, outcome } => Ok((Some(message), outcome)),
@@ -184,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn a_unary_answer_is_a_message_and_its_end() {
+    fn unary_answer_is_a_message_and_its_end() {
         let expected = [Reply::Message(Bytes::from_static(b"x")), Reply::End(Outcome::ok())];
         assert_eq!(parts(Replies::unary("x", Outcome::ok())), expected);
     }
 
     #[test]
-    fn a_source_that_stops_without_an_outcome_ends_as_a_fault() {
+    fn source_without_an_outcome_ends_with_a_fault() {
         let found = parts(Replies::stream(Once(Some(Reply::Message(Bytes::new())))));
         assert_eq!(found, [Reply::Message(Bytes::new()), Reply::End(lost())]);
     }

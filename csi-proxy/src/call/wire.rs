@@ -1,7 +1,7 @@
-//! How a call and its outcome look on a message bus: protobuf, so that a relay in another language can read them.
+//! The encoding of calls and outcomes for a message bus: protobuf, so that a relay in another language can read them.
 //!
-//! A call travels as a header and its body, an answer as messages and a closing. Bodies and messages are never wrapped,
-//! so they are never copied. The schema is `proto/edge/csi/v1/call.proto` of this crate.
+//! A call is a header and its body, an answer is messages and a closing. Bodies and messages are never wrapped, so
+//! they are never copied. The schema is `proto/edge/csi/v1/call.proto` of this crate.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::call::{
 use crate::generated::call as pb;
 use csi_proto::Code;
 
-/// A header or closing cannot be read.
+/// A header or closing is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -27,34 +27,34 @@ pub enum WireError {
         /// The message that was expected.
         expected: &'static str,
     },
-    /// A closing that neither the driver nor anybody else decided.
-    #[error("the closing does not say who decided it; an empty answer of the bus is no success")]
-    NobodySaysSo,
-    /// The id has another length than a UUID.
-    #[error("the call id has {found} bytes; expected 16")]
+    /// The closing names no origin.
+    #[error("the closing names no origin; expected driver, endpoint or fault")]
+    MissingOrigin,
+    /// The id is not 16 bytes long.
+    #[error("call id has {found} bytes; expected 16")]
     Id {
         /// Its length in bytes.
         found: usize,
     },
-    /// The node is no node name.
+    /// The node name is invalid.
     #[error(transparent)]
     Node(#[from] InvalidNodeId),
-    /// The driver is no driver name.
+    /// The driver name is invalid.
     #[error(transparent)]
     Driver(#[from] InvalidDriverName),
-    /// The method is no method path.
+    /// The method path is invalid.
     #[error(transparent)]
     Method(#[from] InvalidMethodPath),
-    /// A metadata entry cannot be taken.
+    /// A metadata entry is invalid.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
-    /// The fence is not that of an open call.
+    /// The fence is not the fence of an open call.
     #[error(transparent)]
     Fence(#[from] InvalidFence),
 }
 
 impl Call {
-    /// Everything but the body, as a `CallHeader`.
+    /// Encodes everything but the body as a `CallHeader`.
     #[must_use]
     pub fn encode_header(&self) -> Bytes {
         let Self { id, node, driver, method, remaining, metadata, fence, session: _, body: _ } = self;
@@ -70,7 +70,7 @@ impl Call {
         header.encode_to_vec().into()
     }
 
-    /// The call that a header and a body make.
+    /// Decodes a call from its header and body.
     ///
     /// # Errors
     /// If the header is not a `CallHeader`, or a value in it is outside its bounds.
@@ -93,7 +93,7 @@ impl Call {
 }
 
 impl Outcome {
-    /// The outcome as a `Closing`.
+    /// Encodes the outcome as a `Closing`.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let closing = pb::Closing {
@@ -108,10 +108,10 @@ impl Outcome {
         closing.encode_to_vec().into()
     }
 
-    /// The outcome as a `Closing` of at most `max` bytes, where a bus has such a bound; at least 64.
+    /// Encodes the outcome as a `Closing` of at most `max` bytes, for a bus with such a limit; `max` is at least 64.
     ///
-    /// What does not fit loses its trailers first, then its details, then the end of its message. The code stays. No
-    /// gRPC library accepts trailers of that size by default, so a bound of some KiB costs nothing in practice.
+    /// Truncates the trailers first, then the details, then the end of the message. The code stays. gRPC libraries
+    /// reject trailers larger than some KiB by default, so a limit of some KiB costs nothing in practice.
     #[must_use]
     pub fn encode_within(&self, max: usize) -> Bytes {
         let whole = self.encode();
@@ -133,14 +133,13 @@ impl Outcome {
         less.encode()
     }
 
-    /// The outcome that a `Closing` holds.
+    /// Decodes an outcome from a `Closing`.
     ///
-    /// A fault of a kind that this version does not know becomes [`Fault::Protocol`]; its code is never taken from the
-    /// wire.
+    /// A fault of an unknown kind becomes [`Fault::Protocol`]; its code is never taken from the wire.
     ///
     /// # Errors
-    /// If the bytes are not a `Closing`, nobody decided it, or a value in it is outside its bounds. So no bytes at all,
-    /// which some buses make of no answer, are never a success.
+    /// If the bytes are not a `Closing`, it names no origin, or a value is out of bounds. Therefore an empty message,
+    /// which some buses deliver instead of no answer, is never a success.
     pub fn decode(closing: Bytes) -> Result<Self, WireError> {
         let closing =
             pb::Closing::decode(closing).map_err(|_| WireError::Malformed { expected: "Closing" })?;
@@ -151,7 +150,7 @@ impl Outcome {
         let outcome = match (closing.driver, closing.endpoint) {
             (true, _) => Self::from_driver(code, closing.message),
             (false, true) => Self::from_endpoint(code, closing.message),
-            (false, false) => return Err(WireError::NobodySaysSo),
+            (false, false) => return Err(WireError::MissingOrigin),
         };
         Ok(outcome.with_details(closing.details).with_trailers(metadata(closing.trailers)?))
     }
@@ -217,7 +216,7 @@ fn fault_record(fault: &Fault) -> pb::FaultRecord {
         F::DriverNotRegistered { driver } => record(4, driver, ""),
         F::DriverSocketMissing { driver, path } => record(5, driver, path),
         F::DriverRefused { driver, reason } => record(6, driver, reason),
-        F::DriverGone { driver, reason } => record(7, driver, reason),
+        F::DriverLost { driver, reason } => record(7, driver, reason),
         F::DriverProtocol { driver, reason } => record(8, driver, reason),
         F::LinkLost { reason } => record(9, &"", reason),
         F::HubUnreachable { reason } => record(10, &"", reason),
@@ -225,7 +224,7 @@ fn fault_record(fault: &Fault) -> pb::FaultRecord {
         F::ReplyTooLarge { found, max } => sized(12, "", *found, *max),
         F::Overloaded { what, max } => sized(13, what, 0, *max),
         F::Deadline { waited } => sized(14, "", millis(*waited), 0),
-        F::CallerGone => record(15, &"", ""),
+        F::Cancelled => record(15, &"", ""),
         F::Draining { what } => record(16, &"", what),
         F::Forbidden { reason } => record(17, &"", reason),
         F::Protocol { reason } => record(18, &"", reason),
@@ -240,9 +239,9 @@ fn fault_record(fault: &Fault) -> pb::FaultRecord {
     }
 }
 
-/// The fault that the far side reports. What the far side cannot know proves nothing here: it was given the
-/// request, so that a hub that it cannot reach, or a bound that the request exceeds there, does not show that
-/// nothing was sent.
+/// The fault that the far side reports. A fault that the far side cannot prove proves nothing here: it has received
+/// the request, so a hub that it cannot reach, or a limit that the request exceeds there, does not show that nothing
+/// was sent.
 fn fault_of(record: pb::FaultRecord) -> Result<Fault, WireError> {
     let pb::FaultRecord { kind, subject, text, found, max } = record;
     let reason = text;
@@ -252,15 +251,15 @@ fn fault_of(record: pb::FaultRecord) -> Result<Fault, WireError> {
         4 => Fault::DriverNotRegistered { driver: DriverName::new(subject)? },
         5 => Fault::DriverSocketMissing { driver: DriverName::new(subject)?, path: reason },
         6 => Fault::DriverRefused { driver: DriverName::new(subject)?, reason },
-        7 => Fault::DriverGone { driver: DriverName::new(subject)?, reason },
+        7 => Fault::DriverLost { driver: DriverName::new(subject)?, reason },
         8 => Fault::DriverProtocol { driver: DriverName::new(subject)?, reason },
         9 => Fault::LinkLost { reason },
-        10 => Fault::LinkLost { reason: format!("the far side cannot reach a hub: {reason}") },
-        11 => Fault::FrameTooLarge { reason: format!("request of {found} bytes; at most {max}") },
+        10 => Fault::LinkLost { reason: format!("the far side is not connected to a hub: {reason}") },
+        11 => Fault::FrameTooLarge { reason: format!("request has {found} bytes; expected at most {max}") },
         12 => Fault::ReplyTooLarge { found, max },
         13 => Fault::Overloaded { what: reason, max },
         14 => Fault::Deadline { waited: Duration::from_millis(found) },
-        15 => Fault::CallerGone,
+        15 => Fault::Cancelled,
         16 => Fault::Draining { what: reason },
         17 => Fault::Forbidden { reason },
         18 => Fault::Protocol { reason },
@@ -307,7 +306,7 @@ mod tests {
     use crate::call::fault::tests::one_of_each;
 
     #[test]
-    fn every_fault_survives_the_wire_but_proofs_of_the_near_side() {
+    fn faults_round_trip_except_proofs_of_the_near_side() {
         for fault in one_of_each() {
             let outcome = fault.to_status();
             let back = Outcome::decode(outcome.encode()).unwrap();
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_survives_the_wire() {
+    fn fence_round_trips() {
         let many: Vec<_> = (1..=1024).map(|at| (3 * at, 3 * at + 1)).collect();
         for (lowest, given_up) in [
             (1, &[][..]),
@@ -345,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_outside_its_bounds_is_refused() {
+    fn rejects_fence_outside_its_bounds() {
         let good = pb::Fence { term: 1, number: 9, lowest_open: 2, given_up: vec![1, 1] };
         assert!(fence_of(good.clone()).is_ok());
         let zero = |what| InvalidFence::Zero { what };
@@ -381,12 +380,12 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_closing_is_no_success() {
+    fn empty_closing_is_not_a_success() {
         for closing in
             [pb::Closing::default(), pb::Closing { message: "lost".to_owned(), ..Default::default() }]
         {
             let error = Outcome::decode(closing.encode_to_vec().into()).unwrap_err();
-            assert_eq!(error, WireError::NobodySaysSo);
+            assert_eq!(error, WireError::MissingOrigin);
         }
         for outcome in [Outcome::ok(), Outcome::from_endpoint(Code::OK, "")] {
             assert_eq!(Outcome::decode(outcome.encode()).unwrap(), outcome);
@@ -394,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_of_a_later_version_stays_retryable() {
+    fn fault_of_a_later_version_stays_retryable() {
         let record = pb::FaultRecord { kind: 999, text: "new".to_owned(), ..Default::default() };
         let closing = pb::Closing { code: 5, fault: Some(record), ..Default::default() };
         let outcome = Outcome::decode(closing.encode_to_vec().into()).unwrap();
@@ -402,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_status_survives_the_wire() {
+    fn driver_status_round_trips() {
         let mut trailers = Metadata::default();
         trailers.insert("x-vendor-bin", "AAEC").unwrap();
         for number in (0..=16).chain([17, 99, u32::MAX]) {
@@ -414,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_that_does_not_fit_keeps_its_code_and_the_start_of_its_message() {
+    fn truncated_outcome_keeps_its_code_and_message_prefix() {
         let mut trailers = Metadata::default();
         trailers.insert("x-vendor", vec![b'v'; 500]).unwrap();
         let outcome = Outcome::from_driver(Code::NOT_FOUND, "größe ".repeat(100)).with_details(vec![7; 500]);
@@ -434,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_survives_the_wire() {
+    fn call_round_trips() {
         let mut metadata = Metadata::default();
         metadata.insert("traceparent", "00-aa-bb-01").unwrap();
         let call = call().with_remaining(Duration::from_millis(1234)).with_metadata(metadata);
@@ -444,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_header_names_the_field() {
+    fn invalid_header_error_names_the_field() {
         let bad = pb::CallHeader { id: Bytes::from_static(b"x"), ..Default::default() };
         assert_eq!(
             Call::decode(bad.encode_to_vec().into(), Bytes::new()).unwrap_err(),

@@ -1,4 +1,4 @@
-//! [`Dispatcher`]: which driver answers a call, and how many at once.
+//! [`Dispatcher`]: passes calls to drivers and limits them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,34 +11,33 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
+use super::detach_on_drop::DetachOnDrop;
 use super::driver::Driver;
-use super::operation::{Answer, Counts, Executor, Identity, Ticket, Verdict, Waiting, Way};
+use super::operation::{Answer, Counts, Decision, Executor, Identity, Served, Ticket, Waiting};
 use super::terms::{MemoryTerms, TermStore};
-use super::to_the_end::ToTheEnd;
 use crate::address::SocketAddress;
-use crate::call::{Call, CallId, Fault, Replies, Reply};
-use crate::endpoint::Drained;
+use crate::call::{Call, CallId, Drained, Fault, Replies, Reply};
 use crate::observe::Observation;
 use crate::relay::Relay;
 
-/// Most calls that one driver is given at once, unless set otherwise.
+/// The default maximum number of open calls per driver.
 pub const DEFAULT_MAX_IN_FLIGHT: usize = 1024;
 
-/// How long a call waits for its turn while something else is done to its volume, unless set otherwise.
+/// The default time that a call waits in the queue of a busy volume.
 const DEFAULT_VOLUME_WAIT: Duration = Duration::from_secs(2);
 
-/// How long a call waits for its proxy's term to be on the disk.
-const TERM_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a call waits until the term of its proxy is on disk.
+const TERM_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Parts of a streamed answer that wait for the caller before the driver is held up.
-const WAITING_PARTS: usize = 4;
+/// The number of parts of a streamed answer that are buffered for a slow caller.
+const STREAM_BUFFER: usize = 4;
 
-/// The drivers of a node. Cheap to clone; all clones see the same drivers, which may come and go while calls run.
+/// The drivers of a node. Cheap to clone; all clones share the drivers, which may be added and removed while calls
+/// run.
 ///
-/// A call that has been given to a driver runs to its end, whether or not anybody still waits for it: where it was made
-/// while somebody does, and in a task of its own from then on. Calls that ask for the same
-/// [operation](super::operation) while it runs share it. A call that carries a [`Fence`](crate::Fence) begins only if
-/// that lets it pass.
+/// A call that was passed to a driver runs to completion, whether or not a caller still waits: in the task of the
+/// caller while it waits, and in a separate task from then on. Calls with the same [operation](super::operation)
+/// coalesce while it runs. A call with a [`Fence`](crate::Fence) begins only if the fence permits it.
 #[derive(Debug, Clone)]
 pub struct Dispatcher {
     drivers: Arc<RwLock<BTreeMap<DriverName, Entry>>>,
@@ -46,26 +45,26 @@ pub struct Dispatcher {
     open: Arc<watch::Sender<Open>>,
     executor: Arc<Executor>,
     terms: Arc<dyn TermStore>,
-    /// One term is recorded at a time.
+    /// Serializes the recording of terms.
     recording: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// What is open, over all drivers, also those that have been taken away.
+/// The open calls of all drivers, including removed ones.
 #[derive(Debug, Default)]
 struct Open {
     calls: usize,
     draining: bool,
 }
 
-/// A call's place, until the call has ended.
-struct Place {
+/// The permit of an open call.
+struct CallPermit {
     open: Arc<watch::Sender<Open>>,
     _slot: OwnedSemaphorePermit,
 }
 
-impl Drop for Place {
+impl Drop for CallPermit {
     fn drop(&mut self) {
-        // Only whoever drains waits for this.
+        // Only a drain waits for this.
         self.open.send_if_modified(|open| {
             open.calls -= 1;
             open.draining && open.calls == 0
@@ -80,7 +79,7 @@ struct Entry {
 }
 
 impl Dispatcher {
-    /// No drivers yet.
+    /// Creates a dispatcher without drivers.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -93,50 +92,51 @@ impl Dispatcher {
         }
     }
 
-    /// Sets how long a call waits for its turn while something else is done to its volume, snapshot or group; 2 s by
-    /// default, at most a minute. Zero: not at all. A caller that stops waiting sooner is refused half a second before.
-    /// To be called before there are clones or calls.
+    /// Sets how long a call waits in the queue while another operation runs on its volume, snapshot or group; default
+    /// 2 s, at most a minute. Zero disables waiting. A caller with less time is refused half a second before its
+    /// deadline. Call this before cloning and before the first call.
     #[must_use]
     pub fn with_volume_wait(mut self, wait: Duration) -> Self {
         self.executor = Arc::new(Executor::new(wait));
         self
     }
 
-    /// Keeps the terms of drivers' proxies there, in place of memory. To be called before there are clones or calls.
+    /// Stores the terms of the drivers' proxies there instead of in memory. Call this before cloning and before the
+    /// first call.
     #[must_use]
     pub fn with_terms(mut self, terms: impl TermStore + 'static) -> Self {
         self.terms = Arc::new(terms);
         self
     }
 
-    /// How many operations there are.
+    /// The counts of operations.
     #[must_use]
     pub fn operation_counts(&self) -> Counts {
         self.executor.counts()
     }
 
-    /// Sets the gauges of the operations, which change too often to be set each time.
+    /// Sets the gauges of operations, which change too often to set each time.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
         crate::metrics::operations(&self.executor.counts());
     }
 
-    /// Gives a driver at most this many calls at once; one more fails with [`Fault::Overloaded`]. Holds for drivers
-    /// that are registered after it.
+    /// Sets the maximum number of open calls per driver; one more fails with [`Fault::Overloaded`]. Applies to drivers
+    /// registered afterwards.
     #[must_use]
     pub fn with_max_in_flight(mut self, calls: usize) -> Self {
         self.max_in_flight = calls.clamp(1, Semaphore::MAX_PERMITS);
         self
     }
 
-    /// The same dispatcher with a driver of that name at that socket.
+    /// Adds a driver with this name and socket.
     #[must_use]
     pub fn with_driver(self, name: DriverName, address: SocketAddress) -> Self {
         self.register(Driver::new(name, address));
         self
     }
 
-    /// Adds a driver, or puts it in the place of the one of its name. Calls that run go on where they are.
+    /// Adds a driver, or replaces the driver of the same name. Running calls continue on the replaced driver.
     pub fn register(&self, driver: Driver) {
         let entry = Entry { slots: Arc::new(Semaphore::new(self.max_in_flight)), driver };
         tracing::info!(driver = %entry.driver.name(), address = %entry.driver.address(), "driver registered");
@@ -144,7 +144,7 @@ impl Dispatcher {
         drivers.insert(entry.driver.name().clone(), entry);
     }
 
-    /// Takes a driver away and says whether it was there. Calls that run go on to their end.
+    /// Removes a driver and returns whether it was registered. Running calls continue.
     pub fn unregister(&self, name: &DriverName) -> bool {
         let mut drivers = self.drivers.write().unwrap_or_else(PoisonError::into_inner);
         drivers.remove(name).is_some()
@@ -156,10 +156,10 @@ impl Dispatcher {
         self.drivers.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// Takes no more calls, which fail with [`Fault::Draining`], and waits up to `bound` for those that are open.
+    /// Rejects new calls with [`Fault::Draining`], and waits up to `bound` for open calls.
     pub async fn drain(&self, bound: Duration) -> Drained {
         self.open.send_modify(|open| open.draining = true);
-        self.executor.turn_away(Self::draining());
+        self.executor.reject_queued(Self::draining());
         let mut open = self.open.subscribe();
         match timeout(bound, open.wait_for(|open| open.calls == 0)).await {
             Ok(_) => Drained::All,
@@ -171,7 +171,7 @@ impl Dispatcher {
         Fault::Draining { what: "the dispatcher".to_owned() }
     }
 
-    fn admit(&self, name: &DriverName) -> Result<(Driver, Place), Fault> {
+    fn admit(&self, name: &DriverName) -> Result<(Driver, CallPermit), Fault> {
         let drivers = self.drivers.read().unwrap_or_else(PoisonError::into_inner);
         let Some(Entry { driver, slots }) = drivers.get(name) else {
             return Err(Fault::DriverNotRegistered { driver: name.clone() });
@@ -189,7 +189,7 @@ impl Dispatcher {
         if !admitted {
             return Err(Self::draining());
         }
-        Ok((driver.clone(), Place { open: Arc::clone(&self.open), _slot: slot }))
+        Ok((driver.clone(), CallPermit { open: Arc::clone(&self.open), _slot: slot }))
     }
 }
 
@@ -212,52 +212,52 @@ impl Relay for Dispatcher {
 }
 
 impl Dispatcher {
-    /// A call that asks for an operation.
+    /// Executes a call with an identity.
     async fn execute(&self, identity: Identity, call: Call) -> Result<Replies, Fault> {
         if self.open.borrow().draining {
             return Err(Self::draining());
         }
         let until = call.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
         let id = call.id;
-        let mut waiting = self.executor.ask(&call, identity.clone(), until);
-        match waiting.verdict_now() {
-            Some(Verdict::Run(ticket)) => return self.run(call, ticket, waiting).await,
-            Some(verdict) => return end(id, &identity, verdict),
+        let mut waiting = self.executor.submit(&call, identity.clone(), until);
+        match waiting.try_decision() {
+            Some(Decision::Run(ticket)) => return self.run(call, ticket, waiting).await,
+            Some(decision) => return end(id, &identity, decision),
             None => {}
         }
         let (driver, method) = (identity.driver(), identity.method());
         if waiting.is_queued() {
-            tracing::debug!(call = %id, %driver, %method, "waits for another operation on the same volume to end");
+            tracing::debug!(call = %id, %driver, %method, "queued behind another operation on the same volume");
         } else {
-            tracing::debug!(call = %id, %driver, %method, "joins the same operation, which is running");
+            tracing::debug!(call = %id, %driver, %method, "joined the running operation");
         }
         let call = waiting.is_queued().then_some(call);
-        let mut turn = Turn { dispatcher: self.clone(), runtime: Handle::current(), call, waiting };
-        match (turn.waiting.verdict().await, turn.call.take()) {
-            (Verdict::Run(ticket), Some(call)) => self.run(call, ticket, turn).await,
-            (verdict, _) => end(id, &identity, verdict),
+        let mut queued = QueuedCall { dispatcher: self.clone(), runtime: Handle::current(), call, waiting };
+        match (queued.waiting.decision().await, queued.call.take()) {
+            (Decision::Run(ticket), Some(call)) => self.run(call, ticket, queued).await,
+            (decision, _) => end(id, &identity, decision),
         }
     }
 
-    /// Runs an operation to its end, and says until then that its caller waits.
+    /// Runs an operation to completion, and keeps the waiter until then.
     async fn run<W: Send>(&self, call: Call, ticket: Ticket, waiter: W) -> Result<Replies, Fault> {
-        let end = ToTheEnd::new(Handle::current(), run(self.clone(), call, ticket)).await;
+        let end = DetachOnDrop::new(Handle::current(), run(self.clone(), call, ticket)).await;
         drop(waiter);
         end
     }
 
-    /// A call that asks for no operation.
+    /// Passes on a call without an identity.
     async fn pass(&self, method: Option<Method>, call: Call) -> Result<Replies, Fault> {
-        let (driver, place) = self.admit(&call.driver)?;
+        let (driver, permit) = self.admit(&call.driver)?;
         if let Some(fence) = &call.fence {
-            // What is not known may change something.
+            // An unknown method may change something.
             let repeatable = method.is_some_and(|method| !method.is_mutating());
             self.executor.admit(&call.driver, fence, repeatable)?;
         }
-        ToTheEnd::new(Handle::current(), see_through(driver, call, place)).await
+        DetachOnDrop::new(Handle::current(), run_to_completion(driver, call, permit)).await
     }
 
-    /// Has the term of a call on the disk, before the first call of that term is looked at.
+    /// Records the term of a call on disk before the first call of that term is admitted.
     async fn record_term(&self, call: &Call) -> Result<(), Fault> {
         let Some(term) = call.fence.as_ref().map(crate::Fence::term) else { return Ok(()) };
         let driver = &call.driver;
@@ -268,7 +268,7 @@ impl Dispatcher {
         if !self.drivers.read().unwrap_or_else(PoisonError::into_inner).contains_key(driver) {
             return Err(Fault::DriverNotRegistered { driver: driver.clone() });
         }
-        let raised = timeout(TERM_PATIENCE, async {
+        let raised = timeout(TERM_TIMEOUT, async {
             let _one = self.recording.lock().await;
             if self.executor.term(driver).is_none()
                 && let Some(stored) =
@@ -278,65 +278,66 @@ impl Dispatcher {
             }
             if self.executor.term(driver).is_none_or(|known| known < term) {
                 self.terms.raise(driver, term).await.map_err(|e| not_recorded(e.to_string()))?;
-                tracing::info!(%driver, %term, "a new start of the driver's proxy; calls of earlier ones are refused");
+                tracing::info!(%driver, %term, "new term of the driver's proxy recorded, lower terms are refused");
                 self.executor.record_term(driver, term)?;
             }
             Ok(())
         });
-        raised.await.unwrap_or_else(|_| Err(not_recorded(format!("not stored within {TERM_PATIENCE:?}"))))
+        raised.await.unwrap_or_else(|_| Err(not_recorded(format!("not stored within {TERM_TIMEOUT:?}"))))
     }
 }
 
-/// A call that waits for its turn, with its request.
-struct Turn {
+/// A queued call with its request.
+struct QueuedCall {
     dispatcher: Dispatcher,
     runtime: Handle,
     call: Option<Call>,
     waiting: Waiting,
 }
 
-impl Drop for Turn {
+impl Drop for QueuedCall {
     fn drop(&mut self) {
-        // Its turn may have come while it left: others may wait for the same, and its number has begun.
+        // It may have been admitted while it left: other waiters may depend on the operation, and its number has
+        // begun.
         if let Some(call) = self.call.take()
             && let Some(ticket) = self.waiting.last_ticket()
         {
-            drop(ToTheEnd::new(self.runtime.clone(), run(self.dispatcher.clone(), call, ticket)));
+            drop(DetachOnDrop::new(self.runtime.clone(), run(self.dispatcher.clone(), call, ticket)));
         }
     }
 }
 
-/// The end of a call that asked for an operation, and that the driver was not called for.
-fn end(id: CallId, identity: &Identity, verdict: Verdict) -> Result<Replies, Fault> {
+/// The answer to a call whose request was not sent to the driver.
+fn end(id: CallId, identity: &Identity, decision: Decision) -> Result<Replies, Fault> {
     let (driver, method) = (identity.driver(), identity.method());
-    match verdict {
-        Verdict::Answer(answer, way) => {
-            let outcome = match way {
-                Way::Joined => "joined",
-                Way::Replayed => "replayed",
+    match decision {
+        Decision::Answer(answer, served) => {
+            let outcome = match served {
+                Served::Joined => "joined",
+                Served::Replayed => "replayed",
             };
-            tracing::info!(call = %id, %driver, %method, outcome, "answered without calling the driver again");
+            tracing::info!(call = %id, %driver, %method, outcome, "answered from the operation table");
             #[cfg(feature = "metrics")]
             crate::metrics::operation(driver, outcome);
             let (message, outcome) = answer.into_parts();
             Ok(Replies::whole(message, outcome))
         }
-        Verdict::Fail(fault) => {
+        Decision::Fail(fault) => {
             if let Fault::OperationPending { running, .. } = &fault {
-                tracing::info!(call = %id, %driver, %method, running, "another operation is pending for the same volume");
+                tracing::info!(call = %id, %driver, %method, running, "refused, another operation on the same volume is pending");
                 #[cfg(feature = "metrics")]
                 crate::metrics::operation(driver, "aborted");
             }
             Err(fault)
         }
-        // Only what waits for its turn is told to run.
-        Verdict::Run(_) => Err(Fault::ServiceLost { what: "the request".to_owned() }),
+        // Only a queued call receives this.
+        Decision::Run(_) => Err(Fault::ServiceLost { what: "the request".to_owned() }),
     }
 }
 
-/// Has the driver do an operation, whether or not its caller waits.
+/// Executes an operation at the driver, whether or not its caller waits.
 async fn run(dispatcher: Dispatcher, call: Call, ticket: Ticket) -> Result<Replies, Fault> {
-    let (driver, _place) = match dispatcher.admit(&call.driver) {
+    let (driver, _permit) = match dispatcher.admit(&call.driver) {
         Ok(admitted) => admitted,
         Err(fault) => {
             ticket.lost(fault.clone());
@@ -357,7 +358,7 @@ async fn run(dispatcher: Dispatcher, call: Call, ticket: Ticket) -> Result<Repli
                     return Ok(Replies::whole(message, outcome));
                 }
                 (fault, None) => fault.unwrap_or_else(|| Fault::Protocol {
-                    reason: "an answer that is not the driver's".to_owned(),
+                    reason: "the answer is not from the driver".to_owned(),
                 }),
             }
         }
@@ -371,23 +372,23 @@ async fn run(dispatcher: Dispatcher, call: Call, ticket: Ticket) -> Result<Repli
     Err(fault)
 }
 
-/// Makes the call and stays with it to its end.
-async fn see_through(driver: Driver, call: Call, place: Place) -> Result<Replies, Fault> {
+/// Sends the call to the driver and keeps its permit until the answer ends.
+async fn run_to_completion(driver: Driver, call: Call, permit: CallPermit) -> Result<Replies, Fault> {
     let observation = Observation::start("dispatcher", &call);
     match observation.answered(driver.relay(call).await)?.into_whole() {
         Ok((message, outcome)) => Ok(Replies::whole(message, outcome)),
         Err(parts) => {
-            let (sender, mut receiver) = mpsc::channel(WAITING_PARTS);
-            tokio::spawn(pass_on(parts, sender, place));
+            let (sender, mut receiver) = mpsc::channel(STREAM_BUFFER);
+            tokio::spawn(forward_stream(parts, sender, permit));
             Ok(Replies::stream(stream::poll_fn(move |cx| receiver.poll_recv(cx))))
         }
     }
 }
 
-/// Reads a driver's stream to its end, also when its caller has left.
-async fn pass_on(mut parts: Replies, sender: mpsc::Sender<Reply>, _place: Place) {
-    let mut waits = true;
+/// Reads the stream of a driver to its end, also when the caller has left.
+async fn forward_stream(mut parts: Replies, sender: mpsc::Sender<Reply>, _permit: CallPermit) {
+    let mut connected = true;
     while let Some(part) = parts.next().await {
-        waits = waits && sender.send(part).await.is_ok();
+        connected = connected && sender.send(part).await.is_ok();
     }
 }

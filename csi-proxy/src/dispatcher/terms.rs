@@ -1,4 +1,4 @@
-//! Where a node keeps the terms of its drivers' proxies.
+//! Stores of the terms of the drivers' proxies at a node.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,41 +9,41 @@ use csi_proto::DriverName;
 
 use crate::call::Term;
 
-/// Keeps the highest term of each driver, so that a node that was restarted still refuses a proxy that was replaced.
+/// Stores the highest term of each driver, so that a restarted node still refuses a replaced proxy.
 ///
 /// # Contract
-/// - A term is durable when [`Self::raise`] returns. A lower one never replaces a higher one.
-/// - A future that is dropped, or fails, may or may not have stored the term. It is raised again then.
+/// - A term is durable when [`Self::raise`] returns. A lower term never replaces a higher one.
+/// - A dropped or failed future may or may not have stored the term. The term is raised again then.
 #[async_trait]
 pub trait TermStore: Send + Sync + fmt::Debug {
-    /// The highest term of a driver; `None` if there never was one.
+    /// The highest term of a driver; `None` if there is none.
     ///
     /// # Errors
     /// If it cannot be read. No call of the driver begins until it can.
     async fn load(&self, driver: &DriverName) -> Result<Option<Term>, TermStoreError>;
 
-    /// Stores a term, unless a higher one is stored.
+    /// Stores a term unless a higher one is stored.
     ///
     /// # Errors
-    /// If it is not certain that it is durable. No call of that term begins until it is.
+    /// If the term may not be durable. No call of that term begins until it is.
     async fn raise(&self, driver: &DriverName, term: Term) -> Result<(), TermStoreError>;
 }
 
 /// A term cannot be read or stored.
 #[derive(Debug, thiserror::Error)]
-#[error("the terms of drivers: {0}")]
+#[error("cannot read or store terms: {0}")]
 pub struct TermStoreError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
 impl TermStoreError {
-    /// Whatever the store's own error is.
+    /// Wraps the error of the store.
     #[must_use]
     pub fn new(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self(error.into())
     }
 }
 
-/// Terms that are forgotten with the process: for tests, and for a node without a disk. A proxy that was replaced
-/// before the node's restart is accepted then, until the one that replaced it calls.
+/// Terms in memory: for tests, and for a node without a disk. After a restart of the node a replaced proxy is accepted
+/// until its successor calls.
 #[derive(Debug, Default)]
 pub struct MemoryTerms(Mutex<BTreeMap<DriverName, Term>>);
 

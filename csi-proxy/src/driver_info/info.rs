@@ -1,6 +1,6 @@
-//! What a driver says of itself, cut down to what these bindings understand, and its record on disk.
+//! The driver info of one node, restricted to known values, and its record on disk.
 //!
-//! The schema of the record is `proto/edge/csi/v1/state.proto`. Before it stands its CRC-32, little-endian.
+//! The schema of the record is `proto/edge/csi/v1/state.proto`. The record is preceded by its CRC-32, little-endian.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,14 +14,14 @@ use prost::Message;
 use super::question::{QUESTIONS, Question};
 use crate::generated::state as pb;
 
-/// Largest record in bytes. A driver's answers have a few hundred.
+/// The maximum size of a record in bytes. Typical answers have a few hundred.
 pub const MAX_RECORD: usize = 64 * 1024;
 
-/// A driver's answer: the response message, without values that are unknown here; or the message of the `UNIMPLEMENTED` by which it says
-/// that it does not offer the service.
+/// The answer of a driver: the response without unknown values, or the message of the `UNIMPLEMENTED` that reports a
+/// missing service.
 pub type Fact = Result<Bytes, String>;
 
-/// Everything that is known of a driver on a node, by question. Small, and without a secret.
+/// The known answers of a driver on a node, by start-up call. Small, and without a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Info(BTreeMap<Question, Fact>);
 
@@ -30,7 +30,7 @@ impl Info {
         self.0.get(&question)
     }
 
-    /// Takes an answer in, and says whether it is new.
+    /// Stores an answer and returns whether it changed.
     pub(super) fn put(&mut self, question: Question, fact: Fact) -> bool {
         let is_new = self.get(question) != Some(&fact);
         self.0.insert(question, fact);
@@ -46,12 +46,12 @@ impl Info {
         plugin.is_some_and(|plugin| plugin.has_service(wanted))
     }
 
-    /// Whether each question has its answer.
+    /// Whether all answers are known.
     pub(super) fn is_complete(&self, with_node_info: bool) -> bool {
         kept(with_node_info).all(|question| self.0.contains_key(&question))
     }
 
-    /// The record of what was true at that time, which is kept in whole seconds.
+    /// Encodes a record of the answers at that time, in whole seconds.
     #[must_use]
     pub fn encode(&self, as_of: SystemTime) -> Bytes {
         let fact = |(question, fact): (&Question, &Fact)| pb::Fact {
@@ -64,7 +64,7 @@ impl Info {
         [&crc32fast::hash(&record).to_le_bytes(), &record[..]].concat().into()
     }
 
-    /// What a record says, and when that was true. `None` if it is damaged or too large.
+    /// Decodes a record and its time. `None` if it is damaged or too large.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<(Self, SystemTime)> {
         let (sum, record) = bytes.split_first_chunk()?;
@@ -81,7 +81,7 @@ impl Info {
     }
 }
 
-/// The questions whose answers are kept.
+/// The start-up calls whose answers are stored.
 pub(super) fn kept(with_node_info: bool) -> impl Iterator<Item = Question> {
     let is_kept = move |question: &Question| match question {
         Question::NodeInfo => with_node_info,
@@ -91,12 +91,12 @@ pub(super) fn kept(with_node_info: bool) -> impl Iterator<Item = Question> {
     QUESTIONS.into_iter().map(|(question, _)| question).filter(is_kept)
 }
 
-/// The answer without capabilities that are unknown here: a consumer that is built for an older spec fails on others. `None` if it
-/// cannot be read.
+/// The answer without unknown capabilities, on which a client of an older spec would fail. `None` if it cannot be
+/// decoded.
 pub(super) fn masked(question: Question, answer: Bytes) -> Option<Bytes> {
     macro_rules! masked {
         ($response:ident) => {
-            // 0 is the "unknown" of all these enums.
+            // 0 is UNKNOWN in all these enums.
             masked!($response, |capability| capability.rpc_type().is_some_and(|rpc| rpc as i32 != 0))
         };
         ($response:ident, $known:expr) => {{
@@ -116,7 +116,7 @@ pub(super) fn masked(question: Question, answer: Bytes) -> Option<Bytes> {
         Question::ControllerCapabilities => masked!(ControllerGetCapabilitiesResponse),
         Question::GroupControllerCapabilities => masked!(GroupControllerGetCapabilitiesResponse),
         Question::NodeCapabilities => masked!(NodeGetCapabilitiesResponse),
-        // Its segments are labels of a Node, of which none is unknown here.
+        // Its segments are labels of a Node, all known.
         Question::NodeInfo => csi::NodeGetInfoResponse::decode(answer.clone()).ok().map(|_| answer)?,
         Question::PluginInfo | Question::Probe => answer,
     })
@@ -126,9 +126,9 @@ fn known<E: TryFrom<i32>>(number: i32) -> bool {
     number != 0 && E::try_from(number).is_ok()
 }
 
-/// The capabilities that all these answers have. `None` if one says that there is no such service, or there is no answer.
+/// The capabilities that all answers have in common. `None` if one reports a missing service, or there is no answer.
 pub(super) fn common<'a>(answers: impl Iterator<Item = Option<&'a Fact>>) -> Option<Bytes> {
-    // Each is the one field of these messages, and encoded here, so that equal ones are equal bytes.
+    // Capabilities are the only field of these messages and are encoded here, so that equal ones have equal bytes.
     let capabilities = |answer: Option<&'a Fact>| {
         let fields = crate::call::protobuf::fields(answer?.as_ref().ok()?)?;
         Some(fields.iter().map(|field| field.whole).collect::<Vec<_>>())
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_read_back_and_every_cut_and_flipped_bit_is_noticed() {
+    fn record_round_trips_and_damage_is_detected() {
         let mut info = Info::default();
         info.put(Question::PluginInfo, Ok(Bytes::from_static(b"info")));
         info.put(Question::PluginCapabilities, Ok(Bytes::from_static(b"plugin")));

@@ -1,8 +1,9 @@
-//! What drivers say of themselves: one cache for each driver and node, asked in the background.
+//! Driver info: the answers of drivers to start-up calls, cached per driver and node and refreshed in the background.
 //!
-//! A sidecar exits when one of the questions fails that it asks at its start, so they never travel with the sidecar waiting: an endpoint
-//! answers them from this cache, and a route by topology selects nodes by it. See [`Cache`] for the rules. What was learnt is kept in a
-//! [`DriverInfoStore`], so that sidecars can start while the edge is off; [`View`] says how old it is.
+//! A sidecar exits when a start-up call fails, so these calls are never relayed while the sidecar waits: an endpoint
+//! answers them from this cache, and a topology route selects nodes by it. See [`Cache`] for the rules. A
+//! [`DriverInfoStore`] keeps the answers, so that sidecars can start while the edge is offline; [`View`] reports their
+//! age.
 
 mod cache;
 mod info;
@@ -12,12 +13,12 @@ mod refresh;
 #[cfg(feature = "runtime")]
 mod store;
 
-pub use self::cache::{Cache, Entry, MAX_NODES, Mode, News, Presence, Status};
+pub use self::cache::{Cache, Entry, MAX_NODES, Mode, Notice, Presence, Status};
 pub use self::info::{Fact, Info, MAX_RECORD};
 pub use self::question::Question;
 #[cfg(feature = "runtime")]
 pub use self::refresh::View;
 #[cfg(feature = "runtime")]
-pub(crate) use self::refresh::{AT_ONCE, DriverInfo};
+pub(crate) use self::refresh::{DriverInfo, MAX_CONCURRENT_ROUNDS};
 #[cfg(feature = "runtime")]
 pub use self::store::DriverInfoStore;

@@ -1,8 +1,8 @@
-//! Which questions are answered locally.
+//! The start-up calls that are answered locally.
 
 use csi_proto::Method;
 
-/// A question that never travels with its asker waiting. In the order in which a round asks them.
+/// A start-up call that is never relayed while its caller waits. In the order of a refresh round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(clippy::exhaustive_enums, reason = "the spec's start-up questions, matched by the state machine")]
 pub enum Question {
@@ -14,16 +14,16 @@ pub enum Question {
     ControllerCapabilities,
     /// `GroupController/GroupControllerGetCapabilities`.
     GroupControllerCapabilities,
-    /// `Node/NodeGetCapabilities`. An external-resizer asks it when it starts, if volumes cannot be grown by the controller.
+    /// `Node/NodeGetCapabilities`. external-resizer calls it at its start, if the controller cannot expand volumes.
     NodeCapabilities,
-    /// `Node/NodeGetInfo`. Only where an endpoint stands for one node: a provisioner with `--node-deployment` asks it when it
-    /// starts.
+    /// `Node/NodeGetInfo`. Only at an endpoint of one node: a provisioner with `--node-deployment` calls it at its
+    /// start.
     NodeInfo,
     /// `Identity/Probe`.
     Probe,
 }
 
-/// The questions and their methods.
+/// The start-up calls and their methods.
 pub(super) const QUESTIONS: [(Question, Method); 7] = [
     (Question::PluginInfo, Method::GetPluginInfo),
     (Question::PluginCapabilities, Method::GetPluginCapabilities),
@@ -35,17 +35,17 @@ pub(super) const QUESTIONS: [(Question, Method); 7] = [
 ];
 
 impl Question {
-    /// The question that a method path asks, if it is one of these.
+    /// The start-up call with this method path, if any.
     #[must_use]
     pub fn from_path(path: &str) -> Option<Self> {
         let asked = Method::from_path(path)?;
         QUESTIONS.into_iter().find(|(_, method)| *method == asked).map(|(question, _)| question)
     }
 
-    /// The path of its method.
+    /// Its method path.
     #[must_use]
     pub fn path(self) -> &'static str {
-        // In range: the table has a row for each, in their order.
+        // In range: the table has a row for each variant, in order.
         QUESTIONS[self as usize].1.path()
     }
 }

@@ -1,4 +1,4 @@
-//! Drives a [`Cache`] on tokio: asks, keeps, answers.
+//! Drives a [`Cache`] on tokio: refreshes, stores and answers.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::cache::{Cache, Mode, News, Status};
+use super::cache::{Cache, Mode, Notice, Status};
 use super::info::Info;
 use super::question::Question;
 use super::store::DriverInfoStore;
@@ -21,54 +21,54 @@ use crate::observe::Observation;
 use crate::relay::Relay;
 use crate::routing::store::StoreError;
 
-/// How long one background question may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The timeout of one background call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long nodes that cannot be chosen are waited for, all together.
-const LAST_WORD: Duration = Duration::from_secs(5);
+/// How long nodes that cannot be selected are waited for, in total.
+const ABSENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Nodes that are asked at once where all answer together.
-pub(crate) const AT_ONCE: usize = 16;
+/// The number of concurrent rounds where all nodes answer together.
+pub(crate) const MAX_CONCURRENT_ROUNDS: usize = 16;
 
-/// A driver's cache, and the one loop that refreshes it.
+/// The cache of a driver and its refresh loop.
 pub(crate) struct DriverInfo {
     driver: DriverName,
-    at_once: usize,
+    max_rounds: usize,
     cache: Mutex<Cache>,
     store: Option<Arc<dyn DriverInfoStore>>,
     loaded: OnceCell<()>,
-    /// Something was learnt, or a round has ended.
-    learnt: watch::Sender<()>,
-    /// A round may be due.
+    /// Signals a changed answer or the end of a round.
+    changed_signal: watch::Sender<()>,
+    /// Wakes the refresh loop, since a round may be due.
     wake: Notify,
 }
 
 impl DriverInfo {
     pub(crate) fn new(driver: DriverName, mode: Mode, store: Option<Arc<dyn DriverInfoStore>>) -> Arc<Self> {
-        let at_once = match mode {
-            // As many as there are: each has a socket.
+        let max_rounds = match mode {
+            // Unlimited: each node has a socket.
             Mode::Each { .. } => usize::MAX,
-            Mode::Together { .. } => AT_ONCE,
+            Mode::Together { .. } => MAX_CONCURRENT_ROUNDS,
         };
         let cache = Mutex::new(Cache::new(driver.clone(), mode));
-        let (learnt, wake) = (watch::Sender::new(()), Notify::new());
-        Arc::new(Self { driver, at_once, cache, store, loaded: OnceCell::new(), learnt, wake })
+        let (changed_signal, wake) = (watch::Sender::new(()), Notify::new());
+        Arc::new(Self { driver, max_rounds, cache, store, loaded: OnceCell::new(), changed_signal, wake })
     }
 
-    /// Takes in what was kept, once. What cannot be read is learnt again.
+    /// Loads the stored records, once. Unreadable records are refreshed.
     pub(crate) async fn load(&self) {
         let load = async {
             let Some(store) = &self.store else { return };
-            let kept = match timeout(PATIENCE, store.load()).await.unwrap_or(Err(StoreError::Late)) {
+            let kept = match timeout(CALL_TIMEOUT, store.load()).await.unwrap_or(Err(StoreError::Late)) {
                 Ok(kept) => kept,
                 Err(error) => {
-                    tracing::warn!(driver = %self.driver, %error, "what was kept of the driver cannot be read; learning it again");
+                    tracing::warn!(driver = %self.driver, %error, "cannot read stored driver info, refreshing");
                     return;
                 }
             };
             let read = |(node, record): (NodeId, Bytes)| {
                 let Some((info, as_of)) = Info::decode(&record) else {
-                    tracing::warn!(driver = %self.driver, %node, "what was kept of the driver is damaged; learning it again");
+                    tracing::warn!(driver = %self.driver, %node, "stored driver info is damaged, refreshing");
                     return None;
                 };
                 Some((node, info, as_of))
@@ -78,63 +78,63 @@ impl DriverInfo {
         self.loaded.get_or_init(|| load).await;
     }
 
-    /// Looks at the cache.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&Cache) -> T) -> T {
-        look(&self.cache())
+    /// Reads the cache.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Cache) -> T) -> T {
+        read(&self.cache())
     }
 
-    /// Changes the cache, upon which a round may be due.
+    /// Changes the cache and wakes the refresh loop.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Cache, std::time::Instant) -> T) -> T {
         let changed = change(&mut self.cache(), now());
         self.wake.notify_one();
-        self.learnt.send_replace(());
+        self.changed_signal.send_replace(());
         changed
     }
 
-    /// Takes in that a node is there.
+    /// Reports that a node is online.
     pub(crate) fn arrived(&self, node: &NodeId) {
-        let news = self.change(|cache, now| cache.arrived(node, now));
-        news.into_iter().for_each(|news| self.tell(node, news));
+        let notices = self.change(|cache, now| cache.arrived(node, now));
+        notices.into_iter().for_each(|notices| self.log(node, notices));
     }
 
-    /// Takes a node out, and what is kept of it. That this stays on the disk if it cannot be removed does no harm.
+    /// Removes a node and its record. A record that cannot be removed is harmless.
     pub(crate) async fn remove(&self, node: &NodeId) {
         self.change(|cache, _| cache.remove(node));
         if let Some(store) = &self.store
             && let Err(error) = store.save(node, None).await
         {
-            tracing::warn!(driver = %self.driver, %node, %error, "what was kept of a node could not be removed");
+            tracing::warn!(driver = %self.driver, %node, %error, "cannot remove stored driver info of a node");
         }
     }
 
-    /// Has those asked now that cannot be chosen, and waits for that, but not long.
+    /// Refreshes the nodes that cannot be selected now, and waits for them for a limited time.
     pub(crate) async fn ask_absent(&self) {
-        let mut learnt = self.learnt.subscribe();
+        let mut changed_signal = self.changed_signal.subscribe();
         let asked = self.change(Cache::ask_absent);
         let answered = async {
-            while self.look(|cache| cache.are_open(&asked, now())) {
-                // The sender lives as long as `self`.
-                let _ = learnt.changed().await;
+            while self.read(|cache| cache.are_open(&asked, now())) {
+                // `self` holds the sender.
+                let _ = changed_signal.changed().await;
             }
         };
-        let _ = timeout(LAST_WORD, answered).await;
+        let _ = timeout(ABSENT_TIMEOUT, answered).await;
     }
 
-    /// Answers from what is known of a node or of all together, waiting up to `wait` for what is not.
+    /// Answers for a node, or for all nodes together, waiting up to `wait` for an unknown answer.
     pub(crate) async fn answer(&self, of: Option<&NodeId>, question: Question, wait: Duration) -> Replies {
-        let mut learnt = self.learnt.subscribe();
+        let mut changed_signal = self.changed_signal.subscribe();
         let known = async {
             loop {
-                let replies = match self.look(|cache| cache.answer(of, question)) {
+                let replies = match self.read(|cache| cache.answer(of, question)) {
                     Some(Ok(message)) => Replies::unary(message, Outcome::from_endpoint(Code::OK, "")),
                     Some(Err(text)) => Replies::outcome(Outcome::from_endpoint(Code::UNIMPLEMENTED, text)),
                     None => {
-                        let _ = learnt.changed().await;
+                        let _ = changed_signal.changed().await;
                         continue;
                     }
                 };
                 if question != Question::Probe {
-                    self.tell_stale(of);
+                    self.warn_stale(of);
                 }
                 return replies;
             }
@@ -143,17 +143,17 @@ impl DriverInfo {
         timeout(wait, known).await.unwrap_or_else(late)
     }
 
-    /// Asks and asks, until dropped.
+    /// Refreshes until dropped.
     pub(crate) async fn run(self: &Arc<Self>, relay: &dyn Relay) {
         self.load().await;
         let mut rounds = FuturesUnordered::new();
         loop {
-            let room = self.at_once.saturating_sub(rounds.len());
+            let room = self.max_rounds.saturating_sub(rounds.len());
             let (due, later) = self.cache().take_due(room, now());
             rounds.extend(due.into_iter().map(|node| self.round(node, relay)));
             #[cfg(feature = "metrics")]
             {
-                // That of the node of which it is the youngest.
+                // The age of the node with the youngest answers.
                 if let Some(age) = self.status(None).age {
                     crate::metrics::facts_age(&self.driver, age);
                 }
@@ -161,7 +161,7 @@ impl DriverInfo {
             let next = OptionFuture::from(later.map(|later| sleep_until(later.into())));
             tokio::select! {
                 Some(()) = rounds.next(), if !rounds.is_empty() => {}
-                Some(()) = next, if rounds.len() < self.at_once => {}
+                Some(()) = next, if rounds.len() < self.max_rounds => {}
                 () = self.wake.notified() => {}
             }
         }
@@ -170,27 +170,27 @@ impl DriverInfo {
     async fn round(self: &Arc<Self>, node: NodeId, relay: &dyn Relay) {
         let mut question = Question::PluginInfo;
         loop {
-            let late = |_| Err(Fault::Deadline { waited: PATIENCE }.into());
-            let answer = timeout(PATIENCE, self.ask(relay, &node, question)).await.unwrap_or_else(late);
-            let (next, news) = self.cache().answered(&node, question, answer, now(), SystemTime::now());
-            news.into_iter().for_each(|news| self.tell(&node, news));
-            self.learnt.send_replace(());
+            let late = |_| Err(Fault::Deadline { waited: CALL_TIMEOUT }.into());
+            let answer = timeout(CALL_TIMEOUT, self.ask(relay, &node, question)).await.unwrap_or_else(late);
+            let (next, notices) = self.cache().answered(&node, question, answer, now(), SystemTime::now());
+            notices.into_iter().for_each(|notices| self.log(&node, notices));
+            self.changed_signal.send_replace(());
             match next {
                 Some(next) => question = next,
                 None => break,
             }
         }
         let this = Arc::clone(self);
-        // A disk that hangs keeps nobody from asking the driver.
+        // A hanging disk must not delay the next round.
         tokio::spawn(async move { this.save(&node, false).await });
     }
 
-    /// Asks a node's driver one of the questions.
+    /// Sends a start-up call to the driver of a node.
     async fn ask(&self, relay: &dyn Relay, node: &NodeId, question: Question) -> Result<Bytes, Outcome> {
         let method = MethodPath::new(question.path())
             .map_err(|error| Fault::Protocol { reason: error.to_string() })?;
         let call = Call::new(CallId::new(), node.clone(), self.driver.clone(), method, Bytes::new());
-        let call = call.with_remaining(PATIENCE);
+        let call = call.with_remaining(CALL_TIMEOUT);
         let observation = Observation::start("endpoint", &call);
         let answer = observation.answered(relay.relay(call).await);
         match answer.unwrap_or_else(Replies::outcome).read_unary().await {
@@ -199,7 +199,7 @@ impl DriverInfo {
         }
     }
 
-    /// Keeps what is to be kept.
+    /// Stores the record of a node if needed.
     async fn save(&self, node: &NodeId, settles: bool) {
         let Some(store) = &self.store else { return };
         let Some((record, as_of)) = self.cache().take_save(node, settles) else { return };
@@ -207,71 +207,71 @@ impl DriverInfo {
         self.cache().saved(node, as_of, saved.is_ok());
         match saved {
             Ok(()) => {
-                tracing::debug!(driver = %self.driver, %node, "what the driver offers is kept for the next start");
+                tracing::debug!(driver = %self.driver, %node, "driver info stored");
             }
             Err(error) => {
-                tracing::warn!(driver = %self.driver, %error, "what the driver offers could not be kept for the next start; trying again");
+                tracing::warn!(driver = %self.driver, %error, "cannot store driver info, retrying");
             }
         }
-        self.learnt.send_replace(());
+        self.changed_signal.send_replace(());
     }
 
-    /// Keeps the time up to which what is known was true.
+    /// Stores the time until which the answers were confirmed.
     pub(crate) async fn settle(&self) {
-        let nodes: Vec<_> = self.look(|cache| cache.entries().map(|(node, _)| node.clone()).collect());
+        let nodes: Vec<_> = self.read(|cache| cache.entries().map(|(node, _)| node.clone()).collect());
         let settled = async {
             for node in &nodes {
                 self.save(node, true).await;
             }
         };
-        let _ = timeout(PATIENCE, settled).await;
+        let _ = timeout(CALL_TIMEOUT, settled).await;
     }
 
-    /// How the answers stand.
+    /// The status of the answers.
     pub(crate) fn status(&self, of: Option<&NodeId>) -> Status {
-        self.look(|cache| cache.status(of, SystemTime::now()))
+        self.read(|cache| cache.status(of, SystemTime::now()))
     }
 
-    fn tell(&self, node: &NodeId, news: News) {
+    fn log(&self, node: &NodeId, notices: Notice) {
         let driver = &self.driver;
-        match news {
-            News::ForeignName { found } => tracing::warn!(
+        match notices {
+            Notice::NameMismatch { found } => tracing::warn!(
                 %driver, %node, %found,
-                "the driver's GetPluginInfo gives another name than this endpoint was given; sidecars are told the latter"
+                "name in GetPluginInfo differs from the configured driver name, which sidecars get"
             ),
-            News::Unreachable(outcome) => tracing::warn!(
-                %driver, %node, code = %outcome.code, message = %outcome.loggable(),
-                "the driver cannot be reached; sidecars are told that it is not ready"
+            Notice::Unreachable(outcome) => tracing::warn!(
+                %driver, %node, code = %outcome.code, message = %outcome.redacted_message(),
+                "driver unreachable, Probe reports not ready"
             ),
-            News::TooMany => tracing::error!(
+            Notice::TooMany => tracing::error!(
                 %node,
                 max = super::MAX_NODES,
-                "too many nodes for one route; this one and further ones are left out"
+                "too many nodes for one route, ignoring this one and further ones"
             ),
-            News::Reached => tracing::info!(%driver, %node, "the driver is reached"),
-            News::Moved { before, now } => tracing::warn!(
+            Notice::Reached => tracing::info!(%driver, %node, "driver reachable"),
+            Notice::Moved { before, now } => tracing::warn!(
                 %node, before = ?before.segments, now = ?now.segments,
-                "a node says that it is somewhere else than before; volumes that were made there may be out of reach for pods"
+                "topology of a node changed, its volumes may be unreachable for pods"
             ),
         }
     }
 
-    /// Says once that an answer is given while the driver cannot be asked, and how old it is.
-    fn tell_stale(&self, of: Option<&NodeId>) {
+    /// Logs once that an answer is stale, and how old it is.
+    fn warn_stale(&self, of: Option<&NodeId>) {
         let Status { reached, age: Some(age), .. } = self.status(of) else { return };
         if reached == Some(true) {
             return;
         }
         #[cfg(feature = "metrics")]
         crate::metrics::stale_answer(&self.driver);
-        if !self.cache().says_stale(of) {
+        if !self.cache().report_stale(of) {
             return;
         }
         let (driver, age) = (&self.driver, Duration::from_secs(age.as_secs()));
         if reached.is_some() {
-            tracing::warn!(%driver, ?age, "answering sidecars with what the driver said when it was last reached");
+            tracing::warn!(%driver, ?age, "driver unreachable, answering sidecars from the cache");
         } else {
-            tracing::info!(%driver, ?age, "answering sidecars with what was kept of the driver, which is being asked");
+            tracing::info!(%driver, ?age, "answering sidecars from stored driver info, refresh in progress");
         }
     }
 
@@ -280,7 +280,7 @@ impl DriverInfo {
     }
 }
 
-/// tokio's clock, which tests stop.
+/// The clock of tokio, which tests may pause.
 fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
@@ -291,7 +291,7 @@ impl fmt::Debug for DriverInfo {
     }
 }
 
-/// A look at what an endpoint answers by itself. Cheap to clone.
+/// A view of the start-up answers of an endpoint. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct View {
     drivers: Arc<DriverInfo>,
@@ -303,7 +303,7 @@ impl View {
         Self { drivers, of }
     }
 
-    /// How they stand now.
+    /// The current status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.drivers.status(self.of.as_ref())

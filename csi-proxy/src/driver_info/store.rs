@@ -1,4 +1,4 @@
-//! Where what drivers say of themselves is kept over a restart.
+//! Persistent stores of driver info.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use bytes::Bytes;
 use crate::call::NodeId;
 use crate::routing::store::StoreError;
 
-/// Keeps a record for each node of one driver. It is a cache: what is lost is learnt again as soon as the driver can be asked, so no
-/// failure is ever fatal. No secret is in it.
+/// Stores one record per node of one driver. It is a cache: lost records are refreshed as soon as the driver is
+/// reachable, so no failure is fatal. Contains no secret.
 #[async_trait]
 pub trait DriverInfoStore: fmt::Debug + Send + Sync {
     /// All records.
@@ -18,9 +18,9 @@ pub trait DriverInfoStore: fmt::Debug + Send + Sync {
     /// If they cannot be read.
     async fn load(&self) -> Result<Vec<(NodeId, Bytes)>, StoreError>;
 
-    /// Puts a record in the place of the one that is there, or removes that.
+    /// Replaces the record of a node, or removes it for `None`.
     ///
     /// # Errors
-    /// If it is not certain that it is durable.
+    /// If the write may not be durable.
     async fn save(&self, node: &NodeId, record: Option<Bytes>) -> Result<(), StoreError>;
 }

@@ -23,37 +23,37 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::authority::ProperAuthority;
-use super::front::Front;
+use super::authority::AuthorityRewriter;
+use super::service::EndpointService;
 use crate::call::{Fault, MethodPath, Outcome, Replies, Reply};
-use crate::grpc::{read_metadata, room, write_outcome};
+use crate::grpc::{read_metadata, reserve_capacity, write_outcome};
 use crate::observe::Abandoned;
-use crate::routing::Inquiry;
+use crate::routing::InboundCall;
 use csi_proto::Code;
 
-/// How long a new connection may take to say that it speaks HTTP/2.
+/// How long the HTTP/2 handshake of a new connection may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Largest request message in bytes. CSI requests are a few KiB; a list of volume ids may be larger.
+/// The maximum size of a request message in bytes. CSI requests are a few KiB; a list of volume ids may be larger.
 const MAX_REQUEST: usize = 8 * 1024 * 1024;
 
-/// Most open calls on one connection. More wait at the caller.
+/// The maximum number of open calls per connection. More wait at the caller.
 const MAX_CALLS: u32 = 1024;
 
-/// Most bytes of request headers.
+/// The maximum size of the request headers in bytes.
 const HEADER_LIST: u32 = 64 * 1024;
 
-/// Calls taken from a connection in a row. Then other tasks run, which send on what these calls have asked, so that the next process
-/// works on them while this one takes more: a burst of 64 calls gets through the whole chain half as fast again as when it travels in
-/// one piece.
+/// The number of calls accepted from a connection in a row. Then other tasks run and forward these calls, so that the
+/// next process works on them while this one accepts more: a burst of 64 calls passes the whole chain in two thirds of
+/// the time of one batch.
 const BATCH: u64 = 8;
 
-/// Longest time that is ever waited; a caller may ask for eleven thousand years.
+/// The maximum wait; a `grpc-timeout` may be eleven thousand years.
 pub(super) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub(super) async fn serve(
     socket: UnixStream,
-    front: Arc<Front>,
+    service: Arc<EndpointService>,
     mut stopping: watch::Receiver<Option<Instant>>,
 ) {
     let mut builder = Builder::new();
@@ -64,22 +64,22 @@ pub(super) async fn serve(
         .max_header_list_size(HEADER_LIST)
         .max_concurrent_streams(MAX_CALLS);
     let socket = match QuietSocket::new(socket) {
-        Ok(socket) => ProperAuthority::new(socket),
-        Err(error) => return tracing::warn!(%error, "a caller's connection cannot be watched"),
+        Ok(socket) => AuthorityRewriter::new(socket),
+        Err(error) => return tracing::warn!(%error, "cannot register connection"),
     };
     let handshake = tokio::select! {
-        // First, so that a caller who has spoken already is heard.
+        // First, so that a caller that has sent its preface is served.
         biased;
         handshake = timeout(HANDSHAKE, builder.handshake::<_, Framed>(socket)) => handshake,
-        _ = stopping.wait_for(Option::is_some) => return tracing::debug!("a caller had not spoken when serving ended"),
+        _ = stopping.wait_for(Option::is_some) => return tracing::debug!("connection closed before its handshake, shutting down"),
     };
     let mut connection = match handshake {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return tracing::debug!(%error, "a caller does not speak HTTP/2"),
-        Err(_) => return tracing::debug!("a caller did not speak"),
+        Ok(Err(error)) => return tracing::debug!(%error, "HTTP/2 handshake failed"),
+        Err(_) => return tracing::debug!("HTTP/2 handshake timed out"),
     };
     let mut open = true;
-    // Polled by this task, which has to run for each of them anyway, to read its request and to write its answer.
+    // Polled by this task, which runs for each of them anyway, to read requests and write answers.
     let mut calls = FuturesUnordered::new();
     for turn in 1_u64.. {
         if turn.is_multiple_of(BATCH) {
@@ -87,7 +87,7 @@ pub(super) async fn serve(
         }
         let accepted = tokio::select! {
             accepted = poll_fn(|cx| {
-                // First, so that the connection sends what they write.
+                // First, so that the connection sends what the calls write.
                 while let Poll::Ready(Some(_)) = calls.poll_next_unpin(cx) {}
                 connection.poll_accept(cx)
             }) => accepted,
@@ -99,24 +99,24 @@ pub(super) async fn serve(
         };
         match accepted {
             Some(Ok((request, respond))) => {
-                let call = stream(request, respond, Arc::clone(&front), stopping.clone());
-                // A call that panics is dropped, which resets its stream. The others continue.
+                let call = stream(request, respond, Arc::clone(&service), stopping.clone());
+                // A panicking call is dropped, which resets its stream. The others continue.
                 calls.push(AssertUnwindSafe(call).catch_unwind());
             }
-            Some(Err(error)) => return tracing::debug!(%error, "a caller's connection broke"),
+            Some(Err(error)) => return tracing::debug!(%error, "connection lost"),
             None => return,
         }
     }
 }
 
-/// When the wait for an answer ends without one, and why: the caller's time is over, or that of the endpoint.
+/// Ends the wait for an answer: at the deadline of the caller, or when the endpoint stops.
 ///
-/// Nothing is taken off the caller's time so that this answer could come before its own timer. The caller's own end is
-/// `DEADLINE_EXCEEDED` as well, so it would learn nothing from ours, while a driver's answer in the last moments would be lost to
-/// it: sidecars wait as little as a second, and ask again for what they have missed.
-async fn cut(end: Instant, waited: Duration, mut stopping: watch::Receiver<Option<Instant>>) -> Fault {
+/// The deadline is not shortened to answer before the timer of the caller. The caller's own timer reports
+/// `DEADLINE_EXCEEDED` as well, so an earlier answer would add nothing, while an answer of the driver in the last
+/// moments would be lost: sidecars wait as little as a second, and retry.
+async fn wait_end(end: Instant, waited: Duration, mut stopping: watch::Receiver<Option<Instant>>) -> Fault {
     let stopped = async {
-        // The sender lives as long as the connection.
+        // The sender outlives the connection.
         let until = stopping.wait_for(Option::is_some).await.ok().and_then(|until| *until);
         match until {
             Some(until) => sleep_until(until).await,
@@ -130,11 +130,11 @@ async fn cut(end: Instant, waited: Duration, mut stopping: watch::Receiver<Optio
     }
 }
 
-/// One call. Ends when the caller leaves; what the call has set going does not.
+/// Serves one call. Ends when the caller cancels; the work that the call started continues.
 async fn stream(
     request: Request<RecvStream>,
     mut respond: SendResponse<Framed>,
-    front: Arc<Front>,
+    service: Arc<EndpointService>,
     stopping: watch::Receiver<Option<Instant>>,
 ) {
     let (head, body) = request.into_parts();
@@ -143,22 +143,22 @@ async fn stream(
         return;
     }
     let waited = match remaining(&head.headers) {
-        Ok(remaining) => remaining.unwrap_or(front.settings.ceiling).min(LONGEST),
-        Err(outcome) => return only_trailers(&mut respond, &outcome),
+        Ok(remaining) => remaining.unwrap_or(service.settings.default_timeout).min(LONGEST),
+        Err(outcome) => return trailers_only(&mut respond, &outcome),
     };
     let end = Instant::now() + waited;
-    let mut cut = pin!(cut(end, waited, stopping));
+    let mut wait_end = pin!(wait_end(end, waited, stopping));
     let abandoned = Abandoned::default();
-    let question = async {
+    let inbound = async {
         let method = MethodPath::new(head.uri.path())
             .map_err(|error| Outcome::from_endpoint(Code::UNIMPLEMENTED, error.to_string()))?;
         let metadata = read_metadata(&head.headers);
         let body = request_message(Messages::new(body, MAX_REQUEST)).await?;
-        Ok::<_, Outcome>(Inquiry { method, metadata, body, end, abandoned: abandoned.clone() })
+        Ok::<_, Outcome>(InboundCall { method, metadata, body, end, abandoned: abandoned.clone() })
     };
     let mut answer = pin!(async {
-        let mut replies = match question.await {
-            Ok(question) => front.answer(question).await,
+        let mut replies = match inbound.await {
+            Ok(inbound) => service.answer(inbound).await,
             Err(outcome) => Replies::outcome(outcome),
         };
         let first = replies.next().await;
@@ -167,46 +167,46 @@ async fn stream(
     let (first, replies) = tokio::select! {
         biased;
         answer = &mut answer => answer,
-        fault = &mut cut => {
-            // Before `answer` is dropped.
+        fault = &mut wait_end => {
+            // Set before `answer` is dropped.
             abandoned.because(&fault);
-            return only_trailers(&mut respond, &fault.into());
+            return trailers_only(&mut respond, &fault.into());
         }
         _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
     };
     match first {
-        Some(Reply::Message(message)) => messages(&mut respond, message, replies, cut, &abandoned).await,
-        Some(Reply::End(outcome)) => only_trailers(&mut respond, &outcome),
-        // `Replies` always ends with an outcome, so this is never met.
+        Some(Reply::Message(message)) => messages(&mut respond, message, replies, wait_end, &abandoned).await,
+        Some(Reply::End(outcome)) => trailers_only(&mut respond, &outcome),
+        // `Replies` always ends with an outcome, so this is unreachable.
         None => respond.send_reset(Reason::INTERNAL_ERROR),
     }
 }
 
-/// The one message of a request.
+/// Reads the only message of a request.
 async fn request_message(mut messages: Messages) -> Result<Bytes, Outcome> {
-    let refuse = |text: &str| Outcome::from_endpoint(Code::UNIMPLEMENTED, text);
+    let reject = |text: &str| Outcome::from_endpoint(Code::UNIMPLEMENTED, text);
     let read = |error| match error {
         ReadError::Message(MessageError::TooLarge { found, max }) => {
             Fault::RequestTooLarge { found: found as u64, max: max as u64 }.into()
         }
-        ReadError::Message(error) => refuse(&format!("the request cannot be read: {error}")),
-        ReadError::Http(_) => Fault::CallerGone.into(),
+        ReadError::Message(error) => reject(&format!("invalid request: {error}")),
+        ReadError::Http(_) => Fault::Cancelled.into(),
     };
     let message = messages.next().await.map_err(read)?;
-    let message = message.ok_or_else(|| refuse("a request holds exactly one message; this one has none"))?;
+    let message = message.ok_or_else(|| reject("request has no message; expected exactly one"))?;
     match messages.next().await.map_err(read)? {
         None => Ok(message),
-        Some(_) => Err(refuse("a request holds exactly one message; this one has more")),
+        Some(_) => Err(reject("request has several messages; expected exactly one")),
     }
 }
 
-/// An answer with at least one message. A whole unary answer is handed to the connection without a pause in between, so it
-/// leaves in one write.
+/// Sends an answer with at least one message. A whole unary answer is queued without a pause, so it is sent in one
+/// write.
 async fn messages(
     respond: &mut SendResponse<Framed>,
     first: Bytes,
     mut replies: Replies,
-    mut cut: Pin<&mut impl Future<Output = Fault>>,
+    mut wait_end: Pin<&mut impl Future<Output = Fault>>,
     abandoned: &Abandoned,
 ) {
     let mut response = Response::new(());
@@ -224,17 +224,17 @@ async fn messages(
                     message = next;
                     tokio::select! {
                         biased;
-                        room = room(&mut stream) => match room {
+                        reserved = reserve_capacity(&mut stream) => match reserved {
                             Ok(()) => continue,
                             Err(_) => return,
                         },
-                        fault = &mut cut => fault,
+                        fault = &mut wait_end => fault,
                     }
                 }
                 Some(Reply::End(outcome)) => break outcome,
                 None => return stream.send_reset(Reason::INTERNAL_ERROR),
             },
-            fault = &mut cut => fault,
+            fault = &mut wait_end => fault,
             _ = poll_fn(|cx| stream.poll_reset(cx)) => return,
         };
         abandoned.because(&fault);
@@ -246,19 +246,19 @@ async fn messages(
 fn finish(stream: &mut SendStream<Framed>, outcome: &Outcome) {
     let mut trailers = HeaderMap::with_capacity(4);
     write_outcome(outcome, &mut trailers);
-    // Fails only if the caller has left.
+    // Fails only if the caller has cancelled.
     let _ = stream.send_trailers(trailers);
 }
 
-fn only_trailers(respond: &mut SendResponse<Framed>, outcome: &Outcome) {
+fn trailers_only(respond: &mut SendResponse<Framed>, outcome: &Outcome) {
     let mut response = Response::new(());
     response.headers_mut().insert(CONTENT_TYPE, APPLICATION_GRPC);
     write_outcome(outcome, response.headers_mut());
-    // Fails only if the caller has left.
+    // Fails only if the caller has cancelled.
     let _ = respond.send_response(response, true);
 }
 
-/// What to tell a caller that does not speak gRPC with protobuf.
+/// The response to a request that is not gRPC with protobuf.
 fn not_grpc(method: &Method, headers: &HeaderMap) -> Option<Response<()>> {
     let mut response = Response::new(());
     if method != Method::POST {
@@ -272,7 +272,7 @@ fn not_grpc(method: &Method, headers: &HeaderMap) -> Option<Response<()>> {
     Some(response)
 }
 
-/// The time that the caller gives.
+/// The timeout of the request.
 fn remaining(headers: &HeaderMap) -> Result<Option<Duration>, Outcome> {
     let Some(value) = headers.get(GRPC_TIMEOUT) else { return Ok(None) };
     match grpc_timeout::parse(value.as_bytes()) {

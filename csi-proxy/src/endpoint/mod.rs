@@ -2,8 +2,8 @@
 
 mod authority;
 mod connection;
-mod front;
 mod nodes;
+mod service;
 mod serving;
 mod socket;
 
@@ -13,90 +13,92 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 
-use self::front::Front;
 pub use self::nodes::{DEFAULT_MAX_SOCKETS, NodeSocketError, NodeSockets};
-pub use self::serving::{Drained, Serving};
+use self::service::EndpointService;
+pub use self::serving::Serving;
 pub use self::socket::ServeError;
 use crate::address::SocketAddress;
 use crate::driver_info::{DriverInfoStore, View};
 use crate::relay::Relay;
 use crate::routing::Router;
 
-/// Bounds of an [`Endpoint`].
+/// Settings of an [`Endpoint`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct EndpointSettings {
-    /// How long a caller who sets no deadline is kept waiting; default 15 minutes, as long as the driver may take.
-    pub ceiling: Duration,
-    /// Whether calls of the Node service are relayed; default no. They mount volumes where the driver is, so this is only for
-    /// an endpoint on the driver's own host, the edge shim.
+    /// How long a caller without a deadline waits; default 15 minutes, the maximum time of a driver.
+    pub default_timeout: Duration,
+    /// Whether Node calls are relayed; default no. They mount volumes where the driver is, so this is only for an
+    /// endpoint on the host of the driver, the edge shim.
     pub relay_node_calls: bool,
-    /// Where to keep what the driver says of itself, so that sidecars can start while its node is off; default nowhere. A route by
-    /// topology has a store of its own. Holds no secret.
+    /// Store of the driver info, so that sidecars can start while the node is offline; default none. Not used with a
+    /// topology route, which has its own store. Contains no secret.
     pub driver_info: Option<Arc<dyn DriverInfoStore>>,
-    /// How long the first capability questions wait for the driver's first answers; default 10 s.
-    pub first_answer: Duration,
+    /// How long capability calls wait for the first answers of the driver; default 10 s.
+    pub startup_timeout: Duration,
 }
 
 impl Default for EndpointSettings {
     fn default() -> Self {
         Self {
-            ceiling: Duration::from_secs(15 * 60),
+            default_timeout: Duration::from_secs(15 * 60),
             relay_node_calls: false,
             driver_info: None,
-            first_answer: Duration::from_secs(10),
+            startup_timeout: Duration::from_secs(10),
         }
     }
 }
 
-/// A CSI socket whose driver is elsewhere.
+/// A CSI socket for a remote driver.
 ///
 /// Answers `GetPluginInfo`, `GetPluginCapabilities`, `ControllerGetCapabilities`, `GroupControllerGetCapabilities`,
-/// `NodeGetCapabilities` and `Probe` from what it has learnt in the background, refuses the rest of the Node service, and relays everything else untouched. Any `:authority` is accepted: the
-/// path of the socket, as Python and C++ send it, or nothing.
+/// `NodeGetCapabilities` and `Probe` from a cache that is refreshed in the background, rejects the rest of the Node
+/// service, and relays all other RPCs unchanged. Accepts any `:authority`: the path of the socket, as Python and C++
+/// clients send it, or none.
 #[must_use = "an endpoint does nothing until it serves"]
 pub struct Endpoint {
-    front: Front,
+    service: EndpointService,
 }
 
 impl Endpoint {
-    /// An endpoint for one driver, with default bounds.
+    /// Creates an endpoint for one driver, with default settings.
     pub fn new(driver: DriverName, router: Router, relay: impl Relay + 'static) -> Self {
         Self::with_settings(driver, router, relay, EndpointSettings::default())
     }
 
-    /// An endpoint for one driver, with these bounds.
+    /// Creates an endpoint for one driver, with these settings.
     pub fn with_settings(
         driver: DriverName,
         router: Router,
         relay: impl Relay + 'static,
         settings: EndpointSettings,
     ) -> Self {
-        Self { front: Front::new(driver, router, Arc::new(relay), settings, None) }
+        Self { service: EndpointService::new(driver, router, Arc::new(relay), settings, None) }
     }
 
-    /// How the start-up answers stand, from now on and while the endpoint serves.
+    /// The status of the start-up answers, current while the endpoint serves.
     #[must_use]
     pub fn startup(&self) -> View {
-        self.front.startup()
+        self.service.startup()
     }
 
     /// Opens the socket, readable and writable by this user only, and serves it in tasks of the current runtime.
     ///
-    /// A socket file that nobody listens on is replaced. Serving goes on until [`Serving::shutdown`], also if the returned
+    /// Replaces a socket file without a listener. Serving continues until [`Serving::shutdown`], also if the returned
     /// handle is dropped.
     ///
     /// # Errors
-    /// If somebody listens there already, something else than a socket is there, or the directory is missing or not writable.
+    /// If another process listens on the socket, the path is not a socket, or the directory is missing or not
+    /// writable.
     pub async fn serve(self, address: SocketAddress) -> Result<Serving, ServeError> {
         let listener = socket::listen(&address).await?;
-        self.front.load().await;
-        Ok(serving::start(listener, address, self.front))
+        self.service.load().await;
+        Ok(serving::start(listener, address, self.service))
     }
 }
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Endpoint").field("settings", &self.front.settings).finish_non_exhaustive()
+        f.debug_struct("Endpoint").field("settings", &self.service.settings).finish_non_exhaustive()
     }
 }

@@ -10,38 +10,36 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use tokio::sync::Mutex as Turn;
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::AbortHandle;
 
-use super::front::Front;
-use super::{Drained, Endpoint, EndpointSettings, ServeError, Serving};
+use super::service::EndpointService;
+use super::{Endpoint, EndpointSettings, ServeError, Serving};
 use crate::address::{InvalidSocketAddress, SocketAddress};
-use crate::call::NodeId;
+use crate::call::{Drained, NodeId};
 use crate::driver_info::{DriverInfo, Mode, View};
 use crate::relay::{InvalidSegment, NodeSegment, Relay, TopologyRelay};
 use crate::routing::Router;
 
-/// Most sockets, unless set otherwise. Each takes a file descriptor, and one more for each of its callers.
+/// The default maximum number of sockets. Each takes a file descriptor, and one more for each of its callers.
 pub const DEFAULT_MAX_SOCKETS: usize = 1024;
 
-/// The socket in a node's directory.
+/// The name of the socket in the directory of a node.
 const SOCKET: &str = "csi.sock";
 
-/// A node gets no socket.
+/// The socket of a node cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeSocketError {
-    /// There are too many.
-    #[error(
-        "node {node}: there are {max} sockets already, which is the bound; start another process for further nodes"
-    )]
+    /// There are too many sockets.
+    #[error("node {node}: the limit of {max} sockets is reached; start another process for further nodes")]
     TooMany {
         /// The node.
         node: NodeId,
         /// The bound.
         max: usize,
     },
-    /// Its path cannot be one.
+    /// Its path is invalid.
     #[error("node {node}: {source}")]
     Path {
         /// The node.
@@ -49,17 +47,17 @@ pub enum NodeSocketError {
         /// What is wrong with it.
         source: InvalidSocketAddress,
     },
-    /// Its directory cannot be made.
-    #[error("node {node}: cannot make {directory:?}: {source}")]
+    /// Its directory cannot be created.
+    #[error("node {node}: cannot create {directory:?}: {source}")]
     Directory {
         /// The node.
         node: NodeId,
         /// The directory.
         directory: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// It has no topology segment.
+    /// Its topology segment is invalid.
     #[error("node {node}: {source}")]
     Segment {
         /// The node.
@@ -67,23 +65,24 @@ pub enum NodeSocketError {
         /// What is wrong with it.
         source: InvalidSegment,
     },
-    /// It cannot be served.
+    /// Its socket cannot be served.
     #[error("node {node}: {source}")]
     Serve {
         /// The node.
         node: NodeId,
-        /// Why.
+        /// The error.
         source: ServeError,
     },
 }
 
-/// A socket for each node of a driver, `DIR/NODE/csi.sock`, all over one relay: what is asked on it goes to that node.
+/// A socket for each node of a driver, `DIR/NODE/csi.sock`, all over one relay. Calls on a socket go to its node.
 ///
-/// Each is an [`Endpoint`] that stands for its node: it answers the start-up calls by what that node's driver has said, and
-/// `NodeGetInfo` too, so that a provisioner of its own (`--node-deployment`) can run beside it, far from the node. A new volume for which
-/// the driver names no place gets the node's. A directory of its own for each lets a sidecar be given one node's socket and no other.
+/// Each is an [`Endpoint`] of its node: it answers the start-up calls from the driver info of that node, including
+/// `NodeGetInfo`, so that a provisioner with `--node-deployment` can run beside it, away from the node. A new volume
+/// without a topology gets that of the node. Each socket has its own directory, so that a sidecar can be given the
+/// socket of one node only.
 ///
-/// A socket stays while its node is away. Cheap to clone.
+/// A socket stays while its node is offline. Cheap to clone.
 ///
 /// ```
 /// use csi_proxy::{Dispatcher, DriverName, EndpointSettings, NodeSockets};
@@ -113,9 +112,9 @@ struct Shared {
     topology_key: Option<String>,
     max_sockets: usize,
     served: Mutex<BTreeMap<NodeId, Serving>>,
-    /// Held while a socket is opened.
-    opening: Turn<()>,
-    /// Asks the drivers of all nodes, from the first socket on.
+    /// Held while a socket is created.
+    opening: AsyncMutex<()>,
+    /// Refreshes the driver info of all nodes, from the first socket on.
     refreshing: OnceLock<AbortHandle>,
 }
 
@@ -128,7 +127,7 @@ impl Drop for Shared {
 }
 
 impl NodeSockets {
-    /// Will serve sockets in this directory, which is made when it is needed. `settings` are those of each socket.
+    /// Creates sockets in this directory, which is created when needed. `settings` apply to each socket.
     #[must_use]
     pub fn new(
         directory: impl Into<PathBuf>,
@@ -148,13 +147,13 @@ impl NodeSockets {
             topology_key: None,
             max_sockets: DEFAULT_MAX_SOCKETS,
             served: Mutex::default(),
-            opening: Turn::default(),
+            opening: AsyncMutex::default(),
             refreshing: OnceLock::new(),
         }))
     }
 
-    /// Says for nodes whose driver has no topology where they are: the node's name is the value of this key. Without effect once
-    /// a clone was made.
+    /// Sets the topology key of nodes whose driver reports no topology; its value is the name of the node. No effect
+    /// after the first clone.
     #[must_use]
     pub fn with_topology_key(mut self, key: impl Into<String>) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.0) {
@@ -165,7 +164,7 @@ impl NodeSockets {
         self
     }
 
-    /// At most so many sockets. Without effect once a clone was made.
+    /// Sets the maximum number of sockets. No effect after the first clone.
     #[must_use]
     pub fn with_max_sockets(mut self, sockets: usize) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.0) {
@@ -174,24 +173,24 @@ impl NodeSockets {
         self
     }
 
-    /// Where a node's socket is, or will be.
+    /// The address of the socket of a node.
     ///
     /// # Errors
     /// If its path is too long for a socket.
     pub fn address(&self, node: &NodeId) -> Result<SocketAddress, NodeSocketError> {
-        // A node's name is a file's name: it has no slash and at most 253 bytes, and begins with a letter or digit.
+        // A node name is a valid file name: it has no slash and at most 253 bytes, and starts with a letter or digit.
         let path = self.0.directory.join(node.as_str()).join(SOCKET);
-        let wrong = |source| NodeSocketError::Path { node: node.clone(), source };
-        SocketAddress::new(path.to_string_lossy()).map_err(wrong)
+        let invalid = |source| NodeSocketError::Path { node: node.clone(), source };
+        SocketAddress::new(path.to_string_lossy()).map_err(invalid)
     }
 
-    /// Serves a node's socket. If it is there already, the node's driver is asked anew what it offers.
+    /// Serves the socket of a node. If it exists, the driver info of the node is refreshed.
     ///
     /// # Errors
-    /// If there is none to be had.
+    /// If the socket cannot be served.
     pub async fn serve(&self, node: &NodeId) -> Result<(), NodeSocketError> {
         let shared = &self.0;
-        let _turn = shared.opening.lock().await;
+        let _guard = shared.opening.lock().await;
         if let Some(known) = self.served().get(node) {
             known.refresh();
             return Ok(());
@@ -210,7 +209,8 @@ impl NodeSockets {
         let router = Router::fixed(node.clone());
         let (relay, drivers) = (Arc::clone(&shared.relay), Arc::clone(&shared.drivers));
         let (settings, driver) = (shared.settings.clone(), shared.driver.clone());
-        let endpoint = Endpoint { front: Front::new(driver, router, relay, settings, Some(drivers)) };
+        let endpoint =
+            Endpoint { service: EndpointService::new(driver, router, relay, settings, Some(drivers)) };
         let serving = endpoint.serve(address).await;
         let serving = serving.map_err(|source| NodeSocketError::Serve { node: node.clone(), source })?;
         self.served().insert(node.clone(), serving);
@@ -218,42 +218,42 @@ impl NodeSockets {
         Ok(())
     }
 
-    /// Asks the drivers of all nodes again now for what is answered locally.
+    /// Refreshes the start-up answers of all nodes now.
     pub fn refresh(&self) {
         for known in self.served().values() {
             known.refresh();
         }
     }
 
-    /// A node is there: if its driver is not ready by what is known, it is [asked again](Serving::online).
+    /// Reports that a node is online: if its driver is not ready, it is [refreshed](Serving::online).
     pub fn online(&self, node: &NodeId) {
         if let Some(known) = self.served().get(node) {
             known.online();
         }
     }
 
-    /// Takes away the socket of a node that is gone for good, and its directory. Waits up to `bound` for open calls. Says whether
-    /// there was one.
+    /// Removes the socket and the directory of a node permanently. Waits up to `bound` for open calls. Returns whether
+    /// the node had a socket.
     pub async fn release(&self, node: &NodeId, bound: Duration) -> bool {
         let known = self.served().remove(node);
         let Some(serving) = known else { return false };
         let _ = serving.shutdown(bound).await;
         self.0.drivers.remove(node).await;
-        // Goes only if it is empty.
+        // Succeeds only if the directory is empty.
         let _ = std::fs::remove_dir(self.0.directory.join(node.as_str()));
         true
     }
 
-    /// The nodes that have a socket, and how their start-up answers stand.
+    /// The nodes with a socket, and the status of their start-up answers.
     #[must_use]
     pub fn nodes(&self) -> Vec<(NodeId, View)> {
         self.served().iter().map(|(node, known)| (node.clone(), known.startup())).collect()
     }
 
-    /// Removes the sockets, takes no more calls, and waits up to `bound` for those that are open. The directories stay, so that
-    /// whoever was given one finds the next socket in it.
+    /// Removes the sockets, accepts no more calls, and waits up to `bound` for open calls. The directories stay, so
+    /// that a sidecar with such a directory finds the next socket in it.
     pub async fn shutdown(&self, bound: Duration) -> Drained {
-        let _turn = self.0.opening.lock().await;
+        let _guard = self.0.opening.lock().await;
         let served = std::mem::take(&mut *self.served());
         let ends = served.into_values().map(|known| known.shutdown(bound));
         let ended = futures_util::future::join_all(ends).await;
@@ -270,7 +270,7 @@ impl NodeSockets {
 }
 
 impl Shared {
-    /// Asks the drivers of all nodes, until aborted.
+    /// Refreshes the driver info of all nodes until aborted.
     fn refresh(&self) -> AbortHandle {
         let (drivers, relay) = (Arc::clone(&self.drivers), Arc::clone(&self.relay));
         tokio::spawn(async move { drivers.run(&*relay).await }).abort_handle()

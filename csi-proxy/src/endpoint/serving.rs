@@ -1,4 +1,4 @@
-//! A socket that is being served, and its end.
+//! The accept loop of a socket and its shutdown.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,30 +10,20 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::connection::LONGEST;
-use super::front::Front;
+use super::service::EndpointService;
 use super::{connection, socket};
 use crate::address::SocketAddress;
+use crate::call::Drained;
 use crate::driver_info::View;
 
-/// Most connections at once. More wait in the socket's queue.
+/// The maximum number of connections. More wait in the backlog of the socket.
 const MAX_CONNECTIONS: usize = 128;
 
-/// Pause after a failed `accept`, which is usually the limit of open files.
+/// The pause after a failed `accept`, usually caused by the limit of open files.
 const AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(100);
 
-/// How long the last answers may take to leave, once every call that is still open is told that nobody waits for it.
-const FAREWELL: Duration = Duration::from_secs(1);
-
-/// How a shutdown went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Drained {
-    /// Every open call was answered.
-    All,
-    /// The time was over before; calls that were still open were told so ([`Fault::Draining`](crate::Fault::Draining)). Work
-    /// at drivers goes on.
-    Some,
-}
+/// How long the last answers may take to be written, once every open call has ended.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A socket that is being served. Dropping this does not stop it.
 #[derive(Debug)]
@@ -41,7 +31,7 @@ pub struct Serving {
     address: SocketAddress,
     stop: Arc<watch::Sender<Option<Instant>>>,
     task: JoinHandle<Drained>,
-    front: Arc<Front>,
+    service: Arc<EndpointService>,
 }
 
 impl Serving {
@@ -51,49 +41,49 @@ impl Serving {
         &self.address
     }
 
-    /// How the start-up answers stand.
+    /// The status of the start-up answers.
     #[must_use]
     pub fn startup(&self) -> View {
-        self.front.startup()
+        self.service.startup()
     }
 
-    /// Asks the driver again now for what is answered locally. For an agent's node that has just come back.
+    /// Refreshes the start-up answers now, for an agent that has just reconnected.
     pub fn refresh(&self) {
-        self.front.refresh();
+        self.service.refresh();
     }
 
-    /// The node is there. If its driver is not ready by what is known, it is asked again at once, at most once a second: for whoever
-    /// hears which nodes come, as from a hub.
+    /// Reports that the node is online, for example from a hub's presence. If the driver is not ready, it is refreshed
+    /// at once, at most once a second.
     pub fn online(&self) {
-        self.front.online();
+        self.service.online();
     }
 
-    /// Removes the socket, takes no more calls, and waits up to `bound` for the answers of those that are open. Then those are
-    /// answered `UNAVAILABLE`, for which it takes up to a second more, if a caller does not read.
+    /// Removes the socket, accepts no more calls, and waits up to `bound` for the answers of open calls. The remaining
+    /// calls end with `UNAVAILABLE`, which takes up to a second more if a caller does not read.
     pub async fn shutdown(self, bound: Duration) -> Drained {
         self.stop.send_replace(Some(Instant::now() + bound.min(LONGEST)));
         self.task.await.unwrap_or(Drained::Some)
     }
 }
 
-pub(super) fn start(listener: UnixListener, address: SocketAddress, front: Front) -> Serving {
+pub(super) fn start(listener: UnixListener, address: SocketAddress, service: EndpointService) -> Serving {
     tracing::info!(%address, "serving CSI");
-    let front = Arc::new(front);
+    let service = Arc::new(service);
     let stop = Arc::new(watch::Sender::new(None));
-    let task = tokio::spawn(run(listener, address.clone(), Arc::clone(&front), Arc::clone(&stop)));
-    Serving { address, stop, task, front }
+    let task = tokio::spawn(run(listener, address.clone(), Arc::clone(&service), Arc::clone(&stop)));
+    Serving { address, stop, task, service }
 }
 
 async fn run(
     listener: UnixListener,
     address: SocketAddress,
-    front: Arc<Front>,
+    service: Arc<EndpointService>,
     stop: Arc<watch::Sender<Option<Instant>>>,
 ) -> Drained {
-    // Does not end by itself, since the sender is here too.
+    // Never ends by itself, since this function holds the sender too.
     let mut stopping = stop.subscribe();
     let file = socket::file_id(address.path());
-    let learning = front.learn();
+    let refresher = service.spawn_refresher();
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     let end = loop {
@@ -108,38 +98,38 @@ async fn run(
         };
         match accepted {
             Ok((socket, slot)) => {
-                let (front, stopping) = (Arc::clone(&front), stopping.clone());
+                let (service, stopping) = (Arc::clone(&service), stopping.clone());
                 connections.spawn(async move {
-                    connection::serve(socket, front, stopping).await;
+                    connection::serve(socket, service, stopping).await;
                     drop(slot);
                 });
             }
             Err(error) => {
-                tracing::warn!(%address, %error, "cannot accept; trying again");
+                tracing::warn!(%address, %error, "accept failed, retrying");
                 sleep(AFTER_FAILED_ACCEPT).await;
             }
         }
     };
     drop(listener);
     if file.is_some() && file == socket::file_id(address.path()) {
-        // If it is gone by now, all the better.
+        // The socket may be removed already.
         let _ = std::fs::remove_file(address.path());
     }
-    learning.abort();
-    // A disk that hangs must not hold up the end.
-    let _ = timeout(FAREWELL, front.settle()).await;
+    refresher.abort();
+    // A hanging disk must not delay the shutdown.
+    let _ = timeout(CLOSE_TIMEOUT, service.settle()).await;
     while connections.try_join_next().is_some() {}
     if connections.is_empty() {
         return Drained::All;
     }
     let mut all = pin!(async { while connections.join_next().await.is_some() {} });
     tokio::select! {
-        // First, since open calls end at that moment too.
+        // First, since open calls end at the same moment.
         biased;
         () = sleep_until(end.unwrap_or_else(Instant::now)) => {
-            tracing::warn!(%address, "calls were still open when the time to drain was over");
-            // If not all are told within this, those that do not read are left.
-            let _ = timeout(FAREWELL, all).await;
+            tracing::warn!(%address, "drain timeout expired with open calls");
+            // Calls whose caller does not read are dropped.
+            let _ = timeout(CLOSE_TIMEOUT, all).await;
             Drained::Some
         }
         () = &mut all => Drained::All,
@@ -150,7 +140,7 @@ async fn accept(
     listener: &UnixListener,
     slots: &Arc<Semaphore>,
 ) -> std::io::Result<(tokio::net::UnixStream, tokio::sync::OwnedSemaphorePermit)> {
-    // Never closed, so this only ever waits for room.
+    // The semaphore is never closed, so this only waits for a slot.
     let slot = Arc::clone(slots).acquire_owned().await.map_err(std::io::Error::other)?;
     let (socket, _) = listener.accept().await?;
     Ok((socket, slot))

@@ -21,7 +21,7 @@ pub struct CallHeader {
     #[prost(message, optional, tag = "7")]
     pub fence: ::core::option::Option<Fence>,
 }
-/// What keeps a stale copy of a call from beginning. No number is 0.
+/// Prevents a stale copy of a call from beginning. Every number is at least 1.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Fence {
     #[prost(uint64, tag = "1")]
@@ -30,8 +30,8 @@ pub struct Fence {
     pub number: u64,
     #[prost(uint64, tag = "3")]
     pub lowest_open: u64,
-    /// Two numbers for each range: how far its first number lies above the last one of the range before, or above `lowest_open`, and how many
-    /// numbers follow the first.
+    /// Two numbers for each range: how far its first number lies above the last one of the range before, or above
+    /// `lowest_open`, and how many numbers follow the first.
     #[prost(uint64, repeated, tag = "4")]
     pub given_up: ::prost::alloc::vec::Vec<u64>,
 }
@@ -42,7 +42,7 @@ pub struct Entry {
     #[prost(bytes = "bytes", tag = "2")]
     pub value: ::prost::bytes::Bytes,
 }
-/// Exactly one of `endpoint`, `fault` and `driver` is set: who decided the outcome.
+/// Exactly one of `endpoint`, `fault` and `driver` is set: the component that decided the outcome.
 #[derive(Clone, PartialEq, Eq, ::prost::Message)]
 pub struct Closing {
     /// A gRPC code. Not read where `fault` is set: the reader's own table decides.

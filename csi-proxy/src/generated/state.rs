@@ -11,14 +11,14 @@ pub struct Placement {
     /// 32 bytes.
     #[prost(bytes = "bytes", tag = "3")]
     pub digest: ::prost::bytes::Bytes,
-    /// Of a name whose volume was made.
+    /// Of a name with a created volume.
     #[prost(string, tag = "4")]
     pub volume_id: ::prost::alloc::string::String,
     /// Seconds since 1970.
     #[prost(uint64, tag = "5")]
     pub deleted_at: u64,
 }
-/// What a driver on a node says of itself.
+/// The answers of a driver on a node to start-up calls.
 #[derive(Clone, PartialEq, Eq, ::prost::Message)]
 pub struct DriverInfo {
     /// Seconds since 1970.

@@ -1,4 +1,4 @@
-//! All volumes of a driver. No clock, no task: events in, violations out.
+//! The state of all volumes of a driver. Pure: events in, violations out.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -7,27 +7,27 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::{Code, Method};
 use prost::Message;
 
-use super::duty::Breach;
-use super::event::{Before, CallNumber, Counts, End, Event, Limits};
-use super::request::{self, Deed, Read, Request};
+use super::check::Breach;
+use super::event::{CallNumber, Counts, End, Event, InitialState, Limits};
+use super::request::{self, Operation, Read, Request};
 use super::rule::{Rule, Violation};
 use super::volume::{Facts, Offers, Volume};
 
-/// Longest name of a node in bytes (spec, NodeGetInfo).
+/// The maximum length of a node name in bytes (spec, NodeGetInfo).
 const MAX_NODE: usize = 256;
 
-/// Watches the calls to one driver. See the [module](super).
+/// Monitors the calls to one driver. See the [module](super).
 ///
 /// Time must not go back between calls of [`Self::handle`].
 #[derive(Debug, Default)]
 pub struct Monitor {
     limits: Limits,
-    /// Whether what was not seen has not been done.
-    nothing_unseen: bool,
+    /// Whether calls that were not observed were not made.
+    complete_history: bool,
     driver: Facts,
     volumes: HashMap<Box<str>, Watched>,
     turns: u64,
-    /// Whose a path is. Of two volumes with one path, which has been told of, only the first is here.
+    /// The volume of each path. Of two volumes with one path only the first is listed; the conflict was reported.
     paths: HashMap<Box<str>, Box<str>>,
     open: HashMap<CallNumber, Open>,
     bytes: usize,
@@ -39,7 +39,7 @@ pub struct Monitor {
 struct Watched {
     volume: Volume,
     open: Vec<CallNumber>,
-    /// The last turn in which it was called for.
+    /// The last turn with a call for the volume.
     turn: u64,
     bytes: usize,
 }
@@ -49,33 +49,33 @@ enum Open {
     Request {
         request: Request,
         since: Instant,
-        met: bool,
+        overlapped: bool,
     },
-    /// Its answer says something of the driver, or of a new volume.
+    /// A call whose answer describes the driver, or a new volume.
     Fact(Method),
 }
 
 impl Monitor {
-    /// A watch that begins now.
+    /// Creates a monitor.
     #[must_use]
-    pub fn new(limits: Limits, before: Before) -> Self {
-        Self { limits, nothing_unseen: before == Before::Nothing, ..Self::default() }
+    pub fn new(limits: Limits, before: InitialState) -> Self {
+        Self { limits, complete_history: before == InitialState::Empty, ..Self::default() }
     }
 
-    /// Whether calls of the method say anything here. Others need not be told.
+    /// Whether the monitor uses calls of this method. Others need not be reported.
     #[must_use]
     pub fn watches(method: Method) -> bool {
         is_fact(method) || (method.is_mutating() && !method.is_server_streaming())
     }
 
-    /// How much is watched.
+    /// The counts.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let (volumes, open) = (self.volumes.len(), self.open.len());
         Counts { volumes, open, dropped: self.dropped, violations: self.violations }
     }
 
-    /// Takes what has happened, and answers what should not have.
+    /// Handles an event and returns the violations.
     pub fn handle(&mut self, now: Instant, event: Event<'_>) -> Vec<Violation> {
         let violations = match event {
             Event::Began { call, method, body } => self.began(now, call, method, body),
@@ -98,27 +98,27 @@ impl Monitor {
         }
         let request = match request::read(method, body) {
             Read::Request(request) => request,
-            Read::Lacks { volume, field } => {
+            Read::MissingField { volume, field } => {
                 let (expected, found) = (field.to_owned(), "none".to_owned());
                 return vec![Violation { rule: Rule::RequiredField, method, volume, expected, found }];
             }
             Read::Unwatched => return Vec::new(),
             Read::TooLong { volume } => {
-                self.not_watched(volume.as_deref());
+                self.mark_unmonitored(volume.as_deref());
                 return Vec::new();
             }
         };
-        let violations = self.judge(now, &request);
+        let violations = self.check(now, &request);
         if room {
             self.open(now, call, request);
         } else {
-            self.not_watched(Some(&request.volume));
+            self.mark_unmonitored(Some(&request.volume));
         }
         violations
     }
 
-    /// What is wrong with a request that comes now.
-    fn judge(&self, now: Instant, request: &Request) -> Vec<Violation> {
+    /// The violations of a new request.
+    fn check(&self, now: Instant, request: &Request) -> Vec<Violation> {
         let mut violations = Vec::new();
         let mut report = |rule, expected: String, found: String| {
             let (method, volume) = (request.method, request.volume.to_string());
@@ -129,7 +129,9 @@ impl Monitor {
         if others.iter().any(|(other, _)| request == *other) {
             return violations;
         }
-        if let Some((other, since)) = others.iter().find(|(other, _)| request.maker() == other.maker()) {
+        if let Some((other, since)) =
+            others.iter().find(|(other, _)| request.component() == other.component())
+        {
             let age = now.saturating_duration_since(*since);
             let found = format!("{} that began {age:?} before", other.method.name());
             report(
@@ -142,9 +144,9 @@ impl Monitor {
             let found = format!("{path:?} of volume {owner:?}");
             report(Rule::PathOfAnotherVolume, "a path of this volume, or of none".to_owned(), found);
         }
-        // What two calls about the same will leave behind is not known before they end.
-        if !others.iter().any(|(other, _)| request.meets(other)) {
-            let unseen = Volume::new(self.nothing_unseen);
+        // The state after concurrent calls on one object is unknown until they end.
+        if !others.iter().any(|(other, _)| request.overlaps(other)) {
+            let unseen = Volume::new(self.complete_history);
             let volume = watched.map_or(&unseen, |watched| &watched.volume);
             for Breach { rule, expected, found } in volume.breaches(request, &self.driver) {
                 report(rule, expected, found);
@@ -160,9 +162,9 @@ impl Monitor {
         })
     }
 
-    /// The path that a request is about, and the other volume that has it.
+    /// The path of a request, and the other volume that has it.
     fn owner_of_path<'a>(&'a self, request: &'a Request) -> Option<(&'a str, &'a str)> {
-        let path = request.deed.path()?;
+        let path = request.operation.path()?;
         let owner = self.paths.get(path).filter(|owner| **owner != request.volume)?;
         Some((path, owner))
     }
@@ -171,48 +173,48 @@ impl Monitor {
         let id = request.volume.clone();
         self.touch(&id);
         let others = self.volumes.get(&id).map(|watched| watched.open.clone()).unwrap_or_default();
-        let mut met = false;
+        let mut overlapped = false;
         for other in others {
-            if let Some(Open::Request { request: other, met: also, .. }) = self.open.get_mut(&other)
-                && request.meets(other)
+            if let Some(Open::Request { request: other, overlapped: also, .. }) = self.open.get_mut(&other)
+                && request.overlaps(other)
                 && request != *other
             {
                 *also = true;
-                met = true;
+                overlapped = true;
             }
         }
         self.bytes += request.bytes();
-        self.open.insert(call, Open::Request { request, since: now, met });
+        self.open.insert(call, Open::Request { request, since: now, overlapped });
         if let Some(watched) = self.volumes.get_mut(&id) {
             watched.open.push(call);
         }
-        self.make_room();
+        self.evict();
     }
 
     fn ended(&mut self, call: CallNumber, end: End<'_>) {
-        let (request, met) = match self.open.remove(&call) {
+        let (request, overlapped) = match self.open.remove(&call) {
             None => return,
             Some(Open::Fact(method)) => return self.learn(method, end),
-            Some(Open::Request { request, met, .. }) => (request, met),
+            Some(Open::Request { request, overlapped, .. }) => (request, overlapped),
         };
         self.bytes = self.bytes.saturating_sub(request.bytes());
-        let nothing_unseen = self.nothing_unseen;
+        let complete_history = self.complete_history;
         let code = match end {
             End::Answered { code, .. } => code,
             End::Left => Code::CANCELLED,
         };
         self.change(&request.volume, |watched, driver| {
             watched.open.retain(|open| *open != call);
-            match request.deed {
-                _ if met => watched.volume.unsettle(&request),
-                Deed::Delete if code == Code::OK => watched.volume = Volume::new(nothing_unseen),
+            match request.operation {
+                _ if overlapped => watched.volume.mark_unknown(&request),
+                Operation::Delete if code == Code::OK => watched.volume = Volume::new(complete_history),
                 _ => watched.volume.ended(&request, code, driver),
             }
         });
-        self.make_room();
+        self.evict();
     }
 
-    /// Takes in what the driver says of itself, or of a volume that it has made. What cannot be read changes nothing.
+    /// Reads the answer about the driver or a created volume. An undecodable answer changes nothing.
     fn learn(&mut self, method: Method, end: End<'_>) {
         let End::Answered { code: Code::OK, message: Some(message) } = end else { return };
         match method {
@@ -229,20 +231,20 @@ impl Monitor {
         }
     }
 
-    /// Of a volume that is new all is known.
+    /// The state of a new volume is fully known.
     fn created(&mut self, message: &[u8]) {
         let Ok(answer) = csi::CreateVolumeResponse::decode(message) else { return };
         let id = answer.volume.map(|volume| volume.volume_id).unwrap_or_default();
-        // It may have been made long ago, and be in use.
+        // The volume may have been created earlier and be in use.
         if id.is_empty() || id.len() > request::MAX_TEXT || self.volumes.contains_key(&*id) {
             return;
         }
         self.touch(&id);
         self.change(&id, |watched, _| watched.volume = Volume::new(true));
-        self.make_room();
+        self.evict();
     }
 
-    /// Changes what is known of a volume, and everything that depends on it.
+    /// Changes the state of a volume and everything derived from it.
     fn change(&mut self, id: &str, change: impl FnOnce(&mut Watched, &Facts)) {
         let Some(watched) = self.volumes.get_mut(id) else { return };
         let before: Vec<Box<str>> = watched.volume.paths().map(Box::from).collect();
@@ -260,43 +262,43 @@ impl Monitor {
         let bytes = watched.volume.bytes() + 2 * id.len();
         self.bytes = self.bytes - watched.bytes + bytes;
         watched.bytes = bytes;
-        // Nothing is known of it that would not be known of an unseen one.
-        if watched.open.is_empty() && watched.volume == Volume::new(self.nothing_unseen) {
+        // Its state is that of a volume without calls.
+        if watched.open.is_empty() && watched.volume == Volume::new(self.complete_history) {
             self.forget(id);
         }
     }
 
-    /// Has the volume in the table, as the one that was called for last.
+    /// Adds the volume, or marks it as the most recently used.
     fn touch(&mut self, id: &str) {
         self.turns += 1;
         let turn = self.turns;
         if let Some(watched) = self.volumes.get_mut(id) {
             watched.turn = turn;
         } else {
-            let volume = Volume::new(self.nothing_unseen);
+            let volume = Volume::new(self.complete_history);
             let bytes = volume.bytes() + 2 * id.len();
             self.bytes += bytes;
             self.volumes.insert(id.into(), Watched { volume, open: Vec::new(), turn, bytes });
         }
     }
 
-    /// A call was not watched, so nothing is known of its volume any more.
-    fn not_watched(&mut self, id: Option<&str>) {
+    /// Records that a call was not monitored, so the state of its volume is unknown.
+    fn mark_unmonitored(&mut self, id: Option<&str>) {
         self.dropped += 1;
-        self.nothing_unseen = false;
+        self.complete_history = false;
         if let Some(id) = id {
             self.change(id, |watched, _| watched.volume = Volume::new(false));
         }
     }
 
-    /// Forgets the volumes that were called for least lately, as far as the bounds ask for it.
-    fn make_room(&mut self) {
+    /// Evicts the least recently used volumes above the limits.
+    fn evict(&mut self) {
         while self.volumes.len() > self.limits.volumes || self.bytes > self.limits.bytes {
             let idle = self.volumes.iter().filter(|(_, watched)| watched.open.is_empty());
             let Some((id, _)) = idle.min_by_key(|(_, watched)| watched.turn) else { return };
             self.forget(&id.clone());
             self.dropped += 1;
-            self.nothing_unseen = false;
+            self.complete_history = false;
         }
     }
 
@@ -311,7 +313,7 @@ impl Monitor {
     }
 }
 
-/// Whether the answer to the method says something of the driver, or of a new volume.
+/// Whether the response describes the driver, or a new volume.
 const fn is_fact(method: Method) -> bool {
     matches!(method, Method::NodeGetCapabilities | Method::NodeGetInfo | Method::CreateVolume)
 }
@@ -327,7 +329,7 @@ mod tests {
     use super::*;
 
     impl Monitor {
-        /// Fails if what is kept twice does not agree.
+        /// Fails if redundant state is inconsistent.
         pub(in super::super) fn assert_consistent(&self) {
             let volumes: usize = self.volumes.values().map(|watched| watched.bytes).sum();
             let open = self.open.values().map(|open| match open {

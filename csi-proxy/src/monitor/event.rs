@@ -1,18 +1,18 @@
-//! What goes into a [`Monitor`](super::Monitor), and within which bounds.
+//! Events and limits of a [`Monitor`](super::Monitor).
 
 use csi_proto::Method;
 
 use csi_proto::Code;
 
-/// Bounds of a [`Monitor`](super::Monitor).
+/// Limits of a [`Monitor`](super::Monitor).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Most volumes that are watched; default 4096. The one that was called for least lately is forgotten first.
+    /// The maximum number of monitored volumes; default 4096. The least recently used one is evicted first.
     pub volumes: usize,
-    /// About the most bytes of memory for what is known of them; default 8 MiB.
+    /// The approximate memory limit in bytes; default 8 MiB.
     pub bytes: usize,
-    /// Most calls that are watched at once; default 4096. More are not.
+    /// The maximum number of open monitored calls; default 4096. More are not monitored.
     pub open: usize,
 }
 
@@ -22,30 +22,30 @@ impl Default for Limits {
     }
 }
 
-/// What is known of the time before the first call.
+/// The state before the first observed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum Before {
-    /// Nothing: volumes may be staged and published already.
+pub enum InitialState {
+    /// Unknown: volumes may be staged and published already.
     #[default]
     Unknown,
-    /// There was none: whatever was not seen has not been done. True after a boot, if every call since is seen.
-    Nothing,
+    /// No earlier calls. True after a boot, if every call since is observed.
+    Empty,
 }
 
-/// Names one call. Chosen by whoever drives the monitor; never used again for another call.
+/// Identifies one call. Assigned by the caller of the monitor; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallNumber(u64);
 
 impl CallNumber {
-    /// Takes a number.
+    /// Creates it from a number.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 }
 
-/// What has happened.
+/// An input of the monitor.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -58,39 +58,39 @@ pub enum Event<'a> {
         /// Its request.
         body: &'a [u8],
     },
-    /// The call is over for the orchestrator. Every call that began ends so, once.
+    /// The call has ended for the orchestrator. Every begun call ends once.
     Ended {
         /// The call.
         call: CallNumber,
-        /// How.
+        /// The result.
         end: End<'a>,
     },
 }
 
-/// How a call is over for its orchestrator.
+/// How a call ended for its orchestrator.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum End<'a> {
     /// It was answered.
     Answered {
-        /// With this status.
+        /// The status code.
         code: Code,
-        /// And this message. Looked at for what a driver offers, what it calls its node, and which volume it has made.
+        /// The response message. Read for the capabilities of the driver, its node id, and the created volume.
         message: Option<&'a [u8]>,
     },
-    /// The caller did not wait for the answer.
+    /// The caller cancelled the call.
     Left,
 }
 
-/// How much is watched, and what was found.
+/// The counts of a monitor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Volumes of which something is known, or that a call is under way for.
+    /// Volumes with known state or open calls.
     pub volumes: usize,
-    /// Calls under way.
+    /// Open calls.
     pub open: usize,
-    /// Volumes that were forgotten, and calls that were not watched, for lack of room.
+    /// Evicted volumes and unmonitored calls.
     pub dropped: u64,
     /// Violations.
     pub violations: u64,

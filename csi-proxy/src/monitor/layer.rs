@@ -1,4 +1,4 @@
-//! A relay whose caller is watched.
+//! A relay that monitors its caller.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -12,13 +12,13 @@ use super::{CallNumber, Counts, End, Event, Monitor, Violation};
 use crate::call::{Call, CallId, Fault, Outcome, Replies};
 use crate::relay::Relay;
 
-/// Most drivers that are watched. The calls of more pass unwatched.
+/// The maximum number of monitored drivers. Calls of more pass unmonitored.
 pub const MAX_WATCHED_DRIVERS: usize = 64;
 
-/// The monitors of a node's drivers, one each, which know nothing of the time before. Cheap to clone; all clones are the same, so that several relays to one driver,
-/// such as one for the hub's calls and one for kubelet's, can be watched as one.
+/// One monitor per driver of a node, with an unknown initial state. Cheap to clone; clones share their state, so that
+/// several relays to one driver, such as for calls of the hub and of kubelet, are monitored together.
 ///
-/// Each violation is a line in the log, and, with the feature `metrics`, counted.
+/// Each violation is logged and, with the feature `metrics`, counted.
 #[derive(Debug, Clone, Default)]
 pub struct Monitors(Arc<Mutex<Watch>>);
 
@@ -26,11 +26,11 @@ pub struct Monitors(Arc<Mutex<Watch>>);
 struct Watch {
     drivers: BTreeMap<DriverName, Monitor>,
     next: u64,
-    full_told: bool,
+    full_warned: bool,
 }
 
 impl Monitors {
-    /// How much is watched, and what was found, over all drivers.
+    /// The sum of the counts of all drivers.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let watch = self.lock();
@@ -42,13 +42,13 @@ impl Monitors {
         })
     }
 
-    /// Sets the gauges, which change too often to be set each time.
+    /// Sets the gauges, which change too often to set each time.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
         crate::metrics::monitor(&self.counts());
     }
 
-    /// Sees a call begin. `None` if it says nothing.
+    /// Records the start of a call. `None` if it is not monitored.
     fn begin(&self, call: &Call) -> Option<Watched> {
         let method = Method::from_path(call.method.as_str()).filter(|method| Monitor::watches(*method))?;
         let mut watch = self.lock();
@@ -59,20 +59,20 @@ impl Monitors {
         let violations = monitor.handle(Instant::now().into_std(), began);
         drop(watch);
         for violation in &violations {
-            tell(call.id, &call.driver, violation);
+            report(call.id, &call.driver, violation);
         }
         Some(Watched { monitors: self.clone(), driver: call.driver.clone(), number, over: false })
     }
 
     fn end(&self, driver: &DriverName, call: CallNumber, end: End<'_>) {
         if let Some(monitor) = self.lock().drivers.get_mut(driver) {
-            // An end breaks no rule.
+            // The end of a call breaks no rule.
             let _ = monitor.handle(Instant::now().into_std(), Event::Ended { call, end });
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Watch> {
-        // What a monitor knows is judged by nobody's life.
+        // A panic cannot leave a monitor in a state that matters.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -81,8 +81,8 @@ impl Watch {
     fn monitor(&mut self, driver: &DriverName) -> Option<&mut Monitor> {
         if !self.drivers.contains_key(driver) {
             if self.drivers.len() >= MAX_WATCHED_DRIVERS {
-                if !std::mem::replace(&mut self.full_told, true) {
-                    tracing::warn!(%driver, max = MAX_WATCHED_DRIVERS, "too many drivers; calls of this one and of others are not watched");
+                if !std::mem::replace(&mut self.full_warned, true) {
+                    tracing::warn!(%driver, max = MAX_WATCHED_DRIVERS, "too many drivers, not monitoring this one and further ones");
                 }
                 return None;
             }
@@ -92,7 +92,7 @@ impl Watch {
     }
 }
 
-fn tell(call: CallId, driver: &DriverName, violation: &Violation) {
+fn report(call: CallId, driver: &DriverName, violation: &Violation) {
     let Violation { rule, method, volume, expected, found } = violation;
     tracing::warn!(
         %call, %driver, %method, volume, %rule, section = rule.section(), expected, found,
@@ -102,7 +102,7 @@ fn tell(call: CallId, driver: &DriverName, violation: &Violation) {
     crate::metrics::violation(driver, *rule);
 }
 
-/// A call that is under way, and over for its caller when this is dropped.
+/// An open call, which ends for its caller when dropped.
 #[derive(Debug)]
 struct Watched {
     monitors: Monitors,
@@ -125,9 +125,9 @@ impl Drop for Watched {
     }
 }
 
-/// Hands calls on and watches whether their caller keeps the order of the spec. It changes and refuses nothing.
+/// Forwards calls and monitors whether their caller follows the spec. It changes and rejects nothing.
 ///
-/// It stands where the orchestrator's calls arrive, before anything that joins or repeats them.
+/// Place it where the calls of the orchestrator arrive, before anything that coalesces or retries them.
 ///
 /// ```
 /// use csi_proxy::monitor::{Monitored, Monitors};
@@ -149,7 +149,7 @@ pub struct Monitored<R> {
 }
 
 impl<R: Relay> Monitored<R> {
-    /// Watches the calls to this relay.
+    /// Monitors the calls to this relay.
     #[must_use]
     pub fn new(inner: R, monitors: Monitors) -> Self {
         Self { inner, monitors }
@@ -161,7 +161,7 @@ impl<R: Relay> Relay for Monitored<R> {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let Some(mut watched) = self.monitors.begin(&call) else { return self.inner.relay(call).await };
         let waited = call.remaining;
-        // What is watched is unary.
+        // Monitored calls are unary.
         let answer = async { Ok::<_, Fault>(self.inner.relay(call).await?.read_unary().await) };
         let mut answer = pin!(answer);
         let answer = match waited {
@@ -169,7 +169,7 @@ impl<R: Relay> Relay for Monitored<R> {
             Some(waited) => tokio::select! {
                 biased;
                 answer = &mut answer => answer,
-                // Over a link the caller's leaving is not always heard of, but its time is known.
+                // Over a link the cancellation is not always reported, but the deadline is known.
                 () = sleep(waited) => {
                     watched.end(End::Left);
                     answer.await

@@ -1,21 +1,20 @@
-//! Whether an orchestrator keeps its side of the spec: a watch over the calls that it makes to a driver.
+//! Monitors whether an orchestrator follows the spec in its calls to a driver.
 //!
-//! CSI lays down in which order an orchestrator makes its calls, and what it may do after one that failed. A driver is not
-//! obliged to notice when that goes wrong; volumes leak, or data is lost, later and elsewhere. [`Monitor`] looks at each call
-//! and at its end, and names the [`Rule`] that was broken. It changes nothing and refuses nothing.
+//! CSI defines the order of an orchestrator's calls, and what it may do after a failure. A driver need not detect
+//! violations; volumes leak, or data is lost, later and elsewhere. [`Monitor`] observes each call and its result, and
+//! reports the broken [`Rule`]. It changes and rejects nothing.
 //!
-//! It judges by what the orchestrator knows, which is the code that it was answered:
+//! It decides by the code that the orchestrator received:
 //!
-//! - OK counts. A call upward (attach, stage, publish) that ended with one of the codes that say "maybe still running", or that
-//!   its caller left, may be repeated or undone; with any other code it counts as if it had not been made.
-//! - A call downward (unpublish, unstage, detach) that did not end with OK may only be repeated. After NOT_FOUND and
-//!   UNIMPLEMENTED it is for the orchestrator to find out what is there, so nothing is known here.
-//! - What has happened before the first call that was seen is not known, unless [`Before::Nothing`] says so, and nothing that
-//!   may have happened then is held against anybody. The same goes for what was forgotten ([`Limits`]). Of a volume that was seen
-//!   to be made all is known.
+//! - OK counts. A setup call (attach, stage, publish) that was cancelled, or ended with a code that means "may still
+//!   be running", may be repeated or undone; with any other code it counts as not made.
+//! - A teardown call (unpublish, unstage, detach) that did not end with OK may only be repeated. After NOT_FOUND and
+//!   UNIMPLEMENTED the orchestrator must determine the state, so the state is unknown here.
+//! - The state before the first observed call is unknown, unless it is [`InitialState::Empty`], and possible earlier
+//!   calls are not reported as violations. The same applies to evicted state ([`Limits`]). The state of a volume whose
+//!   creation was observed is fully known.
 //!
-//! Secrets are not looked at, and nothing of a request is kept but the ids and paths that it is about and a
-//! [`Digest`](crate::dispatcher::operation::Digest).
+//! Secrets are not read, and only the ids and paths of a request and its [`Digest`](crate::call::Digest) are stored.
 //!
 //! ```
 //! use std::time::Instant;
@@ -24,10 +23,10 @@
 //! use csi_proto::csi::v1::NodeUnstageVolumeRequest;
 //! use csi_proto::csi::v1::NodePublishVolumeRequest;
 //! use csi_proxy::Code;
-//! use csi_proxy::monitor::{Before, CallNumber, End, Event, Limits, Monitor, Rule};
+//! use csi_proxy::monitor::{InitialState, CallNumber, End, Event, Limits, Monitor, Rule};
 //! use prost::Message as _;
 //!
-//! let mut monitor = Monitor::new(Limits::default(), Before::Unknown);
+//! let mut monitor = Monitor::new(Limits::default(), InitialState::Unknown);
 //! let now = Instant::now();
 //! let (volume_id, target_path) = ("vol-1".to_owned(), "/pods/1/mount".to_owned());
 //! let capability = Some(Default::default());
@@ -45,10 +44,10 @@
 //! assert_eq!(violations[0].rule, Rule::UnstageWhilePublished);
 //! ```
 //!
-//! `Monitored` (feature `runtime`) is a relay that does this for the calls that it hands on.
+//! `Monitored` (feature `runtime`) is a relay that monitors the calls it forwards.
 
+mod check;
 mod core;
-mod duty;
 mod event;
 #[cfg(feature = "runtime")]
 mod layer;
@@ -59,7 +58,7 @@ mod tests;
 mod volume;
 
 pub use self::core::Monitor;
-pub use self::event::{Before, CallNumber, Counts, End, Event, Limits};
+pub use self::event::{CallNumber, Counts, End, Event, InitialState, Limits};
 #[cfg(feature = "runtime")]
 pub use self::layer::{MAX_WATCHED_DRIVERS, Monitored, Monitors};
 pub use self::rule::{Rule, Violation};

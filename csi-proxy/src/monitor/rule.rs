@@ -1,4 +1,4 @@
-//! What an orchestrator owes a driver, by name.
+//! The rules for orchestrators.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use csi_proto::Method;
 
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
-        /// A duty of the orchestrator.
+        /// A rule for the orchestrator.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Rule {
@@ -31,26 +31,26 @@ macro_rules! rules {
 rules! {
     /// A field that the method requires is set.
     RequiredField = "required_field",
-    /// A call that depends on a capability is made only if the driver has said that it has it.
+    /// A call that needs a capability is made only if the driver has reported it.
     OfferedCall = "offered_call",
-    /// A volume has one call in flight at a time, of each part of the orchestrator that makes calls on its own: on the node, and for
-    /// attachments, sizes, snapshots and volumes. The spec asks the orchestrator as a whole to aim at one, allows it to fail in that where
-    /// it does not know its own state, and has drivers answer `ABORTED`; parts that are processes of their own, as the sidecars of
-    /// Kubernetes, do not know each other's. The same call once more is not held against anybody.
+    /// A volume has one call in flight at a time, per independent component of the orchestrator: on the node, and for
+    /// attachments, sizes, snapshots and volumes. The spec asks the orchestrator as a whole to aim at one, allows it
+    /// to fail where it does not know its own state, and has drivers answer `ABORTED`; separate processes, such as the
+    /// sidecars of Kubernetes, do not know each other's calls. A repeated equal call is not a violation.
     OneCallPerVolume = "one_call_per_volume",
-    /// A volume that was attached by a call, and detached, is attached again before it is staged or published.
+    /// A volume that was attached and detached is attached again before it is staged or published.
     AttachBeforeUse = "attach_before_use",
-    /// A volume of a driver that stages is staged, with success, before it is published or expanded.
+    /// A volume of a driver with staging is staged successfully before it is published or expanded.
     StageBeforeUse = "stage_before_use",
-    /// All of a volume's targets are unpublished, with success, before it is unstaged.
+    /// All targets of a volume are unpublished successfully before it is unstaged.
     UnstageWhilePublished = "unstage_while_published",
-    /// A volume is unpublished and unstaged, with success, before it is detached.
+    /// A volume is unpublished and unstaged successfully before it is detached.
     DetachWhileInUse = "detach_while_in_use",
-    /// A volume is given up on the node before it is deleted.
+    /// A volume is unpublished and unstaged on the node before it is deleted.
     DeleteWhileInUse = "delete_while_in_use",
-    /// What was begun downward is brought to its end, with success, before the same is done upward again.
-    DownwardFirst = "downward_first",
-    /// What was done, or may have been, is repeated with the arguments that it had. Secrets may change.
+    /// A begun teardown is completed successfully before the same object is set up again.
+    FinishTeardown = "finish_teardown",
+    /// A call that was or may have been executed is repeated with the same arguments. Secrets may change.
     SameArguments = "same_arguments",
     /// A volume has one staging path on a node.
     OneStagingPath = "one_staging_path",
@@ -59,7 +59,7 @@ rules! {
 }
 
 impl Rule {
-    /// The section of the spec that has the rule.
+    /// The section of the spec with the rule.
     #[must_use]
     pub const fn section(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl Rule {
             Self::UnstageWhilePublished => "NodeUnstageVolume",
             Self::DetachWhileInUse => "ControllerUnpublishVolume",
             Self::DeleteWhileInUse => "DeleteVolume",
-            Self::DownwardFirst => "NodeUnpublishVolume",
+            Self::FinishTeardown => "NodeUnpublishVolume",
             Self::SameArguments | Self::PathOfAnotherVolume => "NodePublishVolume",
         }
     }
@@ -83,18 +83,18 @@ impl fmt::Display for Rule {
     }
 }
 
-/// A call that should not have been made, or not then.
+/// A call that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Violation {
-    /// The rule that it breaks.
+    /// The broken rule.
     pub rule: Rule,
     /// The method that was called.
     pub method: Method,
     /// The volume; empty if the request names none.
     pub volume: String,
-    /// What the rule asks for here.
+    /// The requirement of the rule.
     pub expected: String,
-    /// What was found. Holds ids and paths, and no secret.
+    /// What was found. Contains ids and paths, and no secret.
     pub found: String,
 }

@@ -1,83 +1,83 @@
-//! How it stands with one volume, as far as its orchestrator knows.
+//! The state of one volume, as far as its orchestrator knows.
 
 use std::collections::BTreeMap;
 
 use csi_proto::Code;
 
-use super::request::{Deed, Request};
-use crate::dispatcher::operation::Digest;
+use super::request::{Operation, Request};
+use crate::call::Digest;
 
-/// Most nodes whose attachments are known of one volume. Of more, nothing is.
+/// The maximum number of recorded attachments per volume. Beyond it all are unknown.
 const MAX_ATTACHMENTS: usize = 64;
 
-/// What is known of a driver, by its own word.
+/// What a driver has reported about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// Whether it stages, and whether it expands on the node; none before it was asked.
+    /// Whether it stages, and expands on the node; `None` if unknown.
     pub(super) offers: Option<Offers>,
-    /// What it calls its node.
+    /// Its node id.
     pub(super) node: Option<Box<str>>,
 }
 
-/// What a driver offers on its node.
+/// The capabilities of a driver on its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Offers {
     pub(super) staging: bool,
     pub(super) expansion: bool,
 }
 
-/// How far a part of a volume is: its attachment to a node, its staging, or a target.
+/// The state of an object of a volume: an attachment, the staging, or a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Unknown,
     Absent,
-    /// A call upward may still be running, and none has succeeded.
-    Rising(Digest),
+    /// A setup call may still be running, and none has succeeded.
+    SettingUp(Digest),
     Present(Digest),
-    /// A call downward has not succeeded.
-    Falling,
+    /// A teardown call has not succeeded.
+    TearingDown,
 }
 
 impl State {
-    /// What a call upward leaves behind that ended with this code.
-    fn risen(self, code: Code, digest: Digest) -> Self {
+    /// The state after a setup call with this code.
+    fn after_setup(self, code: Code, digest: Digest) -> Self {
         match self {
             _ if code == Code::OK => Self::Present(digest),
-            Self::Absent if code.may_be_running() => Self::Rising(digest),
-            Self::Rising(_) if !code.may_be_running() => Self::Absent,
+            Self::Absent if code.may_be_running() => Self::SettingUp(digest),
+            Self::SettingUp(_) if !code.may_be_running() => Self::Absent,
             other => other,
         }
     }
 
-    /// What a call downward leaves behind that ended with this code.
-    const fn fallen(code: Code) -> Self {
+    /// The state after a teardown call with this code.
+    const fn after_teardown(code: Code) -> Self {
         match code {
             Code::OK => Self::Absent,
-            // The orchestrator has to find out what that means, in ways that are not seen here.
+            // The orchestrator must determine the state by means that are not observed here.
             Code::NOT_FOUND | Code::UNIMPLEMENTED => Self::Unknown,
-            _ => Self::Falling,
+            _ => Self::TearingDown,
         }
     }
 
-    /// Whether something is there, or may be.
+    /// Whether the object exists or may exist.
     pub(super) const fn is_used(self) -> bool {
-        matches!(self, Self::Rising(_) | Self::Present(_) | Self::Falling)
+        matches!(self, Self::SettingUp(_) | Self::Present(_) | Self::TearingDown)
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Volume {
     pub(super) staging: State,
-    /// Where it is staged, or may be; empty if it is not.
+    /// The staging path, if staged or possibly staged; otherwise empty.
     pub(super) staging_path: Box<str>,
-    /// A target that is not here is absent, or nothing is known of it.
+    /// A missing target is absent or unknown.
     targets: BTreeMap<Box<str>, State>,
-    /// Of a node that is not here nothing is known.
+    /// A missing node is unknown.
     attachments: BTreeMap<Box<str>, State>,
 }
 
 impl Volume {
-    /// A volume that was not seen before.
+    /// Creates the state of a volume without calls.
     pub(super) fn new(nothing_before: bool) -> Self {
         let staging = if nothing_before { State::Absent } else { State::Unknown };
         Self { staging, staging_path: Box::default(), targets: BTreeMap::new(), attachments: BTreeMap::new() }
@@ -91,63 +91,67 @@ impl Volume {
         self.targets.get(path).copied().unwrap_or(State::Absent)
     }
 
-    /// One of the targets that are in use.
+    /// A target in use.
     pub(super) fn any_target(&self) -> Option<(&str, State)> {
         self.targets.first_key_value().map(|(path, state)| (&**path, *state))
     }
 
-    /// Whether the volume has this path, or may have it.
+    /// Whether the volume has or may have this path.
     pub(super) fn has(&self, path: &str) -> bool {
         self.paths().any(|known| known == path)
     }
 
-    /// The paths that it has, or may have.
+    /// The paths that it has or may have.
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
         let staging = self.staging.is_used().then_some(&self.staging_path);
         staging.into_iter().chain(self.targets.keys()).map(|path| &**path)
     }
 
-    /// About how many bytes of memory it takes.
+    /// The approximate memory use in bytes.
     pub(super) fn bytes(&self) -> usize {
         let attachments: usize = self.attachments.keys().map(|node| 128 + node.len()).sum();
-        // Each path is in an index too.
+        // Each path is indexed too.
         512 + attachments + self.paths().map(|path| 2 * (128 + path.len())).sum::<usize>()
     }
 
-    /// Takes in that a request ended with a code.
+    /// Applies the result of a request.
     pub(super) fn ended(&mut self, request: &Request, code: Code, driver: &Facts) {
         let digest = request.digest;
-        match &request.deed {
-            Deed::Attach { node } => self.set_attachment(node, self.attachment(node).risen(code, digest)),
-            Deed::Detach { node } => {
+        match &request.operation {
+            Operation::Attach { node } => {
+                self.set_attachment(node, self.attachment(node).after_setup(code, digest));
+            }
+            Operation::Detach { node } => {
                 let nodes: Vec<Box<str>> = match node {
                     Some(node) => vec![node.clone()],
                     None => self.attachments.keys().chain(&driver.node).cloned().collect(),
                 };
-                nodes.iter().for_each(|node| self.set_attachment(node, State::fallen(code)));
+                nodes.iter().for_each(|node| self.set_attachment(node, State::after_teardown(code)));
             }
-            Deed::Stage { path } => {
-                let staging = self.staging.risen(code, digest);
+            Operation::Stage { path } => {
+                let staging = self.staging.after_setup(code, digest);
                 if staging != self.staging {
                     self.set_staging(path, staging);
                 }
             }
-            Deed::Unstage { path } => self.set_staging(path, State::fallen(code)),
-            Deed::Publish { target, .. } => self.set_target(target, self.target(target).risen(code, digest)),
-            Deed::Unpublish { target } => self.set_target(target, State::fallen(code)),
-            Deed::Expand | Deed::Delete | Deed::Other => {}
+            Operation::Unstage { path } => self.set_staging(path, State::after_teardown(code)),
+            Operation::Publish { target, .. } => {
+                self.set_target(target, self.target(target).after_setup(code, digest));
+            }
+            Operation::Unpublish { target } => self.set_target(target, State::after_teardown(code)),
+            Operation::Expand | Operation::Delete | Operation::Other => {}
         }
     }
 
-    /// A request met another one about the same, so that nothing can be said of what they did.
-    pub(super) fn unsettle(&mut self, request: &Request) {
-        match &request.deed {
-            Deed::Attach { .. } | Deed::Detach { .. } => self.attachments.clear(),
-            Deed::Stage { path } | Deed::Unstage { path } => self.set_staging(path, State::Unknown),
-            Deed::Publish { target, .. } | Deed::Unpublish { target } => {
+    /// A request overlapped with another one on the same object, so that its effect is unknown.
+    pub(super) fn mark_unknown(&mut self, request: &Request) {
+        match &request.operation {
+            Operation::Attach { .. } | Operation::Detach { .. } => self.attachments.clear(),
+            Operation::Stage { path } | Operation::Unstage { path } => self.set_staging(path, State::Unknown),
+            Operation::Publish { target, .. } | Operation::Unpublish { target } => {
                 self.set_target(target, State::Unknown);
             }
-            Deed::Expand | Deed::Delete | Deed::Other => {}
+            Operation::Expand | Operation::Delete | Operation::Other => {}
         }
     }
 

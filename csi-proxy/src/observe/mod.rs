@@ -1,4 +1,4 @@
-//! What the operator sees of a call: one line a hop, joined by the call's id. Never a body.
+//! The logs of a call: one line per stage, with the id of the call. Never a body.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -10,26 +10,26 @@ use tokio::time::Instant;
 
 use crate::call::{Call, CallId, Fault, MethodPath, NodeId, Origin, Outcome, Replies, Reply};
 
-/// Why the answer to a call is not read to its end: told by whoever stops, before the answer is dropped. If nobody tells, the
-/// caller has left.
+/// Why the answer to a call is not read to its end: set by the component that stops reading, before it drops the
+/// answer. If unset, the caller has cancelled.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Abandoned(Arc<OnceLock<Fault>>);
 
 impl Abandoned {
     pub(crate) fn because(&self, fault: &Fault) {
-        // The first reason is the reason.
+        // Keeps the first reason.
         let _ = self.0.set(fault.clone());
     }
 }
 
-/// A call that is under way at a hop: `endpoint` or `dispatcher`.
+/// A running call at a stage: `endpoint` or `dispatcher`.
 ///
-/// Logs the call's start, its success and a caller that left at debug, its failure at warn. Of a driver's failure the log has the
-/// code and how long the message is, since drivers repeat requests in their messages, secrets and all. With the feature `metrics`
-/// the call is also counted and timed.
+/// Logs the start of a call, its success and its cancellation at debug, its failure at warn. Of a failure of the
+/// driver it logs the code and the length of the message, since drivers repeat requests in messages, including
+/// secrets. With the feature `metrics` the call is also counted and timed.
 #[derive(Debug)]
 pub(crate) struct Observation {
-    hop: &'static str,
+    stage: &'static str,
     id: CallId,
     node: NodeId,
     driver: DriverName,
@@ -40,23 +40,23 @@ pub(crate) struct Observation {
 }
 
 impl Observation {
-    pub(crate) fn start(hop: &'static str, call: &Call) -> Self {
+    pub(crate) fn start(stage: &'static str, call: &Call) -> Self {
         tracing::debug!(
-            hop, call = %call.id, method = %call.method, node = %call.node, driver = %call.driver,
+            stage, call = %call.id, method = %call.method, node = %call.node, driver = %call.driver,
             remaining = ?call.remaining, bytes = call.body.len(), "call"
         );
         let Call { id, node, driver, method, .. } = call;
         let (node, driver, method) = (node.clone(), driver.clone(), method.clone());
-        Self { hop, id: *id, node, driver, method, since: Instant::now(), abandoned: None, ended: false }
+        Self { stage, id: *id, node, driver, method, since: Instant::now(), abandoned: None, ended: false }
     }
 
-    /// Says where to look for the reason if the answer is not read to its end.
+    /// Sets the reason to report if the answer is not read to its end.
     pub(crate) fn abandoned_by(mut self, abandoned: Abandoned) -> Self {
         self.abandoned = Some(abandoned);
         self
     }
 
-    /// Follows the answer to its end.
+    /// Observes the answer to its end.
     pub(crate) fn answered(mut self, answer: Result<Replies, Fault>) -> Result<Replies, Fault> {
         match answer.map(Replies::into_whole) {
             Err(error) => {
@@ -74,11 +74,11 @@ impl Observation {
     fn end(&mut self, outcome: &Outcome) {
         self.ended = true;
         let taken = self.since.elapsed();
-        let Self { hop, id, node, driver, method, .. } = self;
+        let Self { stage, id, node, driver, method, .. } = self;
         #[cfg(feature = "metrics")]
-        crate::metrics::record(hop, driver, method, outcome, taken);
+        crate::metrics::record(stage, driver, method, outcome, taken);
         if outcome.is_ok() {
-            tracing::debug!(hop, call = %id, ?taken, "answered");
+            tracing::debug!(stage, call = %id, ?taken, "answered");
             return;
         }
         let origin = match &outcome.origin {
@@ -86,15 +86,15 @@ impl Observation {
             Origin::Endpoint => "endpoint",
             Origin::Relay(fault) => fault.kind(),
         };
-        if let Some(Fault::CallerGone) = outcome.fault() {
+        if let Some(Fault::Cancelled) = outcome.fault() {
             tracing::debug!(
-                hop, call = %id, %method, %node, %driver, code = %outcome.code, origin, ?taken,
-                "nobody waits for the answer any more"
+                stage, call = %id, %method, %node, %driver, code = %outcome.code, origin, ?taken,
+                "call cancelled"
             );
             return;
         }
         tracing::warn!(
-            hop, call = %id, %method, %node, %driver, code = %outcome.code, origin, message = %outcome.loggable(), ?taken,
+            stage, call = %id, %method, %node, %driver, code = %outcome.code, origin, message = %outcome.redacted_message(), ?taken,
             "call failed"
         );
     }
@@ -103,8 +103,8 @@ impl Observation {
 impl Drop for Observation {
     fn drop(&mut self) {
         if !self.ended {
-            let told = self.abandoned.as_ref().and_then(|Abandoned(told)| told.get().cloned());
-            self.end(&told.unwrap_or(Fault::CallerGone).into());
+            let reason = self.abandoned.as_ref().and_then(|Abandoned(reason)| reason.get().cloned());
+            self.end(&reason.unwrap_or(Fault::Cancelled).into());
         }
     }
 }

@@ -20,7 +20,7 @@ fn call() -> Call {
 }
 
 #[test]
-fn a_failed_call_is_one_line_that_says_what_where_and_who() {
+fn failed_call_is_logged_in_one_line() {
     let text = logged(tracing::Level::INFO, || {
         let fault = Fault::LinkLost { reason: "cut".to_owned() };
         let _ = Observation::start("endpoint", &call()).answered(Err(fault));
@@ -42,7 +42,7 @@ fn a_failed_call_is_one_line_that_says_what_where_and_who() {
 }
 
 #[test]
-fn no_level_of_logging_shows_a_body() {
+fn bodies_are_never_logged() {
     let text = logged(tracing::Level::TRACE, || {
         let _ = Observation::start("endpoint", &call()).answered(Ok(Replies::unary("canary", Outcome::ok())));
         let end = Reply::End(Outcome::from_driver(Code::ABORTED, "pending"));

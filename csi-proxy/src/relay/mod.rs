@@ -1,11 +1,11 @@
-//! What carries a call to where its driver is.
+//! Relays: carry calls from endpoints to drivers.
 
 mod node_segment;
 mod retry;
 mod service;
 #[cfg(feature = "edge-transport")]
 mod session;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(feature = "testing")]
 mod testing;
 
 use async_trait::async_trait;
@@ -18,19 +18,20 @@ pub use self::retry::{
 pub use self::service::{RelayService, ServiceRelay};
 #[cfg(feature = "edge-transport")]
 pub use self::session::{CSI_SERVICE, NodeWatch, SessionRelay, SessionService};
-#[cfg(any(test, feature = "testing"))]
-pub use self::testing::{Fate, FaultyRelay, conformance};
+#[cfg(feature = "testing")]
+pub use self::testing::{FaultyRelay, InjectedFault, conformance};
 use crate::call::{Call, Fault, Replies};
 
-/// Carries a call to its node and its answer back. The only thing to write for another message bus.
+/// Carries a call to its node and returns the answer. The only trait to implement for another message bus.
 ///
 /// # Contract
 /// - The body and every message arrive byte for byte.
-/// - What the driver answered, success or failure, is an `Ok` that ends with [`Origin::Driver`](crate::Origin::Driver); a
-///   failure on the way is an `Err`, or, after messages have been passed on, an end with [`Origin::Relay`](crate::Origin::Relay).
-/// - Dropping the future or the [`Replies`] ends the wait. It never ends the work: a volume may be half made.
-/// - A future that is neither polled nor dropped may hold the work up.
-/// - The caller watches its own time; [`Call::remaining`] is for what lies further on.
+/// - An answer of the driver, success or failure, is an `Ok` that ends with [`Origin::Driver`](crate::Origin::Driver);
+///   a failure of the relay is an `Err`, or, after messages were passed on, an end with
+///   [`Origin::Relay`](crate::Origin::Relay).
+/// - Dropping the future or the [`Replies`] ends the wait. It never ends the work: a volume may be half created.
+/// - A future that is neither polled nor dropped may block the work.
+/// - The caller enforces its own deadline; [`Call::remaining`] is for later stages.
 ///
 /// `conformance` (feature `testing`) tests an implementation against this.
 #[async_trait]
@@ -38,7 +39,7 @@ pub trait Relay: Send + Sync {
     /// Carries one call.
     ///
     /// # Errors
-    /// If the call failed on its way, so that there is no answer of the driver.
+    /// If the relay failed, so that there is not an answer of the driver.
     async fn relay(&self, call: Call) -> Result<Replies, Fault>;
 }
 

@@ -1,4 +1,4 @@
-//! Where the node is, said for drivers that do not say it.
+//! Adds the topology of the node to answers of drivers that report none.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -9,24 +9,24 @@ use prost::Message;
 use super::Relay;
 use crate::call::{Call, Fault, NodeId, Replies};
 
-/// A node cannot be told from others by this segment.
+/// The topology segment of a node is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{key}={value} is no topology segment: {reason}; give a key PREFIX/NAME and a node name of at most 63 bytes each"
+    "invalid topology segment {key}={value}: {reason}; expected a key PREFIX/NAME and a node name of at most 63 bytes each"
 )]
 #[non_exhaustive]
 pub struct InvalidSegment {
     /// The key.
     pub key: String,
-    /// The value, which is the node's name.
+    /// The value: the name of the node.
     pub value: String,
-    /// What of it the spec does not allow.
+    /// The violated rule of the spec.
     pub reason: String,
 }
 
-/// The topology segment of one node: a key, and the node's name as its value.
+/// The topology segment of one node: a key, with the name of the node as its value.
 ///
-/// The name must stay what it is. Kubelet writes the segment to its Node as a label, and refuses a driver that comes with
+/// The name must not change. Kubelet writes the segment to its Node as a label, and rejects a driver that reports
 /// another value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSegment {
@@ -35,26 +35,26 @@ pub struct NodeSegment {
 }
 
 impl NodeSegment {
-    /// The segment of a node, under a key for each driver: `topology.DRIVER/node`.
+    /// Creates the segment of a node with a key per driver: `topology.DRIVER/node`.
     #[must_use]
     pub fn of_driver(node: NodeId) -> Self {
         Self { node, key: None }
     }
 
-    /// The segment of a node under this key, whatever the driver.
+    /// Creates the segment of a node with this key for all drivers.
     ///
     /// # Errors
-    /// If key or name have no form that the spec allows.
+    /// If the key or the name is invalid by the spec.
     pub fn with_key(node: NodeId, key: impl Into<String>) -> Result<Self, InvalidSegment> {
         let key = key.into();
         checked(&key, &node)?;
         Ok(Self { node, key: Some(key) })
     }
 
-    /// The topology that it gives a driver.
+    /// The topology for a driver.
     ///
     /// # Errors
-    /// If the driver's name is too long to be part of a key, or the node's to be a value: 63 bytes.
+    /// If the name of the driver is too long for a key, or the name of the node is too long for a value: 63 bytes.
     pub fn topology(&self, driver: &DriverName) -> Result<csi::Topology, InvalidSegment> {
         match &self.key {
             Some(key) => checked(key, &self.node),
@@ -76,28 +76,28 @@ fn checked(key: &str, node: &NodeId) -> Result<csi::Topology, InvalidSegment> {
     }
 }
 
-/// Says for a driver that has no topology on which node its volumes are, so that an orchestrator can choose the node.
+/// Reports a topology for a driver without one, so that an orchestrator can select the node of its volumes.
 ///
-/// `NodeGetInfo` of a driver that names no topology segment gets the node's, and `GetPluginCapabilities` says
-/// `VOLUME_ACCESSIBILITY_CONSTRAINTS`. A driver's own topology stays as it is: all keys of a driver have the same prefix, so a
-/// foreign one may not stand beside them. What is added is appended to the encoded answer, in which fields that are not known
-/// here stay what they are. All else passes.
+/// A `NodeGetInfo` without topology segments gets the segment of the node, and `GetPluginCapabilities` gets
+/// `VOLUME_ACCESSIBILITY_CONSTRAINTS`. The topology of a driver is not changed: all keys of a driver have the same
+/// prefix, so another key must not be added. Additions are appended to the encoded answer, which preserves unknown
+/// fields. All other calls pass.
 #[derive(Debug, Clone)]
 pub struct TopologyRelay<R> {
     inner: R,
     key: Option<String>,
-    /// `None`: the one that a call goes to.
+    /// `None` for the node of each call.
     node: Option<NodeId>,
 }
 
 impl<R: Relay> TopologyRelay<R> {
-    /// Adds the segment to the answers of this relay.
+    /// Adds the segment to the answers of a relay.
     #[must_use]
     pub fn new(inner: R, segment: NodeSegment) -> Self {
         Self { inner, key: segment.key, node: Some(segment.node) }
     }
 
-    /// Adds the segment of the node that a call goes to, under this key.
+    /// Adds the segment of the node of each call, with this key.
     pub(crate) fn of_calls(inner: R, key: String) -> Self {
         Self { inner, key: Some(key), node: None }
     }
@@ -108,11 +108,11 @@ impl<R: Relay> Relay for TopologyRelay<R> {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let more: fn(&[u8], csi::Topology) -> Option<Vec<u8>> = match Method::from_path(call.method.as_str())
         {
-            Some(Method::NodeGetInfo) => more_info,
-            Some(Method::GetPluginCapabilities) => more_capabilities,
+            Some(Method::NodeGetInfo) => info_addition,
+            Some(Method::GetPluginCapabilities) => capabilities_addition,
             _ => return self.inner.relay(call).await,
         };
-        // Without a segment there is nothing to add, and no constraint to tell of.
+        // Without a segment there is nothing to add and no constraint to report.
         let node = self.node.as_ref().unwrap_or(&call.node).clone();
         let segment = NodeSegment { node, key: self.key.clone() };
         let Ok(topology) = segment.topology(&call.driver) else { return self.inner.relay(call).await };
@@ -125,19 +125,19 @@ impl<R: Relay> Relay for TopologyRelay<R> {
     }
 }
 
-/// What is to be appended to a NodeGetInfoResponse.
-fn more_info(answer: &[u8], topology: csi::Topology) -> Option<Vec<u8>> {
+/// The bytes to append to a NodeGetInfoResponse.
+fn info_addition(answer: &[u8], topology: csi::Topology) -> Option<Vec<u8>> {
     let known = csi::NodeGetInfoResponse::decode(answer).ok()?;
     if known.accessible_topology.is_some_and(|topology| !topology.segments.is_empty()) {
         return None;
     }
-    // A decoder merges what stands twice.
+    // Decoders merge repeated messages.
     let more = csi::NodeGetInfoResponse { accessible_topology: Some(topology), ..Default::default() };
     Some(more.encode_to_vec())
 }
 
-/// What is to be appended to a GetPluginCapabilitiesResponse.
-fn more_capabilities(answer: &[u8], _: csi::Topology) -> Option<Vec<u8>> {
+/// The bytes to append to a GetPluginCapabilitiesResponse.
+fn capabilities_addition(answer: &[u8], _: csi::Topology) -> Option<Vec<u8>> {
     use csi::plugin_capability::service::Type::VolumeAccessibilityConstraints;
     let known = csi::GetPluginCapabilitiesResponse::decode(answer).ok()?;
     if known.has_service(VolumeAccessibilityConstraints) {
@@ -164,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_the_drivers_own_unless_one_is_given() {
+    fn default_key_contains_the_driver() {
         assert_eq!(topology().segment("topology.csi.example.org/node"), Some("edge-1"));
         let given = NodeSegment::with_key(node(), "example.org/rack").unwrap();
         assert_eq!(given.topology(&driver("a.b")).unwrap().segment("example.org/rack"), Some("edge-1"));
     }
 
     #[test]
-    fn what_is_no_segment_is_refused_with_the_reason() {
+    fn rejects_invalid_segments() {
         for key in ["node", "/node", "a/", "a b/c", "a/b/c"] {
             let error = NodeSegment::with_key(node(), key).unwrap_err();
             assert!(error.to_string().contains("PREFIX/NAME"), "{error}");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_topology_gets_its_segment_and_keeps_unknown_fields() {
+    fn adds_segment_and_keeps_unknown_fields() {
         let info = csi::NodeGetInfoResponse {
             node_id: "n".to_owned(),
             max_volumes_per_node: 7,
@@ -193,26 +193,26 @@ mod tests {
         // Field 99 of a later version of the spec.
         let mut answer = info.encode_to_vec();
         answer.extend_from_slice(&[0x9a, 0x06, 0x02, b'h', b'i']);
-        let more = more_info(&answer, topology()).unwrap();
+        let more = info_addition(&answer, topology()).unwrap();
         let whole = [&answer[..], &more].concat();
         assert!(whole.starts_with(&answer));
         let found = csi::NodeGetInfoResponse::decode(&*whole).unwrap();
         assert_eq!((found.node_id.as_str(), found.max_volumes_per_node), ("n", 7));
         assert_eq!(found.accessible_topology, Some(topology()));
-        assert_eq!(more_info(&whole, topology()), None, "once is enough");
+        assert_eq!(info_addition(&whole, topology()), None, "once is enough");
     }
 
     #[test]
-    fn a_topology_of_the_drivers_own_stays_as_it_is() {
+    fn keeps_topology_of_the_driver() {
         let own = csi::Topology::from_iter([("vendor.example/zone", "z")]);
         let info = csi::NodeGetInfoResponse { accessible_topology: Some(own), ..Default::default() };
-        assert_eq!(more_info(&info.encode_to_vec(), topology()), None);
+        assert_eq!(info_addition(&info.encode_to_vec(), topology()), None);
     }
 
     #[test]
-    fn the_constraint_is_told_once() {
-        let more = more_capabilities(&[], topology()).unwrap();
-        assert_eq!(more_capabilities(&more, topology()), None);
-        assert_eq!(more_info(&[0xff], topology()), None, "what cannot be read is left alone");
+    fn adds_constraint_once() {
+        let more = capabilities_addition(&[], topology()).unwrap();
+        assert_eq!(capabilities_addition(&more, topology()), None);
+        assert_eq!(info_addition(&[0xff], topology()), None, "an undecodable answer is not changed");
     }
 }

@@ -1,4 +1,4 @@
-//! Relays as tower services and back, so that timeouts, limits and any other middleware are layers.
+//! Adapters between relays and tower services, so that timeouts, limits and other middleware are layers.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -12,8 +12,8 @@ use tower_service::Service;
 use crate::call::{Call, Fault, Replies};
 use crate::relay::Relay;
 
-/// Any [`Relay`], so also a [`Dispatcher`](crate::Dispatcher) or a [`Driver`](crate::Driver), as a tower service of calls. Always
-/// ready; cheap to clone.
+/// A [`Relay`], such as a [`Dispatcher`](crate::Dispatcher) or a [`Driver`](crate::Driver), as a tower service of
+/// calls. Always ready; cheap to clone.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,14 +23,14 @@ use crate::relay::Relay;
 ///
 /// let waited = Duration::from_secs(60);
 /// let layered = ServiceBuilder::new()
-///     // What fails is the timeout or the relay below; a status of the driver is an answer.
+///     // An error is the timeout or a fault of the relay; a status of the driver is an answer.
 ///     .map_err(move |error: BoxError| match error.downcast::<Fault>() {
 ///         Ok(fault) => *fault,
 ///         Err(_) => Fault::Deadline { waited },
 ///     })
-///     // At most eight calls at once, the others wait.
+///     // At most eight concurrent calls, the others wait.
 ///     .concurrency_limit(8)
-///     // Until an answer begins. The driver's work continues.
+///     // Limits the time to the first part of the answer. The work of the driver continues.
 ///     .timeout(waited)
 ///     .service(RelayService::new(Dispatcher::new()));
 /// let relay = ServiceRelay::new(layered);
@@ -39,7 +39,7 @@ use crate::relay::Relay;
 pub struct RelayService<R: ?Sized>(Arc<R>);
 
 impl<R: Relay> RelayService<R> {
-    /// The relay as a service.
+    /// Wraps a relay.
     #[must_use]
     pub fn new(relay: R) -> Self {
         Self(Arc::new(relay))
@@ -78,7 +78,7 @@ impl<R: Relay + ?Sized + 'static> Service<Call> for RelayService<R> {
 pub struct ServiceRelay<S>(S);
 
 impl<S> ServiceRelay<S> {
-    /// The service as a relay. It is cloned for every call.
+    /// Wraps a service, which is cloned for every call.
     #[must_use]
     pub fn new(service: S) -> Self {
         Self(service)

@@ -1,4 +1,4 @@
-//! What an election needs to know of a `CreateVolume`.
+//! The parts of a `CreateVolume` request that node selection uses.
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,36 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::volume_content_source::Type as Source;
 use prost::Message as _;
 
-use crate::dispatcher::operation::{BadRequest, Digest, MAX_SUBJECT, Subject};
+use crate::call::{BadRequest, Digest, MAX_SUBJECT, Subject};
 
 /// The field `accessibility_requirements`.
 const REQUIREMENTS: u32 = 7;
 
-/// What a `CreateVolume` asks for, as far as it decides on the node. Holds no secret.
+/// The parts of a `CreateVolume` request that determine the node. Contains no secret.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct VolumeRequest {
-    /// The name that the volume is to get.
+    /// The requested name of the volume.
     pub name: Box<str>,
-    /// A digest of the request without its secrets and without its topology: provisioners put the same topologies in another
-    /// order when they ask again.
+    /// The digest of the request without its secrets and its topology: provisioners may change the order of topologies
+    /// in a retry.
     pub fingerprint: Digest,
-    /// Where the volume may be, in the order in which that is to be tried: the preferred topologies, then the other requisite
-    /// ones. Empty if it may be anywhere.
+    /// The allowed topologies in order of preference: the preferred ones, then the other requisite ones. Empty without
+    /// a requirement.
     pub topologies: Vec<csi::Topology>,
-    /// The least size in bytes; 0 if it was left open.
+    /// The minimum size in bytes; 0 if unspecified.
     pub required_bytes: u64,
-    /// The snapshot or volume that it is to be a copy of.
+    /// The content source: a snapshot or volume.
     pub source: Option<Subject>,
-    /// The parameters of its class.
+    /// The parameters of the storage class.
     pub parameters: BTreeMap<String, String>,
 }
 
 impl VolumeRequest {
-    /// Reads an encoded request.
+    /// Decodes a request.
     ///
     /// # Errors
-    /// If it is no such request, or has no name, or one of more than [`MAX_SUBJECT`] bytes.
+    /// If the bytes are not such a request, or the name is missing or longer than [`MAX_SUBJECT`] bytes.
     pub fn read(body: &[u8]) -> Result<Self, BadRequest> {
         let unreadable = || BadRequest::Unreadable { field: "the request" };
         let request = csi::CreateVolumeRequest::decode(body).map_err(|_| unreadable())?;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn another_order_of_topologies_and_other_secrets_are_the_same_request_and_another_size_is_not() {
+    fn fingerprint_ignores_topology_order_and_secrets() {
         let first = read(&request(&["a", "b"]));
         let mut again = request(&["b", "a"]);
         again.secrets.clear();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_a_name_is_refused() {
+    fn rejects_request_without_a_name() {
         let refused = VolumeRequest::read(&csi::CreateVolumeRequest::default().encode_to_vec());
         assert_eq!(refused, Err(BadRequest::Missing { field: "name" }));
         assert_eq!(VolumeRequest::read(b"\x0a\x05"), Err(BadRequest::Unreadable { field: "the request" }));

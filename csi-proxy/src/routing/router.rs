@@ -1,4 +1,4 @@
-//! Which node a call goes to.
+//! Selects the node of a call.
 
 use std::sync::Arc;
 
@@ -7,13 +7,14 @@ use crate::call::NodeId;
 
 /// The router of an endpoint. Cheap to clone.
 ///
-/// Another choice of your own is a [`Relay`](crate::Relay) that sets [`Call::node`](crate::Call::node) of the calls that it hands on.
+/// A custom choice is a [`Relay`](crate::Relay) that sets [`Call::node`](crate::Call::node) of the calls that it
+/// forwards.
 #[derive(Debug, Clone)]
-#[allow(clippy::exhaustive_enums, reason = "an endpoint stands for one node or for all")]
+#[allow(clippy::exhaustive_enums, reason = "an endpoint serves one node or all")]
 pub enum Router {
     /// Every call goes to this node.
     Fixed(NodeId),
-    /// New volumes go to a node by their topology, and everything else to where it is.
+    /// New volumes go to a node selected by topology, all other calls to the node of their subject.
     Topology(Arc<TopologyRouter>),
 }
 
@@ -24,7 +25,7 @@ impl Router {
         Self::Fixed(node)
     }
 
-    /// New volumes go to a node by their topology, and everything else to where it is.
+    /// New volumes go to a node selected by topology, all other calls to the node of their subject.
     #[must_use]
     pub fn topology(route: impl Into<Arc<TopologyRouter>>) -> Self {
         Self::Topology(route.into())

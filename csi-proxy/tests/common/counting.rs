@@ -1,4 +1,4 @@
-//! A driver that counts what it does, and does it only when it may.
+//! A driver that counts its executions and can hold them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Raw, driver_name, in_time, node};
 
-/// Counts executions by method and subject, `CreateVolume pvc-1`. A call waits for leave to end, unless all have it.
+/// Counts executions by method and subject, `CreateVolume pvc-1`. A call ends only with a permit.
 #[derive(Debug, Clone)]
 pub struct CountingDriver {
     executions: Arc<watch::Sender<BTreeMap<String, usize>>>,
@@ -27,7 +27,7 @@ pub struct CountingDriver {
 }
 
 impl CountingDriver {
-    /// Serves on a socket in this directory, in the runtime of the caller, each call waiting for [`Self::let_go`].
+    /// Serves on a socket in this directory, each call waiting for [`Self::release`].
     pub fn holding(directory: &Path) -> (Self, SocketAddress) {
         let driver = Self {
             executions: Arc::new(watch::Sender::default()),
@@ -39,10 +39,10 @@ impl CountingDriver {
         (driver, address)
     }
 
-    /// As [`Self::holding`], but no call waits.
+    /// As [`Self::holding`], but calls do not wait.
     pub fn free(directory: &Path) -> (Self, SocketAddress) {
         let (driver, address) = Self::holding(directory);
-        driver.let_go(1 << 20);
+        driver.release(1 << 20);
         (driver, address)
     }
 
@@ -51,31 +51,31 @@ impl CountingDriver {
         tokio::spawn(tonic::transport::Server::builder().serve_with_incoming(self.clone(), incoming));
     }
 
-    /// So many calls may end.
-    pub fn let_go(&self, calls: usize) {
+    /// Lets this many calls end.
+    pub fn release(&self, calls: usize) {
         self.leave.add_permits(calls);
     }
 
-    /// The next call that has leave to end fails with this.
+    /// The next released call fails with this status.
     pub fn fail_next(&self, status: Status) {
         self.failures.lock().unwrap().push_back(status);
     }
 
-    /// How often it was told to do this.
+    /// The number of executions.
     pub fn executions(&self, what: &str) -> usize {
         self.executions.borrow().get(what).copied().unwrap_or_default()
     }
 
-    /// All that it was told to do.
+    /// All executions.
     pub fn all(&self) -> BTreeMap<String, usize> {
         self.executions.borrow().clone()
     }
 
-    /// Waits until it was told to do this so often.
-    pub async fn was_told(&self, what: &str, times: usize) {
+    /// Waits for this number of executions.
+    pub async fn wait_for_executions(&self, what: &str, times: usize) {
         let mut executions = self.executions.subscribe();
-        let told = executions.wait_for(|all| all.get(what).copied().unwrap_or_default() >= times);
-        in_time(told).await.unwrap();
+        let executed = executions.wait_for(|all| all.get(what).copied().unwrap_or_default() >= times);
+        in_time(executed).await.unwrap();
     }
 }
 

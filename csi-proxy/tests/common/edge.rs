@@ -1,9 +1,9 @@
-//! A dispatcher before a counting driver.
+//! A dispatcher in front of a counting driver.
 
 use std::path::Path;
 
 use bytes::Bytes;
-use csi_proxy::dispatcher::operation::Counts;
+use csi_proxy::dispatcher::Counts;
 use csi_proxy::{Call, Dispatcher, Fault, Outcome, Relay as _, SocketAddress};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::counting::CountingDriver;
 use super::{driver_name, in_time};
 
-/// What a call is answered with.
+/// The answer to a call.
 pub type Answer = Result<(Vec<Bytes>, Outcome), Fault>;
 
 pub struct Edge {
@@ -41,7 +41,7 @@ impl Edge {
         tokio::spawn(async move { asked(&dispatcher, call).await })
     }
 
-    /// Waits until the dispatcher counts what is right.
+    /// Waits until the counts of the dispatcher match.
     pub async fn until(&self, right: impl Fn(Counts) -> bool) {
         in_time(async {
             while !right(self.dispatcher.operation_counts()) {

@@ -1,4 +1,4 @@
-//! What is logged on one thread.
+//! Captures the log of one thread.
 
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tracing::subscriber::DefaultGuard;
 use tracing::{Dispatch, Level};
 
-/// While there is but one subscriber, whoever comes to a log line first decides for all threads whether anybody wants it, and a test
-/// beside this one has none. So there is always another.
+/// With a single subscriber the first thread at a log line decides for all threads whether it is enabled, and another
+/// test has no subscriber. Therefore a second one always exists.
 static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
 
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Logs this thread from now on, on which everything of a test runs, until the guard is dropped.
+    /// Captures the log of this thread, which runs the whole test, until the guard is dropped.
     pub(crate) fn start(level: Level) -> (Self, DefaultGuard) {
         ANOTHER.get_or_init(|| {
             let wants_all = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(io::sink);

@@ -1,4 +1,4 @@
-//! A driver that plays a script on raw bytes, and an endpoint in front of it.
+//! A scripted driver on raw bytes, and an endpoint in front of it.
 
 #![allow(
     dead_code,
@@ -74,16 +74,16 @@ impl Decoder for Raw {
     }
 }
 
-/// What the driver does with one call.
+/// The action of the driver for one call.
 #[derive(Debug, Clone)]
 pub enum Act {
     /// Answers with these messages and this status.
     Answer(Vec<Bytes>, Status),
-    /// Answers once the notice is given.
+    /// Answers after the notification.
     Wait(Arc<tokio::sync::Notify>),
 }
 
-/// What the driver does: the acts in turn, then its usual answers.
+/// The actions of the driver in turn, then its default answers.
 #[derive(Debug, Clone, Default)]
 pub struct Script {
     pub acts: Vec<Act>,
@@ -146,7 +146,7 @@ impl tonic::server::ServerStreamingService<Bytes> for Call {
         let Self { driver, path } = self.clone();
         Box::pin(async move {
             let body = request.into_inner();
-            // The questions that an endpoint asks by itself are no part of a script.
+            // The start-up calls of the endpoint are not part of a script.
             let background = path.contains("Identity") || path.contains("GetCapabilities");
             let act = if background { None } else { driver.acts.lock().unwrap().pop_front() };
             if !background {
@@ -230,7 +230,7 @@ impl Stage {
         stage
     }
 
-    /// The endpoint is there, the driver's socket is not.
+    /// With an endpoint, without the socket of the driver.
     pub async fn without_driver(settings: EndpointSettings) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let address = |name: &str| SocketAddress::new(directory.path().join(name).to_str().unwrap()).unwrap();
@@ -269,7 +269,7 @@ impl Stage {
         csi::identity_client::IdentityClient::new(self.channel().await)
     }
 
-    /// Every call that the driver has seen, but for those that the endpoint makes by itself.
+    /// The calls received by the driver, without the start-up calls of the endpoint.
     pub fn seen(&self) -> Vec<(String, Bytes)> {
         self.driver.seen.lock().unwrap().clone()
     }
@@ -285,7 +285,7 @@ impl Stage {
     }
 
     /// Waits until the endpoint has removed its socket.
-    pub async fn socket_gone(&self) {
+    pub async fn wait_until_socket_is_removed(&self) {
         in_time(async {
             while self.socket().exists() {
                 tokio::task::yield_now().await;
@@ -308,7 +308,7 @@ pub async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(std::time::Duration::from_secs(20), future).await.expect("nothing within 20 s")
 }
 
-/// What an HTTP/2 client sees of an answer.
+/// An answer as an HTTP/2 client sees it.
 #[derive(Debug)]
 pub struct Seen {
     pub status: http::StatusCode,
@@ -318,20 +318,20 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The value of `grpc-status`, wherever it stands.
+    /// The value of `grpc-status`, in the headers or trailers.
     pub fn code(&self) -> Option<u32> {
         let trailers = self.trailers.as_ref().unwrap_or(&self.headers);
         trailers.get("grpc-status")?.to_str().ok()?.parse().ok()
     }
 
-    /// The value of `grpc-message`, wherever it stands, as it came.
+    /// The encoded value of `grpc-message`, in the headers or trailers.
     pub fn message(&self) -> &str {
         let trailers = self.trailers.as_ref().unwrap_or(&self.headers);
         trailers.get("grpc-message").map_or("", |value| value.to_str().unwrap())
     }
 }
 
-/// One message behind its prefix.
+/// One message with its prefix.
 pub fn framed(message: &[u8]) -> Bytes {
     let mut bytes = vec![0];
     bytes.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
@@ -339,7 +339,7 @@ pub fn framed(message: &[u8]) -> Bytes {
     bytes.into()
 }
 
-/// A request without tonic, whose client makes up codes too.
+/// A request without tonic, whose client generates codes itself.
 pub async fn raw_call(
     socket: &std::path::Path,
     path: &str,

@@ -1,4 +1,4 @@
-//! One endpoint in front of a driver on several nodes, each of which may be away.
+//! One endpoint in front of a driver on several nodes that may be offline.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failing test panics")]
 
@@ -105,9 +105,9 @@ fn on(name: &str, nodes: &[&str]) -> csi::CreateVolumeRequest {
 }
 
 #[tokio::test]
-async fn a_volume_is_made_on_the_node_of_its_pod_and_says_so_even_if_the_driver_does_not() {
+async fn volume_is_created_on_the_node_of_its_pod() {
     let world = World::new(&["edge-1", "edge-2", "edge-3"]);
-    world.with("edge-3", |node| node.tells_topology = true);
+    world.with("edge-3", |node| node.reports_topology = true);
     let proxy = Proxy::start(&world).await;
     for node in ["edge-2", "edge-3"] {
         let volume = proxy.create(strict(&format!("pvc-{node}"), node)).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_volume_is_made_on_the_node_of_its_pod_and_says_so_even_if_the_driver_
 }
 
 #[tokio::test]
-async fn what_a_node_answers_arrives_with_fields_of_a_later_version_though_a_topology_was_added() {
+async fn added_topology_keeps_unknown_fields() {
     let world = World::new(&["edge-1", "edge-2"]);
     let proxy = Proxy::start(&world).await;
     let body = common::framed(&strict("pvc-1", "edge-2").encode_to_vec());
@@ -128,8 +128,7 @@ async fn what_a_node_answers_arrives_with_fields_of_a_later_version_though_a_top
 
 /// csi-spec: the placement is sticky by name, durable before it is dispatched.
 #[tokio::test]
-async fn a_retry_after_a_lost_answer_goes_to_the_same_node_though_its_topologies_are_turned_and_the_proxy_restarted()
- {
+async fn retry_after_lost_answer_goes_to_the_same_node() {
     let world = World::new(&["edge-1", "edge-2"]);
     let mut proxy = Proxy::start(&world).await;
     world.with("edge-2", |node| node.loses_next = true);
@@ -147,7 +146,7 @@ async fn a_retry_after_a_lost_answer_goes_to_the_same_node_though_its_topologies
 }
 
 #[tokio::test]
-async fn the_power_may_go_at_every_write_and_a_name_has_one_volume_at_most_and_none_when_it_is_deleted() {
+async fn name_has_one_volume_after_a_crash_at_any_write() {
     for writes in 0..6 {
         let world = World::new(&["edge-1", "edge-2"]);
         world.with("edge-2", |node| node.loses_next = true);
@@ -171,7 +170,7 @@ async fn the_power_may_go_at_every_write_and_a_name_has_one_volume_at_most_and_n
 }
 
 #[tokio::test]
-async fn a_volume_for_an_offline_node_waits_or_is_given_back_to_the_scheduler() {
+async fn volume_of_offline_node_waits_or_moves() {
     let world = World::new(&["edge-1", "edge-2"]);
     let waits = Proxy::start(&world).await;
     let mut settings = TopologySettings::default();
@@ -194,7 +193,7 @@ async fn a_volume_for_an_offline_node_waits_or_is_given_back_to_the_scheduler() 
 }
 
 #[tokio::test]
-async fn what_can_never_be_made_is_refused_as_the_spec_says() {
+async fn impossible_volume_gets_the_code_of_the_spec() {
     let world = World::new(&["edge-1", "edge-2"]);
     let proxy = Proxy::start(&world).await;
     let code = async |request| proxy.create(request).await.unwrap_err().code();
@@ -217,7 +216,7 @@ async fn what_can_never_be_made_is_refused_as_the_spec_says() {
 }
 
 #[tokio::test]
-async fn an_unknown_volume_is_gone_only_when_every_node_says_so() {
+async fn unknown_volume_is_deleted_if_every_node_agrees() {
     let world = World::new(&["edge-1", "edge-2"]);
     for node in ["edge-1", "edge-2"] {
         world.with(node, |node| node.cannot_list = true);
@@ -235,7 +234,7 @@ async fn an_unknown_volume_is_gone_only_when_every_node_says_so() {
 }
 
 #[tokio::test]
-async fn an_unknown_id_is_looked_for_and_then_known() {
+async fn unknown_id_is_searched_and_recorded() {
     let world = World::new(&["edge-1", "edge-2"]);
     let mut proxy = Proxy::start(&world).await;
     proxy.create(strict("pvc-1", "edge-2")).await.unwrap();
@@ -254,7 +253,7 @@ async fn an_unknown_id_is_looked_for_and_then_known() {
 }
 
 #[tokio::test]
-async fn an_id_that_two_nodes_give_is_refused_and_never_forgotten() {
+async fn duplicate_id_of_two_nodes_is_rejected() {
     let world = World::new(&["edge-1", "edge-2"]);
     for node in ["edge-1", "edge-2"] {
         world.with(node, |node| node.plain_ids = true);
@@ -296,7 +295,7 @@ async fn a_copy_is_made_where_its_snapshot_is() {
 }
 
 #[tokio::test]
-async fn a_volume_is_attached_by_the_drivers_own_name_of_the_node_and_nowhere_else() {
+async fn volume_is_attached_by_node_id() {
     let world = World::new(&["edge-1", "edge-2"]);
     let proxy = Proxy::start(&world).await;
     let volume_id = proxy.create(strict("pvc-1", "edge-2")).await.unwrap().volume_id;
@@ -324,7 +323,7 @@ async fn a_volume_is_attached_by_the_drivers_own_name_of_the_node_and_nowhere_el
 }
 
 #[tokio::test]
-async fn a_list_holds_what_all_nodes_have_page_by_page_or_fails() {
+async fn list_covers_all_nodes_or_fails() {
     let world = World::new(&["edge-1", "edge-2", "edge-3"]);
     let proxy = Proxy::start(&world).await;
     let mut expected = BTreeSet::new();
@@ -357,7 +356,7 @@ async fn a_list_holds_what_all_nodes_have_page_by_page_or_fails() {
 }
 
 #[tokio::test]
-async fn capacity_is_that_of_the_nodes_within_the_topology_and_none_where_a_node_is_away() {
+async fn capacity_covers_online_nodes_in_the_topology() {
     let world = World::new(&["edge-1", "edge-2"]);
     let proxy = Proxy::start(&world).await;
     let capacity = async |topology: Option<csi::Topology>| {
@@ -378,7 +377,7 @@ async fn capacity_is_that_of_the_nodes_within_the_topology_and_none_where_a_node
 }
 
 #[tokio::test]
-async fn what_a_node_is_is_known_after_a_restart_while_the_node_is_away() {
+async fn node_info_survives_a_restart() {
     let world = World::new(&["edge-1", "edge-2"]);
     let mut settings = TopologySettings::default();
     settings.offline = OfflinePolicy::Move;
@@ -394,7 +393,7 @@ async fn what_a_node_is_is_known_after_a_restart_while_the_node_is_away() {
 }
 
 #[tokio::test]
-async fn sidecars_are_told_what_every_node_offers_and_that_volumes_are_bound_to_places() {
+async fn sidecars_get_common_capabilities_of_all_nodes() {
     let world = World::new(&["edge-1", "edge-2"]);
     let proxy = Proxy::start(&world).await;
     let channel = connect(proxy.socket()).await;
@@ -410,7 +409,7 @@ async fn sidecars_are_told_what_every_node_offers_and_that_volumes_are_bound_to_
 
 /// After a long absence the pauses between two tries are long. A node that is back is not waited for that long.
 #[tokio::test(start_paused = true)]
-async fn sidecars_are_told_that_the_driver_is_ready_as_soon_as_a_node_of_the_route_is_online() {
+async fn probe_is_ready_once_a_node_is_online() {
     let world = World::new(&["edge-1", "edge-2"]);
     let directory = tempfile::tempdir().unwrap();
     let nodes = ["edge-1", "edge-2"].map(|name| NodeId::new(name).unwrap());
@@ -434,7 +433,7 @@ async fn sidecars_are_told_that_the_driver_is_ready_as_soon_as_a_node_of_the_rou
         world.with(node.as_str(), |node| node.offline = true);
         route.left(node);
     }
-    route.current();
+    route.synced();
     ready(false).await;
     tokio::time::sleep(Duration::from_secs(300)).await;
     for round in 0..3 {
@@ -450,9 +449,9 @@ async fn sidecars_are_told_that_the_driver_is_ready_as_soon_as_a_node_of_the_rou
     }
 }
 
-/// A sidecar that was not told of the success asks again, for as long as it takes.
+/// A sidecar that did not receive the success retries until it does.
 #[tokio::test]
-async fn a_deletion_that_is_repeated_succeeds_while_nodes_are_away_and_after_a_restart() {
+async fn repeated_deletion_succeeds_while_nodes_are_offline() {
     let world = World::new(&["edge-1", "edge-2"]);
     let mut proxy = Proxy::start(&world).await;
     proxy.create(strict("pvc-1", "edge-1")).await.unwrap();
@@ -467,7 +466,7 @@ async fn a_deletion_that_is_repeated_succeeds_while_nodes_are_away_and_after_a_r
 }
 
 #[tokio::test]
-async fn a_damaged_placement_bars_its_name_and_its_volume_is_found_by_its_id() {
+async fn damaged_placement_blocks_its_name_only() {
     let world = World::new(&["edge-1", "edge-2"]);
     let mut proxy = Proxy::start(&world).await;
     for name in ["pvc-1", "pvc-2"] {

@@ -20,8 +20,8 @@ pub(super) struct Node {
     pub(super) offline: bool,
     /// The answer to the next CreateVolume gets lost.
     pub(super) loses_next: bool,
-    /// Whether its answers tell where a volume is.
-    pub(super) tells_topology: bool,
+    /// Whether its answers report the topology of a volume.
+    pub(super) reports_topology: bool,
     /// It cannot say what it has.
     pub(super) cannot_list: bool,
     /// Ids are the same as on every other node.
@@ -33,7 +33,7 @@ pub(super) struct Node {
     pub(super) created: usize,
 }
 
-/// All nodes, and the way to them.
+/// All nodes and the relay to them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct World(pub(super) Arc<Mutex<BTreeMap<String, Node>>>);
 
@@ -169,7 +169,7 @@ fn create(node: &mut Node, name: &str, body: Bytes) -> Result<Replies, Fault> {
     let volume = csi::Volume {
         volume_id: id,
         capacity_bytes: 7,
-        accessible_topology: node.tells_topology.then(|| place(name)).into_iter().collect(),
+        accessible_topology: node.reports_topology.then(|| place(name)).into_iter().collect(),
         ..Default::default()
     };
     ok(csi::CreateVolumeResponse { volume: Some(volume) })

@@ -1,4 +1,4 @@
-//! Between [`Frame`] and bytes.
+//! Encodes and decodes a [`Frame`].
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::generated::session as pb;
 use crate::name::{InvalidName, PeerId, ServiceName, SessionId};
 use crate::token::{InvalidToken, Token};
 
-/// Why bytes are no frame.
+/// Why bytes cannot be decoded as a frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The frame is larger than this end said that it takes.
+    /// The frame is larger than this end's `max_frame`.
     #[error(
-        "frame of {found} bytes; at most {max} are taken: the sender must respect max_frame of the hello"
+        "frame of {found} bytes; at most {max} are accepted: the sender must respect max_frame of the hello"
     )]
     FrameTooLarge {
         /// Its bytes.
@@ -29,7 +29,7 @@ pub enum DecodeError {
         /// The bound.
         max: usize,
     },
-    /// The header's length is no varint, or zero, or beyond the bound.
+    /// The header's length is not a varint, is zero, or exceeds the limit.
     #[error("header length {found:?}; expected a varint from 1 to {max}")]
     HeaderLength {
         /// The length, if it could be read.
@@ -38,17 +38,17 @@ pub enum DecodeError {
         max: usize,
     },
     /// The frame ends inside its header.
-    #[error("frame ends inside its header: {expected} bytes were announced, {found} are there")]
+    #[error("frame ends inside its header: expected {expected} bytes, found {found}")]
     Truncated {
-        /// Announced bytes.
+        /// Bytes announced.
         expected: usize,
-        /// Bytes there.
+        /// Bytes found.
         found: usize,
     },
     /// The header does not follow the schema.
     #[error("header is not an edge.session.v1.Header: {0}")]
     Schema(prost::DecodeError),
-    /// A name cannot be used.
+    /// A name is invalid.
     #[error("field {field}: {cause}")]
     Name {
         /// The field in the schema.
@@ -56,35 +56,35 @@ pub enum DecodeError {
         /// What is wrong.
         cause: InvalidName,
     },
-    /// The token of a hello cannot be one. What it is is not told.
+    /// The token of a hello is invalid. The error does not contain the token.
     #[error("field hello.token: {cause}")]
     Token {
         /// What is wrong.
         cause: InvalidToken,
     },
-    /// A frame of a call without the call's number, or one of the link with it.
-    #[error("field call is {found}, which does not fit the kind of frame")]
+    /// A call frame without a call number, or a link frame with one.
+    #[error("field call is {found}, which does not match the kind of frame")]
     Call {
         /// The number found.
         found: u64,
     },
-    /// A hello without the number of an instance or of a session.
+    /// A hello without an instance or a session number.
     #[error("field {field} is 0; expected a number from 1")]
     Zero {
         /// The field in the schema.
         field: &'static str,
     },
-    /// A part of a header is beyond its bound.
-    #[error("field {field} holds {found}; at most {max} are allowed")]
+    /// A field of the header exceeds its limit.
+    #[error("field {field} has {found}; at most {max} are allowed")]
     Bound {
         /// The field in the schema.
         field: &'static str,
-        /// How much it holds: bytes, or entries of a list.
+        /// Its size: bytes, or entries of a list.
         found: usize,
         /// The bound.
         max: usize,
     },
-    /// A bad frame whose call is known: only that call suffers.
+    /// An invalid frame whose call is known. Only that call fails.
     #[error("call {number}: {cause}")]
     InCall {
         /// The call's number on the link.
@@ -99,7 +99,7 @@ pub enum DecodeError {
 /// Decodes a frame of at most `max_frame` bytes. The body is a slice of `bytes`.
 ///
 /// # Errors
-/// If the bytes are no frame; [`DecodeError::InCall`] if the rest of the link need not care.
+/// If the bytes are not a valid frame. [`DecodeError::InCall`] affects only one call of the link.
 pub fn decode(mut bytes: Bytes, max_frame: usize) -> Result<Frame, DecodeError> {
     if bytes.len() > max_frame {
         return Err(DecodeError::FrameTooLarge { found: bytes.len(), max: max_frame });
@@ -122,7 +122,7 @@ pub fn decode(mut bytes: Bytes, max_frame: usize) -> Result<Frame, DecodeError> 
         Some(pb::header::Kind::Request(request)) => in_call(true, decode_request(request, bytes))?,
         Some(pb::header::Kind::Reply(reply)) => in_call(false, decode_reply(reply, bytes))?,
         Some(pb::header::Kind::Credit(credit)) => in_call(false, Ok(Part::Credit { bytes: credit.bytes }))?,
-        Some(pb::header::Kind::StopWaiting(pb::StopWaiting {})) => in_call(false, Ok(Part::StopWaiting))?,
+        Some(pb::header::Kind::Cancel(pb::Cancel {})) => in_call(false, Ok(Part::Cancel))?,
         Some(pb::header::Kind::Ping(ping)) => Kind::Ping { nonce: ping.nonce },
         Some(pb::header::Kind::Pong(pong)) => Kind::Pong { nonce: pong.nonce },
         Some(pb::header::Kind::Drain(drain)) => Kind::Drain { reason: cut(drain.reason) },
@@ -216,12 +216,12 @@ pub fn encode(frame: Frame, lane: Lane) -> WireFrame {
     Encoder { block: BytesMut::new(), block_len: 0 }.encode(frame, lane)
 }
 
-/// Longest closing in a shared block, in bytes: that of a success. A longer one may hold what the service had to say, and with
-/// that whatever its callers gave it: its memory is to go with its frame.
+/// Longest closing in a shared block, in bytes: enough for a success. A longer closing may contain a message of the service,
+/// and with it data of its callers, so that its memory must be freed with its frame.
 const SHORT_CLOSING: usize = 16;
 
-/// Encodes many frames. Headers share blocks of memory, so that most frames cost no allocation for theirs; a block lives as long
-/// as the last frame in it.
+/// Encodes many frames. Headers share blocks of memory, so that most frames need no allocation for theirs. A block is freed
+/// with its last frame.
 #[derive(Debug)]
 pub struct Encoder {
     block: BytesMut,
@@ -299,7 +299,7 @@ fn to_wire(frame: Frame) -> (pb::Header, Bytes) {
                     pb::header::Kind::Reply(pb::Reply { sequence: reply.sequence, message, end })
                 }
                 Part::Credit { bytes } => pb::header::Kind::Credit(pb::Credit { bytes }),
-                Part::StopWaiting => pb::header::Kind::StopWaiting(pb::StopWaiting {}),
+                Part::Cancel => pb::header::Kind::Cancel(pb::Cancel {}),
             })
         }
     };

@@ -1,4 +1,4 @@
-//! How the transport, and not the service, ends a call.
+//! Failures of the transport, as opposed to the service.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The transport ended a call. What the service itself says about a call never comes as this.
+/// A call that the transport ended. Errors of the service itself are never reported as a `Failure`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {detail}")]
 pub struct Failure {
@@ -20,26 +20,26 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Says why a call ended. A detail longer than [`MAX_TEXT`] is cut.
+    /// Creates a failure. A detail longer than [`MAX_TEXT`] is truncated.
     #[must_use]
     pub fn new(reason: Reason, detail: impl Into<String>) -> Self {
         Self { reason, detail: cut(detail.into()).into_boxed_str() }
     }
 
-    /// Why.
+    /// The reason.
     #[must_use]
     pub const fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// More, for people.
+    /// Human-readable detail.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
     }
 }
 
-/// Cuts a text to its bound, at a character's end.
+/// Truncates a text to [`MAX_TEXT`] bytes at a character boundary.
 pub(crate) fn cut(mut text: String) -> String {
     if text.len() > MAX_TEXT {
         let end = (0..=MAX_TEXT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);

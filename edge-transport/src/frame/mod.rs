@@ -1,8 +1,8 @@
-//! Frames: what peers and hubs say to each other, and how it lies on the wire.
+//! Frames: the messages between peers and hubs, and their encoding.
 //!
-//! A frame is a varint, a header of that many bytes (`edge.session.v1.Header` of the published schema), and a body that the
-//! transport never looks at. [`decode`] and [`encode`] translate between the wire and [`Frame`], whose types cannot hold a
-//! bad value; bodies are slices of what was received and are never copied.
+//! A frame is a varint, a header of that many bytes (`edge.session.v1.Header` of the published schema), and a body that is
+//! opaque to the transport. [`decode`] and [`encode`] convert between bytes and [`Frame`], whose types hold only valid values.
+//! Bodies are slices of the received bytes and are never copied.
 
 mod codec;
 mod failure;
@@ -20,19 +20,19 @@ pub use wire::{Lane, WireFrame};
 use crate::name::{PeerId, ServiceName, SessionId};
 use crate::token::Token;
 
-/// The protocol version that this crate speaks.
+/// The protocol version of this crate.
 pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Largest header in bytes.
 pub const MAX_HEADER: usize = 64 * 1024;
 
-/// Largest metadata of a request in bytes. It travels in the header.
+/// Largest metadata of a request in bytes. Metadata is part of the header.
 pub const MAX_METADATA: usize = 48 * 1024;
 
-/// Most closing bytes of a call. They travel in the header.
+/// Most closing bytes of a call. They are part of the header.
 pub const MAX_CLOSING: usize = 48 * 1024;
 
-/// Longest reason or detail in bytes; a longer one is cut.
+/// Longest reason or detail in bytes; a longer one is truncated.
 pub const MAX_TEXT: usize = 1024;
 
 /// Most services that a hello may name.
@@ -41,19 +41,19 @@ pub const MAX_SERVICES: usize = 256;
 /// Most features that a hello may name, each of at most 64 bytes; further or longer ones are ignored.
 pub const MAX_FEATURES: usize = 32;
 
-/// Largest frame in bytes where nothing else was set.
+/// Default of the largest frame in bytes.
 pub const DEFAULT_MAX_FRAME: usize = 8 * 1024 * 1024;
 
-/// Lowest bound for frames, in bytes, that leaves room for headers and small bodies.
+/// Lowest allowed `max_frame` in bytes; leaves room for headers and small bodies.
 pub const MIN_MAX_FRAME: usize = 4 * 1024;
 
-/// Bytes that a frame may grow on its way through a hub, which writes names into it. A peer keeps them free.
+/// Bytes by which a hub may enlarge a frame when it writes names into it. Peers keep them free.
 pub const HEADROOM: usize = 1024;
 
-/// What a message without a body costs of a call's credit, in bytes, so that empty messages are bounded too.
+/// Credit in bytes that a message without a body costs, so that empty messages are limited too.
 pub const MESSAGE_COST: u64 = 64;
 
-/// What a message costs of a call's credit, in bytes.
+/// Returns the credit in bytes that a message costs.
 #[must_use]
 pub const fn cost(body: &Bytes) -> u64 {
     body.len() as u64 + MESSAGE_COST
@@ -63,18 +63,18 @@ pub const fn cost(body: &Bytes) -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Frame {
-    /// Who sent it; `None`: the other end of the link.
+    /// The sender; `None`: the other end of the link.
     pub source: Option<PeerId>,
-    /// Who shall get the request; `None`: the other end of the link.
+    /// The target of the request; `None`: the other end of the link.
     pub target: Option<PeerId>,
-    /// What it says.
+    /// Its content.
     pub kind: Kind,
 }
 
 impl Frame {
     /// A frame between the two ends of a link.
     #[must_use]
-    pub const fn hop(kind: Kind) -> Self {
+    pub const fn link(kind: Kind) -> Self {
         Self { source: None, target: None, kind }
     }
 
@@ -84,10 +84,10 @@ impl Frame {
         Self { source, target, kind: Kind::Call(number, part) }
     }
 
-    /// A frame that says nothing. Sent as the last of a lane whose call ended without a last frame of its own, so that links
-    /// which keep lanes apart can let go of it.
-    pub(crate) const fn silence() -> Self {
-        Self::hop(Kind::Pong { nonce: 0 })
+    /// The last frame of a lane whose call ended without a final reply. Links with a stream for each lane close the stream with
+    /// it.
+    pub(crate) const fn end_of_stream() -> Self {
+        Self::link(Kind::Pong { nonce: 0 })
     }
 
     /// Whether no frame of this call follows in the same direction on the frame's lane.
@@ -102,74 +102,74 @@ impl Frame {
     }
 }
 
-/// What a frame says.
+/// The content of a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
     /// First frame of both ends of a link.
     Hello(Hello),
-    /// A part of the call with this number, which the end that sent the request has chosen, never twice on one link.
+    /// A frame of the call with this number. The end that sends the request chooses the number and never reuses it on a link.
     Call(u64, Part),
     /// Asks for a [`Kind::Pong`].
     Ping {
-        /// To tell the answers apart.
+        /// Matches the pong with its ping.
         nonce: u64,
     },
     /// Answers a [`Kind::Ping`].
     Pong {
-        /// The number of the ping.
+        /// The nonce of the ping.
         nonce: u64,
     },
-    /// The sender takes no new calls; in place of a hello: it refuses the link.
+    /// The sender accepts no new calls. In place of a hello: the sender refuses the link.
     Drain {
-        /// Why, for people.
+        /// Human-readable reason.
         reason: String,
     },
-    /// A kind that this version does not know. Ignored.
+    /// A kind that this version does not support. Ignored.
     Unknown,
 }
 
-/// A part of a call.
+/// A frame of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
     /// Opens the call.
     Request(Request),
-    /// A piece of the answer.
+    /// Part of the response.
     Reply(Reply),
     /// More credit for replies, in bytes.
     Credit {
         /// How much more.
         bytes: u64,
     },
-    /// The requester no longer waits: a request that has not begun does not begin.
-    StopWaiting,
+    /// The requester cancels the call. A request that the service has not started is never started.
+    Cancel,
 }
 
 /// Introduces one end of a link to the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hello {
-    /// Lowest protocol version spoken.
+    /// Lowest supported protocol version.
     pub version_min: u32,
-    /// Highest protocol version spoken.
+    /// Highest supported protocol version.
     pub version_max: u32,
     /// The sender's name.
     pub peer: PeerId,
     /// The sender's session.
     pub session: SessionId,
-    /// Largest frame in bytes that the sender takes.
+    /// Largest frame in bytes that the sender accepts.
     pub max_frame: usize,
     /// Services that the sender answers.
     pub services: Vec<ServiceName>,
     /// Optional abilities of the sender.
     pub features: Vec<String>,
-    /// By what the sender proves its name where the link does not. A link puts it in, a hub takes it out.
+    /// Proves the sender's name where the link does not. The link inserts the token, the hub removes it.
     pub token: Option<Token>,
 }
 
 impl Hello {
-    /// A peer that speaks [`PROTOCOL_VERSION`], takes [`DEFAULT_MAX_FRAME`] and answers nothing.
+    /// A hello with [`PROTOCOL_VERSION`], [`DEFAULT_MAX_FRAME`] and no services.
     #[must_use]
     pub const fn new(peer: PeerId, session: SessionId) -> Self {
         Self {
@@ -185,48 +185,48 @@ impl Hello {
     }
 }
 
-/// Opens a call: what a caller asks, and what the service gets.
+/// Opens a call.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Request {
-    /// The service that shall answer.
+    /// The called service.
     pub service: ServiceName,
-    /// How long the caller waits, from the moment of sending. `None`: without limit.
+    /// Time until the caller's deadline, measured at the moment of sending. `None`: no deadline.
     pub remaining: Option<Duration>,
     /// Bytes for the service, at most [`MAX_METADATA`].
     pub metadata: Bytes,
-    /// First credit for replies, in bytes. The caller's peer sets it.
+    /// Initial credit for replies in bytes. Set by the caller's peer.
     pub credit: u64,
-    /// The session of the target that shall get the request. Hub and target refuse it with
-    /// [`WrongSession`](Reason::WrongSession) on any other. `None`: any session.
+    /// The session of the target that the request is for. On any other session, hub and target refuse it with
+    /// [`WrongSession`](Reason::WrongSession). `None`: any session.
     pub to_session: Option<SessionId>,
-    /// The request.
+    /// The body of the request.
     pub body: Bytes,
 }
 
 impl Request {
-    /// A request without limit of time, metadata or credit, to any session.
+    /// A request to any session, without deadline, metadata or credit.
     #[must_use]
     pub fn new(service: ServiceName, body: impl Into<Bytes>) -> Self {
         let body = body.into();
         Self { service, remaining: None, metadata: Bytes::new(), credit: 0, to_session: None, body }
     }
 
-    /// How long the caller waits.
+    /// Sets the time until the caller's deadline.
     #[must_use]
     pub fn remaining(mut self, remaining: impl Into<Option<Duration>>) -> Self {
         self.remaining = remaining.into();
         self
     }
 
-    /// Only this session of the target gets the request.
+    /// Restricts the request to this session of the target.
     #[must_use]
     pub fn to_session(mut self, session: impl Into<Option<SessionId>>) -> Self {
         self.to_session = session.into();
         self
     }
 
-    /// Bytes that belong to the service.
+    /// Sets the metadata, which is opaque to the transport.
     #[must_use]
     pub fn metadata(mut self, metadata: impl Into<Bytes>) -> Self {
         self.metadata = metadata.into();
@@ -247,26 +247,26 @@ impl fmt::Debug for Request {
     }
 }
 
-/// A piece of an answer.
+/// Part of a response.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reply {
-    /// Counts from 1; 0 for a failure made by a hub, or by the target in place of an answer.
+    /// Counts from 1. 0 for a failure reported by a hub, or by the target in place of a response.
     pub sequence: u64,
     /// A message of the service.
     pub message: Option<Bytes>,
-    /// Whether, and how, the call ends here.
+    /// How the call ends, if this reply ends it.
     pub end: Option<End>,
 }
 
 impl Reply {
-    /// A reply that says nothing yet.
+    /// An empty reply.
     #[must_use]
     pub const fn new(sequence: u64) -> Self {
         Self { sequence, message: None, end: None }
     }
 
-    /// A failure made on the way, which ends the call wherever it stands.
+    /// A failure of the transport, which ends the call after any reply.
     #[must_use]
     pub const fn failed(failure: Failure) -> Self {
         Self { sequence: 0, message: None, end: Some(End::Failed(failure)) }

@@ -1,26 +1,27 @@
-//! What goes onto a link: the frame as bytes, and the lane that keeps its order.
+//! Encoded frames and the lanes that keep their order.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-/// Frames of one lane arrive in the order in which they were sent; lanes do not wait for each other where the link can help it.
+/// Orders frames: frames of one lane arrive in the order in which they were sent. Where the link supports it, lanes do not wait
+/// for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Lane {
-    /// Session frames: hello, ping, drain, credit, stop-waiting.
+    /// Session frames: hello, ping, drain, credit, cancel.
     Control,
     /// Requests or replies of one call. The number is unique among the sender's open lanes on the link.
     Call(u64),
 }
 
-/// A frame ready for a link: header and body lie apart so that a body is never copied only to stand behind its header.
+/// A frame ready for a link: header and body are separate buffers, so that a body is never copied to append it to its header.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WireFrame {
     /// The lane that keeps the frame's order.
     pub lane: Lane,
-    /// No later frame will use this lane.
+    /// The last frame of its lane.
     pub last: bool,
     /// Varint length of the header, then the header.
     pub head: Bytes,
@@ -29,7 +30,7 @@ pub struct WireFrame {
 }
 
 impl WireFrame {
-    /// Puts a frame together.
+    /// Creates a frame.
     #[must_use]
     pub const fn new(lane: Lane, last: bool, head: Bytes, body: Bytes) -> Self {
         Self { lane, last, head, body }
@@ -41,7 +42,7 @@ impl WireFrame {
         self.head.len() + self.body.len()
     }
 
-    /// Whether the frame holds nothing at all.
+    /// Whether the frame has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -2,15 +2,15 @@
 
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Header {
-    /// Who sent the frame. Empty: the other end of this link. A hub writes the authenticated name here when it passes a request or a
-    /// reply on, and refuses a frame that claims another; a frame that a hub itself made has no source.
+    /// Sender of the frame. Empty: the other end of this link. A hub sets the authenticated name when it forwards a request or a
+    /// reply, and refuses a frame with another name. A frame that a hub creates has no source.
     #[prost(string, tag = "1")]
     pub source: ::prost::alloc::string::String,
-    /// Who shall get the request. Empty in every other frame, and on the way from a hub to its target.
+    /// Target of the request. Empty in every other frame, and in requests that a hub forwards to the target.
     #[prost(string, tag = "2")]
     pub target: ::prost::alloc::string::String,
-    /// Number of the call on this link, chosen by the end that sends the request and never used twice on the link: a hub gives the
-    /// requests that it passes on numbers of its own. 0 for frames without a call.
+    /// Number of the call on this link, chosen by the end that sends the request and never reused on the link. A hub assigns new
+    /// numbers to forwarded requests. 0 for frames without a call.
     #[prost(uint64, tag = "3")]
     pub call: u64,
     #[prost(oneof = "header::Kind", tags = "10, 11, 12, 13, 14, 15, 16, 17")]
@@ -29,7 +29,7 @@ pub mod header {
         #[prost(message, tag = "13")]
         Credit(super::Credit),
         #[prost(message, tag = "14")]
-        StopWaiting(super::StopWaiting),
+        Cancel(super::Cancel),
         #[prost(message, tag = "15")]
         Ping(super::Ping),
         #[prost(message, tag = "16")]
@@ -38,35 +38,35 @@ pub mod header {
         Drain(super::Drain),
     }
 }
-/// First frame of both ends. Nothing else is sent before the other end's hello has come.
+/// First frame of both ends. Nothing else is sent before the other end's hello has arrived.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Hello {
-    /// Lowest and highest protocol version that the sender speaks; the highest common one is used.
+    /// Lowest and highest protocol version of the sender; the highest common one is used.
     #[prost(uint32, tag = "1")]
     pub version_min: u32,
     #[prost(uint32, tag = "2")]
     pub version_max: u32,
-    /// Name of the sender. Must agree with the certificate or the socket's credentials.
+    /// Name of the sender. Must match the certificate or the socket's credentials.
     #[prost(string, tag = "3")]
     pub peer: ::prost::alloc::string::String,
-    /// Optional abilities by name. Unknown names are ignored. No name is in use.
+    /// Optional features by name. Unknown names are ignored. No name is in use.
     #[prost(string, repeated, tag = "6")]
     pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Largest frame in bytes that the sender accepts.
     #[prost(uint32, tag = "7")]
     pub max_frame: u32,
-    /// Services that the sender answers.
+    /// Services that the sender provides.
     #[prost(string, repeated, tag = "8")]
     pub services: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// A secret by which the sender proves its name where the link does not: 16 to 8192 visible ASCII characters. Sent to a hub
-    /// only, on links that hide it from others. Empty: none.
+    /// Token that proves the sender's name where the link does not: 16 to 8192 visible ASCII characters. Sent only to a hub, and
+    /// only on confidential links. Empty: no token.
     #[prost(string, tag = "9")]
     pub token: ::prost::alloc::string::String,
-    /// One run of the sender's process: a random number, never 0.
+    /// Instance of the sender's process: a random number, never 0.
     #[prost(fixed64, tag = "10")]
     pub instance: u64,
-    /// Number of the sender's session: from 1, higher with every link of the instance. A hub replaces the older session of the same
-    /// instance by the newer one, and refuses another instance of the same name while a session of it is alive.
+    /// Number of the sender's session: starts at 1 and increases with every link of the instance. A hub replaces the older session
+    /// of the same instance by the newer one, and refuses another instance of the same name while a session of it is alive.
     #[prost(uint64, tag = "11")]
     pub session: u64,
 }
@@ -75,43 +75,43 @@ pub struct Hello {
 pub struct Request {
     #[prost(string, tag = "1")]
     pub service: ::prost::alloc::string::String,
-    /// Time left to the caller in milliseconds at the moment of sending. 0: no limit.
-    /// A hub takes off what the request has spent with it, and ends the call if nothing is left.
+    /// Time until the caller's deadline in milliseconds at the moment of sending. 0: no deadline. A hub subtracts the time that
+    /// the request spent in its queue, and ends the call if none is left.
     #[prost(uint64, tag = "2")]
     pub remaining_ms: u64,
     #[prost(bytes = "bytes", tag = "3")]
     pub metadata: ::prost::bytes::Bytes,
-    /// Credit that the replies may use up before more must be given. A message costs the bytes of its body plus 64. The sender
-    /// may send while its balance is above zero, so that one message may overdraw it.
+    /// Initial credit for replies. A message costs the bytes of its body plus 64. The sender may send while its balance is above
+    /// zero, so that one message may overdraw it.
     #[prost(uint64, tag = "4")]
     pub credit: u64,
-    /// Instance and number of the session of the target that shall get the request. A hub and the target refuse it with
-    /// WRONG_SESSION on any other session. Both 0: any session.
+    /// Instance and number of the target's session that the request is for. A hub and the target refuse it with WRONG_SESSION on
+    /// any other session. Both 0: any session.
     #[prost(fixed64, tag = "7")]
     pub to_instance: u64,
     #[prost(uint64, tag = "8")]
     pub to_session: u64,
 }
-/// A part of the answer.
+/// Part of the response.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Reply {
-    /// Counts from 1 without a gap within a call. 0: a failure made by a hub on the way, or by the target in
-    /// place of an answer, which ends the call wherever it stands.
+    /// Counts from 1 without gaps within a call. 0: a failure reported by a hub, or by the target in place of a response, which
+    /// ends the call after any reply.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// The body holds a message. Absent for a frame that only ends the call.
+    /// The body is a message. False for a frame that only ends the call.
     #[prost(bool, tag = "2")]
     pub message: bool,
-    /// Absent while more follows.
+    /// Absent if more replies follow.
     #[prost(oneof = "reply::End", tags = "3, 4")]
     pub end: ::core::option::Option<reply::End>,
 }
 /// Nested message and enum types in `Reply`.
 pub mod reply {
-    /// Absent while more follows.
+    /// Absent if more replies follow.
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum End {
-        /// The service ended the call; its own closing bytes (a status, say), opaque here.
+        /// The service ended the call, with its own closing bytes, such as a status; opaque here.
         #[prost(bytes, tag = "3")]
         Finished(::prost::bytes::Bytes),
         /// The transport ended the call.
@@ -123,7 +123,7 @@ pub mod reply {
 pub struct Failure {
     #[prost(enumeration = "failure::Reason", tag = "1")]
     pub reason: i32,
-    /// For people. Holds no body and no metadata.
+    /// Human-readable. Contains no body and no metadata.
     #[prost(string, tag = "2")]
     pub detail: ::prost::alloc::string::String,
 }
@@ -143,29 +143,29 @@ pub mod failure {
     )]
     #[repr(i32)]
     pub enum Reason {
-        /// A reason that this version does not know.
+        /// Unknown reason.
         Unspecified = 0,
-        /// No peer of that name is connected, and nothing of the request has been passed on.
+        /// The target is not connected, and the request was not forwarded.
         PeerOffline = 1,
         /// The peer does not serve that service.
         NoSuchService = 2,
-        /// The link was lost while the call was open; the work may go on.
+        /// The link was lost while the call was open; the work may continue.
         LinkLost = 3,
-        /// The other end takes no new calls.
+        /// The other end accepts no new calls.
         Draining = 4,
-        /// The caller's time was over.
+        /// The caller's deadline passed.
         Deadline = 5,
-        /// More than `max_frame` bytes; nothing was sent.
+        /// The frame exceeds `max_frame`; nothing was sent.
         TooLarge = 6,
-        /// Too many open calls or too many bytes waiting.
+        /// Too many open calls or too many queued bytes.
         Overloaded = 7,
         /// The caller may not call that peer.
         Forbidden = 8,
-        /// The frame broke the protocol; only this call ends.
+        /// The frame violated the protocol; only this call ends.
         Protocol = 9,
-        /// The service failed without an answer (it was dropped or it panicked).
+        /// The service ended without a complete response (it returned early or panicked).
         ServiceLost = 10,
-        /// The request is addressed to another session of the peer than the one that is connected; nothing was given to the service.
+        /// The request is for another session of the target than the connected one; the service was not called.
         WrongSession = 13,
     }
     impl Reason {
@@ -209,49 +209,49 @@ pub mod failure {
         }
     }
 }
-/// So much more credit for the replies of this call.
+/// Adds credit for the replies of this call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Credit {
     #[prost(uint64, tag = "1")]
     pub bytes: u64,
 }
-/// The caller no longer waits. A request that has not begun does not begin, also if it comes after this frame; work that has begun
-/// is told and may go on.
+/// Cancels the call. A request that has not started is not started, even if it arrives after this frame. A running service is
+/// notified and may continue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct StopWaiting {}
+pub struct Cancel {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ping {
     #[prost(uint64, tag = "1")]
     pub nonce: u64,
 }
-/// Answers a ping. With nonce 0 it answers nothing: it is the last frame of a stream, on links with a stream for each call,
-/// when the call has ended without a last reply on that stream.
+/// Reply to a ping. With nonce 0 it is no reply, but the last frame of a stream, on links with a stream for each call, when the
+/// call has ended without a final reply on that stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Pong {
     #[prost(uint64, tag = "1")]
     pub nonce: u64,
 }
-/// No new calls, please; open ones are finished. The link is closed when none is left. As the first frame of a link, in place
-/// of a hello: the link is refused, and the reason says why.
+/// The sender accepts no new calls; open ones complete. The link is closed when no call is open. As the first frame of a link,
+/// in place of a hello: the link is refused for this reason.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Drain {
     #[prost(string, tag = "1")]
     pub reason: ::prost::alloc::string::String,
 }
-/// What is asked of the service `presence`, which a hub answers by its own name: which peers offer a service, as they come and go.
+/// Request to the service `presence` of a hub: watches the peers that provide a service.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PresenceQuestion {
-    /// The service that is asked for.
+pub struct PresenceRequest {
+    /// The service of the watched peers.
     #[prost(string, tag = "1")]
     pub service: ::prost::alloc::string::String,
-    /// The only peers that are of interest, at most 64. None: all.
+    /// Restricts the watch to these peers, at most 64. Empty: all peers.
     #[prost(string, repeated, tag = "2")]
     pub only: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// Each message of the answer, which never ends by itself.
+/// Message of the response stream, which stays open.
 #[derive(Clone, PartialEq, Eq, ::prost::Message)]
 pub struct PresenceUpdate {
-    /// A list begins.
+    /// A new list starts.
     #[prost(bool, tag = "1")]
     pub reset: bool,
     #[prost(message, repeated, tag = "2")]
@@ -259,7 +259,7 @@ pub struct PresenceUpdate {
     /// These sessions have ended.
     #[prost(message, repeated, tag = "3")]
     pub down: ::prost::alloc::vec::Vec<PresenceEntry>,
-    /// The list is complete: who was not in it is not there.
+    /// The list is complete: peers that are not in it are not connected.
     #[prost(bool, tag = "4")]
     pub complete: bool,
 }
@@ -267,7 +267,7 @@ pub struct PresenceUpdate {
 pub struct PresenceEntry {
     #[prost(string, tag = "1")]
     pub peer: ::prost::alloc::string::String,
-    /// Of its session.
+    /// The peer's session.
     #[prost(fixed64, tag = "2")]
     pub instance: u64,
     #[prost(uint64, tag = "3")]

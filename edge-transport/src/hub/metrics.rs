@@ -1,14 +1,14 @@
-//! The hub's counts through the `metrics` facade.
+//! The hub's counters through the `metrics` facade.
 
 use super::HubStats;
 
 impl HubStats {
-    /// Sets the gauges and counters of the installed recorder to these numbers. Call it when they are about to be read, for
-    /// example before a scrape.
+    /// Sets the gauges and counters of the installed recorder to these values. Call it before they are read, for example before
+    /// a scrape.
     pub fn publish(&self) {
         metrics::gauge!("edge_transport_hub_peers").set(self.peers as f64);
         metrics::gauge!("edge_transport_hub_open_calls").set(self.open_calls as f64);
-        metrics::gauge!("edge_transport_hub_own_calls").set(self.own_calls as f64);
+        metrics::gauge!("edge_transport_hub_local_calls").set(self.local_calls as f64);
         metrics::gauge!("edge_transport_hub_queued_bytes").set(self.queued_bytes as f64);
         metrics::counter!("edge_transport_hub_calls_total").absolute(self.calls);
         metrics::counter!("edge_transport_hub_withdrawn_total").absolute(self.withdrawn);
@@ -28,7 +28,7 @@ impl HubStats {
         }
         for (cause, count) in [
             ("spoofed", self.spoofed),
-            ("stray", self.stray),
+            ("unknown_call", self.unknown_calls),
             ("duplicate", self.duplicates),
             ("malformed", self.malformed),
             ("unknown_kind", self.unknown_kinds),
@@ -38,7 +38,7 @@ impl HubStats {
         for (cause, count) in [
             ("unauthenticated", self.unauthenticated),
             ("fenced", self.fenced),
-            ("busy", self.turned_away),
+            ("busy", self.rejected),
             ("handshake", self.failed_handshakes),
         ] {
             metrics::counter!("edge_transport_hub_refused_links_total", "cause" => cause).absolute(count);

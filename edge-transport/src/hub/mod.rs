@@ -1,4 +1,4 @@
-//! The hub: takes links, authenticates peers, and passes the frames of their calls on without reading them.
+//! The hub: accepts links, authenticates peers, and forwards the frames of their calls without reading bodies.
 //!
 //! [`Core`] is the routing table, pure; with the feature `runtime`, [`Hub`] drives it on listeners.
 
@@ -13,7 +13,7 @@ mod settings;
 mod stats;
 
 pub use self::core::{Core, SessionKey};
-pub use policy::{AllowAll, InvalidRule, NodesCallNobody, OnlyNodes, Policy, Requester, Rule, Rules};
+pub use policy::{AllowAll, ClientsOnly, InvalidRule, NodesOnly, Policy, Requester, Rule, Rules};
 #[cfg(feature = "runtime")]
 pub(crate) use runtime::WeakHub;
 #[cfg(feature = "runtime")]

@@ -1,53 +1,53 @@
-//! Frames that wait for one peer.
+//! The queue of frames for one peer.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::frame::WireFrame;
 
-/// How much time the caller of a request had left when the request came to the hub.
+/// The time left to the caller when the hub received its request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limit {
-    came: Instant,
+pub(super) struct TimeLimit {
+    received: Instant,
     remaining: Duration,
 }
 
-impl Limit {
-    /// It came now.
+impl TimeLimit {
+    /// Creates the limit of a request received now.
     pub(super) const fn new(remaining: Duration, now: Instant) -> Self {
-        Self { came: now, remaining }
+        Self { received: now, remaining }
     }
 
-    /// What is left of it, if that is less than what the frame says, in the milliseconds of frames.
-    pub(super) fn shrunk(self, now: Instant) -> Option<Duration> {
-        let waited = now.saturating_duration_since(self.came);
+    /// Returns the time that is left, if it is less than in the frame by at least a millisecond, the frames' resolution.
+    pub(super) fn reduced(self, now: Instant) -> Option<Duration> {
+        let waited = now.saturating_duration_since(self.received);
         (waited >= Duration::from_millis(1)).then(|| self.remaining.saturating_sub(waited))
     }
 }
 
-/// A frame that waits.
+/// A queued frame.
 #[derive(Debug)]
-pub(super) struct Waiting {
-    /// As it is to be sent if it is sent at once.
+pub(super) struct QueuedFrame {
+    /// The frame, with the remaining time at the moment of queueing.
     pub(super) frame: WireFrame,
-    /// Of a request whose caller does not wait for ever.
-    pub(super) limit: Option<Limit>,
-    /// It had to be queued, whatever waited already.
+    /// Set for a request with a deadline.
+    pub(super) limit: Option<TimeLimit>,
+    /// A control frame, which is queued even if the queue is full.
     pub(super) is_control: bool,
 }
 
-impl Waiting {
+impl QueuedFrame {
     fn control_bytes(&self) -> usize {
         if self.is_control { self.frame.len() } else { 0 }
     }
 }
 
-/// A queue that gives its memory back when it has been emptied. A frame keeps its place until it is popped, so that it can be taken
-/// out before; then the place stays empty.
+/// A queue that frees its memory when it becomes empty. A frame keeps its slot until it is popped, so that it can be removed
+/// earlier; its slot then stays empty.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    places: VecDeque<Option<Waiting>>,
-    /// Number of the first place. The numbers of places only rise, but for those of frames that were taken out at the end.
+    slots: VecDeque<Option<QueuedFrame>>,
+    /// Number of the first slot. Slot numbers only increase, except those of frames removed at the end of the queue.
     first: u64,
     len: usize,
     bytes: usize,
@@ -55,80 +55,80 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Places that an empty queue may keep.
-    const KEPT: usize = 64;
+    /// Slots that an empty queue may keep allocated.
+    const KEEP_CAPACITY: usize = 64;
 
-    /// Frames that wait.
+    /// Number of queued frames.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Frames that wait, and places that are empty.
-    pub(super) fn places(&self) -> usize {
-        self.places.len()
+    /// Number of queued frames and empty slots.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
     }
 
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes of the frames among them that had to be queued.
+    /// Bytes of the queued control frames.
     pub(super) const fn control_bytes(&self) -> usize {
         self.control_bytes
     }
 
-    /// Returns the place of the frame.
-    pub(super) fn push(&mut self, waiting: Waiting) -> u64 {
+    /// Appends a frame and returns its slot.
+    pub(super) fn push(&mut self, queued: QueuedFrame) -> u64 {
         self.len += 1;
-        self.bytes += waiting.frame.len();
-        self.control_bytes += waiting.control_bytes();
-        self.places.push_back(Some(waiting));
-        self.first + self.places.len() as u64 - 1
+        self.bytes += queued.frame.len();
+        self.control_bytes += queued.control_bytes();
+        self.slots.push_back(Some(queued));
+        self.first + self.slots.len() as u64 - 1
     }
 
-    pub(super) fn pop(&mut self) -> Option<Waiting> {
+    pub(super) fn pop(&mut self) -> Option<QueuedFrame> {
         loop {
-            let waiting = self.places.pop_front()?;
+            let queued = self.slots.pop_front()?;
             self.first += 1;
-            if let Some(waiting) = waiting {
-                self.left(&waiting);
-                return Some(waiting);
+            if let Some(queued) = queued {
+                self.on_removed(&queued);
+                return Some(queued);
             }
         }
     }
 
-    /// Whether the frame at this place still waits.
-    pub(super) fn holds(&self, place: u64) -> bool {
-        place >= self.first
+    /// Whether the frame in this slot is still queued.
+    pub(super) fn contains(&self, slot: u64) -> bool {
+        slot >= self.first
     }
 
-    /// Takes a frame out that still waits; returns its bytes.
-    pub(super) fn remove(&mut self, place: u64) -> Option<usize> {
-        let index = usize::try_from(place.checked_sub(self.first)?).ok()?;
-        let waiting = self.places.get_mut(index)?.take()?;
-        self.left(&waiting);
-        while let Some(None) = self.places.back() {
-            self.places.pop_back();
+    /// Removes a queued frame and returns its size in bytes.
+    pub(super) fn remove(&mut self, slot: u64) -> Option<usize> {
+        let index = usize::try_from(slot.checked_sub(self.first)?).ok()?;
+        let queued = self.slots.get_mut(index)?.take()?;
+        self.on_removed(&queued);
+        while let Some(None) = self.slots.back() {
+            self.slots.pop_back();
         }
-        Some(waiting.frame.len())
+        Some(queued.frame.len())
     }
 
-    fn left(&mut self, waiting: &Waiting) {
+    fn on_removed(&mut self, queued: &QueuedFrame) {
         self.len -= 1;
-        self.bytes -= waiting.frame.len();
-        self.control_bytes -= waiting.control_bytes();
+        self.bytes -= queued.frame.len();
+        self.control_bytes -= queued.control_bytes();
         if self.len == 0 {
-            self.first += self.places.len() as u64;
-            self.places.clear();
-            if self.places.capacity() > Self::KEPT {
-                self.places = VecDeque::new();
+            self.first += self.slots.len() as u64;
+            self.slots.clear();
+            if self.slots.capacity() > Self::KEEP_CAPACITY {
+                self.slots = VecDeque::new();
             }
         }
     }
 
     pub(super) fn clear(&mut self) -> usize {
-        self.first += self.places.len() as u64;
-        self.places = VecDeque::new();
+        self.first += self.slots.len() as u64;
+        self.slots = VecDeque::new();
         (self.len, self.control_bytes) = (0, 0);
         std::mem::take(&mut self.bytes)
     }
@@ -141,26 +141,26 @@ mod tests {
     use super::*;
     use crate::frame::Lane;
 
-    fn frame(bytes: usize) -> Waiting {
+    fn frame(bytes: usize) -> QueuedFrame {
         let frame = WireFrame::new(Lane::Control, false, Bytes::from(vec![0; bytes]), Bytes::new());
-        Waiting { frame, limit: None, is_control: bytes == 1 }
+        QueuedFrame { frame, limit: None, is_control: bytes == 1 }
     }
 
     #[test]
-    fn a_frame_that_waits_can_be_taken_out_once_and_the_others_keep_their_order() {
+    fn removes_a_queued_frame_once_and_keeps_the_order() {
         let mut outbox = Outbox::default();
-        let places: Vec<u64> = (1..=5).map(|bytes| outbox.push(frame(bytes))).collect();
+        let slots: Vec<u64> = (1..=5).map(|bytes| outbox.push(frame(bytes))).collect();
         assert_eq!(outbox.pop().unwrap().frame.len(), 1);
-        assert!(!outbox.holds(places[0]) && outbox.remove(places[0]).is_none(), "it has gone");
-        assert_eq!((outbox.remove(places[2]), outbox.remove(places[2])), (Some(3), None));
-        assert_eq!((outbox.len(), outbox.places(), outbox.bytes()), (3, 4, 11));
-        assert_eq!(outbox.remove(places[4]), Some(5));
+        assert!(!outbox.contains(slots[0]) && outbox.remove(slots[0]).is_none(), "already popped");
+        assert_eq!((outbox.remove(slots[2]), outbox.remove(slots[2])), (Some(3), None));
+        assert_eq!((outbox.len(), outbox.slots(), outbox.bytes()), (3, 4, 11));
+        assert_eq!(outbox.remove(slots[4]), Some(5));
         assert_eq!((outbox.pop().unwrap().frame.len(), outbox.pop().unwrap().frame.len()), (2, 4));
         assert!(outbox.pop().is_none());
-        assert_eq!((outbox.len(), outbox.places(), outbox.bytes(), outbox.control_bytes()), (0, 0, 0, 0));
+        assert_eq!((outbox.len(), outbox.slots(), outbox.bytes(), outbox.control_bytes()), (0, 0, 0, 0));
         let next = outbox.push(frame(6));
-        assert!(outbox.holds(next) && !outbox.holds(places[3]));
+        assert!(outbox.contains(next) && !outbox.contains(slots[3]));
         assert_eq!(outbox.clear(), 6);
-        assert!(!outbox.holds(next));
+        assert!(!outbox.contains(next));
     }
 }

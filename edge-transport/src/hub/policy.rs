@@ -1,31 +1,31 @@
-//! Who may call whom.
+//! Policies: which peers may call which.
 //!
-//! A hub asks its [`Policy`] once for each call. Without another it keeps to [`NodesCallNobody`]: proxies may call nodes, and
-//! nodes may call nobody. That a peer is a node it says itself, by offering services; where nodes are not trusted, say by name
-//! who may call, and whom, with [`Rules`]. Names are what the hub has authenticated.
+//! A hub checks its [`Policy`] once for each call. The default is [`ClientsOnly`]: proxies may call nodes, and nodes may not
+//! call. A peer declares itself a node by the services in its hello. Where nodes are not trusted, name the allowed callers and
+//! targets with [`Rules`]. The hub has authenticated all names.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::name::{InvalidName, PeerId, ServiceName};
 
-/// Who asks for a call.
+/// The peer that makes a call.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Requester<'a> {
     /// Its name, which the hub has authenticated.
     pub peer: &'a PeerId,
-    /// The services that it offers, as it says itself.
+    /// The services that it provides, according to its hello.
     pub services: &'a [ServiceName],
 }
 
-/// Decides whether a call may pass. Asked once per call, with names that the hub has authenticated; must not block.
+/// Decides whether a call is allowed. Called once per call, with names that the hub has authenticated. Must not block.
 pub trait Policy: Send + Sync {
     /// Whether `requester` may call `service` of `target`.
     fn may_call(&self, requester: &Requester<'_>, target: &PeerId, service: &ServiceName) -> bool;
 
-    /// Whether `requester` may ask which peers there are ([presence](crate::presence)), of which it is told only those that it may
-    /// call. No for those that may call nobody. Unless a policy says otherwise: yes.
+    /// Whether `requester` may watch the connected peers ([presence](crate::presence)). It sees only those that it may call.
+    /// Policies should return `false` for peers that may not call any other. The default implementation returns `true`.
     fn may_watch(&self, requester: &Requester<'_>) -> bool {
         let _ = requester;
         true
@@ -43,13 +43,14 @@ impl Policy for AllowAll {
     }
 }
 
-/// A peer that offers services is a node, and nodes call nobody; whoever offers none may call. The default of a hub. Keeps nodes apart that behave; since a peer says itself what it
-/// offers, a node that was taken over can leave that out: where this matters, name the callers with [`Rules`].
+/// Only peers without services may call. A peer that provides services is a node, and nodes may not call. The default of a hub.
+/// It separates well-behaved nodes; a compromised node can omit its services from its hello. Where this matters, name the
+/// callers with [`Rules`].
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(clippy::exhaustive_structs, reason = "has nothing to add")]
-pub struct NodesCallNobody;
+pub struct ClientsOnly;
 
-impl Policy for NodesCallNobody {
+impl Policy for ClientsOnly {
     fn may_call(&self, requester: &Requester<'_>, _: &PeerId, _: &ServiceName) -> bool {
         requester.services.is_empty()
     }
@@ -59,13 +60,14 @@ impl Policy for NodesCallNobody {
     }
 }
 
-/// Only nodes may call: who offers services, as [`NodesCallNobody`] tells them. For a
-/// [service of the hub itself](super::HubBuilder::service) that answers each node about itself: a peer says itself what it offers.
+/// Only nodes may call: peers that provide services, as in [`ClientsOnly`]. For a [service of the hub
+/// itself](super::HubBuilder::service) that answers each node about itself, because the hub does not verify which services a
+/// peer provides.
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(clippy::exhaustive_structs, reason = "has nothing to add")]
-pub struct OnlyNodes;
+pub struct NodesOnly;
 
-impl Policy for OnlyNodes {
+impl Policy for NodesOnly {
     fn may_call(&self, requester: &Requester<'_>, _: &PeerId, _: &ServiceName) -> bool {
         !requester.services.is_empty()
     }
@@ -75,77 +77,77 @@ impl Policy for OnlyNodes {
     }
 }
 
-/// Which names a rule is for.
+/// The names that a side of a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Names {
-    /// `*`: every one.
-    All,
-    /// `edge-*`: those that begin so.
-    Beginning(PeerId),
-    /// `proxy`: this one, and what lies below it.
-    Below(PeerId),
+enum Pattern {
+    /// `*`: every name.
+    Any,
+    /// `edge-*`: names with this prefix.
+    Prefix(PeerId),
+    /// `proxy`: this name and the names below it.
+    Subtree(PeerId),
 }
 
-impl Names {
-    fn hold(&self, name: &PeerId) -> bool {
+impl Pattern {
+    fn matches(&self, name: &PeerId) -> bool {
         match self {
-            Self::All => true,
-            Self::Beginning(start) => name.as_str().starts_with(start.as_str()),
-            Self::Below(above) => above.covers(name),
+            Self::Any => true,
+            Self::Prefix(start) => name.as_str().starts_with(start.as_str()),
+            Self::Subtree(above) => above.covers(name),
         }
     }
 }
 
-impl FromStr for Names {
+impl FromStr for Pattern {
     type Err = InvalidName;
 
     fn from_str(text: &str) -> Result<Self, InvalidName> {
         match text.strip_suffix('*') {
-            Some("") => Ok(Self::All),
-            Some(start) => PeerId::new(start).map(Self::Beginning),
-            None => PeerId::new(text).map(Self::Below),
+            Some("") => Ok(Self::Any),
+            Some(start) => PeerId::new(start).map(Self::Prefix),
+            None => PeerId::new(text).map(Self::Subtree),
         }
     }
 }
 
-impl fmt::Display for Names {
+impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::All => f.write_str("*"),
-            Self::Beginning(start) => write!(f, "{start}*"),
-            Self::Below(name) => name.fmt(f),
+            Self::Any => f.write_str("*"),
+            Self::Prefix(start) => write!(f, "{start}*"),
+            Self::Subtree(name) => name.fmt(f),
         }
     }
 }
 
-/// Why a text is no [`Rule`].
+/// Why a text is not a valid [`Rule`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRule {
-    /// It has no two sides.
+    /// The text has no `=`.
     #[error("{found:?} has no `=`; expected FROM=TO, for example csi-proxy=edge-*")]
-    NoSides {
-        /// The text, cut to 100 characters.
+    NoEquals {
+        /// The text, truncated to 100 characters.
         found: String,
     },
-    /// A side holds no names.
-    #[error("{side} {found:?}: {cause}; expected a name, a name's beginning with a `*` behind it, or `*`")]
-    Names {
+    /// A side is not a valid pattern.
+    #[error("{side} {found:?}: {cause}; expected a name, a prefix followed by `*`, or `*`")]
+    Pattern {
         /// Which side.
         side: &'static str,
-        /// The side, cut to 100 characters.
+        /// The side, truncated to 100 characters.
         found: String,
-        /// What is wrong with it.
+        /// The cause.
         cause: InvalidName,
     },
 }
 
-/// Some peers may call some others. Written as `FROM=TO`, where each side is a name, which stands for what lies below it as
-/// well (`csi-proxy` for `csi-proxy/replica-2`); the beginning of names with a `*` behind it (`edge-*`); or `*`, everyone.
+/// Allows some peers to call some others. Written as `FROM=TO`, where each side is a name, which includes the names below it
+/// (`csi-proxy` includes `csi-proxy/replica-2`), a prefix followed by `*` (`edge-*`), or `*` for all names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    from: Names,
-    to: Names,
+    from: Pattern,
+    to: Pattern,
 }
 
 impl FromStr for Rule {
@@ -153,9 +155,9 @@ impl FromStr for Rule {
 
     fn from_str(text: &str) -> Result<Self, InvalidRule> {
         let shown = |text: &str| text.chars().take(100).collect::<String>();
-        let (from, to) = text.split_once('=').ok_or_else(|| InvalidRule::NoSides { found: shown(text) })?;
+        let (from, to) = text.split_once('=').ok_or_else(|| InvalidRule::NoEquals { found: shown(text) })?;
         let names = |side, text: &str| {
-            text.parse().map_err(|cause| InvalidRule::Names { side, found: shown(text), cause })
+            text.parse().map_err(|cause| InvalidRule::Pattern { side, found: shown(text), cause })
         };
         Ok(Self { from: names("FROM", from)?, to: names("TO", to)? })
     }
@@ -167,31 +169,31 @@ impl fmt::Display for Rule {
     }
 }
 
-/// A call may pass if one of these rules lets it. Without a rule nobody may call.
+/// Allows a call if one of the rules does. Without rules no call is allowed.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     rules: Vec<Rule>,
 }
 
 impl Rules {
-    /// Takes the rules; they are tried one after the other for each call.
+    /// Creates a policy of these rules. They are tried in order for each call.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
         Self { rules: rules.into_iter().collect() }
     }
 
-    /// Lets these names call everyone, and nobody else call.
+    /// Allows only these names, and names below them, to call. They may call every peer.
     pub fn callers(names: impl IntoIterator<Item = PeerId>) -> Self {
-        Self::new(names.into_iter().map(|name| Rule { from: Names::Below(name), to: Names::All }))
+        Self::new(names.into_iter().map(|name| Rule { from: Pattern::Subtree(name), to: Pattern::Any }))
     }
 }
 
 impl Policy for Rules {
     fn may_call(&self, requester: &Requester<'_>, target: &PeerId, _: &ServiceName) -> bool {
-        self.rules.iter().any(|rule| rule.from.hold(requester.peer) && rule.to.hold(target))
+        self.rules.iter().any(|rule| rule.from.matches(requester.peer) && rule.to.matches(target))
     }
 
     fn may_watch(&self, requester: &Requester<'_>) -> bool {
-        self.rules.iter().any(|rule| rule.from.hold(requester.peer))
+        self.rules.iter().any(|rule| rule.from.matches(requester.peer))
     }
 }
 
@@ -207,19 +209,19 @@ mod tests {
     }
 
     #[test]
-    fn who_offers_a_service_calls_nobody() {
-        assert!(may(&NodesCallNobody, "proxy", &[]));
-        assert!(!may(&NodesCallNobody, "edge-1", &["csi"]));
+    fn clients_only_rejects_peers_with_services() {
+        assert!(may(&ClientsOnly, "proxy", &[]));
+        assert!(!may(&ClientsOnly, "edge-1", &["csi"]));
     }
 
     #[test]
-    fn only_who_offers_a_service_is_a_node() {
-        assert!(may(&OnlyNodes, "edge-1", &["csi"]));
-        assert!(!may(&OnlyNodes, "proxy", &[]));
+    fn nodes_only_rejects_peers_without_services() {
+        assert!(may(&NodesOnly, "edge-1", &["csi"]));
+        assert!(!may(&NodesOnly, "proxy", &[]));
     }
 
     #[test]
-    fn only_the_named_and_what_lies_below_them_may_call() {
+    fn named_callers_include_names_below_them() {
         let callers = Rules::callers(["proxy", "spiffe://edge/a"].map(|name| PeerId::new(name).unwrap()));
         for (peer, expected) in [
             ("proxy", true),
@@ -236,10 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn who_may_call_nobody_may_not_ask_who_is_there() {
+    fn peers_that_may_not_call_may_not_watch() {
         let callers = Rules::callers([PeerId::new("proxy").unwrap()]);
         let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
-        let policies: [&dyn Policy; 3] = [&NodesCallNobody, &callers, &rules];
+        let policies: [&dyn Policy; 3] = [&ClientsOnly, &callers, &rules];
         let (csi, none) = ([ServiceName::new("csi").unwrap()], []);
         for policy in policies {
             for (name, services, expected) in [("proxy/1", &none[..], true), ("edge-1", &csi[..], false)] {
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_names_both_sides() {
+    fn rules_match_both_sides() {
         let rules = ["csi-proxy=edge-*", "operator=*", "*=status", "spiffe://edge/a=edge-1"];
         let rules = Rules::new(rules.map(|rule| rule.parse().unwrap()));
         for (from, to, expected) in [
@@ -272,11 +274,11 @@ mod tests {
             let may = rules.may_call(&requester, &to, &ServiceName::new("csi").unwrap());
             assert_eq!(may, expected, "{from} {to}");
         }
-        assert!(!may(&Rules::default(), "proxy", &[]), "without a rule nobody");
+        assert!(!may(&Rules::default(), "proxy", &[]), "no rules");
     }
 
     #[test]
-    fn a_rule_is_written_as_it_was_read_and_a_bad_one_says_what_is_expected() {
+    fn rules_parse_and_errors_say_what_is_expected() {
         for text in ["csi-proxy=edge-*", "*=*", "a/b=c"] {
             assert_eq!(text.parse::<Rule>().unwrap().to_string(), text);
         }
@@ -284,8 +286,8 @@ mod tests {
             ("csi-proxy", "expected FROM=TO"),
             ("=edge-1", "FROM \"\": peer id is empty"),
             ("a=", "TO \"\": peer id is empty"),
-            ("a*b=c", "FROM \"a*b\": peer id holds '*'"),
-            ("a=b=c", "TO \"b=c\": peer id holds '='"),
+            ("a*b=c", "FROM \"a*b\": peer id contains '*'"),
+            ("a=b=c", "TO \"b=c\": peer id contains '='"),
             ("a b=c", "expected a name"),
         ] {
             let error = text.parse::<Rule>().unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What a hub tells about itself.
+//! Statistics and presence events of a hub.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ pub struct PeerInfo {
     pub services: Arc<[ServiceName]>,
 }
 
-/// A peer came or went.
+/// A peer connected or disconnected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Presence {
-    /// Connected; if it was connected before, then on a new link.
+    /// Connected, or reconnected on a new link.
     Up(PeerInfo),
     /// No longer connected.
     Down {
@@ -31,7 +31,7 @@ pub enum Presence {
     },
 }
 
-/// Counts since the hub's start, and what is open now.
+/// Counters since the hub's start, and gauges of the current state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HubStats {
@@ -39,50 +39,50 @@ pub struct HubStats {
     pub peers: usize,
     /// Open calls.
     pub open_calls: usize,
-    /// Those of them that the hub answers itself, such as the question who is there, which stays open.
-    pub own_calls: usize,
-    /// Bytes that wait for peers.
+    /// Open calls to the hub's own services, such as presence watches.
+    pub local_calls: usize,
+    /// Bytes queued for peers.
     pub queued_bytes: usize,
-    /// Calls that were passed on.
+    /// Forwarded calls.
     pub calls: u64,
-    /// Frames that were passed on.
+    /// Forwarded frames.
     pub frames: u64,
-    /// Bytes of bodies that were passed on.
+    /// Bytes of forwarded bodies.
     pub body_bytes: u64,
-    /// Calls that ended because their target was not connected, or left before their request was passed on.
+    /// Calls that ended because their target was not connected, or disconnected before the request was forwarded.
     pub offline: u64,
-    /// Calls that ended because their target's link was lost after their request was passed on.
+    /// Calls that ended because their target's link was lost after the request was forwarded.
     pub link_lost: u64,
     /// Calls refused because they were for another session of their target.
     pub wrong_session: u64,
-    /// Requests that were not passed on because their requester had left, or waited no longer.
+    /// Requests that were not forwarded because their requester disconnected or cancelled.
     pub withdrawn: u64,
-    /// Calls ended because a bound was reached.
+    /// Calls ended because a limit was reached.
     pub overloaded: u64,
-    /// Calls ended because a frame was larger than the receiver takes.
+    /// Calls ended because a frame exceeded the receiver's `max_frame`.
     pub too_large: u64,
     /// Calls refused by the policy.
     pub forbidden: u64,
     /// Calls refused because of a drain.
     pub draining: u64,
-    /// Requests that were not sent on because their caller's time was over before their target's link took them.
+    /// Requests that were not forwarded because their deadline passed while they were queued.
     pub expired: u64,
-    /// Frames refused because they claimed another source than the authenticated peer.
+    /// Frames refused because their source was not the authenticated peer.
     pub spoofed: u64,
     /// Frames of calls that are not open.
-    pub stray: u64,
-    /// Requests that came twice.
+    pub unknown_calls: u64,
+    /// Duplicate requests.
     pub duplicates: u64,
-    /// Frames that could not be decoded, or broke the protocol.
+    /// Frames that could not be decoded or violated the protocol.
     pub malformed: u64,
-    /// Frames of a kind that is not known here.
+    /// Frames of an unknown kind.
     pub unknown_kinds: u64,
     /// Links refused because the peer was not authenticated.
     pub unauthenticated: u64,
     /// Links refused or closed because of another session of the peer.
     pub fenced: u64,
-    /// Links turned away because too many were coming in at once.
-    pub turned_away: u64,
+    /// Links rejected because too many were waiting for their handshake.
+    pub rejected: u64,
     /// Links that ended before their peer was admitted, for any reason.
     pub failed_handshakes: u64,
 }

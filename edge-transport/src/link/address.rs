@@ -1,4 +1,4 @@
-//! Where to dial, as people write it.
+//! Addresses as users write them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,12 +15,12 @@ const QUIC_PORT: u16 = 10_001;
 /// Port of websocket links unless the address names another.
 const WS_PORT: u16 = 10_000;
 
-/// What an address must look like, for messages.
+/// The expected form of an address, for error messages.
 const EXPECTED: &str =
     "expected quic://host[:port], wss://host[:port][/path], ws://host[:port][/path] or unix:///path";
 
 /// The address of a listener: `quic://host[:port]`, `wss://host[:port][/path]`, `ws://host[:port][/path]` or `unix:///path`.
-/// Ports are 10001 for QUIC and 10000 for websocket unless given; IPv6 addresses stand in brackets.
+/// Ports are 10001 for QUIC and 10000 for websocket unless given; IPv6 addresses are in brackets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Address(Kind);
 
@@ -31,20 +31,20 @@ enum Kind {
     Quic { host: String, port: u16 },
 }
 
-/// How to dial, besides where. `DialOptions::default()`, then change single fields.
+/// Options of dialing. Start from `DialOptions::default()` and change single fields.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct DialOptions {
-    /// Bounds of the links.
+    /// Limits of the links.
     pub limits: Limits,
-    /// Whom to believe and what to show on `wss` and `quic`.
+    /// The authorities to trust and the certificate to present on `wss` and `quic`.
     #[cfg(feature = "tls")]
     pub tls: Option<ClientTls>,
-    /// Without `tls`: encrypt, but talk to whoever answers (see [`ClientTls::insecure`]).
+    /// Without `tls`: encrypt without verifying the server (see [`ClientTls::insecure`]).
     #[cfg(feature = "tls")]
     pub insecure: bool,
-    /// Prove the own name by a token: only on links that hide it from others, and to a hub that is verified, unless `insecure` is
-    /// chosen (see [`TokenDialer`]).
+    /// Proves the peer's name by a token. Sent only on confidential links to a verified hub, unless `insecure` is set (see
+    /// [`TokenDialer`]).
     pub token: Option<TokenSource>,
 }
 
@@ -62,10 +62,10 @@ impl DialOptions {
 }
 
 impl Address {
-    /// What dials this address.
+    /// Creates a dialer of this address.
     ///
     /// # Errors
-    /// If TLS is needed and the options have none, or this build lacks the kind of link.
+    /// If TLS is required and not configured, or if this build does not support the kind of link.
     pub fn dialer(&self, options: &DialOptions) -> Result<Box<dyn Dialer>, LinkError> {
         let dialer = self.plain_dialer(options)?;
         let Some(token) = &options.token else { return Ok(dialer) };
@@ -94,7 +94,7 @@ impl Address {
             #[allow(unreachable_patterns, reason = "which kinds are left depends on the features")]
             _ => {
                 let _ = options;
-                Err(self.unusable("this build has no such links: turn on the feature `uds`, `ws` or `quic` of edge-transport"))
+                Err(self.unusable("this build does not support this kind of link: enable the feature `uds`, `ws` or `quic` of edge-transport"))
             }
         }
     }
@@ -120,13 +120,13 @@ impl FromStr for Address {
                 ));
             }
             "unix" if rest.ends_with('/') => {
-                return Err(refused("the path is a directory's; name the socket itself".to_owned()));
+                return Err(refused("the path is a directory; name the socket itself".to_owned()));
             }
             "unix" => Kind::Unix(PathBuf::from(rest)),
             "ws" | "wss" => {
                 let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
                 if path.contains(|c: char| c.is_whitespace() || c.is_control() || c == '#') {
-                    return Err(refused("the path holds a space, a control character or a #".to_owned()));
+                    return Err(refused("the path contains a space, a control character or a #".to_owned()));
                 }
                 let (host, port) = authority_of(authority, WS_PORT).map_err(refused)?;
                 let path = if path.is_empty() { "/" } else { path }.to_owned();
@@ -146,29 +146,29 @@ impl FromStr for Address {
     }
 }
 
-/// Host and port, with brackets where IPv6 wants them.
+/// Formats host and port, with brackets around IPv6 addresses.
 pub(super) fn host_and_port(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Splits `host[:port]`; the answer's host has no brackets.
+/// Splits `host[:port]`; the returned host has no brackets.
 fn authority_of(text: &str, default_port: u16) -> Result<(String, u16), String> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
-            let (host, after) = rest.split_once(']').ok_or("a bracket is open; write [address]:port")?;
+            let (host, after) = rest.split_once(']').ok_or("no closing bracket; write [address]:port")?;
             host.parse::<std::net::Ipv6Addr>()
-                .map_err(|_| format!("{host:?} in brackets is no IPv6 address"))?;
+                .map_err(|_| format!("{host:?} in brackets is not an IPv6 address"))?;
             match after {
                 "" => (host, None),
                 after => {
-                    let port = after.strip_prefix(':').ok_or("after the brackets only :port may follow")?;
+                    let port = after.strip_prefix(':').ok_or("only :port may follow the brackets")?;
                     (host, Some(port))
                 }
             }
         }
         None => match text.split_once(':') {
             Some((_, port)) if port.contains(':') => {
-                return Err("an IPv6 address stands in brackets: [::1]:port".into());
+                return Err("IPv6 addresses need brackets: [::1]:port".into());
             }
             Some((host, port)) => (host, Some(port)),
             None => (text, None),
@@ -178,13 +178,13 @@ fn authority_of(text: &str, default_port: u16) -> Result<(String, u16), String> 
         return Err("no host".to_owned());
     }
     if !text.starts_with('[') && host.contains(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c))) {
-        return Err(format!("host {host:?} holds a character other than letters, digits, dots and hyphens"));
+        return Err(format!("host {host:?} has a character other than letters, digits, dots and hyphens"));
     }
     let port = match port {
         None => default_port,
         Some(port) => match port.parse::<u16>() {
             Ok(port) if port > 0 => port,
-            _ => return Err(format!("port {port:?} is no number from 1 to 65535")),
+            _ => return Err(format!("port {port:?} is not a number from 1 to 65535")),
         },
     };
     Ok((host.to_owned(), port))
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn good_addresses_are_read_and_written_back_in_full() {
+    fn parses_and_prints_addresses_in_full() {
         for (given, full) in [
             ("quic://hub", "quic://hub:10001"),
             ("quic://hub:7/", "quic://hub:7"),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_addresses_are_refused_with_what_is_expected() {
+    fn rejects_bad_addresses_with_what_is_expected() {
         for (given, expected) in [
             ("", "no scheme"),
             ("hub:10001", "quic://host[:port]"),
@@ -234,19 +234,19 @@ mod tests {
             ("QUIC://hub", "unknown scheme \"QUIC\""),
             ("quic://", "no host"),
             ("quic://:1", "no host"),
-            ("quic://hub:", "is no number from 1 to 65535"),
-            ("quic://hub:0", "is no number from 1 to 65535"),
-            ("quic://hub:65536", "is no number from 1 to 65535"),
-            ("quic://hub:-1", "is no number from 1 to 65535"),
+            ("quic://hub:", "is not a number from 1 to 65535"),
+            ("quic://hub:0", "is not a number from 1 to 65535"),
+            ("quic://hub:65536", "is not a number from 1 to 65535"),
+            ("quic://hub:-1", "is not a number from 1 to 65535"),
             ("quic://hub/path", "no path"),
             ("quic://::1", "brackets"),
-            ("quic://[::1", "bracket is open"),
-            ("quic://[hub]:1", "no IPv6 address"),
+            ("quic://[::1", "no closing bracket"),
+            ("quic://[hub]:1", "not an IPv6 address"),
             ("quic://[::1]x", "only :port may follow"),
-            ("wss://user@hub", "holds a character"),
-            ("wss://hub /x", "holds a character"),
+            ("wss://user@hub", "has a character"),
+            ("wss://hub /x", "has a character"),
             ("wss://hub/a b", "space"),
-            ("ws://hub\u{e9}", "holds a character"),
+            ("ws://hub\u{e9}", "has a character"),
             ("unix://relative/hub.sock", "three slashes"),
             ("unix:///run/", "directory"),
             ("unix:/run/hub.sock", "no scheme"),
@@ -258,7 +258,7 @@ mod tests {
 
     #[cfg(all(feature = "ws", feature = "quic"))]
     #[test]
-    fn without_tls_material_encrypted_addresses_ask_for_it() {
+    fn encrypted_addresses_require_tls_material() {
         let plain = DialOptions::default();
         for given in ["wss://hub", "quic://hub"] {
             let address: Address = given.parse().unwrap();
@@ -271,7 +271,7 @@ mod tests {
 
     #[cfg(feature = "uds")]
     #[test]
-    fn a_socket_path_that_no_socket_can_have_is_refused_before_dialling() {
+    fn rejects_too_long_socket_paths_before_dialing() {
         let address: Address = format!("unix:///{}", "x".repeat(110)).parse().unwrap();
         let error = address.dialer(&DialOptions::default()).err().unwrap().to_string();
         assert!(error.contains("107"), "{error}");

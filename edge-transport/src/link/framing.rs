@@ -1,28 +1,28 @@
-//! Length-delimited frames on a byte stream: four bytes of length, high byte first, then the frame. The length
-//! `0xffff_ffff` is the end of the stream in good order; a stream that stops without it was cut.
+//! Length-delimited frames on a byte stream: four bytes of length, high byte first, then the frame. The length `0xffff_ffff`
+//! marks an orderly end; a stream that ends without it was lost.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::{LinkError, WireFrame};
 
-/// Bytes of the length before each frame.
+/// Bytes of the length prefix of each frame.
 pub(super) const PREFIX: usize = 4;
 
-/// The length that says that no frame follows.
+/// The length that marks the end: no frame follows.
 pub(super) const END: u32 = u32::MAX;
 
-/// The length on a control stream that stands for no frame: other streams may be read from here on.
+/// The length on a control stream that marks the absence of a frame: other streams may be read from here on.
 #[cfg(feature = "quic")]
 pub(super) const NO_FRAME: u32 = u32::MAX - 1;
 
-/// A body of at least this size is passed on as it is; below, copying is cheaper than one more piece.
+/// A body of at least this size is not copied; for smaller ones a copy is cheaper than another buffer.
 const ZERO_COPY_FROM: usize = 8 << 10;
 
-/// Memory for an unfinished frame grows from this by doubling, so that a length cannot claim more than what arrives.
+/// Initial memory for an unfinished frame. It grows by doubling, so that an announced length alone allocates nothing.
 #[cfg(feature = "uds")]
 pub(super) const FIRST_RESERVE: usize = 64 << 10;
 
-/// The length in front of a frame, or why there can be none.
+/// Returns the length prefix of a frame.
 pub(super) fn prefix(frame: &WireFrame, max_frame: usize) -> Result<u32, LinkError> {
     let found = frame.len();
     match u32::try_from(found) {
@@ -31,7 +31,7 @@ pub(super) fn prefix(frame: &WireFrame, max_frame: usize) -> Result<u32, LinkErr
     }
 }
 
-/// Appends a frame: what is small goes to `tail`, a large body is returned to be sent after it, uncopied.
+/// Appends a frame to `tail`. A large body is not copied but returned, to be sent after `tail`.
 pub(super) fn encode(
     frame: WireFrame,
     max_frame: usize,
@@ -49,18 +49,18 @@ pub(super) fn encode(
     Ok(None)
 }
 
-/// What a byte stream holds next.
+/// The next item of a byte stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
     /// A whole frame.
     Frame(Bytes),
-    /// The end in good order.
+    /// The orderly end.
     End,
-    /// Nothing yet: at least so many more bytes are needed.
+    /// Nothing yet: at least this many more bytes are needed.
     More(usize),
 }
 
-/// Takes the next frame off the front of `buffer`.
+/// Removes and returns the next frame of `buffer`.
 pub(super) fn decode(buffer: &mut BytesMut, max_frame: usize) -> Result<Decoded, LinkError> {
     let Some(prefix) = buffer.first_chunk::<PREFIX>() else {
         return Ok(Decoded::More(PREFIX - buffer.len()));
@@ -78,7 +78,7 @@ pub(super) fn decode(buffer: &mut BytesMut, max_frame: usize) -> Result<Decoded,
     Ok(Decoded::Frame(buffer.split_to(length).freeze()))
 }
 
-/// A length that was received, if it is allowed.
+/// Checks a received length.
 pub(super) fn checked(length: u32, max_frame: usize) -> Result<usize, LinkError> {
     let found = usize::try_from(length).unwrap_or(usize::MAX);
     if found > max_frame {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_encoded_is_decoded_byte_by_byte_the_same() {
+    fn decodes_encoded_frames_byte_by_byte() {
         let mut wire = BytesMut::new();
         for (head, body) in [(&b"ab"[..], &b"cd"[..]), (b"", b""), (b"x", b"")] {
             assert_eq!(encode(frame(head, body), 100, &mut wire).unwrap(), None);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_body_is_not_copied() {
+    fn does_not_copy_large_bodies() {
         let body = Bytes::from(vec![7; ZERO_COPY_FROM]);
         let whole = WireFrame::new(Lane::Control, false, Bytes::from_static(b"h"), body.clone());
         let rest = encode(whole, 1 << 20, &mut BytesMut::new()).unwrap().unwrap();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_over_the_bound_is_refused_with_both_numbers() {
+    fn rejects_lengths_over_the_limit() {
         let mut buffer = BytesMut::from(&[0x00, 0x00, 0x00, 0x65][..]);
         assert!(matches!(decode(&mut buffer, 100), Err(LinkError::TooLarge { found: 101, max: 100 })));
         assert!(matches!(

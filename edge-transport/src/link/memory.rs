@@ -1,4 +1,4 @@
-//! Links inside the process: for tests, and for peers that live together.
+//! Links inside the process: for tests, and for peers in one process.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -12,10 +12,10 @@ use tokio_util::sync::PollSender;
 use super::{Credentials, Dialer, Incoming, Link, LinkError, LinkKind, Listener, WireFrame};
 use crate::name::PeerId;
 
-/// Frames that may wait in each direction of a memory link.
+/// Most frames queued in each direction of a memory link.
 pub const FRAMES_IN_FLIGHT: usize = 64;
 
-/// Links that may wait for [`Listener::accept`].
+/// Most links that wait for [`Listener::accept`].
 const BACKLOG: usize = 128;
 
 enum Item {
@@ -31,13 +31,13 @@ struct MemoryLink {
     ended: bool,
 }
 
-/// Two ends of one link, joined by queues of [`FRAMES_IN_FLIGHT`] frames of at most `max_frame` bytes.
+/// Creates both ends of a link, connected by queues of [`FRAMES_IN_FLIGHT`] frames of at most `max_frame` bytes.
 #[must_use]
 pub fn pair(max_frame: usize) -> (Link, Link) {
     pair_with(max_frame, Credentials::None)
 }
 
-/// The same, whose left end proves something to the right one.
+/// Creates both ends of a link whose left end presents `left` to the right one.
 fn pair_with(max_frame: usize, left: Credentials) -> (Link, Link) {
     let (to_right, from_left) = mpsc::channel(FRAMES_IN_FLIGHT);
     let (to_left, from_right) = mpsc::channel(FRAMES_IN_FLIGHT);
@@ -65,7 +65,7 @@ impl Stream for MemoryLink {
             }
             None => {
                 self.ended = true;
-                Poll::Ready(Some(Err(LinkError::Cut)))
+                Poll::Ready(Some(Err(LinkError::Lost)))
             }
         }
     }
@@ -75,14 +75,14 @@ impl Sink<WireFrame> for MemoryLink {
     type Error = LinkError;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        self.sender.poll_reserve(cx).map_err(|_| LinkError::Cut)
+        self.sender.poll_reserve(cx).map_err(|_| LinkError::Lost)
     }
 
     fn start_send(mut self: Pin<&mut Self>, frame: WireFrame) -> Result<(), LinkError> {
         if frame.len() > self.max_frame {
             return Err(LinkError::TooLarge { found: frame.len(), max: self.max_frame });
         }
-        self.sender.send_item(Item::Frame(joined(frame))).map_err(|_| LinkError::Cut)
+        self.sender.send_item(Item::Frame(into_bytes(frame))).map_err(|_| LinkError::Lost)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
@@ -91,8 +91,8 @@ impl Sink<WireFrame> for MemoryLink {
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         if !self.closed {
-            ready!(self.sender.poll_reserve(cx)).map_err(|_| LinkError::Cut)?;
-            self.sender.send_item(Item::End).map_err(|_| LinkError::Cut)?;
+            ready!(self.sender.poll_reserve(cx)).map_err(|_| LinkError::Lost)?;
+            self.sender.send_item(Item::End).map_err(|_| LinkError::Lost)?;
             self.closed = true;
             self.sender.close();
         }
@@ -100,8 +100,8 @@ impl Sink<WireFrame> for MemoryLink {
     }
 }
 
-/// Header and body as one piece; copied only if both hold something.
-pub(super) fn joined(frame: WireFrame) -> Bytes {
+/// Joins header and body; copies only if both are non-empty.
+pub(super) fn into_bytes(frame: WireFrame) -> Bytes {
     match (frame.head.is_empty(), frame.body.is_empty()) {
         (_, true) => frame.head,
         (true, false) => frame.body,
@@ -114,14 +114,14 @@ pub(super) fn joined(frame: WireFrame) -> Bytes {
     }
 }
 
-/// Where memory links come in; made by [`listen`].
+/// Accepts memory links; created by [`listen`].
 #[derive(Debug)]
 pub struct MemoryListener {
     incoming: mpsc::Receiver<Link>,
     name: String,
 }
 
-/// Reaches a [`MemoryListener`]; made by [`listen`].
+/// Dials a [`MemoryListener`]; created by [`listen`].
 #[derive(Debug, Clone)]
 pub struct MemoryDialer {
     listener: mpsc::Sender<Link>,
@@ -130,14 +130,14 @@ pub struct MemoryDialer {
     proves: Option<PeerId>,
 }
 
-/// A listener whose links prove this name, for a peer of the listener's own process.
+/// Creates a listener whose links prove this name, for a peer of the listener's own process.
 pub(crate) fn listen_proven(name: PeerId, max_frame: usize) -> (MemoryListener, MemoryDialer) {
     let (listener, mut dialer) = listen(name.as_str(), max_frame);
     dialer.proves = Some(name);
     (listener, dialer)
 }
 
-/// A listener and a dialer that reaches it. The name is for people. When the listener is gone, dialling fails.
+/// Creates a listener and its dialer. The name is for logs. Dialing fails once the listener is dropped.
 #[must_use]
 pub fn listen(name: impl Into<String>, max_frame: usize) -> (MemoryListener, MemoryDialer) {
     let (listener, incoming) = mpsc::channel(BACKLOG);
@@ -153,7 +153,7 @@ impl Listener for MemoryListener {
     async fn accept(&mut self) -> Result<Incoming, LinkError> {
         match self.incoming.recv().await {
             Some(link) => Ok(Box::pin(std::future::ready(Ok(link)))),
-            // Without a dialer no link can come, ever; a listener that still stands does not fail for that.
+            // Without a dialer no link can arrive, but the listener has not failed.
             None => std::future::pending().await,
         }
     }
@@ -178,7 +178,7 @@ impl Dialer for MemoryDialer {
         self.listener.send(far).await.map_err(|_| LinkError::Handshake {
             kind: LinkKind::Memory,
             remote: self.name.clone(),
-            cause: "nobody listens any more".to_owned(),
+            cause: "the listener was dropped".to_owned(),
         })?;
         Ok(near)
     }
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dialled_link_reaches_the_listener_until_the_listener_is_gone() {
+    async fn dials_until_the_listener_is_dropped() {
         let (mut listener, dialer) = listen("hub", 100);
         let mut near = dialer.dial().await.unwrap();
         let mut far = listener.accept().await.unwrap().await.unwrap();

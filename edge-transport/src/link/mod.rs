@@ -1,27 +1,27 @@
-//! A link carries whole frames between two ends that are next to each other on the network.
+//! Links carry whole frames between two directly connected ends.
 //!
 //! Every link is a [`futures_core::Stream`] of received frames and a [`futures_sink::Sink`] of frames to send, so that a
 //! driver can feed many frames and flush them with one write.
 //!
-//! What every link promises:
+//! Every link guarantees:
 //! - frames of one [`Lane`] arrive in the order in which they were sent, whole, and at most once;
-//! - [`Sink::poll_ready`] is pending while [`SEND_BUFFER`] bytes wait for the network, so that memory stays bounded by that
-//!   buffer and one frame more; a frame above [`Limits::max_frame`] is refused by `start_send` and does no harm to the next;
-//! - nothing leaves before `poll_flush` or a full buffer: feed what there is, then flush once;
-//! - after `poll_close` the other end reads `None`; a link that is dropped without it gives [`LinkError::Cut`] there. A link
-//!   that was closed may not be read any more by its own end on every kind: read what is wanted before closing. Closing may
-//!   wait until the other end has read everything and dropped the link: give it a bound.
+//! - [`Sink::poll_ready`] is pending while [`SEND_BUFFER`] bytes wait for the network, so that memory is limited to that buffer
+//!   plus one frame; a frame above [`Limits::max_frame`] is refused by `start_send` and does not affect the next;
+//! - nothing is sent before `poll_flush` or a full buffer: feed all frames, then flush once;
+//! - after `poll_close` the other end reads `None`; a link that is dropped without it yields [`LinkError::Lost`] there. Some
+//!   kinds cannot be read after closing: read before. Closing may wait until the other end has read everything and dropped the
+//!   link: use a timeout.
 //!
-//! The suite `conformance` (feature `testing`) checks these promises on any implementation.
+//! The suite `conformance` (feature `testing`) checks these guarantees on any implementation.
 
 mod address;
-pub(crate) mod candidates;
 #[cfg(feature = "testing")]
 pub mod conformance;
 #[cfg(feature = "testing")]
 pub mod faulty;
 #[cfg(any(feature = "uds", feature = "quic"))]
 mod framing;
+pub(crate) mod happy_eyeballs;
 mod limits;
 pub mod memory;
 #[cfg(feature = "quic")]
@@ -47,11 +47,11 @@ pub use crate::frame::{Lane, WireFrame};
 use crate::name::PeerId;
 use crate::token::Token;
 
-/// What the other end of a link has proven of itself before the first frame.
+/// What the other end of a link has proven about itself before the first frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Credentials {
-    /// Nothing: the name in its hello is only a claim.
+    /// Nothing: the name in its hello is a claim.
     None,
     /// A verified certificate with these names (SAN in order, then the common name).
     Certificate(Vec<PeerId>),
@@ -99,7 +99,7 @@ pub enum LinkError {
     /// The socket failed.
     #[error("{doing}: {source}")]
     Io {
-        /// What was being done, with the address.
+        /// The failed operation, with the address.
         doing: String,
         /// The cause.
         source: std::io::Error,
@@ -111,7 +111,7 @@ pub enum LinkError {
         kind: LinkKind,
         /// The other end.
         remote: String,
-        /// What the lower layer said.
+        /// The error of the lower layer.
         cause: String,
     },
     /// A frame is larger than the link allows.
@@ -124,26 +124,26 @@ pub enum LinkError {
         /// Bound in bytes.
         max: usize,
     },
-    /// What came is no frame.
+    /// The received bytes are not a frame.
     #[error("not a frame: {cause}")]
     Malformed {
-        /// What is wrong with it.
+        /// The violation.
         cause: String,
     },
-    /// An address cannot be used.
+    /// An address is not usable.
     #[error("address {address:?}: {cause}")]
     Address {
         /// The address as given.
         address: String,
-        /// What is wrong with it and what is expected.
+        /// What is wrong with it, and what is expected.
         cause: String,
     },
-    /// The other end is gone without a word.
-    #[error("the link was cut")]
-    Cut,
+    /// The connection was lost without a close.
+    #[error("connection lost")]
+    Lost,
 }
 
-/// What a link implementation provides. `None` from the stream: the other end closed in good order.
+/// Implemented by every kind of link. The stream yields `None` after an orderly close of the other end.
 pub trait FrameLink:
     Stream<Item = Result<Bytes, LinkError>> + Sink<WireFrame, Error = LinkError> + Send + Unpin
 {
@@ -154,13 +154,13 @@ impl<T> FrameLink for T where
 {
 }
 
-/// A link to one other end, of whatever kind.
+/// A link of any kind.
 pub struct Link {
     io: Box<dyn FrameLink>,
     kind: LinkKind,
     remote: String,
     credentials: Credentials,
-    /// What the hello is still to carry.
+    /// The token to insert into the hello.
     token: Option<Token>,
 }
 
@@ -175,7 +175,7 @@ impl Link {
         Self { io: Box::new(io), kind, remote: remote.into(), credentials, token: None }
     }
 
-    /// Puts a token into the hello, if that is the first frame to go out. For dialling ends; see [`crate::token`].
+    /// Inserts a token into the hello, if the hello is the first sent frame. For dialing ends; see [`crate::token`].
     #[must_use]
     pub fn with_token(mut self, token: Token) -> Self {
         self.token = Some(token);
@@ -188,13 +188,13 @@ impl Link {
         self.kind
     }
 
-    /// The other end's address, for people.
+    /// The other end's address, for logs.
     #[must_use]
     pub fn remote(&self) -> &str {
         &self.remote
     }
 
-    /// What the other end has proven of itself.
+    /// What the other end has proven about itself.
     #[must_use]
     pub const fn credentials(&self) -> &Credentials {
         &self.credentials
@@ -229,7 +229,7 @@ impl Sink<WireFrame> for Link {
     fn start_send(mut self: Pin<&mut Self>, frame: WireFrame) -> Result<(), LinkError> {
         let frame = match self.token.take() {
             None => frame,
-            Some(token) => introducing(frame, token),
+            Some(token) => add_token(frame, token),
         };
         Pin::new(&mut *self.io).start_send(frame)
     }
@@ -243,40 +243,40 @@ impl Sink<WireFrame> for Link {
     }
 }
 
-/// The same frame, and if it is a hello then with the token.
-fn introducing(frame: WireFrame, token: Token) -> WireFrame {
+/// Adds the token to the frame, if it is a hello.
+fn add_token(frame: WireFrame, token: Token) -> WireFrame {
     match decode(frame.head.clone(), MAX_HEADER * 2) {
         Ok(Frame { kind: Kind::Hello(mut hello), .. }) => {
             hello.token = Some(token);
-            encode(Frame::hop(Kind::Hello(hello)), frame.lane)
+            encode(Frame::link(Kind::Hello(hello)), frame.lane)
         }
         _ => frame,
     }
 }
 
-/// A link that is being accepted: the handshake below the frames is still to be done, by whoever awaits this.
+/// A link that is being accepted. Awaiting it performs the handshake below the frames.
 pub type Incoming = Pin<Box<dyn Future<Output = Result<Link, LinkError>> + Send>>;
 
-/// Where links come in. One slow handshake must not hold up the next: `accept` returns before it is done.
+/// Accepts links. One slow handshake must not delay the next: `accept` returns before the handshake.
 #[async_trait::async_trait]
 pub trait Listener: Send {
     /// Waits for the next link.
     ///
     /// # Errors
-    /// Only if the listener itself cannot go on; a failed handshake is the error of that [`Incoming`].
+    /// Only if the listener itself has failed; a failed handshake is the error of its [`Incoming`].
     async fn accept(&mut self) -> Result<Incoming, LinkError>;
 
     /// Kind of the links.
     fn kind(&self) -> LinkKind;
 
-    /// The address that others dial, with the real port where 0 was asked for.
+    /// The address to dial, with the real port if 0 was requested.
     fn local_address(&self) -> String;
 }
 
 #[cfg(any(feature = "uds", feature = "ws"))]
-/// Sorts the outcome of an `accept`: a fault of one connection, or one that passes such as too many open files, is that
-/// connection's; anything else is the listener's.
-async fn accepted<T>(
+/// Classifies the result of an `accept`. An error of one connection, or a transient one such as too many open files, is
+/// returned as the inner error; any other error is the listener's.
+async fn classify<T>(
     outcome: std::io::Result<T>,
     address: impl Fn() -> String,
 ) -> Result<Result<T, LinkError>, LinkError> {
@@ -292,21 +292,21 @@ async fn accepted<T>(
         return Err(error);
     }
     if !passing {
-        // Out of descriptors or memory: the connection stays in the backlog, and without a pause this would spin.
+        // Out of descriptors or memory: the connection stays in the backlog, so that an immediate retry would spin.
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     Ok(Err(error))
 }
 
-/// How to reach one address. Each call makes one attempt.
+/// Dials one address. Each call makes one attempt.
 #[async_trait::async_trait]
 pub trait Dialer: Send + Sync {
-    /// Makes a link.
+    /// Establishes a link.
     ///
     /// # Errors
-    /// If the attempt fails; the caller decides when to try again.
+    /// If the attempt fails; the caller decides when to retry.
     async fn dial(&self) -> Result<Link, LinkError>;
 
-    /// The address, for people.
+    /// The address, for logs.
     fn address(&self) -> &str;
 }

@@ -1,4 +1,4 @@
-//! What a peer is made of.
+//! Builder and settings of a peer.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,25 +14,25 @@ use crate::link::Dialer;
 use crate::name::{PeerId, ServiceName, SessionId};
 use crate::session::Settings;
 
-/// Times and bounds of a peer. `PeerSettings::default()`, then change single fields.
+/// Timeouts and limits of a peer. Start from `PeerSettings::default()` and change single fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerSettings {
-    /// Times and bounds of the session.
+    /// Timeouts and limits of the session.
     pub session: Settings,
-    /// How long one attempt at one address may take. Default 5 s.
+    /// Timeout of one connection attempt to one address. Default 5 s.
     pub dial_timeout: Duration,
-    /// While an address is used that is not the first, how often the ones before it are tried. If one answers, it is used from then
-    /// on, and calls that are open end with `LINK_LOST`. A better road that does not hold is tried less and less often. Default 60 s;
-    /// zero: never.
-    pub better_road_every: Duration,
-    /// Longest first wait before dialling again, and the wait after a link that was in use. Default 200 ms; the wait is between half
-    /// of it and all of it.
-    pub retry_first: Duration,
-    /// Longest wait before dialling again. Default 10 s.
-    pub retry_cap: Duration,
-    /// Bytes that may wait to be written before callers and services are held back. Default 4 MiB, plus one frame.
-    pub outgoing_bytes: usize,
+    /// How often preferred addresses are tried while a less preferred one is in use. Earlier dialers are preferred. When one
+    /// answers, the peer changes to it, and open calls end with `LINK_LOST`. A preferred path that fails again is tried less
+    /// and less often. Default 60 s; zero: never.
+    pub failback_interval: Duration,
+    /// Longest first delay before a reconnect, also after a link that was open. Default 200 ms; the actual delay is between
+    /// half of it and all of it.
+    pub backoff_initial: Duration,
+    /// Longest delay before a reconnect. Default 10 s.
+    pub backoff_max: Duration,
+    /// Queued bytes above which callers and services must wait. Default 4 MiB, plus one frame.
+    pub max_queued_bytes: usize,
 }
 
 impl Default for PeerSettings {
@@ -40,10 +40,10 @@ impl Default for PeerSettings {
         Self {
             session: Settings::default(),
             dial_timeout: Duration::from_secs(5),
-            better_road_every: Duration::from_secs(60),
-            retry_first: Duration::from_millis(200),
-            retry_cap: Duration::from_secs(10),
-            outgoing_bytes: 4 * 1024 * 1024,
+            failback_interval: Duration::from_secs(60),
+            backoff_initial: Duration::from_millis(200),
+            backoff_max: Duration::from_secs(10),
+            max_queued_bytes: 4 * 1024 * 1024,
         }
     }
 }
@@ -52,31 +52,31 @@ impl Default for PeerSettings {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// There is no way to any hub.
-    #[error("the peer has no address of a hub; add one with `dialer`")]
+    /// The peer has no dialer.
+    #[error("the peer has no hub address; add one with `dialer`")]
     NoDialer,
     /// Too many services.
-    #[error("{found} services; at most {MAX_SERVICES} fit into a hello")]
+    #[error("{found} services; at most {MAX_SERVICES} are allowed")]
     TooManyServices {
-        /// How many.
+        /// Number of services.
         found: usize,
     },
-    /// A bound is too low to work with.
+    /// A limit is too low.
     #[error("setting {setting} is {found}; it must be at least {min}")]
     TooLow {
         /// The setting.
         setting: &'static str,
         /// Its value.
         found: usize,
-        /// The lowest that works.
+        /// Its minimum.
         min: usize,
     },
-    /// There is no runtime to run on.
+    /// No tokio runtime is running.
     #[error("no tokio runtime; call `start` inside one")]
     NoRuntime,
 }
 
-/// Puts a peer together.
+/// Builds a [`Peer`].
 #[must_use]
 pub struct PeerBuilder {
     name: PeerId,
@@ -92,19 +92,19 @@ impl PeerBuilder {
         Self { name, dialers: Vec::new(), services: HashMap::new(), settings, seed: None }
     }
 
-    /// Adds a way to a hub. They are tried in the order in which they were added: the one that is wanted most first.
+    /// Adds a path to a hub. Paths are tried in the order in which they were added: add the preferred one first.
     pub fn dialer(mut self, dialer: Box<dyn Dialer>) -> Self {
         self.dialers.push(dialer);
         self
     }
 
-    /// Adds ways to a hub.
+    /// Adds paths to a hub.
     pub fn dialers(mut self, dialers: impl IntoIterator<Item = Box<dyn Dialer>>) -> Self {
         self.dialers.extend(dialers);
         self
     }
 
-    /// Answers calls to a service. A service of the same name is replaced.
+    /// Adds a service. Replaces a service of the same name.
     pub fn service(mut self, name: ServiceName, service: impl Service) -> Self {
         self.services.insert(name, Arc::new(service));
         self
@@ -115,23 +115,22 @@ impl PeerBuilder {
         self
     }
 
-    /// Times and bounds.
+    /// Sets timeouts and limits.
     pub fn settings(mut self, settings: PeerSettings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// Seed of the jitter of reconnects and of the instance of this peer: no other start of the same name may use it. For tests.
-    /// Default: random.
+    /// Sets the seed of the reconnect jitter and of the peer's instance. Use it once per name, for tests only. Default: random.
     pub const fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Starts the peer on the current runtime. It dials, and dials again, until it is closed.
+    /// Starts the peer on the current runtime. It connects and reconnects until it is closed.
     ///
     /// # Errors
-    /// If there is no dialer, no runtime, too many services, or a bound is too low.
+    /// If there is no dialer or no runtime, if there are too many services, or if a limit is too low.
     pub fn start(self) -> Result<Peer, PeerError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| PeerError::NoRuntime)?;
         if self.dialers.is_empty() {
@@ -144,26 +143,26 @@ impl PeerBuilder {
         for (setting, found, min) in [
             settings.session.shortest_ping(),
             ("session.max_frame", settings.session.max_frame, MIN_MAX_FRAME),
-            ("session.max_requests", settings.session.max_requests, 1),
+            ("session.max_outbound_calls", settings.session.max_outbound_calls, 1),
             ("session.credit", usize::try_from(settings.session.credit).unwrap_or(usize::MAX), 1),
-            ("outgoing_bytes", settings.outgoing_bytes, 1),
+            ("max_queued_bytes", settings.max_queued_bytes, 1),
         ] {
             if found < min {
                 return Err(PeerError::TooLow { setting, found, min });
             }
         }
-        // A hasher with random keys is the standard library's source of numbers that nobody can guess.
-        let mut chance = Rng::with_seed(self.seed.unwrap_or_else(|| RandomState::new().hash_one(())));
-        let instance = chance.u64(1..);
-        // The number rises with each link.
+        // A hasher with random keys is the standard library's source of unpredictable numbers.
+        let mut rng = Rng::with_seed(self.seed.unwrap_or_else(|| RandomState::new().hash_one(())));
+        let instance = rng.u64(1..);
+        // The session number increases with each link.
         let mut hello = Hello::new(self.name.clone(), SessionId { instance, number: 0 });
         hello.max_frame = settings.session.max_frame;
         hello.services = self.services.keys().cloned().collect();
-        let backoff = Backoff::new(settings.retry_first, settings.retry_cap, chance.u64(..));
-        let (driver, inbox, state) =
+        let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max, rng.u64(..));
+        let (driver, handle, state) =
             Driver::new(hello, self.dialers, self.services, settings.clone(), backoff);
         runtime.spawn(driver.run());
-        Ok(Peer::new(self.name, inbox, state, settings))
+        Ok(Peer::new(self.name, handle, state, settings))
     }
 }
 

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use futures_core::Stream;
 use tokio::sync::mpsc;
 
-use super::runtime::{Inbox, Note};
+use super::runtime::{ControlMessage, DriverHandle};
 use crate::frame::{Failure, Reason, cost};
 
-/// A call was not made: nothing of it has left this peer.
+/// A call was not made. Nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -21,8 +21,8 @@ pub enum CallError {
         /// Why the last attempt to connect failed.
         last_error: Option<String>,
     },
-    /// The peer or its hub takes no new calls.
-    #[error("no new calls are taken: {reason}")]
+    /// The peer or its hub is draining.
+    #[error("draining, no new calls are accepted: {reason}")]
     Draining {
         /// Why.
         reason: String,
@@ -30,7 +30,7 @@ pub enum CallError {
     /// The peer has been closed.
     #[error("this peer is closed")]
     Closed,
-    /// The request does not fit into a frame.
+    /// The request exceeds the frame size.
     #[error("request of {found} bytes; at most {max} can be sent: raise max_frame at both ends or send less")]
     TooLarge {
         /// Bytes of body and metadata.
@@ -38,7 +38,7 @@ pub enum CallError {
         /// The bound.
         max: usize,
     },
-    /// The metadata does not fit into a header.
+    /// The metadata exceeds the header size.
     #[error("metadata of {found} bytes; at most {max} are allowed")]
     MetadataTooLarge {
         /// Its bytes.
@@ -46,12 +46,12 @@ pub enum CallError {
         /// The bound.
         max: usize,
     },
-    /// The time was over before the request could be sent.
-    #[error("the time was over before the request could be sent")]
+    /// The deadline passed before the request was sent.
+    #[error("the deadline passed before the request was sent")]
     Deadline,
 }
 
-/// A part of an answer.
+/// Part of a response.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplyEvent {
@@ -72,21 +72,21 @@ impl std::fmt::Debug for ReplyEvent {
     }
 }
 
-/// The answer to a call: messages, then exactly one end, which is [`ReplyEvent::Finished`] or a [`Failure`].
+/// The response to a call: messages, then exactly one end, which is [`ReplyEvent::Finished`] or a [`Failure`].
 ///
-/// Dropping it before the end tells the other side that nobody waits. Work that has begun there may go on. A request that waits on
-/// its way by then, in this peer or at the hub, is not sent.
+/// Dropping it before the end cancels the call. A service that has started may continue. A request that is still queued in this
+/// peer or in the hub is not sent.
 #[derive(Debug)]
-#[must_use = "dropping the answer means that nobody waits for it"]
+#[must_use = "dropping the stream cancels the call"]
 pub struct ReplyStream {
     number: u64,
-    /// Bounded by the call's credit.
+    /// Limited by the call's credit.
     parts: mpsc::UnboundedReceiver<Result<ReplyEvent, Failure>>,
-    /// Bytes of credit that have been read and not given back; they are when there are so many.
+    /// Credit in bytes that was read and not yet returned. Returned at `threshold`.
     read: u64,
     threshold: u64,
     ended: bool,
-    inbox: Inbox,
+    handle: DriverHandle,
 }
 
 impl ReplyStream {
@@ -94,12 +94,12 @@ impl ReplyStream {
         number: u64,
         parts: mpsc::UnboundedReceiver<Result<ReplyEvent, Failure>>,
         credit: u64,
-        inbox: Inbox,
+        handle: DriverHandle,
     ) -> Self {
-        Self { number, parts, read: 0, threshold: (credit / 2).max(1), ended: false, inbox }
+        Self { number, parts, read: 0, threshold: (credit / 2).max(1), ended: false, handle }
     }
 
-    /// The next part; `None` after the end. Nothing is lost if the future is dropped.
+    /// Returns the next part; `None` after the end. Cancel safe.
     pub async fn next(&mut self) -> Option<Result<ReplyEvent, Failure>> {
         poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
@@ -112,14 +112,14 @@ impl Stream for ReplyStream {
         if self.ended {
             return Poll::Ready(None);
         }
-        let stopped = || Err(Failure::new(Reason::LinkLost, "this peer has stopped; the work may go on"));
+        let stopped = || Err(Failure::new(Reason::LinkLost, "this peer has stopped; the work may continue"));
         let part = ready!(self.parts.poll_recv(cx)).unwrap_or_else(stopped);
         if let Ok(ReplyEvent::Message(message)) = &part {
             self.read += cost(message);
             if self.read >= self.threshold {
                 let (number, bytes) = (self.number, std::mem::take(&mut self.read));
-                // That the peer has stopped is found next.
-                let _ = self.inbox.notes.send(Note::Credit { number, bytes });
+                // Fails if the peer has stopped, which the next poll reports.
+                let _ = self.handle.control.send(ControlMessage::Credit { number, bytes });
             }
         } else {
             self.ended = true;
@@ -131,9 +131,9 @@ impl Stream for ReplyStream {
 impl Drop for ReplyStream {
     fn drop(&mut self) {
         if !self.ended {
-            // First, so that a call that has not begun by the time of the note never does.
+            // Closed first, so that a call that is still queued when the cancel arrives is never made.
             self.parts.close();
-            let _ = self.inbox.notes.send(Note::StopWaiting { number: self.number });
+            let _ = self.handle.control.send(ControlMessage::Cancel { number: self.number });
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::runtime::{Command, Inbox, Note};
+use super::runtime::{Command, ControlMessage, DriverHandle};
 use super::{CallError, PeerBuilder, PeerSettings, PeerState, ReplyStream};
 use crate::frame::{HEADROOM, MAX_METADATA, Request};
 use crate::name::PeerId;
@@ -20,7 +20,7 @@ pub struct Peer {
 #[derive(Debug)]
 struct Shared {
     name: PeerId,
-    inbox: Inbox,
+    handle: DriverHandle,
     state: watch::Receiver<PeerState>,
     settings: PeerSettings,
     numbers: AtomicU64,
@@ -28,7 +28,7 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let _ = self.inbox.notes.send(Note::Close);
+        let _ = self.handle.control.send(ControlMessage::Close);
     }
 }
 
@@ -40,11 +40,11 @@ impl Peer {
 
     pub(super) fn new(
         name: PeerId,
-        inbox: Inbox,
+        handle: DriverHandle,
         state: watch::Receiver<PeerState>,
         settings: PeerSettings,
     ) -> Self {
-        Self { shared: Arc::new(Shared { name, inbox, state, settings, numbers: AtomicU64::new(0) }) }
+        Self { shared: Arc::new(Shared { name, handle, state, settings, numbers: AtomicU64::new(0) }) }
     }
 
     /// This peer's name.
@@ -53,13 +53,13 @@ impl Peer {
         &self.shared.name
     }
 
-    /// Where the connection stands.
+    /// The state of the connection.
     #[must_use]
     pub fn state(&self) -> PeerState {
         self.shared.state.borrow().clone()
     }
 
-    /// Follows where the connection stands.
+    /// Watches the state of the connection.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<PeerState> {
         self.shared.state.clone()
@@ -78,21 +78,21 @@ impl Peer {
         }
     }
 
-    /// The name of the hub that is connected: the target of calls to the hub itself.
+    /// The name of the connected hub: the target of calls to the hub itself.
     ///
     /// # Errors
-    /// If none is.
+    /// If no hub is connected.
     pub fn hub(&self) -> Result<PeerId, CallError> {
         self.connection(|hub, _| hub.clone())
     }
 
-    /// Calls another peer. Returns as soon as the request is on its way; what becomes of it comes from the [`ReplyStream`]. A call
-    /// ends with the link that it was made on; without a link it fails at once.
+    /// Calls another peer. Returns as soon as the request is queued; the [`ReplyStream`] yields the response or the failure. A
+    /// call ends with its link; without a link it fails at once.
     ///
     /// # Errors
-    /// If the request does not leave this peer at all.
+    /// If the request is not sent.
     pub async fn call(&self, target: PeerId, mut request: Request) -> Result<ReplyStream, CallError> {
-        // One that is beyond all clocks is none.
+        // A deadline beyond the range of the clock means no deadline.
         let deadline = request.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
         if request.metadata.len() > MAX_METADATA {
             return Err(CallError::MetadataTooLarge { found: request.metadata.len(), max: MAX_METADATA });
@@ -104,25 +104,25 @@ impl Peer {
         }
         request.credit = self.shared.settings.session.credit;
         let (sender, receiver) = mpsc::unbounded_channel();
-        let inbox = &self.shared.inbox;
-        let slot = match (inbox.commands.try_reserve(), deadline) {
+        let handle = &self.shared.handle;
+        let slot = match (handle.commands.try_reserve(), deadline) {
             (Ok(slot), _) => Ok(slot),
-            (Err(_), None) => inbox.commands.reserve().await,
+            (Err(_), None) => handle.commands.reserve().await,
             (Err(_), Some(deadline)) => {
-                let slot = tokio::time::timeout_at(deadline, inbox.commands.reserve()).await;
+                let slot = tokio::time::timeout_at(deadline, handle.commands.reserve()).await;
                 slot.map_err(|_| CallError::Deadline)?
             }
         };
         let slot = slot.map_err(|_| CallError::Closed)?;
-        // Only now, so that numbers leave nearly in their order.
+        // Assigned last, so that requests are sent nearly in the order of their numbers.
         let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let deadline = deadline.map(Instant::into_std);
         let credit = request.credit;
         slot.send(Command::Call { number, target, request: Box::new(request), deadline, sender });
-        Ok(ReplyStream::new(number, receiver, credit, inbox.clone()))
+        Ok(ReplyStream::new(number, receiver, credit, handle.clone()))
     }
 
-    /// Most bytes of a request, or why there can be none.
+    /// Most bytes of a request, or why no request can be sent.
     fn max_request(&self) -> Result<usize, CallError> {
         self.connection(|_, max_request| max_request)
     }
@@ -138,15 +138,16 @@ impl Peer {
         }
     }
 
-    /// Takes and makes no new calls, waits for open ones as long as `drain_timeout` of the settings, then closes.
+    /// Drains and closes the peer: accepts and makes no new calls and waits for open ones for at most `drain_timeout` of the
+    /// settings.
     pub async fn drain(&self, reason: impl Into<String>) {
-        let _ = self.shared.inbox.notes.send(Note::Drain { reason: reason.into() });
+        let _ = self.shared.handle.control.send(ControlMessage::Drain { reason: reason.into() });
         self.closed().await;
     }
 
-    /// Closes at once. Open calls end with `LINK_LOST`; services run to their ends.
+    /// Closes at once. Open calls end with `LINK_LOST`; services run to completion.
     pub async fn close(&self) {
-        let _ = self.shared.inbox.notes.send(Note::Close);
+        let _ = self.shared.handle.control.send(ControlMessage::Close);
         self.closed().await;
     }
 

@@ -1,4 +1,4 @@
-//! A peer: keeps one session to a hub alive over whatever link can be had, calls services of other peers and answers for its own.
+//! A peer: keeps one session to a hub over any of its paths, calls services of other peers and provides its own.
 
 mod backoff;
 #[cfg(feature = "runtime")]
@@ -6,7 +6,7 @@ mod builder;
 #[cfg(feature = "runtime")]
 mod call;
 #[cfg(feature = "runtime")]
-mod flow_control;
+mod credit_window;
 #[cfg(feature = "runtime")]
 mod handle;
 #[cfg(feature = "runtime")]
@@ -24,6 +24,6 @@ pub use call::{CallError, ReplyEvent, ReplyStream};
 #[cfg(feature = "runtime")]
 pub use handle::Peer;
 #[cfg(feature = "runtime")]
-pub use service::{CallerGone, ReplySender, Service};
+pub use service::{Cancelled, ReplySender, Service};
 #[cfg(feature = "runtime")]
 pub use state::PeerState;

@@ -1,127 +1,127 @@
-//! What a peer answers.
+//! Services of a peer.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::flow_control::Gate;
-use super::runtime::{Command, Inbox, Note};
+use super::credit_window::CreditWindow;
+use super::runtime::{Command, ControlMessage, DriverHandle};
 use crate::frame::{End, Failure, Reason, Request, cost};
 use crate::name::PeerId;
-use crate::session::ServingId;
+use crate::session::InboundCallId;
 
-/// Answers calls. Each call runs to its end, even if the caller has left, the link is lost or the peer is closed: a deadline
-/// ends the wait, never the work.
+/// Handles calls. Each call runs to completion, even if the call is cancelled, the link is lost or the peer is closed: a
+/// deadline ends the wait, never the work.
 ///
-/// All calls of a peer are polled in its own task, beside the link. What blocks, or computes for longer than a millisecond,
-/// belongs into a task of its own ([`tokio::spawn`], [`tokio::task::spawn_blocking`]): it would hold up the link.
+/// The peer's task polls all calls together with the link. Work that blocks, or computes for longer than a millisecond, would
+/// delay the link: run it in a separate task ([`tokio::spawn`], [`tokio::task::spawn_blocking`]).
 #[async_trait::async_trait]
 pub trait Service: Send + Sync + 'static {
-    /// Answers one call of `source`, as the hub has authenticated it. If this returns or panics without having ended the call through `replies`, the caller gets
-    /// `SERVICE_LOST`.
+    /// Handles one call of `source`, which the hub has authenticated. If the future completes or panics before it has ended the
+    /// call through `replies`, the caller receives `SERVICE_LOST`.
     async fn call(&self, source: PeerId, request: Request, replies: ReplySender);
 }
 
-/// Nobody waits for this answer any more: the caller has left, its time is over, or the link was lost. The work may go on.
+/// The call was cancelled: by the caller, by its deadline, or because the link was lost. The work may continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("nobody waits for the answer any more")]
+#[error("call cancelled")]
 #[non_exhaustive]
-pub struct CallerGone;
+pub struct Cancelled;
 
-/// Sends the answer of one call.
+/// Sends the response of one call.
 pub struct ReplySender {
-    serving: ServingId,
-    gate: Arc<Gate>,
-    inbox: Inbox,
+    inbound: InboundCallId,
+    window: Arc<CreditWindow>,
+    handle: DriverHandle,
     ended: bool,
 }
 
 impl ReplySender {
-    pub(super) const fn new(serving: ServingId, gate: Arc<Gate>, inbox: Inbox) -> Self {
-        Self { serving, gate, inbox, ended: false }
+    pub(super) const fn new(inbound: InboundCallId, window: Arc<CreditWindow>, handle: DriverHandle) -> Self {
+        Self { inbound, window, handle, ended: false }
     }
 
-    /// Whether nobody waits for the answer any more.
+    /// Whether the call was cancelled.
     #[must_use]
-    pub fn is_abandoned(&self) -> bool {
-        self.gate.is_closed()
+    pub fn is_cancelled(&self) -> bool {
+        self.window.is_closed()
     }
 
-    /// Waits until nobody waits for the answer any more. Costs next to nothing, so that it can be looked at beside the work.
-    pub async fn abandoned(&mut self) {
-        poll_fn(|cx| self.gate.poll_closed(cx)).await;
+    /// Waits until the call is cancelled. Cheap enough to poll beside the work.
+    pub async fn cancelled(&mut self) {
+        poll_fn(|cx| self.window.poll_closed(cx)).await;
     }
 
-    /// Sends a message; waits while the caller has not read enough of the earlier ones.
+    /// Sends a message. Waits while the call has no credit, until the caller has read earlier messages.
     ///
     /// # Errors
-    /// If nobody waits for the answer any more.
-    pub async fn message(&mut self, body: Bytes) -> Result<(), CallerGone> {
+    /// If the call was cancelled.
+    pub async fn send(&mut self, body: Bytes) -> Result<(), Cancelled> {
         self.spend(&body).await?;
         self.answer(Some(body), None).await
     }
 
-    /// Ends the call with closing bytes of the service's own, at most [`crate::frame::MAX_CLOSING`].
+    /// Ends the call with closing bytes of the service, at most [`crate::frame::MAX_CLOSING`].
     ///
     /// # Errors
-    /// If nobody waits for the answer any more.
-    pub async fn finish(mut self, closing: Bytes) -> Result<(), CallerGone> {
+    /// If the call was cancelled.
+    pub async fn finish(mut self, closing: Bytes) -> Result<(), Cancelled> {
         self.end(None, End::Finished(closing)).await
     }
 
     /// Sends the only or last message and ends the call, in one frame.
     ///
     /// # Errors
-    /// If nobody waits for the answer any more.
-    pub async fn message_and_finish(mut self, body: Bytes, closing: Bytes) -> Result<(), CallerGone> {
-        if let Err(gone) = self.spend(&body).await {
-            // The session must know that the work is done.
+    /// If the call was cancelled.
+    pub async fn send_and_finish(mut self, body: Bytes, closing: Bytes) -> Result<(), Cancelled> {
+        if let Err(cancelled) = self.spend(&body).await {
+            // The session must count the call as completed.
             let _ = self.end(None, End::Finished(Bytes::new())).await;
-            return Err(gone);
+            return Err(cancelled);
         }
         self.end(Some(body), End::Finished(closing)).await
     }
 
-    /// Ends the call with a failure of the transport.
+    /// Ends the call with a transport failure.
     ///
     /// # Errors
-    /// If nobody waits for the answer any more.
-    pub async fn fail(mut self, reason: Reason, detail: impl Into<String> + Send) -> Result<(), CallerGone> {
+    /// If the call was cancelled.
+    pub async fn fail(mut self, reason: Reason, detail: impl Into<String> + Send) -> Result<(), Cancelled> {
         self.end(None, End::Failed(Failure::new(reason, detail))).await
     }
 
-    async fn spend(&self, body: &Bytes) -> Result<(), CallerGone> {
-        poll_fn(|cx| self.gate.poll_spend(cost(body), cx)).await
+    async fn spend(&self, body: &Bytes) -> Result<(), Cancelled> {
+        poll_fn(|cx| self.window.poll_spend(cost(body), cx)).await
     }
 
-    async fn end(&mut self, message: Option<Bytes>, end: End) -> Result<(), CallerGone> {
-        let wanted = !self.gate.is_closed();
+    async fn end(&mut self, message: Option<Bytes>, end: End) -> Result<(), Cancelled> {
+        let wanted = !self.window.is_closed();
         self.answer(message, Some(end)).await?;
-        if wanted { Ok(()) } else { Err(CallerGone) }
+        if wanted { Ok(()) } else { Err(Cancelled) }
     }
 
-    async fn answer(&mut self, message: Option<Bytes>, end: Option<End>) -> Result<(), CallerGone> {
+    async fn answer(&mut self, message: Option<Bytes>, end: Option<End>) -> Result<(), Cancelled> {
         let ends = end.is_some();
-        let serving = self.serving;
-        let sent = self.inbox.commands.send(Command::Answer { serving, message, end }).await;
-        // Only now: if this future is dropped while it waits, the call must still end.
+        let inbound = self.inbound;
+        let sent = self.handle.commands.send(Command::Answer { inbound, message, end }).await;
+        // Set after the send: if this future is dropped while it waits, the call must still end.
         self.ended |= ends;
-        sent.map_err(|_| CallerGone)
+        sent.map_err(|_| Cancelled)
     }
 }
 
 impl Drop for ReplySender {
     fn drop(&mut self) {
         if !self.ended {
-            // A peer that has stopped has no caller to tell.
-            let _ = self.inbox.notes.send(Note::ServiceLost { serving: self.serving });
+            // Fails only if the peer has stopped, and then its calls have already ended.
+            let _ = self.handle.control.send(ControlMessage::ServiceLost { inbound: self.inbound });
         }
     }
 }
 
 impl std::fmt::Debug for ReplySender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReplySender").field("serving", &self.serving).finish_non_exhaustive()
+        f.debug_struct("ReplySender").field("serving", &self.inbound).finish_non_exhaustive()
     }
 }

@@ -1,22 +1,22 @@
-//! Where a peer's connection stands.
+//! The connection state of a peer.
 
 use std::time::Instant;
 
 use crate::link::LinkKind;
 use crate::name::PeerId;
 
-/// Where a peer's connection stands.
+/// The connection state of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PeerState {
-    /// No hub yet, or none any more; the peer tries.
+    /// Not connected; the peer tries to connect.
     Connecting {
         /// Attempts since the last connection.
         attempts: u64,
-        /// Why the last one failed, with its address.
+        /// Error of the last attempt, with its address.
         last_error: Option<String>,
     },
-    /// In use.
+    /// Connected to a hub.
     Connected {
         /// The address that was dialled.
         address: String,
@@ -26,15 +26,15 @@ pub enum PeerState {
         hub: PeerId,
         /// Most bytes of body and metadata of a request.
         max_request: usize,
-        /// Since when.
+        /// When the connection was established.
         since: Instant,
     },
-    /// Open calls are finished, no new ones are taken.
+    /// Open calls complete, new ones are not accepted.
     Draining {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Done with, for good.
+    /// Closed permanently.
     Closed,
 }
 

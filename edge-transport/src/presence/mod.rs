@@ -1,26 +1,26 @@
-//! Who is there: a hub tells peers that ask which others offer a service, as they come and go.
+//! Presence: a hub reports to watching peers which other peers provide a service, and every change.
 //!
-//! A hub that was built with [`HubBuilder::presence`](crate::hub::HubBuilder::presence) answers the service [`SERVICE`] itself, by
-//! the name in its hello. A call of it never ends by itself: its messages are a list of those that are there, then what changes.
-//! It is a call like any other, over any link: it ends with its link, and a [`Watch`] makes it anew, which then starts with a list
-//! again. What a reader has not taken is not kept for it: it gets a new list.
+//! A hub that was built with [`HubBuilder::presence`](crate::hub::HubBuilder::presence) answers the service [`SERVICE`] itself,
+//! under the name in its hello. The call stays open: it sends a list of the connected peers, then every change. It is a call
+//! like any other and ends with its link. A [`Watch`] repeats the call, which starts with a list again. The hub does not buffer
+//! changes for a slow reader: it sends a new list.
 //!
-//! Somebody is told only of peers that the hub's policy lets it call, and who may call nobody may not ask either
-//! ([`Policy::may_watch`](crate::hub::Policy::may_watch)).
-//! Its messages are in the published schema, as `PresenceQuestion` and `PresenceUpdate`.
+//! A watcher sees only peers that the hub's policy allows it to call. A peer that may not call any other may not watch either
+//! ([`Policy::may_watch`](crate::hub::Policy::may_watch)). The messages `PresenceRequest` and `PresenceUpdate` are part of the
+//! published schema.
 
-mod roster;
+mod peer_set;
 #[cfg(feature = "runtime")]
 mod service;
 #[cfg(feature = "runtime")]
 mod watch;
 mod wire;
 
-pub use self::roster::{Change, MAX_KNOWN};
+pub use self::peer_set::{Change, MAX_PEERS};
 #[cfg(feature = "runtime")]
 pub(crate) use self::service::PresenceService;
 #[cfg(feature = "runtime")]
 pub use self::watch::Watch;
 
-/// The name under which a hub tells who is there.
+/// The name of the hub's presence service.
 pub const SERVICE: &str = "presence";

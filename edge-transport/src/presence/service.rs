@@ -1,4 +1,4 @@
-//! The hub's side: tells peers who is there.
+//! The hub's side: reports the connected peers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use prost::Message as _;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
-use super::wire::{Entry, Question, Update};
+use super::wire::{Entry, Query, Update};
 use crate::frame::{Reason, Request};
 use crate::hub::{Hub, PeerInfo, Presence, WeakHub};
 use crate::name::{PeerId, ServiceName};
@@ -17,10 +17,10 @@ use crate::peer::{ReplySender, Service};
 /// Most peers that a watch may be restricted to.
 pub(super) const MAX_ONLY: usize = 64;
 
-/// Peers in one message of a list.
-const PIECE: usize = 500;
+/// Most peers in one message.
+const LIST_CHUNK: usize = 500;
 
-/// The service of a hub's own.
+/// The presence service of a hub.
 pub(crate) struct PresenceService {
     pub(crate) hub: WeakHub,
 }
@@ -29,33 +29,33 @@ pub(crate) struct PresenceService {
 impl Service for PresenceService {
     async fn call(&self, source: PeerId, request: Request, replies: ReplySender) {
         let Some(hub) = self.hub.upgrade() else { return };
-        // In a task of its own: a long list takes its time, and others ask too.
+        // In a separate task: a long list takes time, and other watchers must not wait.
         tokio::spawn(answer(hub, source, request, replies));
     }
 }
 
 async fn answer(hub: Hub, source: PeerId, request: Request, mut replies: ReplySender) {
-    let (reason, detail) = match read(request.body) {
+    let (reason, detail) = match decode_query(request.body) {
         Ok((service, only)) => {
             let watcher = Watcher::new(&hub, source, service, only);
             let stopping = hub.stopping();
-            if let Some(Err(())) = stopping.run_until_cancelled(watcher.tell(&hub, &mut replies)).await {
+            if let Some(Err(())) = stopping.run_until_cancelled(watcher.run(&hub, &mut replies)).await {
                 return;
             }
-            (Reason::Draining, "the hub is ending".to_owned())
+            (Reason::Draining, "the hub is shutting down".to_owned())
         }
-        Err(error) => (Reason::Protocol, format!("question for who is there: {error}")),
+        Err(error) => (Reason::Protocol, format!("invalid presence request: {error}")),
     };
-    // Fails only if nobody waits any more.
+    // Fails only if the call was cancelled.
     let _ = replies.fail(reason, detail).await;
 }
 
-/// What is asked for.
-fn read(question: Bytes) -> Result<(ServiceName, BTreeSet<PeerId>), String> {
-    let Question { service, only } = Question::decode(question).map_err(|error| error.to_string())?;
+/// Returns the requested service and peers.
+fn decode_query(query: Bytes) -> Result<(ServiceName, BTreeSet<PeerId>), String> {
+    let Query { service, only } = Query::decode(query).map_err(|error| error.to_string())?;
     let service = ServiceName::new(service).map_err(|error| error.to_string())?;
     if only.len() > MAX_ONLY {
-        return Err(format!("field only has {} names; at most {MAX_ONLY} may be given", only.len()));
+        return Err(format!("field only has {} names; at most {MAX_ONLY} are allowed", only.len()));
     }
     let only = only.into_iter().map(PeerId::new).collect::<Result<_, _>>();
     Ok((service, only.map_err(|error| format!("field only: {error}"))?))
@@ -64,10 +64,10 @@ fn read(question: Bytes) -> Result<(ServiceName, BTreeSet<PeerId>), String> {
 /// One watch.
 struct Watcher {
     source: PeerId,
-    /// What the source offers itself.
+    /// The services that the source provides.
     services: Arc<[ServiceName]>,
     service: ServiceName,
-    /// The only peers that it wants to hear of; empty for all.
+    /// Restricts the watch to these peers; empty for all.
     only: BTreeSet<PeerId>,
 }
 
@@ -78,31 +78,31 @@ impl Watcher {
         Self { source, services, service, only }
     }
 
-    /// Whether it hears of a peer.
-    fn hears_of(&self, hub: &Hub, peer: &PeerId) -> bool {
+    /// Whether the watcher may see a peer.
+    fn may_see(&self, hub: &Hub, peer: &PeerId) -> bool {
         (self.only.is_empty() || self.only.contains(peer))
             && hub.may_call((&self.source, &self.services), peer, &self.service)
     }
 
-    /// Until nobody listens.
-    async fn tell(&self, hub: &Hub, replies: &mut ReplySender) -> Result<(), ()> {
-        let mut events = self.tell_all(hub, replies).await?;
+    /// Sends a list, then changes, until the call is cancelled.
+    async fn run(&self, hub: &Hub, replies: &mut ReplySender) -> Result<(), ()> {
+        let mut events = self.send_list(hub, replies).await?;
         loop {
             let mut update = Update::default();
             let event = tokio::select! {
                 event = events.recv() => event,
-                () = replies.abandoned() => return Err(()),
+                () = replies.cancelled() => return Err(()),
             };
             match event {
                 Ok(event) => self.add(hub, &mut update, event),
                 Err(RecvError::Lagged(_)) => {
-                    events = self.tell_all(hub, replies).await?;
+                    events = self.send_list(hub, replies).await?;
                     continue;
                 }
                 Err(RecvError::Closed) => return Err(()),
             }
             let mut lagged = false;
-            while update.up.len() + update.down.len() < PIECE {
+            while update.up.len() + update.down.len() < LIST_CHUNK {
                 match events.try_recv() {
                     Ok(event) => self.add(hub, &mut update, event),
                     Err(TryRecvError::Lagged(_)) => {
@@ -113,44 +113,45 @@ impl Watcher {
                 }
             }
             if lagged {
-                events = self.tell_all(hub, replies).await?;
+                events = self.send_list(hub, replies).await?;
             } else if update != Update::default() {
-                say(replies, &update).await?;
+                send_update(replies, &update).await?;
             }
         }
     }
 
-    /// The list in order of names, in pieces. Returns what comes after it.
-    async fn tell_all(&self, hub: &Hub, replies: &mut ReplySender) -> Result<Receiver<Presence>, ()> {
+    /// Sends the list in order of names, in several messages. Returns the receiver of later changes.
+    async fn send_list(&self, hub: &Hub, replies: &mut ReplySender) -> Result<Receiver<Presence>, ()> {
         let (peers, events) = hub.follow();
-        let mut peers: Vec<_> = peers.iter().filter(|info| self.concerns(hub, info)).map(entry).collect();
-        // So that the same peers give the same list.
+        let mut peers: Vec<_> = peers.iter().filter(|info| self.matches(hub, info)).map(entry).collect();
+        // Sorted, so that the same peers give the same list.
         peers.sort_unstable_by(|one, other| one.peer.cmp(&other.peer));
-        let mut pieces = peers.chunks(PIECE).map(<[Entry]>::to_vec).collect::<Vec<_>>();
+        let mut pieces = peers.chunks(LIST_CHUNK).map(<[Entry]>::to_vec).collect::<Vec<_>>();
         let last = pieces.pop().unwrap_or_default();
         let mut reset = true;
         for up in pieces {
-            say(replies, &Update { reset, up, ..Update::default() }).await?;
+            send_update(replies, &Update { reset, up, ..Update::default() }).await?;
             reset = false;
         }
-        say(replies, &Update { reset, up: last, complete: true, ..Update::default() }).await?;
+        send_update(replies, &Update { reset, up: last, complete: true, ..Update::default() }).await?;
         Ok(events)
     }
 
     fn add(&self, hub: &Hub, update: &mut Update, event: Presence) {
         match event {
-            Presence::Up(info) if self.hears_of(hub, &info.peer) => {
+            Presence::Up(info) if self.may_see(hub, &info.peer) => {
                 let entry = entry(&info);
                 update.down.retain(|down| down.peer != entry.peer);
                 update.up.retain(|up| up.peer != entry.peer);
-                if self.concerns(hub, &info) {
+                if self.matches(hub, &info) {
                     update.up.push(entry);
                 } else {
-                    // It may have offered the service before, on a link whose end is not told since this one has come.
+                    // An earlier session may have provided the service. Its end is not reported because this session replaced
+                    // it.
                     update.down.push(entry);
                 }
             }
-            Presence::Down { peer, session } if self.hears_of(hub, &peer) => {
+            Presence::Down { peer, session } if self.may_see(hub, &peer) => {
                 let entry = Entry::new(&peer, session);
                 update.up.retain(|up| up.peer != entry.peer);
                 update.down.push(entry);
@@ -159,8 +160,8 @@ impl Watcher {
         }
     }
 
-    fn concerns(&self, hub: &Hub, info: &PeerInfo) -> bool {
-        info.services.contains(&self.service) && self.hears_of(hub, &info.peer)
+    fn matches(&self, hub: &Hub, info: &PeerInfo) -> bool {
+        info.services.contains(&self.service) && self.may_see(hub, &info.peer)
     }
 }
 
@@ -168,8 +169,8 @@ fn entry(info: &PeerInfo) -> Entry {
     Entry::new(&info.peer, info.session)
 }
 
-async fn say(replies: &mut ReplySender, update: &Update) -> Result<(), ()> {
-    replies.message(update.encode_to_vec().into()).await.map_err(|_| ())
+async fn send_update(replies: &mut ReplySender, update: &Update) -> Result<(), ()> {
+    replies.send(update.encode_to_vec().into()).await.map_err(|_| ())
 }
 
 #[cfg(test)]
@@ -180,7 +181,7 @@ mod tests {
     use crate::name::SessionId;
 
     #[tokio::test]
-    async fn of_one_message_the_last_change_of_a_peer_counts_and_a_hidden_one_has_none() {
+    async fn message_has_the_last_change_of_visible_peers_only() {
         let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
         let (listener, _dialer) = memory::listen("hub", 1 << 20);
         let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated();
@@ -189,7 +190,7 @@ mod tests {
         let csi = ServiceName::new("csi").unwrap();
         let session = SessionId { instance: 1, number: 1 };
         let watcher = Watcher::new(&hub, proxy, csi.clone(), BTreeSet::new());
-        let told = async |events: Vec<Presence>| {
+        let changes = async |events: Vec<Presence>| {
             let mut update = Update::default();
             events.into_iter().for_each(|event| watcher.add(&hub, &mut update, event));
             (update.up.len(), update.down.into_iter().map(|down| down.peer).collect::<Vec<_>>())
@@ -199,10 +200,10 @@ mod tests {
         };
         let up = || up_with(std::slice::from_ref(&csi));
         let down = |peer: &PeerId| Presence::Down { peer: peer.clone(), session };
-        let left = told(vec![down(&edge), down(&other)]).await;
+        let left = changes(vec![down(&edge), down(&other)]).await;
         assert_eq!(left, (0, vec!["edge-1".to_owned()]));
-        let without = told(vec![up(), up_with(&[])]).await;
-        assert_eq!(without, (0, vec!["edge-1".to_owned()]), "it is back without the service");
-        assert_eq!(told(vec![up_with(&[]), up()]).await, (1, vec![]));
+        let without = changes(vec![up(), up_with(&[])]).await;
+        assert_eq!(without, (0, vec!["edge-1".to_owned()]), "reconnected without the service");
+        assert_eq!(changes(vec![up_with(&[]), up()]).await, (1, vec![]));
     }
 }

@@ -7,21 +7,21 @@ use prost::Message as _;
 use tokio::time::{Instant, sleep_until};
 
 use super::SERVICE;
-use super::roster::{Change, Roster};
+use super::peer_set::{Change, PeerSet};
 use super::service::MAX_ONLY;
-use super::wire::{Question, Update};
+use super::wire::{Query, Update};
 use crate::frame::Reason;
 use crate::frame::Request;
 use crate::name::{PeerId, ServiceName};
 use crate::peer::{CallError, Peer, ReplyEvent, ReplyStream};
 
-/// First pause before the hub is asked again; doubles from time to time.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// First delay before the watch is retried; doubles with every failure.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Longest delay before a retry.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// Follows which peers are at the hub that offer a service.
+/// Watches the peers at the hub that provide a service.
 ///
 /// ```no_run
 /// # async fn follow(peer: edge_transport::Peer) -> Result<(), edge_transport::InvalidName> {
@@ -31,8 +31,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// while let Some(changes) = nodes.next().await {
 ///     for change in changes {
 ///         match change {
-///             Change::Up { peer, session } => println!("{peer} is there, with session {session}"),
-///             Change::Down { peer, .. } => println!("{peer} is away"),
+///             Change::Up { peer, session } => println!("{peer} is connected with session {session}"),
+///             Change::Down { peer, .. } => println!("{peer} is disconnected"),
 ///             _ => {}
 ///         }
 ///     }
@@ -45,34 +45,34 @@ pub struct Watch {
     peer: Peer,
     service: ServiceName,
     only: Vec<PeerId>,
-    roster: Roster,
+    peers: PeerSet,
     stream: Option<ReplyStream>,
-    pause: Duration,
-    /// When the hub may be asked again.
-    again: Instant,
-    told: bool,
-    waiting: VecDeque<Change>,
+    retry_delay: Duration,
+    /// When the watch may be retried.
+    retry_at: Instant,
+    warned: bool,
+    pending: VecDeque<Change>,
 }
 
 impl Watch {
-    /// Will follow the peers that offer this service at the hub of `peer`.
+    /// Creates a watch of the peers that provide this service at the hub of `peer`.
     #[must_use]
     pub fn new(peer: Peer, service: ServiceName) -> Self {
         Self {
             peer,
             service,
             only: Vec::new(),
-            roster: Roster::default(),
+            peers: PeerSet::default(),
             stream: None,
-            pause: FIRST_PAUSE,
-            again: Instant::now(),
-            told: false,
-            waiting: VecDeque::new(),
+            retry_delay: MIN_RETRY_DELAY,
+            retry_at: Instant::now(),
+            warned: false,
+            pending: VecDeque::new(),
         }
     }
 
-    /// The same of these peers alone. None, or more than 64, which are too many to be named: then it is told of all, as it is by a hub
-    /// from before.
+    /// Restricts the watch to these peers. With no peers, or with more than 64, it covers all peers, as it does at an older
+    /// hub.
     #[must_use]
     pub fn only(mut self, peers: impl IntoIterator<Item = PeerId>) -> Self {
         self.only = peers.into_iter().take(MAX_ONLY + 1).collect();
@@ -82,39 +82,39 @@ impl Watch {
         self
     }
 
-    /// Waits for the next changes, which are never none. While the hub is away nothing changes. `None` once the peer is closed.
-    /// Nothing is lost if the future is dropped.
+    /// Waits for the next changes, at least one. No changes are reported while no hub is connected. Returns `None` once the
+    /// peer is closed. Cancel safe.
     pub async fn next(&mut self) -> Option<Vec<Change>> {
         loop {
-            if !self.waiting.is_empty() {
-                return Some(self.waiting.drain(..).collect());
+            if !self.pending.is_empty() {
+                return Some(self.pending.drain(..).collect());
             }
             if let Err(reason) = self.step().await? {
                 self.stream = None;
-                self.again = Instant::now() + self.pause;
-                self.pause = (2 * self.pause).min(LONGEST_PAUSE);
-                if !std::mem::replace(&mut self.told, true) {
-                    tracing::warn!(reason, "the hub does not tell which nodes are there; asking again");
+                self.retry_at = Instant::now() + self.retry_delay;
+                self.retry_delay = (2 * self.retry_delay).min(MAX_RETRY_DELAY);
+                if !std::mem::replace(&mut self.warned, true) {
+                    tracing::warn!(reason, "presence watch failed, retrying");
                 }
             }
         }
     }
 
-    fn request(&self, question: &Question) -> Option<(PeerId, Request)> {
+    fn request(&self, query: &Query) -> Option<(PeerId, Request)> {
         let hub = self.peer.hub().ok()?;
-        // The name of a service is a constant that is one.
+        // The constant is a valid service name.
         let service = ServiceName::new(SERVICE).ok()?;
-        Some((hub, Request::new(service, question.encode_to_vec())))
+        Some((hub, Request::new(service, query.encode_to_vec())))
     }
 
     /// `None` if the peer is closed.
     async fn step(&mut self) -> Option<Result<(), String>> {
         let Some(stream) = &mut self.stream else {
-            sleep_until(self.again).await;
+            sleep_until(self.retry_at).await;
             self.peer.connected().await.ok()?;
             let only = self.only.iter().map(ToString::to_string).collect();
-            let question = Question { service: self.service.to_string(), only };
-            let Some((hub, request)) = self.request(&question) else { return Some(Ok(())) };
+            let query = Query { service: self.service.to_string(), only };
+            let Some((hub, request)) = self.request(&query) else { return Some(Ok(())) };
             return Some(match self.peer.call(hub, request).await {
                 Ok(stream) => {
                     self.stream = Some(stream);
@@ -127,18 +127,18 @@ impl Watch {
         let update = match stream.next().await {
             Some(Ok(ReplyEvent::Message(message))) => Update::decode(message),
             Some(Err(failure)) if matches!(failure.reason(), Reason::LinkLost | Reason::Draining) => {
-                // As soon as there is a hub again.
+                // Retried as soon as a hub is connected.
                 self.stream = None;
-                self.again = Instant::now() + FIRST_PAUSE;
+                self.retry_at = Instant::now() + MIN_RETRY_DELAY;
                 return Some(Ok(()));
             }
             Some(Err(failure)) => return Some(Err(failure.to_string())),
-            _ => return Some(Err("the answer has ended".to_owned())),
+            _ => return Some(Err("the presence stream ended".to_owned())),
         };
         Some(match update {
             Ok(update) => {
-                (self.pause, self.told) = (FIRST_PAUSE, false);
-                self.waiting.extend(self.roster.take(update));
+                (self.retry_delay, self.warned) = (MIN_RETRY_DELAY, false);
+                self.pending.extend(self.peers.apply(update));
                 Ok(())
             }
             Err(error) => Err(error.to_string()),

@@ -1,7 +1,7 @@
-//! Names and sessions in the messages, which are part of the frames' schema.
+//! Conversions of presence entries, whose messages are part of the frame schema.
 
 #[cfg(feature = "runtime")]
-pub(super) use crate::generated::session::PresenceQuestion as Question;
+pub(super) use crate::generated::session::PresenceRequest as Query;
 pub(super) use crate::generated::session::{PresenceEntry as Entry, PresenceUpdate as Update};
 use crate::name::{PeerId, SessionId};
 
@@ -11,7 +11,7 @@ impl Entry {
         Self { peer: peer.to_string(), instance: session.instance, session: session.number }
     }
 
-    /// `None` if its name is none.
+    /// Returns `None` if the name is invalid.
     pub(super) fn read(self) -> Option<(PeerId, SessionId)> {
         let session = SessionId { instance: self.instance, number: self.session };
         PeerId::new(self.peer).ok().map(|peer| (peer, session))

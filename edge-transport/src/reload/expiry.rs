@@ -1,53 +1,53 @@
-//! When to say that a certificate ends.
+//! When to warn about expiring certificates.
 
 use std::time::{Duration, SystemTime};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// So long before its end a certificate is warned of.
+/// Time before the expiry from which warnings are logged.
 const SOON: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How a certificate stands at a moment.
+/// The validity of a certificate at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
-    Good,
-    /// It ends within [`SOON`].
-    Ending {
+pub(super) enum Validity {
+    Valid,
+    /// It expires within [`SOON`].
+    Expiring {
         left: Duration,
     },
-    Over {
+    Expired {
         ago: Duration,
     },
 }
 
-impl Standing {
+impl Validity {
     pub(super) fn at(now: SystemTime, end: SystemTime) -> Self {
         match end.duration_since(now) {
-            Ok(left) if left.is_zero() => Self::Over { ago: left },
-            Ok(left) if left <= SOON => Self::Ending { left },
-            Ok(_) => Self::Good,
-            Err(past) => Self::Over { ago: past.duration() },
+            Ok(left) if left.is_zero() => Self::Expired { ago: left },
+            Ok(left) if left <= SOON => Self::Expiring { left },
+            Ok(_) => Self::Valid,
+            Err(past) => Self::Expired { ago: past.duration() },
         }
     }
 }
 
-/// What was told of one certificate.
+/// Limits the warnings about one certificate.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct WarnThrottle {
     over: bool,
     at: Option<SystemTime>,
 }
 
-impl Told {
-    /// Whether it is to be told now: at first, each day, and when the end has come. A clock that was set back tells again.
-    pub(super) fn due(&mut self, standing: Standing, now: SystemTime) -> bool {
-        let over = match standing {
-            Standing::Good => {
+impl WarnThrottle {
+    /// Whether to warn now: at first, each day, and at the expiry. A clock that was set back warns again.
+    pub(super) fn due(&mut self, validity: Validity, now: SystemTime) -> bool {
+        let over = match validity {
+            Validity::Valid => {
                 *self = Self::default();
                 return false;
             }
-            Standing::Ending { .. } => false,
-            Standing::Over { .. } => true,
+            Validity::Expiring { .. } => false,
+            Validity::Expired { .. } => true,
         };
         let recently = self.at.is_some_and(|at| now.duration_since(at).is_ok_and(|passed| passed < DAY))
             && over == self.over;
@@ -59,7 +59,7 @@ impl Told {
 }
 
 #[cfg(any(feature = "metrics", test))]
-/// Seconds until the end, negative after it.
+/// Seconds until the expiry, negative after it.
 pub(super) fn seconds_left(now: SystemTime, end: SystemTime) -> f64 {
     match end.duration_since(now) {
         Ok(left) => left.as_secs_f64(),
@@ -72,33 +72,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_told_from_thirty_days_before_once_a_day_and_when_it_has_come() {
+    fn warns_daily_from_thirty_days_before_expiry() {
         let start = SystemTime::UNIX_EPOCH + 1000 * DAY;
         let end = start + 60 * DAY;
-        let mut told = Told::default();
-        let mut told_on = Vec::new();
+        let mut throttle = WarnThrottle::default();
+        let mut warned_on = Vec::new();
         for hour in 0..63 * 24 {
             let now = start + Duration::from_secs(3600) * hour;
-            let standing = Standing::at(now, end);
-            if told.due(standing, now) {
-                told_on.push((hour, matches!(standing, Standing::Over { .. })));
+            let validity = Validity::at(now, end);
+            if throttle.due(validity, now) {
+                warned_on.push((hour, matches!(validity, Validity::Expired { .. })));
             }
         }
         let expected: Vec<_> = (30..63).map(|day| (day * 24, day >= 60)).collect();
-        assert_eq!(told_on, expected);
+        assert_eq!(warned_on, expected);
     }
 
     #[test]
-    fn the_end_is_told_at_once_and_a_renewal_starts_over() {
+    fn warns_at_expiry_and_resets_after_renewal() {
         let now = SystemTime::UNIX_EPOCH + 1000 * DAY;
         let hour = Duration::from_secs(3600);
-        let mut told = Told::default();
-        assert!(told.due(Standing::at(now, now + hour), now));
-        assert!(!told.due(Standing::at(now, now + hour), now));
-        assert!(told.due(Standing::at(now + hour, now + hour), now + hour), "the end itself is told at once");
-        assert!(!told.due(Standing::at(now, now + 90 * DAY), now));
-        assert!(told.due(Standing::at(now, now + DAY), now));
-        assert!(told.due(Standing::at(now - hour, now + DAY), now - hour), "the clock went back");
+        let mut throttle = WarnThrottle::default();
+        assert!(throttle.due(Validity::at(now, now + hour), now));
+        assert!(!throttle.due(Validity::at(now, now + hour), now));
+        assert!(
+            throttle.due(Validity::at(now + hour, now + hour), now + hour),
+            "warns at the expiry at once"
+        );
+        assert!(!throttle.due(Validity::at(now, now + 90 * DAY), now));
+        assert!(throttle.due(Validity::at(now, now + DAY), now));
+        assert!(throttle.due(Validity::at(now - hour, now + DAY), now - hour), "the clock went back");
         assert_eq!(seconds_left(now, now - hour), -3600.0);
         assert_eq!(seconds_left(now, now + hour), 3600.0);
     }

@@ -1,9 +1,8 @@
-//! Files that are read again when they change: certificates, keys, authorities, tokens.
+//! Reloads files when they change: certificates, keys, authorities, tokens.
 //!
-//! [`FileWatch`] compares what is in the files, not their times: a link that is swapped, a file that is renamed into place and one
-//! that is written over are all noticed, and a clock that was set back changes nothing. Several files that belong together are
-//! used only as a whole: a certificate whose key has not come yet is a broken state, in which the old pair stays in use. What
-//! was made of the old files goes on: links that stand live on.
+//! [`FileWatch`] compares the contents of files, not their times: it detects swapped symlinks, files renamed into place and
+//! overwritten files, and does not depend on the clock. Files that belong together are used only as a whole: while a
+//! certificate is newer than its key, the old pair stays in use. Open links are not affected by a reload.
 
 mod expiry;
 mod watch;
@@ -15,37 +14,37 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::SystemTime;
 
-pub use self::watch::{FileWatch, Notice};
+pub use self::watch::{FileWatch, ReloadEvent};
 use crate::tls::sha256;
 
 /// Largest file that is read, in bytes.
 pub const MAX_FILE: usize = 32 * 1024 * 1024;
 
-/// A file cannot be read.
+/// A file is not readable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The system refuses.
+    /// The system call failed.
     #[error("cannot read {what} {}: {source}", path.display())]
     Io {
-        /// What the file should hold.
+        /// The expected content of the file.
         what: &'static str,
         /// The file.
         path: PathBuf,
         /// The cause.
         source: std::io::Error,
     },
-    /// It is too large.
+    /// The file is too large.
     #[error("{what} {} has more than {MAX_FILE} bytes", path.display())]
     TooLarge {
-        /// What the file should hold.
+        /// The expected content of the file.
         what: &'static str,
         /// The file.
         path: PathBuf,
     },
 }
 
-/// A file, and what it should hold.
+/// A file and its expected content.
 #[derive(Debug, Clone)]
 pub(crate) struct Input {
     pub(crate) what: &'static str,
@@ -68,98 +67,98 @@ impl Input {
 
 type Make<T, E> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync>;
 
-/// Certificates by the file that they come from, and when they end.
-pub(crate) type Ends = Vec<(PathBuf, SystemTime)>;
+/// Expiry times of certificates, by file.
+pub(crate) type Expiries = Vec<(PathBuf, SystemTime)>;
 
-/// What is made of files, whatever that is.
+/// A value that is reloaded from files.
 trait Watched: Send + Sync {
-    /// Looks at the files, and says what is new. Blocks for as long as reading them takes.
-    fn check(&self) -> Option<Notice>;
+    /// Reads the files and returns what has changed. Blocks on file I/O.
+    fn check(&self) -> Option<ReloadEvent>;
 
     #[cfg(any(feature = "metrics", test))]
-    /// Whether the files, as they were when last looked at, cannot be used.
-    fn is_broken(&self) -> bool;
+    /// Whether the files were invalid at the last check.
+    fn is_invalid(&self) -> bool;
 
-    /// The files, for people.
+    /// The files, for logs.
     fn files(&self) -> String;
 
-    /// The certificates in use.
-    fn ends(&self) -> Ends;
+    /// Expiry times of the certificates in use.
+    fn expiries(&self) -> Expiries;
 }
 
-/// A value made of files, and made anew when they change.
+/// A value that is created from files and recreated when they change.
 pub(crate) struct Reloading<T, E> {
     inputs: Vec<Input>,
     make: Make<T, E>,
-    ends: fn(&T) -> Ends,
+    expiries: fn(&T) -> Expiries,
     current: RwLock<Arc<T>>,
-    seen: Mutex<Seen>,
+    state: Mutex<FileState>,
 }
 
-struct Seen {
+struct FileState {
     in_use: [u8; 32],
-    /// What was read last, whether or not it could be used; `None` if it could not be read.
+    /// Digest of the last read content, valid or not; `None` if it was not readable.
     tried: Option<[u8; 32]>,
-    broken: Option<String>,
+    invalid: Option<String>,
 }
 
 impl<T, E: From<ReadError> + Display> Reloading<T, E> {
-    /// Reads the files and makes the first value.
+    /// Reads the files and creates the first value.
     pub(crate) fn open(
         inputs: Vec<Input>,
-        ends: fn(&T) -> Ends,
+        expiries: fn(&T) -> Expiries,
         make: impl Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<Self, E> {
         let contents = read_all(&inputs)?;
         let current = RwLock::new(Arc::new(make(&contents)?));
         let in_use = fingerprint(&contents);
-        let seen = Mutex::new(Seen { in_use, tried: Some(in_use), broken: None });
-        Ok(Self { inputs, make: Box::new(make), ends, current, seen })
+        let state = Mutex::new(FileState { in_use, tried: Some(in_use), invalid: None });
+        Ok(Self { inputs, make: Box::new(make), expiries, current, state })
     }
 
-    /// The value of the last good files.
+    /// The value of the last valid files.
     pub(crate) fn current(&self) -> Arc<T> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, FileState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T: Send + Sync, E: From<ReadError> + Display> Watched for Reloading<T, E> {
-    fn check(&self) -> Option<Notice> {
+    fn check(&self) -> Option<ReloadEvent> {
         let files = self.files();
         let contents = match read_all(&self.inputs) {
             Ok(contents) => contents,
             Err(error) => {
-                let mut seen = self.seen();
-                seen.tried = None;
-                return seen.broken(files, error.to_string());
+                let mut state = self.state();
+                state.tried = None;
+                return state.invalid(files, error.to_string());
             }
         };
         let found = fingerprint(&contents);
-        let mut seen = self.seen();
-        if seen.tried == Some(found) {
+        let mut state = self.state();
+        if state.tried == Some(found) {
             return None;
         }
-        seen.tried = Some(found);
-        if found == seen.in_use {
-            return seen.broken.take().map(|_| Notice::Mended { files });
+        state.tried = Some(found);
+        if found == state.in_use {
+            return state.invalid.take().map(|_| ReloadEvent::Recovered { files });
         }
         match (self.make)(&contents) {
             Ok(made) => {
                 *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(made);
-                (seen.in_use, seen.broken) = (found, None);
-                Some(Notice::Renewed { files })
+                (state.in_use, state.invalid) = (found, None);
+                Some(ReloadEvent::Reloaded { files })
             }
-            Err(error) => seen.broken(files, error.to_string()),
+            Err(error) => state.invalid(files, error.to_string()),
         }
     }
 
     #[cfg(any(feature = "metrics", test))]
-    fn is_broken(&self) -> bool {
-        self.seen().broken.is_some()
+    fn is_invalid(&self) -> bool {
+        self.state().invalid.is_some()
     }
 
     fn files(&self) -> String {
@@ -167,16 +166,16 @@ impl<T: Send + Sync, E: From<ReadError> + Display> Watched for Reloading<T, E> {
         paths.join(", ")
     }
 
-    fn ends(&self) -> Ends {
-        (self.ends)(&self.current())
+    fn expiries(&self) -> Expiries {
+        (self.expiries)(&self.current())
     }
 }
 
-impl Seen {
-    /// The same cause again and again is told once.
-    fn broken(&mut self, files: String, cause: String) -> Option<Notice> {
-        let known = self.broken.replace(cause.clone());
-        (known.as_ref() != Some(&cause)).then_some(Notice::Broken { files, cause })
+impl FileState {
+    /// Records an error; returns an event only for a new cause.
+    fn invalid(&mut self, files: String, cause: String) -> Option<ReloadEvent> {
+        let known = self.invalid.replace(cause.clone());
+        (known.as_ref() != Some(&cause)).then_some(ReloadEvent::Invalid { files, cause })
     }
 }
 
@@ -205,7 +204,7 @@ mod tests {
         let inputs = paths.iter().map(|path| Input { what: "half", path: path.clone() }).collect();
         Reloading::open(
             inputs,
-            |_| Ends::new(),
+            |_| Expiries::new(),
             |halves| match halves {
                 [one, other] if one == other => Ok(String::from_utf8_lossy(one).into_owned()),
                 _ => Err(Refused("not a pair".to_owned())),
@@ -230,11 +229,11 @@ mod tests {
     }
 
     #[test]
-    fn files_that_belong_together_are_used_as_a_whole_and_a_broken_state_is_told_once() {
+    fn uses_pairs_as_a_whole_and_reports_errors_once() {
         let directory = tempfile::tempdir().unwrap();
         let paths = ["one", "other"].map(|name| directory.path().join(name));
         let write = |at: usize, text: &str| fs::write(&paths[at], text).unwrap();
-        let mut check: Box<dyn FnMut() -> Option<Notice>>;
+        let mut check: Box<dyn FnMut() -> Option<ReloadEvent>>;
         write(0, "a");
         write(1, "a");
         let pair = Arc::new(open(&paths));
@@ -245,26 +244,28 @@ mod tests {
         assert_eq!(check(), None);
 
         write(0, "b");
-        assert!(matches!(check(), Some(Notice::Broken { cause, .. }) if cause == "not a pair"));
-        assert_eq!(check(), None, "told once");
-        assert!(pair.is_broken());
-        assert_eq!(*pair.current(), "a", "the old stays");
+        assert!(matches!(check(), Some(ReloadEvent::Invalid { cause, .. }) if cause == "not a pair"));
+        assert_eq!(check(), None, "reported once");
+        assert!(pair.is_invalid());
+        assert_eq!(*pair.current(), "a", "the old value stays");
         write(1, "b");
-        assert!(matches!(check(), Some(Notice::Renewed { .. })));
-        assert!(!pair.is_broken());
+        assert!(matches!(check(), Some(ReloadEvent::Reloaded { .. })));
+        assert!(!pair.is_invalid());
         assert_eq!(*pair.current(), "b");
 
         fs::remove_file(&paths[1]).unwrap();
-        assert!(matches!(check(), Some(Notice::Broken { cause, .. }) if cause.contains("cannot read half")));
-        assert_eq!(check(), None, "told once");
+        assert!(
+            matches!(check(), Some(ReloadEvent::Invalid { cause, .. }) if cause.contains("cannot read half"))
+        );
+        assert_eq!(check(), None, "reported once");
         write(1, "b");
-        assert!(matches!(check(), Some(Notice::Mended { .. })));
+        assert!(matches!(check(), Some(ReloadEvent::Recovered { .. })));
         assert_eq!(check(), None);
         assert_eq!(*pair.current(), "b");
     }
 
     #[test]
-    fn a_file_without_end_is_refused_by_its_bound() {
+    fn rejects_endless_files() {
         let endless = Input { what: "tokens", path: "/dev/zero".into() };
         assert!(matches!(endless.read(), Err(ReadError::TooLarge { .. })));
     }

@@ -1,4 +1,4 @@
-//! Looking at files again and again.
+//! Periodic checks of files.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,81 +7,77 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::Watched;
-use super::expiry::{Standing, Told};
+use super::expiry::{Validity, WarnThrottle};
 
-/// Shortest time between two looks at the files.
+/// Shortest interval between two checks of the files.
 #[cfg(feature = "runtime")]
-const SHORTEST: Duration = Duration::from_millis(100);
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a look at the files has to tell.
+/// A result of a check of the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Notice {
-    /// The files have changed, and what they hold is in use for new links.
-    Renewed {
+pub enum ReloadEvent {
+    /// The files have changed and are in use for new links.
+    Reloaded {
         /// The files.
         files: String,
     },
-    /// The files have changed and cannot be used: what they held before stays in use. Told once for each cause.
-    Broken {
+    /// The files have changed and are invalid: the old content stays in use. Reported once for each cause.
+    Invalid {
         /// The files.
         files: String,
         /// What is wrong.
         cause: String,
     },
-    /// The files, which were broken, are what is in use again.
-    Mended {
+    /// The invalid files match the content in use again.
+    Recovered {
         /// The files.
         files: String,
     },
-    /// A certificate ends within 30 days. Told once a day.
-    Ending {
-        /// Where it comes from.
+    /// A certificate expires within 30 days. Reported once a day.
+    Expiring {
+        /// The file of the certificate.
         file: PathBuf,
-        /// How long it is still good.
+        /// Time until it expires.
         left: Duration,
     },
-    /// A certificate has ended: the other end refuses it. Told once a day.
-    Ended {
-        /// Where it comes from.
+    /// A certificate has expired: the other end refuses it. Reported once a day.
+    Expired {
+        /// The file of the certificate.
         file: PathBuf,
-        /// How long ago.
+        /// Time since it expired.
         ago: Duration,
     },
 }
 
-impl Notice {
-    /// Writes it to the log.
+impl ReloadEvent {
+    /// Logs the event.
     #[cfg(feature = "runtime")]
     fn log(&self) {
         const DAY: u64 = 24 * 3600;
         match self {
-            Self::Renewed { files } => {
-                tracing::info!(files, "files have changed; new links use what they hold now");
+            Self::Reloaded { files } => {
+                tracing::info!(files, "files reloaded, new links use them");
             }
-            Self::Broken { files, cause } => {
-                tracing::error!(
-                    files,
-                    cause,
-                    "files have changed and cannot be used; the old ones stay in use"
-                );
+            Self::Invalid { files, cause } => {
+                tracing::error!(files, cause, "changed files are invalid, keeping the old ones");
             }
-            Self::Mended { files } => tracing::info!(files, "files are again what is in use"),
-            Self::Ending { file, left } => {
+            Self::Recovered { files } => tracing::info!(files, "files match the loaded ones again"),
+            Self::Expiring { file, left } => {
                 let (file, days) = (file.display(), left.as_secs() / DAY);
-                tracing::warn!(%file, days, "a certificate ends soon: renew it");
+                tracing::warn!(%file, days, "certificate expires soon, renew it");
             }
-            Self::Ended { file, ago } => {
+            Self::Expired { file, ago } => {
                 let (file, days) = (file.display(), ago.as_secs() / DAY);
-                tracing::error!(%file, days, "a certificate has expired: no new link can use it until it is renewed");
+                tracing::error!(%file, days, "certificate expired, new links will fail until it is renewed");
             }
         }
     }
 }
 
-/// Looks at the files of TLS material and tokens, takes over what has changed, and says when a certificate ends.
+/// Watches the files of TLS material and tokens, reloads changed ones, and reports expiring certificates.
 ///
-/// Put it together, then either let [`FileWatch::run`] look from time to time, or call [`FileWatch::check`] oneself.
+/// Add files, then either spawn [`FileWatch::run`] or call [`FileWatch::check`] periodically.
 ///
 /// ```no_run
 /// # #[cfg(feature = "ws")]
@@ -102,7 +98,7 @@ impl Notice {
 /// tokio::spawn(watch.run(Duration::from_secs(10)));
 ///
 /// let listener = ws::bind("0.0.0.0:10000", Some(tls.into()), Limits::default()).await?;
-/// let hub = Hub::builder().listener(Box::new(listener)).tokens(tokens).start()?;
+/// let hub = Hub::builder().listener(Box::new(listener)).token_verifier(tokens).start()?;
 /// # Ok(())
 /// # }
 /// ```
@@ -110,11 +106,11 @@ impl Notice {
 #[must_use]
 pub struct FileWatch {
     parts: Vec<Arc<dyn Watched>>,
-    told: Mutex<HashMap<PathBuf, Told>>,
+    throttles: Mutex<HashMap<PathBuf, WarnThrottle>>,
 }
 
 impl FileWatch {
-    /// Watches nothing yet.
+    /// Creates an empty watch.
     pub fn new() -> Self {
         Self::default()
     }
@@ -138,49 +134,48 @@ impl FileWatch {
         self.parts.is_empty()
     }
 
-    /// Looks at all files once. Blocks for as long as reading them takes. `now` is the wall clock, against which the certificates'
-    /// ends are held.
-    pub fn check(&self, now: SystemTime) -> Vec<Notice> {
-        let mut notices = Vec::new();
+    /// Checks all files once. Blocks on file I/O. `now` is the wall clock, for the expiry of certificates.
+    pub fn check(&self, now: SystemTime) -> Vec<ReloadEvent> {
+        let mut events = Vec::new();
         for part in &self.parts {
-            notices.extend(part.check());
+            events.extend(part.check());
         }
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        for (file, end) in self.parts.iter().flat_map(|part| part.ends()) {
-            let standing = Standing::at(now, end);
-            if told.entry(file.clone()).or_default().due(standing, now) {
-                notices.push(match standing {
-                    Standing::Over { ago } => Notice::Ended { file, ago },
-                    Standing::Ending { left } => Notice::Ending { file, left },
-                    Standing::Good => continue,
+        let mut throttles = self.throttles.lock().unwrap_or_else(PoisonError::into_inner);
+        for (file, end) in self.parts.iter().flat_map(|part| part.expiries()) {
+            let validity = Validity::at(now, end);
+            if throttles.entry(file.clone()).or_default().due(validity, now) {
+                events.push(match validity {
+                    Validity::Expired { ago } => ReloadEvent::Expired { file, ago },
+                    Validity::Expiring { left } => ReloadEvent::Expiring { file, left },
+                    Validity::Valid => continue,
                 });
             }
         }
         #[cfg(feature = "metrics")]
         {
-            for notice in &notices {
-                let outcome = match notice {
-                    Notice::Renewed { .. } => "renewed",
-                    Notice::Broken { .. } => "broken",
+            for event in &events {
+                let outcome = match event {
+                    ReloadEvent::Reloaded { .. } => "renewed",
+                    ReloadEvent::Invalid { .. } => "broken",
                     _ => continue,
                 };
                 metrics::counter!("edge_transport_file_reloads_total", "outcome" => outcome).increment(1);
             }
-            drop(told);
+            drop(throttles);
             self.publish(now);
         }
-        notices
+        events
     }
 
-    /// Sets the gauges of the installed recorder: for each certificate file the seconds until it ends
-    /// (`edge_transport_tls_expires_seconds`, negative afterwards), and for all files that belong together whether they are broken
-    /// (`edge_transport_files_broken`). [`FileWatch::check`] does it too.
+    /// Sets the gauges of the installed recorder: for each certificate file the seconds until it expires
+    /// (`edge_transport_tls_expires_seconds`, negative afterwards), and for each group of files whether the last reload failed
+    /// (`edge_transport_file_reload_failed`). [`FileWatch::check`] calls it too.
     #[cfg(feature = "metrics")]
     pub fn publish(&self, now: SystemTime) {
         for part in &self.parts {
-            let broken = if part.is_broken() { 1.0 } else { 0.0 };
-            metrics::gauge!("edge_transport_files_broken", "files" => part.files()).set(broken);
-            for (file, end) in part.ends() {
+            let invalid = if part.is_invalid() { 1.0 } else { 0.0 };
+            metrics::gauge!("edge_transport_file_reload_failed", "files" => part.files()).set(invalid);
+            for (file, end) in part.expiries() {
                 let seconds = super::expiry::seconds_left(now, end);
                 metrics::gauge!("edge_transport_tls_expires_seconds", "file" => file.display().to_string())
                     .set(seconds);
@@ -188,21 +183,20 @@ impl FileWatch {
         }
     }
 
-    /// Looks at the files now and every so often, but not more than ten times a second, and logs what there is to tell. Runs until it
-    /// is dropped.
+    /// Checks the files now and then at every interval, at most ten times a second, and logs the results. Runs until dropped.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time.
     #[cfg(feature = "runtime")]
-    pub async fn run(self: Arc<Self>, every: Duration) {
-        let mut times = tokio::time::interval(every.max(SHORTEST));
-        times.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    pub async fn run(self: Arc<Self>, interval: Duration) {
+        let mut ticks = tokio::time::interval(interval.max(MIN_INTERVAL));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            times.tick().await;
+            ticks.tick().await;
             let watch = Arc::clone(&self);
-            // A file system that hangs holds up a thread for such work, and no link.
-            let looked = tokio::task::spawn_blocking(move || watch.check(SystemTime::now())).await;
-            looked.iter().flatten().for_each(Notice::log);
+            // A file system that hangs blocks a blocking thread and no link.
+            let events = tokio::task::spawn_blocking(move || watch.check(SystemTime::now())).await;
+            events.iter().flatten().for_each(ReloadEvent::log);
         }
     }
 }

@@ -1,64 +1,64 @@
-//! What goes into a session, and what comes out.
+//! The inputs and outputs of a session.
 
 use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::{CloseReason, Remote, ServingId};
+use super::{CloseReason, InboundCallId, Remote};
 use crate::frame::{End, Request, WireFrame};
 use crate::name::PeerId;
 
-/// What happens to a session.
+/// An input of a session.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A fresh link is there.
+    /// A new link is established.
     LinkUp,
-    /// The link is gone.
+    /// The link was lost.
     LinkLost,
-    /// A frame came.
+    /// A frame was received.
     Received(Bytes),
-    /// The link refused a frame as too large; this was its head.
+    /// The link refused a frame as too large; holds the frame's head.
     Refused(Bytes),
     /// This peer calls another.
     Call {
-        /// The call's number, never used before by this peer; higher than those before it but for a few that overtake each other.
+        /// The call's number, never used before by this peer. Numbers increase, except for a few that overtake each other.
         number: u64,
-        /// Who shall answer.
+        /// The peer that is called.
         target: PeerId,
-        /// What is asked.
+        /// The request.
         request: Request,
-        /// When the caller stops waiting. The request's remaining time is made from it.
+        /// The caller's deadline. The request's remaining time is computed from it.
         deadline: Option<Instant>,
     },
-    /// The caller has read replies of so many bytes.
+    /// The caller has read replies and returns their credit.
     Credit {
         /// The call.
         number: u64,
-        /// Credit to give back, in bytes.
+        /// Credit in bytes.
         bytes: u64,
     },
-    /// The caller no longer waits.
-    StopWaiting {
+    /// The caller cancels the call.
+    Cancel {
         /// The call.
         number: u64,
     },
-    /// A service of this peer answers.
+    /// A service of this peer sends part of its response.
     Answer {
         /// The call.
-        serving: ServingId,
-        /// A message, for which there must be credit.
+        inbound: InboundCallId,
+        /// A message, which requires credit.
         message: Option<Bytes>,
-        /// Whether the call ends here.
+        /// How the call ends, if it ends here.
         end: Option<End>,
     },
-    /// Take and make no new calls; close the link when none is open.
+    /// Accept and make no new calls; close the link when none is open.
     Drain {
-        /// Why, for people.
+        /// Human-readable reason.
         reason: String,
     },
-    /// All that was to be sent has been written. Tell it while [`Session::is_draining`](super::Session::is_draining): a drain is
-    /// done when no call is open and the last answers are out.
+    /// All queued frames are written. Required while [`Session::is_draining`](super::Session::is_draining): a drain is complete
+    /// when no call is open and the last replies are written.
     Flushed,
     /// Close the link at once.
     Close,
@@ -66,71 +66,71 @@ pub enum Event {
     Tick,
 }
 
-/// A call of another peer, to be handed to a service.
+/// A call of another peer for a service of this peer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Incoming {
-    /// The call at this peer.
-    pub serving: ServingId,
-    /// Who calls.
+    /// Identifies the call.
+    pub inbound: InboundCallId,
+    /// The caller.
     pub source: PeerId,
-    /// What is asked.
+    /// The request.
     pub request: Request,
 }
 
-/// What the driver of a session has to do.
+/// An output of a session, to be executed by its driver.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Action {
-    /// Put a frame on the link.
+    /// Send a frame.
     Send(WireFrame),
-    /// The link is in use.
+    /// The link is open.
     Opened(Remote),
-    /// Start a service.
+    /// Call a service.
     Serve(Incoming),
-    /// Hand a part of an answer to the caller.
+    /// Deliver part of a response to the caller.
     Reply {
         /// The call.
         number: u64,
         /// A message of the service.
         message: Option<Bytes>,
-        /// Whether the call ends here.
+        /// How the call ends, if it ends here.
         end: Option<End>,
     },
     /// A service may send more.
     Credit {
         /// The call.
-        serving: ServingId,
-        /// How much more, in bytes.
+        inbound: InboundCallId,
+        /// Added credit in bytes.
         bytes: u64,
     },
-    /// Nobody waits for this call any more.
-    Abandoned {
+    /// The call was cancelled or its link was lost: nothing waits for its response.
+    Cancelled {
         /// The call.
-        serving: ServingId,
+        inbound: InboundCallId,
     },
-    /// The other end takes no new calls.
+    /// The other end accepts no new calls.
     Draining {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Send what is waiting, then close the link. Open calls have ended already.
+    /// Send the queued frames, then close the link. Open calls have ended already.
     Close(CloseReason),
 }
 
-/// Counts of what should be rare.
+/// Counters of unusual events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Frames that could not be decoded.
     pub malformed: u64,
-    /// Frames of a kind that is not known here.
+    /// Frames of an unknown kind.
     pub unknown_kinds: u64,
-    /// Requests and replies that came twice.
+    /// Duplicate requests and replies.
     pub duplicates: u64,
     /// Replies of calls that are not open.
-    pub stray_replies: u64,
-    /// Replies that did not come from the call's target.
+    pub unknown_call_replies: u64,
+    /// Replies from a peer other than the call's target.
     pub wrong_source: u64,
     /// Calls that ended because a frame broke the protocol.
     pub protocol_ends: u64,

@@ -1,25 +1,25 @@
-//! The session core: what one end of a link does, without a socket, a clock or a task.
+//! The session core: the protocol of one end of a link, without socket, clock or task.
 //!
-//! [`Hop`] is the state of the link itself: hello, liveness, drain. [`Session`] adds the calls of a peer. Both have one
-//! transition function that takes an event and the time, and answer with actions; whoever drives them carries the actions
-//! out and calls again at the latest at `next_wakeup`.
+//! [`LinkCore`] is the state machine of the link itself: hello, liveness, drain. [`Session`] adds the calls of a peer. Both
+//! have one transition function that takes an event and the time and produces actions. The driver executes the actions and
+//! calls again at `next_wakeup` at the latest.
 //!
-//! A session runs over one link. When the link ends, its open calls end with [`LinkLost`](crate::frame::Reason::LinkLost) at the
-//! requester and are [abandoned](Action::Abandoned) at the target; a call that is to survive that is made again by whoever made it.
+//! A session runs over one link. When the link ends, its open calls end with [`LinkLost`](crate::frame::Reason::LinkLost) at
+//! the requester and are [cancelled](Action::Cancelled) at the target. The caller decides whether to retry.
 
-mod close;
+mod close_reason;
 mod core;
 mod event;
-mod link_state;
-mod requests;
-mod serving;
+mod inbound;
+mod link_core;
+mod outbound;
 mod settings;
-mod used;
+mod used_numbers;
 
 pub use self::core::Session;
-pub use close::CloseReason;
+pub use close_reason::CloseReason;
 pub use event::{Action, Event, Incoming, Stats};
-pub use link_state::{Hop, HopAction, HopEvent, HopState, Remote, Role};
-pub use serving::ServingId;
+pub use inbound::InboundCallId;
+pub use link_core::{LinkAction, LinkCore, LinkEvent, LinkState, Remote, Role};
 pub use settings::Settings;
-pub(crate) use used::UsedNumbers;
+pub(crate) use used_numbers::UsedNumbers;

@@ -1,4 +1,4 @@
-//! The dialling side.
+//! The dialing side.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, ConfigBuilder, WantsVerifier};
 
 use super::files::Source;
-use super::insecure::AnyServer;
+use super::insecure::AcceptAnyServer;
 use super::{Identity, TlsError, TlsFiles, provider};
 
-/// The TLS configuration of a dialling end that verifies the server and shows the identity's certificate.
+/// Creates the TLS configuration of a dialing end that verifies the server and presents the identity's certificate.
 ///
 /// # Errors
 /// If the identity has no authorities to verify the server with.
@@ -35,8 +35,7 @@ fn with_identity(
     }
 }
 
-/// What a dialler does about TLS: a configuration, which stays or follows files, and whether the server's certificate means
-/// anything under it.
+/// The TLS settings of a dialer: a fixed or reloaded configuration, and whether it verifies the server.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
     source: Source<ClientConfig>,
@@ -44,7 +43,7 @@ pub struct ClientTls {
 }
 
 impl ClientTls {
-    /// Verifies the server and shows the identity's certificate.
+    /// Verifies the server and presents the identity's certificate.
     ///
     /// # Errors
     /// If the identity has no authorities to verify the server with.
@@ -52,16 +51,16 @@ impl ClientTls {
         Ok(client_config(identity)?.into())
     }
 
-    /// Encrypts, but talks to whoever answers: for trials on one host only. Links have [`Credentials::None`] then. A given
-    /// identity's certificate is still shown, to whoever that is.
+    /// Encrypts without verifying the server: for experiments on one host only. Links have [`Credentials::None`]. The
+    /// certificate of a given identity is still presented, to an unverified server.
     ///
     /// # Errors
-    /// If the TLS library refuses the configuration.
+    /// If the TLS library rejects the configuration.
     ///
     /// [`Credentials::None`]: crate::link::Credentials::None
     pub fn insecure(identity: Option<&Identity>) -> Result<Self, TlsError> {
         let builder =
-            builder()?.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider())));
+            builder()?.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyServer(provider())));
         Ok(Self { source: Source::Fixed(Arc::new(with_identity(builder, identity))), verifies: false })
     }
 
@@ -78,14 +77,14 @@ impl ClientTls {
     }
 }
 
-/// Takes a configuration of one's own, which must verify the server: its certificate's names become the link's credentials.
+/// Uses a custom configuration, which must verify the server: the names of its certificate become the link's credentials.
 impl From<Arc<ClientConfig>> for ClientTls {
     fn from(config: Arc<ClientConfig>) -> Self {
         Self { source: Source::Fixed(config), verifies: true }
     }
 }
 
-/// Follows the files: verifies the server, and shows the certificate if there is one.
+/// Uses reloaded files: verifies the server, and presents the certificate if there is one.
 impl From<TlsFiles<ClientConfig>> for ClientTls {
     fn from(files: TlsFiles<ClientConfig>) -> Self {
         Self { source: Source::Files(files), verifies: true }

@@ -1,7 +1,7 @@
-//! A reader for the few parts of an X.509 certificate that the verifier does not hand out: the end of its validity and the
-//! subject's common name. It reads definite lengths only, copies nothing, and answers `None` to whatever it does not know.
+//! Reads the parts of an X.509 certificate that the verifier does not expose: the end of its validity and the subject's common
+//! name. It supports only definite lengths, copies nothing, and returns `None` for everything else.
 
-/// Tag bytes (X.690 section 8.1.2) of what a certificate is made of.
+/// Tag bytes (X.690 section 8.1.2) of the elements of a certificate.
 mod tag {
     pub(super) const INTEGER: u8 = 0x02;
     pub(super) const OID: u8 = 0x06;
@@ -69,14 +69,14 @@ impl<'a> Body<'a> {
         Some(Self { not_after, subject })
     }
 
-    /// When the certificate ends, in seconds since 1970.
+    /// When the certificate expires, in seconds since 1970.
     pub(super) fn not_after(&self) -> Option<u64> {
         let (tag, text) = self.not_after;
         let number = |digits: &[u8]| {
             digits.iter().try_fold(0_u64, |sum, c| c.is_ascii_digit().then(|| sum * 10 + u64::from(c - b'0')))
         };
         let (year, rest) = match tag {
-            // Two digits of the year stand for 1950 to 2049 (RFC 5280 section 4.1.2.5.1).
+            // Two digits of the year mean 1950 to 2049 (RFC 5280 section 4.1.2.5.1).
             tag::UTC_TIME if text.len() == 13 => match number(&text[..2])? {
                 short @ 50.. => (1900 + short, &text[2..]),
                 short => (2000 + short, &text[2..]),
@@ -92,7 +92,7 @@ impl<'a> Body<'a> {
         Some(days_since_1970(year, month, day) * 86_400 + time)
     }
 
-    /// The subject's common name, if it has exactly one: of two, none is more the name than the other.
+    /// The subject's common name, if it has exactly one.
     pub(super) fn common_name(&self) -> Option<&'a str> {
         let mut subject = Reader(self.subject);
         let mut found = None;
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_common_name_and_the_end_are_read() {
+    fn reads_common_name_and_expiry() {
         let der = certificate("edge-1");
         let body = Body::read(&der).unwrap();
         assert_eq!(body.common_name(), Some("edge-1"));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn days_are_counted_as_the_calendar_does() {
+    fn counts_calendar_days() {
         for (date, days) in
             [((1970, 1, 1), 0), ((2000, 2, 29), 11_016), ((2000, 3, 1), 11_017), ((2038, 1, 19), 24_855)]
         {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_certificate_is_never_more_than_unknown() {
+    fn damaged_certificates_never_panic() {
         let good = certificate("edge-1");
         let read = |der: &[u8]| {
             Body::read(der).map(|body| (body.not_after(), body.common_name().map(str::to_owned)))
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn two_common_names_are_none() {
+    fn rejects_two_common_names() {
         let name = |text: &[u8]| {
             let mut attribute = vec![tag::OID, 3];
             attribute.extend_from_slice(COMMON_NAME);

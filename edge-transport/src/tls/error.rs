@@ -2,7 +2,7 @@
 
 use crate::reload::ReadError;
 
-/// Certificates or a key cannot be used. `from` says where they came from: the file, or which argument.
+/// Certificates or a key are not usable. `from` is their origin: the file or the argument.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -12,39 +12,39 @@ pub enum TlsError {
     /// The text is not PEM.
     #[error("{from} is not valid PEM: {cause}")]
     Pem {
-        /// Where it came from.
+        /// Its origin.
         from: String,
         /// What is wrong.
         cause: String,
     },
-    /// No certificate is in it.
+    /// The text contains no certificate.
     #[error("no certificate in {from}: expected PEM with a CERTIFICATE section")]
     NoCertificate {
-        /// Where it came from.
+        /// Its origin.
         from: String,
     },
-    /// No private key is in it.
+    /// The text contains no private key.
     #[error(
         "no private key in {from}: expected PEM with a PRIVATE KEY section (PKCS#8, SEC1 or PKCS#1, not encrypted)"
     )]
     NoPrivateKey {
-        /// Where it came from.
+        /// Its origin.
         from: String,
     },
-    /// A certificate cannot be understood.
+    /// A certificate is invalid.
     #[error("certificate in {from} cannot be used: {cause}")]
     BadCertificate {
-        /// Where it came from.
+        /// Its origin.
         from: String,
         /// What is wrong.
         cause: String,
     },
-    /// The key is of a kind that the crypto library does not know, or damaged.
+    /// The crypto library does not support the key, or the key is damaged.
     #[error(
         "private key in {from} cannot be used: {cause}; use ECDSA P-256, P-384, Ed25519 or RSA of 2048 bits and more"
     )]
     BadPrivateKey {
-        /// Where it came from.
+        /// Its origin.
         from: String,
         /// What is wrong.
         cause: String,
@@ -54,29 +54,29 @@ pub enum TlsError {
         "the private key in {key} does not belong to the certificate in {certificate}: give the key that it was issued for"
     )]
     KeyMismatch {
-        /// Where the key came from.
+        /// Origin of the key.
         key: String,
-        /// Where the certificate came from.
+        /// Origin of the certificate.
         certificate: String,
     },
-    /// The certificate's time is over.
-    #[error("the certificate in {from} expired {ago_seconds} s ago: renew it, or set this host's clock")]
+    /// The certificate has expired.
+    #[error("the certificate in {from} expired {ago_seconds} s ago: renew it, or correct this host's clock")]
     Expired {
-        /// Where it came from.
+        /// Its origin.
         from: String,
         /// Seconds since it expired.
         ago_seconds: u64,
     },
-    /// An accepting end has no certificate to show.
+    /// An accepting end has no certificate.
     #[error("no certificate was given for the accepting end: give its certificate chain and the private key")]
     NoIdentity,
-    /// There is nothing to verify the other end with.
-    #[error("no certificate authority was given to verify {whom} with: give its CA certificate")]
+    /// No authority was given to verify the other end.
+    #[error("no certificate authority was given to verify {peer} with: give its CA certificate")]
     NoRoots {
         /// The other end.
-        whom: &'static str,
+        peer: &'static str,
     },
-    /// The TLS library refuses the configuration.
+    /// The TLS library rejects the configuration.
     #[error("TLS configuration: {0}")]
     Config(String),
 }

@@ -1,4 +1,4 @@
-//! TLS material in files, which change while the process runs.
+//! TLS material in files that are reloaded while the process runs.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use rustls::{ClientConfig, ServerConfig};
 
 use super::identity::Pem;
 use super::{ClientAuth, Identity, TlsError, client, server};
-use crate::reload::{Ends, Input, Reloading};
+use crate::reload::{Expiries, Input, Reloading};
 
-/// Which files hold the TLS material of one end.
+/// Paths of the TLS material of one end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TlsPaths {
@@ -36,15 +36,15 @@ impl TlsPaths {
     }
 }
 
-/// What was made of the files when they were last good.
+/// The configuration of the last valid files.
 pub(crate) struct Loaded<C> {
     config: Arc<C>,
     identity: Identity,
     paths: TlsPaths,
 }
 
-/// A TLS configuration made of files, and made anew when they change: [`FileWatch`](crate::reload::FileWatch) looks at them. New
-/// handshakes use the new one, links that stand live on. Cheap to clone, and all clones change together.
+/// A TLS configuration that is reloaded from files: [`FileWatch`](crate::reload::FileWatch) checks them for changes. New
+/// handshakes use the new configuration; open links are not affected. Cheap to clone; all clones share the configuration.
 pub struct TlsFiles<C> {
     made: Arc<Reloading<Loaded<C>, TlsError>>,
 }
@@ -52,14 +52,14 @@ pub struct TlsFiles<C> {
 /// Files of an accepting end.
 pub type ServerFiles = TlsFiles<ServerConfig>;
 
-/// Files of a dialling end.
+/// Files of a dialing end.
 pub type ClientFiles = TlsFiles<ClientConfig>;
 
 impl TlsFiles<ServerConfig> {
     /// The configuration of an accepting end.
     ///
     /// # Errors
-    /// [`TlsError`], which names the file and what to do: a certificate is needed, and authorities unless `clients` is
+    /// [`TlsError`], which names the file and what to do. A certificate is required, and authorities unless `clients` is
     /// [`ClientAuth::None`].
     pub fn server(paths: TlsPaths, clients: ClientAuth) -> Result<Self, TlsError> {
         Self::open(paths, move |identity| server::configuration(identity, clients))
@@ -67,10 +67,10 @@ impl TlsFiles<ServerConfig> {
 }
 
 impl TlsFiles<ClientConfig> {
-    /// The configuration of a dialling end.
+    /// The configuration of a dialing end.
     ///
     /// # Errors
-    /// [`TlsError`], which names the file and what to do: authorities are needed.
+    /// [`TlsError`], which names the file and what to do. Authorities are required.
     pub fn client(paths: TlsPaths) -> Result<Self, TlsError> {
         Self::open(paths, client::client_config)
     }
@@ -100,7 +100,7 @@ impl<C: Send + Sync + 'static> TlsFiles<C> {
             let config = configure(&identity)?;
             Ok(Loaded { config, identity, paths: paths.clone() })
         };
-        Ok(Self { made: Arc::new(Reloading::open(inputs, ends, make)?) })
+        Ok(Self { made: Arc::new(Reloading::open(inputs, expiries, make)?) })
     }
 }
 
@@ -110,7 +110,7 @@ impl<C> TlsFiles<C> {
     }
 }
 
-fn ends<C>(loaded: &Loaded<C>) -> Ends {
+fn expiries<C>(loaded: &Loaded<C>) -> Expiries {
     let chain = loaded.paths.certificate.as_ref().map(|(chain, _)| chain.clone());
     let own = chain.zip(loaded.identity.expires());
     let authorities = loaded.paths.authorities.clone().zip(loaded.identity.authorities_expire());
@@ -118,13 +118,13 @@ fn ends<C>(loaded: &Loaded<C>) -> Ends {
 }
 
 impl<C: Send + Sync + 'static> TlsFiles<C> {
-    /// The configuration as it is now.
+    /// The current configuration.
     #[must_use]
     pub fn config(&self) -> Arc<C> {
         Arc::clone(&self.made.current().config)
     }
 
-    /// The identity as it is now.
+    /// The current identity.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.made.current().identity.clone()
@@ -143,7 +143,7 @@ impl<C> fmt::Debug for TlsFiles<C> {
     }
 }
 
-/// A configuration that stays, or one that follows files.
+/// A fixed configuration, or one that is reloaded from files.
 #[derive(Debug, Clone)]
 pub(super) enum Source<C> {
     Fixed(Arc<C>),
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_file_is_named() {
+    fn names_the_missing_file() {
         let paths = TlsPaths::default().with_certificate("/nowhere/tls.crt", "k").with_authorities("a");
         let error = ClientFiles::client(paths).unwrap_err().to_string();
         assert!(error.contains("certificate chain /nowhere/tls.crt"), "{error}");

@@ -14,7 +14,7 @@ use super::names::peer_names;
 use super::{TlsError, provider};
 use crate::name::PeerId;
 
-/// Who this end is, and whom it believes. Cheap to clone.
+/// The certificate of this end and the authorities that it trusts. Cheap to clone.
 #[derive(Clone)]
 pub struct Identity {
     pair: Option<Arc<CertifiedKey>>,
@@ -23,15 +23,15 @@ pub struct Identity {
     authorities_expire: Option<SystemTime>,
 }
 
-/// PEM text, and where it came from.
+/// PEM text and its origin.
 pub(super) struct Pem<'a> {
     pub(super) text: &'a [u8],
     pub(super) from: &'a str,
 }
 
 impl Identity {
-    /// Takes PEM text: the certificate chain (own certificate first), its private key, and the authorities of the other end. Files
-    /// are for [`TlsFiles`](super::TlsFiles).
+    /// Parses PEM text: the certificate chain (own certificate first), its private key, and the authorities of the other end.
+    /// For files use [`TlsFiles`](super::TlsFiles).
     ///
     /// # Errors
     /// [`TlsError`], which names the argument and what to do.
@@ -42,7 +42,7 @@ impl Identity {
         Self::assemble(Some((chain, key)), Some(authorities))
     }
 
-    /// Takes the PEM text of the authorities of the other end, and no certificate: an end that dials and proves its name by a
+    /// Parses the PEM text of the other end's authorities, without a certificate: for a dialing end that proves its name by a
     /// [token](crate::token), or not at all.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Identity {
         };
         if let Some(authorities) = authorities {
             let found = certificates(&authorities)?;
-            // Of several the last to end counts: the others may be there for the certificates of yesterday.
+            // The latest expiry counts: others may be kept for old certificates.
             identity.authorities_expire = found.iter().filter_map(end_of).max();
             let mut roots = RootCertStore::empty();
             for authority in found {
@@ -87,7 +87,7 @@ impl Identity {
             pem::Error::NoItemsFound => TlsError::NoPrivateKey { from: key_from.clone() },
             error => TlsError::Pem { from: key_from.clone(), cause: error.to_string() },
         })?;
-        // The chain is as good as the first of it to end.
+        // The chain expires with the first of its certificates.
         self.expires = found.iter().filter_map(end_of).min();
         let pair = CertifiedKey::from_der(found, key, &provider()).map_err(|error| match error {
             Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
@@ -99,58 +99,58 @@ impl Identity {
             error => TlsError::BadPrivateKey { from: key_from, cause: error.to_string() },
         })?;
         self.pair = Some(Arc::new(pair));
-        // A certificate of the future is let pass: hosts without a battery start with a clock that is behind.
+        // A certificate that is not yet valid is accepted: hosts without a battery start with a slow clock.
         match self.expires.map(|end| SystemTime::now().duration_since(end)) {
             Some(Ok(ago)) => Err(TlsError::Expired { from: chain_from, ago_seconds: ago.as_secs() }),
             _ => Ok(()),
         }
     }
 
-    /// The names in the own certificate, as the other end will read them; none without a certificate.
+    /// The names in the own certificate, as the other end reads them; empty without a certificate.
     #[must_use]
     pub fn names(&self) -> Vec<PeerId> {
         self.pair.as_ref().and_then(|pair| pair.cert.first()).map(peer_names).unwrap_or_default()
     }
 
-    /// Whether there is a certificate to show.
+    /// Whether the identity has a certificate.
     #[must_use]
     pub const fn has_certificate(&self) -> bool {
         self.pair.is_some()
     }
 
-    /// When the own certificate, or the first of its chain, ends.
+    /// When the first certificate of the own chain expires.
     #[must_use]
     pub const fn expires(&self) -> Option<SystemTime> {
         self.expires
     }
 
-    /// When the last of the authorities ends.
+    /// When the last of the authorities expires.
     #[must_use]
     pub const fn authorities_expire(&self) -> Option<SystemTime> {
         self.authorities_expire
     }
 
-    pub(super) fn roots(&self, whom: &'static str) -> Result<Arc<RootCertStore>, TlsError> {
+    pub(super) fn roots(&self, peer: &'static str) -> Result<Arc<RootCertStore>, TlsError> {
         if self.roots.is_empty() {
-            return Err(TlsError::NoRoots { whom });
+            return Err(TlsError::NoRoots { peer });
         }
         Ok(Arc::clone(&self.roots))
     }
 
-    /// Shows the certificate, if there is one.
+    /// Presents the certificate, if there is one.
     pub(super) fn resolver(&self) -> Option<Arc<SingleCertAndKey>> {
         self.pair.as_ref().map(|pair| Arc::new(SingleCertAndKey::from(CertifiedKey::clone(pair))))
     }
 }
 
-/// When a certificate ends, if that can be read.
+/// When a certificate expires, if its expiry is readable.
 fn end_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let seconds = Body::read(certificate)?.not_after()?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
 impl fmt::Debug for Identity {
-    // Nothing of the key.
+    // Must not contain the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")
             .field("names", &self.names())
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_material_is_told_apart_and_named() {
+    fn distinguishes_invalid_material() {
         let (chain, key) = pair((2090, 1));
         let (old, old_key) = pair((2001, 1));
         let other = pair((2090, 1)).1;

@@ -1,4 +1,4 @@
-//! Encryption without knowing with whom, for trials.
+//! Encryption without authentication, for experiments.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime}
 
 use super::{ServerTls, TlsError, provider, server};
 
-/// Believes any server. Its signature is checked, so that the channel ends where the certificate's key is, wherever that is.
+/// Accepts any server certificate. Verifies the signature, so that the server holds the certificate's key.
 #[derive(Debug)]
-pub(super) struct AnyServer(pub(super) Arc<CryptoProvider>);
+pub(super) struct AcceptAnyServer(pub(super) Arc<CryptoProvider>);
 
-impl ServerCertVerifier for AnyServer {
+impl ServerCertVerifier for AcceptAnyServer {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -49,11 +49,11 @@ impl ServerCertVerifier for AnyServer {
     }
 }
 
-/// The configuration of an accepting end that proves nothing and asks for nothing: a key and a self-signed certificate are
-/// made on the spot and live as long as it does. Only [`ClientTls::insecure`](super::ClientTls::insecure) connects to it.
+/// Creates the configuration of an accepting end without authentication: a self-signed certificate with a new key, and no
+/// client certificates. Only [`ClientTls::insecure`](super::ClientTls::insecure) connects to it.
 ///
 /// # Errors
-/// If the system has no randomness, or the TLS library refuses the configuration.
+/// If the system has no randomness, or the TLS library rejects the configuration.
 pub fn insecure_server_config() -> Result<ServerTls, TlsError> {
     let certificate = self_signed().map_err(|error| TlsError::Config(error.to_string()))?;
     let resolver = Arc::new(SingleCertAndKey::from(certificate));
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_certificate_made_on_the_spot_is_well_formed_and_fits_its_key() {
+    fn self_signed_certificate_matches_its_key() {
         let made = self_signed().unwrap();
         made.keys_match().unwrap();
         let names = super::super::peer_names(made.end_entity_cert().unwrap());

@@ -1,15 +1,15 @@
-//! Who a peer is, in certificates, and the TLS configurations that prove it.
+//! TLS identities of peers and TLS configurations.
 //!
-//! Everything here uses TLS 1.3 and names its crypto library (`aws-lc-rs`, or `ring` where only that feature is on): nothing is
-//! installed for the whole process, and nothing that another part of the process installs has any effect.
+//! Everything here uses TLS 1.3 and names its crypto library (`aws-lc-rs`, or `ring` where only that feature is on): it
+//! installs no process-wide provider and ignores one that another part of the process installs.
 //!
-//! A server shows and takes certificates at every handshake: it gives out no tickets with which a client could come back later
-//! without showing its own, when that has expired or its authority is no longer believed.
+//! Certificates are exchanged at every handshake. A server sends no session tickets, because a client could resume with one
+//! after its certificate has expired or its authority is no longer trusted.
 //!
-//! Material in files is read again when they change: see [`TlsFiles`] and [`crate::reload`].
+//! Files are reloaded when they change: see [`TlsFiles`] and [`crate::reload`].
 
 #[cfg(not(any(feature = "aws-lc-rs", feature = "ring")))]
-compile_error!("TLS needs a crypto library: turn on the feature `aws-lc-rs` or `ring` of edge-transport");
+compile_error!("TLS needs a crypto library: enable the feature `aws-lc-rs` or `ring` of edge-transport");
 
 mod client;
 mod der;
@@ -49,9 +49,9 @@ const SHA256_SUITE: SupportedCipherSuite = rustls::crypto::aws_lc_rs::cipher_sui
 #[cfg(all(feature = "ring", not(feature = "aws-lc-rs")))]
 const SHA256_SUITE: SupportedCipherSuite = rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 
-/// SHA-256 as the crypto library makes it for TLS.
+/// SHA-256 of the crypto library.
 pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
-    #[allow(clippy::expect_used, reason = "each text is its proof")]
+    #[allow(clippy::expect_used, reason = "the message is the proof")]
     let suite = SHA256_SUITE.tls13().expect("the suite is one of TLS 1.3, as its name says");
     let mut digest = [0; 32];
     digest.copy_from_slice(suite.common.hash_provider.hash(data).as_ref());

@@ -5,9 +5,9 @@ use rustls_pki_types::CertificateDer;
 use super::der::Body;
 use crate::name::PeerId;
 
-/// The names that a verified certificate gives its owner: DNS names and URIs of the subject alternative name, in their order,
-/// then the subject's common name. What cannot be a [`PeerId`] (a wildcard, say) is left out. The caller has verified the
-/// certificate; this only reads it.
+/// Returns the names in a verified certificate: DNS names and URIs of the subject alternative name, in their order, then the
+/// subject's common name. Names that are not a valid [`PeerId`], such as wildcards, are omitted. The caller must have verified
+/// the certificate.
 #[must_use]
 pub fn peer_names(certificate: &CertificateDer<'_>) -> Vec<PeerId> {
     let mut names = Vec::new();
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dns_names_then_uris_then_the_common_name_and_no_wildcard() {
+    fn returns_dns_names_uris_and_common_name() {
         let mut params =
             rcgen::CertificateParams::new(vec!["edge-1".to_owned(), "*.edge".to_owned()]).unwrap();
         params.subject_alt_names.push(rcgen::SanType::URI("spiffe://edge/node/1".try_into().unwrap()));
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_has_no_names() {
+    fn invalid_certificate_has_no_names() {
         assert!(peer_names(&CertificateDer::from(&b"garbage"[..])).is_empty());
     }
 }

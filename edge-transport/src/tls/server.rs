@@ -9,19 +9,19 @@ use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
 use super::files::Source;
 use super::{Identity, TlsError, TlsFiles, provider};
 
-/// Whether those who dial must show a certificate.
+/// Whether clients must present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClientAuth {
-    /// They must, and an authority of the [`Identity`] must have issued it.
+    /// Clients must present a certificate issued by an authority of the [`Identity`].
     Required,
-    /// They may; one that is shown must be good. Who shows none has no credentials.
+    /// Clients may present a certificate, which must be valid. Clients without one have no credentials.
     Optional,
-    /// They are not asked: nobody who dials has credentials.
+    /// Clients are not asked for a certificate and have no credentials.
     None,
 }
 
-/// What an accepting end does about TLS: a configuration, which stays or follows files. Cheap to clone.
+/// The TLS settings of an accepting end: a fixed or reloaded configuration. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ServerTls(Source<ServerConfig>);
 
@@ -33,24 +33,24 @@ impl ServerTls {
     }
 }
 
-/// Takes a configuration of one's own.
+/// Uses a custom configuration.
 impl From<Arc<ServerConfig>> for ServerTls {
     fn from(config: Arc<ServerConfig>) -> Self {
         Self(Source::Fixed(config))
     }
 }
 
-/// Follows the files.
+/// Uses reloaded files.
 impl From<TlsFiles<ServerConfig>> for ServerTls {
     fn from(files: TlsFiles<ServerConfig>) -> Self {
         Self(Source::Files(files))
     }
 }
 
-/// The TLS configuration of an accepting end.
+/// Creates the TLS configuration of an accepting end.
 ///
 /// # Errors
-/// If the identity has no certificate, or those who dial are to be verified and it has no authorities.
+/// If the identity has no certificate, or has no authorities although clients must be verified.
 pub fn server_config(identity: &Identity, clients: ClientAuth) -> Result<ServerTls, TlsError> {
     configuration(identity, clients).map(ServerTls::from)
 }
@@ -70,7 +70,7 @@ pub(super) fn configuration(identity: &Identity, clients: ClientAuth) -> Result<
         }
     };
     let mut config = builder.with_cert_resolver(resolver);
-    // A client that comes back with a ticket shows no certificate: it would outlive its own, and its authority.
+    // A client that resumes with a ticket presents no certificate, so that it could outlive its certificate and authority.
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }

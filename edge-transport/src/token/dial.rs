@@ -1,4 +1,4 @@
-//! The dialling side: where the token comes from, and on which links it may go out.
+//! The dialing side: the source of the token, and the links that may carry it.
 
 use std::fmt;
 use std::fs::File;
@@ -8,21 +8,21 @@ use std::path::{Path, PathBuf};
 use super::{MAX_TOKEN, Token};
 use crate::link::{Credentials, Dialer, Link, LinkError, LinkKind};
 
-/// Where the token of a peer comes from.
+/// The source of a peer's token.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum TokenSource {
     /// The token itself.
     Fixed(Token),
-    /// A file with nothing but the token, read again for each link, so that a new token is used as soon as it is there.
+    /// A file with only the token, read for each link, so that a new token is used at once.
     File(PathBuf),
 }
 
 impl TokenSource {
-    /// The token as it is now.
+    /// Returns the current token.
     ///
     /// # Errors
-    /// If the file cannot be read or holds no token; the text names the file and never holds what is in it.
+    /// If the file is not readable or contains no valid token. The error names the file and never contains its content.
     pub fn token(&self) -> Result<Token, LinkError> {
         match self {
             Self::Fixed(token) => Ok(token.clone()),
@@ -37,31 +37,31 @@ impl TokenSource {
 fn read(path: &Path) -> io::Result<Token> {
     let bad = |cause: &dyn fmt::Display| io::Error::new(io::ErrorKind::InvalidData, cause.to_string());
     let mut bytes = Vec::new();
-    // A little more than a token, so that a file which is too long is told from one that fits.
+    // A little more than a token, to detect files that are too long.
     File::open(path)?.take(MAX_TOKEN as u64 + 64).read_to_end(&mut bytes)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| bad(&"it is not text"))?;
     Token::new(text).map_err(|error| bad(&error))
 }
 
-/// A dialer whose links carry a token in their hello.
+/// A dialer whose links send a token in their hello.
 pub struct TokenDialer {
     dialer: Box<dyn Dialer>,
     source: TokenSource,
-    anywhere: bool,
+    allow_insecure: bool,
 }
 
 impl TokenDialer {
-    /// Shows the token on links that nobody else can read, to a hub that has proven its name: `wss` and QUIC with verification,
-    /// unix sockets and memory. Any other link is not used.
+    /// Sends the token only on confidential links to a verified hub: `wss` and QUIC with verification, unix sockets and memory.
+    /// Dialing fails on other links.
     #[must_use]
     pub fn new(dialer: Box<dyn Dialer>, source: TokenSource) -> Self {
-        Self { dialer, source, anywhere: false }
+        Self { dialer, source, allow_insecure: false }
     }
 
-    /// Shows the token on any link, to whoever answers: for trials on one host only.
+    /// Sends the token on any link, also to an unverified hub: for experiments on one host only.
     #[must_use]
     pub const fn insecure(mut self) -> Self {
-        self.anywhere = true;
+        self.allow_insecure = true;
         self
     }
 }
@@ -71,7 +71,7 @@ impl Dialer for TokenDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
         let token = self.source.token()?;
         let link = self.dialer.dial().await?;
-        if self.anywhere || keeps_secrets(link.kind(), link.credentials()) {
+        if self.allow_insecure || is_confidential(link.kind(), link.credentials()) {
             return Ok(link.with_token(token));
         }
         let cause = "the token is not sent: the link is not encrypted, or the hub is not verified; \
@@ -90,8 +90,8 @@ impl fmt::Debug for TokenDialer {
     }
 }
 
-/// Whether only the hub, and the right one, reads what is sent.
-fn keeps_secrets(kind: LinkKind, hub: &Credentials) -> bool {
+/// Whether only the intended hub can read sent data.
+fn is_confidential(kind: LinkKind, hub: &Credentials) -> bool {
     match kind {
         LinkKind::Memory | LinkKind::Uds => true,
         LinkKind::Wss | LinkKind::Quic => matches!(hub, Credentials::Certificate(_)),
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_holds_no_token_is_named_and_not_quoted() {
+    fn names_invalid_token_files_without_quoting_them() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("token");
         let source = TokenSource::File(path.clone());
@@ -121,18 +121,18 @@ mod tests {
     }
 
     #[test]
-    fn a_token_goes_out_only_where_nobody_else_reads() {
-        let (nobody, hub) = (Credentials::None, Credentials::Certificate(Vec::new()));
+    fn sends_tokens_only_on_confidential_links() {
+        let (anonymous, hub) = (Credentials::None, Credentials::Certificate(Vec::new()));
         for (kind, credentials, expected) in [
-            (LinkKind::Ws, &nobody, false),
-            (LinkKind::Wss, &nobody, false),
-            (LinkKind::Quic, &nobody, false),
+            (LinkKind::Ws, &anonymous, false),
+            (LinkKind::Wss, &anonymous, false),
+            (LinkKind::Quic, &anonymous, false),
             (LinkKind::Wss, &hub, true),
             (LinkKind::Quic, &hub, true),
-            (LinkKind::Uds, &nobody, true),
-            (LinkKind::Memory, &nobody, true),
+            (LinkKind::Uds, &anonymous, true),
+            (LinkKind::Memory, &anonymous, true),
         ] {
-            assert_eq!(keeps_secrets(kind, credentials), expected, "{kind} {credentials:?}");
+            assert_eq!(is_confidential(kind, credentials), expected, "{kind} {credentials:?}");
         }
     }
 }

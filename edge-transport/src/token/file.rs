@@ -1,10 +1,10 @@
-//! Tokens in a file: the reference implementation of [`Tokens`].
+//! TokenVerifier in a file: the reference implementation of [`TokenVerifier`].
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Token, TokenRefused, Tokens, same};
+use super::{Token, TokenRefused, TokenVerifier, ct_eq};
 use crate::name::{InvalidName, PeerId};
 use crate::reload::{Input, ReadError, Reloading};
 use crate::tls::sha256;
@@ -15,14 +15,14 @@ const MAX_LINES: usize = 200_000;
 /// Hexadecimal digits of a SHA-256.
 const DIGITS: usize = 64;
 
-/// Why a token file cannot be used. Never holds what is in the file besides names.
+/// Why a token file is invalid. Contains nothing of the file except names.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenFileError {
-    /// It cannot be read.
+    /// The file is not readable.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// It has too many lines.
+    /// The file has too many lines.
     #[error("token file {} has more than {MAX_LINES} lines", path.display())]
     TooManyLines {
         /// The file.
@@ -33,14 +33,14 @@ pub enum TokenFileError {
     Line {
         /// The file.
         path: PathBuf,
-        /// Counts from 1.
+        /// Line number, from 1.
         line: usize,
         /// What is wrong, and what is expected.
         cause: String,
     },
 }
 
-/// The digest of a token as a token file holds it: SHA-256 in hexadecimal.
+/// Returns the digest of a token for a token file: SHA-256 in hexadecimal.
 #[must_use]
 pub fn token_digest(token: &Token) -> String {
     sha256(token.secret().as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -48,14 +48,14 @@ pub fn token_digest(token: &Token) -> String {
 
 type Digests = HashMap<PeerId, Vec<[u8; 32]>>;
 
-/// A file with the digests of tokens: in each line a peer's name, white space, and the SHA-256 of its token in hexadecimal. Empty
-/// lines and those that begin with `#` are left out. A name may have several lines, so that a token can be replaced without
-/// a moment in which neither is good. As with certificates, a token of `proxy` is good for `proxy/replica-2` too.
+/// A file with the digests of tokens. Each line contains a peer's name, white space, and the SHA-256 of its token in
+/// hexadecimal. Empty lines and lines that begin with `#` are ignored. A name may have several lines, so that a token can be
+/// replaced without an interruption. As with certificates, a token of `proxy` is also valid for `proxy/replica-2`.
 ///
-/// A token must be random, as `openssl rand -hex 32` makes it: then its digest needs no salt.
+/// Tokens must be random, as from `openssl rand -hex 32`: then their digests need no salt.
 ///
-/// The file is read at the start, and again by a [`FileWatch`](crate::reload::FileWatch). Links that stand are not cut when their
-/// token goes. Cheap to clone.
+/// The file is read at the start and reloaded by a [`FileWatch`](crate::reload::FileWatch). Removing a token does not close
+/// open links. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct TokenFile {
     pub(crate) digests: Arc<Reloading<Digests, TokenFileError>>,
@@ -65,7 +65,7 @@ impl TokenFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// If it cannot be read, or a line is not a name and a digest.
+    /// If the file is not readable, or a line is not a name and a digest.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TokenFileError> {
         let path = path.as_ref().to_owned();
         let input = Input { what: "tokens", path: path.clone() };
@@ -75,7 +75,7 @@ impl TokenFile {
         Ok(Self { digests: Arc::new(Reloading::open(vec![input], |_| Vec::new(), make)?) })
     }
 
-    /// How many names have a token.
+    /// Number of names with a token.
     #[must_use]
     pub fn names(&self) -> usize {
         self.digests.current().len()
@@ -83,13 +83,13 @@ impl TokenFile {
 }
 
 #[async_trait::async_trait]
-impl Tokens for TokenFile {
+impl TokenVerifier for TokenFile {
     async fn check(&self, claimed: &PeerId, token: &Token) -> Result<(), TokenRefused> {
         let shown = sha256(token.secret().as_bytes());
         let digests = self.digests.current();
         let of_name = claimed.covered_by().filter_map(|name| digests.get(name)).flatten();
-        // All of them are compared, so that the time does not tell which was the right one.
-        match of_name.fold(false, |found, known| found | same(known, &shown)) {
+        // All of them are compared, so that the time does not reveal which one matches.
+        match of_name.fold(false, |found, known| found | ct_eq(known, &shown)) {
             true => Ok(()),
             false => Err(TokenRefused::Unknown),
         }
@@ -108,14 +108,14 @@ fn parse(text: &[u8], path: &Path) -> Result<Digests, TokenFileError> {
         let mut words = line.split_ascii_whitespace();
         let Some(name) = words.next().filter(|word| !word.starts_with('#')) else { continue };
         let name = PeerId::new(name).map_err(|cause: InvalidName| {
-            // The first word may be a token that stands there by mistake: its characters are not told.
+            // The first word may be a token by mistake: the error must not contain its characters.
             let what = match cause {
                 InvalidName::TooLong { found, max, .. } => {
                     format!("{found} bytes; at most {max} are allowed")
                 }
                 _ => "a character other than letters, digits and any of `-_.:/@`".to_owned(),
             };
-            refused(number, format!("the first word is no peer's name: it has {what}"))
+            refused(number, format!("the first word is not a peer's name: it has {what}"))
         })?;
         let digest = match (words.next(), words.next()) {
             (Some(digest), None) => hex(digest),
@@ -157,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_that_of_every_tool() {
+    fn digest_matches_sha256sum() {
         let token = Token::new("0123456789abcdef").unwrap();
         let expected = "9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f";
         assert_eq!(token_digest(&token), expected);
     }
 
     #[tokio::test]
-    async fn a_token_is_good_for_its_name_and_what_lies_below() {
+    async fn token_covers_its_name_and_names_below() {
         let (one, two, other) = (token("one"), token("two"), token("other"));
         let text = format!(
             "# tokens\n\nproxy {}\nproxy\t{} \nedge-1 {}\n",
@@ -190,13 +190,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_named_by_its_number_and_not_quoted() {
+    fn reports_bad_lines_without_quoting_them() {
         let digest = token_digest(&token("x"));
         for (text, expected) in [
             ("edge-1\n".to_owned(), "line 1: expected a name, a space"),
             (format!("a {digest}\nedge-1 s3cret-0123456789abcdef\n"), "line 2: expected a name, a space"),
             (format!("edge-1 {digest} more\n"), "line 1: expected a name, a space"),
-            (format!("s3cret+x {digest}\n"), "line 1: the first word is no peer's name"),
+            (format!("s3cret+x {digest}\n"), "line 1: the first word is not a peer's name"),
             (format!("edge-1 {}g\n", &digest[1..]), "64 hexadecimal digits"),
         ] {
             let error = open(&text).unwrap_err().to_string();

@@ -1,8 +1,8 @@
 //! Bearer tokens: how a peer without a certificate proves its name.
 //!
 //! A token is a secret that a peer and the hub share. The peer sends it in its hello, on links that hide it from others (TLS,
-//! QUIC, unix sockets) and to a hub that it has verified, and the hub asks its [`Tokens`] whether it is the peer's. Nothing
-//! prints a token, and the session never sees it: the link puts it into the hello, and the hub takes it out.
+//! QUIC, unix sockets) and to a hub that it has verified, and the hub's [`TokenVerifier`] checks it. Tokens are never printed,
+//! and the session never handles them: the link inserts the token into the hello, and the hub removes it.
 
 #[cfg(feature = "runtime")]
 mod dial;
@@ -20,13 +20,13 @@ pub use self::file::{TokenFile, TokenFileError, token_digest};
 #[cfg(feature = "runtime")]
 use crate::name::PeerId;
 
-/// Shortest token in bytes: less could be guessed.
+/// Shortest token in bytes: shorter ones could be guessed.
 pub const MIN_TOKEN: usize = 16;
 
 /// Longest token in bytes: room for a signed one with its claims.
 pub const MAX_TOKEN: usize = 8 * 1024;
 
-/// Why a text is no token. Says nothing of what the text is.
+/// Why a text is not a valid token. Does not contain the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidToken {
@@ -38,24 +38,24 @@ pub enum InvalidToken {
         /// Its bytes.
         found: usize,
     },
-    /// It holds a character that tokens may not hold.
+    /// It contains a character that is not allowed.
     #[error("token with a byte at {at} that is not allowed: visible ASCII characters only, without spaces")]
     Character {
-        /// The place of the byte, from the start.
+        /// The offset of the byte.
         at: usize,
     },
 }
 
-/// A bearer token: 16 to 8192 visible ASCII characters. Neither printed nor compared byte by byte: [`PartialEq`] takes the
-/// same time wherever two tokens of one length differ.
+/// A bearer token: 16 to 8192 visible ASCII characters. Never printed. [`PartialEq`] compares in constant time for tokens of
+/// one length.
 #[derive(Clone)]
 pub struct Token(Arc<str>);
 
 impl Token {
-    /// Checks and takes a token. White space around it, such as the end of a file's line, is left out.
+    /// Validates a token. Surrounding white space, such as the newline of a file, is removed.
     ///
     /// # Errors
-    /// If it is too short, too long, or holds other characters.
+    /// If it is too short, too long, or contains other characters.
     pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidToken> {
         let text = text.as_ref().trim_ascii();
         if !(MIN_TOKEN..=MAX_TOKEN).contains(&text.len()) {
@@ -67,7 +67,7 @@ impl Token {
         }
     }
 
-    /// The secret itself, for whoever checks it. It belongs into no log, error or file.
+    /// The secret itself, for its verification. Must not be written to logs, errors or files.
     #[must_use]
     pub fn secret(&self) -> &str {
         &self.0
@@ -76,7 +76,7 @@ impl Token {
 
 impl PartialEq for Token {
     fn eq(&self, other: &Self) -> bool {
-        same(self.0.as_bytes(), other.0.as_bytes())
+        ct_eq(self.0.as_bytes(), other.0.as_bytes())
     }
 }
 
@@ -89,38 +89,38 @@ impl fmt::Debug for Token {
 }
 
 /// Whether two byte strings are equal, in a time that depends on their lengths alone.
-pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
+pub(crate) fn ct_eq(one: &[u8], other: &[u8]) -> bool {
     let differing = one.iter().zip(other).fold(0_u8, |sum, (a, b)| black_box(sum | (a ^ b)));
     one.len() == other.len() && black_box(differing) == 0
 }
 
-/// Why a token proves nothing.
+/// Why a token is refused.
 #[cfg(feature = "runtime")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenRefused {
-    /// It is not this peer's token. Whether the peer has another one, or none, is not told.
+    /// It is not this peer's token. Whether the peer has another token is not disclosed.
     #[error(
-        "its token is not one of this name: give it the token that the hub knows, or let the hub know it"
+        "its token is not registered for this name: use the registered token, or register this one at the hub"
     )]
     Unknown,
     /// It cannot be checked now; the peer should try again.
-    #[error("its token cannot be checked now, try again later: {cause}")]
+    #[error("its token cannot be verified now, try again later: {cause}")]
     Unavailable {
         /// What is missing.
         cause: String,
     },
 }
 
-/// Knows whose a token is. The reference implementation is [`TokenFile`]; one's own may ask a server.
+/// Verifies tokens. The reference implementation is [`TokenFile`]; a custom one may query a server.
 #[cfg(feature = "runtime")]
 #[async_trait::async_trait]
-pub trait Tokens: Send + Sync {
-    /// Whether the token proves that its bearer may use this name. The hub gives the answer half of `hello_timeout` of its settings,
-    /// and drops the question when the link ends before.
+pub trait TokenVerifier: Send + Sync {
+    /// Checks whether the bearer of the token may use this name. The hub's timeout is half of `hello_timeout` of its settings;
+    /// it drops the future if the link ends earlier.
     ///
     /// # Errors
-    /// Why not. The text is logged and told to the other end: it must not hold the token.
+    /// Why the token is refused. The text is logged and sent to the other end: it must not contain the token.
     async fn check(&self, claimed: &PeerId, token: &Token) -> Result<(), TokenRefused>;
 }
 
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_never_printed() {
+    fn never_prints_tokens() {
         let token = Token::new("0123456789abcdef").unwrap();
         assert_eq!(format!("{token:?} {token:#?}"), "Token(..) Token(..)");
         let error = Token::new("0123456789 abcdef").unwrap_err();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_outside_its_bounds_is_refused_with_the_bound() {
+    fn rejects_tokens_outside_the_length_limits() {
         for (length, good) in [(0, false), (15, false), (16, true), (8192, true), (8193, false)] {
             let token = Token::new("x".repeat(length));
             assert_eq!(token.is_ok(), good, "{length}");
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_equal_only_as_a_whole() {
+    fn compares_whole_tokens() {
         for (one, other, equal) in [
             ("0123456789abcdef", "0123456789abcdef", true),
             ("0123456789abcdef", "0123456789abcdeg", false),

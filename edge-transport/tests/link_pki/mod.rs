@@ -22,7 +22,7 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
-        // Each has a name of its own, so that a stranger is not mistaken for a forger.
+        // Each authority has a separate name, so that an unknown issuer is not reported as a bad signature.
         params
             .distinguished_name
             .push(DnType::CommonName, format!("authority {:02x?}", &key.public_key_raw()[..8]));
@@ -33,7 +33,7 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// A certificate that is good until the given year, for a peer that can also be reached at 127.0.0.1.
+    /// Issues a certificate that is valid until the given year, for a peer that is also reachable at 127.0.0.1.
     pub(crate) fn issue_until(&self, name: &str, year: i32) -> Issued {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.subject_alt_names.push(SanType::IpAddress([127, 0, 0, 1].into()));
@@ -50,7 +50,7 @@ impl Authority {
         self.issue_until(name, 2090)
     }
 
-    /// An identity that this authority has issued and that believes in it.
+    /// Issues an identity that trusts this authority.
     pub(crate) fn identity(&self, name: &str) -> Identity {
         self.issue(name).trusting(self)
     }
@@ -63,7 +63,7 @@ impl Issued {
     }
 }
 
-/// The names that the other end's certificate has given.
+/// The names in the other end's certificate.
 pub(crate) fn names(link: &Link) -> Vec<&str> {
     match link.credentials() {
         Credentials::Certificate(names) => names.iter().map(edge_transport::PeerId::as_str).collect(),

@@ -1,4 +1,4 @@
-//! Links that can be cut by hand.
+//! Links that a test can cut.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use edge_transport::link::faulty::{self, Handle, Plan};
 use edge_transport::link::memory::MemoryDialer;
 use edge_transport::link::{Dialer, Link, LinkError};
 
-/// Dials links over memory. Clones know of each other's last link.
+/// Dials memory links. Clones share the last link.
 #[derive(Clone)]
 pub(crate) struct Cuttable {
     inner: MemoryDialer,

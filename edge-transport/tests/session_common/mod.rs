@@ -1,10 +1,5 @@
 //! A hub and peers over memory links.
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "shared by several tests, each of which uses a part"
-)]
+#![allow(dead_code, clippy::unwrap_used, clippy::panic, reason = "shared by several tests; each uses a part")]
 
 pub(crate) mod cuttable;
 pub(crate) mod raw;
@@ -28,7 +23,7 @@ pub(crate) fn service_name(name: &str) -> ServiceName {
     ServiceName::new(name).unwrap()
 }
 
-/// Answers with the body it got; `stream:N:SIZE` with N messages of SIZE bytes; `never` with nothing until released.
+/// Replies with the received body; `stream:N:SIZE` with N messages of SIZE bytes; `never` not until released.
 #[derive(Clone, Default)]
 pub(crate) struct Echo {
     pub(crate) release: Arc<tokio::sync::Notify>,
@@ -50,7 +45,7 @@ impl Service for Echo {
                 for index in 0..count {
                     let mut body = vec![index as u8; size];
                     body.extend_from_slice(&(index as u64).to_be_bytes());
-                    if replies.message(body.into()).await.is_err() {
+                    if replies.send(body.into()).await.is_err() {
                         break;
                     }
                     self.sent.fetch_add(1, SeqCst);
@@ -60,7 +55,7 @@ impl Service for Echo {
             Some("never") => {
                 self.started.notify_one();
                 self.release.notified().await;
-                let _ = replies.message_and_finish(request.body, Bytes::new()).await;
+                let _ = replies.send_and_finish(request.body, Bytes::new()).await;
             }
             Some("panic") => panic!("as asked"),
             Some("drop") => {}
@@ -68,7 +63,7 @@ impl Service for Echo {
                 let _ = replies.fail(Reason::Overloaded, "as asked").await;
             }
             _ => {
-                let _ = replies.message_and_finish(request.body, request.metadata).await;
+                let _ = replies.send_and_finish(request.body, request.metadata).await;
             }
         }
         self.finished.fetch_add(1, SeqCst);
@@ -136,7 +131,7 @@ pub(crate) fn echo(body: impl Into<Bytes>) -> Request {
     Request::new(service_name("echo"), body)
 }
 
-/// The messages and the end of an answer.
+/// Returns the messages and the end of a response.
 pub(crate) async fn collect(mut replies: ReplyStream) -> (Vec<Bytes>, Result<Bytes, Reason>) {
     let mut messages = Vec::new();
     loop {

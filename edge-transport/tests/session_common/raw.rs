@@ -1,4 +1,4 @@
-//! A peer that speaks frame by frame.
+//! A peer that sends and receives single frames.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Raw {
     }
 
     pub(crate) async fn send(&mut self, kind: Kind) {
-        self.send_frame(Frame::hop(kind)).await;
+        self.send_frame(Frame::link(kind)).await;
     }
 
     pub(crate) async fn send_frame(&mut self, frame: Frame) {
@@ -41,7 +41,7 @@ impl Raw {
         self.link.send(frame).await.unwrap();
     }
 
-    /// The next frame but pings; `None` when the hub has closed.
+    /// Returns the next frame other than a ping; `None` when the hub has closed.
     pub(crate) async fn receive(&mut self) -> Option<Frame> {
         loop {
             let bytes = timeout(Duration::from_secs(60), self.link.next()).await.unwrap()?.ok()?;
@@ -77,7 +77,7 @@ impl Raw {
     }
 }
 
-/// Of the first instance of that name.
+/// A session of the first instance of that name.
 pub(crate) fn hello(name: &str, session: u64, min: u32, max: u32) -> Hello {
     let mut hello = Hello::new(peer_id(name), SessionId { instance: 1, number: session });
     (hello.version_min, hello.version_max) = (min, max);

@@ -1,4 +1,4 @@
-//! The pure cores of peers and hub against each other: virtual time, random operations, faults. No runtime.
+//! Simulates the pure cores of peers and hub: virtual time, random operations, faults, no runtime.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,9 +22,9 @@ fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// Links come and go, processes restart, the hub hears of it late: each call gets one end, and what the end says is true.
+/// Links connect and disconnect, processes restart, the hub detects it late: each call gets one end with a correct reason.
 #[test]
-fn each_call_gets_one_end_and_begins_at_most_once() {
+fn calls_end_once_and_start_at_most_once() {
     let mut counts = HashMap::<String, usize>::new();
     for seed in seeds(400) {
         let _replay = Replay(seed);
@@ -40,21 +40,21 @@ fn each_call_gets_one_end_and_begins_at_most_once() {
         sim.check_ended();
         let mut executed = HashSet::<CallKey>::new();
         for call in sim.nodes.iter().flat_map(|node| &node.executed) {
-            assert!(executed.insert(*call), "call {call:?} began twice");
+            assert!(executed.insert(*call), "call {call:?} started twice");
         }
-        let said: HashMap<_, _> = sim.nodes.iter().flat_map(|node| node.said.clone()).collect();
+        let sent: HashMap<_, _> = sim.nodes.iter().flat_map(|node| node.sent.clone()).collect();
         for (index, node) in sim.nodes.iter().enumerate() {
             for (number, ends) in &node.ends {
                 let call = (index, *number);
-                let heard = node.heard.get(number).cloned().unwrap_or_default();
+                let received = node.received.get(number).cloned().unwrap_or_default();
                 match &ends[0] {
-                    Ok(()) => assert_eq!(said.get(&call), Some(&(heard, true)), "call {call:?}"),
+                    Ok(()) => assert_eq!(sent.get(&call), Some(&(received, true)), "call {call:?}"),
                     Err(
                         Reason::PeerOffline | Reason::WrongSession | Reason::Draining | Reason::Overloaded,
                     ) if executed.contains(&call) && ends[0] != Err(Reason::Overloaded) => {
-                        panic!("call {call:?} began, and ended with {ends:?}")
+                        panic!("call {call:?} started, and ended with {ends:?}")
                     }
-                    Err(Reason::Protocol) => panic!("call {call:?} broke the protocol"),
+                    Err(Reason::Protocol) => panic!("call {call:?} violated the protocol"),
                     Err(_) => {}
                 }
                 let end = ends[0].map_or_else(|reason| reason.to_string(), |()| "OK".to_owned());
@@ -73,7 +73,7 @@ fn each_call_gets_one_end_and_begins_at_most_once() {
 }
 
 #[test]
-fn frames_lost_twisted_or_doubled_never_panic_and_no_call_ends_twice() {
+fn faulty_frames_never_panic_and_calls_end_once() {
     for seed in seeds(600) {
         let _replay = Replay(seed);
         let mut sim = Sim::new(seed ^ 0x5eed, 4);
@@ -88,7 +88,7 @@ fn frames_lost_twisted_or_doubled_never_panic_and_no_call_ends_twice() {
     }
 }
 
-/// Two peers with calls of the first to the second, whose requests are on their way from the hub.
+/// Two peers with calls of the first to the second, whose requests are in flight from the hub.
 fn calls(number: usize) -> Sim {
     let mut sim = Sim::new(1, 2);
     sim.connect(0);
@@ -102,7 +102,7 @@ fn calls(number: usize) -> Sim {
 }
 
 #[test]
-fn a_request_that_comes_twice_begins_once_also_when_it_was_answered() {
+fn duplicate_requests_start_once() {
     let mut sim = calls(1);
     let request = sim.nodes[1].wire.as_ref().unwrap().down.back().unwrap().clone();
     sim.nodes[1].wire.as_mut().unwrap().down.push_back(request.clone());
@@ -118,16 +118,16 @@ fn a_request_that_comes_twice_begins_once_also_when_it_was_answered() {
 }
 
 #[test]
-fn a_cancel_that_overtakes_its_request_is_remembered_for_the_life_of_the_link() {
+fn remembers_early_cancels_until_the_link_ends() {
     let mut sim = calls(3);
-    sim.stop_waiting(0);
+    sim.cancel(0);
     sim.deliver_up(0);
     let down = &mut sim.nodes[1].wire.as_mut().unwrap().down;
     let cancel = down.pop_back().unwrap();
     down.push_front(cancel);
     sim.settle();
     assert_eq!(sim.nodes[1].executed, [(0, 2), (0, 3)]);
-    // The numbers of the next link are its own.
+    // The next link has separate numbers.
     sim.cut(1);
     sim.connect(1);
     sim.settle();
@@ -137,7 +137,7 @@ fn a_cancel_that_overtakes_its_request_is_remembered_for_the_life_of_the_link() 
 }
 
 #[test]
-fn when_a_link_ends_its_calls_end_at_the_requester_and_are_abandoned_at_the_target() {
+fn end_of_link_ends_and_cancels_its_calls() {
     for (lost, abandoned) in [(0, 1), (1, 1)] {
         let mut sim = calls(2);
         sim.call(1, 1, None);
@@ -148,14 +148,14 @@ fn when_a_link_ends_its_calls_end_at_the_requester_and_are_abandoned_at_the_targ
         assert_eq!(sim.nodes[0].ends[&1], [Err(Reason::LinkLost)]);
         assert_eq!(sim.nodes[0].ends[&2], [Err(Reason::LinkLost)]);
         assert_eq!(sim.nodes[abandoned].abandoned.len(), if lost == 1 { 3 } else { 2 });
-        assert_eq!(sim.nodes[1].session.open_serving(), 3, "the work goes on");
+        assert_eq!(sim.nodes[1].session.open_inbound(), 3, "the services continue");
         sim.settle();
-        assert_eq!(sim.nodes[1].session.open_serving(), 0);
+        assert_eq!(sim.nodes[1].session.open_inbound(), 0);
     }
 }
 
 #[test]
-fn a_target_refuses_what_is_for_another_session_of_it() {
+fn target_refuses_requests_for_another_session() {
     let mut sim = calls(0);
     let mut request = edge_transport::frame::Request::new(world::service(), "0 1");
     let mut to = sim.nodes[1].id;
@@ -173,7 +173,7 @@ fn a_target_refuses_what_is_for_another_session_of_it() {
 }
 
 #[test]
-fn both_ends_ping_only_when_nothing_was_heard() {
+fn both_ends_ping_only_when_idle() {
     let mut sim = Sim::new(1, 1);
     sim.connect(0);
     sim.settle();
@@ -191,11 +191,11 @@ fn both_ends_ping_only_when_nothing_was_heard() {
     for _ in 0..4 {
         sim.advance(Duration::from_secs(3));
     }
-    assert!(!sim.nodes[0].session.is_open(), "silence of 12 s");
+    assert!(!sim.nodes[0].session.is_open(), "no frame for 12 s");
 }
 
 #[test]
-fn every_lane_that_was_used_is_closed_however_its_call_ends() {
+fn every_used_lane_is_closed() {
     for seed in seeds(100) {
         let _replay = Replay(seed);
         let mut sim = Sim::new(seed, 3);
@@ -208,7 +208,7 @@ fn every_lane_that_was_used_is_closed_however_its_call_ends() {
                 0 => sim.call(index, other, Some(Duration::from_millis(300))),
                 1 => drop(sim.answer(index)),
                 2 => sim.read(index),
-                3 if sim.random.usize(..4) == 0 => sim.stop_waiting(index),
+                3 if sim.random.usize(..4) == 0 => sim.cancel(index),
                 3 if sim.random.usize(..9) == 0 => sim.advance(Duration::from_millis(200)),
                 3 => drop(sim.deliver_up(index)),
                 _ => drop(sim.deliver_down(index)),

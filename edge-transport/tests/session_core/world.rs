@@ -1,4 +1,4 @@
-//! A hub and peers with links that a test cuts, delays and twists, in virtual time.
+//! A hub and peers with links that a test cuts, delays and corrupts, in virtual time.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use edge_transport::frame::{self, End, Frame, Hello, Lane, WireFrame};
 use edge_transport::hub::{AllowAll, Core, HubSettings, Policy, SessionKey};
 use edge_transport::session::{
-    Action, CloseReason, Event, Hop, HopAction, HopEvent, Role, ServingId, Session, Settings,
+    Action, CloseReason, Event, InboundCallId, LinkAction, LinkCore, LinkEvent, Role, Session, Settings,
 };
 use edge_transport::{PeerId, Reason, ServiceName, SessionId};
 use fastrand::Rng;
@@ -18,7 +18,7 @@ pub(crate) const MAX_CALLS: usize = 16;
 /// Open calls of a peer to the hub's own services.
 const MAX_OWN_CALLS: usize = 12;
 
-/// Says how to run the same again if the test fails.
+/// Prints how to reproduce a failed test.
 pub(crate) struct Replay(pub(crate) u64);
 
 impl Drop for Replay {
@@ -47,15 +47,15 @@ fn body(call: CallKey) -> Bytes {
     format!("{} {}", call.0, call.1).into()
 }
 
-/// Which call it is, unless the request was twisted.
+/// The call of a request, unless the request was corrupted.
 fn call_of(body: &Bytes) -> Option<CallKey> {
     let (from, number) = std::str::from_utf8(body).ok()?.split_once(' ')?;
     Some((from.parse().ok()?, number.parse().ok()?))
 }
 
-/// The hub's end of a link, and what is on its way.
+/// The hub's end of a link and the frames in flight.
 pub(crate) struct Wire {
-    pub(crate) hop: Hop,
+    pub(crate) link_core: LinkCore,
     pub(crate) key: Option<SessionKey>,
     pub(crate) up: VecDeque<Bytes>,
     pub(crate) down: VecDeque<Bytes>,
@@ -64,23 +64,23 @@ pub(crate) struct Wire {
 
 pub(crate) struct Node {
     pub(crate) session: Session,
-    /// The session that its last link has.
+    /// The session of its last link.
     pub(crate) id: SessionId,
     pub(crate) wire: Option<Wire>,
     pub(crate) next_number: u64,
-    /// Ends that each call got.
+    /// The ends of each call.
     pub(crate) ends: HashMap<u64, Vec<Result<(), Reason>>>,
     pub(crate) unread: HashMap<u64, u64>,
-    pub(crate) running: Vec<(ServingId, i64)>,
+    pub(crate) running: Vec<(InboundCallId, i64)>,
     pub(crate) executed: Vec<CallKey>,
-    /// What services of this peer have said, by call: the length of each message, and whether that was all.
-    pub(crate) said: HashMap<CallKey, (Vec<usize>, bool)>,
-    pub(crate) heard: HashMap<u64, Vec<usize>>,
+    /// Replies of this peer's services by call: the length of each message, and whether the reply is complete.
+    pub(crate) sent: HashMap<CallKey, (Vec<usize>, bool)>,
+    pub(crate) received: HashMap<u64, Vec<usize>>,
     pub(crate) targets: HashMap<u64, usize>,
-    /// Whose answer each running service gives.
-    pub(crate) answering: HashMap<ServingId, CallKey>,
-    /// Services that were told that nobody waits.
-    pub(crate) abandoned: HashSet<ServingId>,
+    /// The call of each running service.
+    pub(crate) answering: HashMap<InboundCallId, CallKey>,
+    /// Services whose call was cancelled.
+    pub(crate) abandoned: HashSet<InboundCallId>,
     pub(crate) closed: Option<CloseReason>,
 }
 
@@ -89,9 +89,9 @@ pub(crate) struct Sim {
     pub(crate) random: Rng,
     pub(crate) core: Core,
     pub(crate) nodes: Vec<Node>,
-    /// Frames are twisted.
+    /// Whether frames are corrupted.
     pub(crate) tampers: bool,
-    /// Links that are gone at the peer's end, while the hub does not know.
+    /// Links that are lost at the peer's end and still open at the hub.
     pub(crate) half_open: Vec<SessionKey>,
     /// Lanes by link and direction.
     pub(crate) open_lanes: HashSet<(usize, bool, Lane)>,
@@ -109,15 +109,15 @@ fn session(index: usize, instance: u64) -> Session {
     let mut hello = Hello::new(name(index), SessionId { instance, number: 0 });
     hello.services = vec![service()];
     let mut settings = Settings::default();
-    settings.max_requests = MAX_CALLS;
-    settings.max_serving = MAX_CALLS;
+    settings.max_outbound_calls = MAX_CALLS;
+    settings.max_inbound_calls = MAX_CALLS;
     Session::new(hello, settings)
 }
 
 impl Sim {
     pub(crate) fn new(seed: u64, peers: usize) -> Self {
         let mut settings = HubSettings::default();
-        (settings.max_calls, settings.max_own_calls) = (MAX_CALLS, MAX_OWN_CALLS);
+        (settings.max_calls, settings.max_local_calls) = (MAX_CALLS, MAX_OWN_CALLS);
         settings.queue_frames = 64;
         settings.queue_bytes = 64 * 1024;
         let nodes = (0..peers).map(|index| Node {
@@ -129,8 +129,8 @@ impl Sim {
             unread: HashMap::new(),
             running: Vec::new(),
             executed: Vec::new(),
-            said: HashMap::new(),
-            heard: HashMap::new(),
+            sent: HashMap::new(),
+            received: HashMap::new(),
             targets: HashMap::new(),
             answering: HashMap::new(),
             abandoned: HashSet::new(),
@@ -140,9 +140,9 @@ impl Sim {
         Self {
             now: Instant::now(),
             random: Rng::with_seed(seed),
-            // The first of them is what the hub answers itself.
+            // The first node provides the hub's own services.
             core: Core::new(settings, Arc::new(AllowAll))
-                .with_own(name(0), HashMap::from([(service(), Arc::new(AllowAll) as Arc<dyn Policy>)])),
+                .with_local(name(0), HashMap::from([(service(), Arc::new(AllowAll) as Arc<dyn Policy>)])),
             half_open: Vec::new(),
             open_lanes: HashSet::new(),
             tampers: false,
@@ -155,14 +155,19 @@ impl Sim {
             return;
         }
         let hello = Hello::new(PeerId::new("hub").unwrap(), SessionId { instance: 1, number: 1 });
-        let hop = Hop::new(Role::Acceptor, hello, Settings::default(), self.now, &mut Vec::new());
-        self.nodes[index].wire =
-            Some(Wire { hop, key: None, up: VecDeque::new(), down: VecDeque::new(), hub_closed: false });
+        let link_core = LinkCore::new(Role::Acceptor, hello, Settings::default(), self.now, &mut Vec::new());
+        self.nodes[index].wire = Some(Wire {
+            link_core,
+            key: None,
+            up: VecDeque::new(),
+            down: VecDeque::new(),
+            hub_closed: false,
+        });
         self.nodes[index].id.number += 1;
         self.event(index, Event::LinkUp);
     }
 
-    /// The process of a peer ends, and another one begins. The hub may hear of it late.
+    /// Restarts the process of a peer. The hub may detect it late.
     fn restart(&mut self, index: usize) {
         match self.random.usize(..2) {
             0 => self.cut(index),
@@ -185,14 +190,14 @@ impl Sim {
         self.flush_hub();
     }
 
-    /// The link breaks, and only the peer is told. The hub hears of it later, when the peer may be back by another link.
+    /// Breaks the link at the peer's end only. The hub detects it later, when the peer may have reconnected.
     fn cut_unheard(&mut self, index: usize) {
         let Some(wire) = self.nodes[index].wire.take() else { return };
         self.half_open.extend(wire.key);
         self.event(index, Event::LinkLost);
     }
 
-    fn hear_of_cut(&mut self) {
+    fn detect_lost_link(&mut self) {
         if !self.half_open.is_empty() {
             let key = self.half_open.swap_remove(self.random.usize(..self.half_open.len()));
             self.core.lost(key);
@@ -212,7 +217,7 @@ impl Sim {
                     }
                 }
                 Action::Reply { number, message, end } => {
-                    node.heard.entry(number).or_default().extend(message.as_ref().map(Bytes::len));
+                    node.received.entry(number).or_default().extend(message.as_ref().map(Bytes::len));
                     *node.unread.entry(number).or_default() +=
                         message.map_or(0, |message| frame::cost(&message));
                     if let Some(end) = end {
@@ -230,22 +235,22 @@ impl Sim {
                     );
                 }
                 Action::Serve(incoming) => {
-                    node.running.push((incoming.serving, incoming.request.credit as i64));
+                    node.running.push((incoming.inbound, incoming.request.credit as i64));
                     let call = call_of(&incoming.request.body);
                     if !self.tampers {
                         assert_eq!(incoming.source, name(call.unwrap().0));
                         let to = incoming.request.to_session;
-                        assert!(to.is_none_or(|to| to == node.id), "for {to:?}, begun by {}", node.id);
+                        assert!(to.is_none_or(|to| to == node.id), "for {to:?}, started by {}", node.id);
                     }
-                    node.answering.insert(incoming.serving, call.unwrap_or_default());
+                    node.answering.insert(incoming.inbound, call.unwrap_or_default());
                     node.executed.push(call.unwrap_or_default());
                 }
-                Action::Abandoned { serving } => {
-                    assert!(node.abandoned.insert(serving), "told twice");
+                Action::Cancelled { inbound } => {
+                    assert!(node.abandoned.insert(inbound), "cancelled twice");
                 }
-                Action::Credit { serving, bytes } => {
+                Action::Credit { inbound, bytes } => {
                     for (running, credit) in &mut node.running {
-                        if *running == serving {
+                        if *running == inbound {
                             *credit += bytes as i64;
                         }
                     }
@@ -254,9 +259,9 @@ impl Sim {
                 _ => {}
             }
         }
-        let (requests, serving) = (node.session.open_requests(), node.session.open_serving());
-        assert!(requests <= MAX_CALLS && serving <= MAX_CALLS, "{requests} requests, {serving} served");
-        assert_eq!(serving, node.running.len());
+        let (requests, inbound) = (node.session.open_outbound(), node.session.open_inbound());
+        assert!(requests <= MAX_CALLS && inbound <= MAX_CALLS, "{requests} requests, {inbound} served");
+        assert_eq!(inbound, node.running.len());
         if node.closed.take().is_some() {
             self.cut(index);
         } else if node.session.is_draining() && flushed {
@@ -264,23 +269,23 @@ impl Sim {
         }
     }
 
-    pub(crate) fn hop(&mut self, index: usize, event: HopEvent) {
+    pub(crate) fn link_event(&mut self, index: usize, event: LinkEvent) {
         let mut actions = Vec::new();
         let Some(wire) = &mut self.nodes[index].wire else { return };
-        wire.hop.handle(event, self.now, &mut actions);
+        wire.link_core.handle(event, self.now, &mut actions);
         for action in actions {
             let Some(wire) = &mut self.nodes[index].wire else { return };
             match action {
-                HopAction::Send(kind) => {
-                    wire.down.push_back(frame::encode(Frame::hop(kind), Lane::Control).head);
+                LinkAction::Send(kind) => {
+                    wire.down.push_back(frame::encode(Frame::link(kind), Lane::Control).head);
                 }
-                HopAction::Introduced(remote) => {
+                LinkAction::HelloReceived(remote) => {
                     let admitted = self.core.admit(&remote);
                     wire.key = admitted.as_ref().ok().copied();
-                    self.hop(index, admitted.map_or_else(HopEvent::Refuse, |_| HopEvent::Admit));
+                    self.link_event(index, admitted.map_or_else(LinkEvent::Refuse, |_| LinkEvent::Admit));
                 }
-                HopAction::Close(_) => wire.hub_closed = true,
-                HopAction::Draining { .. } => {
+                LinkAction::Close(_) => wire.hub_closed = true,
+                LinkAction::Draining { .. } => {
                     if let Some(key) = wire.key {
                         self.core.peer_draining(key);
                     }
@@ -303,7 +308,7 @@ impl Sim {
             }
             wire.down.extend(frames.into_iter().map(|frame| Bytes::from([frame.head, frame.body].concat())));
             if let Err(reason) = taken {
-                self.hop(index, HopEvent::Refuse(reason));
+                self.link_event(index, LinkEvent::Refuse(reason));
             }
         }
         let closing: Vec<usize> = (0..self.nodes.len())
@@ -324,15 +329,15 @@ impl Sim {
         }
         match (frame::decode(bytes, usize::MAX), wire.key) {
             (Ok(frame), Some(key)) if matches!(frame.kind, frame::Kind::Call(..)) => {
-                self.hop(index, HopEvent::Noise);
+                self.link_event(index, LinkEvent::Activity);
                 self.core.route(key, frame, self.now);
             }
-            (Ok(frame), _) => self.hop(index, HopEvent::Frame(frame.kind)),
+            (Ok(frame), _) => self.link_event(index, LinkEvent::Frame(frame.kind)),
             (Err(error), Some(key)) => {
-                self.hop(index, HopEvent::Noise);
+                self.link_event(index, LinkEvent::Activity);
                 self.core.malformed(key, &error);
             }
-            (Err(_), None) => self.hop(index, HopEvent::Refuse(CloseReason::Closed)),
+            (Err(_), None) => self.link_event(index, LinkEvent::Refuse(CloseReason::Closed)),
         }
         self.flush_hub();
         true
@@ -375,19 +380,19 @@ impl Sim {
         let pick = self.random.usize(..self.nodes[index].running.len());
         let size = self.random.usize(..900);
         let message = Bytes::from(vec![7; size]);
-        let (serving, credit) = &mut self.nodes[index].running[pick];
-        let serving = *serving;
+        let (inbound, credit) = &mut self.nodes[index].running[pick];
+        let inbound = *inbound;
         if *credit > 0 && self.random.usize(..3) > 0 {
             *credit -= frame::cost(&message) as i64;
-            let call = self.nodes[index].answering[&serving];
-            self.nodes[index].said.entry(call).or_default().0.push(size);
-            self.event(index, Event::Answer { serving, message: Some(message), end: None });
+            let call = self.nodes[index].answering[&inbound];
+            self.nodes[index].sent.entry(call).or_default().0.push(size);
+            self.event(index, Event::Answer { inbound, message: Some(message), end: None });
         } else {
             self.nodes[index].running.swap_remove(pick);
-            let call = self.nodes[index].answering[&serving];
-            self.nodes[index].said.entry(call).or_default().1 = true;
+            let call = self.nodes[index].answering[&inbound];
+            self.nodes[index].sent.entry(call).or_default().1 = true;
             let end = Some(End::Finished(Bytes::new()));
-            self.event(index, Event::Answer { serving, message: None, end });
+            self.event(index, Event::Answer { inbound, message: None, end });
         }
         true
     }
@@ -399,11 +404,11 @@ impl Sim {
         }
     }
 
-    pub(crate) fn stop_waiting(&mut self, index: usize) {
+    pub(crate) fn cancel(&mut self, index: usize) {
         let open: Vec<u64> =
             self.nodes[index].ends.iter().filter(|(_, ends)| ends.is_empty()).map(|(n, _)| *n).collect();
         if let Some(number) = open.iter().min().copied() {
-            self.event(index, Event::StopWaiting { number });
+            self.event(index, Event::Cancel { number });
             self.nodes[index].ends.remove(&number);
         }
     }
@@ -412,7 +417,7 @@ impl Sim {
         self.now += by;
         for index in 0..self.nodes.len() {
             self.event(index, Event::Tick);
-            self.hop(index, HopEvent::Tick);
+            self.link_event(index, LinkEvent::Tick);
         }
         self.flush_hub();
     }
@@ -443,14 +448,14 @@ impl Sim {
         match self.random.usize(..40) {
             0 => match self.random.usize(..7) {
                 0..=1 => self.cut_unheard(index),
-                2..=3 => self.hear_of_cut(),
+                2..=3 => self.detect_lost_link(),
                 4 => self.restart(index),
                 _ => self.cut(index),
             },
             1..=3 => self.connect(index),
             4..=9 => {
                 let deadline = (self.random.usize(..3) == 0).then(|| Duration::from_millis(500));
-                // Now and then for the session before the one that was last, or for any.
+                // Sometimes for the previous session, or for any.
                 let session = self.nodes.get(other).map(|node| node.id);
                 let session = session.filter(|_| self.random.usize(..3) > 0).map(|id| SessionId {
                     number: id.number.saturating_sub(u64::from(self.random.usize(..4) == 0)),
@@ -460,7 +465,7 @@ impl Sim {
             }
             10..=14 => drop(self.answer(index)),
             15..=16 => self.read(index),
-            17 => self.stop_waiting(index),
+            17 => self.cancel(index),
             18 => {
                 let by = Duration::from_millis(self.random.u64(..2000));
                 self.advance(by);
@@ -473,13 +478,13 @@ impl Sim {
         self.flush_hub();
         let stats = self.core.stats();
         assert!(stats.open_calls <= MAX_CALLS * peers, "{stats:?}");
-        assert!(stats.own_calls <= (MAX_OWN_CALLS * peers).min(stats.open_calls), "{stats:?}");
+        assert!(stats.local_calls <= (MAX_OWN_CALLS * peers).min(stats.open_calls), "{stats:?}");
     }
 
-    /// Faults stop; everything on its way arrives, every service ends.
+    /// Stops faults; all frames in flight arrive, every service ends.
     pub(crate) fn settle(&mut self) {
         while !self.half_open.is_empty() {
-            self.hear_of_cut();
+            self.detect_lost_link();
         }
         self.flush_hub();
         loop {
@@ -508,9 +513,9 @@ impl Sim {
                     node.session.is_open()
                 );
             }
-            assert_eq!(node.session.open_requests(), 0);
+            assert_eq!(node.session.open_outbound(), 0);
         }
         let stats = self.core.stats();
-        assert_eq!((stats.open_calls, stats.own_calls, stats.queued_bytes), (0, 0, 0));
+        assert_eq!((stats.open_calls, stats.local_calls, stats.queued_bytes), (0, 0, 0));
     }
 }

@@ -2,10 +2,10 @@
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-/// Has the kernel write no core dump of this process, whatever the host's limits are: requests of drivers pass through it, with
-/// their secrets. Nobody but root can look into its memory either, or attach a debugger to it.
+/// Disables core dumps of this process, whatever the host's limits are: requests of drivers, with their secrets, are in its
+/// memory. Only root can read its memory or attach a debugger.
 ///
-/// Programs that this process starts are not concerned.
+/// Child processes are not affected.
 pub fn forbid() {
     // The call fails for no value but a wrong one.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);

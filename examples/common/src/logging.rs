@@ -19,7 +19,7 @@ const OWN_CRATES: &[&str] = &[
     "volume_manager",
 ];
 
-/// How a log line looks.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// One line for people, coloured on a terminal.
@@ -28,11 +28,11 @@ pub enum LogFormat {
     Json,
 }
 
-// The options about logs that every binary has. Words for the documentation would become those of the binary's help.
+// The log options of every binary. A doc comment here would replace the one of the binary in its help.
 #[derive(Debug, Clone, clap::Args)]
 #[allow(missing_docs, reason = "it would be in the help")]
 pub struct LogOptions {
-    /// Log more: -v every call and connection (debug), -vv every hop of every call (trace); RUST_LOG overrides both
+    /// Log more: -v every call and connection (debug), -vv each step of every call (trace); RUST_LOG overrides both
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub verbose: u8,
 

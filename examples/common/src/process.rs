@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::logging::{self, LogOptions};
 
-/// Why a process cannot start or go on. Becomes one line on stderr and the exit code.
+/// An error that prevents or ends the process. Printed as one line on stderr; sets the exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fatal {
     /// The caller gave something that cannot be used: exit code 2.
@@ -21,12 +21,12 @@ pub enum Fatal {
 }
 
 impl Fatal {
-    /// Bad input, told by an error and its causes.
+    /// Bad input: an error with its sources.
     pub fn input(error: impl std::error::Error) -> Self {
         Self::Input(chain(&error))
     }
 
-    /// A failure at run time, told by an error and its causes.
+    /// A failure at run time: an error with its sources.
     pub fn runtime(error: impl std::error::Error) -> Self {
         Self::Runtime(chain(&error))
     }
@@ -59,7 +59,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// SIGTERM and SIGINT: each is a wish to end in good order.
+/// SIGTERM and SIGINT: each requests a graceful shutdown.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -87,7 +87,7 @@ impl Signals {
         }
     }
 
-    /// Runs `drain` to its end after a signal, unless a second one says that there is no time for it.
+    /// Runs `drain` to its end after a signal, unless a second signal aborts it.
     pub async fn drain(&mut self, signal: &'static str, drain: impl Future<Output = ()>) {
         tracing::info!(signal, "draining: no new calls, waiting for open ones");
         tokio::select! {
@@ -145,7 +145,7 @@ pub fn parse<O: Parser>(
     Ok((O::from_arg_matches(&matches)?, LogOptions::from_arg_matches(&matches)?))
 }
 
-/// `--help` and `--version` go to stdout as clap has them; an error becomes one line.
+/// `--help` and `--version` are printed to stdout by clap; an error becomes one line.
 fn usage(name: &str, error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return error.print().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
@@ -160,7 +160,7 @@ fn usage_line(error: &clap::Error) -> String {
 }
 
 fn report(name: &str, fatal: &Fatal) -> ExitCode {
-    // Nothing is left to do if stderr is gone.
+    // stderr may be closed; then the error cannot be reported.
     let _ = writeln!(std::io::stderr(), "{name}: error: {fatal}");
     ExitCode::from(fatal.exit_code())
 }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_told_once_and_on_one_line() {
+    fn prints_each_source_once_on_one_line() {
         #[derive(Debug, thiserror::Error)]
         #[error("cannot read a.pem:\n {source}")]
         struct Outer {

@@ -10,7 +10,7 @@ use edge_transport::token::{TokenFile, TokenSource};
 
 use crate::process::Fatal;
 
-/// How often files are looked at for changes.
+/// How often files are checked for changes.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The client's side: the agent and the proxy.
@@ -24,7 +24,7 @@ pub struct ClientSecurity {
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_ca"])]
     pub tls_key: Option<PathBuf>,
 
-    /// PEM file with the authorities that the hub's certificate must come from
+    /// PEM file with the authorities that must have signed the hub's certificate
     #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
 
@@ -33,7 +33,7 @@ pub struct ClientSecurity {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tls_cert", "tls_key"])]
     pub token_file: Option<PathBuf>,
 
-    /// Use ws:// and quic:// without verifying the hub and without proving who this is: for tests only
+    /// Use ws:// and quic:// without verifying the hub and without authenticating this peer: for tests only
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_key", "tls_ca"])]
     pub insecure: bool,
 }
@@ -51,7 +51,7 @@ impl ClientSecurity {
             (_, _, Some(_)) => {}
             _ => {
                 return Err(Fatal::Input(
-                    "--tls-ca verifies the hub, but nothing proves who this is: give --tls-cert and --tls-key, or \
+                    "--tls-ca verifies the hub, but this peer cannot authenticate: give --tls-cert and --tls-key, or \
                      --token-file"
                         .to_owned(),
                 ));
@@ -83,8 +83,8 @@ pub struct HubSecurity {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// PEM file with the authorities that the peers' certificates must come from. With --tokens a peer may have a token instead
-    /// of a certificate; with --tokens alone all must have one
+    /// PEM file with the authorities that must have signed the peers' certificates. With --tokens a peer may use a token instead
+    /// of a certificate; with --tokens alone every peer must use one
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
     pub client_ca: Option<PathBuf>,
 
@@ -93,16 +93,16 @@ pub struct HubSecurity {
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     pub tokens: Option<PathBuf>,
 
-    /// Let anyone who reaches --ws or --quic be whom they claim to be: for tests only
+    /// Accept peers of ws and quic listeners without authentication, under any name: for tests only
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_key", "client_ca"])]
     pub insecure: bool,
 }
 
 impl HubSecurity {
-    /// The certificates that the options name, if they name any.
+    /// Reads the certificates that the options name, if any.
     ///
     /// # Errors
-    /// If the files cannot be used, or peers could not prove who they are.
+    /// If the files are not usable, or the options do not authenticate peers.
     pub fn files(&self) -> Result<Option<ServerFiles>, Fatal> {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
         let mut paths = TlsPaths::default().with_certificate(certificate, key);
@@ -112,8 +112,7 @@ impl HubSecurity {
             (None, Some(_)) => ClientAuth::None,
             (None, None) => {
                 return Err(Fatal::Input(
-                    "--tls-cert: peers must prove who they are: give --client-ca, --tokens, or both"
-                        .to_owned(),
+                    "--tls-cert: peers must be authenticated: give --client-ca, --tokens, or both".to_owned(),
                 ));
             }
         };
@@ -132,7 +131,7 @@ impl HubSecurity {
     }
 }
 
-/// Looks at the files from time to time, until the process ends.
+/// Checks the files for changes until the process ends.
 pub fn keep_watch(watch: &Arc<FileWatch>) {
     if !watch.is_empty() {
         tokio::spawn(Arc::clone(watch).run(RELOAD_INTERVAL));

@@ -66,8 +66,9 @@ pub struct StateDirectory {
 }
 
 impl StateDirectory {
-    /// Makes the directory (0700) if it is missing, and locks it. A lock that is taken is waited for, up to a second and blocking: a
-    /// child that a process had just forked when it was killed holds a copy of the descriptor until it runs its program.
+    /// Creates the directory (0700) if it is missing, and locks it. Waits up to a second for a lock that is held, and
+    /// blocks the thread: a child that was just forked when its parent was killed holds a copy of the descriptor until
+    /// it runs its program.
     ///
     /// # Errors
     /// If it cannot be made or written, or another process has it and keeps it.
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_lock_is_free_even_while_a_forked_child_has_a_copy_of_its_descriptor() {
+    fn dropped_lock_is_free_while_a_forked_child_holds_a_copy() {
         let directory = tempfile::tempdir().unwrap();
         let open = || StateDirectory::open(directory.path());
         let state = open().unwrap();
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_the_child_of_a_killed_process_still_has_is_waited_for() {
+    fn waits_for_a_lock_held_by_the_child_of_a_killed_process() {
         let directory = tempfile::tempdir().unwrap();
         let path = || directory.path().to_owned();
         let mut child = StateDirectory::open(path()).ok();

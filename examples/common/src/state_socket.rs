@@ -31,7 +31,7 @@ const ARRIVAL: Duration = Duration::from_secs(5);
 /// How long a process has to answer, for each part of what it says.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// Pause after the host has refused to accept, for example because there are no file descriptors left.
+/// Pause after `accept` has failed, for example because no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Makes the socket, with mode 0600.
@@ -76,13 +76,13 @@ where
 {
     let (asks, own) = (stream.peer_cred()?.uid(), rustix::process::geteuid().as_raw());
     if !may_ask(asks, own) {
-        tracing::warn!(uid = asks, "a user who is neither root nor this process's own asked something");
+        tracing::warn!(uid = asks, "refused a user that is neither root nor the user of this process");
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mut line = String::new();
     let mut question = BufReader::new((&mut stream).take(MAX_QUESTION_BYTES));
     timeout(ARRIVAL, question.read_line(&mut line)).await??;
-    // Half of a question is none.
+    // An incomplete request is dropped.
     let Some(question) = line.strip_suffix('\n') else { return Ok(()) };
     let answer = answer(question.to_owned()).await;
     timeout(ARRIVAL, stream.write_all(&answer)).await??;

@@ -1,4 +1,4 @@
-//! The agent's and the proxy's way to the hub: who they are there, and how they dial.
+//! The connection of the agent and the proxy to the hub: authentication and addresses.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,29 +20,28 @@ use crate::values::duration;
 /// Where a hub listens, unless it is given another address.
 pub const DEFAULT_HUB: &str = "unix:///run/edge-csi/hub.sock";
 
-/// How the addresses of the hub are used.
+/// Failback between the addresses of the hub.
 #[derive(Debug, Clone, Args)]
-pub struct RoadOptions {
-    /// While an address of the hub is used that is not the first, how often those before it are tried; open calls go on over
-    /// a better one that answers (ms, s, m, h; 0s: never)
+pub struct FailbackOptions {
+    /// How often the preferred addresses of the hub are tried while another address is in use (ms, s, m, h; 0s: never)
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
-    pub better_road_every: Duration,
+    pub failback_interval: Duration,
 }
 
-impl RoadOptions {
+impl FailbackOptions {
     /// The settings of a peer that waits this long for open calls when it ends.
     pub fn settings(&self, drain_timeout: Duration) -> PeerSettings {
         let mut settings = PeerSettings::default();
         settings.session.drain_timeout = drain_timeout;
-        settings.better_road_every = self.better_road_every;
+        settings.failback_interval = self.failback_interval;
         settings
     }
 }
 
-/// The certificate and the authorities that the options name, if they name any. From then on the files are looked at for changes.
+/// Reads the certificate and the authorities that the options name, if any, and reloads them when they change.
 ///
 /// # Errors
-/// If the files cannot be used.
+/// If the files are not usable.
 pub fn identity(security: &ClientSecurity) -> Result<Option<ClientFiles>, Fatal> {
     let files = security.files()?;
     if let Some(files) = &files {
@@ -97,19 +96,19 @@ pub fn state_directory(path: Option<&Path>) -> Result<Option<StateDirectory>, Fa
 }
 
 /// Logs each change of a peer's connection, until the peer is closed.
-pub async fn tell_connection(mut state: watch::Receiver<PeerState>) {
-    let mut told: Option<String> = None;
+pub async fn log_connection(mut state: watch::Receiver<PeerState>) {
+    let mut last: Option<String> = None;
     loop {
         let now = state.borrow_and_update().clone();
         match now {
             PeerState::Connected { address, hub, .. } => {
-                told = None;
+                last = None;
                 tracing::info!(address, %hub, "connected to the hub");
             }
-            // The same cause again and again is told once.
-            PeerState::Connecting { last_error: Some(cause), attempts } if told.as_ref() != Some(&cause) => {
+            // A repeated cause is logged once.
+            PeerState::Connecting { last_error: Some(cause), attempts } if last.as_ref() != Some(&cause) => {
                 tracing::warn!(attempts, "no connection to the hub, trying again: {cause}{}", advice(&cause));
-                told = Some(cause);
+                last = Some(cause);
             }
             PeerState::Draining { reason } => tracing::info!(reason, "the session is being drained"),
             PeerState::Closed => return,
@@ -132,10 +131,10 @@ fn advice(cause: &str) -> &'static str {
     }
 }
 
-/// Whether there is a hub, for `/readyz`.
+/// Whether a hub is connected, for `/readyz`.
 ///
 /// # Errors
-/// Why there is none.
+/// Why not.
 pub fn readiness(peer: &Peer) -> Result<(), String> {
     match peer.state() {
         PeerState::Connected { .. } => Ok(()),

@@ -1,5 +1,6 @@
-//! Values of command-line options: what is out of bounds is no value.
+//! Values of command-line options, with their bounds.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,9 +13,12 @@ use csi_proxy::SocketAddress;
 pub enum InvalidValue {
     /// Neither a port nor an address with a port.
     #[error(
-        "{0:?} is no address to listen on; give a port (`10000`) or an IP address and a port (`127.0.0.1:10000`)"
+        "{0:?} is not an address to listen on; expected a port (`10000`) or an IP address and a port (`127.0.0.1:10000`)"
     )]
     Listen(String),
+    /// Not a URL to listen on.
+    #[error("expected unix:///PATH, wss://IP:PORT, ws://IP:PORT or quic://IP:PORT")]
+    ListenUrl,
     /// No `NAME=` before the socket.
     #[error(
         "{0:?} names no driver; give `NAME=unix:///path`, as in `hostpath.csi.edge=unix:///plugins/hostpath/csi.sock`"
@@ -27,10 +31,10 @@ pub enum InvalidValue {
     #[error(transparent)]
     Socket(#[from] csi_proxy::InvalidSocketAddress),
     /// Not a number with a unit of bytes.
-    #[error("{0:?} is no size; give bytes or a number with KiB, MiB, GiB or TiB, as in `8MiB`")]
+    #[error("{0:?} is not a size; expected bytes or a number with KiB, MiB, GiB or TiB, as in `8MiB`")]
     Size(String),
     /// Not a number with a unit of time.
-    #[error("{0:?} is no duration; give a number with ms, s, m or h, as in `10s`, at most 8760h")]
+    #[error("{0:?} is not a duration; expected a number with ms, s, m or h, as in `10s`, at most 8760h")]
     Duration(String),
     /// A span of time that is too short or too long for its use.
     #[error("{found:?} is out of bounds; give {least:?} to {most:?}")]
@@ -51,7 +55,7 @@ const SIZE_UNITS: &[(&str, u64)] =
 const TIME_UNITS: &[(&str, u64)] = &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 
 /// Longest duration: a year.
-pub const LONGEST: Duration = Duration::from_secs(365 * 24 * 3_600);
+pub const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// A whole number before one of the units, times that unit.
 fn amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
@@ -61,21 +65,21 @@ fn amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
-/// A number of bytes: `8388608`, `8192KiB` or `8MiB`.
+/// Parses a number of bytes: `8388608`, `8192KiB` or `8MiB`.
 ///
 /// # Errors
-/// If the text is none.
+/// If the text is not a size.
 pub fn bytes(text: &str) -> Result<u64, InvalidValue> {
     amount(text, SIZE_UNITS).ok_or_else(|| InvalidValue::Size(text.to_owned()))
 }
 
-/// A span of time: `500ms`, `10s`, `15m` or `1h`, at most 8760h. A unit is required, since people differ on what none means.
+/// Parses a duration: `500ms`, `10s`, `15m` or `1h`, at most 8760h. The unit is required, since a bare number is ambiguous.
 ///
 /// # Errors
-/// If the text is none.
+/// If the text is not a duration.
 pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
     let duration = amount(text, TIME_UNITS).map(Duration::from_millis);
-    duration.filter(|duration| *duration <= LONGEST).ok_or_else(|| InvalidValue::Duration(text.to_owned()))
+    duration.filter(|time| *time <= MAX_DURATION).ok_or_else(|| InvalidValue::Duration(text.to_owned()))
 }
 
 /// Reads a [`duration`] within bounds, both inclusive.
@@ -101,6 +105,46 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, InvalidValue> {
     match port.parse() {
         Ok(port) => Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)),
         Err(_) => text.parse().map_err(|_| InvalidValue::Listen(text.to_owned())),
+    }
+}
+
+/// A URL to listen on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListenUrl {
+    /// `unix:///PATH`.
+    Unix(SocketAddress),
+    /// `ws://IP:PORT`: a websocket without TLS.
+    Ws(SocketAddr),
+    /// `wss://IP:PORT`: a websocket over TLS.
+    Wss(SocketAddr),
+    /// `quic://IP:PORT`.
+    Quic(SocketAddr),
+}
+
+impl FromStr for ListenUrl {
+    type Err = InvalidValue;
+
+    fn from_str(url: &str) -> Result<Self, InvalidValue> {
+        let (scheme, address) = url.split_once("://").ok_or(InvalidValue::ListenUrl)?;
+        let socket = || listen_address(address).map_err(|_| InvalidValue::ListenUrl);
+        match scheme {
+            "unix" => Ok(Self::Unix(url.parse()?)),
+            "ws" => socket().map(Self::Ws),
+            "wss" => socket().map(Self::Wss),
+            "quic" => socket().map(Self::Quic),
+            _ => Err(InvalidValue::ListenUrl),
+        }
+    }
+}
+
+impl fmt::Display for ListenUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(socket) => socket.fmt(f),
+            Self::Ws(address) => write!(f, "ws://{address}"),
+            Self::Wss(address) => write!(f, "wss://{address}"),
+            Self::Quic(address) => write!(f, "quic://{address}"),
+        }
     }
 }
 
@@ -168,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_alone_means_every_address_and_names_are_refused() {
+    fn bare_port_is_every_address_and_names_are_refused() {
         for (given, expected) in [
             ("10000", Some("0.0.0.0:10000")),
             (":10000", Some("0.0.0.0:10000")),
@@ -187,6 +231,19 @@ mod tests {
     }
 
     #[test]
+    fn parses_each_form_of_listen_url() {
+        for (text, shown) in [
+            ("unix:///run/edge-csi/hub.sock", "unix:///run/edge-csi/hub.sock"),
+            ("ws://127.0.0.1:0", "ws://127.0.0.1:0"),
+            ("wss://[::1]:10000", "wss://[::1]:10000"),
+            ("wss://:10000", "wss://0.0.0.0:10000"),
+            ("quic://0.0.0.0:10001", "quic://0.0.0.0:10001"),
+        ] {
+            assert_eq!(text.parse::<ListenUrl>().unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
     fn a_driver_needs_a_name_and_a_socket() {
         let driver: DriverAt = "a.b=unix:///x/csi.sock".parse().unwrap();
         assert_eq!((driver.name.as_str(), driver.socket.path().to_str()), ("a.b", Some("/x/csi.sock")));
@@ -195,7 +252,7 @@ mod tests {
         assert!(matches!("a.b=x".parse::<DriverAt>(), Err(InvalidValue::Socket(_))));
     }
     #[test]
-    fn a_duration_out_of_its_bounds_is_refused_with_them() {
+    fn duration_out_of_bounds_names_the_bounds() {
         let read = duration_within(Duration::from_secs(1), Duration::from_secs(60));
         assert_eq!(read("1s").unwrap(), Duration::from_secs(1));
         assert_eq!(read("1m").unwrap(), Duration::from_secs(60));

@@ -21,7 +21,7 @@ impl Essential {
         self.what.insert(id, what);
     }
 
-    /// Waits until one has ended, which only a panic can bring about. Waits for ever if there is none.
+    /// Waits until a task has ended, which only a panic causes. Never returns if there is no task.
     pub(super) async fn ended(&mut self) -> Fatal {
         let Some(ended) = self.tasks.join_next_with_id().await else { return pending().await };
         // What it says was printed when it panicked.
@@ -35,10 +35,10 @@ impl Essential {
 mod tests {
     use super::*;
 
-    /// What is `ready` and connected and has no volumes would be taken for good.
+    /// An agent that is ready and connected but manages no volumes would seem healthy.
     #[tokio::test]
-    async fn a_panic_of_one_is_the_end_of_the_process_and_of_all_that_runs_beside_it() {
-        let (alive, gone) = tokio::sync::oneshot::channel::<()>();
+    async fn a_panic_ends_all_tasks() {
+        let (alive, ended) = tokio::sync::oneshot::channel::<()>();
         let mut essential = Essential::default();
         essential.spawn("the clock", async move {
             let _alive = alive;
@@ -49,6 +49,6 @@ mod tests {
         assert_eq!(fatal.exit_code(), 1);
         assert!(fatal.to_string().contains("the store has ended"), "{fatal}");
         drop(essential);
-        assert!(gone.await.is_err());
+        assert!(ended.await.is_err());
     }
 }

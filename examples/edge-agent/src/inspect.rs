@@ -14,17 +14,17 @@ use edge_csi_common::process::Fatal;
 use edge_csi_common::state::{StateDirectory, StateError};
 use edge_csi_common::state_socket;
 
-/// What can be told of the volumes of this host. The agent that uses the state directory is asked. If none runs, its records are
+/// Queries about the volumes of this host. The running agent answers; without one, the records in the state directory are
 /// read.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Inspect {
-    /// Print a table of all volumes: where each is, and who has it
+    /// Print a table of all volumes with their states and consumers
     Volumes {
         /// Where the agent keeps its state.
         #[command(flatten)]
         place: Place,
     },
-    /// Say where a volume is, why it waits, who holds it, and when it is tried again
+    /// Explain the state of a volume: why it waits, its consumers, and when it is retried
     Explain {
         /// Id of the volume; DRIVER/ID if several drivers have that id
         #[arg(value_name = "ID")]
@@ -81,21 +81,21 @@ fn ask(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
 fn recorded(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
     let shown = directory.display();
     if !directory.is_dir() {
-        return Err(Fatal::Input(format!("--state-dir: there is no directory {shown}")));
+        return Err(Fatal::Input(format!("--state-dir: no directory {shown}")));
     }
     let _alone = match StateDirectory::open(directory) {
         Ok(alone) => alone,
         Err(StateError::InUse { .. }) => {
-            let text = format!("the agent that uses {shown} looks after no volumes; start it with --volumes");
+            let text = format!("the agent that uses {shown} manages no volumes; start it with --staging-dir");
             return Err(Fatal::Runtime(text));
         }
         Err(error) => return Err(Fatal::runtime(error)),
     };
     if store::is_missing(directory) {
-        return Err(Fatal::Input(format!("--state-dir: no volumes were ever looked after with {shown}")));
+        return Err(Fatal::Input(format!("--state-dir: {shown} has no records of volumes")));
     }
     let reports = from_store(directory, id)?;
-    // Nothing is left to do if stderr is gone.
+    // stderr may be closed; the answer is printed all the same.
     let _ =
         writeln!(io::stderr(), "edge-agent: no agent uses {shown} now; this is what it has recorded there");
     Ok(reports)
@@ -198,7 +198,7 @@ mod tests {
             driver: driver.into(),
             volume_id: id.into(),
             state: "PUBLISHED".into(),
-            explanation: format!("{driver}/{id} is PUBLISHED since 1s, where it shall be."),
+            explanation: format!("{driver}/{id} is PUBLISHED for 1s, as desired."),
             consumers: vec![
                 consumer("a", true, true),
                 consumer("b", false, true),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_line_for_each_volume_and_says_who_comes_and_goes() {
+    fn table_has_a_line_for_each_volume() {
         let volumes =
             vec![volume("d.example", "v1"), VolumeReport { consumers: vec![], ..volume("e", "v2") }];
         let text = table(&VolumeReports { volumes, ..Default::default() });
@@ -226,10 +226,10 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_is_unknown_or_that_several_have_is_an_error_that_tells_what_to_do() {
+    fn unknown_and_ambiguous_ids_are_errors() {
         let reports = |volumes| VolumeReports { volumes, ..Default::default() };
         let one = sentences("v1", &reports(vec![volume("d.example", "v1")])).unwrap();
-        assert_eq!(one, "d.example/v1 is PUBLISHED since 1s, where it shall be.\n");
+        assert_eq!(one, "d.example/v1 is PUBLISHED for 1s, as desired.\n");
         let none = sentences("v1", &reports(vec![])).unwrap_err();
         assert!(none.to_string().contains("no volume v1 is known here") && none.exit_code() == 2, "{none}");
         let two = sentences("v1", &reports(vec![volume("d", "v1"), volume("e", "v1")])).unwrap_err();
@@ -237,12 +237,12 @@ mod tests {
     }
 
     #[test]
-    fn the_commands_need_no_option_of_the_agent_and_the_agent_needs_no_command() {
+    fn parses_commands_and_options_separately() {
         let read = |line: &str| process::parse::<CommandLine>(line.split(' ')).map(|(line, _)| line);
-        assert!(read("edge-agent volumes").unwrap().what.is_some());
-        assert!(read("edge-agent explain v1 --state-dir /x -v").unwrap().what.is_some());
+        assert!(read("edge-agent volumes").unwrap().command.is_some());
+        assert!(read("edge-agent explain v1 --state-dir /x -v").unwrap().command.is_some());
         let agent = read("edge-agent --nodeid edge-1 --hub unix:///h --plugins-registry /r").unwrap();
-        assert!(agent.what.is_none() && agent.options.is_some());
+        assert!(agent.command.is_none() && agent.options.is_some());
         for wrong in ["explain", "volumes --nodeid edge-1", "--nodeid edge-1", "forget v1"] {
             assert!(read(&format!("edge-agent {wrong}")).is_err(), "{wrong}");
         }

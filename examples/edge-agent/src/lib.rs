@@ -5,10 +5,10 @@
 mod essential;
 mod generated;
 mod inspect;
+mod kubelet_sockets;
 mod kubernetes;
 mod options;
 mod registry;
-mod shim;
 mod status;
 mod store;
 mod volumes;
@@ -29,11 +29,11 @@ use volume_manager::mounts::linux::probe;
 
 use self::essential::Essential;
 pub use self::inspect::{Inspect, Place};
+pub use self::kubelet_sockets::KubeletSocketOptions;
+use self::kubelet_sockets::KubeletSockets;
 pub use self::kubernetes::KubernetesOptions;
 use self::kubernetes::NodePlugin;
 pub use self::options::{AgentOptions, CommandLine};
-use self::shim::Shim;
-pub use self::shim::ShimOptions;
 use self::status::AgentStatus;
 use self::store::AgentStore;
 pub use self::volumes::VolumesOptions;
@@ -48,9 +48,9 @@ pub fn main() -> ExitCode {
         return code;
     }
     // The answer to a command is what its caller wants to see.
-    let level = |line: &CommandLine| if line.what.is_some() { "warn" } else { "info" };
-    process::run_with_level(level, async |line, signals| match (line.what, line.options) {
-        (Some(what), _) => inspect::run(&what),
+    let level = |line: &CommandLine| if line.command.is_some() { "warn" } else { "info" };
+    process::run_with_level(level, async |line, signals| match (line.command, line.options) {
+        (Some(command), _) => inspect::run(&command),
         (None, Some(options)) => run(options, signals).await,
         (None, None) => Err(Fatal::Input("--nodeid is missing".to_owned())),
     })
@@ -71,12 +71,12 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         }
         None => None,
     };
-    let mut dispatcher = Dispatcher::new().with_volume_wait(options.volume_wait);
+    let mut dispatcher = Dispatcher::new().with_volume_wait(options.operation_queue_timeout);
     if let Some(store) = &store {
         dispatcher = dispatcher.with_terms(store.terms.clone());
     }
     let mut settings = DriverSettings::default();
-    settings.ceiling = options.call_ceiling;
+    settings.timeout = options.driver_timeout;
     for driver in &options.driver {
         if dispatcher.drivers().contains(&driver.name) {
             return Err(Fatal::Input(format!("--driver: {} is named twice", driver.name)));
@@ -92,13 +92,13 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let kept = state.as_ref().zip(store).map(|(state, store)| (state, store.volumes, store.desired));
     let opened = volumes::open(&options.volumes, kept, options.nodeid.as_str(), secrets).await?;
     let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
-    let shim = Shim::open(&options.shim, &options.nodeid, &dispatcher)?;
+    let sockets = KubeletSockets::open(&options.kubelet_sockets, &options.nodeid, &dispatcher)?;
     let service = ServiceName::new(CSI_SERVICE).map_err(Fatal::runtime)?;
     let mut builder =
-        Peer::builder(name).dialers(dialers).settings(options.roads.settings(options.drain_timeout));
-    let (relay, segment): (Arc<dyn Relay>, _) = match &shim {
-        Some(shim) => (shim.relay(), shim.segment()),
-        // Without a kubelet, it is from here that the cluster hears where the node is.
+        Peer::builder(name).dialers(dialers).settings(options.failback.settings(options.drain_timeout));
+    let (relay, segment): (Arc<dyn Relay>, _) = match &sockets {
+        Some(sockets) => (sockets.relay(), sockets.segment()),
+        // Without a kubelet, the agent adds the node's topology itself.
         None if plugin.is_some() => {
             let segment = NodeSegment::of_driver(options.nodeid.clone());
             (Arc::new(TopologyRelay::new(dispatcher.clone(), segment.clone())), Some(segment))
@@ -111,15 +111,15 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         builder = builder.service(service, volumes.clone());
     }
     let peer = builder.start().map_err(Fatal::runtime)?;
-    let connection = tokio::spawn(uplink::tell_connection(peer.watch()));
+    let connection = tokio::spawn(uplink::log_connection(peer.watch()));
     let status = AgentStatus {
         peer: peer.clone(),
         dispatcher: dispatcher.clone(),
         volumes: volumes.clone(),
-        shim: shim.clone(),
+        kubelet_sockets: sockets.clone(),
         pods: plugin.as_ref().map(NodePlugin::view),
     };
-    let _status = StatusServer::start(options.http, status).await.map_err(Fatal::runtime)?;
+    let _status = StatusServer::start(options.http_endpoint, status).await.map_err(Fatal::runtime)?;
     // After the recorder of the metrics is there, which counts from its own beginning.
     let mut essential = Essential::default();
     if let Some(opened) = opened {
@@ -128,27 +128,27 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     if let (Some(plugin), Some(volumes)) = (plugin, &volumes) {
         plugin.start(peer.clone(), volumes.clone(), segment, &mut essential);
     }
-    if let Some(shim) = &shim {
+    if let Some(sockets) = &sockets {
         for driver in &options.driver {
-            shim.serve(&driver.name).await?;
+            sockets.serve(&driver.name).await?;
         }
     }
     let mut registry = JoinSet::new();
     if let Some(directory) = &options.plugins_registry {
-        registry.spawn(registry::start(directory, dispatcher.clone(), settings, volumes, shim.clone())?);
+        registry.spawn(registry::start(directory, dispatcher.clone(), settings, volumes, sockets.clone())?);
     }
     let signal = tokio::select! {
         signal = signals.next() => signal,
         fatal = essential.ended() => return Err(fatal),
     };
     let drain = async {
-        // The session is done with a call once nobody waits for it; the driver's work goes on and must not be cut.
+        // The session forgets a call without a caller; the driver's operation continues and must not be cut.
         let bound = options.drain_timeout;
-        let shim = OptionFuture::from(shim.as_ref().map(|shim| shim.drain(bound)));
+        let sockets = OptionFuture::from(sockets.as_ref().map(|sockets| sockets.drain(bound)));
         let (_, _, work) =
-            tokio::join!(peer.drain("the agent is shutting down"), shim, dispatcher.drain(bound));
+            tokio::join!(peer.drain("the agent is shutting down"), sockets, dispatcher.drain(bound));
         if work != Drained::All {
-            tracing::warn!("drivers were still at work when the time to drain was over; their calls are cut");
+            tracing::warn!("operations of drivers still run after the drain timeout and are cancelled");
         }
     };
     signals.drain(signal, drain).await;

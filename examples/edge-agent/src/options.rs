@@ -9,38 +9,38 @@ use csi_proxy::NodeId;
 use edge_transport::link::Address;
 
 use super::inspect::Inspect;
+use super::kubelet_sockets::KubeletSocketOptions;
 use super::kubernetes::KubernetesOptions;
-use super::shim::ShimOptions;
 use super::volumes::VolumesOptions;
 use edge_csi_common::security::ClientSecurity;
-use edge_csi_common::uplink::RoadOptions;
-use edge_csi_common::values::{DriverAt, LONGEST, duration, duration_within, listen_address};
+use edge_csi_common::uplink::FailbackOptions;
+use edge_csi_common::values::{DriverAt, MAX_DURATION, duration, duration_within, listen_address};
 
-/// Less would cut work that every driver needs time for.
-const SHORTEST_CEILING: Duration = Duration::from_secs(1);
-/// What waits holds a place and a request.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// A shorter timeout would cancel ordinary work of drivers.
+const MIN_DRIVER_TIMEOUT: Duration = Duration::from_secs(1);
+/// A waiting request holds a slot and memory.
+const MAX_QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Answers for the CSI drivers of one node: calls come in over a link to the hub, and go to the drivers' own sockets.
+/// Relays CSI calls from the hub to the sockets of this node's CSI drivers, and mounts volumes without a kubelet.
 ///
-/// Drivers are named by --driver, or found as kubelet finds them in a --plugins-registry directory; at least one of the two
-/// must be given. A driver or a hub that is not there yet is waited for.
+/// Drivers are named by --driver, or register in the --plugins-registry directory as with kubelet; at least one of the two is
+/// required. The agent waits for drivers and hubs that are not running yet.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "edge-agent", version, disable_help_subcommand = true)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct CommandLine {
-    /// What to tell of an agent that runs with --volumes.
+    /// The subcommand, for an agent that runs with --staging-dir.
     #[command(subcommand)]
-    pub what: Option<Inspect>,
+    pub command: Option<Inspect>,
 
-    /// How to be an agent.
+    /// The options of the agent itself.
     #[command(flatten)]
     pub options: Option<AgentOptions>,
 }
 
 /// The options of an agent.
 #[derive(Debug, Clone, Args)]
-// By what it is seen that there are any.
+// The argument that selects these options.
 #[group(args = ["nodeid"])]
 #[command(group(clap::ArgGroup::new("drivers").required(true).multiple(true).args(["driver", "plugins_registry"])))]
 pub struct AgentOptions {
@@ -49,24 +49,25 @@ pub struct AgentOptions {
     pub nodeid: NodeId,
 
     /// Address of the hub: quic://HOST:PORT, wss://HOST:PORT, ws://HOST:PORT or unix:///PATH (ports 10001 for quic, else
-    /// 10000). May be given again: the addresses are tried in order
+    /// 10000). May be repeated: the addresses are tried in order
     #[arg(long, value_name = "URL", required = true)]
     pub hub: Vec<Address>,
 
-    /// How those addresses are used.
+    /// Failback between those addresses.
     #[command(flatten)]
-    pub roads: RoadOptions,
+    pub failback: FailbackOptions,
 
-    /// Directory for what is kept over a restart, made if missing. Without it a restart is told from its predecessor by the clock alone
+    /// Directory for state that survives a restart, created if missing. Without it, only the clock distinguishes a restarted
+    /// proxy from its predecessor
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// A driver and its socket, as NAME=unix:///PATH. May be given again
+    /// Driver and its socket, as NAME=unix:///PATH; may be repeated
     #[arg(long, value_name = "NAME=URL")]
     pub driver: Vec<DriverAt>,
 
-    /// Directory in which drivers register as with kubelet. It should be the agent's own: in a directory that kubelet watches
-    /// too, both answer the registrars
+    /// Directory in which drivers register as with kubelet. Use a directory that kubelet does not watch, or both answer the
+    /// registrars
     #[arg(long, value_name = "DIR")]
     pub plugins_registry: Option<PathBuf>,
 
@@ -80,27 +81,27 @@ pub struct AgentOptions {
 
     /// Sockets for kubelet.
     #[command(flatten)]
-    pub shim: ShimOptions,
+    pub kubelet_sockets: KubeletSocketOptions,
 
-    /// Longest time for one call at a driver, whoever still waits for it; then it is cancelled at the driver (ms, s, m, h; at
-    /// least 1s). More for drivers whose work takes longer, or it is begun again and again
-    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration_within(SHORTEST_CEILING, LONGEST))]
-    pub call_ceiling: Duration,
+    /// Maximum duration of one call at a driver, even while its caller waits; then the call is cancelled (ms, s, m, h; at least
+    /// 1s). Raise it for drivers with longer operations, which would otherwise restart without end
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration_within(MIN_DRIVER_TIMEOUT, MAX_DURATION))]
+    pub driver_timeout: Duration,
 
-    /// How long a request waits while the driver is at another one for the same volume, before it is told ABORTED; less if its caller
-    /// does not wait as long (ms, s, m; at most 1m; 0s: not at all)
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration_within(Duration::ZERO, LONGEST_WAIT))]
-    pub volume_wait: Duration,
+    /// Maximum wait of a request for another operation on the same volume, before it fails with ABORTED; never longer than its
+    /// deadline (ms, s, m; at most 1m; 0s: no wait)
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration_within(Duration::ZERO, MAX_QUEUE_TIMEOUT))]
+    pub operation_queue_timeout: Duration,
 
-    /// Certificates, or none.
+    /// Certificates and tokens.
     #[command(flatten)]
     pub security: ClientSecurity,
 
-    /// Address for /healthz, /readyz, /metrics and a status page, PORT or IP:PORT; off if not given
+    /// Address for /livez, /readyz, /metrics and a status page, PORT or IP:PORT; off if not given
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
-    pub http: Option<SocketAddr>,
+    pub http_endpoint: Option<SocketAddr>,
 
-    /// Longest wait after SIGTERM for open calls, and for drivers' work that nobody waits for any more (ms, s, m, h)
+    /// Maximum wait after SIGTERM for open calls and for operations of drivers (ms, s, m, h)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub drain_timeout: Duration,
 }

@@ -1,4 +1,4 @@
-//! Drivers that come and go as kubelet plugins.
+//! Drivers that register and deregister as kubelet plugins.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use csi_proxy::{Dispatcher, Driver, DriverSettings, SocketAddress};
 use volume_manager::registry::{self, DriverEvent};
 
-use super::shim::Shim;
+use super::kubelet_sockets::KubeletSockets;
 use super::volumes::NodeVolumes;
 use edge_csi_common::process::Fatal;
 
@@ -17,7 +17,7 @@ pub(super) fn start(
     dispatcher: Dispatcher,
     bounds: DriverSettings,
     volumes: Option<NodeVolumes>,
-    shim: Option<Arc<Shim>>,
+    kubelet_sockets: Option<Arc<KubeletSockets>>,
 ) -> Result<impl Future<Output = ()> + use<>, Fatal> {
     let named = dispatcher.drivers();
     let mut events = registry::watch(directory).map_err(Fatal::runtime)?;
@@ -39,8 +39,8 @@ pub(super) fn start(
                             tracing::warn!(driver = %name, %cause, "a registered driver cannot be reached");
                         }
                     }
-                    if let Some(shim) = &shim
-                        && let Err(error) = shim.serve(&name).await
+                    if let Some(sockets) = &kubelet_sockets
+                        && let Err(error) = sockets.serve(&name).await
                     {
                         tracing::error!(driver = %name, "{error}");
                     }
@@ -52,7 +52,7 @@ pub(super) fn start(
                     dispatcher.unregister(&name);
                     tracing::info!(driver = %name, %reason, "driver deregistered");
                     if let Some(volumes) = &volumes {
-                        volumes.driver_gone(name).await;
+                        volumes.driver_deregistered(name).await;
                     }
                 }
                 _ => {}

@@ -1,12 +1,12 @@
-//! What the agent tells over HTTP.
+//! The status page of the agent.
 
 use std::sync::Arc;
 
 use csi_proxy::Dispatcher;
 use edge_transport::Peer;
 
+use super::kubelet_sockets::KubeletSockets;
 use super::kubernetes::PluginView;
-use super::shim::Shim;
 use super::volumes::NodeVolumes;
 use edge_csi_common::status::{Fact, Status};
 use edge_csi_common::uplink;
@@ -17,7 +17,7 @@ pub(super) struct AgentStatus {
     pub(super) peer: Peer,
     pub(super) dispatcher: Dispatcher,
     pub(super) volumes: Option<NodeVolumes>,
-    pub(super) shim: Option<Arc<Shim>>,
+    pub(super) kubelet_sockets: Option<Arc<KubeletSockets>>,
     pub(super) pods: Option<PluginView>,
 }
 
@@ -41,15 +41,15 @@ impl Status for AgentStatus {
         ]);
         facts.extend(self.volumes.iter().flat_map(volume_facts));
         facts.extend(self.pods.iter().flat_map(PluginView::facts));
-        facts.extend(self.shim.iter().flat_map(|shim| shim_facts(shim)));
+        facts.extend(self.kubelet_sockets.iter().flat_map(|sockets| monitor_facts(sockets)));
         facts
     }
 
     fn publish_metrics(&self) {
         uplink::publish_metrics(&self.peer);
         self.dispatcher.publish_metrics();
-        if let Some(shim) = &self.shim {
-            shim.publish_metrics();
+        if let Some(sockets) = &self.kubelet_sockets {
+            sockets.publish_metrics();
         }
         if let Some(pods) = &self.pods {
             pods.publish_metrics();
@@ -63,28 +63,28 @@ impl Status for AgentStatus {
 }
 
 /// What was seen of the orchestrators' calls.
-fn shim_facts(shim: &Shim) -> Vec<Fact> {
-    let counts = shim.counts();
+fn monitor_facts(sockets: &KubeletSockets) -> Vec<Fact> {
+    let counts = sockets.counts();
     vec![
-        Fact::new("volumes whose calls are watched", counts.volumes),
+        Fact::new("monitored volumes", counts.volumes),
         Fact::new("calls that broke a rule of the spec", counts.violations),
     ]
 }
 
-/// How many volumes are in which state, and what is in the way of some.
+/// The number of volumes in each state, and the problems.
 fn volume_facts(volumes: &NodeVolumes) -> Vec<Fact> {
     let shown = volumes.shown();
     let states: Vec<_> =
         shown.counts.states.iter().map(|(state, count)| format!("{count} {state}")).collect();
     let states = if states.is_empty() { "none".to_owned() } else { states.join(", ") };
     let mut facts = vec![Fact::new("volumes", states), Fact::new("desired revision", shown.revision)];
-    let troubles = [
+    let problems = [
         ("consumers that cannot have their volume", shown.refused.len()),
         ("volumes that wait for their driver", shown.counts.dormant),
-        ("volumes with a call whose end is not known", shown.counts.uncertain),
+        ("volumes with a call of unknown outcome", shown.counts.uncertain),
         ("records of volumes that cannot be read", shown.counts.quarantined),
     ];
     facts
-        .extend(troubles.iter().filter(|(_, count)| *count > 0).map(|(name, count)| Fact::new(*name, count)));
+        .extend(problems.iter().filter(|(_, count)| *count > 0).map(|(name, count)| Fact::new(*name, count)));
     facts
 }

@@ -29,10 +29,11 @@ const REFUSED: &str = "error ";
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
     /// Declare a node lost, with all volumes on it: its placements are released, so that the names of its volumes may be used on
-    /// other nodes, and its volumes can be deleted. If it returns it gets no calls until it is recommissioned. Refused while it is
-    /// connected
+    /// other nodes, and its volumes can be deleted. If it returns it gets no calls until it is recommissioned.
+    /// Refused while it is connected
     Decommission(Target),
-    /// Undo `decommission`: the node gets calls again, and its volumes are found when they are asked for. Look for names that exist twice
+    /// Revert `decommission`: the node gets calls again, and its volumes are found on demand. Check for
+    /// duplicate volume names
     Recommission(Target),
 }
 
@@ -55,7 +56,7 @@ pub(super) enum Order {
     Recommission(NodeId),
 }
 
-/// A line that is no order.
+/// A line that is not an order.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidOrder {
     #[error("expected `decommission NODE` or `recommission NODE`; the proxy may be of another version")]
@@ -85,7 +86,7 @@ impl FromStr for Order {
     }
 }
 
-/// An order, and who waits for the answer: one line.
+/// An order with the channel for its one-line answer.
 #[derive(Debug)]
 pub(super) struct Commanded {
     pub(super) order: Order,
@@ -152,7 +153,7 @@ pub(super) fn run(command: Command) -> Result<(), Fatal> {
     };
     let shown = directory.display();
     if !directory.is_dir() {
-        return Err(Fatal::Input(format!("--state-dir: there is no directory {shown}")));
+        return Err(Fatal::Input(format!("--state-dir: no directory {shown}")));
     }
     let path = directory.join(SOCKET);
     let answer = state_socket::ask(&path, &order.to_string());
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_read_as_it_was_written_and_nothing_else_is_one() {
+    fn order_round_trips_and_other_lines_are_refused() {
         let node = || NodeId::new("edge-2").unwrap();
         for order in [Order::Decommission(node()), Order::Recommission(node())] {
             assert_eq!(order.to_string().parse::<Order>().unwrap(), order);
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_is_one_bounded_line_and_another_one_is_answered_after_a_bad_one() {
+    async fn commands_are_single_bounded_lines() {
         let node = NodeId::new("edge-2").unwrap();
         let (long, good) = ("x".repeat(600), format!("decommission {node}\n"));
         let found =

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::follow::{BySocket, Follower};
 use super::options::CsiDriverOptions;
 use super::roster::Roster;
-use super::route::{Destination, Way};
+use super::route::{Destination, RouteKind};
 use edge_csi_common::process::Fatal;
 
 /// The sockets, before they are there.
@@ -60,14 +60,14 @@ impl Front {
         }
     }
 
-    /// Who is to know which nodes there are, if anybody is. `online` is told when the one node of a fixed route is there.
+    /// The receiver of node changes, if there is one. `online` is notified when the node of a fixed route connects.
     pub(super) async fn follower(
         &mut self,
         options: &CsiDriverOptions,
         destination: &Destination,
         online: &Arc<Notify>,
     ) -> Result<Option<Follower>, Fatal> {
-        Ok(match (self, &destination.way) {
+        Ok(match (self, &destination.kind) {
             (Self::Each { sockets, nodes }, _) => {
                 let mut roster = Roster::open(destination.store.clone()).await?;
                 roster.add(options.topology.node.iter().cloned());
@@ -77,11 +77,11 @@ impl Front {
                 let driver = options.drivername.clone();
                 Some(Follower::Sockets(BySocket::new(driver, sockets, roster, only)))
             }
-            (Self::One { .. }, Way::Topology(route)) => Some(Follower::Topology(Arc::clone(route))),
-            (Self::One { .. }, Way::Fixed(node)) => {
+            (Self::One { .. }, RouteKind::Topology(route)) => Some(Follower::Topology(Arc::clone(route))),
+            (Self::One { .. }, RouteKind::Fixed(node)) => {
                 Some(Follower::Fixed { node: node.clone(), there: false, online: Arc::clone(online) })
             }
-            (Self::One { .. }, Way::Sockets) => None,
+            (Self::One { .. }, RouteKind::Sockets) => None,
         })
     }
 
@@ -92,7 +92,7 @@ impl Front {
                 Ok(Open::One(endpoint.serve(address).await.map_err(Fatal::runtime)?))
             }
             Self::Each { sockets, nodes } => {
-                // All that can be wrong with a name is told before the first socket is there.
+                // Every invalid name is reported before the first socket opens.
                 for node in &nodes {
                     sockets
                         .address(node)

@@ -1,4 +1,4 @@
-//! `edge-csi-driver`: a CSI socket in the cloud whose driver is on a node at the edge.
+//! `edge-csi-driver`: a CSI socket in the cloud for a driver on a node at the edge.
 
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
 
@@ -25,7 +25,7 @@ pub use self::decommission::{Command, Target};
 use self::front::Front;
 pub use self::options::{CommandLine, CsiDriverOptions, Route};
 use self::route::Destination;
-pub use self::route::{Offline, TopologyOptions};
+pub use self::route::{OfflinePolicyOption, TopologyOptions};
 use self::status::CsiDriverStatus;
 use edge_csi_common::process::{self, Fatal, Signals};
 use edge_csi_common::state_socket;
@@ -43,22 +43,17 @@ pub fn main() -> ExitCode {
 
 async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fatal> {
     let identity = uplink::identity(&options.security)?;
-    let dialers = uplink::dialers(
-        "--kubeedge-endpoint",
-        &options.kubeedge_endpoint,
-        &options.security,
-        identity.as_ref(),
-    )?;
+    let dialers = uplink::dialers("--hub", &options.hub, &options.security, identity.as_ref())?;
     let state = uplink::state_directory(options.state_dir.as_deref())?;
     let destination = Destination::open(&options, state.as_ref()).await?;
     let drain_timeout = options.drain_timeout;
     let peer = Peer::builder(name::of_this_process(&options.drivername, identity.as_ref())?)
         .dialers(dialers)
-        .settings(options.roads.settings(drain_timeout))
+        .settings(options.failback.settings(drain_timeout))
         .start()
         .map_err(Fatal::runtime)?;
     tracing::info!(name = %peer.name(), driver = %options.drivername, node = %destination, "the driver's calls go there");
-    let connection = tokio::spawn(uplink::tell_connection(peer.watch()));
+    let connection = tokio::spawn(uplink::log_connection(peer.watch()));
 
     let reachability = Reachability::new(options.reconnect_grace);
     let relay = SessionRelay::new(peer.clone());
@@ -80,7 +75,7 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     let (driver, shown) = (options.drivername.clone(), front.shown());
     let status = CsiDriverStatus { peer: peer.clone(), driver, destination, shown, quarantined };
     // First what may fail: a socket that was there for a moment would break the sidecars that found it.
-    let _status = StatusServer::start(options.http, status).await.map_err(Fatal::runtime)?;
+    let _status = StatusServer::start(options.http_endpoint, status).await.map_err(Fatal::runtime)?;
     let serving = front.open().await?;
     if let Some(follower) = follower {
         let driver = options.drivername;
@@ -91,9 +86,9 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     let signal = loop {
         tokio::select! {
             signal = signals.next() => break signal,
-            // At once: what this one would still do is the other one's to do.
+            // Without a drain: the newer proxy serves the remaining calls.
             replaced = relay.replaced() => return Err(Fatal::runtime(replaced)),
-            // What the driver says of itself is asked for at once when there is a way, and not when its turn comes.
+            // The driver info is refreshed as soon as the hub is connected, ahead of its schedule.
             Ok(()) = hub.changed() => if hub.borrow_and_update().is_connected() { serving.refresh() },
             () = online.notified() => serving.online(),
         }
@@ -101,7 +96,7 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     drop(tasks);
     let drain = async {
         if serving.shutdown(drain_timeout).await != Drained::All {
-            tracing::warn!("calls were open to the end; their work goes on at the node");
+            tracing::warn!("calls still open after the drain timeout; their operations continue at the node");
         }
         peer.close().await;
     };

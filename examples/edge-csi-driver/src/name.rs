@@ -9,8 +9,9 @@ use edge_transport::tls::{ClientFiles, Identity};
 
 use edge_csi_common::process::Fatal;
 
-/// A name that no other process has: of two proxies of one name the hub refuses the later one. With a certificate it begins with the certificate's name, below which the hub allows any; without one, with a
-/// token for instance, it begins with `proxy/` and the driver's name.
+/// A name that no other process has: of two proxies of one name the hub refuses the later one. With a certificate it
+/// begins with the certificate's name, below which the hub allows any; without one, for
+/// example with a token, it begins with `proxy/` and the driver's name.
 pub(super) fn of_this_process(driver: &DriverName, files: Option<&ClientFiles>) -> Result<PeerId, Fatal> {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
@@ -27,7 +28,8 @@ pub(super) fn of_this_process(driver: &DriverName, files: Option<&ClientFiles>) 
     PeerId::new(name).map_err(Fatal::input)
 }
 
-/// Host and process tell processes of one host apart, the time of the start in microseconds those of containers that share a host name.
+/// The host and the process id distinguish processes of one host; the start time in microseconds distinguishes
+/// containers that share a host name.
 fn process_name(host: &str, process: u32, started: u128) -> String {
     let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     let host: String = host.trim().chars().filter(allowed).take(63).collect();

@@ -12,33 +12,33 @@ use edge_transport::link::Address;
 use super::decommission::Command;
 use super::route::TopologyOptions;
 use edge_csi_common::security::ClientSecurity;
-use edge_csi_common::uplink::RoadOptions;
+use edge_csi_common::uplink::FailbackOptions;
 use edge_csi_common::values::{duration, listen_address};
 
-/// A CSI socket in the cloud whose driver is on a node at the edge: point the Kubernetes sidecars at it.
+/// Serves a CSI socket in the cloud for a driver on a node at the edge. The Kubernetes sidecars use this socket.
 ///
-/// The socket is up at once and stays up; while the hub or the node cannot be reached, Probe answers ready=false and calls
-/// end with UNAVAILABLE, after which the sidecars try again. A liveness probe of this container must therefore ask --http
-/// /healthz; livenessprobe, which asks Probe, would restart it for as long as the edge is off.
+/// The socket opens at once and stays open. While the hub or the node is unreachable, Probe returns ready=false, calls fail with
+/// UNAVAILABLE, and the sidecars retry. A liveness probe of this container must therefore use /livez of --http-endpoint: the
+/// sidecar livenessprobe, which calls Probe, would restart it while the edge is offline.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "edge-csi-driver", version, disable_help_subcommand = true)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct CommandLine {
-    /// What the process that serves sockets is to do.
+    /// A command to a running edge-csi-driver.
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// How to serve sockets.
+    /// The options of edge-csi-driver itself.
     #[command(flatten)]
     pub options: Option<CsiDriverOptions>,
 }
 
 /// The options of a proxy.
 #[derive(Debug, Clone, Args)]
-// By what it is seen that there are any.
+// The argument that selects these options.
 #[group(args = ["drivername"])]
 pub struct CsiDriverOptions {
-    /// Name of the driver, as its GetPluginInfo gives it
+    /// Name of the driver, as its GetPluginInfo returns it
     #[arg(long, value_name = "NAME", env = "CSI_DRIVERNAME")]
     pub drivername: DriverName,
 
@@ -47,66 +47,66 @@ pub struct CsiDriverOptions {
     pub endpoint: SocketAddress,
 
     /// Address of the hub: unix:///PATH, quic://HOST:PORT, wss://HOST:PORT or ws://HOST:PORT (ports 10001 for quic, else
-    /// 10000). May be given again, or hold several separated by commas: they are tried in order
+    /// 10000). May be repeated, or separated by commas: the addresses are tried in order
     #[arg(
         long,
-        visible_alias = "hub",
+        visible_alias = "kubeedge-endpoint",
         value_name = "URL",
         env = "KUBEEDGE_ENDPOINT",
         value_delimiter = ',',
         default_value = edge_csi_common::uplink::DEFAULT_HUB
     )]
-    pub kubeedge_endpoint: Vec<Address>,
+    pub hub: Vec<Address>,
 
-    /// How those addresses are used.
+    /// Failback between those addresses.
     #[command(flatten)]
-    pub roads: RoadOptions,
+    pub failback: FailbackOptions,
 
-    /// How long after the node or the hub was lost a call that was not sent yet waits for it to be connected again; never longer
-    /// than its caller waits (ms, s, m, h; 0s: not at all). A call to a node that has been away for longer ends with UNAVAILABLE
-    /// at once. Probe changes when this time is over
+    /// How long after the node or the hub was lost an unsent call waits for it to reconnect; never longer than the call's
+    /// deadline (ms, s, m, h; 0s: no wait). After this time, calls to the node fail with UNAVAILABLE at once and Probe returns
+    /// ready=false
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     pub reconnect_grace: Duration,
 
-    /// Node that the driver is on: every call goes there. With --route topology: the node of volumes that may be anywhere
+    /// Node of the driver: every call goes there. With --route topology: the node of volumes without topology requirements
     #[arg(long, value_name = "NAME", env = "KUBE_NODE_NAME")]
     pub nodeid: Option<NodeId>,
 
-    /// How the node of a call is chosen; without it every call goes to --nodeid
+    /// How the node of a call is selected; without it every call goes to --nodeid
     #[arg(long, value_enum, value_name = "MODE")]
     pub route: Option<Route>,
 
-    /// How topology chooses.
+    /// Options of the routes to several nodes.
     #[command(flatten)]
     pub topology: TopologyOptions,
 
-    /// With --route sockets: directory, made if missing, with a socket NODE/csi.sock (mode 0600) for each node
+    /// With --route sockets: directory, created if missing, with a socket NODE/csi.sock (mode 0600) for each node
     #[arg(long, value_name = "DIR")]
     pub endpoint_dir: Option<PathBuf>,
 
-    /// Directory for what is kept over a restart, made if missing, and for the socket of `decommission` and `recommission`
+    /// Directory for state that survives a restart and for the control socket of `decommission`; created if missing
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// Certificates, or none.
+    /// Certificates and tokens.
     #[command(flatten)]
     pub security: ClientSecurity,
 
-    /// Address for /healthz, /readyz, /metrics and a status page, PORT or IP:PORT; off if not given
+    /// Address for /livez, /readyz, /metrics and a status page, PORT or IP:PORT; off if not given
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
-    pub http: Option<SocketAddr>,
+    pub http_endpoint: Option<SocketAddr>,
 
-    /// Longest wait for open calls after SIGTERM (ms, s, m, h)
+    /// Maximum wait for open calls after SIGTERM (ms, s, m, h)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub drain_timeout: Duration,
 }
 
-/// How the node of a call is chosen.
+/// How the node of a call is selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Route {
-    /// New volumes by their topology, everything else by where it was made; needs --state-dir
+    /// New volumes by their topology, existing ones by their placement; needs --state-dir
     Topology,
-    /// By the socket that a call comes in on, one for each node, for a set of sidecars for each node; needs --endpoint-dir
+    /// One socket, and one set of sidecars, for each node; needs --endpoint-dir
     Sockets,
 }
 
@@ -116,7 +116,7 @@ mod tests {
     use edge_csi_common::process;
 
     #[test]
-    fn a_command_needs_no_option_of_the_proxy_and_the_proxy_needs_no_command() {
+    fn parses_commands_and_options_separately() {
         let read = |line: &str| process::parse::<CommandLine>(line.split(' '));
         let (line, _) = read("edge-csi-driver decommission edge-2 --state-dir /state").unwrap();
         let Some(Command::Decommission(target)) = line.command else { unreachable!() };

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nodes_are_there_after_a_restart_until_they_are_decommissioned() {
+    async fn keeps_nodes_over_a_restart_until_decommissioned() {
         let directory = tempfile::tempdir().unwrap();
         let driver = DriverName::new("a.b").unwrap();
         let store = RedbStore::open(directory.path().join("proxy.redb"), &driver).unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_nodes_are_kept_than_there_may_be_sockets() {
+    async fn bounds_the_nodes_of_the_roster() {
         let mut roster = Roster::open(None).await.unwrap();
         roster.add((0..2000).map(|number| NodeId::new(format!("n{number}")).unwrap()));
         assert_eq!(roster.nodes.len(), DEFAULT_MAX_SOCKETS);

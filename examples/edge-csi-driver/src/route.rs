@@ -18,45 +18,45 @@ use edge_csi_common::state::StateDirectory;
 /// How `--route topology` chooses.
 #[derive(Debug, Clone, Args)]
 pub struct TopologyOptions {
-    /// With --route topology or sockets: node that has the driver, by its name at the hub (`edge-agent --nodeid`). May be given
-    /// again, or hold several separated by commas. If none is given, all that the hub tells of
+    /// With --route topology or sockets: node with the driver, by its name at the hub (`edge-agent --nodeid`). May
+    /// be repeated, or separated by commas [default: all nodes that the hub reports]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub node: Vec<NodeId>,
 
-    /// With --route topology: what becomes of a new volume whose node is offline
+    /// With --route topology: placement of new volumes while their node is offline
     #[arg(long, value_enum, value_name = "POLICY", default_value_t)]
-    pub offline: Offline,
+    pub offline_policy: OfflinePolicyOption,
 
-    /// With --route topology or sockets: topology key of nodes whose driver names none; the node's name is its value. Has to be a
-    /// label that the Node has, as kubernetes.io/hostname, or that its kubelet is told to set. None by default
+    /// With --route topology or sockets: topology key for drivers without a topology; its value is the node's name. Must be a
+    /// label of the Node, such as kubernetes.io/hostname, or one that its kubelet is configured to set [default: none]
     #[arg(long, value_name = "PREFIX/NAME")]
     pub topology_key: Option<String>,
 }
 
-/// What becomes of a new volume whose node is offline.
+/// Placement of new volumes while their node is offline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum Offline {
-    /// It waits for the node
+pub enum OfflinePolicyOption {
+    /// Wait for the node
     #[default]
     Wait,
-    /// It goes to another node where it may be, or the scheduler is told to choose one; never once a node may have heard of it
-    Move,
+    /// Select another node of its topology, or have the scheduler select one; never after the volume may have reached a node
+    Reschedule,
 }
 
 /// Where calls go, as long as the process runs, and what is kept of that.
 #[derive(Debug, Clone)]
 pub(super) struct Destination {
-    pub(super) way: Way,
+    pub(super) kind: RouteKind,
     /// What outlives the process, if there is a state directory.
     pub(super) store: Option<RedbStore>,
 }
 
 /// Where calls go.
 #[derive(Debug, Clone)]
-pub(super) enum Way {
+pub(super) enum RouteKind {
     Fixed(NodeId),
     Topology(Arc<TopologyRouter>),
-    /// Each node's calls come in on a socket of its own.
+    /// One socket for each node.
     Sockets,
 }
 
@@ -83,7 +83,7 @@ impl Destination {
                 "--node and --topology-key are for several nodes: give --route topology or --route sockets too"
                     .to_owned(),
             )),
-            (None, Some(node)) => Ok(Self { way: Way::Fixed(node.clone()), store: store()? }),
+            (None, Some(node)) => Ok(Self { kind: RouteKind::Fixed(node.clone()), store: store()? }),
             (None, None) => Err(Fatal::Input(
                 "--nodeid is missing: name the node of the driver (or set KUBE_NODE_NAME), or give --route topology"
                     .to_owned(),
@@ -101,11 +101,11 @@ impl Destination {
         if options.nodeid.is_some() {
             return Err(input("--nodeid names the one node of a route without sockets; use --node"));
         }
-        Ok(Self { way: Way::Sockets, store })
+        Ok(Self { kind: RouteKind::Sockets, store })
     }
 
     async fn topology(options: &CsiDriverOptions, store: Option<RedbStore>) -> Result<Self, Fatal> {
-        let TopologyOptions { node, offline, topology_key } = &options.topology;
+        let TopologyOptions { node, offline_policy, topology_key } = &options.topology;
         let input = |text: &str| Fatal::Input(format!("--route topology: {text}"));
         let Some(store) = store else {
             return Err(input("--state-dir is missing; where volumes are must outlive this process"));
@@ -113,34 +113,34 @@ impl Destination {
         let mut settings = TopologySettings::default();
         settings.default_node = options.nodeid.clone();
         settings.topology_key.clone_from(topology_key);
-        // Without a list, all that the hub tells of.
+        // Without a list, every node that the hub reports.
         settings.discovers = node.is_empty();
-        settings.offline = match offline {
-            Offline::Wait => OfflinePolicy::Wait,
-            Offline::Move => OfflinePolicy::Move,
+        settings.offline = match offline_policy {
+            OfflinePolicyOption::Wait => OfflinePolicy::Wait,
+            OfflinePolicyOption::Reschedule => OfflinePolicy::Move,
         };
         let (driver, kept) = (options.drivername.clone(), store.clone());
         let route = TopologyRouter::open(driver, node.clone(), kept, settings).await;
         let route = route.map_err(Fatal::input)?;
-        Ok(Self { way: Way::Topology(Arc::new(route)), store: Some(store) })
+        Ok(Self { kind: RouteKind::Topology(Arc::new(route)), store: Some(store) })
     }
 
     /// The router of the one socket, if there is only one.
     pub(super) fn router(&self) -> Option<Router> {
-        match &self.way {
-            Way::Fixed(node) => Some(Router::fixed(node.clone())),
-            Way::Topology(route) => Some(Router::topology(Arc::clone(route))),
-            Way::Sockets => None,
+        match &self.kind {
+            RouteKind::Fixed(node) => Some(Router::fixed(node.clone())),
+            RouteKind::Topology(route) => Some(Router::topology(Arc::clone(route))),
+            RouteKind::Sockets => None,
         }
     }
 }
 
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.way {
-            Way::Fixed(node) => fmt::Display::fmt(node, f),
-            Way::Sockets => f.write_str("by socket, one for each node"),
-            Way::Topology(route) => {
+        match &self.kind {
+            RouteKind::Fixed(node) => fmt::Display::fmt(node, f),
+            RouteKind::Sockets => f.write_str("by socket, one for each node"),
+            RouteKind::Topology(route) => {
                 let (all, online) = route.node_counts();
                 write!(
                     f,
@@ -152,8 +152,8 @@ impl fmt::Display for Destination {
     }
 }
 
-/// Opens what is kept. With a route by topology a damaged file is not set aside: a volume that was being made could be made a second
-/// time on another node. Else it holds only what is learnt again.
+/// Opens what is kept. With a route by topology a damaged file is not set aside: a volume that was being made could
+/// be made a second time on another node. Else it holds only what is learnt again.
 fn open_store(path: &Path, options: &CsiDriverOptions) -> Result<RedbStore, Fatal> {
     match RedbStore::open(path, &options.drivername) {
         Err(error @ OpenStoreError::Damaged { .. }) if options.route != Some(Route::Topology) => {

@@ -1,4 +1,4 @@
-//! What the proxy tells over HTTP.
+//! The status page of the proxy.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ impl Status for CsiDriverStatus {
     }
 }
 
-/// Where the answers to the sidecars' start-up calls come from, and how old they are.
+/// Source and age of the answers to start-up calls.
 fn answers(status: &driver_info::Status) -> String {
     let age = status.age.map(|age| Duration::from_secs(age.as_secs()));
     let known = match (status.reached, age) {

@@ -12,7 +12,7 @@ mod trace;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use edge_transport::hub::{Hub, HubBuilder, HubSettings, NodesCallNobody, Presence, Rules};
+use edge_transport::hub::{ClientsOnly, Hub, HubBuilder, HubSettings, Presence, Rules};
 use edge_transport::reload::FileWatch;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -39,7 +39,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     let mut builder = Hub::builder().settings(settings);
     if options.security.insecure {
         tracing::warn!(
-            "--insecure: whoever reaches --ws or --quic may take any name; use certificates outside of tests"
+            "--insecure: peers are not authenticated and can use any name; use certificates outside of tests"
         );
         builder = builder.allow_unauthenticated();
     }
@@ -49,7 +49,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     if let Some(tokens) = tokens {
         tracing::info!(names = tokens.names(), "peers of these many names may prove themselves by a token");
         watch = watch.tokens(&tokens);
-        builder = builder.tokens(tokens);
+        builder = builder.token_verifier(tokens);
     }
     let watch = Arc::new(watch);
     builder = with_policy(builder, &options).presence();
@@ -76,8 +76,8 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
         #[cfg(feature = "kubernetes")]
         kubernetes: kubernetes.clone(),
     };
-    let _status = StatusServer::start(options.http, status).await.map_err(Fatal::runtime)?;
-    let presence = tokio::spawn(tell_presence(hub.clone()));
+    let _status = StatusServer::start(options.http_endpoint, status).await.map_err(Fatal::runtime)?;
+    let presence = tokio::spawn(log_presence(hub.clone()));
     let signal = signals.next().await;
     #[cfg(feature = "kubernetes")]
     if let Some(kubernetes) = &kubernetes {
@@ -88,25 +88,18 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// A certificate proves a name, and not that its owner may call: one node must not reach the drivers of all others.
+/// A certificate proves a name, not a right to call: a node must not reach the drivers of other nodes.
 fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
-    if !options.callers.is_empty() {
-        let callers = options.callers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        tracing::info!(callers, "only these peers may make calls");
-        return builder.policy(Rules::callers(options.callers.iter().cloned()));
-    }
     if !options.allow.is_empty() {
         let rules = options.allow.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        tracing::info!(rules, "only these calls may pass");
+        tracing::info!(rules, "only calls that match --allow are forwarded");
         return builder.policy(Rules::new(options.allow.iter().cloned()));
     }
-    tracing::info!(
-        "peers that offer services may make no calls; --callers or --allow names those that may, which is safer"
-    );
-    builder.policy(NodesCallNobody)
+    tracing::info!("no --allow: peers that offer services cannot call, all others can");
+    builder.policy(ClientsOnly)
 }
 
-async fn tell_presence(hub: Hub) {
+async fn log_presence(hub: Hub) {
     let mut presence = hub.presence();
     loop {
         match presence.recv().await {
@@ -117,7 +110,7 @@ async fn tell_presence(hub: Hub) {
             Ok(Presence::Down { peer, session }) => tracing::info!(%peer, %session, "peer is down"),
             Ok(_) => {}
             Err(RecvError::Lagged(missed)) => {
-                tracing::warn!(missed, "too many peers came and went to tell of each");
+                tracing::warn!(missed, "missed presence events, too many peers connected and disconnected");
             }
             Err(RecvError::Closed) => return,
         }

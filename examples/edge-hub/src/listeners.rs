@@ -1,4 +1,4 @@
-//! From options to listeners.
+//! The listeners of `--listen`.
 
 use std::fs;
 use std::path::Path;
@@ -6,58 +6,116 @@ use std::path::Path;
 use edge_transport::link::{Limits, Listener, quic, uds, ws};
 use edge_transport::tls::{ServerFiles, ServerTls, insecure_server_config};
 
+use edge_csi_common::process::Fatal;
 use edge_csi_common::uplink::DEFAULT_HUB;
+use edge_csi_common::values::ListenUrl;
 
 use super::options::HubOptions;
-use edge_csi_common::process::Fatal;
 
-/// Opens every listener that the options ask for.
+/// Opens the listeners of the options.
 pub(super) async fn open(
     options: &HubOptions,
     files: Option<&ServerFiles>,
 ) -> Result<Vec<Box<dyn Listener>>, Fatal> {
+    // Every URL is checked before the first listener is opened.
+    for url in &options.listen {
+        check(url, options, files)?;
+    }
     let limits = Limits::default();
     let mut listeners: Vec<Box<dyn Listener>> = Vec::new();
-    if let Some(address) = options.ws {
-        let tls = match (files, options.security.insecure) {
-            (Some(files), _) => Some(ServerTls::from(files.clone())),
-            (None, true) => None,
-            (None, false) => return Err(nobody_verified("--ws")),
-        };
-        let listener = ws::bind(address, tls, limits.clone()).await.map_err(Fatal::runtime)?;
-        listeners.push(Box::new(listener));
-    }
-    if let Some(address) = options.quic {
-        let tls = match (files, options.security.insecure) {
-            (Some(files), _) => ServerTls::from(files.clone()),
-            (None, true) => insecure_server_config().map_err(Fatal::runtime)?,
-            (None, false) => return Err(nobody_verified("--quic")),
-        };
-        let listener = quic::bind(address, &tls, limits.clone()).await.map_err(Fatal::runtime)?;
-        listeners.push(Box::new(listener));
-    }
-    match unix(options, limits) {
-        Ok(listener) => listeners.insert(0, Box::new(listener)),
-        Err(cause) if options.uds.is_none() && !listeners.is_empty() => {
-            tracing::warn!("no unix socket: {cause}; choose its place with --uds");
-        }
-        Err(cause) => return Err(Fatal::runtime(cause)),
+    for url in &options.listen {
+        listeners.push(match url {
+            ListenUrl::Unix(socket) => Box::new(unix(socket.path(), limits.clone()).map_err(Fatal::runtime)?),
+            ListenUrl::Ws(address) | ListenUrl::Wss(address) => {
+                let tls = files.cloned().map(ServerTls::from).filter(|_| matches!(url, ListenUrl::Wss(_)));
+                Box::new(ws::bind(*address, tls, limits.clone()).await.map_err(Fatal::runtime)?)
+            }
+            ListenUrl::Quic(address) => {
+                let tls = match files {
+                    Some(files) => ServerTls::from(files.clone()),
+                    None => insecure_server_config().map_err(Fatal::runtime)?,
+                };
+                Box::new(quic::bind(*address, &tls, limits.clone()).await.map_err(Fatal::runtime)?)
+            }
+        });
     }
     Ok(listeners)
 }
 
-fn unix(options: &HubOptions, limits: Limits) -> Result<uds::UdsListener, uds::BindError> {
-    if let Some(socket) = &options.uds {
-        return uds::bind(socket.path(), limits);
+/// Checks that the options authenticate the peers of a listener and authorize their calls.
+fn check(url: &ListenUrl, options: &HubOptions, files: Option<&ServerFiles>) -> Result<(), Fatal> {
+    let insecure = options.security.insecure;
+    let missing = match url {
+        ListenUrl::Unix(_) => return Ok(()),
+        ListenUrl::Ws(_) if insecure => return Ok(()),
+        ListenUrl::Ws(_) => "ws is not encrypted; use wss with certificates, or, for tests, --insecure",
+        ListenUrl::Wss(_) if files.is_none() => {
+            "wss needs --tls-cert, --tls-key and --client-ca or --tokens; without certificates, for tests, use ws with --insecure"
+        }
+        ListenUrl::Quic(_) if files.is_none() && !insecure => {
+            "quic needs --tls-cert, --tls-key and --client-ca or --tokens, or, for tests, --insecure"
+        }
+        _ if options.allow.is_empty() => {
+            "--allow is required with wss and quic, as in --allow 'csi-proxy=edge-*'"
+        }
+        _ => return Ok(()),
+    };
+    Err(Fatal::Input(format!("--listen {url}: {missing}")))
+}
+
+fn unix(path: &Path, limits: Limits) -> Result<uds::UdsListener, uds::BindError> {
+    if path == Path::new(DEFAULT_HUB.trim_start_matches("unix://")) {
+        // /run is empty after a boot. If the directory cannot be created, `bind` reports why.
+        let _ = path.parent().map(fs::create_dir_all);
     }
-    let path = Path::new(DEFAULT_HUB.trim_start_matches("unix://"));
-    // Below /run nothing outlives a boot. If it cannot be made, listening there tells why.
-    let _ = path.parent().map(fs::create_dir_all);
     uds::bind(path, limits)
 }
 
-fn nobody_verified(option: &str) -> Fatal {
-    Fatal::Input(format!(
-        "{option}: peers must prove who they are: give --tls-cert, --tls-key and --client-ca or --tokens, or, for tests, --insecure"
-    ))
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn refuses_other_urls_and_names_the_forms() {
+        for text in
+            ["", "10000", "/hub.sock", "http://1.2.3.4:5", "wss://hub:1", "ws://1.2.3.4", "quic://1:2:3"]
+        {
+            let error = HubOptions::try_parse_from(["edge-hub", "--listen", text]).unwrap_err().to_string();
+            assert!(error.contains("--listen"), "{error}");
+            assert!(error.contains("wss://IP:PORT, ws://IP:PORT or quic://IP:PORT"), "{error}");
+        }
+        let error = HubOptions::try_parse_from(["edge-hub", "--listen", "unix://hub.sock"]).unwrap_err();
+        assert!(error.to_string().contains("unix:///absolute/path.sock"), "{error}");
+    }
+
+    /// `wss` and `quic` need certificates and rules, `ws` needs `--insecure`.
+    #[test]
+    fn refuses_listeners_without_authentication() {
+        let refusal = |line: &str| {
+            let options = HubOptions::try_parse_from(line.split(' ')).unwrap();
+            options
+                .listen
+                .iter()
+                .find_map(|url| check(url, &options, None).err())
+                .map(|fatal| fatal.to_string())
+        };
+        for (line, expected) in [
+            ("edge-hub --listen ws://127.0.0.1:0", "--insecure"),
+            ("edge-hub --listen wss://127.0.0.1:0 --allow a=b", "--tls-cert"),
+            ("edge-hub --listen wss://127.0.0.1:0 --insecure", "use ws with --insecure"),
+            ("edge-hub --listen quic://127.0.0.1:0 --allow a=b", "--tls-cert"),
+            ("edge-hub --listen quic://127.0.0.1:0 --insecure", "--allow"),
+        ] {
+            let found = refusal(line).unwrap();
+            assert!(found.starts_with("--listen ") && found.contains(expected), "{line}: {found}");
+        }
+        for line in [
+            "edge-hub",
+            "edge-hub --insecure --listen ws://127.0.0.1:0 --listen quic://127.0.0.1:0 --allow a=b",
+        ] {
+            assert_eq!(refusal(line), None, "{line}");
+        }
+    }
 }

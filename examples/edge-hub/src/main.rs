@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 
-/// A call makes and frees some hundred pieces of memory on its way through a process.
+/// Each call makes a few hundred allocations in this process.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -1,4 +1,4 @@
-//! What the hub tells over HTTP.
+//! The status page of the hub.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -53,7 +53,7 @@ impl Status for HubStatus {
             ("frames with a false name", stats.spoofed),
             ("links refused: not authenticated", stats.unauthenticated),
             ("links refused or closed: another session of the peer", stats.fenced),
-            ("links told to come back later", stats.turned_away),
+            ("links rejected while busy", stats.rejected),
             ("links that ended before their hello", stats.failed_handshakes),
         ];
         facts.extend(counts.map(|(name, value)| Fact::new(name, value)));

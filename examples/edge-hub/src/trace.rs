@@ -1,8 +1,8 @@
-//! `-vv`: the hub as a hop of a call.
+//! `-vv`: traces the calls that the hub forwards.
 //!
-//! The hub passes frames on without reading them, so it knows no CSI call. To find a call in its log by the id that the proxy
-//! and the agent log, the links are watched: of each request for the CSI service the header is read, never the body. Without
-//! `-vv` nothing of this is in the way.
+//! The hub forwards frames without reading them. To find a call in its log by the id that proxy and agent log,
+//! this listener decodes the header of each request for the CSI service, never the body. Without
+//! `-vv` it is not installed.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use edge_transport::frame::{self, Frame, Kind, Part};
 use edge_transport::link::{Incoming, Link, LinkError, LinkKind, Listener, MAX_FRAME_CEILING};
 use futures_util::TryStreamExt;
 
-/// The listener itself, or one that tells of the calls on its links if the log asks for that.
+/// Wraps a listener so that calls on its links are traced, if the log level is trace.
 pub(super) fn watched(listener: Box<dyn Listener>) -> Box<dyn Listener> {
     if tracing::enabled!(tracing::Level::TRACE) { Box::new(Watched(listener)) } else { listener }
 }
@@ -28,7 +28,7 @@ impl Listener for Watched {
             let (kind, remote, credentials) =
                 (link.kind(), link.remote().to_owned(), link.credentials().clone());
             let from = remote.clone();
-            let watched = link.inspect_ok(move |bytes| tell(bytes.clone(), &from));
+            let watched = link.inspect_ok(move |bytes| trace_call(bytes.clone(), &from));
             Ok(Link::new(watched, kind, remote, credentials))
         }))
     }
@@ -42,7 +42,7 @@ impl Listener for Watched {
     }
 }
 
-fn tell(bytes: Bytes, remote: &str) {
+fn trace_call(bytes: Bytes, remote: &str) {
     let Ok(Frame { target: Some(target), kind: Kind::Call(_, Part::Request(request)), .. }) =
         frame::decode(bytes, MAX_FRAME_CEILING)
     else {
@@ -53,6 +53,6 @@ fn tell(bytes: Bytes, remote: &str) {
     }
     if let Ok(call) = Call::decode(request.metadata, Bytes::new()) {
         let bytes = request.body.len();
-        tracing::trace!(hop = "hub", call = %call.id, method = %call.method, from = remote, to = %target, bytes, "call");
+        tracing::trace!(stage = "hub", call = %call.id, method = %call.method, from = remote, to = %target, bytes, "call");
     }
 }

@@ -1,4 +1,4 @@
-//! What a caller wants to do with a volume, checked.
+//! The volume capabilities of a request, checked.
 
 use csi::volume_capability::AccessType as ProtoAccess;
 use csi::volume_capability::access_mode::Mode;
@@ -11,21 +11,21 @@ use super::filesystem::{FILE_SYSTEMS, FileSystem};
 /// A volume capability that this driver can provide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capability {
-    /// As a block device or as a filesystem.
+    /// The access type: block device or filesystem.
     pub access: Access,
-    /// By whom at once, a number of the spec.
+    /// The access mode, a number of the spec.
     mode: i32,
 }
 
-/// How a volume is shown.
+/// The access type of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// As a device file.
+    /// A device file.
     Block,
-    /// As a mounted filesystem.
+    /// A mounted filesystem.
     Mount {
-        /// The filesystem that is asked for, if any is.
+        /// The filesystem that the request names, if any.
         fs_type: Option<FileSystem>,
         /// Flags of the mount.
         flags: Vec<String>,
@@ -36,7 +36,7 @@ impl Capability {
     /// Checks a capability of a request.
     ///
     /// # Errors
-    /// If it is incomplete, or asks for what this driver does not have.
+    /// Returns an error if the capability is incomplete, or requests an unsupported feature.
     pub fn parse(capability: Option<&csi::VolumeCapability>) -> Result<Self, CallError> {
         const FIELD: &str = "volume_capability";
         let missing = |expected| CallError::Missing { field: FIELD, expected };
@@ -55,10 +55,10 @@ impl Capability {
         Ok(Self { access, mode })
     }
 
-    /// Checks all capabilities of a request, at least one.
+    /// Checks all capabilities of a request; at least one is required.
     ///
     /// # Errors
-    /// As [`Capability::parse`], or if there is none.
+    /// Returns the errors of [`Capability::parse`], or an error if the list is empty.
     pub fn parse_all(capabilities: &[csi::VolumeCapability]) -> Result<Vec<Self>, CallError> {
         if capabilities.is_empty() {
             return Err(CallError::Missing {
@@ -69,23 +69,23 @@ impl Capability {
         capabilities.iter().map(|capability| Self::parse(Some(capability))).collect()
     }
 
-    /// By whom the volume may be used at once.
+    /// Returns the access mode.
     pub fn mode(&self) -> Mode {
         Mode::try_from(self.mode).unwrap_or_default()
     }
 
-    /// Whether nobody may write.
+    /// Returns true if the access mode is read-only.
     pub fn is_read_only(&self) -> bool {
         matches!(self.mode(), Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly)
     }
 
-    /// Whether a node may publish the volume at more than one target path (the table of NodePublishVolume).
+    /// Returns true if a node may publish the volume at more than one target path (the table of NodePublishVolume).
     pub fn allows_more_targets(&self) -> bool {
         use Mode::{SingleNodeReaderOnly, SingleNodeSingleWriter, SingleNodeWriter};
         !matches!(self.mode(), SingleNodeWriter | SingleNodeReaderOnly | SingleNodeSingleWriter)
     }
 
-    /// The filesystem that is asked for by name.
+    /// Returns the filesystem that the request names.
     pub const fn fs_type(&self) -> Option<FileSystem> {
         match &self.access {
             Access::Mount { fs_type, .. } => *fs_type,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn incomplete_and_unknown_capabilities_are_refused_by_name() {
+    fn refuses_invalid_capabilities() {
         let no_mode = csi::VolumeCapability {
             access_mode: None,
             access_type: Some(ProtoAccess::Block(BlockVolume {})),

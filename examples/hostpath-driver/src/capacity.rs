@@ -1,4 +1,4 @@
-//! Sizes: what a caller asks for, and what a volume gets.
+//! Sizes: the range that a caller requests, and the size of a volume.
 
 use csi_proto::csi::v1 as csi;
 
@@ -7,10 +7,10 @@ use super::error::CallError;
 use super::filesystem::FileSystem;
 use super::volume::VolumeKind;
 
-/// The size of a volume when none is asked for.
+/// The size of a volume when the request has no range.
 pub const DEFAULT_BYTES: u64 = 1 << 30;
 
-// An image is a whole number of these.
+// The size of an image is a multiple of this unit.
 const IMAGE_UNIT: u64 = 4096;
 
 /// A range of sizes in bytes, both ends inclusive.
@@ -21,10 +21,10 @@ pub struct SizeRange {
 }
 
 impl SizeRange {
-    /// Checks the range of a request. None at all allows every size.
+    /// Parses the range of a request. A missing range allows every size.
     ///
     /// # Errors
-    /// If a number is negative, or the limit below what is required.
+    /// Returns an error if a number is negative, or if the limit is below the required size.
     pub fn parse(range: Option<&csi::CapacityRange>) -> Result<Self, CallError> {
         let Some(range) = range else { return Ok(Self { required: 0, limit: None }) };
         let number = |field, bytes: i64| {
@@ -41,10 +41,10 @@ impl SizeRange {
         Ok(Self { required, limit })
     }
 
-    /// The size in this range that a volume gets: the smallest that is at least `minimum` and fits its kind.
+    /// Returns the size of a volume with this range: the smallest that is at least `minimum` and valid for its kind.
     ///
     /// # Errors
-    /// [`CallError::OutOfRange`] if the limit is below that.
+    /// Returns [`CallError::OutOfRange`] if the limit is below that size.
     pub fn choose(self, kind: VolumeKind, minimum: u64) -> Result<u64, CallError> {
         let wanted = match (self.required, self.limit) {
             (0, None) => DEFAULT_BYTES,
@@ -62,7 +62,7 @@ impl SizeRange {
         let bytes = wanted.max(minimum).checked_next_multiple_of(unit).filter(|b| i64::try_from(*b).is_ok());
         let bytes = bytes.ok_or_else(too_much)?;
         match self.limit {
-            // A size that only rounding has carried over the limit may fit one unit below.
+            // A size that exceeds the limit only by rounding may fit one unit below.
             Some(limit) if bytes > limit => {
                 let below = limit / unit * unit;
                 if below >= self.required.max(minimum) && below > 0 {
@@ -75,12 +75,12 @@ impl SizeRange {
         }
     }
 
-    /// Whether a volume of this size is in the range.
+    /// Returns true if a volume of this size is in the range.
     pub fn contains(self, bytes: u64) -> bool {
         self.required <= bytes && self.limit.is_none_or(|limit| bytes <= limit)
     }
 
-    /// The range for a message.
+    /// Formats the range for a message.
     pub fn describe(self) -> String {
         match self.limit {
             Some(limit) => format!("{} to {limit} bytes", self.required),
@@ -89,7 +89,7 @@ impl SizeRange {
     }
 }
 
-/// The smallest volume of a kind that provides all of this.
+/// Returns the smallest size of a volume of this kind that provides all capabilities.
 pub fn minimum_bytes(kind: VolumeKind, capabilities: &[Capability]) -> u64 {
     match kind {
         VolumeKind::Directory => 0,

@@ -1,4 +1,4 @@
-//! Running the system's storage tools with a limit on time, and saying in their own words why one failed.
+//! Runs the system's storage tools with a time limit, and reports a failure with the tool's own output.
 
 use std::io;
 use std::process::{Command, ExitStatus, Output, Stdio};
@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a tool may take that works in constant time.
+/// Time limit of a tool that works in constant time.
 pub const SHORT: Duration = Duration::from_secs(60);
-/// How long a tool may take that reads or writes a whole volume.
+/// Time limit of a tool that reads or writes a whole volume.
 pub const LONG: Duration = Duration::from_secs(3600);
 
-// Most bytes of a tool's words that go into an error.
+// Maximum length in bytes of a tool's output in an error.
 const MAX_WORDS: usize = 1024;
 
-/// Why a tool did not do its work.
+/// The failure of a tool.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// The tool could not be started.
@@ -24,9 +24,9 @@ pub enum CommandError {
     Start {
         /// The tool.
         program: &'static str,
-        /// Where it comes from.
+        /// The package of the tool.
         package: &'static str,
-        /// Why it did not start.
+        /// The cause.
         source: io::Error,
     },
     /// The tool failed.
@@ -34,21 +34,21 @@ pub enum CommandError {
     Failed {
         /// The tool.
         program: &'static str,
-        /// Its last argument: what it worked on.
+        /// The tool's last argument, which names its object.
         on: String,
         /// Its exit status.
         status: ExitStatus,
-        /// What it said on stderr.
+        /// The tool's stderr.
         words: String,
     },
-    /// The tool did not end in time.
+    /// The tool exceeded its time limit.
     #[error("{program} did not end on {on} within {} s and was killed", limit.as_secs())]
     TimedOut {
         /// The tool.
         program: &'static str,
-        /// Its last argument: what it worked on.
+        /// The tool's last argument, which names its object.
         on: String,
-        /// What it was given.
+        /// The time limit.
         limit: Duration,
     },
 }
@@ -56,15 +56,15 @@ pub enum CommandError {
 /// Runs a tool that must end with status 0.
 ///
 /// # Errors
-/// If it does not start, fails, or does not end in time.
+/// Returns an error if the tool does not start, fails, or exceeds its time limit.
 pub fn run(program: &'static str, arguments: &[&str], limit: Duration) -> Result<(), CommandError> {
     output(program, arguments, limit, |code| code == 0).map(drop)
 }
 
-/// Runs a tool that must end with a status that is a success, and gives what it printed.
+/// Runs a tool that must end with a success status, and returns its output.
 ///
 /// # Errors
-/// As [`run`].
+/// Returns the errors of [`run`].
 pub fn output(
     program: &'static str,
     arguments: &[&str],
@@ -87,7 +87,7 @@ pub fn output(
     thread::spawn(move || ended.send(child.wait_with_output()));
     let Ok(output) = wait.recv_timeout(limit) else {
         if let Some(pid) = pid {
-            // It may have ended in this moment.
+            // The tool may have just ended.
             let _ = kill_process(pid, Signal::KILL);
         }
         return Err(CommandError::TimedOut { program, on, limit });
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failing_tool_is_quoted_and_a_missing_one_names_its_package() {
+    fn failed_tool_is_quoted_and_missing_tool_names_its_package() {
         let error = run("cp", &["/nonexistent-source", "/tmp"], SHORT).unwrap_err();
         assert!(error.to_string().contains("nonexistent-source"), "{error}");
         let error = run("no-such-tool-anywhere", &[], SHORT).unwrap_err();

@@ -1,4 +1,4 @@
-//! What the driver is told at its start.
+//! The configuration of the driver.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,29 +10,29 @@ use csi_proxy::{InvalidSegment, NodeId, NodeSegment};
 /// The settings of a driver.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The name that GetPluginInfo gives.
+    /// The name that GetPluginInfo returns.
     pub driver_name: DriverName,
     /// The id of the one node that this driver serves.
     pub node_id: String,
-    /// Where records and data live.
+    /// The directory of records and data.
     pub state_dir: PathBuf,
     /// The topology of the node: one segment, with its id as the value.
     pub topology: csi::Topology,
-    /// Bytes that all volumes and snapshots may have together; the size of the filesystem of `state_dir` if not given.
+    /// Maximum total size of all volumes and snapshots in bytes. `None`: the size of the filesystem of `state_dir`.
     pub capacity: Option<u64>,
-    /// Most volumes attached at once; 0 is no limit.
+    /// Maximum number of attached volumes; 0: unlimited.
     pub attach_limit: u32,
-    /// The keys that ControllerModifyVolume takes; without any the capability is not announced.
+    /// The keys that ControllerModifyVolume accepts; the capability is announced only if there are any.
     pub mutable_parameters: BTreeSet<String>,
-    /// Whether snapshots tell that they stay on this node (SNAPSHOT_ACCESSIBILITY_CONSTRAINTS, alpha in spec 1.13).
+    /// True if snapshots report that they stay on this node (SNAPSHOT_ACCESSIBILITY_CONSTRAINTS, alpha in spec 1.13).
     pub snapshot_topology: bool,
 }
 
 impl Config {
-    /// Settings with no limits beyond the space there is. Without a topology key it is that of the driver's name.
+    /// Creates settings without additional limits. The default topology key is derived from the driver's name.
     ///
     /// # Errors
-    /// If the key cannot be one, or the node's id no topology value.
+    /// Returns an error if the topology key is invalid, or if the node id is not a valid topology value.
     pub fn new(
         driver_name: DriverName,
         node: NodeId,
@@ -56,12 +56,13 @@ impl Config {
         })
     }
 
-    /// The topology that snapshots tell: a driver that does not announce it must tell none.
+    /// Returns the topology of snapshots, or `None` unless the driver announces the capability.
     pub fn topology_of_snapshots(&self) -> Option<csi::Topology> {
         self.snapshot_topology.then(|| self.topology.clone())
     }
 
-    /// Whether a topology holds for this node. One without segments holds everywhere; keys have no case.
+    /// Returns true if a topology includes this node. A topology without segments includes every node; keys are
+    /// case-insensitive.
     pub fn is_in(&self, topology: &csi::Topology) -> bool {
         let is_own = |(key, value): (&String, &String)| {
             self.topology.segments.iter().any(|own| key.eq_ignore_ascii_case(own.0) && value == own.1)
@@ -69,8 +70,8 @@ impl Config {
         topology.segments.iter().all(is_own)
     }
 
-    /// Whether a requirement can be met by this node.
-    pub fn meets(&self, requirement: Option<&csi::TopologyRequirement>) -> bool {
+    /// Returns true if this node satisfies a requirement.
+    pub fn satisfies(&self, requirement: Option<&csi::TopologyRequirement>) -> bool {
         requirement
             .is_none_or(|r| r.requisite.is_empty() || r.requisite.iter().any(|topology| self.is_in(topology)))
     }
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_kubernetes_would_refuse_are_refused_at_the_start() {
+    fn refuses_names_that_kubernetes_refuses() {
         assert!(with("edge-1", &"a".repeat(54), None).is_some());
         assert!(with("edge-1", &"a".repeat(55), None).is_none());
         for bad in ["node", "/node", "a/", "a/b/c", "a b/c", "ä/c"] {
@@ -109,11 +110,11 @@ mod tests {
     }
 
     #[test]
-    fn a_requirement_is_met_if_one_requisite_topology_is_this_node() {
+    fn one_requisite_topology_of_this_node_satisfies() {
         let (here, there) =
             (topology(&[("Topology.a.b/node", "edge-1")]), topology(&[("topology.a.b/node", "edge-2")]));
         let foreign = topology(&[("topology.a.b/node", "edge-1"), ("zone", "z")]);
-        for (requisite, met) in [
+        for (requisite, satisfied) in [
             (vec![], true),
             (vec![there.clone(), here], true),
             (vec![there], false),
@@ -121,8 +122,8 @@ mod tests {
             (vec![topology(&[])], true),
         ] {
             let requirement = csi::TopologyRequirement { requisite: requisite.clone(), preferred: vec![] };
-            assert_eq!(config().meets(Some(&requirement)), met, "{requisite:?}");
+            assert_eq!(config().satisfies(Some(&requirement)), satisfied, "{requisite:?}");
         }
-        assert!(config().meets(None));
+        assert!(config().satisfies(None));
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of volumes and snapshots: a folder for each below the state directory, with a tree or an image in it.
+//! The data of volumes and snapshots: a folder for each below the state directory, with a tree or an image in it.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -13,35 +13,35 @@ use super::volume::VolumeKind;
 use super::{command, sparse};
 use edge_csi_common::state::{PathError, failed};
 
-// Any user of a pod may write to a directory volume, as with other drivers of this kind; the folders above are closed.
+// Any user of a pod may write to a directory volume, as with other drivers of this kind; the parent folders are closed.
 const TREE_MODE: u32 = 0o777;
 
-/// The folder of all data. Nothing outside of it is ever written or removed through it.
+/// The folder of all data. It writes and removes only inside of the folder.
 #[derive(Debug)]
 pub struct DataFolder {
     root: PathBuf,
 }
 
 impl DataFolder {
-    /// Makes the folder below `state_dir` if it is not there. Only its owner gets in.
+    /// Creates the folder below `state_dir` if it is missing. Only its owner has access.
     ///
     /// # Errors
-    /// Those of the filesystem.
+    /// Returns the errors of the filesystem.
     pub fn open(state_dir: &Path) -> Result<Self, PathError> {
         let root = state_dir.join("data");
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&root);
         made.map_err(failed("make folder", &root))?;
-        // Mounts are known by the paths that the kernel has for them.
+        // Mounts are identified by the kernel's canonical paths.
         let root = root.canonicalize().map_err(failed("resolve", &root))?;
         Ok(Self { root })
     }
 
-    /// The folder that holds everything of one volume or snapshot.
+    /// Returns the folder of one volume or snapshot.
     pub fn folder(&self, id: &ResourceId) -> PathBuf {
         self.root.join(id.as_str())
     }
 
-    /// The tree or the image of one volume or snapshot.
+    /// Returns the path of the tree or image of one volume or snapshot.
     pub fn content(&self, id: &ResourceId, kind: VolumeKind) -> PathBuf {
         self.folder(id).join(match kind {
             VolumeKind::Directory => "tree",
@@ -49,10 +49,10 @@ impl DataFolder {
         })
     }
 
-    /// Makes an empty tree, or a sparse image of this size.
+    /// Creates an empty tree, or a sparse image of this size.
     ///
     /// # Errors
-    /// Those of the filesystem, also if there is one already.
+    /// Returns the errors of the filesystem, also if the content already exists.
     pub fn create(&self, id: &ResourceId, kind: VolumeKind, bytes: u64) -> Result<(), PathError> {
         let content = self.prepare(id, kind)?;
         match kind {
@@ -62,10 +62,10 @@ impl DataFolder {
         self.sync_names(id)
     }
 
-    /// Makes a tree or an image as a copy of another one.
+    /// Copies a tree or an image.
     ///
     /// # Errors
-    /// Those of the filesystem or of the copying tool.
+    /// Returns the errors of the filesystem or of the copying tool.
     pub fn copy(
         &self,
         from: &ResourceId,
@@ -85,10 +85,10 @@ impl DataFolder {
         Ok(self.sync_names(to)?)
     }
 
-    /// Gives an image at least this size. A tree has none.
+    /// Grows an image to at least this size. A tree has no size.
     ///
     /// # Errors
-    /// Those of the filesystem.
+    /// Returns the errors of the filesystem.
     pub fn grow(&self, id: &ResourceId, kind: VolumeKind, bytes: u64) -> Result<(), PathError> {
         if kind == VolumeKind::Directory {
             return Ok(());
@@ -105,23 +105,23 @@ impl DataFolder {
         grow().map_err(failed("grow", &image))
     }
 
-    /// Removes everything of one volume or snapshot. If there is nothing, that is fine.
+    /// Removes the folder of one volume or snapshot. A missing folder is a success.
     ///
     /// # Errors
-    /// [`CallError::Precondition`] if something is mounted there, else those of the removing tool.
+    /// Returns [`CallError::Precondition`] if something is mounted there, otherwise the errors of the removing tool.
     pub fn remove(&self, id: &ResourceId) -> Result<(), CallError> {
         self.refuse_if_mounted(id)?;
-        // Somebody else wrote it: no link in it is followed, no mount is crossed, and it may be of any depth.
+        // The content is untrusted: the tool follows no link, crosses no mount, and handles any depth.
         let folder = self.folder(id);
         let arguments = ["-rf", "--one-file-system", "--", &folder.to_string_lossy()];
         command::run("rm", &arguments, command::LONG)?;
         Ok(self.sync_root()?)
     }
 
-    /// Refuses to go on while something is mounted in the folder of one volume or snapshot.
+    /// Fails while something is mounted in the folder of the volume or snapshot.
     ///
     /// # Errors
-    /// [`CallError::Precondition`] if so, else those of the mount table.
+    /// Returns [`CallError::Precondition`] in that case, or the errors of the mount table.
     pub fn refuse_if_mounted(&self, id: &ResourceId) -> Result<(), CallError> {
         let path = self.folder(id);
         match read_table()?.within(&path).next() {
@@ -134,7 +134,7 @@ impl DataFolder {
         }
     }
 
-    /// Whether the tree or the image is there.
+    /// Returns true if the tree or the image exists.
     pub fn exists(&self, id: &ResourceId, kind: VolumeKind) -> bool {
         fs::symlink_metadata(self.content(id, kind)).is_ok_and(|found| match kind {
             VolumeKind::Directory => found.is_dir(),
@@ -142,10 +142,10 @@ impl DataFolder {
         })
     }
 
-    /// The filesystem that holds all data.
+    /// Returns the statistics of the filesystem that holds all data.
     ///
     /// # Errors
-    /// Those of the filesystem.
+    /// Returns the errors of the filesystem.
     pub fn statistics(&self) -> Result<StatVfs, PathError> {
         statvfs(&self.root).map_err(|errno| failed("ask for the space of", &self.root)(errno.into()))
     }
@@ -168,7 +168,7 @@ impl DataFolder {
 }
 
 fn make_tree(path: &Path) -> Result<(), PathError> {
-    // The mode is set apart from the making, since a umask would take from it.
+    // A umask would reduce the mode of the creation, so the mode is set separately.
     fs::create_dir(path)
         .and_then(|()| fs::set_permissions(path, PermissionsExt::from_mode(TREE_MODE)))
         .map_err(failed("make", path))
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_deeper_than_any_descriptor_limit_goes_too() {
+    fn removes_trees_deeper_than_the_descriptor_limit() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataFolder::open(dir.path()).unwrap();
         data.create(&id("a"), VolumeKind::Directory, 0).unwrap();

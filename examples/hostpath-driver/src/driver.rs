@@ -1,4 +1,4 @@
-//! The driver: its state, how it starts, and what all calls share.
+//! The driver: its state, its start, and helpers of all calls.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -14,13 +14,13 @@ use super::store::Table;
 use super::volume::VolumeRecord;
 use edge_csi_common::state::{PathError, StateDirectory, StateError};
 
-/// Why a driver cannot start.
+/// An error that prevents the start of a driver.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// Records or data cannot be reached.
+    /// Records or data are not accessible.
     #[error(transparent)]
     Path(#[from] PathError),
 }
@@ -35,15 +35,15 @@ pub struct Driver {
     pub(super) data: DataFolder,
     locks: OperationLocks,
     admission: Mutex<()>,
-    // Held as long as the driver lives, so that no second one works on the same records.
+    // Held for the driver's lifetime, so that no second driver uses the same records.
     _state: StateDirectory,
 }
 
 impl Driver {
-    /// Opens the state directory, and undoes or ends what a killed process left half done.
+    /// Opens the state directory, and undoes or completes the unfinished operations of a killed process.
     ///
     /// # Errors
-    /// If the directory cannot be used or another process uses it.
+    /// Returns an error if the directory cannot be used or another process uses it.
     pub fn open(config: Config) -> Result<Self, OpenError> {
         let state = StateDirectory::open(&config.state_dir)?;
         let driver = Self {
@@ -60,17 +60,17 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Only one call at a time may weigh the space that is left and take of it.
+    /// Locks the accounting of space: only one call at a time may check and reserve space.
     pub(super) fn admission(&self) -> MutexGuard<'_, ()> {
         self.admission.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right to work on something, or to make something of a name.
+    /// Acquires the lock of a resource, or of the name of a new one.
     pub(super) fn lock(&self, what: &str, which: impl Display) -> Result<OperationGuard, CallError> {
         self.locks.acquire(format!("{what} {which}"))
     }
 
-    /// Finds the volume that a request is about, and takes the right to work on it.
+    /// Finds the volume of a request, and acquires its lock.
     pub(super) fn take_volume(&self, volume_id: &str) -> Result<(VolumeRecord, OperationGuard), CallError> {
         let id = ResourceId::parse(required("volume_id", "the id of a volume", volume_id)?);
         let id = id.ok_or_else(|| CallError::no_volume(volume_id))?;
@@ -78,25 +78,25 @@ impl Driver {
             return Err(CallError::no_volume(volume_id));
         }
         let guard = self.lock("volume", &id)?;
-        // Looked up again, since it may have changed until the lock was there.
+        // Read again under the lock, since the record may have changed.
         let volume = self.volumes.by_id(&id).filter(VolumeRecord::is_ready);
         Ok((volume.ok_or_else(|| CallError::no_volume(volume_id))?, guard))
     }
 
-    /// Finds the volume that a reading request is about.
-    pub(super) fn look_at_volume(&self, volume_id: &str) -> Result<VolumeRecord, CallError> {
+    /// Finds the volume of a read-only request.
+    pub(super) fn read_volume(&self, volume_id: &str) -> Result<VolumeRecord, CallError> {
         let id = ResourceId::parse(required("volume_id", "the id of a volume", volume_id)?);
         let volume = id.and_then(|id| self.volumes.by_id(&id)).filter(VolumeRecord::is_ready);
         volume.ok_or_else(|| CallError::no_volume(volume_id))
     }
 
-    /// Where the tree or the image of a volume is.
+    /// Returns the path of a volume's tree or image.
     pub(super) fn content(&self, volume: &VolumeRecord) -> PathBuf {
         self.data.content(&volume.id, volume.kind)
     }
 }
 
-/// A text that must not be empty.
+/// Checks that a text is not empty.
 pub(super) fn required<'a>(
     field: &'static str,
     expected: &'static str,
@@ -105,13 +105,13 @@ pub(super) fn required<'a>(
     if text.is_empty() { Err(CallError::Missing { field, expected }) } else { Ok(text) }
 }
 
-/// What is being worked on. Holds one entry for each running call, of which there is a bounded number.
+/// The locked resources, one entry for each running call; the number of calls is bounded.
 #[derive(Debug, Clone, Default)]
 pub struct OperationLocks {
     busy: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// The right to work on one thing, given back when dropped.
+/// The lock of one resource, released on drop.
 #[derive(Debug)]
 #[must_use]
 pub struct OperationGuard {
@@ -120,10 +120,10 @@ pub struct OperationGuard {
 }
 
 impl OperationLocks {
-    /// Takes the right to work on `key`, like `volume vol-1` or `volume name pvc-1`.
+    /// Acquires the lock for `key`, like `volume vol-1` or `volume name pvc-1`.
     ///
     /// # Errors
-    /// [`CallError::Pending`] if another call has it.
+    /// Returns [`CallError::Pending`] if another call holds the lock.
     pub fn acquire(&self, key: String) -> Result<OperationGuard, CallError> {
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         if !busy.insert(key.clone()) {

@@ -1,4 +1,4 @@
-//! Why a call failed, and the gRPC code that says so: the one place that knows the CSI error tables.
+//! The errors of calls, and their gRPC codes: the only place with the CSI error tables.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::command::CommandError;
 use super::identifier::ResourceId;
 use edge_csi_common::state::PathError;
 
-/// Why a CSI call failed.
+/// The error of a CSI call.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// A required field has no value.
@@ -19,75 +19,75 @@ pub enum CallError {
     Missing {
         /// The field, as the schema names it.
         field: &'static str,
-        /// What belongs there.
+        /// The expected value.
         expected: &'static str,
     },
-    /// A field has a value that this driver does not take.
+    /// A field has a value that this driver does not accept.
     #[error("{field} is {found:?}: expected {expected}")]
     Invalid {
         /// The field, as the schema names it.
         field: &'static str,
-        /// What was given.
+        /// The value in the request.
         found: String,
-        /// What would have been taken.
+        /// The accepted values.
         expected: String,
     },
     /// No volume, snapshot, group, node or staged path is known under this name.
-    #[error("there is no {what} {found:?} here{hint}")]
+    #[error("{what} {found:?} not found{hint}")]
     NotFound {
-        /// The kind of thing, in the spec's terms.
+        /// The kind of the resource, in the spec's terms.
         what: &'static str,
-        /// What was asked for.
+        /// The name in the request.
         found: String,
-        /// What to do, or empty.
+        /// Advice, or empty.
         hint: String,
     },
-    /// The thing exists, and differs from what is asked for.
+    /// The resource exists, and differs from the request.
     #[error("{what} exists with another {difference}: {found} instead of {expected}")]
     Incompatible {
-        /// What exists.
+        /// The existing resource.
         what: String,
-        /// In what it differs.
+        /// The property that differs.
         difference: &'static str,
-        /// How it is.
+        /// The existing value.
         found: String,
-        /// How the caller wants it.
+        /// The requested value.
         expected: String,
     },
-    /// Another call for the same thing is running.
+    /// Another call for the same resource is running.
     #[error("another operation on {0} is running: try again when it has ended")]
     Pending(String),
-    /// A token that no earlier page gave out.
+    /// A token that no earlier page returned.
     #[error("starting_token {0:?} was not given out by this driver: list again from the start")]
     Token(String),
     /// The state of the volume does not allow this now.
     #[error("{what} {state}: {fix}")]
     Precondition {
-        /// What is in the way.
+        /// The resource that prevents the call.
         what: String,
         /// Its state.
         state: String,
-        /// What has to happen first.
+        /// The necessary action before a retry.
         fix: &'static str,
     },
-    /// A size that no volume here can have.
+    /// A size that no volume can have here.
     #[error("no size fits: {expected}, asked for {found}")]
     OutOfRange {
-        /// What was asked for.
+        /// The requested size.
         found: String,
-        /// What there is.
+        /// The possible sizes.
         expected: String,
     },
     /// A limit of this driver or node is reached.
     #[error("{what} is limited to {limit}, and {found} would be needed: {fix}")]
     Exhausted {
-        /// What ran out.
+        /// The exhausted resource.
         what: &'static str,
         /// The bound, with its unit.
         limit: String,
-        /// What it would take.
+        /// The required amount.
         found: String,
-        /// What helps.
+        /// A way to free or extend the resource.
         fix: &'static str,
     },
     /// A file, a directory or a mount could not be used.
@@ -102,32 +102,32 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// A field with a value that this driver does not take.
+    /// Creates an error for a field with an unaccepted value.
     pub(super) fn invalid(field: &'static str, found: impl ToString, expected: impl Into<String>) -> Self {
         Self::Invalid { field, found: found.to_string(), expected: expected.into() }
     }
 
-    /// An unknown volume.
+    /// Creates an error for an unknown volume.
     pub(super) fn no_volume(found: impl ToString) -> Self {
         Self::NotFound { what: "volume", found: found.to_string(), hint: String::new() }
     }
 
-    /// An unknown snapshot.
+    /// Creates an error for an unknown snapshot.
     pub(super) fn no_snapshot(found: impl ToString) -> Self {
         Self::NotFound { what: "snapshot", found: found.to_string(), hint: String::new() }
     }
 
-    /// A volume that is in the wrong state.
+    /// Creates an error for a volume in the wrong state.
     pub(super) fn volume_state(id: &ResourceId, state: impl Into<String>, fix: &'static str) -> Self {
         Self::Precondition { what: format!("volume {id}"), state: state.into(), fix }
     }
 
-    /// A path that could not be used.
+    /// Creates an error for an inaccessible path.
     pub(super) fn path(action: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
         Self::Path(PathError { action, path: path.into(), source })
     }
 
-    /// The code of the error tables of the spec.
+    /// Returns the code from the spec's error tables.
     pub fn code(&self) -> Code {
         match self {
             Self::Missing { .. } | Self::Invalid { .. } => Code::InvalidArgument,

@@ -1,4 +1,4 @@
-//! Filesystems on loop devices: looked for, made on a blank device only, checked, mounted and grown.
+//! Filesystems on loop devices: detected, created on a blank device only, checked, mounted and grown.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use super::command::{self, CommandError, LONG, SHORT, run};
 use super::error::CallError;
 use super::requirements::may;
 
-/// A filesystem that this driver makes.
+/// A filesystem that this driver creates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileSystem {
-    /// The fourth extended filesystem.
+    /// ext4.
     Ext4,
     /// XFS.
     Xfs,
@@ -28,12 +28,12 @@ const NOTHING_FOUND: i32 = 2;
 const UNCORRECTED: i32 = 4;
 
 impl FileSystem {
-    /// Takes the name of one of [`FILE_SYSTEMS`].
+    /// Parses the name of one of [`FILE_SYSTEMS`].
     pub fn parse(name: &str) -> Option<Self> {
         FILE_SYSTEMS.iter().find(|(known, _)| *known == name).map(|(_, fs)| *fs)
     }
 
-    /// Its name, as in `fs_type`.
+    /// Returns the name, as in `fs_type`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
@@ -41,7 +41,7 @@ impl FileSystem {
         }
     }
 
-    /// The smallest device in bytes on which it can be made.
+    /// Returns the minimum size of a device for this filesystem, in bytes.
     pub const fn minimum_bytes(self) -> u64 {
         match self {
             Self::Ext4 => 256 << 10,
@@ -49,10 +49,10 @@ impl FileSystem {
         }
     }
 
-    /// Makes one, over anything that is on the device.
+    /// Creates the filesystem, and overwrites the device.
     ///
     /// # Errors
-    /// If the tool fails.
+    /// Returns an error if the tool fails.
     pub fn make(self, device: &Path) -> Result<(), CommandError> {
         let path = device.to_string_lossy();
         match self {
@@ -64,22 +64,22 @@ impl FileSystem {
         }
     }
 
-    /// Repairs what can be repaired without a question.
+    /// Makes the repairs that need no confirmation.
     ///
     /// # Errors
-    /// If more is broken than that.
+    /// Returns an error if further damage is left.
     pub fn check(self, device: &Path) -> Result<(), CommandError> {
-        // The kernel replays the journal of XFS when it mounts, and its repair tool is for people.
+        // The kernel replays the journal of XFS when it mounts, and XFS's repair tool is for manual use.
         match self {
             Self::Ext4 => check_ext4(device, "-p"),
             Self::Xfs => Ok(()),
         }
     }
 
-    /// Mounts a device that holds one.
+    /// Mounts a device with this filesystem.
     ///
     /// # Errors
-    /// If the tool fails; its words are in the error.
+    /// Returns an error with the tool's output if the tool fails.
     pub fn mount(
         self,
         device: &Path,
@@ -90,33 +90,33 @@ impl FileSystem {
         let mut options = vec![if read_only { "ro" } else { "rw" }];
         options.extend(flags.iter().map(String::as_str));
         if self == Self::Xfs {
-            // A restored snapshot has the id of its source, and both may be mounted here.
+            // A restored snapshot has the UUID of its source, and both may be mounted here.
             options.push("nouuid");
         }
         let (device, on) = (device.to_string_lossy(), on.to_string_lossy());
         run("mount", &["-t", self.name(), "-o", &options.join(","), &device, &on], SHORT)
     }
 
-    /// Grows one that is not mounted to the size of its device, if that can be done.
+    /// Grows an unmounted filesystem to the size of its device. Returns false if the filesystem must be mounted for that.
     ///
     /// # Errors
-    /// If the tool fails.
+    /// Returns an error if the tool fails.
     pub fn grow_at_rest(self, device: &Path) -> Result<bool, CommandError> {
         match self {
             Self::Ext4 => {
-                // Without a full check just before, the growing is refused.
+                // resize2fs requires a full check immediately before.
                 check_ext4(device, "-fp")?;
                 run("resize2fs", &[&device.to_string_lossy()], LONG).map(|()| true)
             }
-            // XFS grows while it is mounted only.
+            // XFS grows only while it is mounted.
             Self::Xfs => Ok(false),
         }
     }
 
-    /// Grows a mounted one to the size of its device.
+    /// Grows a mounted filesystem to the size of its device.
     ///
     /// # Errors
-    /// [`CallError::Precondition`] if the kernel does not let this process do that, else if the tool fails.
+    /// Returns [`CallError::Precondition`] if the kernel denies this to the process, otherwise an error if the tool fails.
     pub fn grow(self, device: &Path, on: &Path) -> Result<(), CallError> {
         let grown = match self {
             Self::Ext4 => run("resize2fs", &[&device.to_string_lossy()], LONG),
@@ -139,21 +139,21 @@ fn check_ext4(device: &Path, how: &str) -> Result<(), CommandError> {
     command::output("e2fsck", &arguments, LONG, |code| code < UNCORRECTED).map(drop)
 }
 
-/// What is known to be on a device.
+/// The detected content of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signature {
-    /// Nothing that is known.
+    /// No known signature.
     None,
-    /// One of ours.
+    /// A filesystem of [`FileSystem`].
     FileSystem(FileSystem),
-    /// Something else, by its name.
+    /// Another signature, by its name.
     Other(String),
 }
 
-/// Looks for the signature of a filesystem, a partition table, RAID, LVM or encryption.
+/// Detects the signature of a filesystem, a partition table, RAID, LVM or encryption.
 ///
 /// # Errors
-/// If the tool fails, or finds several that contradict.
+/// Returns an error if the tool fails, or finds contradicting signatures.
 pub fn probe(device: &Path) -> Result<Signature, CommandError> {
     let arguments = ["-p", "-o", "export", &device.to_string_lossy()];
     let printed = command::output("blkid", &arguments, SHORT, |code| matches!(code, 0 | NOTHING_FOUND))?;
@@ -166,7 +166,7 @@ fn signature(printed: &str) -> Signature {
         Some(name) => {
             FileSystem::parse(name).map_or_else(|| Signature::Other(name.to_owned()), Signature::FileSystem)
         }
-        // blkid also prints sizes of a device that holds nothing.
+        // blkid also prints sizes of an empty device.
         None => Signature::None,
     }
 }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signature_is_told_from_none() {
+    fn distinguishes_a_signature_from_none() {
         assert_eq!(signature("DEVNAME=/dev/loop0\nTYPE=ext4\n"), Signature::FileSystem(FileSystem::Ext4));
         assert_eq!(signature("TYPE=LVM2_member\n"), Signature::Other("LVM2_member".into()));
         assert_eq!(signature("DEVNAME=/dev/loop0\nPTTYPE=gpt\n"), Signature::Other("gpt".into()));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn names_go_both_ways() {
+    fn names_round_trip() {
         for (name, fs) in FILE_SYSTEMS {
             assert_eq!((FileSystem::parse(name), fs.name()), (Some(*fs), *name));
         }

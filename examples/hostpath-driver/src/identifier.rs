@@ -1,4 +1,4 @@
-//! Ids that are safe as file names, whatever a caller sends.
+//! Ids that are safe as file names, for any input from callers.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -6,18 +6,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// Longest id in bytes: what the spec allows for a string.
+/// Maximum length of an id in bytes: the spec's limit for a string.
 pub const MAX_ID: usize = 128;
 
-/// The id of a volume, a snapshot or a group: letters, digits, `-`, `_` and `.`, not beginning with a dot.
+/// The id of a volume, a snapshot or a group: letters, digits, `-`, `_` and `.`, not starting with a dot.
 ///
-/// Ids that this driver makes sort by the time of their making, so that a list keeps its order while it grows.
+/// Ids that this driver creates sort by their creation time, so that a list keeps its order while it grows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ResourceId(String);
 
 impl ResourceId {
-    /// Takes a text that may be an id. One that cannot is the id of nothing here.
+    /// Parses an id. A text that is not a valid id names no resource of this driver.
     pub fn parse(text: &str) -> Option<Self> {
         let in_alphabet = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
         let safe = !text.is_empty()
@@ -27,7 +27,7 @@ impl ResourceId {
         safe.then(|| Self(text.to_owned()))
     }
 
-    /// A new id: the prefix, the time in milliseconds and 64 random bits.
+    /// Generates an id: the prefix, the time in milliseconds and 64 random bits.
     pub fn generate(prefix: &'static str, now: SystemTime) -> Self {
         // A hasher with random keys is the standard library's source of random numbers.
         let random = RandomState::new().build_hasher().finish();
@@ -35,7 +35,7 @@ impl ResourceId {
         Self(format!("{prefix}-{millis:012x}-{random:016x}"))
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -51,7 +51,7 @@ impl TryFrom<String> for ResourceId {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        Self::parse(&text).ok_or_else(|| format!("{text:?} is no id"))
+        Self::parse(&text).ok_or_else(|| format!("{text:?} is not an id"))
     }
 }
 
@@ -62,8 +62,8 @@ mod tests {
     #[test]
     fn nothing_that_could_leave_a_folder_is_an_id() {
         let longest = "a".repeat(MAX_ID);
-        for good in ["vol-1", "A_b.c", longest.as_str()] {
-            assert_eq!(ResourceId::parse(good).unwrap().as_str(), good);
+        for valid in ["vol-1", "A_b.c", longest.as_str()] {
+            assert_eq!(ResourceId::parse(valid).unwrap().as_str(), valid);
         }
         let too_long = "a".repeat(MAX_ID + 1);
         for bad in
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_ids_are_valid_unique_and_in_the_order_of_time() {
+    fn generated_ids_are_valid_unique_and_sorted() {
         let later = UNIX_EPOCH + Duration::from_secs(2_000_000_000);
         let first = ResourceId::generate("vol", UNIX_EPOCH);
         let (second, third) = (ResourceId::generate("vol", later), ResourceId::generate("vol", later));

@@ -1,4 +1,4 @@
-//! The Identity service: who the driver is and what it has.
+//! The Identity service.
 
 use csi::PluginCapability;
 use csi::plugin_capability::{service, volume_expansion};
@@ -35,7 +35,7 @@ impl Driver {
         Ok(services.map(PluginCapability::service).chain([expansion]).collect())
     }
 
-    /// Ready as long as the disk with the state answers.
+    /// Reports ready while the disk with the state responds.
     pub(super) fn probe(&self, _: csi::ProbeRequest) -> Result<csi::ProbeResponse, CallError> {
         self.data.statistics().map_err(|error| CallError::Precondition {
             what: "the state directory".to_owned(),

@@ -1,16 +1,16 @@
 //! A small but complete CSI driver for the disk of one node.
 //!
-//! Volumes are directories, or sparse files behind loop devices with a filesystem or as raw block devices. What the
-//! driver knows is on disk before it acts, one JSON record each; what is mounted it asks the kernel. A process that is
-//! killed at any moment leaves nothing that the next start does not undo or end.
+//! Volumes are directories, or sparse files behind loop devices with a filesystem or as raw block devices. The driver writes
+//! its state to disk before it acts, one JSON record for each resource; it reads the mounts from the kernel. The next start
+//! undoes or completes everything that a killed process leaves.
 //!
 //! | Concern | Where |
 //! |---|---|
 //! | The RPCs | `identity`, `controller`, `node`; gRPC around them in [`service`], the socket in [`listen`] |
-//! | What is remembered | [`volume`], [`snapshot`], written by [`store`], ended at the start by `recovery` |
-//! | What is done to the disk | [`data`], [`sparse`], [`loop_device`], [`filesystem`], [`mounts`] |
-//! | What a caller may ask for | [`config`], [`capability`], [`capacity`], [`identifier`], [`paging`] |
-//! | What goes wrong | [`error`], with the gRPC code of each failure |
+//! | Records | [`volume`], [`snapshot`], written by [`store`], recovered at the start by `recovery` |
+//! | Disk operations | [`data`], [`sparse`], [`loop_device`], [`filesystem`], [`mounts`] |
+//! | Settings and checks of requests | [`config`], [`capability`], [`capacity`], [`identifier`], [`paging`] |
+//! | Errors | [`error`], with the gRPC code of each failure |
 
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
 
@@ -50,18 +50,18 @@ pub use options::HostpathOptions;
 
 use edge_csi_common::process::{self, Fatal, Signals};
 
-/// The binary.
+/// Runs the binary.
 pub fn main() -> ExitCode {
     process::run(run)
 }
 
 async fn run(options: HostpathOptions, mut signals: Signals) -> Result<(), Fatal> {
     let config = options.config()?;
-    if let Some(lacks) = requirements::missing() {
-        tracing::warn!("{lacks}");
+    if let Some(missing) = requirements::missing() {
+        tracing::warn!("{missing}");
     }
     let (name, node_id) = (config.driver_name.clone(), config.node_id.clone());
-    // The state first: its lock is what keeps two drivers from being started at once.
+    // The state first: its lock prevents a second driver from starting.
     let service = Service::new(Driver::open(config).map_err(Fatal::input)?);
     let listener = Listener::bind(options.endpoint.path()).map_err(Fatal::input)?;
     tracing::info!(driver = %name, node = node_id, "listening on {}", options.endpoint);

@@ -1,4 +1,4 @@
-//! The driver's socket, and serving on it.
+//! The driver's socket and server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,19 +13,19 @@ use tonic::transport::Server;
 use super::service::Service;
 use edge_csi_common::state::{PathError, failed};
 
-/// Most calls open at once on one connection.
+/// Maximum number of open calls on one connection.
 const MAX_STREAMS: u32 = 256;
 
-/// How long clients have to close their connections when no call runs any more.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// Time for clients to close their connections after the last call.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Why the driver cannot be reached.
+/// An error of the socket or the server.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The folder of the socket cannot be made.
+    /// The folder of the socket cannot be created.
     #[error(transparent)]
     Folder(#[from] PathError),
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The server ended with an error.
@@ -33,23 +33,23 @@ pub enum ListenError {
     Serve {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: tonic::transport::Error,
     },
 }
 
-/// A socket on which nobody is served yet. Its file goes when this is dropped.
+/// A bound socket. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Listener(BoundSocket);
 
 impl Listener {
-    /// Makes the socket, and its folder if that is missing.
+    /// Creates the socket, and its folder if that is missing.
     ///
     /// # Errors
-    /// If a live driver or something that is no socket has the path, or the system refuses.
+    /// Returns an error if a live driver, or a file that is not a socket, has the path, or if a system call fails.
     ///
     /// # Panics
-    /// Outside of a tokio runtime with I/O.
+    /// Panics outside of a tokio runtime with I/O.
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(failed("make", folder))?;
@@ -57,10 +57,10 @@ impl Listener {
         Ok(Self(bind_socket(path)?))
     }
 
-    /// Serves until `stop` comes or its other end is dropped, then until every call has ended.
+    /// Serves until `stop` is sent or dropped, then until every call has ended.
     ///
     /// # Errors
-    /// If the socket fails.
+    /// Returns an error if the socket fails.
     pub async fn serve(self, service: &Service, stop: oneshot::Receiver<()>) -> Result<(), ListenError> {
         let BoundSocket { listener, file, .. } = self.0;
         let stop = stop.map(drop).shared();
@@ -71,8 +71,8 @@ impl Listener {
         let all_ended = async {
             stop.await;
             service.idle().await;
-            // The last answers are on their way. A client that does not say goodbye must not hold up the end.
-            tokio::time::sleep(FAREWELL).await;
+            // The last responses are being sent. A client that does not close must not delay the exit.
+            tokio::time::sleep(CLOSE_TIMEOUT).await;
         };
         let ended = tokio::select! {
             ended = server => ended,
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_stale_socket_is_replaced_a_live_one_and_a_file_are_left_alone() {
+    async fn replaces_only_stale_sockets() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/csi.sock");
         let live = Listener::bind(&path).unwrap();

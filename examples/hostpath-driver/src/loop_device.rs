@@ -1,4 +1,4 @@
-//! Loop devices, found again by the file behind them.
+//! Loop devices, identified by their backing files.
 
 use std::fs;
 use std::io;
@@ -24,32 +24,32 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// The device's path as text, which it always is.
+    /// Returns the device's path as text.
     pub fn name(&self) -> &str {
         self.path.to_str().unwrap_or_default()
     }
 
-    /// Lets the device see that its file has grown.
+    /// Updates the device to the size of its file.
     ///
     /// # Errors
-    /// If losetup fails.
+    /// Returns an error if losetup fails.
     pub fn take_new_size(&self) -> Result<(), CommandError> {
         run("losetup", &["--set-capacity", self.name()], SHORT)
     }
 
-    /// Gives the device back to the system.
+    /// Detaches the device from its file.
     ///
     /// # Errors
-    /// If losetup fails.
+    /// Returns an error if losetup fails.
     pub fn detach(&self) -> Result<(), CommandError> {
         run("losetup", &["--detach", self.name()], SHORT)
     }
 }
 
-/// The device that has this file behind it, if there is one.
+/// Returns the device with this backing file, if there is one.
 ///
 /// # Errors
-/// If the kernel's list of devices cannot be read.
+/// Returns an error if the kernel's list of devices cannot be read.
 pub fn find(image: &Path) -> Result<Option<LoopDevice>, PathError> {
     let list = |source| PathError { action: "list", path: BLOCK_DEVICES.into(), source };
     for entry in fs::read_dir(BLOCK_DEVICES).map_err(list)? {
@@ -58,7 +58,7 @@ pub fn find(image: &Path) -> Result<Option<LoopDevice>, PathError> {
             continue;
         }
         let attributes = entry.path();
-        // The attribute is there only while a file is attached.
+        // The attribute exists only while a file is attached.
         let Ok(mut backing) = fs::read(attributes.join("loop/backing_file")) else { continue };
         while backing.last() == Some(&b'\n') {
             backing.pop();
@@ -72,13 +72,13 @@ pub fn find(image: &Path) -> Result<Option<LoopDevice>, PathError> {
     Ok(None)
 }
 
-/// Attaches a file, or finds the device that has it already, which keeps the mode that it has.
+/// Attaches a file, or returns the device that already has it, with that device's mode.
 ///
 /// # Errors
-/// If losetup fails, or a device with this file is just being taken down.
+/// Returns an error if losetup fails, or if a device with this file is being detached.
 pub fn attach(image: &Path, read_only: bool) -> Result<LoopDevice, CallError> {
     match find(image)? {
-        // It goes away when its last user lets go.
+        // The kernel releases the device when its last user closes it.
         Some(device) if device.detaching => Err(CallError::Pending(device.name().to_owned())),
         Some(device) => Ok(device),
         None => {

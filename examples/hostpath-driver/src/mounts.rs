@@ -9,7 +9,7 @@ use rustix::mount::{self, MountFlags, UnmountFlags};
 
 use super::error::CallError;
 
-/// The flags that a bind mount can have of its own.
+/// The flags that a bind mount supports per mount.
 pub const BIND_FLAGS: &[&str] = &[
     "ro",
     "rw",
@@ -26,10 +26,10 @@ pub const BIND_FLAGS: &[&str] = &[
     "bind",
 ];
 
-/// Shows a directory or a device file at another place, with flags from [`BIND_FLAGS`].
+/// Bind-mounts a directory or a device file, with flags from [`BIND_FLAGS`].
 ///
 /// # Errors
-/// If a flag is unknown or the kernel refuses; then nothing is mounted.
+/// Returns an error, and mounts nothing, if a flag is unknown or the kernel refuses.
 pub fn bind(from: &Path, on: &Path, flags: &[String], read_only: bool) -> Result<(), CallError> {
     let own = bind_flags(flags)? | if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
     let refused = |errno: Errno| {
@@ -44,21 +44,21 @@ pub fn bind(from: &Path, on: &Path, flags: &[String], read_only: bool) -> Result
     if own.is_empty() {
         return Ok(());
     }
-    // What the source is mounted with stays: in a user namespace the kernel does not let go of it.
+    // The flags of the source's mount stay: in a user namespace the kernel does not remove them.
     let restricted = inherited_flags(on)
         .and_then(|inherited| mount::mount_remount(on, MountFlags::BIND | inherited | own, ""))
         .map_err(refused);
     if restricted.is_err() {
-        // A mount that shows more than was asked for must not stay.
+        // A mount with more access than requested must not stay.
         let _ = mount::unmount(on, UnmountFlags::NOFOLLOW);
     }
     restricted
 }
 
-/// Checks flags for a bind mount before anything is done.
+/// Checks flags for a bind mount.
 ///
 /// # Errors
-/// [`CallError::Invalid`] for one that a bind mount does not have.
+/// Returns [`CallError::Invalid`] for a flag that a bind mount does not support.
 pub fn bind_flags(flags: &[String]) -> Result<MountFlags, CallError> {
     flags.iter().flat_map(|flag| flag.split(',')).try_fold(MountFlags::empty(), |all, flag| {
         Ok(all
@@ -99,7 +99,7 @@ fn inherited_flags(on: &Path) -> rustix::io::Result<MountFlags> {
 /// Undoes the topmost mount on a path.
 ///
 /// # Errors
-/// [`CallError::Precondition`] while files are open there.
+/// Returns [`CallError::Precondition`] while files are open there.
 pub fn unmount(on: &Path) -> Result<(), CallError> {
     mount::unmount(on, UnmountFlags::NOFOLLOW).map_err(|errno| match errno {
         Errno::BUSY => CallError::Precondition {

@@ -42,7 +42,7 @@ pub struct HostpathOptions {
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub capacity: Option<u64>,
 
-    /// Most volumes attached to this node at once; 0 is no limit
+    /// Maximum number of volumes attached to this node; 0: unlimited
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub attach_limit: u32,
 
@@ -50,16 +50,16 @@ pub struct HostpathOptions {
     #[arg(long, value_name = "KEYS", value_delimiter = ',')]
     pub mutable_parameters: Vec<String>,
 
-    /// Tell with each snapshot that it stays on this node (alpha in spec 1.13; csi-sanity 5.6.0 cannot compare the answer)
+    /// Report with each snapshot that it stays on this node (alpha in spec 1.13; csi-sanity 5.6.0 cannot compare the answer)
     #[arg(long)]
     pub snapshot_topology: bool,
 }
 
 impl HostpathOptions {
-    /// The settings that these options mean.
+    /// Converts the options to settings.
     ///
     /// # Errors
-    /// If the node id or the topology key cannot be used.
+    /// Returns an error if the node id or the topology key is invalid.
     pub fn config(&self) -> Result<Config, Fatal> {
         let (name, node) = (self.drivername.clone(), self.nodeid.clone());
         let mut config = Config::new(name, node, &self.state_dir, self.topology_key.as_deref())

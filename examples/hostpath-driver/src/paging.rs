@@ -1,9 +1,9 @@
-//! Lists in pages. A token names the last entry that was given out, so it stays good when that entry is deleted.
+//! Paged lists. A token names the last returned entry, so it stays valid when that entry is deleted.
 
 use super::error::CallError;
 use super::identifier::ResourceId;
 
-/// Most entries of one page, whatever is asked for: a gRPC client takes 4 MiB by default.
+/// Maximum number of entries of one page for any request: a gRPC client accepts 4 MiB by default.
 pub const MAX_PAGE: usize = 1000;
 
 /// One page of a list.
@@ -15,10 +15,11 @@ pub struct Page<T> {
     pub next_token: String,
 }
 
-/// Takes a page out of entries that come in the order of their ids.
+/// Returns a page of entries that are sorted by id.
 ///
 /// # Errors
-/// [`CallError::Token`] for a token that cannot be one of ours, [`CallError::Invalid`] for a negative `max_entries`.
+/// Returns [`CallError::Token`] for a token that this driver cannot have created, [`CallError::Invalid`] for a negative
+/// `max_entries`.
 pub fn page<'a, R: 'a, T>(
     rows: impl Iterator<Item = (&'a ResourceId, &'a R)>,
     max_entries: i32,
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_follow_each_other_even_if_the_last_entry_was_deleted() {
+    fn paging_continues_after_a_deleted_entry() {
         let mut all = rows(&["a", "b", "c", "d"]);
         let first = take(&all, 2, "").unwrap();
         assert_eq!(
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_somebody_else_is_aborted() {
+    fn foreign_token_is_aborted() {
         for token in ["invalid-token", "after:", "after:../x", "3"] {
             assert_eq!(take(&rows(&["a"]), 0, token).unwrap_err().code(), tonic::Code::Aborted, "{token}");
         }

@@ -1,4 +1,4 @@
-//! What happens at the start: nothing half made or half removed stays.
+//! Recovery at the start, which leaves no resource partly created or partly removed.
 
 use super::controller::freeze;
 use super::driver::Driver;
@@ -8,22 +8,22 @@ use super::snapshot::SnapshotRecord;
 use super::volume::{ContentSource, Phase, VolumeRecord};
 
 impl Driver {
-    /// Undoes what was begun and not finished. Whoever asked for it will ask again.
+    /// Undoes unfinished operations. Their callers retry.
     ///
-    /// What cannot be undone now is told and stays on record for the next start: one volume's trouble is no reason to
-    /// serve no other.
+    /// A resource that cannot be recovered now is logged and stays on record for the next start: one damaged volume must not
+    /// prevent service for the others.
     pub(super) fn recover(&self) {
         for volume in self.volumes.read(|rows| rows.values().cloned().collect::<Vec<_>>()) {
-            told("volume", &volume.id, self.recover_volume(&volume));
+            log_failure("volume", &volume.id, self.recover_volume(&volume));
         }
         for snapshot in self.snapshots.read(|rows| rows.values().cloned().collect::<Vec<_>>()) {
-            told("snapshot", &snapshot.id, self.recover_snapshot(&snapshot));
+            log_failure("snapshot", &snapshot.id, self.recover_snapshot(&snapshot));
         }
         for group in self.groups.read(|rows| rows.values().cloned().collect::<Vec<_>>()) {
             if group.phase != Phase::Ready {
                 let id = group.id.clone();
                 tracing::info!(group = %id, "removing a group of snapshots that was left half done");
-                told("group of snapshots", &id, self.discard_group(group));
+                log_failure("group of snapshots", &id, self.discard_group(group));
             }
         }
     }
@@ -36,16 +36,17 @@ impl Driver {
                 self.discard_volume(volume.clone())
             }
             Phase::Ready if !self.data.exists(&volume.id, volume.kind) => {
-                // Its health says so too. The record stays: only the owner may decide that the volume is gone.
+                // Its health reports this too. The record stays: only the owner may decide that the volume is lost.
                 tracing::error!(volume = %volume.id, "the data of a volume is not there");
                 Ok(())
             }
-            // The size is on record before the image has it.
+            // The size is recorded before the image grows.
             Phase::Ready => Ok(self.data.grow(&volume.id, volume.kind, volume.capacity_bytes)?),
         }
     }
 
-    /// A process that is killed while it copies leaves the source frozen, and all its writers with it.
+    /// Thaws the source of an interrupted copy: a process that is killed during a copy leaves the source, and its writers,
+    /// frozen.
     fn thaw_source_of(&self, volume: &VolumeRecord) {
         if let (Phase::Creating, Some(ContentSource::Volume(source))) = (volume.phase, &volume.source)
             && let Some(source) = self.volumes.by_id(source)
@@ -68,7 +69,7 @@ impl Driver {
     }
 }
 
-fn told(what: &'static str, id: &ResourceId, recovered: Result<(), CallError>) {
+fn log_failure(what: &'static str, id: &ResourceId, recovered: Result<(), CallError>) {
     if let Err(error) = recovered {
         tracing::error!(what, %id, %error, "what was left half done cannot be cleaned up; it stays for the next start");
     }

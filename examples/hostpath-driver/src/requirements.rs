@@ -1,16 +1,16 @@
-//! What this process may do on this machine, said once at the start instead of at the first mount.
+//! The missing permissions and tools of this process, reported once at the start instead of at the first mount.
 
 use std::fs;
 use std::path::Path;
 
 use rustix::thread::CapabilitySet;
 
-/// Whether this process has a right of capabilities(7) in effect.
+/// Returns true if this process has an effective capability of capabilities(7).
 pub(super) fn may(capability: CapabilitySet) -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
 }
 
-// Tools by the volumes that need them.
+// Tools, each with the volumes that need it.
 const TOOLS: &[(&str, &str)] = &[
     ("losetup", "loop volumes"),
     ("mount", "loop volumes"),
@@ -21,29 +21,29 @@ const TOOLS: &[(&str, &str)] = &[
     ("rm", "deleting volumes"),
 ];
 
-/// One line on what the node part cannot do here, or nothing if it can do everything.
+/// Returns one line about unavailable node features, or `None` if all are available.
 pub fn missing() -> Option<String> {
-    let mut lacks = Vec::new();
+    let mut missing = Vec::new();
     if !may(CapabilitySet::SYS_ADMIN) {
-        lacks.push("no right to mount (CAP_SYS_ADMIN): staging and publishing will fail".to_owned());
+        missing.push("no right to mount (CAP_SYS_ADMIN): staging and publishing will fail".to_owned());
     } else if !Path::new("/dev/loop-control").exists() || !is_first_user_namespace() {
-        lacks.push("no loop devices: only volumes of kind directory can be staged".to_owned());
+        missing.push("no loop devices: only volumes of kind directory can be staged".to_owned());
     } else if !may(CapabilitySet::SYS_RESOURCE) {
-        lacks
+        missing
             .push("no CAP_SYS_RESOURCE: ext4 grows when it is staged and not while it is mounted".to_owned());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = |tool: &str| std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
-    lacks.extend(
+    missing.extend(
         TOOLS
             .iter()
             .filter(|(tool, _)| !is_there(tool))
             .map(|(tool, for_what)| format!("no {tool} in PATH, for {for_what}")),
     );
-    (!lacks.is_empty()).then(|| lacks.join("; "))
+    (!missing.is_empty()).then(|| missing.join("; "))
 }
 
-/// In another one the kernel lets nobody mount a block device.
+/// Returns true outside of nested user namespaces, in which the kernel refuses mounts of block devices.
 fn is_first_user_namespace() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let fields: Vec<_> = map.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! The driver behind gRPC: every call runs on a thread that may block, to its end, whether its caller waits or not.
+//! The driver behind gRPC: every call runs to its end on a thread that may block, even if its caller disconnects.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 use super::driver::Driver;
 use super::error::CallError;
 
-/// Most calls that run at once; the others wait for their turn.
+/// Maximum number of concurrent calls; further calls wait.
 pub const MAX_CALLS: usize = 64;
 
 /// All services of one driver.
@@ -25,12 +25,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// Serves a driver.
+    /// Creates the services of a driver.
     pub fn new(driver: Driver) -> Self {
         Self { driver: Arc::new(driver), turns: Arc::new(Semaphore::new(MAX_CALLS)) }
     }
 
-    /// The services for a tonic server.
+    /// Returns the services for a tonic server.
     pub fn routes(&self) -> Routes {
         Routes::new(IdentityServer::new(self.clone()))
             .add_service(ControllerServer::new(self.clone()))
@@ -38,7 +38,7 @@ impl Service {
             .add_service(NodeServer::new(self.clone()))
     }
 
-    /// Waits until no call runs, also none whose caller has gone.
+    /// Waits until no call runs, including calls with a disconnected caller.
     pub async fn idle(&self) {
         let all = u32::try_from(MAX_CALLS).unwrap_or(u32::MAX);
         // The semaphore is never closed.
@@ -64,7 +64,7 @@ impl Service {
         let driver = self.driver.clone();
         let request = request.into_inner();
         let done = tokio::task::spawn_blocking(move || {
-            // Given back by the work and not by the caller, who may be gone before.
+            // Released by the operation and not by the caller, which may disconnect first.
             let _turn = turn;
             work(&driver, request)
         });
@@ -85,7 +85,7 @@ impl Service {
     }
 }
 
-// A service is the list of its calls, and each is the same line.
+// Every call of a service has the same form.
 macro_rules! calls {
     ($service:ident { $($method:ident($request:ident) -> $response:ident;)* }) => {
         #[tonic::async_trait]

@@ -1,4 +1,4 @@
-//! What the driver remembers of snapshots and groups of them.
+//! The records of snapshots and of groups of them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,24 +9,24 @@ use super::identifier::ResourceId;
 use super::store::Record;
 use super::volume::{Phase, VolumeKind};
 
-/// Everything that is remembered of a snapshot: a full copy, independent of its source.
+/// The record of a snapshot, which is a full copy, independent of its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotRecord {
-    /// Its id.
+    /// The id.
     pub id: ResourceId,
-    /// The name under which it was asked for.
+    /// The name in the create request.
     pub name: String,
-    /// How far it is.
+    /// The progress of its creation or removal.
     pub phase: Phase,
     /// The volume that was copied.
     pub source_volume: ResourceId,
-    /// What it is made of, as its source.
+    /// The kind of its content.
     pub kind: VolumeKind,
-    /// The size of its source then.
+    /// The size of its source at that time.
     pub size_bytes: u64,
-    /// When it was cut, since 1970.
+    /// The time of the snapshot, since 1970.
     pub created: Duration,
-    /// The group of snapshots to which it belongs.
+    /// The group to which the snapshot belongs.
     pub group: Option<ResourceId>,
 }
 
@@ -43,12 +43,12 @@ impl Record for SnapshotRecord {
 }
 
 impl SnapshotRecord {
-    /// Whether callers may know of it.
+    /// Returns true if callers can see the snapshot.
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready
     }
 
-    /// The snapshot as the spec has it.
+    /// Converts the record to the spec's message.
     pub fn to_csi(&self, topology: Option<csi::Topology>) -> csi::Snapshot {
         csi::Snapshot {
             size_bytes: i64::try_from(self.size_bytes).unwrap_or(i64::MAX),
@@ -62,18 +62,18 @@ impl SnapshotRecord {
     }
 }
 
-/// Everything that is remembered of a group of snapshots.
+/// The record of a group of snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRecord {
-    /// Its id.
+    /// The id.
     pub id: ResourceId,
-    /// The name under which it was asked for.
+    /// The name in the create request.
     pub name: String,
-    /// How far it is.
+    /// The progress of its creation or removal.
     pub phase: Phase,
-    /// Its snapshots.
+    /// The snapshots of the group.
     pub snapshots: Vec<ResourceId>,
-    /// When it was cut, since 1970.
+    /// The time of the snapshots, since 1970.
     pub created: Duration,
 }
 
@@ -89,7 +89,7 @@ impl Record for GroupRecord {
     }
 }
 
-/// The time since 1970.
+/// Returns the time since 1970.
 pub fn since_epoch(now: SystemTime) -> Duration {
     now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }

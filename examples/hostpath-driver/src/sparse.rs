@@ -9,13 +9,13 @@ use std::path::Path;
 use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
 use rustix::io::Errno;
 
-// Most bytes asked of the kernel at once.
+// Maximum number of bytes in one request to the kernel.
 const CHUNK: u64 = 64 << 20;
 
-/// Makes a file of this size without allocating any of it.
+/// Creates a file of this size without allocating any of it.
 ///
 /// # Errors
-/// Those of the filesystem; `AlreadyExists` if the file is there.
+/// Returns the errors of the filesystem; `AlreadyExists` if the file exists.
 pub fn create(path: &Path, bytes: u64) -> io::Result<()> {
     let file = new_file(path)?;
     file.set_len(bytes)?;
@@ -25,7 +25,7 @@ pub fn create(path: &Path, bytes: u64) -> io::Result<()> {
 /// Copies an image to a new file of at least `bytes`, and makes it durable.
 ///
 /// # Errors
-/// Those of the filesystem; `AlreadyExists` if the target is there.
+/// Returns the errors of the filesystem; `AlreadyExists` if the target exists.
 pub fn copy(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
     let source = File::open(from)?;
     let target = new_file(to)?;
@@ -40,18 +40,18 @@ pub fn copy(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
     target.sync_all()
 }
 
-/// Whether nothing was ever written to an image.
+/// Returns true if an image was never written.
 ///
 /// # Errors
-/// Those of the filesystem.
+/// Returns the errors of the filesystem.
 pub fn is_blank(path: &Path) -> io::Result<bool> {
     Ok(next_extent(&File::open(path)?, 0)?.is_none())
 }
 
-/// The first run of written bytes that ends after `from`.
+/// Returns the first run of written bytes that ends after `from`.
 ///
 /// # Errors
-/// Those of the filesystem.
+/// Returns the errors of the filesystem.
 fn next_extent(file: &File, from: u64) -> io::Result<Option<Range<u64>>> {
     match seek(file, SeekFrom::Data(from)) {
         Ok(start) => Ok(Some(start..seek(file, SeekFrom::Hole(start))?)),

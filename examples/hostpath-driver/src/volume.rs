@@ -1,4 +1,4 @@
-//! What the driver remembers of a volume.
+//! The record of a volume.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,24 +13,24 @@ use super::filesystem::FileSystem;
 use super::identifier::ResourceId;
 use super::store::Record;
 
-/// The parameter that chooses a [`VolumeKind`].
+/// The parameter that selects a [`VolumeKind`].
 pub const KIND_PARAMETER: &str = "kind";
 
-/// Most target paths at which one volume is published at once.
+/// Maximum number of target paths of one volume.
 pub const MAX_TARGETS: usize = 256;
 
-/// What a volume is made of.
+/// The storage of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VolumeKind {
     /// A directory of the host. Its size is counted, not enforced.
     Directory,
-    /// A sparse file behind a loop device, with a filesystem of its own or as a raw block device.
+    /// A sparse file behind a loop device, with a filesystem or as a raw block device.
     Loop,
 }
 
 impl VolumeKind {
-    /// Its name, as in the parameter `kind`.
+    /// Returns the name, as in the parameter `kind`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Directory => "directory",
@@ -38,12 +38,12 @@ impl VolumeKind {
         }
     }
 
-    /// Takes a name.
+    /// Parses a name.
     pub fn parse(name: &str) -> Option<Self> {
         [Self::Directory, Self::Loop].into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether a volume of this kind can do what is asked.
+    /// Returns true if a volume of this kind provides the capability.
     pub const fn provides(self, capability: &Capability) -> bool {
         match self {
             Self::Directory => matches!(capability.access, Access::Mount { fs_type: None, .. }),
@@ -52,25 +52,25 @@ impl VolumeKind {
     }
 }
 
-/// How far the making or the removal of something has come.
+/// The progress of a resource's creation or removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Its data is being made, and nobody has seen it yet.
+    /// The data is being created; no caller has received the resource yet.
     Creating,
-    /// It can be used.
+    /// The resource can be used.
     Ready,
-    /// Its data is being removed.
+    /// The data is being removed.
     Deleting,
 }
 
-/// Where the first content of a volume came from.
+/// The source of a volume's initial content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContentSource {
-    /// From a snapshot.
+    /// A snapshot.
     Snapshot(ResourceId),
-    /// From another volume.
+    /// Another volume.
     Volume(ResourceId),
 }
 
@@ -78,7 +78,7 @@ impl ContentSource {
     /// Checks the source of a request.
     ///
     /// # Errors
-    /// If it is empty, or its id can be none of ours.
+    /// Returns an error if the source is empty, or if its id is not an id of this driver.
     pub fn parse(source: &csi::VolumeContentSource) -> Result<Self, CallError> {
         let missing =
             || CallError::Missing { field: "volume_content_source", expected: "a snapshot or a volume" };
@@ -105,24 +105,24 @@ impl From<&ContentSource> for csi::VolumeContentSource {
     }
 }
 
-/// What is known of the filesystem in an image.
+/// The state of the filesystem in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// Not made by this driver: blank, copied, or written by the user of a block volume.
+    /// Not created by this driver: blank, copied, or written by the user of a block volume.
     Unknown,
-    /// The making was begun, and nobody could use it since: it may be begun again.
+    /// The creation was interrupted before any use, and may be restarted.
     Started(FileSystem),
-    /// Made.
+    /// The filesystem has been created.
     Done(FileSystem),
 }
 
-/// What a volume is attached, staged or published for.
+/// The capability and mode with which a volume is attached, staged or published.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// How it is used, and by whom at once.
+    /// Access type and access mode.
     pub capability: Capability,
-    /// Whether for reading only.
+    /// True for read-only use.
     pub read_only: bool,
 }
 
@@ -133,34 +133,34 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Everything that is remembered of a volume.
+/// The record of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
-    /// Its id.
+    /// The id.
     pub id: ResourceId,
-    /// The name under which it was asked for.
+    /// The name in the create request.
     pub name: String,
-    /// How far it is.
+    /// The progress of its creation or removal.
     pub phase: Phase,
-    /// What it is made of.
+    /// The storage of the volume.
     pub kind: VolumeKind,
-    /// Its size.
+    /// The size in bytes.
     pub capacity_bytes: u64,
-    /// The parameters with which it was asked for.
+    /// The parameters of the create request.
     pub parameters: BTreeMap<String, String>,
     /// The parameters that ControllerModifyVolume changes.
     pub mutable_parameters: BTreeMap<String, String>,
-    /// Where its first content came from.
+    /// The source of the initial content.
     pub source: Option<ContentSource>,
-    /// The filesystem in its image.
+    /// The state of the filesystem in the image.
     pub format: Format,
-    /// Whether the image has become larger than the filesystem in it.
+    /// True if the image is larger than its filesystem.
     pub grow: bool,
     /// The attachment to this node.
     pub attachment: Option<Placement>,
-    /// The staging path, and what for.
+    /// The staging path and its use.
     pub staged: Option<(String, Placement)>,
-    /// Target paths, and what for.
+    /// The target paths and their uses.
     pub published: BTreeMap<String, Placement>,
 }
 
@@ -177,12 +177,12 @@ impl Record for VolumeRecord {
 }
 
 impl VolumeRecord {
-    /// Whether callers may know of it.
+    /// Returns true if callers may see the volume.
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready
     }
 
-    /// The volume as the spec has it, reachable from the node with these topology segments.
+    /// Converts the record to the spec's message, accessible from the node with these topology segments.
     pub fn to_csi(&self, topology: csi::Topology) -> csi::Volume {
         csi::Volume {
             capacity_bytes: i64::try_from(self.capacity_bytes).unwrap_or(i64::MAX),

@@ -1,4 +1,4 @@
-//! The controller part of the hostpath driver, which needs no rights: names, sizes, sources, and what a restart finds.
+//! The controller part of the hostpath driver, which needs no privileges: names, sizes, sources, and recovery after a restart.
 
 #![allow(clippy::unwrap_used, reason = "a fixture fails as its test does")]
 
@@ -17,7 +17,7 @@ use hostpath_fixture::*;
 use tonic::{Code, Request};
 
 #[tokio::test]
-async fn a_name_stands_for_one_volume_and_refuses_another_shape() {
+async fn same_name_with_other_parameters_is_refused() {
     let f = Fixture::new();
     let first = f.create(volume_request("pvc", mount(""), MIB)).await.unwrap();
     assert_eq!(f.create(volume_request("pvc", mount(""), MIB)).await.unwrap(), first);
@@ -57,7 +57,7 @@ async fn names_never_become_paths() {
 }
 
 #[tokio::test]
-async fn ids_of_nothing_are_answered_by_the_table_of_the_spec() {
+async fn unknown_ids_return_the_codes_of_the_spec() {
     let f = Fixture::new();
     for id in ["vol-0", "../state", "/", "..", "ü", "a\0b", &"x".repeat(5000)] {
         assert_eq!(code(f.delete(id).await), Code::Ok, "{id:?}");
@@ -81,7 +81,7 @@ async fn ids_of_nothing_are_answered_by_the_table_of_the_spec() {
 }
 
 #[tokio::test]
-async fn space_is_counted_for_volumes_and_snapshots_and_given_back() {
+async fn counts_and_releases_space() {
     let f = Fixture::with(|config| config.capacity = Some(10 << 20));
     let volume = f.volume("a", mount(""), 4 * MIB).await;
     f.snapshot("s", &volume).await.unwrap();
@@ -117,7 +117,7 @@ async fn a_volume_for_another_node_is_refused() {
 }
 
 #[tokio::test]
-async fn attaching_keeps_count_and_a_volume_in_use_is_not_deleted() {
+async fn counts_attachments_and_keeps_used_volumes() {
     let f = Fixture::with(|config| config.attach_limit = 1);
     let (a, b) = (f.volume("a", mount(""), MIB).await, f.volume("b", mount(""), MIB).await);
     f.attach(&a, NODE, false).await.unwrap();
@@ -138,7 +138,7 @@ async fn attaching_keeps_count_and_a_volume_in_use_is_not_deleted() {
 }
 
 #[tokio::test]
-async fn content_comes_from_a_snapshot_or_a_volume_and_outlives_it() {
+async fn content_is_copied_from_a_snapshot_or_a_volume() {
     let f = Fixture::new();
     let source = f.volume("source", mount(""), 2 * MIB).await;
     let tree = |id: &str| f.state().join("data").join(id).join("tree");
@@ -207,9 +207,9 @@ async fn a_group_is_cut_and_deleted_as_one() {
 }
 
 #[tokio::test]
-async fn a_restart_finds_everything_and_removes_what_was_half_done() {
+async fn restart_keeps_records_and_removes_unfinished_ones() {
     let f = Fixture::new();
-    let (kept, half_made, half_gone) = (
+    let (kept, half_made, half_deleted) = (
         f.volume("kept", block(), MIB).await,
         f.volume("making", mount(""), MIB).await,
         f.volume("going", block(), MIB).await,
@@ -217,9 +217,9 @@ async fn a_restart_finds_everything_and_removes_what_was_half_done() {
     let snapshot = f.snapshot("s", &kept).await.unwrap().snapshot_id;
     let half_cut = f.snapshot("cutting", &kept).await.unwrap().snapshot_id;
     set_phase(&f.state().join("volumes"), &half_made, "creating");
-    set_phase(&f.state().join("volumes"), &half_gone, "deleting");
+    set_phase(&f.state().join("volumes"), &half_deleted, "deleting");
     set_phase(&f.state().join("snapshots"), &half_cut, "creating");
-    // The size was put on record, and the image had not grown yet.
+    // The size was recorded, and the image had not grown yet.
     let image = f.state().join("data").join(&kept).join("disk.img");
     fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(4096).unwrap();
 
@@ -234,7 +234,7 @@ async fn a_restart_finds_everything_and_removes_what_was_half_done() {
 }
 
 #[tokio::test]
-async fn a_volume_that_lost_its_data_is_told_and_kept() {
+async fn keeps_the_record_of_a_volume_without_data() {
     let f = Fixture::new();
     let (lost, well) = (f.volume("a", mount(""), MIB).await, f.volume("b", mount(""), MIB).await);
     fs::remove_dir_all(f.state().join("data").join(&lost)).unwrap();
@@ -254,10 +254,10 @@ async fn a_volume_that_lost_its_data_is_told_and_kept() {
 }
 
 #[tokio::test]
-async fn a_volume_that_cannot_be_recovered_keeps_no_other_from_being_served() {
+async fn serves_other_volumes_if_one_cannot_be_recovered() {
     let f = Fixture::new();
     let (stuck, well) = (f.volume("a", block(), MIB).await, f.volume("b", mount(""), MIB).await);
-    // A size that no filesystem has.
+    // A size that no filesystem supports.
     let path = f.state().join("volumes").join(format!("{stuck}.json"));
     let record = fs::read_to_string(&path).unwrap();
     let changed = record.replace(&MIB.to_string(), &i64::MAX.to_string());
@@ -275,7 +275,7 @@ async fn a_state_directory_has_one_driver() {
 }
 
 #[tokio::test]
-async fn only_named_parameters_can_be_modified_and_then_all_of_them() {
+async fn modifies_named_parameters_only() {
     let f = Fixture::with(|config| config.mutable_parameters = ["iops".to_owned()].into());
     let volume_id = f.volume("a", mount(""), MIB).await;
     let modify = |keys: &[&str]| csi::ControllerModifyVolumeRequest {

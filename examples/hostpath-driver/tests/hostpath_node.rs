@@ -1,4 +1,4 @@
-//! The node part of the hostpath driver with real mounts and loop devices. It needs root; without, each test says so.
+//! The node part of the hostpath driver with real mounts and loop devices. The tests need root; without it, each prints a line.
 
 #![allow(clippy::unwrap_used, reason = "a fixture fails as its test does")]
 
@@ -18,7 +18,7 @@ use hostpath_fixture::*;
 use tonic::{Code, Request};
 use volume_manager::mounts::linux::read_table;
 
-/// Whether this process may mount, and a line that tells if not.
+/// Returns true if this process may mount; prints a line if not.
 fn may_mount(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists();
     if !root {
@@ -27,7 +27,7 @@ fn may_mount(test: &str) -> bool {
     root
 }
 
-/// CAP_SYS_RESOURCE, which root has unless its container takes it away.
+/// Returns true if this process has CAP_SYS_RESOURCE, which root has unless its container removes it.
 fn may_grow_mounted_ext4() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
@@ -38,8 +38,8 @@ fn is_mounted(path: &str) -> bool {
     read_table().unwrap().at(Path::new(path)).is_some()
 }
 
-/// How many devices have a file of this folder behind them. Who lists devices holds each open for a moment, tests beside this one
-/// too, and the kernel takes down what was detached meanwhile only then: that is waited for.
+/// Counts the devices backed by a file of this folder. A process that lists devices, such as a concurrent test, briefly holds
+/// each device open, and the kernel releases a detached device only afterwards: this function waits for that.
 fn loop_devices_below(folder: &Path) -> usize {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
@@ -57,8 +57,8 @@ fn loop_devices_below(folder: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn a_volume_with_a_mount_inside_is_not_deleted_and_stays_as_it_was() {
-    if !may_mount("a_volume_with_a_mount_inside_is_not_deleted_and_stays_as_it_was") {
+async fn does_not_delete_a_volume_with_a_mount_inside() {
+    if !may_mount("does_not_delete_a_volume_with_a_mount_inside") {
         return;
     }
     let f = Fixture::new();
@@ -77,8 +77,8 @@ async fn a_volume_with_a_mount_inside_is_not_deleted_and_stays_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_directory_goes_through_its_life_and_back() {
-    if !may_mount("a_directory_goes_through_its_life_and_back") {
+async fn directory_lifecycle() {
+    if !may_mount("directory_lifecycle") {
         return;
     }
     let f = Fixture::new();
@@ -141,8 +141,8 @@ async fn several_targets_share_a_volume_and_one_may_be_read_only() {
 }
 
 #[tokio::test]
-async fn what_is_not_ours_is_never_touched() {
-    if !may_mount("what_is_not_ours_is_never_touched") {
+async fn never_touches_foreign_files() {
+    if !may_mount("never_touches_foreign_files") {
         return;
     }
     let f = Fixture::new();
@@ -156,7 +156,7 @@ async fn what_is_not_ours_is_never_touched() {
     assert_eq!(code(f.publish(&id, (&staging, &occupied), mount(""), false).await), Code::FailedPrecondition);
     assert_eq!(fs::read(Path::new(&occupied).join("precious")).unwrap(), b"x");
 
-    // A process with the right to mount took it off, and somebody wrote into the bare directory.
+    // A privileged process unmounted it, and another wrote into the bare directory.
     f.publish(&id, (&staging, &target), mount(""), false).await.unwrap();
     Command::new("umount").arg(&target).status().unwrap();
     fs::write(Path::new(&target).join("precious"), "x").unwrap();
@@ -173,8 +173,8 @@ async fn what_is_not_ours_is_never_touched() {
 }
 
 #[tokio::test]
-async fn a_filesystem_is_made_once_keeps_its_files_and_grows_online() {
-    if !may_mount("a_filesystem_is_made_once_keeps_its_files_and_grows_online") {
+async fn formats_once_and_grows_online() {
+    if !may_mount("formats_once_and_grows_online") {
         return;
     }
     for (fs_type, bytes) in [("ext4", 16 * MIB), ("xfs", 300 * MIB)] {
@@ -208,8 +208,8 @@ async fn a_filesystem_is_made_once_keeps_its_files_and_grows_online() {
 }
 
 #[tokio::test]
-async fn a_snapshot_of_a_mounted_filesystem_is_whole_and_can_be_mounted_beside_it() {
-    if !may_mount("a_snapshot_of_a_mounted_filesystem_is_whole_and_can_be_mounted_beside_it") {
+async fn snapshot_of_a_mounted_filesystem_is_consistent() {
+    if !may_mount("snapshot_of_a_mounted_filesystem_is_consistent") {
         return;
     }
     for (fs_type, bytes) in [("ext4", 16 * MIB), ("xfs", 300 * MIB)] {
@@ -234,8 +234,8 @@ async fn a_snapshot_of_a_mounted_filesystem_is_whole_and_can_be_mounted_beside_i
 }
 
 #[tokio::test]
-async fn a_block_device_is_shown_as_one_and_never_formatted_over() {
-    if !may_mount("a_block_device_is_shown_as_one_and_never_formatted_over") {
+async fn publishes_a_block_device_without_formatting() {
+    if !may_mount("publishes_a_block_device_without_formatting") {
         return;
     }
     let f = Fixture::new();
@@ -259,7 +259,7 @@ async fn a_block_device_is_shown_as_one_and_never_formatted_over() {
     f.unstage(&id, &staging).await.unwrap();
     assert_eq!(loop_devices_below(&f.state()), 0);
 
-    // Unknown data is data: asking for a filesystem does not destroy it.
+    // Unknown data is kept: a request for a filesystem does not destroy it.
     let copy =
         f.create(from_snapshot(volume_request("copy", block(), 4 * MIB), &snapshot)).await.unwrap().volume_id;
     assert_eq!(code(f.stage(&copy, &staging, mount("ext4")).await), Code::FailedPrecondition);
@@ -273,8 +273,8 @@ async fn a_block_device_is_shown_as_one_and_never_formatted_over() {
 }
 
 #[tokio::test]
-async fn after_a_reboot_everything_is_mounted_again_on_request() {
-    if !may_mount("after_a_reboot_everything_is_mounted_again_on_request") {
+async fn remounts_on_request_after_a_reboot() {
+    if !may_mount("remounts_on_request_after_a_reboot") {
         return;
     }
     let f = Fixture::new();
@@ -283,7 +283,7 @@ async fn after_a_reboot_everything_is_mounted_again_on_request() {
     f.stage(&id, &staging, mount("ext4")).await.unwrap();
     f.publish(&id, (&staging, &target), mount("ext4"), false).await.unwrap();
     fs::write(Path::new(&target).join("file"), "x").unwrap();
-    // A reboot takes mounts and loop devices, and leaves the files of the driver.
+    // A reboot removes mounts and loop devices, and leaves the files of the driver.
     for path in [&target, &staging] {
         assert!(Command::new("umount").arg(path).status().unwrap().success());
     }
@@ -301,7 +301,8 @@ async fn after_a_reboot_everything_is_mounted_again_on_request() {
     let health =
         answer(f.service.node_get_volume_health(Request::new(health)).await).unwrap().volume_health.unwrap();
     assert_eq!(health.health_statuses.len(), 2, "{health:?}");
-    // Whoever looks at the detached device just now, as udev does, keeps it for a moment: ABORTED, as a sidecar it is asked again.
+    // A process that reads the detached device, as udev does, briefly holds it: the call returns ABORTED, and the test retries
+    // as a sidecar does.
     let staged = async {
         loop {
             match f.stage(&id, &staging, mount("ext4")).await {
@@ -318,8 +319,8 @@ async fn after_a_reboot_everything_is_mounted_again_on_request() {
 }
 
 #[tokio::test]
-async fn a_mount_that_fails_tells_in_the_words_of_the_tool_and_leaves_nothing() {
-    if !may_mount("a_mount_that_fails_tells_in_the_words_of_the_tool_and_leaves_nothing") {
+async fn failed_mount_returns_the_tools_message() {
+    if !may_mount("failed_mount_returns_the_tools_message") {
         return;
     }
     let f = Fixture::new();

@@ -1,4 +1,4 @@
-//! The hostpath driver as a process: its socket, its signals, and being killed in the middle of its work.
+//! The hostpath driver as a process: its socket, its signals, and a kill in the middle of an operation.
 #![allow(clippy::unwrap_used, reason = "a fixture fails as its test does")]
 
 mod hostpath_fixture;
@@ -18,14 +18,14 @@ use tonic::transport::{Channel, Endpoint};
 
 const DRIVER: &str = env!("CARGO_BIN_EXE_hostpath-driver");
 
-/// A running driver; killed when the test ends.
+/// A running driver, killed on drop.
 struct Process {
     child: Child,
     folder: PathBuf,
 }
 
 impl Process {
-    /// Starts a driver and waits until it says that it listens.
+    /// Starts a driver and waits until it logs that it listens.
     fn start(folder: &Path) -> Self {
         let mut child = command(folder).stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
@@ -34,7 +34,7 @@ impl Process {
             line.clear();
             assert_ne!(log.read_line(&mut line).unwrap(), 0, "it ended before it listened");
         }
-        // Whoever writes to a pipe that nobody reads comes to a halt.
+        // A process that writes to a full pipe blocks.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         Self { child, folder: folder.to_owned() }
     }
@@ -81,7 +81,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_second_driver_is_refused_in_one_line_and_sigterm_ends_the_first_in_order() {
+async fn refuses_a_second_driver_and_drains_on_sigterm() {
     let dir = tempfile::tempdir().unwrap();
     let mut first = Process::start(dir.path());
     let socket = dir.path().join("csi.sock");
@@ -94,7 +94,7 @@ async fn a_second_driver_is_refused_in_one_line_and_sigterm_ends_the_first_in_or
     let (code, error) = ended(command(dir.path()).arg("--state-dir").arg(dir.path().join("other")));
     assert!(code == Some(2), "--state-dir twice: {error}");
 
-    // A client that stays connected and does not answer: this thread is busy waiting for the driver's end.
+    // A client that stays connected and does not respond: this thread is busy waiting for the driver's end.
     let mut controller = first.controller().await;
     controller.list_volumes(csi::ListVolumesRequest::default()).await.unwrap();
     assert_eq!(first.signal(Signal::TERM), Some(0));
@@ -107,7 +107,7 @@ async fn bad_settings_are_refused_in_one_line() {
     let name_of_a_file = dir.path().join("csi.sock");
     fs::write(&name_of_a_file, "x").unwrap();
     for (arguments, names) in [
-        (&[][..], "no socket"),
+        (&[][..], "not a socket"),
         (&["--topology-key", "x"], "--topology-key"),
         (&["--capacity", "10GB"], "--capacity"),
         (&["--attach-limit=-1"], "--attach-limit"),
@@ -123,7 +123,7 @@ async fn bad_settings_are_refused_in_one_line() {
 }
 
 #[tokio::test]
-async fn a_driver_killed_while_it_copies_starts_with_what_it_has_answered_and_nothing_else() {
+async fn killed_driver_restarts_with_acknowledged_volumes_only() {
     const DATA: usize = 128 << 20;
     let dir = tempfile::tempdir().unwrap();
     let mut driver = Process::start(dir.path());
@@ -131,7 +131,7 @@ async fn a_driver_killed_while_it_copies_starts_with_what_it_has_answered_and_no
     let created = controller.create_volume(volume_request("source", block(), DATA as i64)).await.unwrap();
     let source = created.into_inner().volume.unwrap().volume_id;
     let data = dir.path().join("state/data");
-    // Different bytes in every block, so that no filesystem makes the copy for free.
+    // Different bytes in every block, so that no filesystem can make the copy for free.
     let mut image = fs::OpenOptions::new().write(true).open(data.join(&source).join("disk.img")).unwrap();
     for block in 0..(DATA / 4096) as u64 {
         image.write_all(&block.to_le_bytes().repeat(512)).unwrap();

@@ -1,4 +1,4 @@
-//! Holds a call at the edge on purpose, so that the link can be cut while the call is certainly under way.
+//! Blocks a call at the edge, so that the link can be cut while the call is running.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

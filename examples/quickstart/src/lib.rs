@@ -1,13 +1,13 @@
-//! `quickstart`: hub, proxy, agent and driver in one process, and a volume's life through them, step by step.
+//! `quickstart`: hub, proxy, agent and driver in one process, and the steps of a volume through them.
 
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
 
-mod cable;
 mod gate;
-mod life;
+mod link;
 mod namespace;
 mod parts;
-mod story;
+mod scenario;
+mod steps;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use tempfile::TempDir;
 
-use self::life::Life;
 use self::parts::Parts;
-use self::story::{PARTS, StepFailed, Story, say};
+use self::scenario::Scenario;
+use self::steps::{PARTS, StepFailed, StepTable, say};
 use edge_csi_common::process::{self, Fatal, Signals};
 
 /// How long is tried to take everything away at the end.
-const CLEAN_WITHIN: Duration = Duration::from_secs(5);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-const CLEAN_AGAIN: Duration = Duration::from_millis(20);
+const CLEANUP_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The binary.
 pub fn main() -> ExitCode {
@@ -38,25 +38,25 @@ async fn run(options: QuickstartOptions, mut signals: Signals) -> Result<(), Fat
     let mounts = namespace::enter().map_err(Fatal::runtime)?;
     let directory = options.directory()?;
     let outcome = tokio::select! {
-        outcome = tell(directory.path(), mounts) => outcome.map_err(Fatal::runtime),
+        outcome = run_steps(directory.path(), mounts) => outcome.map_err(Fatal::runtime),
         signal = signals.next() => Err(Fatal::Runtime(format!("{signal}: stopped; everything is taken down"))),
     };
     let cleaned = clean(directory).await;
     outcome.and(cleaned)
 }
 
-async fn tell(directory: &Path, mounts: &'static str) -> Result<(), StepFailed> {
+async fn run_steps(directory: &Path, mounts: &'static str) -> Result<(), StepFailed> {
     say(mounts);
-    let mut story = Story::begin();
-    let parts = story.step(PARTS, "start", Parts::start(directory), Parts::told).await?;
-    let outcome = Life::new(&parts).lead(&mut story).await;
+    let mut table = StepTable::begin();
+    let parts = table.step(PARTS, "start", Parts::start(directory), Parts::description).await?;
+    let outcome = Scenario::new(&parts).run(&mut table).await;
     let stop = async {
         parts.stop().await;
         Ok::<_, StepFailed>(())
     };
-    story.step(PARTS, "stop", stop, |()| "hub, proxy, agent and driver have ended").await?;
+    table.step(PARTS, "stop", stop, |()| "hub, proxy, agent and driver have ended").await?;
     if outcome.is_ok() {
-        story.end();
+        table.end();
     }
     outcome
 }
@@ -69,18 +69,18 @@ async fn clean(directory: TempDir) -> Result<(), Fatal> {
     loop {
         let removed = namespace::unmount_all(&path).and_then(|()| fs::remove_dir_all(&path));
         match removed {
-            // A call of the driver that was under way when all was stopped may still be making files.
-            Err(_) if since.elapsed() < CLEAN_WITHIN => tokio::time::sleep(CLEAN_AGAIN).await,
+            // A call of the driver that was running at the stop may still create files.
+            Err(_) if since.elapsed() < CLEANUP_TIMEOUT => tokio::time::sleep(CLEANUP_RETRY_INTERVAL).await,
             Err(cause) => return Err(Fatal::Runtime(format!("cannot remove {}: {cause}", path.display()))),
             Ok(()) => return Ok(()),
         }
     }
 }
 
-/// Leads a volume through its life, from CreateVolume in the cloud to a file on a node and back, and prints each step.
+/// Runs a volume from CreateVolume in the cloud to a file on a node and back, and prints each step.
 ///
-/// Runs hub, proxy, agent and the hostpath driver in one process, cuts the link in mid-call, and leaves nothing behind. As
-/// root it mounts in a mount namespace of its own, otherwise in a user namespace.
+/// Runs hub, proxy, agent and the hostpath driver in one process, cuts the link during a call, and cleans up. As
+/// root it mounts in its own mount namespace, otherwise in a user namespace.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "quickstart", version)]
 pub struct QuickstartOptions {

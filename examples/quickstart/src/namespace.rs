@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 use volume_manager::mounts::linux::read_table;
 
-/// There is no right to mount.
+/// Mounting is not permitted.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the quickstart mounts volumes: run it as root (sudo target/debug/quickstart; in a container with CAP_SYS_ADMIN), or where \

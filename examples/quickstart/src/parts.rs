@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::transport::{self, Channel};
 
-use super::cable::Cable;
 use super::gate::Gate;
+use super::link::CuttableLink;
 use hostpath_driver::config::Config;
 use hostpath_driver::driver::Driver;
 use hostpath_driver::listen::{ListenError, Listener};
@@ -48,7 +48,7 @@ pub(super) struct Parts {
     /// Before the driver: what can hold a call there.
     pub(super) gate: Arc<Gate>,
     /// Between the agent and the hub.
-    pub(super) cable: Cable,
+    pub(super) link: CuttableLink,
     /// To the socket that the sidecars would use.
     pub(super) cloud: Channel,
     /// To the socket that kubelet would use.
@@ -75,15 +75,15 @@ impl Parts {
 
         let dispatcher = Dispatcher::new().with_driver(driver_name.clone(), address(NODE_SOCKET)?);
         let gate = Arc::new(Gate::new(dispatcher));
-        let cable = Cable::new(dialer()?);
+        let link = CuttableLink::new(dialer()?);
         let agent = Peer::builder(PeerId::new(NODE)?)
             .service(ServiceName::new(CSI_SERVICE)?, SessionService::new(Arc::clone(&gate)))
-            .dialer(Box::new(cable.clone()))
+            .dialer(Box::new(link.clone()))
             .start()?;
 
         let proxy = PeerId::new(format!("proxy/{DRIVER}"))?;
         let proxy = Peer::builder(proxy).dialer(Box::new(dialer()?)).start()?;
-        // Otherwise the endpoint's first question to the driver fails, and the next one comes a second later.
+        // Otherwise the endpoint's first call to the driver fails, and the next one follows a second later.
         agent.connected().await?;
         proxy.connected().await?;
         let router = Router::fixed(node);
@@ -99,11 +99,11 @@ impl Parts {
             transport::Endpoint::from_shared(socket).map(|endpoint| endpoint.connect_lazy())
         };
         let (cloud, node, directory) = (channel(CLOUD_SOCKET)?, channel(NODE_SOCKET)?, directory.to_owned());
-        Ok(Self { directory, hub, agent, proxy, serving, driver, stop_driver, gate, cable, cloud, node })
+        Ok(Self { directory, hub, agent, proxy, serving, driver, stop_driver, gate, link, cloud, node })
     }
 
-    /// What the first step tells.
-    pub(super) fn told(&self) -> String {
+    /// The text of the first step.
+    pub(super) fn description(&self) -> String {
         format!("hub, proxy, agent and {DRIVER} on {NODE}, below {}", self.directory.display())
     }
 

@@ -1,4 +1,4 @@
-//! Good input for the targets, so that the corpora begin with more than noise.
+//! Valid input for the targets, so that the corpora start with more than noise.
 
 use std::path::Path;
 use std::time::Duration;
@@ -27,13 +27,13 @@ fn frames() -> Vec<Vec<u8>> {
     reply.message = Some(Bytes::from_static(b"answer"));
     reply.end = Some(frame::End::Finished(Bytes::from_static(b"closing")));
     [
-        Frame::hop(Kind::Hello(hello)),
-        Frame::hop(Kind::Ping { nonce: 5 }),
-        Frame::hop(Kind::Drain { reason: "update".to_owned() }),
+        Frame::link(Kind::Hello(hello)),
+        Frame::link(Kind::Ping { nonce: 5 }),
+        Frame::link(Kind::Drain { reason: "update".to_owned() }),
         Frame::call(None, Some(name("edge-1")), id, Part::Request(request)),
         Frame::call(Some(name("edge-1")), None, id, Part::Reply(reply)),
         Frame::call(None, None, id, Part::Credit { bytes: 500 }),
-        Frame::call(None, None, id, Part::StopWaiting),
+        Frame::call(None, None, id, Part::Cancel),
     ]
     .map(|frame| wire(frame).to_vec())
     .into()
@@ -88,7 +88,7 @@ fn registrations() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// Run after a change of a format: `cargo test --lib -- --ignored`.
+/// Writes the corpora. Run it after a change of a format: `cargo test --lib -- --ignored`.
 #[test]
 #[ignore = "writes into the corpora"]
 fn good_input_is_in_the_corpora() {

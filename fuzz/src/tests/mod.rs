@@ -1,10 +1,10 @@
-//! Each target over its corpus, and over mutations of it that a seed decides.
+//! Runs each target over its corpus, and over mutations of the corpus that a seed determines.
 
 use std::path::Path;
 
 mod examples;
 
-/// Mutations of each file.
+/// The number of mutations of each file.
 const MUTATIONS: u64 = 300;
 
 struct Random(u64);

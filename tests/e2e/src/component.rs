@@ -1,4 +1,4 @@
-//! Where the components come from: Go modules, and our own workspace.
+//! Builds the components: Go modules, and this workspace.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use super::error::RealError;
 use super::table;
 
-/// The suite, of which CSI 1.13 is the schema.
+/// The csi-sanity suite for CSI 1.13.
 const CSI_SANITY: &str = "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.6.0";
 
-/// The sidecars, which are commands in modules that the module `sidecars` has at their versions.
+/// The sidecars: commands of modules whose versions the module `sidecars` pins.
 const SIDECARS: [(&str, &str); 5] = [
     ("csi-provisioner", "github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner"),
     ("csi-attacher", "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher"),
@@ -19,40 +19,40 @@ const SIDECARS: [(&str, &str); 5] = [
     ("snapshot-controller", "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller"),
 ];
 
-/// The module that has the definitions of snapshots for the API server.
+/// The module with the snapshot definitions for the API server.
 const SNAPSHOT_CLIENT: &str = "github.com/kubernetes-csi/external-snapshotter/client/v8";
 
-/// The module that has the definitions of certificates.
+/// The module with cert-manager's definitions.
 const CERT_MANAGER: &str = "github.com/cert-manager/cert-manager@v1.18.2";
 
-/// The release that the control plane says it is; the module `kubernetes` has it at that version.
+/// The release that the control plane reports; the module `kubernetes` requires that version.
 const KUBERNETES: (&str, &str, &str) = ("v1.36.3", "1", "36");
 
-/// The tests of the hub.
+/// The test binary of the hub.
 const HUB_TESTS: &str = "hub_kubernetes";
 
 const NEEDS_GO: &str = "install Go 1.26 or newer";
 const NEEDS_CARGO: &str = "run through `cargo test`";
 
-/// Where our own Go modules are.
+/// The directory of this repository's Go modules.
 const GO_MODULES: &str = "tests/e2e/go";
 
-/// Paths of everything that a leg starts. Go programs are there after [`build`](Components::build) of their part.
+/// Paths of everything that a test run starts. Go programs exist after [`build`](Components::build) of their part.
 #[derive(Debug)]
 pub(crate) struct Components {
     root: PathBuf,
-    /// Whether each part is built, in the order of [`Part`]. Locked while it is.
+    /// True for each built part, in the order of [`Part`]. Locked during a build.
     built: [Mutex<bool>; 5],
     pub(crate) csi_sanity: PathBuf,
     pub(crate) mock_driver: PathBuf,
     pub(crate) example_plugin: PathBuf,
-    /// Their code under ours, beside which they are themselves.
+    /// A program that runs the sidecars' code. The sidecars are in the same folder.
     pub(crate) sidecars: PathBuf,
-    /// Control plane, kubelet and kubectl.
+    /// The control plane, kubelet and kubectl.
     pub(crate) kubernetes: PathBuf,
-    /// What pods run.
+    /// The program that pods run.
     pub(crate) pod: PathBuf,
-    /// What tells kubelet of a driver.
+    /// Registers a driver with kubelet.
     pub(crate) registrar: PathBuf,
     /// A driver that hands secrets to pods.
     pub(crate) vault: PathBuf,
@@ -60,7 +60,7 @@ pub(crate) struct Components {
     pub(crate) volume_node: PathBuf,
     pub(crate) volume_trace: PathBuf,
     pub(crate) hub: PathBuf,
-    /// Tests of the hub, of which one takes an API server.
+    /// The tests of the hub; one of them needs an API server.
     pub(crate) hub_tests: PathBuf,
     pub(crate) agent: PathBuf,
     pub(crate) endpoint: PathBuf,
@@ -70,25 +70,25 @@ pub(crate) struct Components {
 /// Go programs that are built together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The suite.
+    /// csi-sanity.
     CsiSanity,
     /// Kubernetes' mock driver.
     MockDriver,
     /// Kubelet's example plugin.
     ExamplePlugin,
-    /// The sidecars, and their code under ours.
+    /// The sidecars, and a program that runs their code.
     Sidecars,
-    /// Control plane, kubelet, and what pods run.
+    /// The control plane, kubelet, and the program that pods run.
     Kubernetes,
 }
 
 impl Components {
-    /// Builds the workspace's binaries: seconds if nothing changed.
+    /// Builds the workspace's binaries. Takes seconds if nothing changed.
     pub(crate) fn new(root: &Path) -> Result<Self, RealError> {
         let bin = root.join("target/real/bin");
         std::fs::create_dir_all(&bin).map_err(|cause| RealError::Folder { path: bin.clone(), cause })?;
         table::say("building the workspace's binaries");
-        // With what the binaries leave out by default, and the tests of it.
+        // Includes the features that are off by default, and their tests.
         let built = Command::new("cargo")
             .args(["build", "--locked", "--package", "edge-csi-tests"])
             .args(["--package", "edge-hub", "--package", "edge-agent", "--package", "edge-csi-driver"])
@@ -122,8 +122,8 @@ impl Components {
         })
     }
 
-    /// Builds a part, if this process has not built it: seconds if nothing changed, else up to minutes. Who asks for it meanwhile
-    /// waits.
+    /// Builds a part unless this process has built it already. Takes seconds if nothing changed, otherwise up to minutes.
+    /// Concurrent callers wait.
     pub(crate) fn build(&self, part: Part) -> Result<(), RealError> {
         let [sanity, mock, plugin, sidecars, kubernetes] = &self.built;
         let built = match part {
@@ -176,23 +176,23 @@ impl Components {
         }
     }
 
-    /// The folder with the definitions of snapshots. There since the snapshotter was built.
+    /// Returns the folder with the snapshot definitions, which exists once the snapshotter is built.
     pub(crate) fn snapshot_definitions(&self) -> Result<PathBuf, RealError> {
         Ok(go_module(&self.root, "sidecars", SNAPSHOT_CLIENT)?.join("config/crd"))
     }
 
-    /// The folder with the definitions of certificates.
+    /// Returns the folder with cert-manager's definitions.
     pub(crate) fn certificate_definitions(&self) -> Result<PathBuf, RealError> {
         // Outside of any module.
         let download =
             Command::new("go").args(["mod", "download", "-json", CERT_MANAGER]).current_dir("/").output();
-        let told = check(&format!("go mod download {CERT_MANAGER}"), download, NEEDS_GO)?;
-        let folder = serde_json::from_str::<serde_json::Value>(&told).ok();
-        let folder = folder.and_then(|told| Some(PathBuf::from(told["Dir"].as_str()?)));
+        let output = check(&format!("go mod download {CERT_MANAGER}"), download, NEEDS_GO)?;
+        let folder = serde_json::from_str::<serde_json::Value>(&output).ok();
+        let folder = folder.and_then(|module| Some(PathBuf::from(module["Dir"].as_str()?)));
         Ok(folder.ok_or(RealError::NoBinary { name: CERT_MANAGER })?.join("deploy/crds"))
     }
 
-    /// One of the sidecars, by its name.
+    /// Returns the path of the sidecar with this name.
     pub(crate) fn sidecar(&self, name: &str) -> PathBuf {
         self.sidecars.with_file_name(name)
     }
@@ -201,7 +201,7 @@ impl Components {
         self.go_link(module, package, program, "")
     }
 
-    /// The same, with more for the linker.
+    /// Builds Go commands with additional linker arguments.
     fn go_link(
         &self,
         module: &'static str,
@@ -211,7 +211,7 @@ impl Components {
     ) -> Result<(), RealError> {
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         table::say(&format!("building {name}"));
-        // Legs may be running, which have their times to keep.
+        // Other tests may be running, and have deadlines.
         let build = Command::new("nice")
             .args([
                 "go",
@@ -231,7 +231,7 @@ impl Components {
     }
 }
 
-/// The folder of a module that one of ours uses.
+/// Returns the folder of a dependency of a Go module of this workspace.
 fn go_module(root: &Path, module: &str, wanted: &str) -> Result<PathBuf, RealError> {
     let list = Command::new("go")
         .args(["list", "-m", "-f", "{{.Dir}}", wanted])
@@ -240,7 +240,7 @@ fn go_module(root: &Path, module: &str, wanted: &str) -> Result<PathBuf, RealErr
     check(&format!("go list {wanted}"), list, NEEDS_GO).map(|folder| PathBuf::from(folder.trim_end()))
 }
 
-/// What a command printed on stdout, if it went well.
+/// Runs a command and returns its stdout, if the command succeeds.
 pub(crate) fn check(
     command: &str,
     output: std::io::Result<std::process::Output>,
@@ -251,13 +251,13 @@ pub(crate) fn check(
     if output.status.success() {
         return Ok(stdout);
     }
-    // Cargo's messages are on stdout as JSON; what a person can read is on stderr.
+    // Cargo writes JSON messages to stdout and readable diagnostics to stderr.
     let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
     text.extend(stdout.lines().filter(|line| !line.starts_with('{')).flat_map(|line| [line, "\n"]));
     Err(RealError::Command { command: command.to_owned(), status: output.status, output: text })
 }
 
-/// The path of a binary or a test, by its kind and name, in cargo's JSON messages.
+/// Finds the path of a binary or test in cargo's JSON messages, by its kind and name.
 fn executable(messages: &str, kind: &str, name: &str) -> Option<PathBuf> {
     messages
         .lines()

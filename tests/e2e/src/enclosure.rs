@@ -1,8 +1,8 @@
-//! A run in namespaces of its own: its mounts and processes end with it, however it ends.
+//! Runs the tests in separate namespaces: their mounts and processes end with the run, even after a kill.
 //!
-//! The tests start themselves again as the first process of a process and a mount namespace. When that process is gone, by its own
-//! end, by Ctrl-C or by a kill of the outer one, the kernel ends all others and undoes their mounts. What no namespace holds, loop
-//! devices and control groups, is taken away afterwards.
+//! The tests run this program again as the first process of a new process and mount namespace. When that process ends, by its
+//! own exit, by Ctrl-C or by a kill of the outer process, the kernel kills all other processes in the namespace and undoes
+//! their mounts. Loop devices and control groups, which no namespace holds, are removed afterwards.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -14,22 +14,27 @@ use super::error::RealError;
 use super::kubernetes::{CGROUP, HOST_FOLDERS};
 use super::leftovers;
 
-/// The variable that tells the inner process where the run is.
+/// Runs a program as the first process of a new process and mount namespace. The program is killed with its parent. More
+/// options of unshare may follow.
+pub(crate) const UNSHARE: [&str; 8] =
+    ["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
+
+/// The variable with the scratch folder of the run, for the inner process.
 pub(crate) const INSIDE: &str = "EDGE_CSI_E2E_SCRATCH";
 
 const NEEDS: &str = "install util-linux";
 
-/// Runs this program once more with its own arguments, enclosed; with a kubelet, or without.
+/// Runs this program again with the same arguments in separate namespaces, with or without a kubelet.
 ///
 /// # Errors
-/// If it cannot be started, if it failed, if it was interrupted, or if it left something behind.
+/// Returns an error if the program cannot be started, if it fails, if it is interrupted, or if it leaves something behind.
 pub(crate) fn run(scratch: &Path, kubelet: bool) -> Result<(), RealError> {
     let folders = HOST_FOLDERS.iter().filter(|_| kubelet).map(PathBuf::from);
     let missing: Vec<PathBuf> = folders.filter(|folder| !folder.exists()).collect();
     let groups = leftovers::cgroups(CGROUP);
     let ended = enclosed(scratch);
     for folder in missing.iter().rev() {
-        // Only a mount point is left of it; what is not empty is somebody else's.
+        // Only an empty mount point is left; a folder that is not empty belongs to another process.
         let _ = std::fs::remove_dir(folder);
     }
     let left = leftovers::clear(scratch);
@@ -38,13 +43,13 @@ pub(crate) fn run(scratch: &Path, kubelet: bool) -> Result<(), RealError> {
     }
     match ended? {
         Some(status) if status.success() => left,
-        // The table says why.
+        // The result table shows the reason.
         Some(_) => left.and(Err(RealError::Enclosed)),
         None => left.and(Err(RealError::Interrupted)),
     }
 }
 
-/// How it ended; nothing if a signal came first.
+/// Returns the exit status, or `None` if a signal arrives first.
 fn enclosed(scratch: &Path) -> Result<Option<ExitStatus>, RealError> {
     let failed = |cause| RealError::Missing { program: "setpriv and unshare".to_owned(), cause, fix: NEEDS };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -67,16 +72,7 @@ async fn stop(child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
 fn command(scratch: &Path) -> std::io::Result<Command> {
     let mut command = Command::new("setpriv");
     command
-        .args([
-            "--pdeathsig",
-            "KILL",
-            "unshare",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-        ])
+        .args(UNSHARE)
         .arg(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
         .env(INSIDE, scratch)

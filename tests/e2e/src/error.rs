@@ -1,13 +1,14 @@
-//! What can go wrong in a run against real components.
+//! The errors of a run against real components.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use edge_csi_tests::cluster::ClusterError;
 use edge_csi_tests::process::ProcessError;
 
-/// Why the run is not as it should be.
+/// An error of a run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RealError {
     #[error("{name} is {found:?}; it should be {expected}")]
@@ -22,8 +23,8 @@ pub(crate) enum RealError {
     Command { command: String, status: std::process::ExitStatus, output: String },
     #[error("the build gave nothing called {name}")]
     NoBinary { name: &'static str },
-    #[error("the socket path {path} has {found} bytes; at most 107 work, so set TMPDIR to a shorter folder", path = path.display(), found = path.as_os_str().len())]
-    PathTooLong { path: PathBuf },
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     #[error(transparent)]
     Process(#[from] ProcessError),
     #[error("csi-sanity left no usable report in {path}: {cause}; the end of its log:\n{tail}", path = path.display())]
@@ -42,9 +43,15 @@ pub(crate) enum RealError {
     Refused { asked: String, status: u16, said: String },
     #[error("not within {seconds} s: {waited_for}; at last: {last}", seconds = bound.as_secs())]
     NeverSo { waited_for: String, bound: Duration, last: String },
+    #[error("the overlay has no container {name} with arguments")]
+    NoContainer { name: String },
+    #[error("no process {name} was started")]
+    NoProcess { name: String },
+    #[error("the commands of {page} failed:\n{tail}")]
+    Guide { page: String, tail: String },
     #[error("the run is not as it should be; see its table")]
     Enclosed,
-    #[error("interrupted; all that was started is gone")]
+    #[error("interrupted; all started processes have ended")]
     Interrupted,
     #[error("left behind: {}", found.join("; "))]
     Leftovers { found: Vec<String> },

@@ -1,4 +1,4 @@
-//! What a run must not leave on the host: mounts, loop devices, processes.
+//! The leftovers that a run must not leave on the host: mounts, loop devices, processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use edge_csi_tests::wait;
 
 use super::error::RealError;
 
-/// Where control groups are, and each of their hierarchies if they are of the first version.
+/// The directory of control groups, or with cgroup v1 of their hierarchies.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Time for processes to be gone whose namespace has ended.
-const GONE: Duration = Duration::from_secs(10);
+/// Time for processes of an ended namespace to exit.
+const REMOVED: Duration = Duration::from_secs(10);
 
-/// The control groups of this name, one in each hierarchy.
+/// Returns the control groups of this name, one in each hierarchy.
 pub(crate) fn cgroups(name: &str) -> Vec<PathBuf> {
     let hierarchies = fs::read_dir(CGROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
     hierarchies
@@ -25,9 +25,9 @@ pub(crate) fn cgroups(name: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Takes away control groups with all below them, as far as nobody is in them.
+/// Removes control groups and all groups below them, unless they contain processes.
 pub(crate) fn remove_cgroups(groups: &[PathBuf]) {
-    wait::poll(GONE, || {
+    wait::poll(REMOVED, || {
         groups.iter().for_each(|group| remove_group(group));
         groups.iter().all(|group| !group.exists()).then_some(())
     });
@@ -42,10 +42,10 @@ fn remove_group(group: &Path) {
     let _ = fs::remove_dir(group);
 }
 
-/// Names everything that still has to do with `scratch`, and takes it away as far as that goes.
+/// Lists all mounts, loop devices and processes that refer to `scratch`, and removes them if possible.
 ///
 /// # Errors
-/// If there was anything.
+/// Returns an error if there were any.
 pub(crate) fn clear(scratch: &Path) -> Result<(), RealError> {
     let mut found = Vec::new();
     let place = scratch.to_string_lossy();
@@ -63,38 +63,43 @@ pub(crate) fn clear(scratch: &Path) -> Result<(), RealError> {
         attempt(Command::new("losetup").arg("--detach").arg(&device));
         found.push(format!("loop device {device} of {file}"));
     }
-    // One that was killed may take a moment.
-    wait::poll(GONE, || processes(&place).is_empty().then_some(()));
+    // A killed process may take a moment to exit.
+    wait::poll(REMOVED, || processes(&place).is_empty().then_some(()));
     found.extend(processes(&place));
     if found.is_empty() { Ok(()) } else { Err(RealError::Leftovers { found }) }
 }
 
-/// Runs a command that tidies up; what it could not do is reported as left behind in any case.
+/// Runs a cleanup command. A failure appears as a leftover in any case.
 fn attempt(command: &mut Command) {
     let _ = command.output();
 }
 
-/// Mount points below `place` in the text of a mount table.
+/// Returns the mount points below `place` in a mount table.
 fn mount_points(table: &str, place: &str) -> Vec<String> {
     let below =
         |point: &&str| point.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     table.lines().filter_map(|line| line.split(' ').nth(4)).filter(below).map(ToOwned::to_owned).collect()
 }
 
-/// Loop devices whose file is below `place`.
+/// Returns the loop devices with a file below `place`.
 pub(crate) fn loop_devices(place: &str) -> Vec<(String, String)> {
+    all_loop_devices().into_iter().filter(|(_, file)| file.starts_with(place) && names(file, place)).collect()
+}
+
+/// Returns all loop devices of the host with their files.
+pub(crate) fn all_loop_devices() -> Vec<(String, String)> {
     let Ok(blocks) = fs::read_dir("/sys/block") else { return Vec::new() };
     blocks
         .flatten()
         .filter_map(|block| {
             let file = fs::read_to_string(block.path().join("loop/backing_file")).ok()?;
             let device = format!("/dev/{}", block.file_name().to_string_lossy());
-            (file.starts_with(place) && names(&file, place)).then(|| (device, file.trim().to_owned()))
+            Some((device, file.trim().to_owned()))
         })
         .collect()
 }
 
-/// Processes that have `place` in their command line.
+/// Returns the processes with `place` in their command line.
 fn processes(place: &str) -> Vec<String> {
     let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
     all.flatten()
@@ -108,7 +113,7 @@ fn processes(place: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether a text has this path, or one below it. Another one that only begins in the same way is somebody else's.
+/// Returns true if a text contains this path or a path below it. A path with a longer last component does not match.
 fn names(text: &str, place: &str) -> bool {
     let goes_on =
         |rest: &str| rest.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'));
@@ -128,10 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_no_other_whose_name_begins_with_its_own() {
+    fn a_path_does_not_match_a_longer_name() {
         assert!(names("edge-agent --state-dir /t/ecr-1/mock-ws/agent -vv", "/t/ecr-1/mock-ws"));
         assert!(names("drivers --ignored /t/ecr-1", "/t/ecr-1"));
-        assert!(names("--driver a=unix:///t/ecr-1/mock-ws-far/d --uds /t/ecr-1/mock-ws", "/t/ecr-1/mock-ws"));
+        assert!(names(
+            "--driver a=unix:///t/ecr-1/mock-ws-far/d --listen unix:///t/ecr-1/mock-ws",
+            "/t/ecr-1/mock-ws"
+        ));
         assert!(!names("edge-agent --state-dir /t/ecr-1/mock-wss/agent", "/t/ecr-1/mock-ws"));
         assert!(!names("edge-agent --state-dir /t/ecr-1/mock-ws-far/agent", "/t/ecr-1/mock-ws"));
         assert!(!names("edge-agent", "/t/ecr-1/mock-ws"));

@@ -1,92 +1,93 @@
-//! The binaries against components that other people wrote. Tests without the standard harness, so that each row of theirs is a test
-//! with a name: `cargo test -p edge-csi-e2e -- --ignored NAME`. They need Go 1.26, and root to mount.
+//! Runs the binaries against third-party components. The tests do without the standard harness, so that each of a suite's
+//! results is a named test: `cargo test -p edge-csi-e2e -- --ignored NAME`. They need Go 1.26, and root to mount.
 //!
 //! `drivers`: csi-sanity runs against a driver directly, and then against the same driver with its controller behind
-//! edge-csi-driver, edge-hub and edge-agent, once for each kind of link. The relay is right if every case ends as
-//! it ended directly. So is the socket that the agent puts before a driver for kubelet. Then again over links that are cut
-//! every two seconds, and over slow and lossy ones. Two drivers take part: hostpath-driver, which mounts for real, and the
-//! mock driver of Kubernetes' own end-to-end tests. Errands follow: volumes on the mock, which says that it mounts and does not;
-//! kubelet's example plugin, which registers with the agent; one random trace of orders to volumes, put to each driver; and
-//! external-provisioner and external-attacher, whose own code judges every code and every trouble of ours, and which run as
-//! processes, with -resizer and -snapshotter, while the edge is off.
+//! edge-csi-driver, edge-hub and edge-agent, once for each kind of link. The relay is correct if every case ends as it did
+//! directly. The same holds for the socket that the agent puts in front of a driver for kubelet. Further runs use links that
+//! are cut every two seconds, and slow and lossy links. Two drivers take part: hostpath-driver, which really mounts, and the
+//! mock driver of Kubernetes' own end-to-end tests. Scenarios follow: volumes on the mock, which reports mounts that it has not
+//! made; kubelet's example plugin, which registers with the agent; one random trace of volume operations, run on each driver;
+//! external-provisioner's and external-attacher's own code, which classifies every status code and every fault of the relay;
+//! and both as processes, with -resizer and -snapshotter, while the edge is offline.
 //!
-//! `kubernetes`: Kubernetes itself is brought up once, and its scenes are played one after the other.
+//! `kubernetes`: a real Kubernetes is started once, and the cases run one after another.
 //!
 //! `manifests`: the manifests of `deploy/` and the guide's commands, on API servers and as pods.
 //!
-//! As root they run in namespaces of their own, whose mounts and processes end with them.
+//! As root, the tests run in separate namespaces, which end their mounts and processes.
 
-mod certificates;
 mod component;
 mod deploy;
+mod driver;
 mod enclosure;
-mod errand;
 mod error;
 mod kubernetes;
 mod leftovers;
-mod leg;
+mod link_condition;
 mod offline;
 mod report;
 mod sanity;
+mod scenario;
 mod schedule;
 mod setup;
 mod sidecars;
-mod stack;
 mod table;
+mod test_run;
 mod trace;
-mod weather;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use certificates::Certificates;
 use component::{Components, Part};
 use deploy::Deployment;
-use errand::Errand;
+use driver::DriverUnderTest;
+use edge_csi_tests::certificates::ClusterCertificates;
 use error::RealError;
-use kubernetes::Scene;
-use leg::{Leg, Subject, Way};
+use kubernetes::Case;
 use report::Outcomes;
+use scenario::Scenario;
 use schedule::Kind;
 use setup::Setup;
-use stack::Stack;
+use test_run::{Route, Subject, TestRun};
 
-/// Runs the legs and errands that the command line asks for.
+/// Runs the test runs and scenarios that the command line selects.
 #[must_use]
 pub fn drivers() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // They wait for each other by their kinds.
-    arguments.test_threads.get_or_insert_with(|| Leg::all().count() + Errand::ALL.len());
+    // Tests of one kind wait for each other.
+    arguments.test_threads.get_or_insert_with(|| TestRun::all().count() + Scenario::ALL.len());
     let whole = arguments.filter.is_none();
     enclosed(&arguments, false, |place| {
         if whole && place.may_mount && runs(&arguments) {
-            // For the tests that follow these. What goes wrong is met there again.
+            // Builds in advance for the tests that follow. They repeat a failure.
             std::thread::spawn(|| place.components().map(|components| components.build(Part::Kubernetes)));
         }
-        let legs = Leg::all()
-            .map(|leg| place.trial(leg.to_string(), leg.subject.needs_root(), move || place.leg(leg)));
-        let errands = Errand::ALL
-            .map(|errand| place.trial(errand.to_string(), errand.needs_root(), move || place.errand(errand)));
-        libtest_mimic::run(&arguments, legs.chain(errands).collect()).exit_code()
+        let test_runs = TestRun::all().map(|test_run| {
+            place.trial(test_run.to_string(), test_run.subject.needs_root(), move || place.test_run(test_run))
+        });
+        let scenarios = Scenario::ALL.map(|scenario| {
+            place.trial(scenario.to_string(), scenario.needs_root(), move || place.scenario(scenario))
+        });
+        libtest_mimic::run(&arguments, test_runs.chain(scenarios).collect()).exit_code()
     })
 }
 
-/// Plays the scenes that the command line asks for.
+/// Runs the Kubernetes cases that the command line selects.
 #[must_use]
 pub fn kubernetes() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let with_kubelet =
-        Scene::ALL.iter().any(|scene| asked_for(&arguments, &scene.to_string()) && scene.needs_kubelet());
+        Case::ALL.iter().any(|case| asked_for(&arguments, &case.to_string()) && case.needs_kubelet());
     enclosed(&arguments, with_kubelet, |place| {
         let stage: &'static kubernetes::Stage =
             Box::leak(Box::new(kubernetes::Stage::new(place, with_kubelet)));
-        let scenes = Scene::ALL.map(|scene| place.trial(scene.to_string(), true, move || stage.play(scene)));
-        let conclusion = libtest_mimic::run(&arguments, scenes.into());
+        let cases = Case::ALL.map(|case| place.trial(case.to_string(), true, move || stage.play(case)));
+        let conclusion = libtest_mimic::run(&arguments, cases.into());
         match stage.end() {
             Ok(()) => conclusion.exit_code(),
             Err(failed) => {
@@ -97,29 +98,32 @@ pub fn kubernetes() -> ExitCode {
     })
 }
 
-/// Sets up what the manifests say, as the command line asks for it.
+/// Runs the deployments that the command line selects.
 #[must_use]
 pub fn manifests() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(Deployment::ALL.len());
     enclosed(&arguments, false, |place| {
+        if let Some(code) = deploy::inside(place) {
+            return code;
+        }
         let all = Deployment::ALL.map(|it| place.trial(it.to_string(), true, move || it.run(place)));
         libtest_mimic::run(&arguments, all.into()).exit_code()
     })
 }
 
-/// Whether tests are run at all, and not listed or left out.
+/// Returns true if tests are run, and not only listed or ignored.
 const fn runs(arguments: &Arguments) -> bool {
     !arguments.list && (arguments.ignored || arguments.include_ignored)
 }
 
-/// As the harness decides it.
+/// Returns true if the harness would run the test of this name.
 fn asked_for(arguments: &Arguments, name: &str) -> bool {
     let fits = |text: &String| if arguments.exact { name == text } else { name.contains(text) };
     arguments.filter.as_ref().is_none_or(fits) && !arguments.skip.iter().any(fits)
 }
 
-/// Does it in namespaces of its own, if this is root and something is to be run.
+/// Runs the tests in separate namespaces, if this process is root and tests are run.
 fn enclosed(
     arguments: &Arguments,
     kubelet: bool,
@@ -127,7 +131,7 @@ fn enclosed(
 ) -> ExitCode {
     let may_mount = rustix::process::geteuid().is_root();
     let outcome = match std::env::var_os(enclosure::INSIDE) {
-        // Whoever started this takes the folder away.
+        // The outer process removes the folder.
         Some(scratch) => Place::new(PathBuf::from(scratch), may_mount).map(inside),
         None => scratch().and_then(|scratch| {
             if may_mount && runs(arguments) {
@@ -143,25 +147,25 @@ fn enclosed(
     })
 }
 
-/// Where everything is.
+/// The folders and shared state of a run.
 struct Place {
     /// The workspace.
     root: PathBuf,
-    /// One folder for each test, kept.
+    /// One folder for each test, kept after the run.
     logs: PathBuf,
-    /// Short, for the sake of the sockets in it.
+    /// A short path, since socket paths have a length limit.
     scratch: PathBuf,
     may_mount: bool,
-    certificates: Certificates,
+    certificates: Arc<ClusterCertificates>,
     components: Mutex<Option<&'static Components>>,
-    /// What the drivers themselves gave, once they were asked.
+    /// The results of running the suite on the drivers directly.
     direct: [OnceLock<Result<Outcomes, RealError>>; 3],
 }
 
-/// What the names of scratch folders begin with.
+/// The prefix of scratch folders.
 const PREFIX: &str = "ecr-";
 
-/// A folder for one run, gone at the end.
+/// Creates a folder for one run, removed at the end.
 fn scratch() -> Result<tempfile::TempDir, RealError> {
     tempfile::Builder::new()
         .prefix(PREFIX)
@@ -170,14 +174,14 @@ fn scratch() -> Result<tempfile::TempDir, RealError> {
 }
 
 impl Place {
-    /// The place of a run with this folder, for as long as the process lives: the harness has threads of its own.
+    /// Creates the place of a run with this folder, for the lifetime of the process: the harness has its own threads.
     fn new(scratch: PathBuf, may_mount: bool) -> Result<&'static Self, RealError> {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         let root = root.canonicalize().map_err(|cause| RealError::Folder { path: root.to_owned(), cause })?;
         Ok(Box::leak(Box::new(Self {
             logs: root.join("target/real/logs"),
             root,
-            certificates: Certificates::make(&scratch),
+            certificates: Arc::new(ClusterCertificates::new(&scratch)),
             scratch,
             may_mount,
             components: Mutex::default(),
@@ -185,7 +189,7 @@ impl Place {
         })))
     }
 
-    /// A test, which is left out where it has to mount and may not.
+    /// Returns a test. If it must mount and this process may not, it prints a line and passes, or fails if `CI` is `true`.
     fn trial(
         &'static self,
         name: String,
@@ -205,7 +209,7 @@ impl Place {
         trial.with_ignored_flag(true)
     }
 
-    /// The workspace's own binaries are built by whoever comes first.
+    /// Returns the programs. The first caller builds the workspace's binaries.
     fn components(&self) -> Result<&'static Components, RealError> {
         let mut built = self.components.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(components) = *built {
@@ -216,10 +220,10 @@ impl Place {
         Ok(components)
     }
 
-    /// One leg against what the driver itself gave.
-    fn leg(&self, leg: Leg) -> Result<(), Failed> {
+    /// Compares one test run with the driver's direct result.
+    fn test_run(&self, test_run: TestRun) -> Result<(), Failed> {
         let [hostpath, block, mock] = &self.direct;
-        let known = match leg.subject {
+        let known = match test_run.subject {
             Subject::Hostpath => hostpath,
             Subject::HostpathBlock => block,
             Subject::Mock => mock,
@@ -227,56 +231,56 @@ impl Place {
         let started = Instant::now();
         let direct = known.get_or_init(|| {
             let _turn = Kind::Busy.turn();
-            self.run(Leg { subject: leg.subject, way: Way::Direct })
+            self.run(TestRun { subject: test_run.subject, route: Route::Direct })
         });
         let direct = direct.as_ref().map_err(|error| format!("the driver itself: {error}"))?;
-        if leg.way == Way::Direct {
-            return table::compared(leg, direct, direct, started.elapsed());
+        if test_run.route == Route::Direct {
+            return table::compared(test_run, direct, direct, started.elapsed());
         }
-        let _turn = Kind::from(leg).turn();
+        let _turn = Kind::from(test_run).turn();
         let started = Instant::now();
-        table::compared(leg, &self.run(leg)?, direct, started.elapsed())
+        table::compared(test_run, &self.run(test_run)?, direct, started.elapsed())
     }
 
-    /// One leg from start to an empty table: what the cases gave.
-    fn run(&self, leg: Leg) -> Result<Outcomes, RealError> {
+    /// Runs one test run from start to cleanup, and returns the results of its cases.
+    fn run(&self, test_run: TestRun) -> Result<Outcomes, RealError> {
         let components = self.components()?;
         components.build(Part::CsiSanity)?;
-        if leg.subject == Subject::Mock {
+        if test_run.subject == Subject::Mock {
             components.build(Part::MockDriver)?;
         }
-        let (scratch, logs) = self.folders(&leg.to_string())?;
+        let (scratch, logs) = self.folders(&test_run.to_string())?;
         let setup = Setup { components, certificates: &self.certificates, scratch: &scratch, logs: &logs };
-        let run = Stack::start(leg, setup)
-            .and_then(|stack| {
-                let outcomes = sanity::run(leg, setup, &stack);
-                let stopped = stack.stop();
+        let run = DriverUnderTest::start(test_run, setup)
+            .and_then(|driver| {
+                let outcomes = sanity::run(test_run, setup, &driver);
+                let stopped = driver.stop();
                 outcomes.and_then(|outcomes| stopped.map(|()| outcomes))
             })
-            .and_then(|outcomes| report::search_logs(&logs, &leg.own_processes()).map(|()| outcomes))
-            .and_then(|outcomes| match leg.way {
-                Way::Shim => report::search_violations(&logs).map(|()| outcomes),
-                Way::Direct | Way::Relayed(..) => Ok(outcomes),
+            .and_then(|outcomes| report::search_logs(&logs, &test_run.own_processes()).map(|()| outcomes))
+            .and_then(|outcomes| match test_run.route {
+                Route::Shim => report::search_violations(&logs).map(|()| outcomes),
+                Route::Direct | Route::Relayed(..) => Ok(outcomes),
             });
-        // Looked for in any case, so that a broken leg cannot hide in the next one.
+        // Checked in any case, so that a broken test run cannot affect the next one.
         let clean = leftovers::clear(&scratch);
         run.and_then(|outcomes| clean.map(|()| outcomes))
     }
 
-    /// One errand from start to an empty table.
-    fn errand(&self, errand: Errand) -> Result<(), Failed> {
+    /// Runs one scenario from start to cleanup.
+    fn scenario(&self, scenario: Scenario) -> Result<(), Failed> {
         let components = self.components()?;
-        errand.build(components)?;
-        let _turn = Kind::from(errand).turn();
+        scenario.build(components)?;
+        let _turn = Kind::from(scenario).turn();
         let started = Instant::now();
-        let (scratch, logs) = self.folders(&errand.to_string())?;
+        let (scratch, logs) = self.folders(&scenario.to_string())?;
         let setup = Setup { components, certificates: &self.certificates, scratch: &scratch, logs: &logs };
-        let facts = errand.run(setup).and_then(|facts| report::search_below(&logs).map(|()| facts));
+        let facts = scenario.run(setup).and_then(|facts| report::search_below(&logs).map(|()| facts));
         let clean = leftovers::clear(&scratch);
-        table::found(&errand.to_string(), facts.and_then(|facts| clean.map(|()| facts))?, started.elapsed())
+        table::found(&scenario.to_string(), facts.and_then(|facts| clean.map(|()| facts))?, started.elapsed())
     }
 
-    /// The scratch folder and the folder of the logs of one test, both empty.
+    /// Creates the scratch folder and the log folder of one test, both empty.
     fn folders(&self, name: &str) -> Result<(PathBuf, PathBuf), RealError> {
         let folders = (self.scratch.join(name), self.logs.join(name));
         for folder in [&folders.0, &folders.1] {
@@ -292,6 +296,12 @@ impl Place {
     }
 }
 
+/// Runs a future to its end: the tests themselves run without a runtime.
+fn on_runtime<T>(work: impl Future<Output = Result<T, RealError>>) -> Result<T, RealError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|cause| RealError::Runtime { cause })?.block_on(work)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,7 +311,7 @@ mod tests {
         let mut scratch = PathBuf::new();
         enclosed(&Arguments::default(), false, |place| {
             place.scratch.clone_into(&mut scratch);
-            assert!(scratch.join("ca.pem").exists());
+            assert!(scratch.join("authority.pem").exists());
             ExitCode::SUCCESS
         });
         assert!(scratch.is_absolute() && !scratch.exists(), "{scratch:?}");

@@ -1,26 +1,27 @@
-//! The sidecars as the processes that they are, while everything behind the socket is off: they come up, stay up, and go
-//! to work when it comes.
+//! The sidecars as real processes while everything behind the socket is offline: they start, keep running, and work when the
+//! edge connects.
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use edge_csi_tests::cluster::Role;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::{port, wait};
 use serde::Deserialize;
 
+use super::driver::{CLASSIFIED, DriverUnderTest};
 use super::error::RealError;
 use super::setup::Setup;
-use super::stack::{CLASSIFIED, Stack};
 use super::table::Fact;
 
-/// Minutes that sidecars-offline keeps the edge off under the sidecars, and kubernetes-hub the hub, and that the rounds of
-/// kubernetes-own-storm go on, which are larger then; without it, as long as it takes them to ask twenty times whether the driver
-/// is ready, and one small round.
+/// The variable with a number of minutes: how long sidecars-offline keeps the edge offline under the sidecars, how long
+/// kubernetes-hub keeps the hub offline, and how long kubernetes-own-storm runs its then larger rounds. If it is unset, the
+/// edge is offline until each sidecar has sent twenty Probes, and the storm has one small round.
 const MINUTES: &str = "EDGE_CSI_MINUTES";
 
-/// How long that is.
+/// Returns the duration in [`MINUTES`], or zero if it is unset.
 pub(crate) fn length() -> Result<Duration, RealError> {
     let Some(text) = std::env::var_os(MINUTES) else { return Ok(Duration::ZERO) };
     let minutes: Option<u64> =
@@ -30,44 +31,44 @@ pub(crate) fn length() -> Result<Duration, RealError> {
     minutes.map(|minutes| Duration::from_secs(minutes * 60)).ok_or_else(cause)
 }
 
-/// How long the edge is off at least.
+/// The minimum time that the edge is offline.
 const SHORT: Duration = Duration::from_secs(10);
 
-/// Within this time a call ends for which nobody is there. Half of them have to keep to it: the host is shared.
+/// The time limit of a call without a node. It applies to the median, since the host is shared.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-/// How long after its start edge-csi-driver lets a call wait for a hub.
+/// The time after its start during which edge-csi-driver lets a call wait for a hub.
 const GRACE: &str = "30s";
 
-/// What who asks it then waits.
+/// The timeout of a call to edge-csi-driver.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What the socket answered at one moment.
+/// The responses of the socket in one round of calls.
 #[derive(Debug, Deserialize)]
 struct Plane {
-    /// What Probe says.
+    /// The readiness that Probe reports.
     ready: bool,
     /// Name and capabilities.
     facts: String,
-    /// How a call ended that only the driver can answer.
+    /// The status code of a call that needs the driver.
     code: String,
-    /// How long that took.
+    /// The duration of that call.
     micros: u64,
 }
 
-/// A sidecar asks once a second whether the driver is ready.
+/// Probes to wait for; a sidecar sends one a second.
 const PROBES: usize = 20;
 
-/// Time for that, and for what should happen at once.
+/// Time limit for these Probes, and for anything that should happen immediately.
 const BOUND: Duration = Duration::from_secs(90);
 
-/// What a sidecar logs for each Probe that says that the driver is not ready.
+/// A sidecar's log message for each Probe that reports a driver as not ready.
 const NOT_READY: &str = "CSI driver is not ready";
 
-/// What edge-csi-driver logs when it can no longer reach the driver.
-const TOLD: &str = "sidecars are told that it is not ready";
+/// edge-csi-driver's log message when it can no longer reach the driver.
+const NOT_READY_LOGGED: &str = "driver unreachable, Probe reports not ready";
 
-/// The sidecars: their names, and what each logs when it has all that it needs of the driver and looks for work.
+/// The sidecars, each with the log message that it prints when it is initialized and waits for work.
 const SIDECARS: [(&str, &str); 4] = [
     ("csi-provisioner", "Started provisioner controller"),
     ("csi-attacher", "Starting CSI attacher"),
@@ -75,7 +76,7 @@ const SIDECARS: [(&str, &str); 4] = [
     ("csi-snapshotter", "Starting CSI snapshotter"),
 ];
 
-/// Anchors of the relay, (f) 15: with the edge off the sidecars start and stay, and they need no start to go on.
+/// Checks that sidecars start and stay up while the edge is offline, and continue without a restart.
 pub(crate) fn run(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
     let port = port::free();
     let listen = format!("127.0.0.1:{port}");
@@ -92,46 +93,48 @@ pub(crate) fn run(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
     );
     std::fs::write(&kubeconfig, text).map_err(|cause| RealError::File { path: kubeconfig.clone(), cause })?;
 
-    let mut stack = Stack::offline(setup)?;
+    let mut driver = DriverUnderTest::offline(setup)?;
     let mut facts = Vec::new();
-    let mut sidecars = start(setup, &stack, &kubeconfig)?;
+    let mut sidecars = start(setup, &driver, &kubeconfig)?;
     waits(&mut sidecars, setup.logs, "never having seen the edge", &mut facts);
-    stack.come_online(setup)?;
-    works(&mut sidecars, setup.logs, "when the edge comes", &mut facts);
-    let online = planes("plane-online", Duration::ZERO, setup, &stack)?;
+    driver.come_online(setup)?;
+    works(&mut sidecars, setup.logs, "when the edge connects", &mut facts);
+    let online = planes("plane-online", Duration::ZERO, setup, &driver)?;
 
-    for process in ["hub", "agent", "driver"] {
-        stack.kill(process);
+    for process in [Role::Hub, Role::Agent, Role::Driver] {
+        driver.kill(process);
     }
-    answers(setup, &stack, &mut facts)?;
+    answers(setup, &driver, &mut facts)?;
     for (sidecar, _) in &mut sidecars {
         let words = format!("{} stays when the edge goes", sidecar.name());
         facts.push(Fact { words, right: sidecar.runs() });
     }
     drop(sidecars);
-    // Who starts before edge-csi-driver has asked once more is still told that the driver is ready.
-    let noticed = wait::poll(BOUND, || (log(setup.logs, "endpoint").matches(TOLD).count() > 1).then_some(()));
+    // A sidecar that starts before edge-csi-driver's next check still gets the response that the driver is ready.
+    let noticed =
+        wait::poll(BOUND, || (log(setup.logs, "proxy").matches(NOT_READY_LOGGED).count() > 1).then_some(()));
     facts.push(Fact { words: "edge-csi-driver notices it".to_owned(), right: noticed.is_some() });
-    let mut sidecars = start(setup, &stack, &kubeconfig)?;
+    let mut sidecars = start(setup, &driver, &kubeconfig)?;
     let length = length()?.max(SHORT);
-    let offline = planes("plane-offline", length, setup, &stack)?;
+    let offline = planes("plane-offline", length, setup, &driver)?;
     compare(&online, &offline, length, &mut facts);
     waits(&mut sidecars, setup.logs, "started while the edge is off", &mut facts);
     waits_for_the_hub(setup, &mut facts)?;
-    std::fs::remove_file(&stack.node).map_err(|cause| RealError::File { path: stack.node.clone(), cause })?;
-    stack.come_online(setup)?;
+    std::fs::remove_file(&driver.node)
+        .map_err(|cause| RealError::File { path: driver.node.clone(), cause })?;
+    driver.come_online(setup)?;
     works(&mut sidecars, setup.logs, "when the edge is back", &mut facts);
     drop(sidecars);
-    stack.stop()?;
+    driver.stop()?;
     Ok(facts)
 }
 
 fn start(
     setup: Setup<'_>,
-    stack: &Stack,
+    driver: &DriverUnderTest,
     kubeconfig: &Path,
 ) -> Result<Vec<(Process, &'static str)>, RealError> {
-    let socket = stack.controller.as_deref().unwrap_or(&stack.node);
+    let socket = driver.controller.as_deref().unwrap_or(&driver.node);
     let start = |(name, works): (&'static str, &'static str)| {
         let arguments = [
             "--kubeconfig".as_ref(),
@@ -150,7 +153,7 @@ fn start(
     SIDECARS.into_iter().map(start).collect()
 }
 
-/// They ask whether the driver is ready, and go on asking.
+/// Checks that the sidecars keep sending Probes.
 fn waits(sidecars: &mut [(Process, &'static str)], logs: &Path, when: &str, facts: &mut Vec<Fact>) {
     for (sidecar, _) in sidecars {
         let name = sidecar.name().to_owned();
@@ -160,14 +163,14 @@ fn waits(sidecars: &mut [(Process, &'static str)], logs: &Path, when: &str, fact
         });
         let (asked, runs) = (waited.unwrap_or_default(), sidecar.runs());
         let words = format!(
-            "{name}, {when}: {asked} times told that the driver is not ready, and {}",
-            if runs { "still there" } else { "gone" }
+            "{name}, {when}: {asked} times not ready, and {}",
+            if runs { "still running" } else { "ended" }
         );
         facts.push(Fact { words, right: runs && asked >= PROBES });
     }
 }
 
-/// They have asked for name and capabilities, and look for work.
+/// Checks that the sidecars have read name and capabilities, and wait for work.
 fn works(sidecars: &mut [(Process, &'static str)], logs: &Path, when: &str, facts: &mut Vec<Fact>) {
     for (sidecar, works) in sidecars {
         let name = sidecar.name().to_owned();
@@ -179,31 +182,31 @@ fn works(sidecars: &mut [(Process, &'static str)], logs: &Path, when: &str, fact
     }
 }
 
-/// What the socket answers, for so long, turn by turn.
+/// Returns the responses of the socket for this length of time, round by round.
 fn planes(
     name: &'static str,
     length: Duration,
     setup: Setup<'_>,
-    stack: &Stack,
+    driver: &DriverUnderTest,
 ) -> Result<Vec<Plane>, RealError> {
     let seconds = format!("{}s", length.as_secs());
     let more = ["--for", &seconds, "--every", "1s"];
-    let socket = stack.controller.as_deref().unwrap_or(&stack.node);
-    let mut asker = Process::spawn(
+    let socket = driver.controller.as_deref().unwrap_or(&driver.node);
+    let mut client = Process::spawn(
         setup.logs,
         name,
         Command::new(&setup.components.sidecars).args(arguments("plane", socket, &more)),
     )?;
-    asker.finish(length + BOUND)?;
+    client.finish(length + BOUND)?;
     let (said, path) = (log(setup.logs, name), setup.logs.join(format!("{name}.log")));
-    // The Go library says more than what is asked of it.
+    // The Go library prints lines that are not JSON.
     let lines = said.lines().filter(|line| line.starts_with('{'));
     let planes = lines.map(serde_json::from_str).collect::<Result<Vec<_>, _>>();
     let cause = |error: serde_json::Error| error.to_string();
-    planes.map_err(|error| RealError::Report { path, cause: cause(error), tail: asker.tail() })
+    planes.map_err(|error| RealError::Report { path, cause: cause(error), tail: client.tail() })
 }
 
-/// What was answered with the edge off, against what was with it on.
+/// Compares the offline responses with the online ones.
 fn compare(online: &[Plane], offline: &[Plane], length: Duration, facts: &mut Vec<Fact>) {
     let known = online.first().filter(|plane| plane.ready && plane.code == "OK");
     let Some(known) = known else {
@@ -213,7 +216,7 @@ fn compare(online: &[Plane], offline: &[Plane], length: Duration, facts: &mut Ve
     let turns = offline.len();
     let count = |holds: &dyn Fn(&Plane) -> bool| offline.iter().filter(|plane| holds(plane)).count();
     let (not_ready, same) = (count(&|plane| !plane.ready), count(&|plane| plane.facts == known.facts));
-    // A turn each second, and that with a margin: less would mean that the socket was closed.
+    // One round a second, with a margin: fewer rounds would mean that the socket was closed.
     let enough = turns as u64 >= length.as_secs() / 2;
     let words = format!(
         "edge off for {} s: of {turns} turns, {not_ready} times not ready, {same} times name and capabilities as before",
@@ -232,45 +235,46 @@ fn compare(online: &[Plane], offline: &[Plane], length: Duration, facts: &mut Ve
     facts.push(Fact { words, right: turns > 0 && unavailable == turns && at(50) < AT_ONCE });
 }
 
-/// By policy, a call waits for the edge about as long as its caller does.
+/// Checks that, with a grace policy, a call waits for the edge almost as long as its caller does.
 fn waits_for_the_hub(setup: Setup<'_>, facts: &mut Vec<Fact>) -> Result<(), RealError> {
-    let (endpoint, socket) = Stack::waiting(GRACE, setup)?;
+    let waiting = DriverUnderTest::waiting(GRACE, setup)?;
+    let socket = waiting.controller.as_deref().unwrap_or(&waiting.node);
     let timeout = format!("{}s", PATIENCE.as_secs());
     let more = ["--logic", "client", "--timeout", &timeout];
     let begun = Instant::now();
     Process::spawn(
         setup.logs,
         "ask-waiting",
-        Command::new(&setup.components.sidecars).args(arguments("ask", &socket, &more)),
+        Command::new(&setup.components.sidecars).args(arguments("ask", socket, &more)),
     )?
     .finish(BOUND)?;
     let took = begun.elapsed();
-    drop(endpoint);
+    drop(waiting);
     let said = log(setup.logs, "ask-waiting");
-    let verdict = said.lines().find(|line| line.starts_with('{')).unwrap_or_default();
-    // It ends a little before its caller's time, with the reason.
-    let right = verdict.contains(r#""code":"Unavailable""#) && took > PATIENCE / 2;
+    let decision = said.lines().find(|line| line.starts_with('{')).unwrap_or_default();
+    // The call ends slightly before its caller's deadline, with the reason.
+    let right = decision.contains(r#""code":"Unavailable""#) && took > PATIENCE / 2;
     let words = format!(
-        "with --reconnect-grace {GRACE}, a call with {timeout} to wait ends after {took:.1?}: {verdict}"
+        "with --reconnect-grace {GRACE}, a call with {timeout} to wait ends after {took:.1?}: {decision}"
     );
     facts.push(Fact { words, right });
     Ok(())
 }
 
-/// A call while the edge is off fails by itself, at once.
-fn answers(setup: Setup<'_>, stack: &Stack, facts: &mut Vec<Fact>) -> Result<(), RealError> {
-    let socket = stack.controller.as_deref().unwrap_or(&stack.node);
+/// Checks that a call fails immediately while the edge is offline.
+fn answers(setup: Setup<'_>, driver: &DriverUnderTest, facts: &mut Vec<Fact>) -> Result<(), RealError> {
+    let socket = driver.controller.as_deref().unwrap_or(&driver.node);
     let arguments = arguments("ask", socket, &["--logic", "provisioner"]);
     Process::spawn(setup.logs, "ask", Command::new(&setup.components.sidecars).args(arguments))?
         .finish(BOUND)?;
     let said = log(setup.logs, "ask");
-    let verdict = said.lines().find(|line| line.starts_with('{')).unwrap_or_default();
-    let right = verdict.contains(r#""code":"Unavailable","final":false"#);
-    facts.push(Fact { words: format!("a claim while the edge is off: {verdict}"), right });
+    let decision = said.lines().find(|line| line.starts_with('{')).unwrap_or_default();
+    let right = decision.contains(r#""code":"Unavailable","final":false"#);
+    facts.push(Fact { words: format!("a claim while the edge is off: {decision}"), right });
     Ok(())
 }
 
-/// Arguments of the program that asks as the sidecars do.
+/// Returns the arguments of the program that calls as the sidecars do.
 fn arguments(command: &str, socket: &Path, more: &[&str]) -> Vec<OsString> {
     let mut all: Vec<OsString> = vec![command.into(), "--endpoint".into(), socket.into()];
     all.extend(["--drivername", CLASSIFIED].map(Into::into));

@@ -1,4 +1,4 @@
-//! What the cases of a run gave, and what the logs must not show.
+//! The results of a run's cases, and a search of the logs for text that must not be there.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::error::RealError;
 use super::sanity::SECRET;
 
-/// How a case ended, in ginkgo's words.
+/// The state of a finished case, in ginkgo's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
@@ -24,14 +24,14 @@ pub(crate) enum State {
     Unknown,
 }
 
-/// Case by case.
+/// The results by case.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes(BTreeMap<String, Case>);
 
 #[derive(Debug, Clone)]
 struct Case {
     state: State,
-    /// What the suite said about a case that did not pass.
+    /// The suite's message for a case that did not pass.
     said: Option<String>,
 }
 
@@ -40,17 +40,17 @@ impl Outcomes {
         self.0.values().filter(|case| case.state == state).count()
     }
 
-    /// Cases that ran.
+    /// Returns the number of cases that ran.
     pub(crate) fn run(&self) -> usize {
         self.0.len() - self.count(State::Skipped) - self.count(State::Pending)
     }
 
-    /// Cases that ran and did not pass.
+    /// Returns the number of cases that ran and did not pass.
     pub(crate) fn failed(&self) -> usize {
         self.run() - self.count(State::Passed)
     }
 
-    /// Takes over what another run, which had a part of the cases, found worse.
+    /// Merges the results of another, partial run. A failure in either run counts.
     pub(crate) fn merge(&mut self, other: &Self) {
         for (name, case) in other.0.iter().filter(|(_, case)| case.state != State::Skipped) {
             if case.state != State::Passed || !self.0.contains_key(name) {
@@ -59,7 +59,7 @@ impl Outcomes {
         }
     }
 
-    /// Each case that ended otherwise than in `direct`, as a line.
+    /// Returns a line for each case whose result differs from `direct`.
     pub(crate) fn differences(&self, direct: &Self) -> Vec<String> {
         let names: std::collections::BTreeSet<&String> = self.0.keys().chain(direct.0.keys()).collect();
         let state = |outcomes: &Self, name| outcomes.0.get(name).map(|case| case.state);
@@ -81,14 +81,14 @@ impl Outcomes {
             .collect()
     }
 
-    /// Each failed case that is not among `known`, and each of `known` that passed.
+    /// Returns each failed case that is not in `known`, and each case in `known` that passed.
     pub(crate) fn surprises(&self, known: &[&str]) -> Vec<String> {
         let failed = |case: &Case| !matches!(case.state, State::Passed | State::Skipped | State::Pending);
         let new = self.0.iter().filter(|(name, case)| failed(case) && !known.contains(&name.as_str()));
         let new = new.map(|(name, case)| format!("{name}: {}", case.said.as_deref().unwrap_or("failed")));
         let passed = |case: &Case| case.state == State::Passed;
-        let gone = known.iter().filter(|&&name| self.0.get(name).is_some_and(passed));
-        new.chain(gone.map(|name| format!("{name}: known to fail, and passed"))).collect()
+        let fixed = known.iter().filter(|&&name| self.0.get(name).is_some_and(passed));
+        new.chain(fixed.map(|name| format!("{name}: known to fail, and passed"))).collect()
     }
 }
 
@@ -114,7 +114,7 @@ struct Failure {
     message: String,
 }
 
-/// Reads ginkgo's JSON report. `tail` gives the end of the suite's log, for the error.
+/// Reads ginkgo's JSON report. `tail` returns the end of the suite's log, for the error.
 pub(crate) fn read(path: &Path, tail: impl FnOnce() -> String) -> Result<Outcomes, RealError> {
     let parsed = std::fs::read(path)
         .map_err(|cause| cause.to_string())
@@ -128,7 +128,7 @@ pub(crate) fn read(path: &Path, tail: impl FnOnce() -> String) -> Result<Outcome
 
 fn outcomes(suites: Vec<Suite>) -> Outcomes {
     let specs = suites.into_iter().filter_map(|suite| suite.spec_reports).flatten();
-    // What runs before and after the suite counts only if it went wrong.
+    // Setup and teardown nodes count only if they failed.
     let specs = specs.filter(|spec| spec.leaf_node_type == "It" || spec.state != State::Passed);
     Outcomes(specs.map(|spec| (spec.name(), spec.case())).collect())
 }
@@ -153,16 +153,16 @@ impl Spec {
     }
 }
 
-/// Looks through the logs of these processes for a panic and for the secret. Each of them has one.
+/// Searches the logs of these processes for a panic and for the secret. Each process must have a log.
 pub(crate) fn search_logs(logs: &Path, processes: &[&str]) -> Result<(), RealError> {
     for process in processes {
-        // The name of a process may have dots.
+        // The name of a process may contain dots.
         search(logs.join(format!("{process}.log")))?;
     }
     Ok(())
 }
 
-/// Looks through the logs of hubs, agents, edge-csi-drivers and nodes' volumes in a folder, and in the folders in it, for the same.
+/// Searches the logs of all own processes, in a folder and its subfolders, for a panic and for the secret.
 pub(crate) fn search_below(folder: &Path) -> Result<(), RealError> {
     let failed = |cause| RealError::Folder { path: folder.to_owned(), cause };
     for entry in std::fs::read_dir(folder).map_err(failed)? {
@@ -177,8 +177,8 @@ pub(crate) fn search_below(folder: &Path) -> Result<(), RealError> {
     Ok(())
 }
 
-/// What the names of the logs of our own processes begin with.
-const OWN_LOGS: [&str; 4] = ["hub", "agent", "endpoint", "node"];
+/// The prefixes of the log names of our own processes.
+const OWN_LOGS: [&str; 5] = ["hub", "agent", "proxy", "endpoint", "node"];
 
 fn search(path: PathBuf) -> Result<(), RealError> {
     let bytes = match std::fs::read(&path) {
@@ -194,7 +194,7 @@ fn search(path: PathBuf) -> Result<(), RealError> {
     Ok(())
 }
 
-/// The rules that were broken by what the log of an agent says, each with how often.
+/// Returns the rules whose violation an agent has logged, each with its count.
 pub(crate) fn broken_rules(log: &Path) -> BTreeMap<String, usize> {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let mut broken = BTreeMap::new();
@@ -205,10 +205,10 @@ pub(crate) fn broken_rules(log: &Path) -> BTreeMap<String, usize> {
     broken
 }
 
-/// Rules for orchestrators that csi-sanity breaks on purpose.
+/// The rules for orchestrators that csi-sanity breaks deliberately.
 const BROKEN_ON_PURPOSE: [&str; 2] = ["required_field", "same_arguments"];
 
-/// Looks through the agent's log for the rules that csi-sanity broke: those that it means to break, and no other.
+/// Searches the agent's log for rule violations: csi-sanity must break all rules of its deliberate tests, and no other rule.
 pub(crate) fn search_violations(logs: &Path) -> Result<(), RealError> {
     let path = logs.join("agent.log");
     let text =
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_a_surprise_unless_it_is_known_and_so_is_a_known_one_that_passes() {
+    fn reports_unknown_failures_and_known_ones_that_pass() {
         let outcomes = report(&[("a", "failed"), ("b", "failed"), ("c", "passed"), ("d", "skipped")]);
         let surprises =
             outcomes.surprises(&["Controller Create a", "Controller Create c", "Controller Create d"]);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_logs_are_searched_in_folders_of_folders_and_those_of_others_are_not() {
+    fn searches_own_logs_in_nested_folders() {
         for (name, found) in [("endpoint-held.log", true), ("agent.log", true), ("driver.log", false)] {
             let logs = tempfile::tempdir().unwrap();
             let inner = logs.path().join("3-client/again");
@@ -334,9 +334,9 @@ mod tests {
     fn broken_rules_are_counted_by_their_names() {
         let logs = tempfile::tempdir().unwrap();
         let log = logs.path().join("agent.log");
-        let line = "WARN the orchestrator breaks a rule of the spec rule=downward_first section=x";
+        let line = "WARN the orchestrator breaks a rule of the spec rule=finish_teardown section=x";
         std::fs::write(&log, format!("{line}\nsomething else rule=none\n{line}\n")).unwrap();
-        assert_eq!(broken_rules(&log), BTreeMap::from([("downward_first".to_owned(), 2)]));
+        assert_eq!(broken_rules(&log), BTreeMap::from([("finish_teardown".to_owned(), 2)]));
     }
 
     #[test]

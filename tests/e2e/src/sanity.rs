@@ -1,4 +1,4 @@
-//! csi-sanity, with every optional part of it switched on.
+//! csi-sanity, with every optional part enabled.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,23 +7,23 @@ use std::time::Duration;
 use edge_csi_tests::arguments::unix;
 use edge_csi_tests::process::Process;
 
+use super::driver::DriverUnderTest;
 use super::error::RealError;
-use super::leg::{Leg, Subject};
 use super::report::{self, Outcomes};
 use super::setup::Setup;
-use super::stack::Stack;
+use super::test_run::{Subject, TestRun};
 
-/// A whole run takes a second or two, ten where other work is running, and minutes over bad links; one that hangs is ended.
+/// Time limit of the suite: a run takes a second or two, ten on a busy host, and minutes over bad links.
 const BOUND: Duration = Duration::from_secs(300);
 
-/// Volumes of 1 MiB: block volumes are allocated for real, and the suite's default is 10 GiB.
+/// 1 MiB for each volume: block volumes are fully allocated, and the suite's default is 10 GiB.
 const VOLUME: &str = "1048576";
 const EXPANDED: &str = "2097152";
 
-/// The secret in every request; no log may show it.
+/// The secret in every request; no log may contain it.
 pub(crate) const SECRET: &str = "canary-5ec2e7-value";
 
-/// Requests that carry secrets, as the suite's file names them.
+/// The requests with secrets, as the suite's file names them.
 const WITH_SECRETS: [&str; 12] = [
     "CreateVolumeSecret",
     "DeleteVolumeSecret",
@@ -39,17 +39,22 @@ const WITH_SECRETS: [&str; 12] = [
     "ControllerModifyVolumeSecret",
 ];
 
-/// Runs the suite. The identity calls are run once more on the controller's socket, since sidecars start with them.
-pub(crate) fn run(leg: Leg, setup: Setup<'_>, stack: &Stack) -> Result<Outcomes, RealError> {
+/// Runs the suite. The identity calls also run on the controller's socket, since sidecars start with them.
+pub(crate) fn run(
+    test_run: TestRun,
+    setup: Setup<'_>,
+    driver: &DriverUnderTest,
+) -> Result<Outcomes, RealError> {
     let mut arguments =
-        vec![flag("csi.endpoint", &unix(&stack.node)), "-csi.testnodevolumeattachlimit".to_owned()];
-    arguments.extend(stack.controller.as_deref().map(|socket| flag("csi.controllerendpoint", &unix(socket))));
-    if leg.subject == Subject::HostpathBlock {
+        vec![flag("csi.endpoint", &unix(&driver.node)), "-csi.testnodevolumeattachlimit".to_owned()];
+    arguments
+        .extend(driver.controller.as_deref().map(|socket| flag("csi.controllerendpoint", &unix(socket))));
+    if test_run.subject == Subject::HostpathBlock {
         arguments.push(flag("csi.testvolumeaccesstype", "block"));
     }
     let mut outcomes = once("sanity", arguments, setup)?;
 
-    if let Some(controller) = stack.controller.as_deref() {
+    if let Some(controller) = driver.controller.as_deref() {
         outcomes.merge(&identity(controller, setup)?);
     }
     Ok(outcomes)
@@ -88,7 +93,7 @@ fn once(name: &'static str, mut arguments: Vec<String>, setup: Setup<'_>) -> Res
     let mut suite =
         Process::spawn(setup.logs, name, Command::new(&setup.components.csi_sanity).args(arguments))?;
     suite.finish(BOUND)?;
-    // Its exit code says only whether a case failed, which the report says better.
+    // The exit code only reports that some case failed; the report has the details.
     report::read(&report, || suite.tail())
 }
 

@@ -1,22 +1,22 @@
-//! Which tests run side by side: most of the time of many is spent on waiting, since their links are slow or are cut, and none shares a
-//! port, a socket or a folder with another. All of them begin at once, and those of one kind take turns.
+//! The schedule of concurrent tests. Most tests spend most of their time waiting, since their links are slow or are cut, and no
+//! two share a port, a socket or a folder. All start immediately, and those of one kind run one at a time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::errand::Errand;
-use super::leg::{Leg, Way};
-use super::weather::Weather;
+use super::link_condition::LinkCondition;
+use super::scenario::Scenario;
+use super::test_run::{Route, TestRun};
 
-/// What a test has in common with those that it does not run beside.
+/// The resource that tests of one kind share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It uses the host: two of them at once would take as long.
+    /// The test uses the CPU: two such tests at the same time would take as long as one after the other.
     Busy,
-    /// It waits for cut links, some seconds long.
+    /// The test waits several seconds for cut links.
     Cuts,
-    /// It works with the code of the sidecars.
+    /// The test runs the sidecars' code.
     Sidecars,
-    /// It waits for minutes, and runs beside all.
+    /// The test waits for minutes, and runs beside all others.
     Slow,
 }
 
@@ -32,27 +32,27 @@ impl Kind {
             Self::Sidecars => &SIDECARS,
             Self::Slow => return None,
         };
-        // One that panicked has had its turn.
+        // A test that panicked has finished its turn.
         Some(turn.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl From<Leg> for Kind {
-    fn from(leg: Leg) -> Self {
-        match leg.way {
-            Way::Relayed(_, Weather::Far) => Self::Slow,
-            Way::Relayed(_, Weather::Cuts | Weather::FastCuts) => Self::Cuts,
-            Way::Direct | Way::Shim | Way::Relayed(_, Weather::Fair) => Self::Busy,
+impl From<TestRun> for Kind {
+    fn from(test_run: TestRun) -> Self {
+        match test_run.route {
+            Route::Relayed(_, LinkCondition::Far) => Self::Slow,
+            Route::Relayed(_, LinkCondition::Cuts | LinkCondition::FastCuts) => Self::Cuts,
+            Route::Direct | Route::Shim | Route::Relayed(_, LinkCondition::Clean) => Self::Busy,
         }
     }
 }
 
-impl From<Errand> for Kind {
-    fn from(errand: Errand) -> Self {
-        match errand {
-            Errand::Offline => Self::Slow,
-            Errand::Codes | Errand::Faults => Self::Sidecars,
-            Errand::LyingDriver | Errand::ExamplePlugin | Errand::Trace => Self::Busy,
+impl From<Scenario> for Kind {
+    fn from(scenario: Scenario) -> Self {
+        match scenario {
+            Scenario::Offline => Self::Slow,
+            Scenario::Codes | Scenario::Faults => Self::Sidecars,
+            Scenario::LyingDriver | Scenario::ExamplePlugin | Scenario::Trace => Self::Busy,
         }
     }
 }

@@ -1,8 +1,10 @@
-//! What every test is given.
+//! The inputs of every test.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::certificates::Certificates;
+use edge_csi_tests::certificates::ClusterCertificates;
+
 use super::component::Components;
 use super::error::RealError;
 
@@ -10,15 +12,15 @@ use super::error::RealError;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup<'a> {
     pub(crate) components: &'a Components,
-    pub(crate) certificates: &'a Certificates,
-    /// Gone at the end; its path is short, for the sockets in it.
+    pub(crate) certificates: &'a Arc<ClusterCertificates>,
+    /// Removed at the end. The path is short, since socket paths have a length limit.
     pub(crate) scratch: &'a Path,
-    /// Kept.
+    /// Kept after the run.
     pub(crate) logs: &'a Path,
 }
 
 impl Setup<'_> {
-    /// A folder of one part, made.
+    /// Creates a folder for one part of the test.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, RealError> {
         let path = self.scratch.join(name);
         std::fs::create_dir_all(&path).map_err(|cause| RealError::Folder { path: path.clone(), cause })?;
@@ -26,7 +28,7 @@ impl Setup<'_> {
     }
 }
 
-/// Folders for a part of a test, which has its own.
+/// Separate folders for a part of a test.
 #[derive(Debug)]
 pub(crate) struct Folders {
     scratch: PathBuf,
@@ -34,7 +36,7 @@ pub(crate) struct Folders {
 }
 
 impl Folders {
-    /// Below those of the whole test.
+    /// Creates the folders below those of the whole test.
     pub(crate) fn make(setup: Setup<'_>, name: &str) -> Result<Self, RealError> {
         let folders = Self { scratch: setup.scratch.join(name), logs: setup.logs.join(name) };
         for folder in [&folders.scratch, &folders.logs] {
@@ -44,7 +46,7 @@ impl Folders {
         Ok(folders)
     }
 
-    /// The part of the test that has them.
+    /// Returns the setup of the part of the test with these folders.
     pub(crate) fn of<'a>(&'a self, setup: Setup<'a>) -> Setup<'a> {
         Setup { scratch: &self.scratch, logs: &self.logs, ..setup }
     }

@@ -1,56 +1,57 @@
-//! What a person sees of a test.
+//! The printed results of a test.
 
 use std::time::Duration;
 
 use libtest_mimic::Failed;
+use serde::{Deserialize, Serialize};
 
-use super::leg::{Leg, Way};
 use super::report::{Outcomes, State};
+use super::test_run::{Route, TestRun};
 
-/// Something that was looked at, in words, and whether it is as it should be.
-#[derive(Debug)]
+/// A check, in words, and its result.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Fact {
     pub(crate) words: String,
     pub(crate) right: bool,
 }
 
-/// How a run of csi-sanity went; `direct` is what the driver itself gave.
+/// Prints and returns the result of a csi-sanity run; `direct` is the driver's result without a relay.
 pub(crate) fn compared(
-    leg: Leg,
+    test_run: TestRun,
     outcomes: &Outcomes,
     direct: &Outcomes,
     took: Duration,
 ) -> Result<(), Failed> {
-    let wrong = match leg.way {
-        Way::Direct => outcomes.surprises(leg.subject.known_failures()),
-        Way::Relayed(..) | Way::Shim => outcomes.differences(direct),
+    let wrong = match test_run.route {
+        Route::Direct => outcomes.surprises(test_run.subject.known_failures()),
+        Route::Relayed(..) | Route::Shim => outcomes.differences(direct),
     };
     let (passed, failed, skipped) =
         (outcomes.count(State::Passed), outcomes.failed(), outcomes.count(State::Skipped));
-    let verdict = match leg.way {
+    let decision = match test_run.route {
         _ if !wrong.is_empty() => "not as it should be",
-        Way::Direct if failed > 0 => "as known",
-        Way::Direct => "good",
-        Way::Relayed(..) | Way::Shim => "same as direct",
+        Route::Direct if failed > 0 => "as known",
+        Route::Direct => "good",
+        Route::Relayed(..) | Route::Shim => "same as direct",
     };
-    say(&line(&leg.to_string(), [passed, failed, skipped], took, verdict));
+    say(&line(&test_run.to_string(), [passed, failed, skipped], took, decision));
     failing(&wrong)
 }
 
-/// How it went where facts were looked at.
+/// Prints the facts of a test, and returns its result.
 pub(crate) fn found(name: &str, facts: Vec<Fact>, took: Duration) -> Result<(), Failed> {
     let (right, wrong): (Vec<_>, Vec<_>) = facts.into_iter().partition(|fact| fact.right);
-    let verdict = if wrong.is_empty() { "good" } else { "not as it should be" };
-    let mut text = line(name, [right.len(), wrong.len(), 0], took, verdict);
+    let decision = if wrong.is_empty() { "good" } else { "not as it should be" };
+    let mut text = line(name, [right.len(), wrong.len(), 0], took, decision);
     right.iter().for_each(|fact| text.push_str(&format!("\n  {}", fact.words)));
     say(&text);
     failing(&wrong.into_iter().map(|fact| fact.words).collect::<Vec<_>>())
 }
 
-fn line(name: &str, [passed, failed, skipped]: [usize; 3], took: Duration, verdict: &str) -> String {
+fn line(name: &str, [passed, failed, skipped]: [usize; 3], took: Duration, decision: &str) -> String {
     let seconds = took.as_secs_f64();
     format!(
-        "{name:<22} {passed:>4} passed {failed:>3} failed {skipped:>3} skipped {seconds:>6.1} s  {verdict}"
+        "{name:<22} {passed:>4} passed {failed:>3} failed {skipped:>3} skipped {seconds:>6.1} s  {decision}"
     )
 }
 
@@ -58,7 +59,7 @@ fn failing(wrong: &[String]) -> Result<(), Failed> {
     if wrong.is_empty() { Ok(()) } else { Err(Failed::from(wrong.join("\n"))) }
 }
 
-/// For whoever runs the tests.
+/// Prints a line for the person who runs the tests.
 #[allow(clippy::print_stdout, reason = "tests without the standard harness speak on stdout")]
 pub(crate) fn say(line: &str) {
     println!("{line}");

@@ -1,42 +1,42 @@
-//! One random trace of orders to a node's volumes, put to several drivers: after each step there has to stand what the
-//! model has, and the same with every driver.
+//! One random trace of operations on a node's volumes, run on several drivers: after each step the state must match the model,
+//! and be the same with every driver.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use edge_csi_tests::cluster::{DRIVER, NODE};
 use edge_csi_tests::process::Process;
-use edge_csi_tests::stand::{DRIVER, NODE};
 use edge_csi_tests::volumes::rounds;
 
 use super::component::Components;
+use super::driver::MOCK;
 use super::error::RealError;
 use super::setup::Setup;
-use super::stack::MOCK;
 use super::table::Fact;
 
-/// A step takes 30 ms, and up to 20 s before it counts as lost.
+/// Time limit: a step takes 30 ms, and up to 20 s before it counts as lost.
 const BOUND: Duration = Duration::from_secs(300);
 
-/// How many steps a trace has.
+/// The number of steps of a trace.
 const STEPS: u64 = 150;
 
-/// One more driver that the trace is put to: its name, and the command that starts it, with {socket} and {state} for the paths that
-/// it is given, such as `some.csi.driver=/usr/bin/driver --endpoint unix://{socket} --data {state}`.
+/// The variable with one additional driver for the trace: its name, and the command that starts it, with the placeholders
+/// {socket} and {state} for its paths, such as `some.csi.driver=/usr/bin/driver --endpoint unix://{socket} --data {state}`.
 const OTHER_DRIVER: &str = "EDGE_CSI_TRACE_DRIVER";
 
-/// What that driver does otherwise than hostpath-driver, and may, with commas between the words.
+/// The variable with that driver's permitted deviations from hostpath-driver, separated by commas.
 const DEVIATIONS: &str = "EDGE_CSI_TRACE_DEVIATIONS";
 
-/// A driver that takes part.
+/// A driver under test.
 struct Subject {
     name: String,
     command: Vec<String>,
     deviations: Vec<String>,
 }
 
-/// Puts the trace to each driver.
+/// Runs the trace on each driver.
 pub(crate) fn run(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
     let seed = rounds::seed();
     let again = format!(
@@ -112,7 +112,7 @@ fn subjects(components: &Components) -> Vec<Subject> {
     subjects
 }
 
-/// Puts the trace to one driver, in namespaces of its own: a line for each step.
+/// Runs the trace on one driver in separate namespaces, and returns a line for each step.
 fn put(subject: &Subject, seed: u64, setup: Setup<'_>) -> Result<Vec<String>, RealError> {
     let file = |path: &Path, cause| RealError::File { path: path.to_owned(), cause };
     let directory: PathBuf = setup.scratch.join("t");

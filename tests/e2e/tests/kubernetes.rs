@@ -1,4 +1,4 @@
-//! Kubernetes itself, with stock sidecars and a kubelet.
+//! A real Kubernetes with stock sidecars and a kubelet.
 
 fn main() -> std::process::ExitCode {
     edge_csi_e2e::kubernetes()

@@ -15,7 +15,7 @@ use prost::Message;
 use crate::ids::{AttemptId, ExecutionId, OperationId};
 use crate::plan::{Operation, OperationKind};
 
-/// A method that nobody knows, as of a later version of CSI. It answers with a stream.
+/// An unknown method, as of a later version of CSI. It returns a stream.
 const WATCH: &str = "/csi.v2.Later/Watch";
 /// A request without fields, as a later version of CSI may have it with one.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -23,7 +23,7 @@ struct Tagged {
     #[prost(string, tag = "1000")]
     text: String,
 }
-/// Where an answer that is a CSI message says what it is.
+/// The first field of a reply that is a CSI message: its kind.
 const PART: &str = "part";
 const VARIANT: &str = "variant";
 /// The secret of a request: the attempt that made it.
@@ -114,7 +114,7 @@ impl Operation {
     }
 }
 
-/// What a request asks for, and the attempt that made it. `None` if it makes no sense, after it was twisted on its way.
+/// What a request asks for, and the attempt that made it. `None` if it makes no sense, after it was twisted on its direction.
 pub(crate) fn wanted(
     operations: &[Operation],
     agent: usize,
@@ -217,7 +217,7 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// As the message of a status. Each word of it can stand in a header.
+    /// The same as the message of a status. Each word is valid in a header.
     pub(crate) fn text(self) -> String {
         let Self { operation, execution, messages } = self;
         format!("end {} {} {messages} ", operation.0, execution.0)

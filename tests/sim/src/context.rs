@@ -11,15 +11,15 @@ use edge_transport::frame::Frame;
 use tokio::time::Instant;
 
 use crate::answer::wanted;
-use crate::chance::Chance;
 use crate::driver::{QUICK, Vendor};
 use crate::facts::{End, Facts};
-use crate::ids::{AttemptId, ExecutionId, LifeId, LinkId, Moment, OperationId, OrderId};
+use crate::ids::{AttemptId, ExecutionId, InstanceId, LinkId, Moment, OperationId, OrderId};
 use crate::network::{Control, Door};
 use crate::oracle::Oracle;
 use crate::plan::{Hostile, Operation, Place, Plan};
 use crate::planted::Planted;
-use crate::sidecar::Desk;
+use crate::rng::Rng;
+use crate::sidecar::ProxyEndpoint;
 use crate::trace::Trace;
 
 /// Shared by all tasks of a run, which take turns on one thread.
@@ -27,15 +27,15 @@ use crate::trace::Trace;
 pub(crate) struct Context {
     pub(crate) planted: Option<Planted>,
     start: Instant,
-    lives: Mutex<Vec<Arc<AtomicBool>>>,
+    instances: Mutex<Vec<Arc<AtomicBool>>>,
     inner: Mutex<Inner>,
 }
 
-/// A link, and whose it is.
+/// A link and its owner.
 #[derive(Debug)]
 pub(crate) struct LinkEntry {
     pub(crate) place: Place,
-    pub(crate) life: LifeId,
+    pub(crate) instance: InstanceId,
     /// The hub, and which of its processes.
     pub(crate) hub: (usize, u32),
     pub(crate) control: Arc<Control>,
@@ -44,7 +44,7 @@ pub(crate) struct LinkEntry {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) plan: Arc<Plan>,
-    pub(crate) chance: Chance,
+    pub(crate) rng: Rng,
     pub(crate) calm: bool,
     /// Until when a place is cut off.
     pub(crate) away: BTreeMap<Place, Instant>,
@@ -55,7 +55,7 @@ pub(crate) struct Inner {
     pub(crate) links: BTreeMap<LinkId, LinkEntry>,
     next_link: usize,
     /// By driver, those of older processes first.
-    pub(crate) desks: Vec<Vec<Desk>>,
+    pub(crate) endpoints: Vec<Vec<ProxyEndpoint>>,
     vendors: BTreeMap<(Place, usize), Vendor>,
     /// When the work of an operation is done, once it has begun.
     done: BTreeMap<OperationId, Instant>,
@@ -91,9 +91,9 @@ impl Inner {
     }
 
     /// A process takes no more calls of sidecars.
-    pub(crate) fn close_desk(&mut self, of: LifeId) {
-        for desks in &mut self.desks {
-            desks.retain(|desk| desk.life != of);
+    pub(crate) fn close_endpoint(&mut self, of: InstanceId) {
+        for endpoints in &mut self.endpoints {
+            endpoints.retain(|endpoint| endpoint.instance != of);
         }
     }
 
@@ -109,7 +109,7 @@ impl Context {
     pub(crate) fn new(
         plan: Arc<Plan>,
         planted: Option<Planted>,
-        chance: Chance,
+        rng: Rng,
         oracle: Oracle,
         mut trace: Trace,
     ) -> Self {
@@ -117,16 +117,16 @@ impl Context {
         Self {
             planted,
             start: Instant::now(),
-            lives: Mutex::default(),
+            instances: Mutex::default(),
             inner: Mutex::new(Inner {
-                chance,
+                rng,
                 calm: false,
                 away: BTreeMap::new(),
                 refused: BTreeMap::new(),
                 doors: vec![None; plan.hubs],
                 links: BTreeMap::new(),
                 next_link: 0,
-                desks: vec![Vec::new(); plan.proxies],
+                endpoints: vec![Vec::new(); plan.proxies],
                 vendors: BTreeMap::new(),
                 done: BTreeMap::new(),
                 starts: BTreeMap::new(),
@@ -148,8 +148,8 @@ impl Context {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut Inner) -> T) -> T {
-        look(&mut self.lock())
+    pub(crate) fn with<T>(&self, read: impl FnOnce(&mut Inner) -> T) -> T {
+        read(&mut self.lock())
     }
 
     /// Since the start of the run.
@@ -172,39 +172,39 @@ impl Context {
         what(&mut inner, moment)
     }
 
-    pub(crate) fn note(&self, who: impl AsRef<str>, what: impl FnOnce() -> String) {
+    pub(crate) fn note(&self, source: impl AsRef<str>, what: impl FnOnce() -> String) {
         let now = self.now();
-        self.with(|inner| inner.trace.note(now, || who.as_ref().to_owned(), what));
+        self.with(|inner| inner.trace.note(now, || source.as_ref().to_owned(), what));
     }
 
     /// A process begins.
-    pub(crate) fn begins(&self, place: Place) -> LifeId {
-        let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
-        lives.push(Arc::new(AtomicBool::new(true)));
-        drop(lives);
-        let life = self.happens(|inner, moment| inner.facts.begins(place, moment));
-        self.note(self.label(life), || "begins".to_owned());
-        life
+    pub(crate) fn begins(&self, place: Place) -> InstanceId {
+        let mut instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
+        instances.push(Arc::new(AtomicBool::new(true)));
+        drop(instances);
+        let instance = self.happens(|inner, moment| inner.facts.begins(place, moment));
+        self.note(self.label(instance), || "begins".to_owned());
+        instance
     }
 
     /// A process ends, whatever tasks of it are left.
-    pub(crate) fn dies(&self, life: LifeId) {
-        let lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(alive) = lives.get(life.0) {
+    pub(crate) fn dies(&self, instance: InstanceId) {
+        let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(alive) = instances.get(instance.0) {
             alive.store(false, Ordering::Relaxed);
         }
-        drop(lives);
-        self.note(self.label(life), || "ends".to_owned());
-        self.happens(|inner, moment| inner.facts.dies(life, moment));
+        drop(instances);
+        self.note(self.label(instance), || "ends".to_owned());
+        self.happens(|inner, moment| inner.facts.dies(instance, moment));
     }
 
-    pub(crate) fn is_alive(&self, life: LifeId) -> bool {
-        let lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
-        lives.get(life.0).is_some_and(|alive| alive.load(Ordering::Relaxed))
+    pub(crate) fn is_alive(&self, instance: InstanceId) -> bool {
+        let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
+        instances.get(instance.0).is_some_and(|alive| alive.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn label(&self, life: LifeId) -> String {
-        self.with(|inner| inner.facts.label(life))
+    pub(crate) fn label(&self, instance: InstanceId) -> String {
+        self.with(|inner| inner.facts.label(instance))
     }
 
     /// Until when a place is cut off.
@@ -223,15 +223,15 @@ impl Context {
     pub(crate) fn link_begins(
         &self,
         place: Place,
-        life: LifeId,
+        instance: InstanceId,
         hub: (usize, u32),
         control: Arc<Control>,
     ) -> LinkId {
         self.happens(|inner, moment| {
             let link = LinkId(inner.next_link);
             inner.next_link += 1;
-            inner.links.insert(link, LinkEntry { place, life, hub, control });
-            inner.facts.link_begins(link, life, hub, moment);
+            inner.links.insert(link, LinkEntry { place, instance, hub, control });
+            inner.facts.link_begins(link, instance, hub, moment);
             link
         })
     }
@@ -252,8 +252,8 @@ impl Context {
     }
 
     /// A process is asked to end, or another one is begun beside it.
-    pub(crate) fn leaves(&self, life: LifeId) {
-        self.happens(|inner, moment| inner.facts.leaves(life, moment));
+    pub(crate) fn leaves(&self, instance: InstanceId) {
+        self.happens(|inner, moment| inner.facts.leaves(instance, moment));
     }
 
     /// Both ends are.
@@ -275,10 +275,10 @@ impl Context {
         })
     }
 
-    /// A peer has put a frame on its way to the hub.
-    pub(crate) fn sent(&self, link: LinkId, life: LifeId, frame: &Frame) {
+    /// A peer has sent a frame to the hub.
+    pub(crate) fn sent(&self, link: LinkId, instance: InstanceId, frame: &Frame) {
         self.happens(|inner, moment| {
-            inner.note_frame(moment, "sends", link, life, frame);
+            inner.note_frame(moment, "sends", link, instance, frame);
             if let Some(event) = inner.facts.sent(link, frame, moment) {
                 inner.oracle.replies(moment, &inner.facts, event);
             }
@@ -286,10 +286,10 @@ impl Context {
     }
 
     /// A frame has arrived at a peer.
-    pub(crate) fn arrived(&self, link: LinkId, life: LifeId, frame: &Frame) {
+    pub(crate) fn arrived(&self, link: LinkId, instance: InstanceId, frame: &Frame) {
         self.happens(|inner, moment| {
-            inner.note_frame(moment, "gets", link, life, frame);
-            inner.facts.arrived(link, life, frame, moment);
+            inner.note_frame(moment, "gets", link, instance, frame);
+            inner.facts.arrived(link, instance, frame, moment);
             inner.oracle.arrives(moment, &inner.facts);
         });
     }
@@ -299,7 +299,7 @@ impl Context {
         &self,
         place: Place,
         driver: usize,
-        agent: LifeId,
+        agent: InstanceId,
         path: &str,
         body: &Bytes,
     ) -> Option<(ExecutionId, Instant)> {
@@ -349,12 +349,12 @@ impl Context {
     }
 
     /// A sidecar makes a call.
-    pub(crate) fn asks(&self, order: OrderId, proxy: LifeId) -> Option<(AttemptId, Operation)> {
+    pub(crate) fn asks(&self, order: OrderId, proxy: InstanceId) -> Option<(AttemptId, Operation)> {
         self.happens(|inner, moment| {
             let (attempt, id) = inner.facts.asks(order, proxy, moment)?;
             let operation = *inner.plan.operation_of(id)?;
-            let who = inner.facts.label(proxy);
-            inner.trace.note(moment.at, || who, || format!("{order:?}: {attempt:?} for {id:?}"));
+            let label = inner.facts.label(proxy);
+            inner.trace.note(moment.at, || label, || format!("{order:?}: {attempt:?} for {id:?}"));
             Some((attempt, operation))
         })
     }
@@ -372,15 +372,15 @@ impl Context {
 }
 
 impl Inner {
-    fn note_frame(&mut self, moment: Moment, what: &str, link: LinkId, life: LifeId, frame: &Frame) {
+    fn note_frame(&mut self, moment: Moment, what: &str, link: LinkId, instance: InstanceId, frame: &Frame) {
         use edge_transport::frame::Kind;
         let liveness = matches!(frame.kind, Kind::Ping { .. } | Kind::Pong { .. });
         if self.trace.is_on() && !liveness {
-            let who = self.facts.label(life);
+            let label = self.facts.label(instance);
             let from = frame.source.as_ref().map_or("-", |name| name.as_str());
             let to = frame.target.as_ref().map_or("-", |name| name.as_str());
             let text = format!("{what} on {} [{from} > {to}] {:?}", link.0, frame.kind);
-            self.trace.note(moment.at, || who, || text);
+            self.trace.note(moment.at, || label, || text);
         }
         self.trace.mark(link.0 as u64);
     }

@@ -1,4 +1,5 @@
-//! The drivers of the nodes: gRPC on connections inside the process. They outlive the agents, and what they have begun they finish.
+//! The drivers of the nodes: gRPC on connections inside the process. They outlive the agents, and what they have begun they
+//! finish.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +16,10 @@ use tokio::time::Instant;
 
 use crate::answer::{Closing, Part};
 use crate::context::Context;
-use crate::ids::{ExecutionId, LifeId};
+use crate::ids::{ExecutionId, InstanceId};
 use crate::plan::{Place, driver_name};
 
-/// Bytes on their way in a connection.
+/// The bytes in flight in a connection.
 const PIPE: usize = 64 * 1024;
 
 /// Codes of gRPC.
@@ -31,17 +32,17 @@ const INTERNAL: u32 = 13;
 pub(crate) struct Vendor {
     /// It does not take connections before this.
     pub(crate) down: Option<Instant>,
-    pub(crate) connections: Vec<(LifeId, AbortHandle)>,
+    pub(crate) connections: Vec<(InstanceId, AbortHandle)>,
 }
 
 impl Vendor {
     /// Ends connections, and forgets those that have ended.
-    pub(crate) fn hang_up(&mut self, which: impl Fn(LifeId) -> bool) {
-        self.connections.retain(|(life, connection)| {
-            if which(*life) {
+    pub(crate) fn hang_up(&mut self, which: impl Fn(InstanceId) -> bool) {
+        self.connections.retain(|(instance, connection)| {
+            if which(*instance) {
                 connection.abort();
             }
-            !which(*life) && !connection.is_finished()
+            !which(*instance) && !connection.is_finished()
         });
     }
 }
@@ -51,13 +52,13 @@ pub(crate) fn connector(
     context: &Arc<Context>,
     place: Place,
     driver: usize,
-    life: LifeId,
+    instance: InstanceId,
 ) -> Option<(DriverName, SocketAddress, Connector)> {
     let name = DriverName::new(driver_name(driver)).ok()?;
     let address = SocketAddress::new(format!("/sim/{driver}.sock")).ok()?;
     let context = Arc::clone(context);
     let connect = move || {
-        if !context.is_alive(life) {
+        if !context.is_alive(instance) {
             return Err(std::io::ErrorKind::BrokenPipe.into());
         }
         if context.with(|inner| inner.vendor(place, driver).down.is_some_and(|until| until > Instant::now()))
@@ -65,17 +66,17 @@ pub(crate) fn connector(
             return Err(std::io::ErrorKind::ConnectionRefused.into());
         }
         let (near, far) = tokio::io::duplex(PIPE);
-        let serving = tokio::spawn(serve(Arc::clone(&context), place, driver, life, far)).abort_handle();
-        context.with(|inner| inner.vendor(place, driver).connections.push((life, serving)));
+        let serving = tokio::spawn(serve(Arc::clone(&context), place, driver, instance, far)).abort_handle();
+        context.with(|inner| inner.vendor(place, driver).connections.push((instance, serving)));
         Ok(near)
     };
     Some((name, address, Connector::new(connect)))
 }
 
-async fn serve(context: Arc<Context>, place: Place, driver: usize, life: LifeId, far: DuplexStream) {
+async fn serve(context: Arc<Context>, place: Place, driver: usize, instance: InstanceId, far: DuplexStream) {
     let Ok(mut connection) = h2::server::handshake(far).await else { return };
     while let Some(Ok((request, respond))) = connection.accept().await {
-        tokio::spawn(answer(Arc::clone(&context), place, driver, life, request, respond));
+        tokio::spawn(answer(Arc::clone(&context), place, driver, instance, request, respond));
     }
 }
 
@@ -83,18 +84,18 @@ async fn answer(
     context: Arc<Context>,
     place: Place,
     driver: usize,
-    life: LifeId,
+    instance: InstanceId,
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
 ) {
     let path = request.uri().path().to_owned();
     let Some(body) = read(request.into_body()).await else { return };
-    match context.executes(place, driver, life, &path, &body) {
+    match context.executes(place, driver, instance, &path, &body) {
         Some((execution, done)) => {
             tokio::time::sleep_until(done).await;
             answers(&context, execution, respond).await;
         }
-        // Twisted on its way: a request that makes no sense.
+        // Twisted on its direction: a request that makes no sense.
         None => {
             let _ = reply(respond, &[], INVALID_ARGUMENT, "twisted");
         }
@@ -112,7 +113,7 @@ async fn read(mut body: RecvStream) -> Option<Bytes> {
     (whole.len() >= 5).then(|| whole.freeze().slice(5..))
 }
 
-/// The work is done, and whoever listens hears of it.
+/// The work is done, and the callers that wait are notified.
 async fn answers(context: &Arc<Context>, execution: ExecutionId, respond: SendResponse<Bytes>) {
     let Some((id, operation)) = context.executed(execution) else { return };
     let parts = if operation.fails { 0 } else { operation.messages };

@@ -2,33 +2,33 @@
 
 use std::time::Duration;
 
-use crate::chance::Chance;
-use crate::plan::{Place, Way};
-use crate::world::World;
+use crate::plan::{Direction, Place};
+use crate::rng::Rng;
+use crate::simulation::Simulation;
 
-/// One fault, with all that chance has to say about it.
+/// One fault with all its random parameters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
-    /// The link of a peer ends at both ends; so many of ten frames on their way still come.
+    /// The link of a peer ends at both ends; `kept` of ten frames in flight still arrive.
     Cut { place: Place, kept: usize },
-    /// The network of a peer is gone: no link can be made, and both ends of the one there is hear nothing.
+    /// The network of a peer fails: no link can be made, and both ends of an existing link receive nothing.
     Away { place: Place, lasts: Duration },
     /// A peer loses its link to one hub and cannot reach that hub, so that it moves to another one if there is one, and back.
     Refused { place: Place, hub: usize, kept: usize, lasts: Duration },
-    /// One way of a link takes no frames for a time.
-    Stall { place: Place, way: Way, lasts: Duration },
-    /// Nothing arrives any more on one way of a link, or on both, and no end hears of it.
+    /// One direction of a link takes no frames for a time.
+    Stall { place: Place, direction: Direction, lasts: Duration },
+    /// Nothing arrives any more in one direction of a link, or in both, and neither end is notified.
     HalfOpen { place: Place, up: bool, down: bool },
-    /// What is sent is held up somewhere, and comes later.
-    Held { place: Place, way: Way, lasts: Duration },
+    /// Frames in flight are delayed.
+    Held { place: Place, direction: Direction, lasts: Duration },
     /// A hub's process ends and another begins, which knows nothing.
     HubCrash { hub: usize, down: Duration, silent: bool },
     /// A peer's process ends and another begins.
     Crash { place: Place, down: Duration, silent: bool },
-    /// A proxy's process ends and another begins, which knows nothing of its terms, and whose clock is behind.
+    /// A proxy's process ends and another begins, which has lost the stored terms and has a clock that is behind.
     StateLost { place: Place, down: Duration, behind: Duration },
-    /// Another process of a peer begins while the older one goes on for a time, as after a move of its pod.
-    Twin { place: Place, lasts: Duration },
+    /// Another process of a peer begins while the older one continues for a time, as after a move of its pod.
+    Duplicate { place: Place, lasts: Duration },
     /// A peer is asked to end in good order, and begins anew.
     Drain { place: Place, down: Duration },
     /// A hub is asked to end in good order, and begins anew.
@@ -42,92 +42,96 @@ impl Fault {
     pub(crate) const KINDS: usize = 14;
 
     /// A fault of a kind.
-    pub(crate) fn of(kind: usize, chance: &mut Chance, agents: usize, places: usize, hubs: usize) -> Self {
+    pub(crate) fn of(kind: usize, rng: &mut Rng, agents: usize, places: usize, hubs: usize) -> Self {
         // Where work is done, faults show most.
-        let place = if chance.happens(600) { chance.below(agents) } else { chance.below(places) };
-        let way = if chance.happens(500) { Way::Up } else { Way::Down };
-        let lasts = if chance.happens(200) { chance.millis(9_000, 25_000) } else { chance.millis(5, 3_000) };
-        let (silent, hub) = (chance.happens(300), chance.below(hubs));
-        // Long enough for all to meet at another hub, if there is one.
-        let hub_down = chance.millis(1, if hubs > 1 { 15_000 } else { 4_000 });
+        let place = if rng.happens(600) { rng.below(agents) } else { rng.below(places) };
+        let direction = if rng.happens(500) { Direction::Up } else { Direction::Down };
+        let lasts = if rng.happens(200) { rng.millis(9_000, 25_000) } else { rng.millis(5, 3_000) };
+        let (silent, hub) = (rng.happens(300), rng.below(hubs));
+        // Long enough for all to connect to another hub, if there is one.
+        let hub_down = rng.millis(1, if hubs > 1 { 15_000 } else { 4_000 });
         match kind {
-            0 | 1 => Self::Cut { place, kept: chance.below(11) },
+            0 | 1 => Self::Cut { place, kept: rng.below(11) },
             2 => Self::Away { place, lasts },
-            3 => Self::Stall { place, way, lasts },
+            3 => Self::Stall { place, direction, lasts },
             4 => {
-                let both = chance.happens(600);
-                Self::HalfOpen { place, up: both || way == Way::Up, down: both || way == Way::Down }
+                let both = rng.happens(600);
+                Self::HalfOpen {
+                    place,
+                    up: both || direction == Direction::Up,
+                    down: both || direction == Direction::Down,
+                }
             }
-            5 => Self::Held { place, way, lasts },
+            5 => Self::Held { place, direction, lasts },
             6 => Self::HubCrash { hub, down: hub_down, silent },
-            7 => Self::Crash { place, down: chance.millis(1, 4_000), silent },
-            8 => Self::Twin { place, lasts },
+            7 => Self::Crash { place, down: rng.millis(1, 4_000), silent },
+            8 => Self::Duplicate { place, lasts },
             9 => Self::DriverCrash {
-                place: chance.below(agents),
-                driver: chance.below(places - agents),
-                down: chance.millis(0, 1_500),
+                place: rng.below(agents),
+                driver: rng.below(places - agents),
+                down: rng.millis(0, 1_500),
             },
             10 => Self::StateLost {
-                place: agents + chance.below(places - agents),
-                down: chance.millis(1, 4_000),
-                behind: if chance.happens(300) { chance.millis(1, 10_000) } else { Duration::ZERO },
+                place: agents + rng.below(places - agents),
+                down: rng.millis(1, 4_000),
+                behind: if rng.happens(300) { rng.millis(1, 10_000) } else { Duration::ZERO },
             },
-            11 => Self::Refused { place, hub, kept: chance.below(11), lasts },
-            _ if chance.happens(700) => Self::Drain { place, down: chance.millis(1, 2_000) },
+            11 => Self::Refused { place, hub, kept: rng.below(11), lasts },
+            _ if rng.happens(700) => Self::Drain { place, down: rng.millis(1, 2_000) },
             _ => Self::HubDrain { hub, down: hub_down },
         }
     }
 }
 
-impl World {
+impl Simulation {
     /// Makes a fault happen.
     pub(crate) async fn fault(&mut self, fault: Fault) {
         self.context.note("fault", || format!("{fault:?}"));
         let now = tokio::time::Instant::now();
         match fault {
             Fault::Cut { place, kept } => {
-                let mut chance = self.chance.fork();
+                let mut rng = self.rng.fork();
                 for link in self.context.links_of(place) {
-                    link.cut(kept, &mut chance);
+                    link.cut(kept, &mut rng);
                 }
             }
             Fault::Away { place, lasts } => {
                 self.context.with(|inner| inner.away.insert(place, now + lasts));
                 for link in self.context.links_of(place) {
-                    link.hold(Way::Up, Some(now + lasts));
-                    link.hold(Way::Down, Some(now + lasts));
+                    link.hold(Direction::Up, Some(now + lasts));
+                    link.hold(Direction::Down, Some(now + lasts));
                 }
             }
             Fault::Refused { place, hub, kept, lasts } => {
                 self.context.with(|inner| inner.refused.insert((place, hub), now + lasts));
-                let mut chance = self.chance.fork();
+                let mut rng = self.rng.fork();
                 for link in self.context.links_to(place, hub) {
-                    link.cut(kept, &mut chance);
+                    link.cut(kept, &mut rng);
                 }
             }
-            Fault::Stall { place, way, lasts } => {
+            Fault::Stall { place, direction, lasts } => {
                 for link in self.context.links_of(place) {
-                    link.stall(way, now + lasts);
+                    link.stall(direction, now + lasts);
                 }
             }
             Fault::HalfOpen { place, up, down } => {
                 for link in self.context.links_of(place) {
-                    for (way, dead) in [(Way::Up, up), (Way::Down, down)] {
+                    for (direction, dead) in [(Direction::Up, up), (Direction::Down, down)] {
                         if dead {
-                            link.hold(way, None);
+                            link.hold(direction, None);
                         }
                     }
                 }
             }
-            Fault::Held { place, way, lasts } => {
+            Fault::Held { place, direction, lasts } => {
                 for link in self.context.links_of(place) {
-                    link.hold(way, Some(now + lasts));
+                    link.hold(direction, Some(now + lasts));
                 }
             }
             Fault::HubCrash { hub, down, silent } => self.hub_crashes(hub, silent, down),
             Fault::Crash { place, down, silent } => {
                 if self.ends(place, silent) {
-                    self.later(down, crate::world::Step::Start { place });
+                    self.later(down, crate::simulation::Step::Start { place });
                 }
             }
             Fault::StateLost { place, down, behind } => {
@@ -138,10 +142,10 @@ impl World {
                         inner.starts.remove(&driver);
                         inner.behind.insert(driver, behind);
                     });
-                    self.later(down, crate::world::Step::Start { place });
+                    self.later(down, crate::simulation::Step::Start { place });
                 }
             }
-            Fault::Twin { place, lasts } => self.twin(place, lasts).await,
+            Fault::Duplicate { place, lasts } => self.duplicate(place, lasts).await,
             Fault::Drain { place, down } => self.drain(place, down),
             Fault::HubDrain { hub, down } => self.hub_drains(hub, down),
             Fault::DriverCrash { place, driver, down } => self.driver_crashes(place, driver, down),

@@ -18,7 +18,7 @@ pub(crate) struct ExecutionId(pub(crate) usize);
 
 /// One run of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct LifeId(pub(crate) usize);
+pub(crate) struct InstanceId(pub(crate) usize);
 
 /// One link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

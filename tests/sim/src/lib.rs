@@ -1,15 +1,14 @@
 //! Simulation of hubs, agents and proxies.
 //!
-//! All parts are the shipped ones: `edge_transport`'s hub and peer over memory links, `csi_proxy`'s relays, dispatcher and driver client.
-//! They run on one thread in tokio's paused time. Around them everything is made up, from one seed: the network, when processes
-//! begin and end, the drivers, and the sidecars that ask. No socket, no file and no clock of the machine takes part, so that a seed always
-//! gives the same run.
+//! All parts are the shipped ones: `edge_transport`'s hub and peer over memory links, `csi_proxy`'s relays, dispatcher and
+//! driver client. They run on one thread in tokio's paused time. Around them everything is made up, from one seed: the network,
+//! when processes begin and end, the drivers, and the sidecars that ask. No socket, no file and no clock of the machine takes
+//! part, so that a seed always gives the same run.
 //!
-//! For a time faults happen. Then they stop, and all must become well. What must hold at every moment is in `oracle`, one
+//! Faults happen for a time. Then they stop, and the system must recover. What must hold at every moment is in `oracle`, one
 //! file for each property.
 
 mod answer;
-mod chance;
 mod context;
 mod driver;
 mod facts;
@@ -20,15 +19,16 @@ mod oracle;
 mod plan;
 mod planted;
 mod process;
+mod rng;
 mod sidecar;
+mod simulation;
 mod terms;
 mod trace;
-mod world;
 
 pub use oracle::Violation;
 pub use planted::Planted;
 
-use world::World;
+use simulation::Simulation;
 
 /// What came of a run.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub struct Run {
     pub trace: String,
 }
 
-/// There is no runtime to run on.
+/// The runtime cannot be built.
 #[derive(Debug, thiserror::Error)]
 #[error("the runtime of a run cannot be built: {0}")]
 pub struct RunError(#[from] std::io::Error);
@@ -54,18 +54,18 @@ pub struct RunError(#[from] std::io::Error);
 /// Runs what a seed decides, with a fault of our own planted or without.
 ///
 /// # Errors
-/// If there is no runtime to run on.
+/// If the runtime cannot be built.
 pub fn run(seed: u64, planted: Option<Planted>, tracing: bool) -> Result<Run, RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let (violation, context) = runtime.block_on(async {
-        let mut world = World::new(seed, planted, tracing);
-        let violation = world.run().await.err();
-        (violation, std::sync::Arc::clone(&world.context))
+        let mut simulation = Simulation::new(seed, planted, tracing);
+        let violation = simulation.run().await.err();
+        (violation, std::sync::Arc::clone(&simulation.context))
     });
     drop(runtime);
     Ok(context.with(|inner| {
         // What they ask through holds the context in its turn: neither would ever be dropped.
-        inner.desks.clear();
+        inner.endpoints.clear();
         Run {
             violation,
             executions: inner.facts.executions.len(),

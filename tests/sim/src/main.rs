@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::{Parser, ValueEnum as _};
 use edge_csi_sim::Planted;
 
-/// Runs seeds. The first that breaks a property is told, with the end of its trace and the command that runs it again.
+/// Runs seeds. Prints the first seed that breaks a property, the end of its trace, and the command that runs it again.
 #[derive(Debug, Parser)]
 #[command(name = "cargo sim", bin_name = "cargo sim")]
 struct Options {
@@ -23,7 +23,7 @@ struct Options {
     /// Print all that happens. For one seed.
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// Go on after a seed that breaks a property, and tell them all in one line each.
+    /// Continue after a seed that breaks a property, and print one line for each.
     #[arg(long)]
     keep_going: bool,
     /// Plant a fault of our own, which is to be found.
@@ -31,14 +31,14 @@ struct Options {
     planted: Option<Planted>,
 }
 
-/// How many lines of a trace are told without `--trace`.
+/// The number of trace lines that are printed without `--trace`.
 const LINES: usize = 60;
 
 fn main() -> ExitCode {
     let options = Options::parse();
     match seeds(&options, &mut io::stdout().lock()) {
         Ok(0) => ExitCode::SUCCESS,
-        // A reader that has gone, as in a pipe to `head`, is no trouble of ours.
+        // A closed reader, as in a pipe to `head`, is not an error.
         Ok(_) | Err(_) => ExitCode::FAILURE,
     }
 }

@@ -1,14 +1,14 @@
-//! What a seed decides before anything happens: who takes part, how the links are, which faults come when, and who asks for what.
+//! What a seed decides before the run: the processes, the links, the faults and their times, and the orders.
 
 use std::time::Duration;
 
-use crate::chance::Chance;
 use crate::fault::Fault;
 use crate::ids::OperationId;
+use crate::rng::Rng;
 
-/// A link's two ways: up to the hub, down to the peer.
+/// A direction of a link: up to the hub, down to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     Up,
     Down,
 }
@@ -18,17 +18,17 @@ pub(crate) type Place = usize;
 
 /// How frames travel.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Road {
+pub(crate) struct LinkProfile {
     /// Calls may overtake each other, as streams of QUIC do.
     pub(crate) lanes: bool,
     pub(crate) latency: Duration,
     pub(crate) jitter: Duration,
 }
 
-/// What no link of ours does, but a broken or hostile one may. In thousandths of the frames.
+/// Faults of a broken or hostile link, which no shipped link has. In thousandths of the frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Hostile {
-    /// The frame comes twice.
+    /// The frame arrives twice.
     pub(crate) doubled: u16,
     /// The frame is lost.
     pub(crate) lost: u16,
@@ -37,7 +37,7 @@ pub(crate) struct Hostile {
 }
 
 impl Hostile {
-    /// Frames come as they were sent, once, or the link ends.
+    /// Frames arrive unchanged and once, or the link ends.
     pub(crate) fn is_none(self) -> bool {
         self == Self::default()
     }
@@ -55,7 +55,7 @@ pub(crate) struct Order {
     pub(crate) reading: Duration,
     /// It sometimes leaves before its time.
     pub(crate) restless: bool,
-    /// After so many attempts nobody wants it any more, as with a claim that was deleted.
+    /// The number of attempts after which the sidecar gives up, as with a claim that was deleted.
     pub(crate) attempts: Option<u32>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) enum OperationKind {
     Stage,
     /// A call of the Node service that changes nothing: each copy of it may be executed.
     Info,
-    /// A stream, of a method that nobody knows: it changes nothing, and each call is executed.
+    /// A stream of an unknown method: it changes nothing, and each call is executed.
     Watch,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// Whether it changes something, by what anybody knows of its method.
+    /// Whether it changes something, according to its method.
     pub(crate) const fn changes(&self) -> bool {
         !matches!(self.kind, OperationKind::Watch | OperationKind::Info)
     }
@@ -135,15 +135,15 @@ impl Operation {
 pub(crate) struct Plan {
     /// All peers want the first one most.
     pub(crate) hubs: usize,
-    /// How often a peer looks whether a hub that it wants more is there again.
-    pub(crate) better_road_every: Duration,
+    /// How often a peer checks whether a preferred hub is available again.
+    pub(crate) failback_interval: Duration,
     pub(crate) agents: usize,
     /// As many as drivers.
     pub(crate) proxies: usize,
     /// By place.
-    pub(crate) roads: Vec<Road>,
+    pub(crate) profiles: Vec<LinkProfile>,
     pub(crate) hostile: Hostile,
-    /// Bounds so low that they are met.
+    /// Bounds so low that they are reached.
     pub(crate) narrow: bool,
     pub(crate) faults: Vec<(Duration, Fault)>,
     pub(crate) operations: Vec<Operation>,
@@ -152,9 +152,9 @@ pub(crate) struct Plan {
     pub(crate) calm: Duration,
 }
 
-/// How long all may take to be well once the faults have stopped, beside the drivers' work: a dead link noticed, the longest wait of
-/// a peer and of a sidecar, and some of each again, since a call may be begun just before its link is found dead, and since
-/// sidecars that want different things of one volume wait for each other.
+/// How long all may take to be well once the faults have stopped, beside the drivers' work: a dead link noticed, the longest
+/// wait of a peer and of a sidecar, and some of each again, since a call may be begun just before its link is found dead, and
+/// since sidecars that want different things of one volume wait for each other.
 const HEALING: Duration = Duration::from_secs(180);
 
 const LONGEST_WORK: u64 = 60_000;
@@ -162,34 +162,34 @@ const SHORT: Duration = Duration::from_millis(500);
 
 impl Plan {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut chance = Chance::new(seed);
-        let (hubs, agents, proxies) = (1 + chance.below(5) / 3, 1 + chance.below(3), 1 + chance.below(2));
-        let better_road_every = chance.millis(1_000, 5_000);
-        let calm = chance.millis(5_000, 30_000);
-        let roads = (0..agents + proxies).map(|_| Self::road(&mut chance)).collect();
-        let hostile = match chance.below(10) {
+        let mut rng = Rng::new(seed);
+        let (hubs, agents, proxies) = (1 + rng.below(5) / 3, 1 + rng.below(3), 1 + rng.below(2));
+        let failback_interval = rng.millis(1_000, 5_000);
+        let calm = rng.millis(5_000, 30_000);
+        let profiles = (0..agents + proxies).map(|_| Self::profile(&mut rng)).collect();
+        let hostile = match rng.below(10) {
             0 => Hostile { doubled: 60, ..Hostile::default() },
             1 => Hostile { lost: 40, ..Hostile::default() },
             2 => Hostile { doubled: 30, lost: 20, twisted: 30 },
             _ => Hostile::default(),
         };
-        let narrow = chance.happens(200);
-        let faults = Self::faults(&mut chance.fork(), agents, agents + proxies, hubs, calm);
-        let mut chance = chance.fork();
-        let operations = Self::operations(&mut chance, agents, proxies);
+        let narrow = rng.happens(200);
+        let faults = Self::faults(&mut rng.fork(), agents, agents + proxies, hubs, calm);
+        let mut rng = rng.fork();
+        let operations = Self::operations(&mut rng, agents, proxies);
         let mut orders = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
-            for _ in 0..1 + chance.below(8) / 4 + chance.below(8) / 7 {
+            for _ in 0..1 + rng.below(8) / 4 + rng.below(8) / 7 {
                 let hostile = !hostile.is_none();
-                orders.push(Self::order(&mut chance, OperationId(index), operation, hostile, calm));
+                orders.push(Self::order(&mut rng, OperationId(index), operation, hostile, calm));
             }
         }
         Self {
             hubs,
-            better_road_every,
+            failback_interval,
             agents,
             proxies,
-            roads,
+            profiles,
             hostile,
             narrow,
             faults,
@@ -199,19 +199,19 @@ impl Plan {
         }
     }
 
-    fn road(chance: &mut Chance) -> Road {
-        let slow = chance.happens(250);
-        Road {
-            lanes: chance.happens(500),
-            latency: if slow { chance.millis(50, 200) } else { chance.millis(0, 20) },
-            jitter: if slow { chance.millis(0, 400) } else { chance.millis(0, 10) },
+    fn profile(rng: &mut Rng) -> LinkProfile {
+        let slow = rng.happens(250);
+        LinkProfile {
+            lanes: rng.happens(500),
+            latency: if slow { rng.millis(50, 200) } else { rng.millis(0, 20) },
+            jitter: if slow { rng.millis(0, 400) } else { rng.millis(0, 10) },
         }
     }
 
-    fn operations(chance: &mut Chance, agents: usize, drivers: usize) -> Vec<Operation> {
+    fn operations(rng: &mut Rng, agents: usize, drivers: usize) -> Vec<Operation> {
         let mut operations: Vec<Operation> = Vec::new();
-        for variant in 0..3 + chance.below(10) {
-            let mut wanted = Self::operation(chance, agents, drivers, variant);
+        for variant in 0..3 + rng.below(10) {
+            let mut wanted = Self::operation(rng, agents, drivers, variant);
             // Two that both take longer than their sidecars wait could void each other's answers for ever.
             if operations.iter().any(|other| wanted.is_about(other) && other.work > SHORT) {
                 wanted.work = wanted.work.min(SHORT);
@@ -226,78 +226,67 @@ impl Plan {
         operations
     }
 
-    fn operation(chance: &mut Chance, agents: usize, drivers: usize, watch: usize) -> Operation {
-        let work = match chance.below(20) {
-            0..=11 => chance.millis(0, 50),
-            12..=16 => chance.millis(100, 5_000),
-            17..=18 => chance.millis(5_000, 25_000),
-            _ => chance.millis(25_000, LONGEST_WORK),
+    fn operation(rng: &mut Rng, agents: usize, drivers: usize, watch: usize) -> Operation {
+        let work = match rng.below(20) {
+            0..=11 => rng.millis(0, 50),
+            12..=16 => rng.millis(100, 5_000),
+            17..=18 => rng.millis(5_000, 25_000),
+            _ => rng.millis(25_000, LONGEST_WORK),
         };
-        let (kind, variant) = match chance.below(23) {
-            0..=6 => (OperationKind::Create, chance.below(2)),
+        let (kind, variant) = match rng.below(23) {
+            0..=6 => (OperationKind::Create, rng.below(2)),
             7..=9 => (OperationKind::Delete, 0),
-            10..=12 => (OperationKind::Publish, chance.below(2)),
-            13..=14 => (OperationKind::Unpublish, chance.below(2)),
-            15 => (OperationKind::Snapshot, chance.below(2)),
-            16 => (OperationKind::Expand, chance.below(2)),
-            17..=18 => (OperationKind::Stage, chance.below(2)),
+            10..=12 => (OperationKind::Publish, rng.below(2)),
+            13..=14 => (OperationKind::Unpublish, rng.below(2)),
+            15 => (OperationKind::Snapshot, rng.below(2)),
+            16 => (OperationKind::Expand, rng.below(2)),
+            17..=18 => (OperationKind::Stage, rng.below(2)),
             19 => (OperationKind::Info, watch),
             _ => (OperationKind::Watch, watch),
         };
         let stream = kind == OperationKind::Watch;
         Operation {
-            agent: chance.below(agents),
-            driver: chance.below(drivers),
+            agent: rng.below(agents),
+            driver: rng.below(drivers),
             kind,
-            volume: if matches!(kind, OperationKind::Watch | OperationKind::Info) {
-                0
-            } else {
-                chance.below(2)
-            },
+            volume: if matches!(kind, OperationKind::Watch | OperationKind::Info) { 0 } else { rng.below(2) },
             variant,
             work,
-            messages: if stream { 1 + chance.below(12) } else { 1 },
-            size: if chance.happens(300) { chance.below(900) } else { chance.below(60) },
-            fails: chance.happens(150),
+            messages: if stream { 1 + rng.below(12) } else { 1 },
+            size: if rng.happens(300) { rng.below(900) } else { rng.below(60) },
+            fails: rng.happens(150),
         }
     }
 
-    fn order(
-        chance: &mut Chance,
-        id: OperationId,
-        operation: &Operation,
-        hostile: bool,
-        calm: Duration,
-    ) -> Order {
+    fn order(rng: &mut Rng, id: OperationId, operation: &Operation, hostile: bool, calm: Duration) -> Order {
         // A stream takes several round trips.
         let longer = if operation.messages > 1 { 15_000 } else { 0 };
         Order {
             operation: id,
-            starts: chance.time(Duration::ZERO, calm),
+            starts: rng.time(Duration::ZERO, calm),
             // With frames lost on links that stay, only the time ends some calls.
-            patience: (hostile || !chance.happens(200))
-                .then(|| chance.millis(2_000 + longer, 15_000 + longer)),
-            reading: if chance.happens(200) { chance.millis(10, 500) } else { Duration::ZERO },
-            restless: chance.happens(300),
-            attempts: chance.happens(250).then(|| 1 + chance.below(3) as u32),
+            patience: (hostile || !rng.happens(200)).then(|| rng.millis(2_000 + longer, 15_000 + longer)),
+            reading: if rng.happens(200) { rng.millis(10, 500) } else { Duration::ZERO },
+            restless: rng.happens(300),
+            attempts: rng.happens(250).then(|| 1 + rng.below(3) as u32),
         }
     }
 
     fn faults(
-        chance: &mut Chance,
+        rng: &mut Rng,
         agents: usize,
         places: usize,
         hubs: usize,
         calm: Duration,
     ) -> Vec<(Duration, Fault)> {
         // Some seeds know one kind of fault only: what goes wrong there is easier to read.
-        let only = chance.happens(300).then(|| chance.below(Fault::KINDS));
-        let count = chance.below(14);
+        let only = rng.happens(300).then(|| rng.below(Fault::KINDS));
+        let count = rng.below(14);
         let mut faults: Vec<(Duration, Fault)> = (0..count)
             .map(|_| {
-                let at = chance.time(Duration::from_millis(10), calm);
-                let kind = only.unwrap_or_else(|| chance.below(Fault::KINDS));
-                (at, Fault::of(kind, chance, agents, places, hubs))
+                let at = rng.time(Duration::from_millis(10), calm);
+                let kind = only.unwrap_or_else(|| rng.below(Fault::KINDS));
+                (at, Fault::of(kind, rng, agents, places, hubs))
             })
             .collect();
         faults.sort_by_key(|(at, _)| *at);
@@ -307,8 +296,8 @@ impl Plan {
     /// When everything must be well. Works of one volume are done one after the other, and perhaps twice.
     pub(crate) fn healed(&self) -> Duration {
         let works: Duration = self.operations.iter().map(|operation| operation.work).sum();
-        // A peer and another one meet at the hub that both want most, which is dialled less and less often.
-        let meeting = if self.hubs > 1 { 64 * self.better_road_every } else { Duration::ZERO };
+        // Two peers connect to the hub that both prefer, which is dialled less and less often.
+        let meeting = if self.hubs > 1 { 64 * self.failback_interval } else { Duration::ZERO };
         self.calm + HEALING + meeting + 2 * works
     }
 

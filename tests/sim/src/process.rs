@@ -16,13 +16,13 @@ use tokio::sync::Notify;
 
 use crate::context::Context;
 use crate::driver::connector;
-use crate::ids::LifeId;
+use crate::ids::InstanceId;
 use crate::network::{Door, MAX_FRAME, Network, listen};
-use crate::plan::{Place, Plan, Road};
+use crate::plan::{LinkProfile, Place, Plan};
 use crate::planted::Planted;
-use crate::sidecar::Desk;
+use crate::sidecar::ProxyEndpoint;
+use crate::simulation::{Process, ProcessKind, Step, StepSender};
 use crate::terms::{Disk, Starts};
-use crate::world::{Process, ProcessKind, Step, Wishes};
 
 /// What agents answer.
 const SERVICE: &str = "csi";
@@ -48,8 +48,8 @@ impl Bounds {
         session.credit = 2_000;
         let mut hub = HubSettings::default();
         if plan.narrow {
-            session.max_requests = 3;
-            session.max_serving = 3;
+            session.max_outbound_calls = 3;
+            session.max_inbound_calls = 3;
             hub.max_calls = 2;
             hub.queue_frames = 8;
             hub.queue_bytes = 4 * 1024;
@@ -75,7 +75,7 @@ pub(crate) enum StartError {
     Term(#[from] TermError),
 }
 
-/// A hub, and the way to it.
+/// A hub and the network to it.
 pub(crate) fn hub(bounds: &Bounds, index: usize) -> Result<(Hub, Door), StartError> {
     let (listener, door) = listen(format!("sim:hub-{index}"));
     let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence();
@@ -86,24 +86,25 @@ fn peer(
     context: &Arc<Context>,
     bounds: &Bounds,
     place: Place,
-    life: LifeId,
+    instance: InstanceId,
     seed: u64,
 ) -> Result<PeerBuilder, StartError> {
     let plan = context.with(|inner| Arc::clone(&inner.plan));
     let name = match plan.is_agent(place) {
         true => plan.name(place),
         // As the binary's, a name that no other process has: two of one driver may be connected at once.
-        false => format!("{}-{}", plan.name(place), life.0),
+        false => format!("{}-{}", plan.name(place), instance.0),
     };
-    let road = plan.roads.get(place).copied();
+    let profile = plan.profiles.get(place).copied();
     let mut settings = PeerSettings::default();
-    settings.better_road_every = plan.better_road_every;
+    settings.failback_interval = plan.failback_interval;
     settings.session = bounds.session.clone();
     let mut builder = Peer::builder(PeerId::new(name)?).seed(seed).settings(settings);
-    let road = road.unwrap_or(Road { lanes: false, latency: Duration::ZERO, jitter: Duration::ZERO });
+    let profile =
+        profile.unwrap_or(LinkProfile { lanes: false, latency: Duration::ZERO, jitter: Duration::ZERO });
     for hub in 0..plan.hubs {
         let (context, address) = (Arc::clone(context), format!("sim:hub-{hub}"));
-        builder = builder.dialer(Box::new(Network { context, place, life, hub, road, address }));
+        builder = builder.dialer(Box::new(Network { context, place, instance, hub, profile, address }));
     }
     Ok(builder)
 }
@@ -115,18 +116,18 @@ pub(crate) fn agent(
     place: Place,
     seed: u64,
 ) -> Result<Process, StartError> {
-    let life = context.begins(place);
-    let disk = Disk { context: Arc::clone(context), place, life };
+    let instance = context.begins(place);
+    let disk = Disk { context: Arc::clone(context), place, instance };
     let dispatcher = Dispatcher::new().with_terms(disk);
     for driver in 0..context.with(|inner| inner.plan.proxies) {
-        if let Some((name, address, connector)) = connector(context, place, driver, life) {
+        if let Some((name, address, connector)) = connector(context, place, driver, instance) {
             dispatcher.register(Driver::with_connector(name, address, bounds.driver.clone(), &connector));
         }
     }
-    let peer = peer(context, bounds, place, life, seed)?
+    let peer = peer(context, bounds, place, instance, seed)?
         .service(ServiceName::new(SERVICE)?, SessionService::new(dispatcher.clone()))
         .start()?;
-    Ok(Process { life, peer, kind: ProcessKind::Agent { dispatcher } })
+    Ok(Process { instance, peer, kind: ProcessKind::Agent { dispatcher } })
 }
 
 /// A proxy.
@@ -135,32 +136,33 @@ pub(crate) async fn proxy(
     bounds: &Bounds,
     place: Place,
     seed: u64,
-    wishes: &Wishes,
+    requests: &StepSender,
 ) -> Result<Process, StartError> {
-    let life = context.begins(place);
+    let instance = context.begins(place);
     let driver = place - context.with(|inner| inner.plan.agents);
-    let peer = peer(context, bounds, place, life, seed)?.start()?;
+    let peer = peer(context, bounds, place, instance, seed)?.start()?;
     let planted = context.planted;
     let grace = if planted == Some(Planted::NoGrace) { Duration::ZERO } else { DEFAULT_RECONNECT_GRACE };
     let reachability = Reachability::new(grace);
     let mut nodes = NodeWatch::new(peer.clone(), reachability.clone())?;
     tokio::spawn(async move { while nodes.next().await.is_some() {} });
-    let starts = Starts { context: Arc::clone(context), driver, life };
+    let starts = Starts { context: Arc::clone(context), driver, instance };
     let relay =
         RetryRelay::start(Planted::below(planted, SessionRelay::new(peer.clone())), reachability, starts)
             .await?;
     let ended = Arc::new(Notify::new());
-    let (replaced, gone, wishes) = (relay.clone(), Arc::clone(&ended).notified_owned(), wishes.clone());
+    let (replaced, dropped, requests) =
+        (relay.clone(), Arc::clone(&ended).notified_owned(), requests.clone());
     tokio::spawn(async move {
         tokio::select! {
             biased;
-            () = gone => {}
+            () = dropped => {}
             _ = replaced.replaced() => {
                 // As the binary does it.
-                let _ = wishes.send((Duration::ZERO, Step::End { life }));
+                let _ = requests.send((Duration::ZERO, Step::End { instance }));
             }
         }
     });
-    let desk = Desk { life, relay: Planted::above(planted, relay), ended };
-    Ok(Process { life, peer, kind: ProcessKind::Proxy { desk } })
+    let endpoint = ProxyEndpoint { instance, relay: Planted::above(planted, relay), ended };
+    Ok(Process { instance, peer, kind: ProcessKind::Proxy { endpoint } })
 }

@@ -9,11 +9,11 @@ use csi_proxy::{Call, MethodPath, NodeId, Relay, Replies, Reply};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::chance::Chance;
 use crate::context::Context;
 use crate::facts::{End, call_id};
-use crate::ids::{AttemptId, LifeId, OrderId};
+use crate::ids::{AttemptId, InstanceId, OrderId};
 use crate::plan::{Operation, Order, driver_name};
+use crate::rng::Rng;
 
 /// First and longest wait before an order is tried again.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
@@ -21,32 +21,26 @@ const LONGEST_WAIT: Duration = Duration::from_secs(8);
 
 /// Where the sidecars of a driver make their calls.
 #[derive(Clone)]
-pub(crate) struct Desk {
-    pub(crate) life: LifeId,
+pub(crate) struct ProxyEndpoint {
+    pub(crate) instance: InstanceId,
     pub(crate) relay: Arc<dyn Relay>,
     /// Wakes all when the process ends, in their order.
     pub(crate) ended: Arc<Notify>,
 }
 
-impl std::fmt::Debug for Desk {
+impl std::fmt::Debug for ProxyEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Desk").field("life", &self.life).finish_non_exhaustive()
+        f.debug_struct("ProxyEndpoint").field("instance", &self.instance).finish_non_exhaustive()
     }
 }
 
 /// Follows an order to its end.
-pub(crate) async fn follow(
-    context: Arc<Context>,
-    id: OrderId,
-    order: Order,
-    driver: usize,
-    mut chance: Chance,
-) {
+pub(crate) async fn follow(context: Arc<Context>, id: OrderId, order: Order, driver: usize, mut rng: Rng) {
     sleep_until(context.instant(order.starts)).await;
     let mut attempts: u32 = 0;
     loop {
-        if let Some(desk) = desk(&context, driver, &mut chance)
-            && attempt(&context, id, order, desk, &mut chance).await
+        if let Some(endpoint) = endpoint(&context, driver, &mut rng)
+            && attempt(&context, id, order, endpoint, &mut rng).await
         {
             break;
         }
@@ -57,9 +51,9 @@ pub(crate) async fn follow(
         }
         context.with(|inner| inner.retries += 1);
         // One that was begun anew asks at once.
-        let anew = order.restless && chance.happens(400) && !context.with(|inner| inner.calm);
+        let anew = order.restless && rng.happens(400) && !context.with(|inner| inner.calm);
         let wait = FIRST_WAIT.saturating_mul(1 << attempts.min(6)).min(LONGEST_WAIT);
-        sleep(if anew { chance.millis(1, 40) } else { wait }).await;
+        sleep(if anew { rng.millis(1, 40) } else { wait }).await;
     }
     context.with(|inner| {
         inner.unfinished -= 1;
@@ -68,29 +62,35 @@ pub(crate) async fn follow(
 }
 
 /// Where to ask: mostly the newest process of the driver's proxy, and one that it has replaced while that does not know of it.
-fn desk(context: &Context, driver: usize, chance: &mut Chance) -> Option<Desk> {
-    context.with(|inner| match inner.desks.get(driver)?.as_slice() {
-        [older, .., _] if chance.happens(400) => Some(older.clone()),
-        desks => desks.last().cloned(),
+fn endpoint(context: &Context, driver: usize, rng: &mut Rng) -> Option<ProxyEndpoint> {
+    context.with(|inner| match inner.endpoints.get(driver)?.as_slice() {
+        [older, .., _] if rng.happens(400) => Some(older.clone()),
+        endpoints => endpoints.last().cloned(),
     })
 }
 
 /// Makes one call. Says whether the driver has answered.
-async fn attempt(context: &Arc<Context>, id: OrderId, order: Order, desk: Desk, chance: &mut Chance) -> bool {
-    let Some((attempt, operation)) = context.asks(id, desk.life) else { return false };
+async fn attempt(
+    context: &Arc<Context>,
+    id: OrderId,
+    order: Order,
+    endpoint: ProxyEndpoint,
+    rng: &mut Rng,
+) -> bool {
+    let Some((attempt, operation)) = context.asks(id, endpoint.instance) else { return false };
     let Some(mut call) = call(context, attempt, &operation) else { return false };
     call.remaining = order.patience;
     let calm = context.with(|inner| inner.calm);
     let leaves = (order.restless && !calm).then(|| {
-        let longest = if chance.happens(500) { 120 } else { 3_000 };
-        Instant::now() + chance.millis(1, longest)
+        let longest = if rng.happens(500) { 120 } else { 3_000 };
+        Instant::now() + rng.millis(1, longest)
     });
     let late = order.patience.map(|patience| Instant::now() + patience);
     let mut messages = Vec::new();
-    let ended = Arc::clone(&desk.ended).notified_owned();
+    let ended = Arc::clone(&endpoint.ended).notified_owned();
     let reading = async {
-        match desk.relay.relay(call).await {
-            Ok(replies) => read(replies, order.reading, chance, &mut messages).await,
+        match endpoint.relay.relay(call).await {
+            Ok(replies) => read(replies, order.reading, rng, &mut messages).await,
             Err(error) => End::Failed(error),
         }
     };
@@ -111,17 +111,12 @@ async fn maybe(until: Option<Instant>) {
     }
 }
 
-async fn read(
-    mut replies: Replies,
-    reading: Duration,
-    chance: &mut Chance,
-    messages: &mut Vec<Bytes>,
-) -> End {
+async fn read(mut replies: Replies, reading: Duration, rng: &mut Rng, messages: &mut Vec<Bytes>) -> End {
     loop {
         match replies.next().await {
             Some(Reply::Message(message)) => {
                 messages.push(message);
-                sleep(chance.time(reading / 2, reading)).await;
+                sleep(rng.time(reading / 2, reading)).await;
             }
             Some(Reply::End(outcome)) => {
                 return match outcome.fault() {

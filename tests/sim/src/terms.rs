@@ -7,7 +7,7 @@ use csi_proxy::{DriverName, Term, TermError, TermSource, TermStore, TermStoreErr
 use tokio::time::sleep;
 
 use crate::context::Context;
-use crate::ids::LifeId;
+use crate::ids::InstanceId;
 use crate::plan::Place;
 
 /// When runs begin, by the clocks of proxies.
@@ -18,7 +18,7 @@ const EPOCH: Duration = Duration::from_secs(1_000_000);
 pub(crate) struct Starts {
     pub(crate) context: Arc<Context>,
     pub(crate) driver: usize,
-    pub(crate) life: LifeId,
+    pub(crate) instance: InstanceId,
 }
 
 #[async_trait::async_trait]
@@ -30,7 +30,7 @@ impl TermSource for Starts {
             let behind = inner.behind.get(&self.driver).copied().unwrap_or_default();
             let term = next_term(inner.starts.get(&self.driver).copied(), above, now - behind)?;
             inner.starts.insert(self.driver, term);
-            inner.facts.has_term(self.life, term.get(), since);
+            inner.facts.has_term(self.instance, term.get(), since);
             Ok::<_, TermError>(term)
         })?;
         self.context.note(format!("driver {}", self.driver), || format!("term {term}"));
@@ -43,15 +43,15 @@ impl TermSource for Starts {
 pub(crate) struct Disk {
     pub(crate) context: Arc<Context>,
     pub(crate) place: Place,
-    pub(crate) life: LifeId,
+    pub(crate) instance: InstanceId,
 }
 
 impl Disk {
     /// What writing takes; the process may end meanwhile.
     async fn work(&self) -> Result<(), TermStoreError> {
-        let takes = self.context.with(|inner| inner.chance.time(Duration::ZERO, LONGEST));
+        let takes = self.context.with(|inner| inner.rng.time(Duration::ZERO, LONGEST));
         sleep(takes).await;
-        if self.context.is_alive(self.life) {
+        if self.context.is_alive(self.instance) {
             Ok(())
         } else {
             Err(TermStoreError::new("the process has ended"))

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-/// The lines of a run, if somebody wants them.
+/// The lines of a run, if requested.
 #[derive(Debug)]
 pub(crate) struct Trace {
     on: bool,
@@ -21,10 +21,15 @@ impl Trace {
     }
 
     /// Adds a line, which is only made if it is wanted.
-    pub(crate) fn note(&mut self, at: Duration, who: impl FnOnce() -> String, what: impl FnOnce() -> String) {
+    pub(crate) fn note(
+        &mut self,
+        at: Duration,
+        source: impl FnOnce() -> String,
+        what: impl FnOnce() -> String,
+    ) {
         if self.on {
             // Writing to a string does not fail.
-            let _ = writeln!(self.text, "{:>12.6}  {:<12} {}", at.as_secs_f64(), who(), what());
+            let _ = writeln!(self.text, "{:>12.6}  {:<12} {}", at.as_secs_f64(), source(), what());
         }
     }
 

@@ -22,8 +22,8 @@ fn run(first: u64, step: usize) -> (usize, u64) {
     (executions, retries)
 }
 
-/// Links, hubs, agents, proxies and drivers fail at any moment, frames overtake each other, come twice or not at all: no property is
-/// broken, and when the faults stop every sidecar gets its driver's answer.
+/// Links, hubs, agents, proxies and drivers fail at any moment, and frames overtake each other, arrive twice or not at all: no
+/// property is broken, and when the faults stop every sidecar gets its driver's answer.
 #[test]
 fn no_property_is_broken_under_any_faults() {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -52,7 +52,7 @@ fn every_planted_fault_is_found() {
     let faults = [
         (Planted::OtherInstance, "what may have begun is sent again only to the same instance"),
         (Planted::CalledNotSent, "what is called not sent was not sent"),
-        (Planted::NoGrace, "no call is lost whose node comes back in time"),
+        (Planted::NoGrace, "no call is lost if its node returns in time"),
         (Planted::NoFence, "a call is executed once"),
         (Planted::NoGivenUp, "no copy of a call that was given up begins after a later one"),
         (Planted::NoTerm, "no call of an older term begins"),

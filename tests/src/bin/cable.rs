@@ -12,8 +12,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Forwards TCP and UDP with faults.
 ///
 /// A cut closes all TCP connections, with a reset or in good order by turns, and refuses new ones while it lasts; datagrams are
-/// dropped meanwhile, and come from another port afterwards, as if a NAT had forgotten them. Kernels without netem are why
-/// this is here.
+/// dropped meanwhile, and arrive from another port afterwards, as after a NAT has lost its mappings. Kernels without netem are
+/// why this is here.
 #[derive(Debug, Parser)]
 #[command(name = "cable")]
 struct Options {
@@ -41,7 +41,7 @@ struct Options {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0ms")]
     delay: Duration,
 
-    /// How much is lost, of datagrams; of TCP it comes later instead
+    /// How much is lost, of datagrams; TCP data arrives later instead
     #[arg(long, value_name = "PERCENT", value_parser = per_million, default_value = "0%")]
     loss: u32,
 

@@ -1,4 +1,4 @@
-//! A node's volumes as a process, for tests: orders come line by line, and it kills itself at the step it is told to.
+//! A node's volumes as a process, for tests: reads orders line by line, and kills itself at a given step.
 
 #[path = "../volume_node/mod.rs"]
 mod volume_node;

@@ -1,4 +1,4 @@
-//! Puts one random trace of orders to a node's volumes over a driver of any make, and writes down what stood after each
+//! Runs one random trace of orders to a node's volumes on any driver, and writes down the state after each
 //! step. It mounts: run it as root, in namespaces of its own for mounts and processes.
 //!
 //! `volume-trace --directory EMPTY --program volume-node --seed N --steps N --record FILE --drivername NAME
@@ -43,7 +43,7 @@ fn trace() -> Result<(), Box<dyn Error>> {
             "--record" => record = value.into(),
             "--drivername" => trace.driver.name = value,
             "--deviation" => trace.driver.deviations.push(value.parse()?),
-            other => return Err(format!("{other} is no option").into()),
+            other => return Err(format!("unknown option {other}").into()),
         }
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,12 +1,12 @@
-//! A cable between two hosts, with someone who pulls it: forwards TCP and UDP, with cuts, delay and loss.
+//! A cable between two hosts that injects link faults: forwards TCP and UDP, with cuts, delay and loss.
 //!
 //! Kernels can do this by themselves (netem), but not every kernel has it; the cable needs no kernel and no root. What a
 //! test sees through it is what a real network shows: connections that are reset or closed, datagrams that never come, a NAT
 //! that has forgotten its clients. Memory is bounded: what does not fit is held back (TCP) or dropped (UDP), as by a router.
 
+mod plan;
 mod tcp;
 mod udp;
-mod weather;
 
 use std::fmt;
 use std::io;
@@ -17,12 +17,12 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-pub use weather::{Plan, Sky};
+pub use plan::{CableState, Plan};
 
-/// A cable that lies between those who dial [`address`](Self::address) and a target. Gone when dropped.
+/// A cable between the diallers of [`address`](Self::address) and a target. Removed when dropped.
 pub struct Cable {
     address: SocketAddr,
-    sky: Arc<watch::Sender<Sky>>,
+    state: Arc<watch::Sender<CableState>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -34,9 +34,9 @@ impl Cable {
     pub async fn tcp(listen: SocketAddr, target: SocketAddr, plan: Plan) -> io::Result<Self> {
         let listener = TcpListener::bind(listen).await?;
         let address = listener.local_addr()?;
-        let (sky, seen) = watch::channel(Sky::default());
+        let (state, seen) = watch::channel(CableState::default());
         let forwarding = tokio::spawn(tcp::forward(listener, target, plan, seen));
-        Ok(Self::with(address, sky, plan, forwarding))
+        Ok(Self::with(address, state, plan, forwarding))
     }
 
     /// Takes datagrams at `listen`; each client has a port of its own towards `target`, and another one after each cut.
@@ -46,18 +46,23 @@ impl Cable {
     pub async fn udp(listen: SocketAddr, target: SocketAddr, plan: Plan) -> io::Result<Self> {
         let socket = UdpSocket::bind(listen).await?;
         let address = socket.local_addr()?;
-        let (sky, seen) = watch::channel(Sky::default());
+        let (state, seen) = watch::channel(CableState::default());
         let forwarding = tokio::spawn(udp::forward(socket, target, plan, seen));
-        Ok(Self::with(address, sky, plan, forwarding))
+        Ok(Self::with(address, state, plan, forwarding))
     }
 
-    fn with(address: SocketAddr, sky: watch::Sender<Sky>, plan: Plan, forwarding: JoinHandle<()>) -> Self {
-        let sky = Arc::new(sky);
+    fn with(
+        address: SocketAddr,
+        state: watch::Sender<CableState>,
+        plan: Plan,
+        forwarding: JoinHandle<()>,
+    ) -> Self {
+        let state = Arc::new(state);
         let mut tasks = vec![forwarding];
         if plan.cut_every.is_some() {
-            tasks.push(tokio::spawn(weather::follow(plan, Arc::clone(&sky))));
+            tasks.push(tokio::spawn(plan::follow(plan, Arc::clone(&state))));
         }
-        Self { address, sky, tasks }
+        Self { address, state, tasks }
     }
 
     /// Where it is dialled.
@@ -66,20 +71,20 @@ impl Cable {
         self.address
     }
 
-    /// Cuts it by hand until it is mended. The plan's own cuts mend it as well.
+    /// Cuts it by hand until it is restored. The plan's own cuts restore it as well.
     pub fn cut(&self) {
-        self.sky.send_modify(Sky::cut);
+        self.state.send_modify(CableState::cut);
     }
 
-    /// Mends it.
-    pub fn mend(&self) {
-        self.sky.send_modify(Sky::mend);
+    /// Restores it.
+    pub fn restore(&self) {
+        self.state.send_modify(CableState::restore);
     }
 
     /// How often it was cut.
     #[must_use]
     pub fn cuts(&self) -> u64 {
-        self.sky.borrow().cuts()
+        self.state.borrow().cuts()
     }
 }
 
@@ -93,7 +98,7 @@ impl fmt::Debug for Cable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cable")
             .field("address", &self.address)
-            .field("sky", &*self.sky.borrow())
+            .field("sky", &*self.state.borrow())
             .finish_non_exhaustive()
     }
 }

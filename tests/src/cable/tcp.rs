@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::weather::{Plan, Sky, next_cut};
+use super::plan::{CableState, Plan, next_cut};
 use crate::random::Random;
 
 /// Connections at once; more wait to be taken.
@@ -20,8 +20,8 @@ const CONNECTIONS: usize = 64;
 /// Largest read.
 const CHUNK: usize = 16 << 10;
 
-/// Reads of one direction that are on their way, 4 MiB at most: then the sender is held back.
-const ON_THE_WAY: usize = 256;
+/// Reads of one direction in flight, 4 MiB at most: then the sender is held back.
+const IN_FLIGHT: usize = 256;
 
 /// How a connection ends when the cable is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(super) async fn forward(
     listener: TcpListener,
     target: SocketAddr,
     plan: Plan,
-    mut sky: watch::Receiver<Sky>,
+    mut state: watch::Receiver<CableState>,
 ) {
     let free = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
@@ -46,14 +46,14 @@ pub(super) async fn forward(
         let Ok(slot) = Arc::clone(&free).acquire_owned().await else { return };
         let Ok((near, _)) = listener.accept().await else { continue };
         while connections.try_join_next().is_some() {}
-        if sky.borrow_and_update().is_cut() {
+        if state.borrow_and_update().is_cut() {
             let _ = near.set_zero_linger();
             continue;
         }
         taken += 1;
         let connection = Connection {
-            cuts: sky.borrow().cuts(),
-            sky: sky.clone(),
+            cuts: state.borrow().cuts(),
+            state: state.clone(),
             plan,
             random: [1, 2].map(|direction| Random::new(plan.seed ^ (taken << 2 | direction))),
             cut: if taken.is_multiple_of(2) { Cut::Close } else { Cut::Reset },
@@ -69,7 +69,7 @@ pub(super) async fn forward(
 struct Connection {
     /// The cuts before it began.
     cuts: u64,
-    sky: watch::Receiver<Sky>,
+    state: watch::Receiver<CableState>,
     plan: Plan,
     random: [Random; 2],
     cut: Cut,
@@ -85,13 +85,13 @@ impl Connection {
         let [up, down] = self.random;
         let both = async {
             tokio::join!(
-                way(&mut near_read, &mut far_write, self.plan, up),
-                way(&mut far_read, &mut near_write, self.plan, down),
+                path(&mut near_read, &mut far_write, self.plan, up),
+                path(&mut far_read, &mut near_write, self.plan, down),
             )
         };
         tokio::select! {
             _ = both => {}
-            _ = next_cut(&mut self.sky, self.cuts) => match self.cut {
+            _ = next_cut(&mut self.state, self.cuts) => match self.cut {
                 Cut::Reset => {
                     near_write.as_ref().set_zero_linger()?;
                     far_write.as_ref().set_zero_linger()?;
@@ -108,14 +108,14 @@ impl Connection {
     }
 }
 
-/// One direction: what is read comes out later, in its order.
-async fn way(
+/// One direction: what is read is written later, in its order.
+async fn path(
     from: &mut OwnedReadHalf,
     to: &mut OwnedWriteHalf,
     plan: Plan,
     mut random: Random,
 ) -> io::Result<()> {
-    let (sender, mut receiver) = mpsc::channel::<(Instant, Vec<u8>)>(ON_THE_WAY);
+    let (sender, mut receiver) = mpsc::channel::<(Instant, Vec<u8>)>(IN_FLIGHT);
     let reading = async move {
         let mut earliest = Instant::now();
         loop {

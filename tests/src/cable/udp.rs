@@ -11,36 +11,41 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::weather::{Plan, Sky};
+use super::plan::{CableState, Plan};
 use crate::random::Random;
 
-/// Clients at once; what comes from more is dropped.
+/// Clients at once; datagrams of more are dropped.
 const CLIENTS: usize = 64;
 
 /// A client that is silent for so long is forgotten, as a NAT does.
-const SILENCE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Datagrams of one client and direction that are on their way; more are dropped, as by a router.
-const ON_THE_WAY: usize = 4096;
+/// Datagrams in flight of one client and direction; more are dropped, as by a router.
+const IN_FLIGHT: usize = 4096;
 
 /// Largest datagram.
 const DATAGRAM: usize = 65_535;
 
 /// Forwards until it is aborted.
-pub(super) async fn forward(socket: UdpSocket, target: SocketAddr, plan: Plan, sky: watch::Receiver<Sky>) {
+pub(super) async fn forward(
+    socket: UdpSocket,
+    target: SocketAddr,
+    plan: Plan,
+    state: watch::Receiver<CableState>,
+) {
     let socket = Arc::new(socket);
     let mut clients: HashMap<SocketAddr, mpsc::Sender<Vec<u8>>> = HashMap::new();
     let mut tasks = JoinSet::new();
     let mut buffer = vec![0; DATAGRAM];
     let mut seed = plan.seed;
     loop {
-        // An error is one that an earlier datagram has met.
+        // An error belongs to an earlier datagram.
         let Ok((length, from)) = socket.recv_from(&mut buffer).await else { continue };
         while tasks.try_join_next().is_some() {}
         clients.retain(|_, client| !client.is_closed());
         if !clients.contains_key(&from) && clients.len() < CLIENTS {
             let Ok(upstream) = upstream(target).await else { continue };
-            let (sender, receiver) = mpsc::channel(ON_THE_WAY);
+            let (sender, receiver) = mpsc::channel(IN_FLIGHT);
             seed = seed.wrapping_add(1);
             let client = Client {
                 address: from,
@@ -50,7 +55,7 @@ pub(super) async fn forward(socket: UdpSocket, target: SocketAddr, plan: Plan, s
                 received: receiver,
                 plan,
                 random: Random::new(seed),
-                sky: sky.clone(),
+                state: state.clone(),
             };
             tasks.spawn(client.run());
             clients.insert(from, sender);
@@ -69,18 +74,18 @@ async fn upstream(target: SocketAddr) -> io::Result<UdpSocket> {
     UdpSocket::bind(any).await
 }
 
-/// What is on its way in one direction, in the order of its arrival.
+/// The datagrams in flight in one direction, in the order of their arrival.
 #[derive(Default)]
-struct Way(VecDeque<(Instant, Vec<u8>)>);
+struct Flight(VecDeque<(Instant, Vec<u8>)>);
 
-impl Way {
+impl Flight {
     fn take(&mut self, datagram: Vec<u8>, plan: &Plan, random: &mut Random) {
-        if !random.happens(plan.loss_per_million) && self.0.len() < ON_THE_WAY {
+        if !random.happens(plan.loss_per_million) && self.0.len() < IN_FLIGHT {
             self.0.push_back((Instant::now() + plan.delay, datagram));
         }
     }
 
-    /// When the first one arrives; never, if there is none.
+    /// When the first one arrives; never if it is empty.
     async fn arrival(&self) {
         match self.0.front() {
             Some((due, _)) => tokio::time::sleep_until(*due).await,
@@ -97,41 +102,41 @@ struct Client {
     received: mpsc::Receiver<Vec<u8>>,
     plan: Plan,
     random: Random,
-    sky: watch::Receiver<Sky>,
+    state: watch::Receiver<CableState>,
 }
 
 impl Client {
     fn is_cut(&self) -> bool {
-        self.sky.borrow().is_cut()
+        self.state.borrow().is_cut()
     }
 
     async fn run(mut self) {
         let mut buffer = vec![0; DATAGRAM];
-        let (mut up, mut down) = (Way::default(), Way::default());
-        let mut cuts = self.sky.borrow_and_update().cuts();
+        let (mut up, mut down) = (Flight::default(), Flight::default());
+        let mut cuts = self.state.borrow_and_update().cuts();
         loop {
             tokio::select! {
-                changed = self.sky.changed() => {
+                changed = self.state.changed() => {
                     if changed.is_err() {
                         return;
                     }
-                    let sky = *self.sky.borrow_and_update();
-                    if sky.cuts() > cuts {
-                        (up, down) = (Way::default(), Way::default());
-                        cuts = sky.cuts();
-                        // The old port is as good as gone; a new one cannot always be had at once, but nearly.
+                    let state = *self.state.borrow_and_update();
+                    if state.cuts() > cuts {
+                        (up, down) = (Flight::default(), Flight::default());
+                        cuts = state.cuts();
+                        // The old port is as good as closed; a new one cannot always be opened at once, but nearly.
                         if let Ok(other) = upstream(self.target).await {
                             self.upstream = other;
                         }
                     }
                 }
-                datagram = tokio::time::timeout(SILENCE, self.received.recv()) => match datagram {
+                datagram = tokio::time::timeout(IDLE_TIMEOUT, self.received.recv()) => match datagram {
                     Ok(Some(datagram)) if !self.is_cut() => up.take(datagram, &self.plan, &mut self.random),
                     Ok(Some(_)) => {}
                     Ok(None) | Err(_) => return,
                 },
                 received = self.upstream.recv_from(&mut buffer) => {
-                    // An error is that of an earlier datagram: nobody listens at the target.
+                    // An error belongs to an earlier datagram: the target does not listen.
                     if let Ok((length, from)) = received
                         && from == self.target
                         && !self.is_cut()

@@ -19,7 +19,7 @@ use volume_manager::node::{Parts, Settings, Volumes};
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::{BootId, redb};
 
-use self::steps::{SteppedDrivers, SteppedMounts, SteppedStore, Steps};
+use self::steps::{SteppedConnector, SteppedMounts, SteppedStore, Steps};
 
 struct Options {
     directory: PathBuf,
@@ -56,7 +56,7 @@ fn options() -> Result<Options, Box<dyn Error>> {
                 let (name, socket) = value.split_once('=').ok_or("--driver takes NAME=SOCKET")?;
                 options.drivers.push((DriverName::new(name)?, DriverEndpoint::from_path(socket)?));
             }
-            other => return Err(format!("{other} is no option").into()),
+            other => return Err(format!("unknown option {other}").into()),
         }
     }
     Ok(options)
@@ -65,8 +65,8 @@ fn options() -> Result<Options, Box<dyn Error>> {
 async fn serve(options: Options) -> Result<(), Box<dyn Error>> {
     let directory = options.directory.canonicalize()?;
     let steps = Arc::new(Steps::new(options.kill_at));
-    let (store, started_over) = redb::open_or_start_over(directory.join("volumes.redb"))?;
-    if let Some(lost) = started_over {
+    let (store, recreated) = redb::open_or_recreate(directory.join("volumes.redb"))?;
+    if let Some(lost) = recreated {
         eprintln!("started over: {}; {} records salvaged", lost.reason, lost.salvaged);
     }
     let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default()).await?;
@@ -76,7 +76,7 @@ async fn serve(options: Options) -> Result<(), Box<dyn Error>> {
         SteppedMounts::new(mounts, Arc::clone(&steps)),
         volume_manager::driver::NoSecrets,
     );
-    let parts = parts.drivers(SteppedDrivers::new(Arc::clone(&steps))).boot_id(boot).take_back_salvaged();
+    let parts = parts.drivers(SteppedConnector::new(Arc::clone(&steps))).boot_id(boot).release_salvaged();
     let settings = Settings::new(directory.join("v"))
         .back_off(BackOff::new(Duration::from_millis(10), Duration::from_millis(200)))
         .mount_check_interval(Duration::from_millis(20));

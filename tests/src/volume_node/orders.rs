@@ -9,7 +9,7 @@
 //! | `expand DRIVER ID BYTES` | makes it at least so large, and answers how large it is |
 //! | `explain DRIVER ID` | the sentence, or an error if nothing is known of it |
 //! | `list` | every volume, with its state |
-//! | `holders` | every volume, each with those it is published for, and after a `!` those on their way |
+//! | `holders` | every volume, each with those it is published for, and after a `!` those in transition |
 //! | `quarantined` | how many records cannot be read |
 //! | `steps` | how many steps were taken |
 
@@ -59,11 +59,11 @@ async fn carry_out(
             let made = controller(Path::new(socket)).create_volume(create_volume(name)).await?;
             Ok(made.into_inner().volume.unwrap_or_default().volume_id)
         }
-        ["publish", driver, id, consumer, target, way] => {
+        ["publish", driver, id, consumer, target, path] => {
             let mode = AccessMode::SingleNodeMultiWriter;
             let volume = VolumeSpec::builder(key(driver, id)?, Access::filesystem(), mode).build()?;
             let target = MountPath::new(directory.join(target))?;
-            let consumer = ConsumerSpec::new(ConsumerId::new(consumer)?, target).read_only(*way == "ro");
+            let consumer = ConsumerSpec::new(ConsumerId::new(consumer)?, target).read_only(*path == "ro");
             let (volume, consumer) = (Arc::new(volume), Arc::new(consumer));
             let entry = (volume.key().clone(), consumer.id().clone());
             wanted.insert(entry, (Arc::clone(&volume), Arc::clone(&consumer)));
@@ -111,7 +111,7 @@ async fn carry_out(
             let mut all = Vec::new();
             for key in volumes.list().await? {
                 let mut words = vec![key.id.to_string()];
-                for holder in volumes.explain(&key).await?.map(|said| said.holders).unwrap_or_default() {
+                for holder in volumes.explain(&key).await?.map(|said| said.consumers).unwrap_or_default() {
                     let settled = holder.wanted && holder.published;
                     words.push(format!("{}{}", if settled { "" } else { "!" }, holder.consumer));
                 }
@@ -121,7 +121,7 @@ async fn carry_out(
         }
         ["quarantined"] => Ok(volumes.quarantined().await?.len().to_string()),
         ["steps"] => Ok(steps.taken().to_string()),
-        _ => Err("it is no order".into()),
+        _ => Err("unknown order".into()),
     }
 }
 

@@ -10,17 +10,17 @@ use async_trait::async_trait;
 use csi_proto::DriverName;
 use rustix::process::{Signal, getpid, kill_process};
 use volume_manager::driver::{
-    CallError, CallOutcome, Driver, DriverFacts, DriverPolicy, NoSecrets, Operation, VolumeSpec,
+    CallError, CallOutcome, ConnectError, Driver, DriverFacts, DriverPolicy, NoSecrets, Operation, VolumeSpec,
 };
 use volume_manager::mounts::{
-    CreateError, Inspection, MountChanges, MountPath, MountTable, Mounts, RemoveError, Removed, SafeRemoval,
-    TableError, Trouble,
+    CreateError, Inspection, MountChanges, MountPath, MountTable, Mounts, ProbeError, RemoveError, Removed,
+    SafeRemoval, TableError,
 };
-use volume_manager::node::{Connection, Drivers};
+use volume_manager::node::{Connection, DriverConnector};
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::{Change, Loaded, QuarantineId, Store, StoreError};
 
-/// Counts, and ends the process before the step that it was told.
+/// Counts steps, and ends the process before the given one.
 #[derive(Debug)]
 pub(super) struct Steps {
     taken: AtomicU64,
@@ -62,7 +62,7 @@ impl Steps {
     }
 }
 
-/// A store whose commits are steps.
+/// A store that counts a commit as a step.
 pub(super) struct SteppedStore<S> {
     store: S,
     steps: Arc<Steps>,
@@ -100,7 +100,7 @@ impl<S: Store> Store for SteppedStore<S> {
     }
 }
 
-/// Mounts whose changes are steps.
+/// Mounts that count a change as a step.
 pub(super) struct SteppedMounts<M> {
     mounts: M,
     steps: Arc<Steps>,
@@ -118,7 +118,7 @@ impl<M: Mounts> Mounts for SteppedMounts<M> {
         self.mounts.table().await
     }
 
-    async fn inspect(&self, path: &Path) -> Result<Inspection, Trouble> {
+    async fn inspect(&self, path: &Path) -> Result<Inspection, ProbeError> {
         self.mounts.inspect(path).await
     }
 
@@ -135,13 +135,13 @@ impl<M: Mounts> Mounts for SteppedMounts<M> {
     }
 }
 
-/// Drivers whose calls are steps.
-pub(super) struct SteppedDrivers {
+/// Drivers that count a call as a step.
+pub(super) struct SteppedConnector {
     steps: Arc<Steps>,
     known: Mutex<BTreeMap<DriverName, Arc<Driver>>>,
 }
 
-impl SteppedDrivers {
+impl SteppedConnector {
     pub(super) fn new(steps: Arc<Steps>) -> Self {
         Self { steps, known: Mutex::default() }
     }
@@ -156,15 +156,14 @@ impl SteppedDrivers {
 struct SteppedConnection(Arc<dyn Connection>, Arc<Steps>);
 
 #[async_trait]
-impl Drivers for SteppedDrivers {
+impl DriverConnector for SteppedConnector {
     async fn connect(
         &self,
         name: &DriverName,
         endpoint: &DriverEndpoint,
         policy: &DriverPolicy,
-    ) -> Result<Arc<dyn Connection>, String> {
-        let connected = self.driver(name).connect(endpoint, policy).await;
-        let connection = Arc::new(connected.map_err(|error| error.to_string())?);
+    ) -> Result<Arc<dyn Connection>, ConnectError> {
+        let connection = Arc::new(self.driver(name).connect(endpoint, policy).await?);
         Ok(Arc::new(SteppedConnection(connection, Arc::clone(&self.steps))))
     }
 }
@@ -175,8 +174,8 @@ impl Connection for SteppedConnection {
         self.0.facts()
     }
 
-    fn predecessors_ended(&self) -> bool {
-        self.0.predecessors_ended()
+    fn earlier_processes_ended(&self) -> bool {
+        self.0.earlier_processes_ended()
     }
 
     async fn closed(&self) {

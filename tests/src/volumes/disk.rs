@@ -44,12 +44,12 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // One that is mounted still goes with its last mount.
+        // A mounted one is removed with its last mount.
         let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
     }
 }
 
-/// A file system on which whoever writes waits, and cannot even be killed. Dropped, it thaws.
+/// A frozen file system: every writer blocks and cannot even be killed. Dropped, it thaws.
 #[derive(Debug)]
 pub struct Frozen(PathBuf);
 

@@ -42,7 +42,7 @@ pub struct History {
     /// The first call of the present caller.
     since: usize,
     staged: BTreeSet<String>,
-    /// Volume and target: there, perhaps there, or perhaps still there.
+    /// Volume and target: published, perhaps published, or perhaps not yet unpublished.
     targets: BTreeSet<(String, String)>,
     /// The downward call that did not end with OK, by volume and path.
     unfinished: BTreeMap<(String, String), Method>,
@@ -50,7 +50,7 @@ pub struct History {
 }
 
 impl History {
-    /// Another process calls from now on. The calls of the last one may still run, and it cannot know.
+    /// Another process calls from now on. The calls of the last one may still run, unknown to it.
     pub fn another_caller(&mut self) {
         self.since = self.calls.len();
     }

@@ -16,30 +16,30 @@ use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::redb::RedbStore;
 use volume_manager::{ConsumerId, VolumeKey};
 
-use super::stand::Storage;
-use crate::stand::DRIVER;
+use super::storage::Storage;
+use crate::cluster::DRIVER;
 use crate::wait;
 
 /// The volumes of the driver of a [`Storage`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct LocalNode {
-    /// What is looked after.
+    /// The managed volumes.
     pub volumes: Volumes,
-    /// What they mount and look with.
+    /// Their mounts.
     pub mounts: LinuxMounts,
     pods: PathBuf,
 }
 
 impl LocalNode {
-    /// Opens them. A look at a path may take two minutes, so that a slow machine is not taken for storage that hangs.
+    /// Opens them. A check of a path may take two minutes, so that a slow machine does not count as hanging storage.
     ///
     /// `program` is one that serves as a probe.
     pub async fn open(storage: &Storage, program: &str) -> Self {
         Self::open_with_deadline(storage, program, Duration::from_secs(120)).await
     }
 
-    /// The same, with the time that a look at a path may take.
+    /// The same, with the deadline of a path check.
     ///
     /// # Panics
     /// If they cannot be opened.
@@ -54,7 +54,7 @@ impl LocalNode {
         let parts = Parts::new(store.expect("a store"), mounts.clone(), NoSecrets);
         let (volumes, run) = Volumes::open(parts, settings).await.expect("volumes");
         tokio::spawn(run);
-        let endpoint = DriverEndpoint::from_path(storage.between.socket()).expect("a path");
+        let endpoint = DriverEndpoint::from_path(storage.interceptor.socket()).expect("a path");
         let name = DriverName::new(DRIVER).expect("a name");
         volumes.driver_registered(name, endpoint, DriverPolicy::default()).await.expect("they run");
         Self { volumes, mounts, pods: storage.pods() }
@@ -97,18 +97,18 @@ impl LocalNode {
     /// What is said of a volume; empty if nothing is known of it.
     ///
     /// # Panics
-    /// If nobody runs the volumes.
+    /// If the task that runs the volumes has ended.
     pub async fn explain(&self, id: &str) -> String {
         let explained = self.volumes.explain(&key(id)).await.expect("they run");
         explained.map_or_else(String::new, |said| said.to_string())
     }
 
-    /// Waits until no volume is looked after.
+    /// Waits until no volume is managed.
     ///
     /// # Panics
     /// If that does not come.
     pub async fn forgets_all(&self) {
-        wait::until("nothing is looked after", async || {
+        wait::until("no volume is managed", async || {
             self.volumes.list().await.expect("they run").is_empty().then_some(())
         })
         .await;
@@ -126,10 +126,10 @@ impl LocalNode {
     }
 }
 
-/// The key of a volume of the stand's driver.
+/// The key of a volume of the fixture's driver.
 ///
 /// # Panics
-/// If it is no volume's id.
+/// If it is not a volume id.
 #[must_use]
 pub fn key(id: &str) -> VolumeKey {
     VolumeKey {
@@ -141,7 +141,7 @@ pub fn key(id: &str) -> VolumeKey {
 /// A consumer.
 ///
 /// # Panics
-/// If it is no consumer's id.
+/// If it is not a consumer id.
 #[must_use]
 pub fn consumer(name: &str) -> ConsumerId {
     ConsumerId::new(name).expect("a consumer's id")

@@ -1,12 +1,12 @@
 //! Volumes with real mounts: a private mount namespace, a driver process with a witness before it, and a node process
 //! that can be killed at any step.
 
-pub mod between;
 pub mod disk;
-pub mod ground;
 pub mod history;
+pub mod interceptor;
 pub mod local;
+pub mod namespace;
 pub mod node;
 pub mod rounds;
-pub mod stand;
+pub mod storage;
 pub mod trace;

@@ -52,12 +52,12 @@ pub struct NodeProcess {
 }
 
 /// The process ended before it answered.
-#[allow(clippy::exhaustive_structs, reason = "there is no more to say")]
+#[allow(clippy::exhaustive_structs, reason = "there is nothing to add")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended;
 
 impl NodeProcess {
-    /// Starts it, and answers when it has begun to look after its volumes.
+    /// Starts it, and returns when it has begun to manage its volumes.
     ///
     /// # Errors
     /// If it ended before.
@@ -84,14 +84,14 @@ impl NodeProcess {
         }
     }
 
-    /// Gives an order, and waits for the answer: what it is, or why it is not.
+    /// Sends an order, and waits for the answer: its result or its error.
     ///
     /// # Errors
     /// If the process ended before it answered.
     pub async fn ask(&mut self, order: &str) -> Result<Result<String, String>, Ended> {
         let sent = self.input.write_all(format!("{order}\n").as_bytes()).await;
         if sent.is_err() {
-            return self.gone().await;
+            return self.ended().await;
         }
         let line = self.line().await?;
         Ok(match line.split_once(' ') {
@@ -131,13 +131,13 @@ impl NodeProcess {
         }
     }
 
-    /// Waits until it looks after no volume any more.
+    /// Waits until it manages no volume.
     ///
     /// # Errors
     /// If the process ended before.
     ///
     /// # Panics
-    /// If it does not come to that in time.
+    /// If that does not happen in time.
     pub async fn forgets_all(&mut self) -> Result<(), Ended> {
         let since = std::time::Instant::now();
         loop {
@@ -149,7 +149,7 @@ impl NodeProcess {
         }
     }
 
-    /// Kills it as a power cut would, and waits until it is gone.
+    /// Kills it as a power cut would, and waits until it has ended.
     pub async fn kill(mut self) {
         // It may have ended by itself.
         let _ = self.child.kill().await;
@@ -164,11 +164,11 @@ impl NodeProcess {
     async fn line(&mut self) -> Result<String, Ended> {
         match wait::within("volume-node answers", self.output.next_line()).await {
             Ok(Some(line)) => Ok(line),
-            _ => self.gone().await,
+            _ => self.ended().await,
         }
     }
 
-    async fn gone<T>(&mut self) -> Result<T, Ended> {
+    async fn ended<T>(&mut self) -> Result<T, Ended> {
         let _ = wait::within("volume-node ends", self.child.wait()).await;
         Err(Ended)
     }

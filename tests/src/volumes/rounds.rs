@@ -6,12 +6,12 @@ use crate::random::Random;
 pub const SEED: &str = "EDGE_CSI_SEED";
 
 /// The variable that holds the seed where the time would be one. Other than [`SEED`] it makes no test run fewer seeds.
-pub const STANDING_SEED: &str = "EDGE_CSI_STANDING_SEED";
+pub const DEFAULT_SEED: &str = "EDGE_CSI_TEST_SEED";
 
 /// The variable that holds how many rounds are run, or `all`.
 pub const ROUNDS: &str = "EDGE_CSI_ROUNDS";
 
-/// Numbers that look random and follow from a seed.
+/// Pseudo-random numbers of a seed.
 #[derive(Debug, Clone)]
 pub struct Rounds {
     seed: u64,
@@ -78,7 +78,7 @@ pub fn seed() -> u64 {
 
 /// The seed that is asked for.
 fn chosen(variable: impl Fn(&str) -> Option<String>) -> Option<u64> {
-    let (name, text) = [SEED, STANDING_SEED].into_iter().find_map(|name| Some((name, variable(name)?)))?;
+    let (name, text) = [SEED, DEFAULT_SEED].into_iter().find_map(|name| Some((name, variable(name)?)))?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, and no number")))
 }
 
@@ -87,10 +87,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_that_is_asked_for_goes_before_the_standing_one() {
+    fn an_explicit_seed_overrides_the_default_one() {
         let both = |name: &str| Some(if name == SEED { "7" } else { "1" }.to_owned());
         assert_eq!(chosen(both), Some(7));
-        assert_eq!(chosen(|name| (name == STANDING_SEED).then(|| "1".to_owned())), Some(1));
+        assert_eq!(chosen(|name| (name == DEFAULT_SEED).then(|| "1".to_owned())), Some(1));
         assert_eq!(chosen(|_| None), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What a hub with an API server would tell a node, without one: objects that a test sets, and what the node says of itself.
+//! A stub of a hub with an API server: sends objects that a test sets, and records the status that the node reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -10,17 +10,17 @@ use edge_csi_common::kubernetes::message::object::Kind;
 use edge_csi_common::kubernetes::message::request::Kind as Asked;
 use edge_csi_common::kubernetes::message::{
     Attachment, Claim, Driver, Fetched, NodeStatus, Object, ObjectKey, PersistentVolume, Pod, PodVolume,
-    PodVolumeStatus, Request, SecretAnswer, SecretName, StatusTaken, TokenAnswer, Update, Watch,
+    PodVolumeStatus, Request, SecretAnswer, SecretName, StatusResult, TokenAnswer, Update, Watch,
 };
-use edge_csi_tests::stand::{DRIVER, NODE};
+use edge_csi_tests::cluster::{DRIVER, NODE};
 use edge_csi_tests::wait;
-use edge_transport::hub::{Hub, OnlyNodes};
+use edge_transport::hub::{Hub, NodesOnly};
 use edge_transport::link::{Limits, uds};
 use edge_transport::{PeerId, ReplySender, Service, ServiceName};
 use prost::Message;
 use tokio::sync::watch;
 
-/// One life of a hub with its side for Kubernetes.
+/// One instance of a hub with its Kubernetes feed.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     source: u64,
@@ -45,7 +45,7 @@ impl Cluster {
     /// Listens at this unix socket, with these objects.
     pub(crate) fn start(socket: &str, source: u64, objects: Vec<Kind>) -> Self {
         let objects: BTreeMap<_, _> = objects.into_iter().map(|kind| (key(&kind), kind)).collect();
-        let whole = Update { source, revision: 1, whole: true, complete: true, ..Update::default() };
+        let whole = Update { source, revision: 1, snapshot: true, complete: true, ..Update::default() };
         let shared = Arc::new(Shared {
             objects: Mutex::new(objects),
             log: watch::Sender::new(vec![whole]),
@@ -66,7 +66,7 @@ impl Cluster {
         let builder = Hub::builder().listener(Box::new(listener));
         let serving = Self { hub: None, ..self.clone() };
         let service = ServiceName::new(SERVICE).unwrap();
-        self.hub = Some(builder.service(service, OnlyNodes, serving).start().unwrap());
+        self.hub = Some(builder.service(service, NodesOnly, serving).start().unwrap());
     }
 
     /// The hub ends.
@@ -77,10 +77,10 @@ impl Cluster {
     }
 
     /// Changes some objects and takes others away, as one change.
-    pub(crate) fn change(&self, changed: Vec<Kind>, gone: &[Kind]) {
-        let gone: Vec<_> = gone.iter().map(key).collect();
+    pub(crate) fn change(&self, changed: Vec<Kind>, removed: &[Kind]) {
+        let removed: Vec<_> = removed.iter().map(key).collect();
         let mut objects = self.shared.objects.lock().unwrap();
-        for key in &gone {
+        for key in &removed {
             objects.remove(key);
         }
         for kind in &changed {
@@ -89,8 +89,8 @@ impl Cluster {
         self.shared.log.send_modify(|log| {
             let revision = log.len() as u64 + 1;
             let changed = changed.into_iter().map(|kind| Object { object: Some(kind) }).collect();
-            let (source, whole) = (self.source, false);
-            log.push(Update { source, revision, whole, complete: true, changed, gone });
+            let (source, snapshot) = (self.source, false);
+            log.push(Update { source, revision, snapshot, complete: true, changed, removed });
         });
     }
 
@@ -99,7 +99,7 @@ impl Cluster {
         self.shared.secrets.lock().unwrap().insert(name.to_owned(), value.to_owned());
     }
 
-    /// From now on statuses are not written, for this reason, or are if there is none.
+    /// Makes writes of statuses fail for this reason, or succeed with `None`.
     pub(crate) fn fails(&self, failure: &str) {
         failure.clone_into(&mut self.shared.failure.lock().unwrap());
     }
@@ -114,41 +114,46 @@ impl Cluster {
         self.shared.watched.lock().unwrap().last().copied()
     }
 
-    /// Whether all that the node has told is like this.
-    pub(crate) fn always_told(&self, is: impl Fn(&NodeStatus) -> bool) -> bool {
+    /// Whether all reported statuses fulfil the condition.
+    pub(crate) fn always_reported(&self, is: impl Fn(&NodeStatus) -> bool) -> bool {
         self.shared.statuses.lock().unwrap().iter().all(is)
     }
 
-    /// How often the node has told how it is.
+    /// The number of statuses that the node has reported.
     pub(crate) fn statuses(&self) -> usize {
         self.shared.statuses.lock().unwrap().len()
     }
 
     /// Waits until the last status of the node is like this, and answers it.
-    pub(crate) async fn told(&self, what: &str, is: impl Fn(&NodeStatus) -> bool) -> NodeStatus {
+    pub(crate) async fn reported(&self, what: &str, is: impl Fn(&NodeStatus) -> bool) -> NodeStatus {
         let last = || self.shared.statuses.lock().unwrap().last().cloned();
-        wait::until(&format!("the node tells that {what}"), async || last().filter(|status| is(status))).await
+        wait::until(&format!("the node reports that {what}"), async || last().filter(|status| is(status)))
+            .await
     }
 
-    /// Waits until the node tells of this pod's volume that it is published, or why not.
-    pub(crate) async fn told_of(&self, pod: &str, is: impl Fn(&PodVolumeStatus) -> bool) -> NodeStatus {
+    /// Waits until the node reports this pod's volume as published, or the reason why it is not.
+    pub(crate) async fn volume_reported(
+        &self,
+        pod: &str,
+        is: impl Fn(&PodVolumeStatus) -> bool,
+    ) -> NodeStatus {
         let of_pod = |status: &NodeStatus| {
             let mut volumes = status.pod_volumes.iter();
             volumes.any(|volume| volume.pod == pod && is(volume))
         };
-        self.told(&format!("a volume of {pod} is as it should be"), of_pod).await
+        self.reported(&format!("a volume of {pod} is as it should be"), of_pod).await
     }
 
     fn whole(&self) -> Vec<Update> {
         let revision = self.shared.log.borrow().len() as u64;
         let objects = self.shared.objects.lock().unwrap();
-        let (source, whole) = (self.source, true);
+        let (source, snapshot) = (self.source, true);
         // Each object in a part of its own.
         let parts = objects.values().map(|kind| {
             let changed = vec![Object { object: Some(kind.clone()) }];
-            Update { source, revision, whole, changed, ..Update::default() }
+            Update { source, revision, snapshot, changed, ..Update::default() }
         });
-        let last = Update { source, revision, whole, complete: true, ..Update::default() };
+        let last = Update { source, revision, snapshot, complete: true, ..Update::default() };
         parts.chain([last]).collect()
     }
 
@@ -160,22 +165,22 @@ impl Cluster {
             let whole = self.whole();
             sent = usize::try_from(whole[0].revision).unwrap();
             for part in whole {
-                if replies.message(part.encode_to_vec().into()).await.is_err() {
+                if replies.send(part.encode_to_vec().into()).await.is_err() {
                     return;
                 }
             }
         }
-        // The first answer comes even if there is nothing new.
+        // The first answer is sent even if nothing is new.
         let revision = sent as u64;
         let greeting = Update { source: self.source, revision, complete: true, ..Update::default() };
-        if replies.message(greeting.encode_to_vec().into()).await.is_err() {
+        if replies.send(greeting.encode_to_vec().into()).await.is_err() {
             return;
         }
         loop {
             let later = log.borrow_and_update().get(sent..).unwrap_or_default().to_vec();
             sent += later.len();
             for update in later {
-                if replies.message(update.encode_to_vec().into()).await.is_err() {
+                if replies.send(update.encode_to_vec().into()).await.is_err() {
                     return;
                 }
             }
@@ -198,7 +203,7 @@ impl Service for Cluster {
             Asked::Status(status) => {
                 self.shared.statuses.lock().unwrap().push(status);
                 let failure = self.shared.failure.lock().unwrap().clone();
-                StatusTaken { failure, volumes_in_use: false }.encode_to_vec()
+                StatusResult { failure, volumes_in_use: false }.encode_to_vec()
             }
             Asked::Secret(query) => {
                 let SecretName { namespace, name } = query.secret.unwrap();
@@ -209,7 +214,7 @@ impl Service for Cluster {
             }
             Asked::Token(_) => TokenAnswer::default().encode_to_vec(),
         };
-        let _ = replies.message_and_finish(answer.into(), Bytes::new()).await;
+        let _ = replies.send_and_finish(answer.into(), Bytes::new()).await;
     }
 }
 
@@ -273,7 +278,7 @@ pub(crate) fn attachment(volume: &str, attached: bool) -> Kind {
     })
 }
 
-/// The names of what is told to be in use.
+/// The names of the volumes that are reported in use.
 pub(crate) fn in_use(status: &NodeStatus) -> BTreeSet<&str> {
     status.volumes_in_use.iter().map(String::as_str).collect()
 }

@@ -10,18 +10,18 @@ use edge_csi_tests::{page, wait};
 use rustix::mount::MountFlags;
 
 use super::cluster::{Cluster, attachment, claim, driver, of_claim, persistent_volume, pod};
-use super::ground::Ground;
-use super::{ground, may_mount, mounted, place, start_agent};
+use super::fixture::Fixture;
+use super::{fixture, may_mount, mounted, place, start_agent};
 
 /// A node where one pod has its volume, and the hub knows it.
-async fn node_with_a_pod(mut node: Ground) -> (Ground, Cluster) {
+async fn node_with_a_pod(mut node: Fixture) -> (Fixture, Cluster) {
     let volume = node.volume("pvc-1").await;
     let pv = Kind::PersistentVolume(persistent_volume("pv-1", volume.id.as_str()));
     let objects = vec![driver(false), claim("data", "pv-1", 0), pv, pod("web-0", [of_claim("data")])];
-    let cluster = Cluster::start(node.stand.hub_url(), 7, objects);
+    let cluster = Cluster::start(node.cluster.hub_url(), 7, objects);
     start_agent(&mut node);
     mounted(&node, "web-0", "pv-1").await;
-    cluster.told_of("web-0", |volume| volume.published && volume.reason.is_empty()).await;
+    cluster.volume_reported("web-0", |volume| volume.published && volume.reason.is_empty()).await;
     (node, cluster)
 }
 
@@ -29,8 +29,8 @@ async fn node_with_a_pod(mut node: Ground) -> (Ground, Cluster) {
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(node: &Ground) -> Self {
-        let directory = node.stand.path("agent-state");
+    fn mount(node: &Fixture) -> Self {
+        let directory = node.cluster.path("agent-state");
         fs::create_dir(&directory).unwrap();
         let options = Some(c"size=8m,mode=700");
         rustix::mount::mount("tmpfs", &directory, "tmpfs", MountFlags::empty(), options).unwrap();
@@ -48,7 +48,7 @@ impl SmallDisk {
     }
 }
 
-/// A volume of which so much is to be kept that it needs pages of its own.
+/// A volume with a record so large that it needs its own pages.
 fn long(name: &str, handle: &str, bytes: usize) -> Kind {
     let volume_attributes = [("long".to_owned(), "x".repeat(bytes))].into();
     Kind::PersistentVolume(PersistentVolume { volume_attributes, ..persistent_volume(name, handle) })
@@ -56,40 +56,39 @@ fn long(name: &str, handle: &str, bytes: usize) -> Kind {
 
 /// A hub keeps what a node says of itself for as long as the node listens: for a Node that is made anew.
 #[tokio::test]
-async fn a_node_tells_how_it_is_after_each_watch_that_ended_though_nothing_has_changed() {
-    if !may_mount("a_node_tells_how_it_is_after_each_watch_that_ended_though_nothing_has_changed") {
+async fn a_node_reports_its_status_after_each_ended_watch() {
+    if !may_mount("a_node_reports_its_status_after_each_ended_watch") {
         return;
     }
-    let (_node, cluster) = node_with_a_pod(ground().await).await;
+    let (_node, cluster) = node_with_a_pod(fixture().await).await;
     for _ in 0..2 {
-        let told = cluster.statuses();
+        let reported = cluster.statuses();
         cluster.ends_the_watch();
-        wait::until("it tells anew", async || (cluster.statuses() > told).then_some(())).await;
+        wait::until("it reports again", async || (cluster.statuses() > reported).then_some(())).await;
     }
-    cluster.told_of("web-0", |volume| volume.published).await;
+    cluster.volume_reported("web-0", |volume| volume.published).await;
 }
 
 #[tokio::test]
-async fn a_pod_that_the_disk_does_not_take_is_asked_for_again_and_stays_mounted_over_a_restart_without_the_hub()
- {
-    if !may_mount("a_pod_that_the_disk_does_not_take_is_asked_for_again") {
+async fn a_pod_that_could_not_be_stored_is_retried() {
+    if !may_mount("a_pod_that_could_not_be_stored_is_retried") {
         return;
     }
-    let node = ground().await;
+    let node = fixture().await;
     let disk = SmallDisk::mount(&node);
     let (mut node, mut cluster) = node_with_a_pod(node).await;
     disk.fill();
-    cluster.change(vec![pod("web-1", [of_claim("data")]), long("pv-2", "of-nobody", 300_000)], &[]);
-    node.stand.agent.as_ref().unwrap().logged("objects cannot be written").await;
+    cluster.change(vec![pod("web-1", [of_claim("data")]), long("pv-2", "unclaimed", 300_000)], &[]);
+    node.cluster.agent.as_ref().unwrap().logged("objects cannot be written").await;
     assert_eq!(node.mounts_at(&place(&node, "web-1", "pv-1")), 0);
     disk.clear();
     mounted(&node, "web-1", "pv-1").await;
     let mounts = node.mounts();
     cluster.leave().await;
-    node.stand.agent.as_mut().unwrap().kill();
+    node.cluster.agent.as_mut().unwrap().kill();
     start_agent(&mut node);
     wait::until("both pods are in the first plan", async || {
-        let address = page::address_in(&node.stand.agent.as_ref()?.log())?;
+        let address = page::address_in(&node.cluster.agent.as_ref()?.log())?;
         let metrics = page::get(&address, "/metrics").await?;
         metrics.contains("edge_csi_pod_volumes 2").then_some(())
     })
@@ -98,29 +97,29 @@ async fn a_pod_that_the_disk_does_not_take_is_asked_for_again_and_stays_mounted_
 }
 
 #[tokio::test]
-async fn a_set_that_the_disk_does_not_take_is_tried_again_though_nothing_happens() {
-    if !may_mount("a_set_that_the_disk_does_not_take_is_tried_again_though_nothing_happens") {
+async fn a_set_that_could_not_be_stored_is_retried() {
+    if !may_mount("a_set_that_could_not_be_stored_is_retried") {
         return;
     }
-    let mut node = ground().await;
+    let mut node = fixture().await;
     let disk = SmallDisk::mount(&node);
     let volume = node.volume("pvc-1").await;
     node.attach_as_others_do(&volume).await;
-    // That it is attached becomes part of the set when the hub has written that it is in use, and nothing else happens then.
+    // That it is attached becomes part of the set when the hub has written that it is in use, without another event.
     let Kind::Attachment(mut attachment) = attachment("pv-1", true) else { panic!("an attachment") };
     attachment.metadata.insert("long".to_owned(), "x".repeat(60_000));
     let pv = Kind::PersistentVolume(persistent_volume("pv-1", volume.id.as_str()));
     let mut objects = vec![driver(true), claim("data", "pv-1", 0), pv, pod("web-0", [of_claim("data")])];
     objects.push(Kind::Attachment(attachment));
-    let cluster = Cluster::start(node.stand.hub_url(), 7, objects);
+    let cluster = Cluster::start(node.cluster.hub_url(), 7, objects);
     cluster.fails("not yet");
     start_agent(&mut node);
-    cluster.told("its volume is in use", |status| !status.volumes_in_use.is_empty()).await;
-    node.stand.agent.as_ref().unwrap().logged("the volumes of the pods are wanted").await;
+    cluster.reported("its volume is in use", |status| !status.volumes_in_use.is_empty()).await;
+    node.cluster.agent.as_ref().unwrap().logged("the volumes of the pods are wanted").await;
     disk.fill();
     cluster.fails("");
     wait::until("it is tried again", async || {
-        let log = node.stand.agent.as_ref()?.log();
+        let log = node.cluster.agent.as_ref()?.log();
         (log.matches("cannot be wanted").count() >= 3).then_some(())
     })
     .await;

@@ -9,8 +9,8 @@ use edge_csi_common::kubernetes::message::{Driver, Pod, PodVolume};
 use edge_csi_tests::wait;
 
 use super::cluster::{Cluster, claim, of_claim, persistent_volume, pod};
-use super::ground::Ground;
-use super::{DRIVER, ground, may_mount, mounted, reboots, start_agent, vacated};
+use super::fixture::Fixture;
+use super::{DRIVER, check_removed, fixture, may_mount, mounted, reboots, start_agent};
 
 const GROUP: u32 = 4711;
 
@@ -38,81 +38,81 @@ fn group_and_mode(path: &Path) -> (u32, u32) {
     (found.gid(), found.mode() & 0o7777)
 }
 
-async fn cluster_of(node: &mut Ground, pods: Vec<Kind>) -> Cluster {
+async fn cluster_of(node: &mut Fixture, pods: Vec<Kind>) -> Cluster {
     let volume = node.volume("pvc-1").await;
     let pv = persistent_volume("pv-1", volume.id.as_str());
     let objects = [driver(), claim("data", "pv-1", 0), Kind::PersistentVolume(pv)];
-    let cluster = Cluster::start(node.stand.hub_url(), 7, objects.into_iter().chain(pods).collect());
+    let cluster = Cluster::start(node.cluster.hub_url(), 7, objects.into_iter().chain(pods).collect());
     start_agent(node);
     cluster
 }
 
 #[tokio::test]
-async fn the_files_of_a_volume_are_the_pods_groups_before_it_is_told_to_be_there() {
-    if !may_mount("the_files_of_a_volume_are_the_pods_groups_before_it_is_told_to_be_there") {
+async fn files_get_the_pods_group_before_the_volume_is_reported() {
+    if !may_mount("files_get_the_pods_group_before_the_volume_is_reported") {
         return;
     }
-    let mut node = ground().await;
+    let mut node = fixture().await;
     let first = pod("web-0", [of_claim("data")]);
     let cluster = cluster_of(&mut node, vec![first.clone()]).await;
 
     // A pod without a group leaves a file of its own, and a link that leads outside.
     let place = mounted(&node, "web-0", "pv-1").await;
-    let outside = node.stand.path("outside");
+    let outside = node.cluster.path("outside");
     private(&outside);
     fs::create_dir(place.join("sub")).unwrap();
     private(&place.join("sub/file"));
     symlink(&outside, place.join("sub/link")).unwrap();
-    cluster.told_of("web-0", |volume| volume.published).await;
+    cluster.volume_reported("web-0", |volume| volume.published).await;
     assert_eq!(group_and_mode(&place.join("sub/file")), (0, 0o600));
 
-    // The next one has a group, and is told to have its volume when all of it is the group's.
+    // The next one has a group, and its volume is reported when all of it is the group's.
     let second = grouped("web-1", GROUP, true, of_claim("data"));
     cluster.change(vec![second], &[first]);
-    vacated(&node, "web-0").await;
-    cluster.told_of("web-1", |volume| volume.published && volume.reason.is_empty()).await;
+    check_removed(&node, "web-0").await;
+    cluster.volume_reported("web-1", |volume| volume.published && volume.reason.is_empty()).await;
     let place = mounted(&node, "web-1", "pv-1").await;
     assert_eq!(group_and_mode(&place.join("sub/file")), (GROUP, 0o660));
     assert_eq!(group_and_mode(&place).0, GROUP);
     assert_eq!(group_and_mode(&place).1 & 0o2770, 0o2770);
     assert_eq!(group_and_mode(&outside), (0, 0o600), "the link leads nowhere");
 
-    // A root that is the group's spares the rest; without that wish, or for a reader, each has what it asks for.
+    // A root that is the group's spares the rest; without that policy, or for a reader, each has what it asks for.
     let new = place.join("sub/new");
     private(&new);
     cluster.change(vec![grouped("web-2", GROUP, true, of_claim("data"))], &[]);
-    cluster.told_of("web-2", |volume| volume.published).await;
+    cluster.volume_reported("web-2", |volume| volume.published).await;
     assert_eq!(group_and_mode(&new).1, 0o600);
     let reads = PodVolume { read_only: true, ..of_claim("data") };
     cluster.change(vec![grouped("web-3", 9, false, reads)], &[]);
-    cluster.told_of("web-3", |volume| volume.published).await;
+    cluster.volume_reported("web-3", |volume| volume.published).await;
     assert_eq!(group_and_mode(&new).1, 0o600);
     let always = grouped("web-4", GROUP, false, of_claim("data"));
     cluster.change(vec![always], &[]);
-    cluster.told_of("web-4", |volume| volume.published).await;
+    cluster.volume_reported("web-4", |volume| volume.published).await;
     assert_eq!(group_and_mode(&new), (GROUP, 0o660));
 
     // A restart of the agent changes no file of pods that run.
     private(&new);
-    node.stand.agent.as_mut().unwrap().kill();
+    node.cluster.agent.as_mut().unwrap().kill();
     start_agent(&mut node);
     let statuses = cluster.statuses();
-    wait::until("it tells anew", async || (cluster.statuses() > statuses).then_some(())).await;
-    cluster.told_of("web-4", |volume| volume.published && volume.reason.is_empty()).await;
+    wait::until("it reports again", async || (cluster.statuses() > statuses).then_some(())).await;
+    cluster.volume_reported("web-4", |volume| volume.published && volume.reason.is_empty()).await;
     assert_eq!(group_and_mode(&new).1, 0o600);
 
     // A boot does, as it does with kubelet.
-    let told = cluster.statuses();
+    let reported = cluster.statuses();
     reboots(&mut node, "22222222-2222-4222-8222-222222222222");
     start_agent(&mut node);
-    node.stand.start_driver();
+    node.cluster.start_driver(&[]).unwrap();
     let place = mounted(&node, "web-4", "pv-1").await;
     wait::until("the file is the group's again", async || {
         (group_and_mode(&place.join("sub/new")) == (GROUP, 0o660)).then_some(())
     })
     .await;
-    wait::until("it tells after the boot", async || (cluster.statuses() > told).then_some(())).await;
-    cluster.told_of("web-4", |volume| volume.published && volume.reason.is_empty()).await;
+    wait::until("it reports after the boot", async || (cluster.statuses() > reported).then_some(())).await;
+    cluster.volume_reported("web-4", |volume| volume.published && volume.reason.is_empty()).await;
 }
 
 #[tokio::test]
@@ -120,7 +120,7 @@ async fn a_power_cut_while_files_are_given_to_a_group_leaves_none_out() {
     if !may_mount("a_power_cut_while_files_are_given_to_a_group_leaves_none_out") {
         return;
     }
-    let mut node = ground().await;
+    let mut node = fixture().await;
     let first = pod("web-0", [of_claim("data")]);
     let cluster = cluster_of(&mut node, vec![first.clone()]).await;
     let place = mounted(&node, "web-0", "pv-1").await;
@@ -134,16 +134,17 @@ async fn a_power_cut_while_files_are_given_to_a_group_leaves_none_out() {
         (0..FILES).filter(|number| group_and_mode(&place.join(number.to_string())) == (GROUP, 0o660)).count()
     };
     wait::until("it has begun", async || (given(&place) > 0).then_some(())).await;
-    let told_before = cluster.statuses();
+    let statuses_before = cluster.statuses();
     reboots(&mut node, "22222222-2222-4222-8222-222222222222");
     start_agent(&mut node);
-    node.stand.start_driver();
+    node.cluster.start_driver(&[]).unwrap();
     let place = mounted(&node, "web-1", "pv-1").await;
-    wait::until("it tells after the boot", async || (cluster.statuses() > told_before).then_some(())).await;
-    cluster.told_of("web-1", |volume| volume.published && volume.reason.is_empty()).await;
+    wait::until("it reports after the boot", async || (cluster.statuses() > statuses_before).then_some(()))
+        .await;
+    cluster.volume_reported("web-1", |volume| volume.published && volume.reason.is_empty()).await;
     assert_eq!((given(&place), group_and_mode(&place).0), (FILES, GROUP));
 
-    // A walk keeps nobody from leaving.
+    // A walk delays no unmount.
     cluster.change(vec![], &[pod("web-1", [])]);
     node.nothing_mounted().await;
 }

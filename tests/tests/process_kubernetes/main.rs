@@ -7,8 +7,8 @@
 mod cluster;
 mod faults;
 #[allow(dead_code, reason = "the tests of sets need more of it")]
-#[path = "../process_volumes/ground.rs"]
-mod ground;
+#[path = "../process_volumes/fixture.rs"]
+mod fixture;
 mod groups;
 
 use std::fs;
@@ -20,15 +20,15 @@ use cluster::{Cluster, attachment, claim, driver, in_use, of_claim, persistent_v
 use csi_proto::csi::v1 as csi;
 use edge_csi_common::kubernetes::message::object::Kind;
 use edge_csi_common::kubernetes::message::{PersistentVolume, SecretName, Watch};
+use edge_csi_tests::cluster::{DRIVER, NODE};
 use edge_csi_tests::csi::{controller, create_volume, ready};
-use edge_csi_tests::stand::{DRIVER, NODE};
 use edge_csi_tests::{page, wait};
-use ground::Ground;
+use fixture::Fixture;
 use volume_manager::message::refusal::Reason;
 use volume_manager::store::redb::{self, Table};
 use volume_manager::store::{Change, RecordKey, RecordKind, Store};
 
-/// Whether this process may mount, and a line that tells if not.
+/// Whether this process may mount, printing a line if not.
 fn may_mount(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -37,57 +37,56 @@ fn may_mount(test: &str) -> bool {
     root
 }
 
-/// A node whose hub is the cluster.
-async fn ground() -> Ground {
-    let mut node = Ground::new();
-    node.stand.start_driver();
-    ready(&node.stand.driver_socket()).await;
+/// A node with the cluster as its hub.
+async fn fixture() -> Fixture {
+    let mut node = Fixture::new();
+    node.cluster.start_driver(&[]).unwrap();
+    ready(&node.cluster.driver_socket()).await;
     node
 }
 
-fn start_agent(node: &mut Ground) {
-    let kubelet = node.stand.path("kubelet").to_string_lossy().into_owned();
-    node.start_agent(&["--kubelet-dir", &kubelet, "--http", "127.0.0.1:0"]);
+fn start_agent(node: &mut Fixture) {
+    let kubelet = node.cluster.path("kubelet").to_string_lossy().into_owned();
+    node.start_agent(&["--kubelet-dir", &kubelet]);
 }
 
 /// Where a pod has a volume.
-fn place(node: &Ground, pod: &str, volume: &str) -> PathBuf {
-    let volumes = node.stand.path("kubelet/pods").join(format!("uid-of-{pod}")).join("volumes");
+fn place(node: &Fixture, pod: &str, volume: &str) -> PathBuf {
+    let volumes = node.cluster.path("kubelet/pods").join(format!("uid-of-{pod}")).join("volumes");
     volumes.join("kubernetes.io~csi").join(volume).join("mount")
 }
 
-async fn mounted(node: &Ground, pod: &str, volume: &str) -> PathBuf {
+async fn mounted(node: &Fixture, pod: &str, volume: &str) -> PathBuf {
     let place = place(node, pod, volume);
     wait::until(&format!("{pod} has its volume"), async || (node.mounts_at(&place) == 1).then_some(())).await;
     place
 }
 
 /// Waits until nothing is left of a pod, not even a directory.
-async fn vacated(node: &Ground, pod: &str) {
-    let directory = node.stand.path("kubelet/pods").join(format!("uid-of-{pod}"));
+async fn check_removed(node: &Fixture, pod: &str) {
+    let directory = node.cluster.path("kubelet/pods").join(format!("uid-of-{pod}"));
     wait::until(&format!("nothing is left of {pod}"), async || (!directory.exists()).then_some(())).await;
 }
 
-fn reboots(node: &mut Ground, boot: &str) {
-    node.stand.agent.as_mut().unwrap().kill();
-    node.stand.driver.as_mut().unwrap().kill();
+fn reboots(node: &mut Fixture, boot: &str) {
+    node.cluster.agent.as_mut().unwrap().kill();
+    node.cluster.driver.as_mut().unwrap().kill();
     node.unmount_all();
     node.boots(boot);
 }
 
-/// Anchors (f) 13, with pods: a changed boot id and no mounts stand for the reboot, and the hub is away.
+/// With pods: a changed boot id without mounts simulates the reboot, and the hub is away.
 #[tokio::test]
-async fn pods_have_their_volumes_without_the_hub_over_crash_and_reboot_and_what_changed_meanwhile_is_merged()
-{
-    if !may_mount("pods_have_their_volumes_without_the_hub_over_crash_and_reboot") {
+async fn pods_keep_their_volumes_over_crash_and_reboot() {
+    if !may_mount("pods_keep_their_volumes_over_crash_and_reboot") {
         return;
     }
-    let mut node = ground().await;
+    let mut node = fixture().await;
     let volume = node.volume("pvc-1").await;
     let pv = Kind::PersistentVolume(persistent_volume("pv-1", volume.id.as_str()));
     let first = pod("web-0", [of_claim("data")]);
     let objects = vec![driver(false), claim("data", "pv-1", 0), pv.clone(), first.clone()];
-    let mut cluster = Cluster::start(node.stand.hub_url(), 7, objects);
+    let mut cluster = Cluster::start(node.cluster.hub_url(), 7, objects);
     start_agent(&mut node);
 
     // A pod appears, and another one that shares its volume; each has it where kubelet would have it.
@@ -97,14 +96,15 @@ async fn pods_have_their_volumes_without_the_hub_over_crash_and_reboot_and_what_
     cluster.change(vec![second.clone()], &[]);
     let at_second = mounted(&node, "web-1", "pv-1").await;
     assert_eq!(fs::read_to_string(at_second.join("hello")).unwrap(), "from web-0");
-    let status = cluster.told_of("web-1", |volume| volume.published && volume.reason.is_empty()).await;
+    let status =
+        cluster.volume_reported("web-1", |volume| volume.published && volume.reason.is_empty()).await;
     assert_eq!(status.pod_volumes.len(), 2);
-    let [told] = &status.drivers[..] else { panic!("{status:?}") };
-    assert_eq!((told.name.as_str(), told.node_id.as_str(), told.ready), (DRIVER, NODE, true));
-    assert!(!told.segments.is_empty(), "{told:?}");
+    let [reported] = &status.drivers[..] else { panic!("{status:?}") };
+    assert_eq!((reported.name.as_str(), reported.node_id.as_str(), reported.ready), (DRIVER, NODE, true));
+    assert!(!reported.segments.is_empty(), "{reported:?}");
     assert_eq!(in_use(&status), [format!("kubernetes.io/csi/{DRIVER}^{}", volume.id).as_str()].into());
 
-    let address = page::address_in(&node.stand.agent.as_ref().unwrap().log()).unwrap();
+    let address = page::address_in(&node.cluster.agent.as_ref().unwrap().log()).unwrap();
     let metrics = page::get(&address, "/metrics").await.unwrap();
     for expected in
         ["edge_csi_kubernetes_followed 1", "edge_csi_kubernetes_objects 5", "edge_csi_pod_volumes 2"]
@@ -118,19 +118,19 @@ async fn pods_have_their_volumes_without_the_hub_over_crash_and_reboot_and_what_
         capacity_range: Some(csi::CapacityRange { required_bytes: 8 << 20, limit_bytes: 0 }),
         ..Default::default()
     };
-    controller(&node.stand.driver_socket()).controller_expand_volume(size).await.unwrap();
+    controller(&node.cluster.driver_socket()).controller_expand_volume(size).await.unwrap();
     cluster.change(vec![claim("data", "pv-1", 8 << 20)], &[]);
-    let status = cluster.told("the claim is larger", |status| !status.expanded.is_empty()).await;
+    let status = cluster.reported("the claim is larger", |status| !status.expanded.is_empty()).await;
     assert_eq!((status.expanded[0].name.as_str(), status.expanded[0].bytes), ("data", 8 << 20));
     cluster.change(vec![claim("data", "pv-1", 0)], &[]);
-    cluster.told("nothing is to be larger", |status| status.expanded.is_empty()).await;
+    cluster.reported("nothing is to be larger", |status| status.expanded.is_empty()).await;
 
     // That the driver was connected to anew for its CSIDriver did not take it from CSINode.
-    let log = node.stand.agent.as_ref().unwrap().log();
+    let log = node.cluster.agent.as_ref().unwrap().log();
     assert_eq!(log.matches("another policy").count(), 1, "once, and not for each first and last pod");
-    assert!(cluster.always_told(|status| status.drivers.len() == 1));
+    assert!(cluster.always_reported(|status| status.drivers.len() == 1));
 
-    // Nobody else decides.
+    // No other source decides.
     let set = node.set(9, &[]);
     let refusal = node.refused(set.encode()).await;
     assert_eq!(refusal.reason(), Reason::Invalid, "{refusal:?}");
@@ -138,19 +138,19 @@ async fn pods_have_their_volumes_without_the_hub_over_crash_and_reboot_and_what_
 
     // The first pod goes, and the other one keeps its volume.
     cluster.change(vec![], &[first]);
-    vacated(&node, "web-0").await;
+    check_removed(&node, "web-0").await;
     assert_eq!((node.mounts_at(&at_second), node.mounts().len()), (1, 2));
 
     // A claim that is not known any more takes nothing away.
     cluster.change(vec![], &[claim("data", "", 0), pv.clone()]);
-    cluster.told_of("web-1", |volume| volume.published && volume.reason.contains("not known")).await;
+    cluster.volume_reported("web-1", |volume| volume.published && volume.reason.contains("not known")).await;
     assert_eq!(node.mounts_at(&at_second), 1);
     cluster.change(vec![claim("data", "pv-1", 0), pv.clone()], &[]);
-    cluster.told_of("web-1", |volume| volume.published && volume.reason.is_empty()).await;
+    cluster.volume_reported("web-1", |volume| volume.published && volume.reason.is_empty()).await;
 
-    // The agent crashes, and goes on from what it has.
+    // The agent crashes, and continues from its store.
     let mounts = node.mounts();
-    node.stand.agent.as_mut().unwrap().kill();
+    node.cluster.agent.as_mut().unwrap().kill();
     start_agent(&mut node);
     wait::until("it asks from where it was", async || {
         cluster.asked_last().filter(|asked| *asked == Watch { source: 7, revision: 7 })
@@ -159,29 +159,29 @@ async fn pods_have_their_volumes_without_the_hub_over_crash_and_reboot_and_what_
     node.published(&volume).await;
     assert_eq!(node.mounts(), mounts);
 
-    // The machine reboots, and there is no hub.
+    // The machine reboots, without a hub.
     cluster.leave().await;
     reboots(&mut node, "22222222-2222-4222-8222-222222222222");
     assert!(!at_second.join("hello").exists());
     start_agent(&mut node);
-    node.stand.start_driver();
+    node.cluster.start_driver(&[]).unwrap();
     mounted(&node, "web-1", "pv-1").await;
     assert_eq!(fs::read_to_string(at_second.join("hello")).unwrap(), "from web-0");
 
     // Meanwhile that pod was deleted, and another one has its claim.
     let third = pod("web-2", [of_claim("data")]);
     let objects = vec![driver(false), claim("data", "pv-1", 0), pv, third.clone()];
-    cluster = Cluster::start(node.stand.hub_url(), 8, objects);
+    cluster = Cluster::start(node.cluster.hub_url(), 8, objects);
     let at_third = mounted(&node, "web-2", "pv-1").await;
     assert_eq!(fs::read_to_string(at_third.join("hello")).unwrap(), "from web-0");
-    vacated(&node, "web-1").await;
-    let status = cluster.told_of("web-2", |volume| volume.published).await;
+    check_removed(&node, "web-1").await;
+    let status = cluster.volume_reported("web-2", |volume| volume.published).await;
     assert_eq!(status.pod_volumes.len(), 1, "{status:?}");
 
-    // What is known is damaged, and there is nobody to ask: nothing is unmounted.
-    node.stand.agent.as_mut().unwrap().kill();
+    // What is known is damaged, without a hub to ask: nothing is unmounted.
+    node.cluster.agent.as_mut().unwrap().kill();
     cluster.leave().await;
-    let state = node.stand.path("agent-state");
+    let state = node.cluster.path("agent-state");
     let tables =
         [Table::new("kubernetes-objects", RecordKind(3)), Table::new("desired-volumes", RecordKind(2))];
     let opened = redb::open_tables(state.join("agent.redb"), &tables).unwrap();
@@ -190,34 +190,34 @@ async fn pods_have_their_volumes_without_the_hub_over_crash_and_reboot_and_what_
         store.commit(&[Change::Put(part, b"torn".to_vec())]).unwrap();
     }
     start_agent(&mut node);
-    node.stand.agent.as_ref().unwrap().logged("what is known of the pods is damaged").await;
+    node.cluster.agent.as_ref().unwrap().logged("the saved objects of the pods are damaged").await;
     node.published(&volume).await;
     assert_eq!(node.mounts_at(&at_third), 1);
 
-    // Its hub is back, with a pod whose claim it does not know: still nothing is.
-    cluster = Cluster::start(node.stand.hub_url(), 9, vec![third.clone()]);
-    node.stand.agent.as_ref().unwrap().logged("nothing is changed until it is").await;
+    // Its hub is back, with a pod with an unknown claim: still nothing is unmounted.
+    cluster = Cluster::start(node.cluster.hub_url(), 9, vec![third.clone()]);
+    node.cluster.agent.as_ref().unwrap().logged("volumes stay unchanged until it is known").await;
     assert_eq!(node.mounts_at(&at_third), 1);
 
     // The last pod goes, and nothing is left but the data.
     cluster.change(vec![], &[third]);
     node.nothing_mounted().await;
     node.forgotten().await;
-    vacated(&node, "web-2").await;
-    cluster.told("nothing is in use", |status| status.volumes_in_use.is_empty()).await;
+    check_removed(&node, "web-2").await;
+    cluster.reported("nothing is in use", |status| status.volumes_in_use.is_empty()).await;
 }
 
 #[tokio::test]
-async fn a_pod_has_a_block_volume_as_a_device_and_shares_it_with_nobody_if_its_claim_says_so() {
-    if !may_mount("a_pod_has_a_block_volume_as_a_device_and_shares_it_with_nobody_if_its_claim_says_so") {
+async fn a_pod_gets_a_block_device_and_keeps_it_exclusively() {
+    if !may_mount("a_pod_gets_a_block_device_and_keeps_it_exclusively") {
         return;
     }
-    let mut node = ground().await;
+    let mut node = fixture().await;
     let mut request = create_volume("pvc-1");
     request.capacity_range = None;
     let block = csi::volume_capability::AccessType::Block(csi::volume_capability::BlockVolume {});
     request.volume_capabilities[0].access_type = Some(block);
-    let made = controller(&node.stand.driver_socket()).create_volume(request).await.unwrap().into_inner();
+    let made = controller(&node.cluster.driver_socket()).create_volume(request).await.unwrap().into_inner();
     let pv = Kind::PersistentVolume(PersistentVolume {
         block: true,
         access_modes: vec!["ReadWriteOncePod".into()],
@@ -225,11 +225,11 @@ async fn a_pod_has_a_block_volume_as_a_device_and_shares_it_with_nobody_if_its_c
     });
     let (first, second) = (pod("web-0", [of_claim("data")]), pod("web-1", [of_claim("data")]));
     let objects = vec![driver(false), claim("data", "pv-1", 0), pv, first.clone()];
-    let cluster = Cluster::start(node.stand.hub_url(), 7, objects);
+    let cluster = Cluster::start(node.cluster.hub_url(), 7, objects);
     start_agent(&mut node);
-    cluster.told_of("web-0", |volume| volume.published).await;
+    cluster.volume_reported("web-0", |volume| volume.published).await;
     let place = |pod: &str| {
-        let pod = node.stand.path("kubelet/pods").join(format!("uid-of-{pod}"));
+        let pod = node.cluster.path("kubelet/pods").join(format!("uid-of-{pod}"));
         pod.join("volumeDevices/kubernetes.io~csi/pv-1")
     };
     let write = |place: PathBuf| {
@@ -238,26 +238,26 @@ async fn a_pod_has_a_block_volume_as_a_device_and_shares_it_with_nobody_if_its_c
     };
     write(place("web-0"));
     cluster.change(vec![second], &[]);
-    cluster.told_of("web-1", |volume| volume.reason.contains("uid-of-web-0")).await;
+    cluster.volume_reported("web-1", |volume| volume.reason.contains("uid-of-web-0")).await;
     assert!(!place("web-1").exists());
     cluster.change(vec![], &[first]);
-    vacated(&node, "web-0").await;
-    cluster.told_of("web-1", |volume| volume.published).await;
+    check_removed(&node, "web-0").await;
+    cluster.volume_reported("web-1", |volume| volume.published).await;
     let mut read = [0; 10];
     fs::File::open(place("web-1")).unwrap().read_exact(&mut read).unwrap();
     assert_eq!(&read, b"from web-0");
     cluster.change(vec![], &[pod("web-1", [])]);
-    vacated(&node, "web-1").await;
+    check_removed(&node, "web-1").await;
     node.forgotten().await;
 }
 
-/// The scheduler binds the next pod as soon as the first one is gone from the API server, and the node is at its unmount then.
+/// The scheduler binds the next pod as soon as the first one is deleted on the API server, while the node still unmounts.
 #[tokio::test]
-async fn a_claim_for_one_pod_goes_to_the_next_one_though_its_volume_is_attached_by_others() {
-    if !may_mount("a_claim_for_one_pod_goes_to_the_next_one_though_its_volume_is_attached_by_others") {
+async fn a_claim_for_one_pod_passes_to_the_next_one() {
+    if !may_mount("a_claim_for_one_pod_passes_to_the_next_one") {
         return;
     }
-    let mut node = ground().await;
+    let mut node = fixture().await;
     let volume = node.volume("pvc-1").await;
     node.attach_as_others_do(&volume).await;
     let pv = Kind::PersistentVolume(PersistentVolume {
@@ -266,24 +266,24 @@ async fn a_claim_for_one_pod_goes_to_the_next_one_though_its_volume_is_attached_
     });
     let (first, second) = (pod("web-0", [of_claim("data")]), pod("web-1", [of_claim("data")]));
     let objects = vec![driver(true), claim("data", "pv-1", 0), pv, first.clone(), attachment("pv-1", true)];
-    let cluster = Cluster::start(node.stand.hub_url(), 7, objects);
+    let cluster = Cluster::start(node.cluster.hub_url(), 7, objects);
     start_agent(&mut node);
     let place = mounted(&node, "web-0", "pv-1").await;
     fs::write(place.join("hello"), "from web-0").unwrap();
     cluster.change(vec![second.clone()], &[first]);
     let place = mounted(&node, "web-1", "pv-1").await;
     assert_eq!(fs::read_to_string(place.join("hello")).unwrap(), "from web-0");
-    cluster.told_of("web-1", |volume| volume.published).await;
+    cluster.volume_reported("web-1", |volume| volume.published).await;
     cluster.change(vec![], &[second]);
     node.nothing_mounted().await;
 }
 
 #[tokio::test]
-async fn a_volume_waits_for_its_attachment_and_its_secret_and_outlives_the_attachment() {
-    if !may_mount("a_volume_waits_for_its_attachment_and_its_secret_and_outlives_the_attachment") {
+async fn a_volume_waits_for_its_attachment_and_its_secret() {
+    if !may_mount("a_volume_waits_for_its_attachment_and_its_secret") {
         return;
     }
-    let mut node = ground().await;
+    let mut node = fixture().await;
     let volume = node.volume("pvc-1").await;
     let name = SecretName { namespace: "default".into(), name: "key".into() };
     let pv = Kind::PersistentVolume(PersistentVolume {
@@ -292,17 +292,18 @@ async fn a_volume_waits_for_its_attachment_and_its_secret_and_outlives_the_attac
     });
     let web = pod("web-0", [of_claim("data")]);
     let objects = vec![driver(true), claim("data", "pv-1", 0), pv, web.clone()];
-    let mut cluster = Cluster::start(node.stand.hub_url(), 7, objects);
+    let mut cluster = Cluster::start(node.cluster.hub_url(), 7, objects);
     start_agent(&mut node);
     let named = format!("kubernetes.io/csi/{DRIVER}^{}", volume.id);
-    let status = cluster.told_of("web-0", |volume| volume.reason.contains("VolumeAttachment")).await;
+    let status = cluster.volume_reported("web-0", |volume| volume.reason.contains("VolumeAttachment")).await;
     assert_eq!(in_use(&status), [named.as_str()].into());
 
-    // It is attached, as the attacher in the cloud would; then there is no secret, and then there is.
+    // It is attached, as the attacher in the cloud would; then the secret is missing, and is created later.
     node.attach_as_others_do(&volume).await;
     cluster.change(vec![attachment("pv-1", true)], &[]);
-    let status =
-        cluster.told_of("web-0", |volume| volume.reason.contains("there is no secret default/key")).await;
+    let status = cluster
+        .volume_reported("web-0", |volume| volume.reason.contains("secret default/key not found"))
+        .await;
     let failure = status.pod_volumes[0].failure.clone().unwrap();
     assert_eq!((failure.reason.as_str(), failure.waits), ("FailedMount", false));
     let begin = "MountVolume.MountDevice failed for volume \"pv-1\" : ";
@@ -310,8 +311,8 @@ async fn a_volume_waits_for_its_attachment_and_its_secret_and_outlives_the_attac
     cluster.secret("default/key", "hunter2");
     let place = mounted(&node, "web-0", "pv-1").await;
     fs::write(place.join("hello"), "from web-0").unwrap();
-    cluster.told_of("web-0", |volume| volume.published && volume.failure.is_none()).await;
-    assert!(!node.stand.agent.as_ref().unwrap().log().contains("hunter2"));
+    cluster.volume_reported("web-0", |volume| volume.published && volume.failure.is_none()).await;
+    assert!(!node.cluster.agent.as_ref().unwrap().log().contains("hunter2"));
     for path in node.below("agent-state") {
         let bytes = fs::read(&path).unwrap_or_default();
         assert!(!bytes.windows(7).any(|window| window == b"hunter2"), "{path:?}");
@@ -321,66 +322,67 @@ async fn a_volume_waits_for_its_attachment_and_its_secret_and_outlives_the_attac
     cluster.leave().await;
     reboots(&mut node, "22222222-2222-4222-8222-222222222222");
     start_agent(&mut node);
-    node.stand.start_driver();
+    node.cluster.start_driver(&[]).unwrap();
     wait::until("it is explained by the hub that is away", async || {
         let explained = node.command(&["explain", volume.id.as_str()]).stdout;
         String::from_utf8_lossy(&explained).contains("the hub is away").then_some(())
     })
     .await;
-    cluster.come(node.stand.hub_url());
+    cluster.come(node.cluster.hub_url());
     mounted(&node, "web-0", "pv-1").await;
-    cluster.told_of("web-0", |volume| volume.published).await;
+    cluster.volume_reported("web-0", |volume| volume.published).await;
 
-    // Its attachment goes: what is mounted stays, and is told to be in use.
+    // Its attachment is deleted: what is mounted stays, and is reported in use.
     cluster.change(vec![attachment("pv-1", false)], &[]);
     let asks = pod("web-1", [of_claim("data")]);
     cluster.change(vec![asks.clone()], &[]);
     mounted(&node, "web-1", "pv-1").await;
     assert_eq!(node.mounts_at(&place), 1);
     cluster.change(vec![], &[attachment("pv-1", false)]);
-    let status = cluster.told_of("web-1", |volume| volume.published).await;
+    let status = cluster.volume_reported("web-1", |volume| volume.published).await;
     assert_eq!(in_use(&status), [named.as_str()].into());
     assert_eq!(fs::read_to_string(place.join("hello")).unwrap(), "from web-0");
 
     // With the pods it goes, and may be detached.
     cluster.change(vec![], &[web, asks]);
     node.nothing_mounted().await;
-    cluster.told("nothing is in use", |status| status.volumes_in_use.is_empty()).await;
-    assert_eq!(node.attached_nodes(&volume).await, 1, "the attach is not ours to undo");
+    cluster.reported("nothing is in use", |status| status.volumes_in_use.is_empty()).await;
+    assert_eq!(node.attached_nodes(&volume).await, 1, "the node does not undo the attach");
 }
 
 /// kubelet's rule for the attach/detach controller, which leaves a volume where it is while the Node has it as in use.
 #[tokio::test]
-async fn an_attached_volume_waits_until_the_node_has_it_in_use_and_after_a_reboot_for_nobody() {
-    if !may_mount("an_attached_volume_waits_until_the_node_has_it_in_use_and_after_a_reboot_for_nobody") {
+async fn an_attached_volume_waits_for_volumes_in_use() {
+    if !may_mount("an_attached_volume_waits_for_volumes_in_use") {
         return;
     }
-    let mut node = ground().await;
+    let mut node = fixture().await;
     let volume = node.volume("pvc-1").await;
     node.attach_as_others_do(&volume).await;
     let pv = Kind::PersistentVolume(persistent_volume("pv-1", volume.id.as_str()));
     let web = pod("web-0", [of_claim("data")]);
     let objects = vec![driver(true), claim("data", "pv-1", 0), pv, web.clone(), attachment("pv-1", true)];
-    let mut cluster = Cluster::start(node.stand.hub_url(), 7, objects);
+    let mut cluster = Cluster::start(node.cluster.hub_url(), 7, objects);
     cluster.fails("the API server is away");
     start_agent(&mut node);
-    let status = cluster.told_of("web-0", |volume| volume.reason.contains("status.volumesInUse")).await;
+    let status =
+        cluster.volume_reported("web-0", |volume| volume.reason.contains("status.volumesInUse")).await;
     assert_eq!(in_use(&status), [format!("kubernetes.io/csi/{DRIVER}^{}", volume.id).as_str()].into());
     assert!(node.mounts().is_empty());
     cluster.fails("");
     let place = mounted(&node, "web-0", "pv-1").await;
     fs::write(place.join("hello"), "from web-0").unwrap();
-    cluster.told_of("web-0", |volume| volume.published).await;
+    cluster.volume_reported("web-0", |volume| volume.published).await;
 
-    // The machine reboots, and there is no hub to write anything.
+    // The machine reboots, without a hub that writes anything.
     cluster.leave().await;
     reboots(&mut node, "22222222-2222-4222-8222-222222222222");
     start_agent(&mut node);
-    node.stand.start_driver();
+    node.cluster.start_driver(&[]).unwrap();
     let place = mounted(&node, "web-0", "pv-1").await;
     assert_eq!(fs::read_to_string(place.join("hello")).unwrap(), "from web-0");
 
-    let again = Cluster::start(node.stand.hub_url(), 8, vec![driver(true)]);
+    let again = Cluster::start(node.cluster.hub_url(), 8, vec![driver(true)]);
     node.nothing_mounted().await;
-    again.told("nothing is in use", |status| status.volumes_in_use.is_empty()).await;
+    again.reported("nothing is in use", |status| status.volumes_in_use.is_empty()).await;
 }

@@ -1,9 +1,9 @@
-//! The volumes of a node as processes: a set that comes over the hub is mounted by the driver of the node, and stays so
+//! The volumes of a node as processes: a set that arrives over the hub is mounted by the driver of the node, and stays so
 //! without the hub, over crashes and reboots. They mount, so they need root; without, each says so.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
-mod ground;
+mod fixture;
 
 use std::fs;
 use std::io::Write;
@@ -11,17 +11,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use edge_csi_tests::cluster::DRIVER;
 use edge_csi_tests::csi::{controller, create_volume, ready};
-use edge_csi_tests::stand::DRIVER;
 use edge_csi_tests::{page, wait};
-use ground::{Ground, key};
+use fixture::{Fixture, key};
 use prost_reflect::{DynamicMessage, ReflectMessage};
 use volume_manager::driver::{Attach, DriverPolicy, SecretReference, SecretReferences};
 use volume_manager::message::answer::Kind;
 use volume_manager::message::query;
 use volume_manager::message::refusal::Reason;
 
-/// Whether this process may mount, and a line that tells if not.
+/// Whether this process may mount, printing a line if not.
 fn may_mount(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -30,20 +30,19 @@ fn may_mount(test: &str) -> bool {
     root
 }
 
-/// Anchors (f) 13, with processes on one machine: a changed boot id and no mounts stand for the reboot.
+/// With processes on one machine: a changed boot id without mounts simulates the reboot.
 #[tokio::test]
-async fn a_volume_comes_with_a_set_stays_over_crash_and_reboot_without_the_hub_and_goes_with_a_set() {
-    if !may_mount("a_volume_comes_with_a_set_stays_over_crash_and_reboot_without_the_hub_and_goes_with_a_set")
-    {
+async fn a_volume_of_a_set_survives_crash_and_reboot() {
+    if !may_mount("a_volume_of_a_set_survives_crash_and_reboot") {
         return;
     }
-    let mut node = Ground::new();
-    node.stand.start_driver();
-    node.stand.start_hub().await;
+    let mut node = Fixture::new();
+    node.cluster.start_driver(&[]).unwrap();
+    node.cluster.start_hub().await.unwrap();
     node.start_agent(&[]);
     let volume = node.volume("pvc-1").await;
 
-    // It comes.
+    // It is mounted.
     let set = node.set(3, &[(&volume, &["pod-1"])]);
     let taken = node.taken(&set).await;
     assert_eq!((taken.revision, taken.wanted, taken.refused.len()), (3, 1, 0));
@@ -54,14 +53,14 @@ async fn a_volume_comes_with_a_set_stays_over_crash_and_reboot_without_the_hub_a
     let mounts = node.mounts();
     assert_eq!(mounts.len(), 2, "the staging and the target: {mounts:?}");
 
-    // It is told.
+    // It is reported.
     let explained = node.printed(&["explain", volume.id.as_str()]);
-    assert!(explained.contains("is PUBLISHED") && explained.contains("held by pod-1"), "{explained}");
+    assert!(explained.contains("is PUBLISHED") && explained.contains("consumers: pod-1"), "{explained}");
     assert_eq!(node.printed(&["explain", &volume.to_string()]).lines().count(), 1);
-    let unknown = node.command(&["explain", "nobody"]);
+    let unknown = node.command(&["explain", "absent"]);
     assert_eq!(unknown.status.code(), Some(2));
     assert!(
-        String::from_utf8_lossy(&unknown.stderr).contains("no volume nobody is known here"),
+        String::from_utf8_lossy(&unknown.stderr).contains("no volume absent is known here"),
         "{unknown:?}"
     );
     let answers = node.ask(query()).await;
@@ -71,7 +70,7 @@ async fn a_volume_comes_with_a_set_stays_over_crash_and_reboot_without_the_hub_a
     assert_eq!((report.volume_id.as_str(), report.state.as_str()), (volume.id.as_str(), "PUBLISHED"));
     assert!(report.consumers[0].wanted && report.consumers[0].published, "{report:?}");
 
-    // The same set again is no other set, and an older or another one is refused.
+    // The same set again is accepted, and an older or another one is refused.
     let again = node.taken(&set).await;
     assert_eq!((again.revision, again.wanted, again.released), (3, 0, 0));
     for other in [node.set(3, &[]), node.set(2, &[])] {
@@ -80,9 +79,9 @@ async fn a_volume_comes_with_a_set_stays_over_crash_and_reboot_without_the_hub_a
     }
     assert_eq!(node.refused(vec![1, 2, 3]).await.reason(), Reason::Invalid);
 
-    // The hub goes, the agent crashes and comes back.
-    node.stand.hub = None;
-    node.stand.agent.as_mut().unwrap().kill();
+    // The hub is killed, the agent crashes and restarts.
+    node.cluster.hub = None;
+    node.cluster.agent.as_mut().unwrap().kill();
     let output = node.command(&["volumes"]);
     let (table, note) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && table.contains(volume.id.as_str()), "{output:?}");
@@ -92,23 +91,23 @@ async fn a_volume_comes_with_a_set_stays_over_crash_and_reboot_without_the_hub_a
     node.published(&volume).await;
     assert_eq!(node.mounts(), mounts, "nothing was mounted anew");
 
-    // The machine reboots, and there is no hub.
-    node.stand.agent.as_mut().unwrap().kill();
-    node.stand.driver.as_mut().unwrap().kill();
+    // The machine reboots, without a hub.
+    node.cluster.agent.as_mut().unwrap().kill();
+    node.cluster.driver.as_mut().unwrap().kill();
     node.unmount_all();
     node.boots("22222222-2222-4222-8222-222222222222");
     assert!(!target.join("hello").exists());
     node.start_agent(&[]);
-    node.stand.start_driver();
+    node.cluster.start_driver(&[]).unwrap();
     wait::until("the volume is back", async || target.join("hello").exists().then_some(())).await;
     node.published(&volume).await;
     assert_eq!((node.mounts_at(&target), node.mounts().len()), (1, 2));
     assert_eq!(fs::read_to_string(target.join("hello")).unwrap(), "from the pod");
 
-    // The driver is replaced, and a second consumer comes with the hub.
-    node.stand.driver.as_mut().unwrap().kill();
-    node.stand.start_driver();
-    node.stand.start_hub().await;
+    // The driver is replaced, and a second consumer arrives with the hub.
+    node.cluster.driver.as_mut().unwrap().kill();
+    node.cluster.start_driver(&[]).unwrap();
+    node.cluster.start_hub().await.unwrap();
     let both = node.set(4, &[(&volume, &["pod-1", "pod-2"])]);
     assert_eq!(node.taken(&both).await.wanted, 1);
     node.published(&volume).await;
@@ -130,7 +129,7 @@ async fn a_volume_comes_with_a_set_stays_over_crash_and_reboot_without_the_hub_a
     assert_eq!(node.attached_nodes(&volume).await, 0);
 
     // What is taken is not forgotten by a crash.
-    node.stand.agent.as_mut().unwrap().kill();
+    node.cluster.agent.as_mut().unwrap().kill();
     assert_eq!(node.printed(&["volumes"]).lines().count(), 1);
     node.start_agent(&[]);
     let old = node.refused(both.encode()).await;
@@ -143,13 +142,13 @@ async fn volumes_wait_for_their_driver_while_the_agent_relays_as_ever() {
     if !may_mount("volumes_wait_for_their_driver_while_the_agent_relays_as_ever") {
         return;
     }
-    let mut node = Ground::new();
-    node.stand.start_driver();
-    node.stand.start_hub().await;
-    let pods = node.stand.path("pods").to_string_lossy().into_owned();
-    node.start_agent(&["--volume-targets", &pods, "--http", "127.0.0.1:0"]);
-    node.stand.start_proxy(&[]);
-    let proxy = node.stand.proxy_socket();
+    let mut node = Fixture::new();
+    node.cluster.start_driver(&[]).unwrap();
+    node.cluster.start_hub().await.unwrap();
+    let pods = node.cluster.path("pods").to_string_lossy().into_owned();
+    node.start_agent(&["--allowed-target-dir", &pods]);
+    node.cluster.start_proxy(&[]).unwrap();
+    let proxy = node.cluster.proxy_socket();
     ready(&proxy).await;
     let made = controller(&proxy).create_volume(create_volume("pvc-1")).await.unwrap().into_inner();
     let volume = key(&made.volume.unwrap().volume_id);
@@ -161,23 +160,23 @@ async fn volumes_wait_for_their_driver_while_the_agent_relays_as_ever() {
     astray[at..at + from.len()].copy_from_slice(to.as_bytes());
     let refusal = node.refused(astray).await;
     assert_eq!((refusal.reason(), refusal.revision), (Reason::Invalid, 0), "{refusal:?}");
-    assert!(refusal.message.contains("--volume-targets"), "{refusal:?}");
+    assert!(refusal.message.contains("--allowed-target-dir"), "{refusal:?}");
 
-    node.stand.driver.as_mut().unwrap().kill();
+    node.cluster.driver.as_mut().unwrap().kill();
     let set = node.set(1, &[(&volume, &["pod-1"])]);
     assert_eq!(node.taken(&set).await.wanted, 1);
     wait::until("it waits for the driver", async || {
         let explained = node.printed(&["explain", volume.id.as_str()]);
-        explained.contains("waits for its driver").then_some(())
+        explained.contains("waiting for its driver").then_some(())
     })
     .await;
-    node.stand.start_driver();
+    node.cluster.start_driver(&[]).unwrap();
     node.published(&volume).await;
     assert!(node.target("pod-1").is_dir() && node.mounts_at(&node.target("pod-1")) == 1);
 
-    // The relayed calls go on beside it.
+    // The relayed calls continue meanwhile.
     controller(&proxy).create_volume(create_volume("pvc-2")).await.unwrap();
-    let agent = node.stand.agent.as_ref().unwrap();
+    let agent = node.cluster.agent.as_ref().unwrap();
     let page = wait::until("the page shows the volume", async || {
         let page = http(&agent.log(), "/").await?;
         page.contains("1 PUBLISHED").then_some(page)
@@ -208,21 +207,19 @@ async fn volumes_wait_for_their_driver_while_the_agent_relays_as_ever() {
 }
 
 #[tokio::test]
-async fn a_volume_that_others_attach_comes_and_goes_as_they_say_and_its_secret_is_a_file_of_the_node() {
-    if !may_mount(
-        "a_volume_that_others_attach_comes_and_goes_as_they_say_and_its_secret_is_a_file_of_the_node",
-    ) {
+async fn follows_the_attachment_and_reads_the_secret_from_a_file() {
+    if !may_mount("follows_the_attachment_and_reads_the_secret_from_a_file") {
         return;
     }
-    let mut node = Ground::new();
-    node.stand.start_driver();
-    node.stand.start_hub().await;
-    let secrets = node.stand.path("secrets");
+    let mut node = Fixture::new();
+    node.cluster.start_driver(&[]).unwrap();
+    node.cluster.start_hub().await.unwrap();
+    let secrets = node.cluster.path("secrets");
     fs::create_dir_all(secrets.join("default/key")).unwrap();
     let secrets_dir = secrets.to_string_lossy().into_owned();
     node.start_agent(&["--secrets-dir", &secrets_dir]);
     let volume = node.volume("pvc-1").await;
-    let awaited = |node: &Ground, revision: u64, attached: bool| {
+    let awaited = |node: &Fixture, revision: u64, attached: bool| {
         let mut set = node.set(revision, &[(&volume, &["pod-1"])]);
         let key = SecretReference::new("default", "key").unwrap();
         let references = SecretReferences { node_stage: Some(key), ..SecretReferences::default() };
@@ -232,7 +229,7 @@ async fn a_volume_that_others_attach_comes_and_goes_as_they_say_and_its_secret_i
         set.attached.extend(attached.then(|| volume.clone()));
         set
     };
-    let explained = async |node: &Ground, expected: &str| {
+    let explained = async |node: &Fixture, expected: &str| {
         wait::until(&format!("it is explained by {expected:?}"), async || {
             node.printed(&["explain", volume.id.as_str()]).contains(expected).then_some(())
         })
@@ -241,9 +238,9 @@ async fn a_volume_that_others_attach_comes_and_goes_as_they_say_and_its_secret_i
 
     let set = awaited(&node, 1, false);
     node.taken(&set).await;
-    explained(&node, "waits to be attached by others").await;
+    explained(&node, "waiting for the external attach").await;
 
-    // What the attacher in the cloud does. Then the secret is in the way: others may read it.
+    // What the attacher in the cloud does. Then the secret is refused: others may read it.
     let attach = node.attach_as_others_do(&volume).await;
     assert_eq!(node.attached_nodes(&volume).await, 1, "{attach:?}");
     let value = secrets.join("default/key/password");
@@ -254,17 +251,17 @@ async fn a_volume_that_others_attach_comes_and_goes_as_they_say_and_its_secret_i
     explained(&node, "its mode is 0644").await;
     fs::set_permissions(&value, fs::Permissions::from_mode(0o600)).unwrap();
     node.published(&volume).await;
-    assert!(!node.stand.agent.as_ref().unwrap().log().contains("hunter2"));
+    assert!(!node.cluster.agent.as_ref().unwrap().log().contains("hunter2"));
     for path in node.below("agent-state") {
         let bytes = fs::read(&path).unwrap_or_default();
         assert!(!bytes.windows(7).any(|window| window == b"hunter2"), "{path:?}");
     }
 
-    // Before it is detached, what is above goes; and the attach is not ours to undo.
+    // It is unmounted before it is detached, and the node does not undo the attach.
     let set = awaited(&node, 3, false);
     node.taken(&set).await;
     node.nothing_mounted().await;
-    explained(&node, "waits to be attached by others").await;
+    explained(&node, "waiting for the external attach").await;
     assert_eq!(node.attached_nodes(&volume).await, 1);
     let set = awaited(&node, 4, true);
     node.taken(&set).await;
@@ -280,35 +277,32 @@ async fn http(log: &str, path: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn the_commands_tell_when_there_is_nothing_to_tell_of() {
-    let mut node = Ground::new();
+async fn the_commands_report_an_empty_node() {
+    let mut node = Fixture::new();
     let absent = node.command(&["volumes"]);
     assert_eq!(absent.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&absent.stderr).contains("there is no directory"), "{absent:?}");
-    node.stand.start_driver();
-    node.stand.start_hub().await;
-    node.stand.start_agent(&[]);
-    node.stand.agent.as_ref().unwrap().logged("connected to the hub").await;
+    assert!(String::from_utf8_lossy(&absent.stderr).contains("no directory"), "{absent:?}");
+    node.cluster.start_driver(&[]).unwrap();
+    node.cluster.start_hub().await.unwrap();
+    node.cluster.start_agent(&[]).unwrap();
+    node.cluster.agent.as_ref().unwrap().logged("connected to the hub").await;
     let without = node.command(&["explain", "v1"]);
     assert_eq!(without.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&without.stderr).contains("start it with --volumes"), "{without:?}");
-    node.stand.agent.as_mut().unwrap().kill();
+    assert!(String::from_utf8_lossy(&without.stderr).contains("start it with --staging-dir"), "{without:?}");
+    node.cluster.agent.as_mut().unwrap().kill();
     assert_eq!(node.printed(&["volumes"]).lines().count(), 1, "the table of no volumes");
-    fs::remove_file(node.stand.path("agent-state/agent.redb")).unwrap();
+    fs::remove_file(node.cluster.path("agent-state/agent.redb")).unwrap();
     let never = node.command(&["volumes"]);
-    assert!(
-        String::from_utf8_lossy(&never.stderr).contains("no volumes were ever looked after"),
-        "{never:?}"
-    );
+    assert!(String::from_utf8_lossy(&never.stderr).contains("has no records of volumes"), "{never:?}");
 }
 
 #[test]
-fn the_published_schema_compiles_and_reads_every_field_of_what_is_sent() {
+fn the_published_schema_reads_every_field() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../volume-manager/proto"));
     let files = protox::compile(["edge_csi/volumes/v1/volumes.proto"], [root]).unwrap();
     let pool = prost_reflect::DescriptorPool::from_file_descriptor_set(files).unwrap();
     let descriptor = pool.get_message_by_name("edge_csi.volumes.v1.Request").unwrap();
-    let node = Ground::new();
+    let node = Fixture::new();
     let mut set = node.set(7, &[(&key("v1"), &["pod-1"])]);
     set.policies.insert(key("v1").driver, DriverPolicy::default());
     let read = DynamicMessage::decode(descriptor, &set.encode()[..]).unwrap();

@@ -1,4 +1,4 @@
-//! How a volume is used: mounted or as a block device, and by how many.
+//! Access type and access mode of a volume.
 
 use std::fmt;
 
@@ -10,24 +10,24 @@ use csi_proto::csi::v1::{
 
 pub use csi_proto::csi::v1::volume_capability::access_mode::Mode as AccessMode;
 
-/// How a volume appears at its target.
+/// The access type of a volume.
 #[allow(clippy::exhaustive_enums, reason = "the two access types of the spec")]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// As a mounted file system.
+    /// A mounted file system.
     Filesystem {
-        /// Its type, such as `ext4`, at most 128 bytes; the driver chooses if empty.
+        /// The file system type, such as `ext4`, at most 128 bytes. If empty, the driver chooses.
         fs_type: String,
         /// The mount options, at most 64 KiB together. They may be sensitive (spec, message `MountVolume`), so `Debug`
         /// leaves them out.
         mount_flags: Vec<String>,
     },
-    /// As a raw block device.
+    /// A raw block device.
     Block,
 }
 
 impl Access {
-    /// A file system of the driver's choice, with no mount options of one's own.
+    /// A file system of the driver's choice, without mount options.
     #[must_use]
     pub fn filesystem() -> Self {
         Self::Filesystem { fs_type: String::new(), mount_flags: Vec::new() }
@@ -48,7 +48,7 @@ impl Access {
         }
     }
 
-    /// The capability as a request has it.
+    /// The `VolumeCapability` of a request.
     #[cfg(feature = "runtime")]
     pub(super) fn capability(
         &self,
@@ -84,11 +84,12 @@ impl fmt::Debug for Access {
     }
 }
 
-/// The mode to send to a driver that does or does not know the two modes which count the workloads of one node.
+/// The access mode to send, depending on whether the driver has the capability `SINGLE_NODE_MULTI_WRITER`, and with it the two
+/// modes that count the workloads of one node.
 ///
-/// They came late to the spec and are alpha still; Kubernetes falls back to the mode that every driver knows. To a driver
-/// that knows them, `SINGLE_NODE_WRITER` may mean one workload, so it is sent as the one for many, as Kubernetes does: a
-/// volume of that mode may have several consumers here.
+/// They are alpha. For other drivers Kubernetes falls back to `SINGLE_NODE_WRITER`. A driver with the capability may take
+/// `SINGLE_NODE_WRITER` for one workload, so it is sent as `SINGLE_NODE_MULTI_WRITER`, as Kubernetes does: a volume of that
+/// mode may have several consumers here.
 #[cfg(any(feature = "runtime", test))]
 pub(super) fn sent_mode(mode: AccessMode, single_node_multi_writer: bool) -> AccessMode {
     match mode {
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_modes_that_count_workloads_are_sent_to_the_drivers_that_know_them_and_to_no_others() {
+    fn sends_workload_modes_only_to_capable_drivers() {
         use AccessMode::*;
         for mode in [SingleNodeSingleWriter, SingleNodeMultiWriter] {
             assert_eq!((sent_mode(mode, true), sent_mode(mode, false)), (mode, SingleNodeWriter));

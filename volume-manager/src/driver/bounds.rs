@@ -1,4 +1,4 @@
-//! The bounds of a spec, and what is wrong with one.
+//! The bounds of a spec, and their errors.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(super) const MAX_MOUNT_FLAGS_BYTES: usize = 64 * 1024;
 /// The most bytes of a short text: a file system type, a label.
 pub(super) const MAX_SHORT_BYTES: usize = 253;
 
-/// Why a [`VolumeSpec`](super::VolumeSpec) or [`ConsumerSpec`](super::ConsumerSpec) cannot be.
+/// Why a [`VolumeSpec`](super::VolumeSpec) or [`ConsumerSpec`](super::ConsumerSpec) is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSpec {
@@ -22,46 +22,46 @@ pub enum InvalidSpec {
     TooLong {
         /// The field.
         field: &'static str,
-        /// Its bytes; of a map those of all keys and values, of a list those of all elements.
+        /// The bytes found, for a map of all keys and values, for a list of all elements.
         found: usize,
-        /// The most that is allowed.
+        /// The most bytes allowed.
         bound: usize,
     },
-    /// A field that must say something is empty.
-    #[error("{field} is empty; give it, or leave the whole out")]
+    /// A required field is empty.
+    #[error("{field} is empty; set it, or omit the whole object")]
     Empty {
         /// The field.
         field: &'static str,
     },
-    /// A field has a control character, a quote or a backslash, which would change the meaning of what is sent.
-    #[error("{field} has the character {found:?}; leave it out")]
+    /// A field contains a control character, a quote or a backslash, which would change the meaning of the request.
+    #[error("{field} contains the character {found:?}; remove it")]
     Character {
         /// The field.
         field: &'static str,
         /// The character.
         found: char,
     },
-    /// The access mode says nothing.
-    #[error("the access mode is {found:?}; give one of the spec's modes other than UNKNOWN")]
+    /// The access mode is not set.
+    #[error("the access mode is {found:?}; expected one of the spec's modes other than UNKNOWN")]
     Mode {
         /// The mode.
         found: AccessMode,
     },
-    /// A block device has no file system to apply the field to.
-    #[error("{field} is set for a block volume; leave it out, or use the volume as a file system")]
+    /// The field applies to file systems, not to block devices.
+    #[error("{field} is set for a block volume; remove it, or use the volume as a file system")]
     Block {
         /// The field.
         field: &'static str,
     },
-    /// An ephemeral volume is made by NodePublishVolume and has nothing before or after it.
-    #[error("{field} is set for an ephemeral volume, which is only ever published; leave it out")]
+    /// Ephemeral volumes have no calls but NodePublishVolume and NodeUnpublishVolume.
+    #[error("{field} is set for an ephemeral volume, which is only published; remove it")]
     Ephemeral {
         /// The field.
         field: &'static str,
     },
-    /// There is nothing that could have given the context.
+    /// A publish context is the result of an attach.
     #[error(
-        "publish_context is set for a volume that is not attached; leave it out, or set attach to Here or Awaited"
+        "publish_context is set for a volume that is not attached; remove it, or set attach to Here or Awaited"
     )]
     ContextWithoutAttach,
 }

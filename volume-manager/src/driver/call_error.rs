@@ -1,4 +1,4 @@
-//! Why a call is not known to be good.
+//! Errors of calls to a driver.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use csi_proto::{DriverName, Method};
 use super::secret_reference::SecretReference;
 use crate::name::ConsumerId;
 
-/// How a call to a driver failed. No variant holds a secret: what a driver wrote is searched for the values it was sent.
+/// Why a call to a driver failed. No variant holds a secret: the values that were sent are stripped from the driver's messages.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// Not sent: this cannot be asked of this driver.
+    /// Not sent: the driver does not support the operation.
     #[error("{} was not sent", method.name())]
     Request {
         /// The method.
@@ -20,7 +20,7 @@ pub enum CallError {
         #[source]
         reason: RequestError,
     },
-    /// Not sent: a secret could not be had.
+    /// Not sent: a secret could not be resolved.
     #[error("{} was not sent", method.name())]
     Secret {
         /// The method.
@@ -29,7 +29,7 @@ pub enum CallError {
         #[source]
         reason: SecretError,
     },
-    /// Not sent: the driver could not be reached, its connection was gone, or it refused to take a call.
+    /// Not sent: the driver could not be reached, the connection was lost, or the driver accepted no more calls.
     #[error("{} was not sent: {reason}", method.name())]
     NotSent {
         /// The method.
@@ -44,15 +44,15 @@ pub enum CallError {
         method: Method,
         /// The gRPC code as the driver sent it; never 0.
         code: i32,
-        /// What the driver says, at most 4 KiB, with the secrets of the call taken out.
+        /// The driver's message, at most 4 KiB, with the secrets of the call stripped.
         message: String,
     },
-    /// No answer in time. The call may still be running.
+    /// The deadline was exceeded. The call may still be running.
     #[error("{} was not answered within {bound:?}; it may still be running", method.name())]
-    Late {
+    Timeout {
         /// The method.
         method: Method,
-        /// The time that it had.
+        /// The timeout.
         bound: Duration,
     },
     /// The connection broke before the answer was whole. The call may still be running.
@@ -63,8 +63,8 @@ pub enum CallError {
         /// How, at most 1 KiB.
         reason: String,
     },
-    /// The driver said OK, and the rest of the answer cannot be right.
-    #[error("the answer of {} cannot be used: {reason}", method.name())]
+    /// The driver answered OK with an invalid message.
+    #[error("the answer of {} is invalid: {reason}", method.name())]
     Answer {
         /// The method.
         method: Method,
@@ -74,7 +74,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// The gRPC code, if the driver answered with an error. Codes that were made up on the way are none.
+    /// The gRPC code, if the driver answered with an error. `None` for failures on this side of the connection.
     #[must_use]
     pub fn code(&self) -> Option<i32> {
         match self {
@@ -83,17 +83,17 @@ impl CallError {
         }
     }
 
-    /// Whether the driver may have seen the call. A call that was not sent changed nothing; but an earlier one of its
-    /// kind may still be running.
+    /// Whether the driver may have received the call. A call that was not sent changed nothing; an earlier attempt may still
+    /// be running.
     #[must_use]
     pub fn was_sent(&self) -> bool {
         match self {
             Self::Request { .. } | Self::Secret { .. } | Self::NotSent { .. } => false,
-            Self::Status { .. } | Self::Late { .. } | Self::Broken { .. } | Self::Answer { .. } => true,
+            Self::Status { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::Answer { .. } => true,
         }
     }
 
-    /// The method that was called, or should have been.
+    /// The method of the call.
     #[must_use]
     pub fn method(&self) -> Method {
         match self {
@@ -101,67 +101,67 @@ impl CallError {
             | Self::Secret { method, .. }
             | Self::NotSent { method, .. }
             | Self::Status { method, .. }
-            | Self::Late { method, .. }
+            | Self::Timeout { method, .. }
             | Self::Broken { method, .. }
             | Self::Answer { method, .. } => *method,
         }
     }
 }
 
-/// Why an operation cannot be asked of a driver at all.
+/// Why an operation cannot be sent to a driver.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// The volume is another driver's.
-    #[error("the volume belongs to driver {expected}, and this is {found}; ask the other one")]
+    /// The volume belongs to another driver.
+    #[error("the volume belongs to driver {expected}, and this is {found}; use the volume's driver")]
     Driver {
         /// The volume's driver.
         expected: DriverName,
-        /// The driver that was asked.
+        /// The driver of the connection.
         found: DriverName,
     },
-    /// The driver does not have the call.
-    #[error("the driver lacks {capability}; leave the call out")]
+    /// The driver does not support the call.
+    #[error("the driver does not have the capability {capability}; skip the call")]
     Capability {
-        /// The capability, as the spec names it.
+        /// The capability's name in the CSI spec.
         capability: &'static str,
     },
-    /// A volume of an ephemeral kind has no such call.
-    #[error("the volume is ephemeral, which is only ever published and unpublished")]
+    /// The call does not exist for ephemeral volumes.
+    #[error("the volume is ephemeral; ephemeral volumes are only published and unpublished")]
     Ephemeral,
-    /// The driver does not take such a volume.
+    /// The driver does not support the volume's lifecycle mode.
     #[error(
-        "volumeLifecycleModes of the driver has no {mode}, as the volume is; use a driver that takes such volumes"
+        "volumeLifecycleModes of the driver does not have {mode}, the volume's mode; use a driver that supports it"
     )]
     LifecycleMode {
         /// `Persistent` or `Ephemeral`.
         mode: &'static str,
     },
-    /// There is no id to attach to or detach from.
-    #[error("the driver has no id of this node; it needs NodeGetInfo to attach volumes")]
+    /// The node id for attach and detach is unknown.
+    #[error("the driver did not report a node id; it needs NodeGetInfo to attach volumes")]
     NoNodeId,
-    /// The driver wants tokens of a pod, and there is no pod.
-    #[error("the driver asks for service-account tokens, and {consumer} is no pod; give its PodInfo")]
+    /// The driver requests tokens of a pod, and the consumer is not a pod.
+    #[error("the driver requests service-account tokens, and {consumer} is not a pod; set its PodInfo")]
     NoPod {
-        /// Who it is for.
+        /// The consumer.
         consumer: ConsumerId,
     },
 }
 
-/// Why there is no secret. None of the texts may hold a value.
+/// Why a secret could not be resolved. The texts must not contain a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// There is no secret of this name.
-    #[error("there is no secret {reference}; make it, or take the reference out of the volume")]
+    /// The secret does not exist.
+    #[error("secret {reference} not found; create it, or remove the reference from the volume")]
     NotFound {
-        /// The name.
+        /// The reference.
         reference: SecretReference,
     },
-    /// It may be there, and cannot be had now.
-    #[error("secret {reference} cannot be had now: {reason}")]
+    /// The secret may exist, but cannot be read now.
+    #[error("secret {reference} is unavailable: {reason}")]
     Unavailable {
-        /// The name.
+        /// The reference.
         reference: SecretReference,
         /// Why.
         reason: String,
@@ -169,26 +169,26 @@ pub enum SecretError {
     /// More than [`SecretReference::MAX_VALUE_BYTES`].
     #[error("secret {reference} has {found} bytes; at most {} are sent", SecretReference::MAX_VALUE_BYTES)]
     TooLarge {
-        /// The name.
+        /// The reference.
         reference: SecretReference,
-        /// The bytes of all keys and values.
+        /// The total bytes of keys and values.
         found: usize,
     },
-    /// Nobody issues tokens here.
+    /// Service-account tokens are not supported by the [`Secrets`](super::Secrets) implementation.
     #[error(
-        "the driver asks for service-account tokens, and nobody issues them here; implement Secrets::service_account_tokens"
+        "the driver requests service-account tokens, which are not supported here; implement Secrets::service_account_tokens"
     )]
     NoTokens,
-    /// Tokens cannot be had now.
-    #[error("service-account tokens cannot be had now: {reason}")]
+    /// Tokens cannot be issued now.
+    #[error("service-account tokens are unavailable: {reason}")]
     TokensUnavailable {
         /// Why.
         reason: String,
     },
-    /// The resolver did not answer.
+    /// The secret provider did not answer in time.
     #[error("the secrets were not resolved within {bound:?}")]
-    Late {
-        /// The time that it had.
+    Timeout {
+        /// The timeout.
         bound: Duration,
     },
 }

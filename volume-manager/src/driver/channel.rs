@@ -1,4 +1,4 @@
-//! A call over a connection to a driver, and what the driver wrote, without what nobody else may see.
+//! One unary call to a driver, with secrets stripped from the driver's messages.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ const MAX_MESSAGE: usize = 4096;
 /// The most bytes of any other reason that are kept.
 const MAX_REASON: usize = 1024;
 
-/// How long a call may take, from its sending to the end of its answer: as with kubelet. The end of this time ends the wait,
-/// not the work: the driver is told the time that it has, and may go on.
+/// The timeout of a call, the same as kubelet's. It ends the wait, not the call: the driver receives the deadline in
+/// `grpc-timeout`, and may continue.
 pub(super) const BOUND: Duration = Duration::from_secs(120);
 
 /// The most bytes of one answer.
@@ -32,8 +32,8 @@ pub(super) async fn call<Q: Message, A: Message + Default>(
     stripper: &Stripper<'_>,
 ) -> Result<A, CallError> {
     let call = connection.unary(method.path(), request, bound, MAX_ANSWER);
-    // Until then it may have waited for other calls to end, which is not to be told from one that the driver works on.
-    let ended = timeout(bound, call).await.map_err(|_| CallError::Late { method, bound })?;
+    // The call may have waited for a free HTTP/2 stream the whole time, which is not distinguishable from a running call.
+    let ended = timeout(bound, call).await.map_err(|_| CallError::Timeout { method, bound })?;
     ended.map_err(|error| {
         let delivery = error.delivery();
         let reason = stripper.strip(&chain(&error), MAX_REASON);
@@ -53,22 +53,22 @@ pub(super) async fn call<Q: Message, A: Message + Default>(
     })
 }
 
-/// What must not appear in a text that a driver wrote, and takes it out.
+/// Removes sensitive values from a driver's messages.
 pub(super) struct Stripper<'a>(Vec<&'a str>);
 
 impl<'a> Stripper<'a> {
-    /// Values shorter than this are left in: they would be found in words that are no secret.
+    /// Shorter values are not stripped: they would match parts of ordinary words.
     const MIN_BYTES: usize = 4;
 
     pub(super) fn new(sensitive: impl IntoIterator<Item = &'a str>) -> Self {
         let mut texts: Vec<&str> =
             sensitive.into_iter().map(str::trim).filter(|text| text.len() >= Self::MIN_BYTES).collect();
-        // The longest first: of a value that holds another one, nothing may stay.
+        // The longest first, so that a value that contains another is stripped as a whole.
         texts.sort_unstable_by_key(|text| std::cmp::Reverse(text.len()));
         Self(texts)
     }
 
-    /// The text without what is sensitive, on one line, at most `max` bytes of it.
+    /// Returns the text without the sensitive values, on one line, cut at `max` bytes.
     pub(super) fn strip(&self, text: &str, max: usize) -> String {
         let mut text = text.to_owned();
         for sensitive in &self.0 {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sensitive_leaves_no_rest_whatever_the_order_and_the_cut() {
+    fn strips_sensitive_values_before_cutting() {
         let stripper = Stripper::new(["hunter2", "hunter2-and-more", "ab"]);
         let text = "mount -o password=hunter2-and-more,user=ab: bad\nhunter2";
         assert_eq!(stripper.strip(text, 200), "mount -o password=***stripped***,user=ab: bad ***stripped***");

@@ -1,10 +1,10 @@
-//! Who uses a volume, and where.
+//! Consumers of a volume.
 
 use super::bounds::{self, InvalidSpec, MAX_SHORT_BYTES};
 use super::mount_path::MountPath;
 use crate::name::ConsumerId;
 
-/// One user of a volume with its target.
+/// A consumer of a volume, with its target path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConsumerSpec {
     id: ConsumerId,
@@ -15,64 +15,64 @@ pub struct ConsumerSpec {
 }
 
 impl ConsumerSpec {
-    /// A user that reads and writes, and is no pod.
+    /// Creates a consumer that reads and writes and is not a pod.
     #[must_use]
     pub fn new(id: ConsumerId, target_path: MountPath) -> Self {
         Self { id, target_path, read_only: false, fs_group: None, pod: None }
     }
 
-    /// Publish for reading only. Default: false.
+    /// Sets whether the volume is published read-only. Default: false.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
     }
 
-    /// The group that shall own the files, in place of the volume's. Default: the volume's.
+    /// Sets the fsGroup of this consumer. Default: the volume's.
     #[must_use]
     pub fn fs_group(mut self, group: u32) -> Self {
         self.fs_group = Some(group);
         self
     }
 
-    /// The pod that this is, for drivers that ask for it (`podInfoOnMount`, `tokenRequests`).
+    /// Sets the pod of this consumer, for drivers that request it (`podInfoOnMount`, `tokenRequests`).
     #[must_use]
     pub fn pod(mut self, pod: PodInfo) -> Self {
         self.pod = Some(pod);
         self
     }
 
-    /// Who it is.
+    /// The consumer's id.
     #[must_use]
     pub fn id(&self) -> &ConsumerId {
         &self.id
     }
 
-    /// Where the volume shall appear.
+    /// The path where the volume is published.
     #[must_use]
     pub fn target_path(&self) -> &MountPath {
         &self.target_path
     }
 
-    /// Whether it asked to read only.
+    /// Whether the volume is published read-only for this consumer.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// The group that was asked for here.
+    /// The consumer's own fsGroup.
     #[must_use]
     pub fn own_fs_group(&self) -> Option<u32> {
         self.fs_group
     }
 
-    /// The pod that this is.
+    /// The consumer's pod.
     #[must_use]
     pub fn pod_info(&self) -> Option<&PodInfo> {
         self.pod.as_ref()
     }
 
-    /// The first field by which another description of this consumer makes another publish.
+    /// The first differing field that would require another NodePublishVolume.
     pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
         let uid = |consumer: &Self| consumer.pod_info().map(|pod| pod.uid().to_owned());
         [
@@ -86,7 +86,7 @@ impl ConsumerSpec {
     }
 }
 
-/// What a driver may be told of a pod.
+/// The pod information that is sent to drivers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodInfo {
     name: String,
@@ -96,8 +96,7 @@ pub struct PodInfo {
 }
 
 impl PodInfo {
-    /// Checks the names of a pod: 1 to 253 bytes each, without control characters. Only the service account may be
-    /// empty.
+    /// Validates the names of a pod: 1 to 253 bytes each, without control characters. Only the service account may be empty.
     ///
     /// # Errors
     /// If one of them is empty, too long, or has a control character.
@@ -155,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_consumer_that_comes_again_otherwise_differs_in_a_field() {
+    fn names_the_field_that_differs() {
         let at =
             |path: &str| ConsumerSpec::new(ConsumerId::new("one").unwrap(), MountPath::new(path).unwrap());
         let one = at("/t/1");
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_a_pod_are_bounded_and_only_the_account_may_be_empty() {
+    fn pod_names_are_bounded_and_not_empty() {
         assert!(PodInfo::new("web-0", "default", "9f0c", "").is_ok());
         assert_eq!(PodInfo::new("web-0", "", "9f0c", ""), Err(InvalidSpec::Empty { field: "pod.namespace" }));
         let long = PodInfo::new("n".repeat(254), "default", "9f0c", "");

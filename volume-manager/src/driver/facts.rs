@@ -1,4 +1,4 @@
-//! What a driver says of itself, of what it can do, and of this node.
+//! The facts that a driver reports about itself and this node.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use csi_proto::csi::v1::{ControllerGetCapabilitiesResponse, NodeGetCapabilitiesR
 
 use crate::lifecycle::DriverCapabilities;
 
-/// What a driver said of itself and of this node when it was connected to.
+/// The name, version, capabilities and node info that a driver reported during the handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverFacts {
-    /// Its name.
+    /// The driver's name.
     pub name: DriverName,
-    /// Its version, free text of at most 128 characters.
+    /// The vendor version, free text, cut at 128 bytes.
     pub vendor_version: String,
-    /// What it can do.
+    /// The capabilities of its services.
     pub capabilities: Capabilities,
-    /// Its id of this node, 1 to 256 bytes; `None` if it has no NodeGetInfo, which only drivers that attach need.
+    /// The driver's id of this node, 1 to 256 bytes; `None` without NodeGetInfo, which only drivers that attach need.
     pub node_id: Option<String>,
-    /// How many volumes the node can have attached; `None` if the driver sets no limit.
+    /// The most volumes that can be attached to the node; `None` if the driver has no limit.
     pub max_volumes: Option<u64>,
-    /// Where the node lies, domain to segment; at most 64 entries.
+    /// The topology segments of the node by key; at most 64 entries.
     pub topology: BTreeMap<String, String>,
 }
 
 impl DriverFacts {
-    /// Facts of a driver that can do nothing and is nowhere; to begin from.
+    /// Facts of a driver without capabilities and node info.
     #[must_use]
     pub fn new(name: DriverName) -> Self {
         Self {
@@ -42,18 +42,18 @@ impl DriverFacts {
     }
 }
 
-/// What one generation of a driver can do, as far as anything here depends on it. What is not known is ignored.
+/// The capabilities of a driver that matter here. Unknown ones are ignored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Of the controller service on this socket; nothing if it has none.
+    /// Those of the controller service on this socket; all false without one.
     pub controller: ControllerCapabilities,
-    /// Of the node service.
+    /// Those of the node service.
     pub node: NodeCapabilities,
 }
 
 impl Capabilities {
-    /// What the lifecycle of a volume depends on.
+    /// The capabilities that the lifecycle of a volume depends on.
     #[must_use]
     pub fn lifecycle(&self) -> DriverCapabilities {
         DriverCapabilities {
@@ -71,7 +71,7 @@ impl Capabilities {
 pub struct ControllerCapabilities {
     /// `PUBLISH_UNPUBLISH_VOLUME`
     pub publish_unpublish: bool,
-    /// `PUBLISH_READONLY`: ControllerPublishVolume heeds `readonly`.
+    /// `PUBLISH_READONLY`: ControllerPublishVolume supports `readonly`.
     pub publish_read_only: bool,
     /// `EXPAND_VOLUME`
     pub expand: bool,
@@ -80,7 +80,7 @@ pub struct ControllerCapabilities {
 }
 
 impl ControllerCapabilities {
-    /// What the driver answered. What is not known is ignored.
+    /// Reads an answer. Unknown capabilities are ignored.
     #[must_use]
     pub fn read(answer: &ControllerGetCapabilitiesResponse) -> Self {
         Self {
@@ -102,21 +102,21 @@ pub struct NodeCapabilities {
     pub volume_stats: bool,
     /// `EXPAND_VOLUME`
     pub expand: bool,
-    /// `VOLUME_CONDITION`, number 4, of versions before 1.13: the answer of NodeGetVolumeStats has a condition.
+    /// `VOLUME_CONDITION`, number 4, removed in 1.13: the answer of NodeGetVolumeStats has a condition.
     pub volume_condition: bool,
     /// `SINGLE_NODE_MULTI_WRITER`
     pub single_node_multi_writer: bool,
-    /// `VOLUME_MOUNT_GROUP`: the driver gives files to a group by itself.
+    /// `VOLUME_MOUNT_GROUP`: the driver applies the fsGroup.
     pub volume_mount_group: bool,
     /// `GET_VOLUME_HEALTH`, since 1.13.
     pub volume_health: bool,
 }
 
 impl NodeCapabilities {
-    /// What the driver answered. What is not known is ignored.
+    /// Reads an answer. Unknown capabilities are ignored.
     #[must_use]
     pub fn read(answer: &NodeGetCapabilitiesResponse) -> Self {
-        /// 1.13 took the value out of the schema; the drivers that send it are still there.
+        /// Removed from the schema in 1.13; older drivers send it.
         const VOLUME_CONDITION: i32 = 4;
         let condition = answer.capabilities.iter().any(|capability| {
             matches!(capability.r#type, Some(node_service_capability::Type::Rpc(rpc)) if rpc.r#type == VOLUME_CONDITION)
@@ -144,9 +144,9 @@ mod tests {
         NodeServiceCapability { r#type: Some(node_service_capability::Type::Rpc(rpc)) }
     }
 
-    /// Anchors (c) 15: a capability is not there because another one is.
+    /// Capabilities do not imply each other.
     #[test]
-    fn each_number_sets_its_own_capability_and_no_other() {
+    fn each_number_sets_only_its_own_capability() {
         let read = |number| {
             let answer = NodeGetCapabilitiesResponse { capabilities: vec![rpc(number)] };
             NodeCapabilities::read(&answer)

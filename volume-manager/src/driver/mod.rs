@@ -1,18 +1,18 @@
 //! The calls to one storage driver.
 //!
-//! - [`VolumeSpec`] and [`ConsumerSpec`] say what a volume is and who uses it where; [`DriverPolicy`] says what a
-//!   CSIDriver object says. Plain data, checked when it is made.
-//! - [`Operation`] is one call with all that it needs besides; the requests are built from these, by the capabilities
-//!   of the driver that is going to answer.
+//! - [`VolumeSpec`] and [`ConsumerSpec`] describe a volume, its consumers and their targets; [`DriverPolicy`] has the fields
+//!   of a CSIDriver object. They are plain data, validated on construction.
+//! - [`Operation`] is one call with its arguments. The requests are built from these, according to the capabilities of the
+//!   driver that receives them.
 //!
 //! The feature `runtime` adds the calls themselves:
 //!
-//! - `Driver` dials the driver's socket and asks once what the driver is and can do ([`DriverFacts`]). What it makes is a
-//!   connection, a `Generation`. Every call of a generation goes over that one connection, so mounting a volume is two
-//!   calls, where kubelet makes eight on eight connections.
-//! - `Secrets` is asked for the values behind a [`SecretReference`] when a call needs them, and at no other time.
-//! - A call that fails is a [`CallError`]. It says which code the driver answered, if the driver answered, and whether the
-//!   call was sent at all; what follows from that for the volume is for [`lifecycle`](crate::lifecycle) to decide.
+//! - `Driver` dials the driver's socket and queries the driver's name and capabilities once ([`DriverFacts`]). The result is
+//!   a `DriverConnection`. All calls go over that one connection, so mounting a volume is two calls, where kubelet makes
+//!   eight on eight connections.
+//! - `Secrets` resolves a [`SecretReference`] when a call needs its values, and at no other time.
+//! - A failed call is a [`CallError`]. It has the driver's code, if the driver answered, and whether the call was sent at all.
+//!   [`lifecycle`](crate::lifecycle) decides what that means for the volume.
 
 mod access;
 mod bounds;
@@ -42,9 +42,9 @@ pub use volume_spec::{SecretReferences, VolumeSpec, VolumeSpecBuilder};
 #[cfg(feature = "runtime")]
 mod channel;
 #[cfg(feature = "runtime")]
-mod dial;
+mod connect;
 #[cfg(feature = "runtime")]
-mod generation;
+mod connection;
 #[cfg(feature = "runtime")]
 mod identify;
 #[cfg(feature = "runtime")]
@@ -57,8 +57,8 @@ mod secrets;
 mod stats;
 
 #[cfg(feature = "runtime")]
-pub use dial::{ConnectError, Driver};
+pub use connect::{ConnectError, Driver};
 #[cfg(feature = "runtime")]
-pub use generation::Generation;
+pub use connection::DriverConnection;
 #[cfg(feature = "runtime")]
 pub use secrets::{MemorySecrets, NoSecrets, SecretValues, Secrets, ServiceAccountToken};

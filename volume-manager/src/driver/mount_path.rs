@@ -1,4 +1,4 @@
-//! Paths that a driver can be told.
+//! Paths in requests to a driver.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::excerpt::short;
 
-/// A path of this host for a driver: absolute, UTF-8, 2 to 4095 bytes, without `.`, `..`, a slash too many or a control
-/// character. Two equal paths are one place, as far as no link leads there.
+/// A path of this host in a request: absolute, UTF-8, 2 to 4095 bytes, normalized (no `.`, `..`, double or trailing slash) and
+/// without control characters. Two different paths can be the same file only through a link.
 ///
 /// ```
 /// use volume_manager::driver::MountPath;
@@ -22,13 +22,13 @@ use crate::excerpt::short;
 pub struct MountPath(Arc<str>);
 
 impl MountPath {
-    /// The most bytes of a path, as in Linux, whose 4096 have room for the zero byte at the end.
+    /// The most bytes of a path: Linux' `PATH_MAX` of 4096 without the terminating zero byte.
     pub const MAX_BYTES: usize = 4095;
 
     /// Checks a path.
     ///
     /// # Errors
-    /// If the path is relative, too long, the root, not UTF-8, or not in its plain form.
+    /// If the path is relative, too long, the root, not UTF-8, or not normalized.
     pub fn new(path: impl AsRef<Path>) -> Result<Self, InvalidMountPath> {
         let path = path.as_ref();
         let excerpt = || short(&path.to_string_lossy());
@@ -39,7 +39,7 @@ impl MountPath {
         if !path.is_absolute() {
             return Err(InvalidMountPath::NotAbsolute { found: excerpt() });
         }
-        // Rebuilding is how one sees `.`, `//` and a trailing slash, which `components` leaves out.
+        // `components` skips `.`, `//` and a trailing slash, so a comparison with the rebuilt path finds them.
         let mut plain = String::with_capacity(text.len());
         for component in path.components() {
             match component {
@@ -57,7 +57,7 @@ impl MountPath {
         Ok(Self(text.into()))
     }
 
-    /// The text.
+    /// The path as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -69,13 +69,13 @@ impl MountPath {
         Path::new(&*self.0)
     }
 
-    /// The directory that it is in.
+    /// The parent directory.
     #[must_use]
     pub fn parent(&self) -> &Path {
         self.as_path().parent().unwrap_or_else(|| Path::new("/"))
     }
 
-    /// Its last part.
+    /// The last component.
     #[must_use]
     pub fn name(&self) -> &OsStr {
         self.as_path().file_name().unwrap_or_default()
@@ -100,11 +100,11 @@ impl fmt::Debug for MountPath {
     }
 }
 
-/// Why a path is not a [`MountPath`]. What was found is cut at 64 bytes.
+/// Why a path is not a [`MountPath`]. The path in the messages is cut at 64 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMountPath {
-    /// It does not begin at the root.
+    /// The path is relative.
     #[error("the path {found:?} is not absolute; begin it with /")]
     NotAbsolute {
         /// The path.
@@ -116,15 +116,15 @@ pub enum InvalidMountPath {
         /// How many bytes there are.
         found: usize,
     },
-    /// A request holds text only.
-    #[error("the path {found:?} is not UTF-8; a driver can be told no such path")]
+    /// Paths in CSI requests are UTF-8.
+    #[error("the path {found:?} is not UTF-8, as CSI requires")]
     NotUtf8 {
         /// The path, with its bad bytes replaced.
         found: String,
     },
-    /// It is the root, or has a part that says nothing, or a character that garbles logs.
+    /// The path is the root, is not normalized, or contains a control character.
     #[error(
-        "the path {found:?} is not in its plain form; leave out '.', '..', empty parts, the slash at the end and control characters, and do not give the root"
+        "the path {found:?} is not normalized; expected a path below / without '.', '..', empty components, a trailing slash or control characters"
     )]
     NotPlain {
         /// The path.

@@ -1,4 +1,4 @@
-//! What can be asked of a driver.
+//! Operations of a driver.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use csi_proto::Method;
 use super::consumer_spec::ConsumerSpec;
 use super::mount_path::MountPath;
 
-/// One call about one volume, with what it needs besides the [`VolumeSpec`](super::VolumeSpec).
+/// One call about one volume, with its arguments besides the [`VolumeSpec`](super::VolumeSpec).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
     /// ControllerPublishVolume: attach to this node.
     ControllerPublish,
-    /// ControllerUnpublishVolume: detach from this node, or from another one of the same name.
+    /// ControllerUnpublishVolume: detach from this node, also under an earlier id.
     ControllerUnpublish {
-        /// The id of the node that the volume was attached to; the present one if `None`. Never all nodes.
+        /// The id of the node that the volume was attached to; `None` for the present id. Never all nodes.
         node_id: Option<String>,
     },
     /// NodeStageVolume
@@ -25,53 +25,53 @@ pub enum Operation {
     },
     /// NodeUnstageVolume
     NodeUnstage {
-        /// Where it was staged.
+        /// The path where it was staged.
         staging_path: MountPath,
     },
     /// NodePublishVolume
     NodePublish {
-        /// Who it is for, and where. The parent of the target exists.
+        /// The consumer with its target path. The parent directory of the target exists.
         consumer: Arc<ConsumerSpec>,
-        /// Where it is staged; left out for drivers that do not stage, and for ephemeral volumes.
+        /// The staging path; omitted for drivers that do not stage, and for ephemeral volumes.
         staging_path: MountPath,
     },
     /// NodeUnpublishVolume
     NodeUnpublish {
-        /// Where it was published.
+        /// The path where it was published.
         target_path: MountPath,
     },
     /// ControllerExpandVolume
     ControllerExpand {
-        /// The size that it shall have at least, in bytes.
+        /// The minimum size, in bytes.
         required_bytes: u64,
     },
     /// NodeExpandVolume
     NodeExpand {
-        /// The size that it shall have at least, in bytes.
+        /// The minimum size, in bytes.
         required_bytes: u64,
-        /// Where it is published, or staged.
+        /// A target path or the staging path.
         volume_path: MountPath,
-        /// Where it is staged; left out for drivers that do not stage.
+        /// The staging path; omitted for drivers that do not stage.
         staging_path: MountPath,
     },
     /// NodeGetVolumeStats
     Stats {
-        /// Where it is published, or staged.
+        /// A target path or the staging path.
         volume_path: MountPath,
-        /// Where it is staged; left out for drivers that do not stage.
+        /// The staging path; omitted for drivers that do not stage.
         staging_path: MountPath,
     },
     /// NodeGetVolumeHealth. Alpha.
     Health {
-        /// Where it is published, or should be.
+        /// The target path.
         volume_path: Option<MountPath>,
-        /// Where it is staged; left out for drivers that do not stage.
+        /// The staging path; omitted for drivers that do not stage.
         staging_path: MountPath,
     },
 }
 
 impl Operation {
-    /// The method that is called.
+    /// The RPC method of the operation.
     #[must_use]
     pub fn method(&self) -> Method {
         match self {

@@ -1,12 +1,12 @@
-//! What a driver answers when a call is good.
+//! Results of successful calls.
 
 use std::collections::BTreeMap;
 
-/// What a call that ended with OK brought.
+/// The result of a call that returned OK.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallOutcome {
-    /// Nothing besides: ControllerUnpublishVolume and the four node calls.
+    /// No data: ControllerUnpublishVolume and the four node calls.
     Done,
     /// ControllerPublishVolume: the volume is attached.
     Attached {
@@ -15,19 +15,18 @@ pub enum CallOutcome {
     },
     /// ControllerExpandVolume or NodeExpandVolume: the storage or the file system has grown.
     Expanded {
-        /// The size now, in bytes, as the driver says it, which may be less than was required; 0 if it is not said, as
-        /// NodeExpandVolume may.
+        /// The new size in bytes as the driver reports it, possibly less than required. 0 if NodeExpandVolume does not report it.
         capacity_bytes: u64,
         /// Whether NodeExpandVolume must follow.
         node_expansion_required: bool,
     },
     /// NodeGetVolumeStats
     Stats(VolumeStats),
-    /// NodeGetVolumeHealth: what is wrong; empty if nothing is known to be.
+    /// NodeGetVolumeHealth: the known issues.
     Health(Vec<HealthIssue>),
 }
 
-/// How full a volume is.
+/// The usage of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VolumeStats {
@@ -39,50 +38,50 @@ pub struct VolumeStats {
     pub condition: Option<VolumeCondition>,
 }
 
-/// How full, in one unit. A driver that sends negative numbers is taken to mean 0.
+/// The usage in one unit. Negative numbers of a driver count as 0.
 #[allow(clippy::exhaustive_structs, reason = "the fields of the spec's VolumeUsage")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Usage {
-    /// How much there is.
+    /// The capacity.
     pub total: u64,
-    /// How much is taken.
+    /// The used amount.
     pub used: u64,
-    /// How much is free.
+    /// The free amount.
     pub available: u64,
 }
 
-/// A volume's condition as versions before 1.13 told it.
-#[allow(clippy::exhaustive_structs, reason = "a message that the spec has given up")]
+/// A volume's condition in CSI versions before 1.13.
+#[allow(clippy::exhaustive_structs, reason = "a message that was removed from the spec")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct VolumeCondition {
-    /// Whether something is wrong.
+    /// Whether the volume is abnormal.
     pub abnormal: bool,
-    /// What, at most 1 KiB.
+    /// The description, at most 1 KiB.
     pub message: String,
 }
 
-/// One thing that is wrong with a volume. Alpha.
+/// A health issue of a volume. Alpha.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct HealthIssue {
-    /// How bad it is.
+    /// The severity.
     pub status: HealthStatus,
-    /// Its cause in one word for machines, at most 128 bytes.
+    /// The machine-readable cause, at most 128 bytes.
     pub reason: String,
-    /// Its description, at most 1 KiB.
+    /// The description, at most 1 KiB.
     pub message: String,
 }
 
-/// How bad the health of a volume is.
+/// The severity of a health issue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum HealthStatus {
-    /// Not said, or a kind of a later version.
+    /// Unspecified, or a value of a later version.
     Unknown,
-    /// Usable, but worse than it should be.
+    /// Usable, but degraded.
     Degraded,
     /// Not reachable from this node.
     Inaccessible,
-    /// Data is lost, or probably so.
+    /// Data is lost or probably lost.
     DataLoss,
 }

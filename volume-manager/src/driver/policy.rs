@@ -1,4 +1,4 @@
-//! What a CSIDriver object says of a driver.
+//! The policy of a driver, from its CSIDriver object.
 
 use super::consumer_spec::ConsumerSpec;
 use super::facts::NodeCapabilities;
@@ -7,13 +7,13 @@ use super::{Access, AccessMode};
 pub use crate::generated::volumes::{FsGroupPolicy, TokenRequest};
 use crate::lifecycle::Attach;
 
-/// What a CSIDriver object says. [`Default`] is what Kubernetes takes where there is no object, or no field.
+/// The fields of a CSIDriver object. [`Default`] has the defaults of Kubernetes, also for a driver without such an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverPolicy {
     /// `attachRequired`: volumes are attached before they are used. Default: true.
     pub attach_required: bool,
-    /// `podInfoOnMount`: NodePublishVolume tells which pod it is for. Default: false.
+    /// `podInfoOnMount`: NodePublishVolume has the pod's name, namespace, UID and service account. Default: false.
     pub pod_info_on_mount: bool,
     /// `volumeLifecycleModes` has `Persistent`. Default: true.
     pub persistent: bool,
@@ -21,7 +21,7 @@ pub struct DriverPolicy {
     pub ephemeral: bool,
     /// `fsGroupPolicy`. Default: [`FsGroupPolicy::ReadWriteOnceWithFsType`].
     pub fs_group_policy: FsGroupPolicy,
-    /// `requiresRepublish`: NodePublishVolume is repeated now and then. Default: false.
+    /// `requiresRepublish`: NodePublishVolume is repeated periodically. Default: false.
     pub requires_republish: bool,
     /// `seLinuxMount`: the driver takes the `context` mount option. Default: false.
     pub selinux_mount: bool,
@@ -47,18 +47,18 @@ impl Default for DriverPolicy {
     }
 }
 
-/// Who gives the files of a published volume to the group that was asked for.
-#[allow(clippy::exhaustive_enums, reason = "nobody, the driver, or the caller")]
+/// Which side applies the requested fsGroup to the files of a published volume.
+#[allow(clippy::exhaustive_enums, reason = "neither, the driver, or the caller")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OwnershipChange {
-    /// Nobody: no group was asked for, or the policy forbids it.
-    Nobody,
-    /// The driver: the request names the group.
+    /// Neither: no group was requested, or the policy forbids it.
+    None,
+    /// The driver: the request contains the group.
     Driver {
         /// The group.
         group: u32,
     },
-    /// The caller, after the volume is published: the driver cannot. Kubelet then walks over all files.
+    /// The caller, after the volume is published, since the driver cannot. Kubelet then walks over all files.
     Caller {
         /// The group.
         group: u32,
@@ -66,20 +66,20 @@ pub enum OwnershipChange {
 }
 
 impl DriverPolicy {
-    /// Whether the driver takes volumes of this kind of life, as its `volumeLifecycleModes` say.
+    /// Whether `volumeLifecycleModes` has the volume's lifecycle mode.
     #[must_use]
     pub fn admits(&self, volume: &VolumeSpec) -> bool {
         if volume.is_ephemeral() { self.ephemeral } else { self.persistent }
     }
 
-    /// Who attaches the volume once this policy is heeded.
+    /// How the volume is attached under this policy.
     #[must_use]
     pub fn attach(&self, volume: &VolumeSpec) -> Attach {
         if self.attach_required { volume.attach() } else { Attach::NotRequired }
     }
 
-    /// Who gives the files to the group that was asked for, as kubelet decides it: the driver if it can, whatever the
-    /// policy says; else the caller, if the policy allows it.
+    /// Which side applies the fsGroup, by kubelet's rules: the driver if it has `VOLUME_MOUNT_GROUP`, whatever the policy; else
+    /// the caller, if the policy allows it.
     #[must_use]
     pub fn ownership_change(
         &self,
@@ -90,7 +90,7 @@ impl DriverPolicy {
         let (Some(group), Access::Filesystem { fs_type, .. }) =
             (consumer.own_fs_group().or_else(|| volume.fs_group()), volume.access())
         else {
-            return OwnershipChange::Nobody;
+            return OwnershipChange::None;
         };
         if driver.volume_mount_group {
             return OwnershipChange::Driver { group };
@@ -108,9 +108,9 @@ impl DriverPolicy {
                 !fs_type.is_empty() && one_node
             }
         };
-        // Nothing can be given away on a mount that takes no writes.
+        // Ownership cannot be changed on a read-only mount.
         let writable = !volume.is_read_only() && !consumer.is_read_only();
-        if wanted && writable { OwnershipChange::Caller { group } } else { OwnershipChange::Nobody }
+        if wanted && writable { OwnershipChange::Caller { group } } else { OwnershipChange::None }
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_without_a_csidriver_object_needs_an_attach_and_takes_persistent_volumes() {
+    fn default_policy_requires_attach_and_persistent_volumes() {
         let policy = DriverPolicy::default();
         let persistent = volume("ext4", AccessMode::SingleNodeWriter);
         assert_eq!((policy.admits(&persistent), policy.attach(&persistent)), (true, Attach::Here));
@@ -144,18 +144,18 @@ mod tests {
     }
 
     #[test]
-    fn files_are_given_away_by_the_driver_if_it_can_and_else_as_the_policy_says() {
+    fn driver_applies_fs_group_if_able_else_policy_decides() {
         use AccessMode::*;
         use FsGroupPolicy::*;
-        let (nobody, caller) = (OwnershipChange::Nobody, OwnershipChange::Caller { group: 5 });
+        let (none, caller) = (OwnershipChange::None, OwnershipChange::Caller { group: 5 });
         for (fs_group_policy, fs_type, mode, expected) in [
             (ReadWriteOnceWithFsType, "ext4", SingleNodeWriter, caller),
             (ReadWriteOnceWithFsType, "ext4", SingleNodeSingleWriter, caller),
-            (ReadWriteOnceWithFsType, "", SingleNodeWriter, nobody),
-            (ReadWriteOnceWithFsType, "ext4", MultiNodeMultiWriter, nobody),
+            (ReadWriteOnceWithFsType, "", SingleNodeWriter, none),
+            (ReadWriteOnceWithFsType, "ext4", MultiNodeMultiWriter, none),
             (File, "", MultiNodeMultiWriter, caller),
-            (File, "", MultiNodeReaderOnly, nobody),
-            (None, "ext4", SingleNodeWriter, nobody),
+            (File, "", MultiNodeReaderOnly, none),
+            (None, "ext4", SingleNodeWriter, none),
         ] {
             let policy = DriverPolicy { fs_group_policy, ..DriverPolicy::default() };
             let volume = volume(fs_type, mode);

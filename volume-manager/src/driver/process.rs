@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-/// A process of this host, told apart from a later one of the same id by the time it was started.
+/// A process of this host, identified by its id and its start time, since ids are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Process {
     id: i32,
@@ -12,7 +12,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// The process of an id. `None` if it cannot be seen, such as one in a PID namespace that is not below this one's.
+    /// Finds a process by its id. `None` if it is not visible, such as one in a PID namespace outside of this one.
     pub(super) fn find(id: i32) -> Option<Self> {
         if id <= 0 {
             return None;
@@ -20,8 +20,8 @@ impl Process {
         started(id).ok().flatten().map(|started| Self { id, started })
     }
 
-    /// Whether the process is certain to have ended.
-    pub(super) fn has_ended(self) -> bool {
+    /// Whether the process has certainly exited.
+    pub(super) fn has_exited(self) -> bool {
         match started(self.id) {
             Ok(Some(started)) => started != self.started,
             Ok(None) => false,
@@ -30,56 +30,58 @@ impl Process {
     }
 }
 
-/// When the process was started; `None` if what the kernel says of it cannot be read.
+/// The start time of a process; `None` if its `stat` file cannot be parsed.
 fn started(id: i32) -> io::Result<Option<u64>> {
-    /// Where the start stands after the name: field 22 of all, and the name is the second.
+    /// The index of the start time (field 22) among the fields after the name (field 2).
     const AFTER_NAME: usize = 19;
     let stat = fs::read_to_string(format!("/proc/{id}/stat"))?;
-    // The name may hold anything, parentheses and spaces too.
+    // The name may contain parentheses and spaces.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     Ok(fields.split_ascii_whitespace().nth(AFTER_NAME).and_then(|field| field.parse().ok()))
 }
 
-/// The processes that served a driver and are not known to have ended.
+/// The processes that served a driver and may still run.
 #[derive(Debug, Default)]
-pub(super) struct Predecessors {
-    /// Whether there was any.
-    some: bool,
+pub(super) struct ProcessHistory {
+    /// Whether a process was recorded before.
+    recorded: bool,
     running: Vec<Process>,
-    /// One of them could not be seen, or there were too many; then nothing can be said of all.
-    unseen: bool,
+    /// Whether one of them was not visible, or there were too many, so that the history is incomplete.
+    incomplete: bool,
 }
 
-impl Predecessors {
+impl ProcessHistory {
     const MAX: usize = 16;
 
-    /// Notes who serves the driver now, and says who served it before. Of what was before the first one nothing is known.
-    pub(super) fn succeeded_by(&mut self, process: Option<Process>) -> Earlier {
-        self.running.retain(|earlier| !earlier.has_ended());
-        let earlier = Earlier { known: self.some && !self.unseen, running: self.running.clone() };
-        self.some = true;
+    /// Records the process that serves the driver now, and returns the previous ones. The processes before the first one are
+    /// unknown.
+    pub(super) fn record(&mut self, process: Option<Process>) -> PreviousProcesses {
+        self.running.retain(|earlier| !earlier.has_exited());
+        let earlier =
+            PreviousProcesses { known: self.recorded && !self.incomplete, running: self.running.clone() };
+        self.recorded = true;
         match process {
             Some(process) if self.running.contains(&process) => {}
             Some(process) if self.running.len() < Self::MAX => self.running.push(process),
-            _ => self.unseen = true,
+            _ => self.incomplete = true,
         }
         earlier
     }
 }
 
-/// Those who served a driver before somebody.
+/// The processes that served a driver before the present one.
 #[derive(Debug)]
-pub(super) struct Earlier {
-    /// Whether there were any, and each could be seen.
+pub(super) struct PreviousProcesses {
+    /// Whether there were any, and all were visible.
     known: bool,
-    /// Those that ran when they were succeeded.
+    /// Those that were still running when their successor was recorded.
     running: Vec<Process>,
 }
 
-impl Earlier {
-    /// Whether each of them is certain to have ended by now.
-    pub(super) fn have_ended(&self) -> bool {
-        self.known && self.running.iter().all(|process| process.has_ended())
+impl PreviousProcesses {
+    /// Whether all of them have certainly exited by now.
+    pub(super) fn have_exited(&self) -> bool {
+        self.known && self.running.iter().all(|process| process.has_exited())
     }
 }
 
@@ -90,43 +92,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_ended_when_it_is_gone_and_not_before() {
+    fn process_has_exited_after_wait() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let process = Process::find(i32::try_from(child.id()).unwrap()).unwrap();
-        assert!(!process.has_ended());
+        assert!(!process.has_exited());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(process.has_ended());
-        // Another process of the same id is another process.
+        assert!(process.has_exited());
+        // A process of the same id with another start time is another process.
         let this = Process::find(i32::try_from(std::process::id()).unwrap()).unwrap();
-        assert!(Process { started: this.started + 1, ..this }.has_ended() && !this.has_ended());
+        assert!(Process { started: this.started + 1, ..this }.has_exited() && !this.has_exited());
         assert_eq!(Process::find(0), None);
     }
 
     #[test]
-    fn one_that_ends_after_its_successor_has_begun_has_ended_then() {
+    fn sees_exit_after_successor_started() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let process = Process::find(i32::try_from(child.id()).unwrap());
-        let mut served = Predecessors::default();
-        assert!(!served.succeeded_by(process).have_ended());
-        let earlier = served.succeeded_by(Process::find(i32::try_from(std::process::id()).unwrap()));
-        assert!(!earlier.have_ended());
+        let mut served = ProcessHistory::default();
+        assert!(!served.record(process).have_exited());
+        let earlier = served.record(Process::find(i32::try_from(std::process::id()).unwrap()));
+        assert!(!earlier.have_exited());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(earlier.have_ended());
+        assert!(earlier.have_exited());
     }
 
     #[test]
-    fn predecessors_have_ended_only_if_every_one_of_them_is_known_to_have() {
+    fn needs_every_previous_process_to_be_known_and_exited() {
         let this = Process::find(i32::try_from(std::process::id()).unwrap()).unwrap();
         let ended = Process { started: this.started + 1, ..this };
-        let mut served = Predecessors::default();
-        assert!(!served.succeeded_by(Some(ended)).have_ended(), "nothing is known of what was before");
-        assert!(served.succeeded_by(Some(this)).have_ended());
-        assert!(!served.succeeded_by(Some(this)).have_ended(), "the same process dialled again");
-        assert!(!served.succeeded_by(Some(ended)).have_ended(), "one that runs beside its successor");
-        let mut unseen = Predecessors::default();
-        assert!(!unseen.succeeded_by(None).have_ended());
-        assert!(!unseen.succeeded_by(Some(this)).have_ended());
+        let mut served = ProcessHistory::default();
+        assert!(!served.record(Some(ended)).have_exited(), "the processes before the first are unknown");
+        assert!(served.record(Some(this)).have_exited());
+        assert!(!served.record(Some(this)).have_exited(), "the same process dialled again");
+        assert!(!served.record(Some(ended)).have_exited(), "a process that runs beside its successor");
+        let mut unseen = ProcessHistory::default();
+        assert!(!unseen.record(None).have_exited());
+        assert!(!unseen.record(Some(this)).have_exited());
     }
 }

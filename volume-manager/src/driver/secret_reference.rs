@@ -1,8 +1,8 @@
-//! What names a secret.
+//! References to secrets.
 
 use std::fmt;
 
-/// Where a secret is to be found; the only thing of it that may be kept.
+/// The namespace and name of a secret. Only the reference is stored, never the value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SecretReference {
     namespace: String,
@@ -13,13 +13,13 @@ impl SecretReference {
     /// The most bytes of the namespace, and of the name.
     pub const MAX_BYTES: usize = 253;
 
-    /// The most bytes of all keys and values behind a reference, as a Kubernetes Secret has them.
+    /// The most bytes of all keys and values of a secret, the same as the limit of a Kubernetes Secret.
     pub const MAX_VALUE_BYTES: usize = 1024 * 1024;
 
     /// Checks a reference: a namespace, which may be empty, and a name.
     ///
     /// # Errors
-    /// If the name is empty, or one of both is too long or has a control character.
+    /// If the name is empty, or either is too long or contains a control character.
     pub fn new(
         namespace: impl Into<String>,
         name: impl Into<String>,
@@ -63,7 +63,7 @@ impl fmt::Display for SecretReference {
 #[non_exhaustive]
 pub enum InvalidSecretReference {
     /// There is no name.
-    #[error("the secret has no name; give one, or leave the whole reference out")]
+    #[error("the secret has no name; set one, or remove the reference")]
     NoName,
     /// More than [`SecretReference::MAX_BYTES`] bytes.
     #[error("the secret's {field} has {found} bytes; at most {} are allowed", SecretReference::MAX_BYTES)]
@@ -74,7 +74,7 @@ pub enum InvalidSecretReference {
         found: usize,
     },
     /// A character that would garble logs.
-    #[error("the secret's {field} has a control character; leave it out")]
+    #[error("the secret's {field} contains a control character; remove it")]
     ControlCharacter {
         /// `namespace` or `name`.
         field: &'static str,
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_has_a_name_and_bounds() {
+    fn reference_needs_a_name_and_has_bounds() {
         assert_eq!(SecretReference::new("ns", "s").unwrap().to_string(), "ns/s");
         assert_eq!(SecretReference::new("ns", ""), Err(InvalidSecretReference::NoName));
         let long = SecretReference::new("n".repeat(254), "s");

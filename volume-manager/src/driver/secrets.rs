@@ -1,4 +1,4 @@
-//! Secrets and service-account tokens: where they come from, and their values for the time of one call.
+//! Secrets and service-account tokens: the provider, and the values for one call.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -12,22 +12,22 @@ use super::consumer_spec::PodInfo;
 use super::policy::TokenRequest;
 use super::secret_reference::SecretReference;
 
-/// Resolves secrets. It is asked at each call that takes one, and what it answers is dropped when the call has ended.
+/// Resolves secrets. It is called for each CSI call that needs one, and the values are dropped when that call has ended.
 ///
-/// After a power cut there may be no cloud to ask: an implementation that shall work then keeps its secrets on the
-/// node, sealed in whatever way the node offers.
+/// After a power cut the cloud may be unreachable. An implementation that must work offline stores its secrets on the node,
+/// encrypted by the means that the node has.
 #[async_trait]
 pub trait Secrets: Send + Sync {
-    /// The values of a secret, at most 1 MiB of keys and values.
+    /// Returns the values of a secret, at most 1 MiB of keys and values.
     ///
     /// # Errors
-    /// If there is no such secret, or it cannot be had now.
+    /// If the secret does not exist, or cannot be read now.
     async fn secret(&self, reference: &SecretReference) -> Result<SecretValues, SecretError>;
 
-    /// Tokens of a pod's service account, one for each request, for a driver whose policy has `tokenRequests`.
+    /// Issues tokens of a pod's service account, one for each request, for a driver whose policy has `tokenRequests`.
     ///
     /// # Errors
-    /// If they cannot be had now; always, unless it is implemented.
+    /// If they cannot be issued now. The default implementation always fails.
     async fn service_account_tokens(
         &self,
         driver: &DriverName,
@@ -39,7 +39,7 @@ pub trait Secrets: Send + Sync {
     }
 }
 
-/// There are no secrets.
+/// A provider without secrets.
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(clippy::exhaustive_structs, reason = "there is nothing to it")]
 pub struct NoSecrets;
@@ -56,7 +56,7 @@ impl Secrets for NoSecrets {
 pub struct MemorySecrets(BTreeMap<SecretReference, SecretValues>);
 
 impl MemorySecrets {
-    /// Adds a secret, in place of one of the same name.
+    /// Adds a secret, replacing one of the same name.
     #[must_use]
     pub fn with(mut self, reference: SecretReference, values: SecretValues) -> Self {
         self.0.insert(reference, values);
@@ -72,10 +72,9 @@ impl Secrets for MemorySecrets {
     }
 }
 
-/// The values of a secret. Neither printed nor copied by anything here, and overwritten when dropped.
+/// The values of a secret. They are never printed, and overwritten on drop.
 ///
-/// The overwriting is the best that safe code can do: the request on its way to the driver is a copy which HTTP/2
-/// drops without it.
+/// Overwriting is best effort: the encoded request is a copy, which the HTTP/2 stack drops without overwriting it.
 #[derive(Default, PartialEq, Eq)]
 pub struct SecretValues(BTreeMap<String, String>);
 
@@ -93,7 +92,7 @@ impl SecretValues {
         self.0.values().map(String::as_str)
     }
 
-    /// A copy for the next call; only the one who keeps secrets has a use for it.
+    /// A copy for the next call, for providers that hold secrets in memory.
     pub(super) fn duplicate(&self) -> Self {
         Self(self.0.clone())
     }
@@ -122,7 +121,7 @@ impl fmt::Debug for SecretValues {
 fn overwrite(text: String) {
     let mut bytes = text.into_bytes();
     bytes.fill(0);
-    // So that the compiler takes the zeros for read.
+    // Keeps the compiler from removing the writes.
     black_box(&bytes);
 }
 
@@ -164,7 +163,7 @@ impl fmt::Debug for ServiceAccountToken {
     }
 }
 
-/// The tokens as kubelet writes them: a JSON object by audience.
+/// Encodes the tokens in kubelet's format: a JSON object by audience.
 pub(super) fn tokens_json(tokens: &[ServiceAccountToken]) -> String {
     let mut json = String::from("{");
     for (index, token) in tokens.iter().enumerate() {
@@ -198,13 +197,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_not_printed() {
+    fn debug_hides_values() {
         let values: SecretValues = [("user", "root"), ("key", "hunter2")].into_iter().collect();
         assert_eq!(format!("{values:?}"), "SecretValues(2 stripped)");
     }
 
     #[test]
-    fn tokens_are_a_json_object_by_audience_and_are_not_printed() {
+    fn encodes_tokens_by_audience_and_never_prints_them() {
         assert_eq!(tokens_json(&[]), "{}");
         let tokens = [
             ServiceAccountToken::new("", "t\"1\\", "2026-01-31T12:00:00Z"),

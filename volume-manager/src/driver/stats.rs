@@ -1,4 +1,4 @@
-//! The answers about the state of a volume.
+//! Decodes the answers of NodeGetVolumeStats and NodeGetVolumeHealth.
 
 use csi_proto::csi::v1::volume_usage::Unit;
 use csi_proto::csi::v1::{NodeGetVolumeHealthResponse, VolumeHealthErrorType, VolumeUsage};
@@ -15,7 +15,7 @@ const MAX_MESSAGE: usize = 1024;
 /// The most conditions of one volume that are read.
 const MAX_ISSUES: usize = 64;
 
-/// The answer of NodeGetVolumeStats over all versions: 1.13 took out its second field.
+/// The answer of NodeGetVolumeStats in all versions. Version 1.13 removed its second field.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct StatsAnswer {
     #[prost(message, repeated, tag = "1")]
@@ -32,7 +32,7 @@ pub(super) struct ConditionAnswer {
     pub(super) message: String,
 }
 
-/// Reads the answer. A condition counts only from a driver that says it has conditions.
+/// Decodes the answer. A condition counts only from a driver with the capability `VOLUME_CONDITION`.
 pub(super) fn stats(answer: StatsAnswer, has_condition: bool) -> VolumeStats {
     let usage = |unit: Unit| {
         let found = answer.usage.iter().find(|usage| usage.unit == i32::from(unit))?;
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_read_by_unit_and_negative_numbers_are_none() {
+    fn usage_is_read_by_unit_and_negative_numbers_are_zero() {
         let answer = StatsAnswer {
             usage: vec![usage(2, 7, 8, 9), usage(99, 1, 1, 1), usage(1, 10, 4, -6), usage(1, 0, 0, 0)],
             volume_condition: None,
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_counts_only_where_the_driver_has_conditions() {
+    fn condition_is_ignored_without_the_capability() {
         let condition = ConditionAnswer { abnormal: true, message: "x".repeat(2000) };
         let answer = StatsAnswer { usage: vec![], volume_condition: Some(condition) };
         assert_eq!(stats(answer.clone(), false).condition, None);

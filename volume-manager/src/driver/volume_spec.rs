@@ -1,4 +1,4 @@
-//! What a volume is, as far as the calls to its driver depend on it.
+//! The spec of a volume, as far as the calls to its driver depend on it.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use super::secret_reference::SecretReference;
 use crate::lifecycle::Attach;
 use crate::name::VolumeKey;
 
-/// The secrets that each call takes. References only: values are resolved when a call is made, and are never kept.
+/// The secrets of each call. References only: values are resolved for each call, and never stored.
 ///
-/// NodeUnstageVolume and NodeUnpublishVolume take none, so a teardown needs no secret.
+/// NodeUnstageVolume and NodeUnpublishVolume have no secrets, so a teardown on the node needs none.
 #[allow(clippy::exhaustive_structs, reason = "the calls of a volume on a node that take secrets")]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct SecretReferences {
@@ -26,7 +26,7 @@ pub struct SecretReferences {
     pub node_expand: Option<SecretReference>,
 }
 
-/// A volume and how it is used on this node, checked.
+/// A volume and its use on this node, validated.
 ///
 /// ```
 /// use csi_proto::{DriverName, VolumeId};
@@ -57,7 +57,7 @@ pub struct VolumeSpec {
 }
 
 impl VolumeSpec {
-    /// Begins a persistent volume that is attached here, is read and written, and has no contexts and secrets.
+    /// Starts a builder for a persistent volume that is attached by this side, is writable, and has neither contexts nor secrets.
     #[must_use]
     pub fn builder(key: VolumeKey, access: Access, mode: AccessMode) -> VolumeSpecBuilder {
         VolumeSpecBuilder(Self {
@@ -75,80 +75,80 @@ impl VolumeSpec {
         })
     }
 
-    /// The same volume, to be changed: such as by a publish context that came later.
+    /// Returns a builder with the fields of this volume, such as for adding a publish context.
     #[must_use]
     pub fn to_builder(&self) -> VolumeSpecBuilder {
         VolumeSpecBuilder(self.clone())
     }
 
-    /// Which volume.
+    /// The volume's driver and id.
     #[must_use]
     pub fn key(&self) -> &VolumeKey {
         &self.key
     }
 
-    /// How it appears.
+    /// The access type.
     #[must_use]
     pub fn access(&self) -> &Access {
         &self.access
     }
 
-    /// Who may use it at the same time.
+    /// The access mode.
     #[must_use]
     pub fn mode(&self) -> AccessMode {
         self.mode
     }
 
-    /// Whether nobody may write: so it was asked for, or the mode says so.
+    /// Whether the volume is read-only, by request or by its access mode.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.read_only || self.mode.is_read_only()
     }
 
-    /// Whether it lives with its one consumer: NodePublishVolume makes it, NodeUnpublishVolume deletes it.
+    /// Whether the volume is ephemeral: NodePublishVolume creates it for one consumer, NodeUnpublishVolume deletes it.
     #[must_use]
     pub fn is_ephemeral(&self) -> bool {
         self.ephemeral
     }
 
-    /// Whether it has one consumer at a time: one of mode `SINGLE_NODE_SINGLE_WRITER` (Kubernetes: `ReadWriteOncePod`), or
-    /// an ephemeral one. `SINGLE_NODE_WRITER` counts nodes, not consumers: Kubernetes publishes such a volume to several
-    /// pods of a node, and so may this side.
+    /// Whether the volume has at most one consumer at a time: its mode is `SINGLE_NODE_SINGLE_WRITER` (Kubernetes:
+    /// `ReadWriteOncePod`), or it is ephemeral. `SINGLE_NODE_WRITER` counts nodes, not consumers: Kubernetes publishes such a
+    /// volume to several pods of a node, and so does this crate.
     #[must_use]
     pub fn is_exclusive(&self) -> bool {
         self.ephemeral || self.mode == AccessMode::SingleNodeSingleWriter
     }
 
-    /// How long it lives, as `volumeLifecycleModes` of a CSIDriver object has it.
+    /// The volume's lifecycle mode, named as in `volumeLifecycleModes` of a CSIDriver object.
     pub(crate) fn lifecycle_mode(&self) -> &'static str {
         if self.ephemeral { "Ephemeral" } else { "Persistent" }
     }
 
-    /// Who attaches it.
+    /// How the volume is attached.
     #[must_use]
     pub fn attach(&self) -> Attach {
         self.attach
     }
 
-    /// What CreateVolume answered, or what stands in for it.
+    /// The volume context: the answer of CreateVolume, or the attributes of an ephemeral volume.
     #[must_use]
     pub fn volume_context(&self) -> &BTreeMap<String, String> {
         &self.volume_context
     }
 
-    /// What ControllerPublishVolume answered; empty before.
+    /// The publish context from ControllerPublishVolume; empty before.
     #[must_use]
     pub fn publish_context(&self) -> &BTreeMap<String, String> {
         &self.publish_context
     }
 
-    /// Which secrets its calls take.
+    /// The secrets of the volume's calls.
     #[must_use]
     pub fn secrets(&self) -> &SecretReferences {
         &self.secrets
     }
 
-    /// The group that shall own its files.
+    /// The fsGroup of the volume's files.
     #[must_use]
     pub fn fs_group(&self) -> Option<u32> {
         self.fs_group
@@ -208,7 +208,7 @@ impl VolumeSpec {
     }
 }
 
-/// The label becomes a quoted mount option, so it may have nothing that ends the quotes.
+/// The label becomes a quoted mount option, so it must not contain a quote or a backslash.
 fn check_label(label: &str) -> Result<(), InvalidSpec> {
     const FIELD: &str = "selinux_label";
     if label.is_empty() {
@@ -221,19 +221,19 @@ fn check_label(label: &str) -> Result<(), InvalidSpec> {
     }
 }
 
-/// A [`VolumeSpec`] that is being made.
+/// A builder of a [`VolumeSpec`].
 #[derive(Debug, Clone)]
 pub struct VolumeSpecBuilder(VolumeSpec);
 
 impl VolumeSpecBuilder {
-    /// Nobody may write, whatever the mode and the consumer say. Default: false.
+    /// Makes the volume read-only, whatever its mode and its consumers. Default: false.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.0.read_only = read_only;
         self
     }
 
-    /// A volume that lives with its one consumer, as a pod's inline volume does. It is not attached and not staged.
+    /// Makes the volume ephemeral, such as an inline volume of a pod. It is neither attached nor staged.
     #[must_use]
     pub fn ephemeral(mut self) -> Self {
         self.0.ephemeral = true;
@@ -241,14 +241,14 @@ impl VolumeSpecBuilder {
         self
     }
 
-    /// Who attaches it. Default: [`Attach::Here`].
+    /// Sets how the volume is attached. Default: [`Attach::Here`].
     #[must_use]
     pub fn attach(mut self, attach: Attach) -> Self {
         self.0.attach = attach;
         self
     }
 
-    /// What CreateVolume answered: at most 64 KiB of keys and values. Default: empty.
+    /// Sets the volume context, at most 64 KiB of keys and values. Default: empty.
     #[must_use]
     pub fn volume_context<K: Into<String>, V: Into<String>>(
         mut self,
@@ -258,7 +258,7 @@ impl VolumeSpecBuilder {
         self
     }
 
-    /// What ControllerPublishVolume answered: at most 64 KiB of keys and values. Default: empty.
+    /// Sets the publish context, at most 64 KiB of keys and values. Default: empty.
     #[must_use]
     pub fn publish_context<K: Into<String>, V: Into<String>>(
         mut self,
@@ -268,28 +268,28 @@ impl VolumeSpecBuilder {
         self
     }
 
-    /// Which secrets its calls take. Default: none.
+    /// Sets the secrets of the volume's calls. Default: none.
     #[must_use]
     pub fn secrets(mut self, secrets: SecretReferences) -> Self {
         self.0.secrets = secrets;
         self
     }
 
-    /// The group that shall own its files, staged and published. Default: as the driver makes them.
+    /// Sets the fsGroup of the files, staged and published. Default: the driver's choice.
     #[must_use]
     pub fn fs_group(mut self, group: u32) -> Self {
         self.0.fs_group = Some(group);
         self
     }
 
-    /// The SELinux label to mount it with: at most 253 bytes without quotes. Default: none.
+    /// Sets the SELinux label of the mount: at most 253 bytes without quotes. Default: none.
     #[must_use]
     pub fn selinux_label(mut self, label: impl Into<String>) -> Self {
         self.0.selinux_label = Some(label.into());
         self
     }
 
-    /// Checks the whole.
+    /// Validates the fields.
     ///
     /// # Errors
     /// If a field exceeds its bound, or two of them contradict each other.
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_volume_takes_nothing_that_is_a_file_systems() {
+    fn block_volume_rejects_file_system_fields() {
         assert!(builder(Access::Block).build().is_ok());
         let grouped = builder(Access::Block).fs_group(5).build();
         assert_eq!(grouped, Err(InvalidSpec::Block { field: "fs_group" }));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ephemeral_volume_is_neither_attached_nor_block() {
+    fn ephemeral_volume_is_neither_attached_nor_block() {
         let ephemeral = || builder(Access::filesystem()).ephemeral();
         assert_eq!(ephemeral().build().unwrap().attach(), Attach::NotRequired);
         for (field, bad) in [
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_single_writer_and_an_ephemeral_volume_are_exclusive() {
+    fn only_single_writer_and_ephemeral_volumes_are_exclusive() {
         let of_mode = |mode| {
             let mut spec = builder(Access::filesystem());
             spec.0.mode = mode;
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_that_only_reads_makes_the_volume_read_only() {
+    fn reader_only_mode_makes_the_volume_read_only() {
         let mut spec = builder(Access::filesystem());
         spec.0.mode = AccessMode::MultiNodeReaderOnly;
         assert!(spec.build().unwrap().is_read_only());
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_have_bounds_and_the_errors_name_them() {
+    fn errors_name_the_field_over_its_bound() {
         let context = builder(Access::filesystem()).volume_context([("k", "v".repeat(64 * 1024))]).build();
         assert_eq!(
             context,
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_publish_context_needs_an_attach() {
+    fn publish_context_requires_attach() {
         let context = || builder(Access::filesystem()).publish_context([("device", "/dev/sdb")]);
         assert!(context().attach(Attach::Awaited).build().is_ok());
         assert_eq!(context().attach(Attach::NotRequired).build(), Err(InvalidSpec::ContextWithoutAttach));

@@ -3,16 +3,16 @@
 /// A volume with its consumers.
 #[derive(Clone, PartialEq, Eq, ::prost::Message)]
 pub struct Record {
-    /// The version of this schema, from 1. It rises when a reader of the one before would do wrong with the record.
+    /// The version of this schema, from 1. It is incremented when an older reader would misinterpret the record.
     #[prost(uint32, tag = "1")]
     pub schema: u32,
-    /// What the volume is, with the publish context that its attach gave. Its consumers are below.
+    /// The spec of the volume, with the publish context of its attach. Its consumers are below.
     #[prost(message, optional, tag = "2")]
     pub spec: ::core::option::Option<crate::generated::volumes::DesiredVolume>,
     /// The name of its directory below ROOT/DRIVER.
     #[prost(string, tag = "3")]
     pub directory: ::prost::alloc::string::String,
-    /// Wanted, or on their way out.
+    /// The consumers, wanted or being released.
     #[prost(message, repeated, tag = "4")]
     pub consumers: ::prost::alloc::vec::Vec<Consumer>,
     /// 1 CREATED, 2 CONTROLLER_PUBLISH, 3 CONTROLLER_UNPUBLISH, 4 NODE_READY, 5 NODE_STAGE, 6 NODE_UNSTAGE, 7 VOL_READY.
@@ -26,21 +26,21 @@ pub struct Record {
     pub capacity_bytes: u64,
     #[prost(message, optional, tag = "9")]
     pub expansion: ::core::option::Option<Expansion>,
-    /// The id of the boot in which this was so.
+    /// The boot id of this state.
     #[prost(string, tag = "10")]
     pub boot: ::prost::alloc::string::String,
-    /// What was mounted at the staging path.
+    /// The mount at the staging path.
     #[prost(message, optional, tag = "11")]
     pub staged: ::core::option::Option<Mount>,
-    /// The id under which the node was attached, if it was attached from here.
+    /// The node id of the attach, if this node attached the volume.
     #[prost(string, optional, tag = "12")]
     pub node_id: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(message, optional, tag = "13")]
     pub last_error: ::core::option::Option<LastError>,
-    /// The call that was under way.
+    /// The call that was in flight.
     #[prost(message, optional, tag = "14")]
     pub calling: ::core::option::Option<Call>,
-    /// The staging directory was made, and was not seen to be gone since.
+    /// The staging directory was created, and was not seen to be absent since.
     #[prost(bool, tag = "15")]
     pub touched: bool,
     #[prost(bool, tag = "16")]
@@ -53,28 +53,28 @@ pub struct Call {
     /// 6 NodeUnpublishVolume, 7 ControllerExpandVolume, 8 NodeExpandVolume.
     #[prost(uint32, tag = "1")]
     pub rpc: u32,
-    /// The consumer that it is for.
+    /// The consumer of the call's target.
     #[prost(string, optional, tag = "2")]
     pub consumer: ::core::option::Option<::prost::alloc::string::String>,
 }
-/// A consumer, and where it is.
+/// A consumer and the state of its target.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Consumer {
     #[prost(message, optional, tag = "1")]
     pub spec: ::core::option::Option<crate::generated::volumes::Consumer>,
-    /// It shall have the volume.
+    /// Whether the consumer wants the volume.
     #[prost(bool, tag = "2")]
     pub wanted: bool,
     /// 1 absent, 2 NODE_PUBLISH, 3 published, 4 NODE_PUBLISH once more, 5 NODE_UNPUBLISH.
     #[prost(uint32, tag = "3")]
     pub state: u32,
-    /// What was mounted at its target.
+    /// The mount at its target.
     #[prost(message, optional, tag = "4")]
     pub mounted: ::core::option::Option<Mount>,
-    /// A driver was called that may have made the target, and the target was not seen to be gone since.
+    /// A call may have created the target, and the target was not seen to be absent since.
     #[prost(bool, tag = "5")]
     pub touched: bool,
-    /// The block device that was seen at its target.
+    /// The block device at its target.
     #[prost(message, optional, tag = "6")]
     pub device: ::core::option::Option<Device>,
 }
@@ -85,16 +85,16 @@ pub struct Device {
     #[prost(uint32, tag = "2")]
     pub minor: u32,
 }
-/// An expansion that is not done.
+/// A pending expansion.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Expansion {
     #[prost(uint64, tag = "1")]
     pub required_bytes: u64,
-    /// The controller's half is done.
+    /// The controller phase is done.
     #[prost(bool, tag = "2")]
-    pub node_half: bool,
+    pub node_phase: bool,
 }
-/// A mount as the mount table has it.
+/// A mount, as in the mount table.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Mount {
     #[prost(uint32, tag = "1")]
@@ -108,7 +108,7 @@ pub struct Mount {
     #[prost(bytes = "bytes", tag = "5")]
     pub source: ::prost::bytes::Bytes,
 }
-/// What the last failure said. It is for people and decides nothing.
+/// The last failure. It is diagnostic only.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LastError {
     /// As Call.rpc.

@@ -1,4 +1,4 @@
-//! What is asked of the driver.
+//! Calls to the driver.
 
 use std::fmt;
 
@@ -6,31 +6,31 @@ use crate::ConsumerId;
 
 use super::state::Rpc;
 
-/// One call to a driver: which, and for which consumer's target.
-#[allow(clippy::exhaustive_structs, reason = "the volume is known, so these two say all")]
+/// A call to a driver, with the consumer whose target it concerns.
+#[allow(clippy::exhaustive_structs, reason = "the volume is known, so these two fields are enough")]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Call {
-    /// The method.
+    /// The RPC.
     pub rpc: Rpc,
-    /// Whose target it is about: set for `NodePublishVolume` and `NodeUnpublishVolume`, and for no other.
+    /// The consumer whose target the call concerns. Set for `NodePublishVolume` and `NodeUnpublishVolume` only.
     pub consumer: Option<ConsumerId>,
 }
 
 impl Call {
-    /// A call about the volume as a whole.
+    /// Creates a call for the volume as a whole.
     #[must_use]
     pub fn of_volume(rpc: Rpc) -> Self {
         Self { rpc, consumer: None }
     }
 
-    /// A call about one consumer's target.
+    /// Creates a call for one consumer's target.
     #[must_use]
     pub fn of_target(rpc: Rpc, consumer: ConsumerId) -> Self {
         Self { rpc, consumer: Some(consumer) }
     }
 
-    /// Whether it is the controller half of an expansion.
-    pub(super) fn is_growth(&self) -> bool {
+    /// Returns whether the call is the controller phase of an expansion.
+    pub(super) fn is_controller_expand(&self) -> bool {
         self.rpc == Rpc::ControllerExpandVolume
     }
 
@@ -55,7 +55,8 @@ impl fmt::Display for Call {
     }
 }
 
-/// What a call changes. Troubles are kept for each part, so that one target's do not hold up another's.
+/// The part of a volume that a call changes. Failed calls are kept by part, so that a failing target does not delay
+/// another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Part {
     Attach,

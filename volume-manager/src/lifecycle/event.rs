@@ -1,4 +1,4 @@
-//! What happens to a volume, and what is to be done.
+//! Events that the state machine handles, and effects that it requests.
 
 use crate::ConsumerId;
 
@@ -6,153 +6,154 @@ use super::call::Call;
 use super::outcome::{Failure, Outcome};
 use super::volume::DriverCapabilities;
 
-/// What happened.
+/// An event of one volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Event {
-    /// A consumer wants the volume at its target. Asking again asks for another [`Reached::Published`].
+    /// A consumer wants the volume at its target. A repeated event requests another [`Completed::Published`].
     Want(ConsumerId),
-    /// A consumer does not want it any more.
+    /// A consumer no longer wants the volume.
     Release(ConsumerId),
-    /// The volume shall have at least this size.
+    /// The volume must have at least this size.
     Expand {
-        /// In bytes, above 0.
+        /// The size in bytes, above 0.
         required_bytes: u64,
     },
-    /// Make `NodePublishVolume` again for a published target, such as for a fresh token. Ignored for one that is not
-    /// published: its publish is still to come. [`Reached::Published`] follows if it succeeds. If it does not, or puts a second
-    /// mount on the first, the target stays published, and nobody is told that it is not.
+    /// Repeats `NodePublishVolume` for a published target, for example with a fresh token. Ignored for a target that is
+    /// not published, because its publish is still pending. [`Completed::Published`] follows on success. If the call
+    /// fails or stacks a second mount, the target stays published and no waiter is notified.
     Republish(ConsumerId),
-    /// The attach that is awaited from elsewhere is made. To be said again after a restart, like everything that was said
-    /// before a record of it was durable.
+    /// The external attach is complete. The caller must repeat the event after a restart, like every event that was
+    /// sent before its record was durable.
     Attached,
-    /// The attach that was made elsewhere is gone. What is above it is taken down.
+    /// The external attach was removed. The volume is unpublished and unstaged.
     Detached,
-    /// The last [`Effect::Record`] is done: durable if `true`, failed if `false`. After a failure nothing more is sent
-    /// before [`Event::Proceed`].
+    /// The last [`Effect::Record`] ended: durable if `true`, failed if `false`. After a failure no call is sent before
+    /// [`Event::Proceed`].
     Recorded(bool),
-    /// A call ended, or is known never to answer, and the mount table was looked at if it answered well.
+    /// A call ended, or can no longer return a response. After a successful response the mount table was checked.
     Finished {
         /// The call.
         call: Call,
-        /// How it ended.
+        /// The outcome of the call and of its verification.
         outcome: Outcome,
     },
-    /// A mount that should be there is not, or is dead. To be sent to a restored volume, after [`Event::Rebooted`] if that
-    /// is due and before [`Event::Proceed`], for everything that its snapshot has as mounted ([`Base::VolReady`],
-    /// [`TargetState::Published`], [`TargetState::Republish`]) and the mount table has not.
+    /// A mount is missing or dead. The caller must send the event to a restored volume, after a due [`Event::Rebooted`]
+    /// and before [`Event::Proceed`], for every mount that the snapshot contains ([`Base::VolReady`],
+    /// [`TargetState::Published`], [`TargetState::Republish`]) and the mount table does not.
     ///
     /// [`Base::VolReady`]: super::Base::VolReady
     /// [`TargetState::Published`]: super::TargetState::Published
     /// [`TargetState::Republish`]: super::TargetState::Republish
-    Lost(Lost),
-    /// The driver's process was replaced: no call of the old one runs any more, and back-offs end.
-    NewGeneration(DriverCapabilities),
-    /// The driver is connected to anew, and its process may be the one of before: its calls may still run. What it can do
-    /// counts from now on, and what it did not do may be asked of it again.
+    MountLost(LostMount),
+    /// The driver's process was replaced: no call of the old process is running, and back-offs end.
+    DriverRestarted(DriverCapabilities),
+    /// The driver is connected again, possibly with the same process, so its calls may still be running. The new
+    /// capabilities apply, and RPCs that the driver did not implement may be sent again.
     Reconnected(DriverCapabilities),
-    /// The node was booted since the snapshot was recorded: no call runs, and the node's mounts are gone. To be sent to a
-    /// restored volume before [`Event::Proceed`]. The caller keeps the boot id beside every snapshot and writes the current
-    /// one with each [`Effect::Record`]; one follows here before any call.
+    /// The node was booted after the snapshot was recorded: no call is running, and the node's mounts no longer exist.
+    /// The caller must send the event to a restored volume before [`Event::Proceed`]. The caller stores the boot id
+    /// with every snapshot and writes the current id with each [`Effect::Record`]; an [`Effect::Record`] follows this
+    /// event before any call.
     Rebooted,
-    /// The back-off of this call is over.
+    /// The back-off of this call has elapsed.
     Resume(Call),
-    /// Go on: the volume is new or was just restored, or the store takes records again.
+    /// Continues after the volume was created or restored, or when the store accepts records again.
     Proceed,
 }
 
-/// A mount that is gone.
+/// A mount that is missing or dead.
 #[allow(clippy::exhaustive_enums, reason = "the two kinds of mounts that a volume has")]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Lost {
-    /// That of the staging path.
+pub enum LostMount {
+    /// The mount at the staging path.
     Staging,
-    /// That of a consumer's target.
+    /// The mount at a consumer's target.
     Target(ConsumerId),
 }
 
-/// What to do, in the order given.
+/// An action that the caller performs, in the given order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Effect {
-    /// Make [`Volume::snapshot`](super::Volume::snapshot), as it is now, durable; then send [`Event::Recorded`]. What
-    /// depends on it is not asked for before. There is never more than one under way.
+    /// Make the current [`Volume::snapshot`](super::Volume::snapshot) durable, then send [`Event::Recorded`]. Effects
+    /// that depend on the record are not requested before that. At most one record is in progress.
     Record,
-    /// Make the call, and verify it; then send [`Event::Finished`].
+    /// Make the call and verify it, then send [`Event::Finished`].
     ///
-    /// Before `NodeUnstageVolume` is sent, look whether anybody but us uses what is staged, such as through a bind mount
-    /// that we did not make: then it is not sent, and ended [so](Failure::InUse). After an answer that may be OK, look
-    /// whether the mount table agrees.
+    /// Before `NodeUnstageVolume` is sent, check that no foreign mount, such as a bind mount of another program, uses
+    /// the staging path. If one does, do not send the call and finish it with [`Failure::InUse`]. After a response that
+    /// may be OK, compare the mount table.
     Call(Call),
-    /// Wait; then send [`Event::Resume`] with this call. A new one for the same call, or a restart, replaces it.
+    /// Wait, then send [`Event::Resume`] with this call. A new back-off for the same call, or a restart, replaces it.
     BackOff {
-        /// The call that is to be repeated.
+        /// The call to repeat.
         call: Call,
-        /// Why.
+        /// Why the call failed.
         failure: Failure,
-        /// How often it failed in a row, from 1, for [`BackOff::wait`](super::BackOff::wait). It stops at
+        /// The number of consecutive failures, from 1, for [`BackOff::wait`](super::BackOff::wait). It is capped at
         /// [`Policy::counted_attempts`](super::Policy::counted_attempts).
         attempt: u8,
     },
-    /// Somebody got what was asked for, and that is on disk.
-    Reached(Reached),
-    /// Somebody did not get it. It stays wanted, and is tried again as [`Failure`] says.
+    /// A request is completed, and the result is on disk.
+    Completed(Completed),
+    /// A call failed that a request depends on. The request stays active and is retried as [`Failure`] specifies.
     Failed {
-        /// Who waits.
+        /// The waiter to notify.
         waiter: Waiter,
-        /// What failed.
+        /// The call that failed.
         call: Call,
-        /// How.
+        /// Why it failed.
         failure: Failure,
     },
-    /// What was asked for is not done, and nothing changed.
-    Refused(Refusal),
-    /// Nothing is wanted and nothing is left: the record may be removed, and the volume dropped.
+    /// The request is rejected, and nothing changed.
+    Rejected(RejectReason),
+    /// No consumer wants the volume and nothing of it remains: the record may be removed and the volume dropped.
     Forget,
 }
 
-/// What was reached.
-#[allow(clippy::exhaustive_enums, reason = "the answers to the three kinds of wishes")]
+/// The result of a request.
+#[allow(clippy::exhaustive_enums, reason = "the results of the three kinds of requests")]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reached {
+pub enum Completed {
     /// The consumer has the volume at its target.
     Published(ConsumerId),
-    /// Nothing is left at the consumer's target, and it does not count any more.
+    /// Nothing remains at the consumer's target, and the consumer is no longer counted.
     Released(ConsumerId),
-    /// The volume has at least the size that was asked for.
+    /// The volume has at least the requested size.
     Expanded {
-        /// The size that the driver reported, or the one that was asked for if it reported none, in bytes.
+        /// The size that the driver reported, in bytes, or the requested size if the driver reported none.
         capacity_bytes: u64,
     },
 }
 
-/// Who waits for a result.
-#[allow(clippy::exhaustive_enums, reason = "the makers of the three kinds of wishes")]
+/// A request that waits for a result.
+#[allow(clippy::exhaustive_enums, reason = "the sources of the three kinds of requests")]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Waiter {
-    /// A consumer that asked for the volume, or gave it back.
+    /// A publish or unpublish request of this consumer.
     Consumer(ConsumerId),
-    /// Who asked for the expansion.
+    /// The expansion request.
     Expansion,
 }
 
-/// Why a wish was refused.
+/// The reason for a rejected request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
-    /// A volume cannot become smaller.
+pub enum RejectReason {
+    /// The requested size is below an earlier one; a volume cannot shrink.
     #[error(
-        "required_bytes is {required_bytes}, below the {granted_bytes} that were asked for before; a volume only grows"
+        "required_bytes is {required_bytes}, below the earlier request of {granted_bytes}; a volume cannot shrink"
     )]
     Shrink {
-        /// What was asked for.
+        /// The requested size in bytes.
         required_bytes: u64,
-        /// The largest size that was asked for before.
+        /// The largest size requested before, in bytes.
         granted_bytes: u64,
     },
-    /// Neither half of an expansion can be made.
+    /// The driver supports neither phase of an expansion.
     #[error(
-        "neither the driver's controller nor its node service can expand a volume; use a driver that can"
+        "neither the controller nor the node service of the driver has EXPAND_VOLUME; use a driver that has it"
     )]
     CannotExpand,
 }

@@ -1,4 +1,4 @@
-//! What the end of a call changes besides the state of the volume: who is answered, and when the call is repeated.
+//! The effects of a finished call besides the state of the volume: notifications and retries.
 
 use super::call::Call;
 use super::event::{Effect, Waiter};
@@ -6,26 +6,26 @@ use super::outcome::{Failure, Mismatch, Outcome};
 use super::snapshot::TargetState;
 use super::state::{Direction, Rpc};
 use super::transitions::{shared_failed, target_after, target_failed};
-use super::volume::{InFlight, Trouble, Volume};
+use super::volume::{FailedCall, InFlight, Volume};
 
 impl Volume {
     pub(super) fn finished(&mut self, call: &Call, outcome: Outcome, effects: &mut Vec<Effect>) {
-        let Some(InFlight { orphaned, required_bytes, .. }) =
+        let Some(InFlight { driver_restarted, required_bytes, .. }) =
             self.in_flight.take_if(|running| running.call == *call)
         else {
             return;
         };
-        let never_sent = matches!(outcome, Outcome::Failed(Failure::NotSent | Failure::InUse));
-        if never_sent && !self.may_be_running(call) {
-            self.take_back();
+        let was_not_sent = matches!(outcome, Outcome::Failed(Failure::NotSent | Failure::InUse));
+        if was_not_sent && !self.may_be_running(call) {
+            self.undo_unsent_intent();
         }
-        self.unsent = None;
+        self.unsent_intent = None;
         match outcome {
-            // An earlier one of its kind was sent, and how that one ended is not known.
+            // An earlier attempt was sent, and its outcome is unknown.
             Outcome::Failed(Failure::NotSent) if self.may_be_running(call) => {
-                self.uncertain(call, orphaned, effects);
+                self.uncertain(call, driver_restarted, effects);
             }
-            Outcome::Failed(Failure::Uncertain) => self.uncertain(call, orphaned, effects),
+            Outcome::Failed(Failure::Uncertain) => self.uncertain(call, driver_restarted, effects),
             Outcome::Failed(failure) => self.failed(call, failure, effects),
             Outcome::Ok | Outcome::Expanded { .. } => {
                 self.ended(call);
@@ -38,12 +38,12 @@ impl Volume {
         }
     }
 
-    /// A call other than those of expansion has done what it should.
+    /// Handles the success of a call that is not part of an expansion.
     fn succeeded(&mut self, call: &Call) {
         self.record.calling = None;
         self.record.attached_here &= call.rpc != Rpc::ControllerUnpublishVolume;
         self.record.base = self.shared_after(call.rpc);
-        self.fit_base();
+        self.normalize_base();
         let mut wanted = self.is_wanted();
         let mut republished = false;
         if let Some(target) = self.target(call) {
@@ -52,65 +52,67 @@ impl Volume {
             target.state = target_after(call.rpc, target.state);
         }
         if republished && call.rpc == Rpc::NodePublishVolume {
-            self.waiting.extend(call.consumer.clone().map(Waiter::Consumer));
+            self.waiters.extend(call.consumer.clone().map(Waiter::Consumer));
         }
-        // The back-off of what was undone because it was wrong goes on, or it would be a hot loop.
-        let undone = |trouble: &Trouble| {
-            call.rpc.direction() == Direction::Down && wanted && trouble.call.rpc != call.rpc
+        // The back-off continues after a wrong mount was undone. Otherwise the retries would form a hot loop.
+        let undone = |failed: &FailedCall| {
+            call.rpc.direction() == Direction::Down && wanted && failed.call.rpc != call.rpc
         };
-        if !self.troubles.get(&call.part()).is_some_and(undone) {
-            self.troubles.remove(&call.part());
+        if !self.failed_calls.get(&call.part()).is_some_and(undone) {
+            self.failed_calls.remove(&call.part());
         }
     }
 
-    /// The end of a call is not known, so it may still be running, unless its driver is gone.
-    fn uncertain(&mut self, call: &Call, orphaned: bool, effects: &mut Vec<Effect>) {
+    /// Records that the outcome of a call is unknown: it may still be running, unless its driver was restarted.
+    fn uncertain(&mut self, call: &Call, driver_restarted: bool, effects: &mut Vec<Effect>) {
         self.ended(call);
         let most = self.policy.quiesce_attempts;
-        if !orphaned && most.is_none_or(|most| self.unknown_ends(call) < most) {
-            self.suspects.insert(call.clone());
+        if !driver_restarted && most.is_none_or(|most| self.uncertain_attempts(call) < most) {
+            self.uncertain_calls.insert(call.clone());
         }
         self.failed(call, Failure::Uncertain, effects);
     }
 
-    /// How often this call ended unknown in a row, with the end that is just told, as far as the policy counts.
-    fn unknown_ends(&self, call: &Call) -> u8 {
-        let trouble = self.troubles.get(&call.part()).filter(|trouble| trouble.call == *call);
-        let before = trouble.map_or(0, |trouble| trouble.unknown);
+    /// Returns the number of consecutive attempts of this call with an unknown outcome, including the current one,
+    /// capped by the policy.
+    fn uncertain_attempts(&self, call: &Call) -> u8 {
+        let failed = self.failed_calls.get(&call.part()).filter(|failed| failed.call == *call);
+        let before = failed.map_or(0, |failed| failed.unknown);
         self.policy.quiesce_attempts.map_or(0, |most| before.saturating_add(1).min(most))
     }
 
-    /// No earlier one of this call runs any more, nor of any other that was waited for: none but this one was sent since.
+    /// Clears the earlier attempts of this call, and of any other uncertain call: no other call was sent since.
     fn ended(&mut self, call: &Call) {
-        self.suspects.retain(|suspect| suspect.is_growth() != call.is_growth());
+        self.uncertain_calls
+            .retain(|uncertain| uncertain.is_controller_expand() != call.is_controller_expand());
     }
 
     pub(super) fn failed(&mut self, call: &Call, failure: Failure, effects: &mut Vec<Effect>) {
         if !matches!(failure, Failure::Uncertain | Failure::InUse | Failure::NotSent) {
             self.ended(call);
         }
-        let is_settled = self.move_on_failure(call, failure);
+        let is_unchanged = self.move_on_failure(call, failure);
         if failure == Failure::NeverRetry {
-            self.never.insert(call.rpc);
+            self.never_retry.insert(call.rpc);
         }
-        if failure.is_told() {
-            let waiters = self.waiting_for(call).into_iter();
+        if failure.is_reported() {
+            let waiters = self.waiters_for(call).into_iter();
             effects.extend(waiters.map(|waiter| Effect::Failed { waiter, call: call.clone(), failure }));
         }
         let given_up = call.rpc == Rpc::ControllerExpandVolume
             && matches!(failure, Failure::NeverRetry | Failure::Infeasible);
         if given_up {
-            self.give_up_expansion();
+            self.abandon_expansion();
         }
-        if is_settled || given_up {
-            self.troubles.remove(&call.part());
+        if is_unchanged || given_up {
+            self.failed_calls.remove(&call.part());
         } else {
             self.repeat_later(call, failure, effects);
         }
     }
 
-    /// Moves what the call was about to where its failure leads. Answers whether that is where it was before the call, so
-    /// that nothing is to be repeated.
+    /// Applies the transition for a failed call. Returns whether the volume is back in its state before the call, so
+    /// that no retry is needed.
     fn move_on_failure(&mut self, call: &Call, failure: Failure) -> bool {
         self.record.base = shared_failed(call.rpc, self.record.base, failure);
         let Some(target) = self.target(call) else { return false };
@@ -118,37 +120,37 @@ impl Volume {
         target.state = target_failed(call.rpc, before, failure);
         let after = target.state;
         if before == TargetState::Republish && after == TargetState::NodeUnpublish && wanted {
-            self.waiting.extend(call.consumer.clone().map(Waiter::Consumer));
+            self.waiters.extend(call.consumer.clone().map(Waiter::Consumer));
         }
-        let is_settled = before != after && after == TargetState::Published;
-        if is_settled {
+        let is_unchanged = before != after && after == TargetState::Published;
+        if is_unchanged {
             self.record.calling = None;
         }
-        is_settled
+        is_unchanged
     }
 
     fn repeat_later(&mut self, call: &Call, failure: Failure, effects: &mut Vec<Effect>) {
         if call.rpc == Rpc::NodeExpandVolume && failure == Failure::Infeasible {
-            self.never.insert(call.rpc);
-            self.waiting.remove(&Waiter::Expansion);
+            self.never_retry.insert(call.rpc);
+            self.waiters.remove(&Waiter::Expansion);
         }
         let most = self.policy.counted_attempts.max(1);
-        let attempts = self.troubles.get(&call.part()).map_or(0, |trouble| trouble.attempts);
+        let attempts = self.failed_calls.get(&call.part()).map_or(0, |failed| failed.attempts);
         let attempt = attempts.saturating_add(1).min(most);
-        let waits = match failure {
+        let backing_off = match failure {
             Failure::NeverRetry | Failure::Infeasible | Failure::Abandoned => false,
-            // It comes again after what it did was undone.
+            // The call is repeated after its effect was undone.
             Failure::Contradicted(Mismatch::Wrong) => true,
-            _ => self.may_be_running(call) || self.wishes().contains(call),
+            _ => self.may_be_running(call) || self.candidate_calls().contains(call),
         };
-        let unknown = if failure == Failure::Uncertain { self.unknown_ends(call) } else { 0 };
-        let trouble = Trouble { call: call.clone(), failure, attempts: attempt, unknown, waits };
-        self.troubles.insert(call.part(), trouble);
-        if waits {
+        let unknown = if failure == Failure::Uncertain { self.uncertain_attempts(call) } else { 0 };
+        let failed = FailedCall { call: call.clone(), failure, attempts: attempt, unknown, backing_off };
+        self.failed_calls.insert(call.part(), failed);
+        if backing_off {
             effects.push(Effect::BackOff { call: call.clone(), failure, attempt });
         } else if failure == Failure::NeverRetry && !call.rpc.expands() {
-            for waiter in self.waiting_for(call) {
-                self.waiting.remove(&waiter);
+            for waiter in self.waiters_for(call) {
+                self.waiters.remove(&waiter);
             }
         }
     }

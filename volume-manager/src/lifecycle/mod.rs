@@ -1,4 +1,4 @@
-//! The states of one volume with all its consumers, and the one function that moves it.
+//! The lifecycle of one volume with all its consumers: a state machine with one transition function.
 //!
 //! ```text
 //!           ControllerPublish        NodeStage         NodePublish
@@ -7,39 +7,40 @@
 //!          ControllerUnpublish       NodeUnstage      NodeUnpublish
 //! ```
 //!
-//! A volume is attached and staged once ([`Base`]), and published once for each consumer ([`Target`]). The consumers are
-//! the reference count, and on disk. A driver without `PUBLISH_UNPUBLISH_VOLUME` has no NODE_READY, one without
-//! `STAGE_UNSTAGE_VOLUME` has no VOL_READY, unless it had when the volume was brought there; the spec draws these as figures 5 to 8 (section "Volume Lifecycle").
-//! [`Attach`] says where the way begins.
+//! A volume is attached and staged once ([`Base`]), and published once for each consumer ([`Target`]). The consumers
+//! are the reference count and are on disk. A driver without `PUBLISH_UNPUBLISH_VOLUME` has no NODE_READY, and a driver
+//! without `STAGE_UNSTAGE_VOLUME` has no VOL_READY, unless it had the capability when the volume reached that state.
+//! The spec draws these variants as figures 5 to 8 (section "Volume Lifecycle"). [`Attach`] determines the initial
+//! state.
 //!
-//! While a call is under way, and as long as its end is not known to be good, what it changes is in the call's own
-//! state, on disk, so that nothing is forgotten in a crash. What may follow a call that failed, or whose end is not
-//! known, depends on its direction:
+//! While a call is in flight, and until the call is known to have succeeded, the volume or target is in the call's
+//! transitional state. That state is on disk, so a crash loses nothing. Which call may follow a call that failed, or
+//! whose outcome is unknown, depends on the call's direction:
 //!
-//! | Call | wanted above | wanted below |
+//! | Call | higher state desired | lower state desired |
 //! |---|---|---|
-//! | upward | the same call again | its negation |
-//! | downward | the same call again, until OK; only then up | the same call again |
+//! | upward | the same call again | the opposite call |
+//! | downward | the same call again until OK, then upward | the same call again |
 //!
-//! And on whether it may still be running: a call whose end is not known is repeated until it is, wanted or not, before
-//! anything else is sent for the volume. A new generation of the driver or a reboot ends that as well, and
-//! [`Policy::quiesce_attempts`] bounds it. `ControllerExpandVolume` holds back the other calls of the controller only: a
-//! volume is published and unpublished though the controller cannot be reached. A call that was not sent at all
-//! ([`Failure::NotSent`]) changes nothing.
+//! It also depends on whether the call may still be running in the driver. A call with an unknown outcome is repeated,
+//! desired or not, before any other call is sent for the volume. A restart of the driver or a reboot of the node ends
+//! the uncertainty, and [`Policy::quiesce_attempts`] bounds it. `ControllerExpandVolume` delays only the other
+//! controller calls, so a volume can be published and unpublished while the controller is unreachable. A call that was
+//! not sent ([`Failure::NotSent`]) changes nothing.
 //!
-//! All moves are in `transitions`, as a table: towards a goal, on success, on failure.
+//! The table of transitions is in `transitions`: towards a goal, on success and on failure.
 //!
-//! A call and its verification are one: an OK counts when the mount table agrees ([`Failure::Contradicted`]), and nothing
-//! is unstaged that somebody else uses ([`Failure::InUse`]).
+//! A call includes its verification: an OK counts only if the mount table agrees ([`Failure::Contradicted`]), and a
+//! volume is not unstaged while another mount uses its staging path ([`Failure::InUse`]).
 //!
-//! [`Volume::step`] does nothing but decide. Its caller performs the effects in their order and sends back how they end. What
-//! an effect needs to be on disk is there before that effect is asked for: a [`Effect::Record`] is the last of its
-//! list, and the call comes after [`Event::Recorded`].
+//! [`Volume::step`] performs no I/O. Its caller performs the effects in order and reports how they ended. An effect is
+//! requested only after the record that it depends on is on disk: [`Effect::Record`] is the last effect of its list,
+//! and the call follows [`Event::Recorded`].
 //!
 //! ```
 //! use volume_manager::ConsumerId;
 //! use volume_manager::lifecycle::{
-//!     Attach, Call, DriverCapabilities, Effect, Event, Outcome, Policy, Reached, Rpc, Volume,
+//!     Attach, Call, Completed, DriverCapabilities, Effect, Event, Outcome, Policy, Rpc, Volume,
 //! };
 //!
 //! let capabilities = DriverCapabilities::default(); // this driver only publishes
@@ -55,7 +56,7 @@
 //! assert_eq!(step(Event::Want(pod.clone())), [Effect::Record]);
 //! assert_eq!(step(Event::Recorded(true)), [Effect::Call(call.clone())]);
 //! assert_eq!(step(Event::Finished { call, outcome: Outcome::Ok }), [Effect::Record]);
-//! assert_eq!(step(Event::Recorded(true)), [Effect::Reached(Reached::Published(pod))]);
+//! assert_eq!(step(Event::Recorded(true)), [Effect::Completed(Completed::Published(pod))]);
 //! # Ok::<(), volume_manager::name::InvalidConsumerId>(())
 //! ```
 
@@ -73,8 +74,8 @@ mod volume;
 
 pub use crate::backoff::BackOff;
 pub use call::Call;
-pub use event::{Effect, Event, Lost, Reached, Refusal, Waiter};
+pub use event::{Completed, Effect, Event, LostMount, RejectReason, Waiter};
 pub use outcome::{Failure, Mismatch, Outcome, outcome_of};
-pub use snapshot::{Base, Expansion, Half, Snapshot, Target, TargetState};
+pub use snapshot::{Base, Expansion, ExpansionPhase, Snapshot, Target, TargetState};
 pub use state::{Direction, Rpc, VolumeState};
-pub use volume::{Attach, DriverCapabilities, Policy, Trouble, Volume, Waits};
+pub use volume::{Attach, DriverCapabilities, FailedCall, Policy, Volume, WaitReason};

@@ -1,88 +1,90 @@
-//! How calls end, and which gRPC code means what.
+//! Outcomes of calls, and their mapping from gRPC status codes.
 
 use std::fmt;
 
 use super::state::{Direction, Rpc};
 
-/// How a call ended, with what the mount table shows of it.
+/// How a call ended, including its verification in the mount table.
 #[allow(clippy::exhaustive_enums, reason = "each is a case that the machine must handle")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// OK, and the mount table agrees where [it can](Rpc::shows_in_mount_table). So does NOT_FOUND to
-    /// `NodeUnstageVolume` or `NodeUnpublishVolume`: otherwise a driver that forgot a volume would be asked for ever.
-    /// After a call of expansion it means that the volume has the size that was asked for, and that the node half is
-    /// needed; [`Outcome::Expanded`] says it better.
+    /// The call succeeded, and the mount table agrees where [it can](Rpc::shows_in_mount_table). NOT_FOUND in response
+    /// to `NodeUnstageVolume` or `NodeUnpublishVolume` counts as well: otherwise the call would be repeated forever for
+    /// a volume that the driver forgot. For an expansion call this means that the volume has the requested size and
+    /// that the node phase is required; [`Outcome::Expanded`] is more precise.
     Ok,
-    /// OK of `ControllerExpandVolume` or `NodeExpandVolume`, with what the response says.
+    /// `ControllerExpandVolume` or `NodeExpandVolume` succeeded.
     Expanded {
-        /// `capacity_bytes` of the response; 0 if it is not said, as `NodeExpandVolume` may.
+        /// `capacity_bytes` of the response; 0 if absent, as `NodeExpandVolume` permits.
         capacity_bytes: u64,
         /// `node_expansion_required` of the response; without meaning for `NodeExpandVolume`.
         node_expansion_required: bool,
     },
-    /// Not well.
+    /// The call failed.
     Failed(Failure),
 }
 
-/// Why a call did not do what it should.
+/// The reason why a call failed.
 #[allow(clippy::exhaustive_enums, reason = "each is a case that the machine must handle")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Failure {
-    /// The driver answered with an error, and nothing of the call runs any more. It is repeated while it is wanted.
+    /// The driver returned an error, and nothing of the call is still running. It is retried while it is needed.
     Final,
-    /// The request cannot be met, whenever it is repeated. Only for expansion: the size is given up.
+    /// The request cannot be satisfied, and retries are useless. Occurs for expansions only: the requested size is
+    /// abandoned.
     Infeasible,
-    /// No answer, or one that says that a call may still be running. It is repeated until the end is known, within
-    /// [`Policy::quiesce_attempts`](super::Policy::quiesce_attempts), even if it is no longer wanted.
+    /// The driver sent no response, or a response after which the call may still be running. The call is repeated until
+    /// its outcome is known, at most [`Policy::quiesce_attempts`](super::Policy::quiesce_attempts) times, even if it is
+    /// no longer needed.
     Uncertain,
-    /// The driver answered with an error, and the spec forbids to repeat the call. It is not repeated before the driver's
-    /// next generation, or, for an expansion, before it is asked for again.
+    /// The driver returned an error, and the spec forbids a retry. The call is not sent again before the driver
+    /// restarts or, for an expansion, before a new request.
     NeverRetry,
-    /// The driver said OK, and the mount table says otherwise. It is repeated, or undone and repeated if something
-    /// wrong is mounted.
+    /// The driver returned OK, but the mount table disagrees. The call is repeated, or undone and repeated if a wrong
+    /// mount was found.
     Contradicted(Mismatch),
-    /// The driver said OK, and the mount table could not be asked. It is repeated.
+    /// The driver returned OK, but the mount table could not be read. The call is repeated.
     Unchecked,
-    /// `NodeUnstageVolume` was not sent, since somebody else uses what is staged. What was intended is undone, and
-    /// intended again later.
+    /// `NodeUnstageVolume` was not sent, because a foreign mount uses the staging path. The intent is undone and set
+    /// again later.
     InUse,
-    /// The call was not sent, and the driver knows nothing of it: a secret could not be had, something else is at the
-    /// target, the driver could not be reached. What was intended with it is undone, unless an earlier one of the same
-    /// kind was sent; it is repeated while it is wanted. If that one may still be running this counts as
-    /// [`Failure::Uncertain`].
+    /// The call was not sent to the driver: a secret was unavailable, the target was occupied, or the driver was
+    /// unreachable. The intent is undone unless an earlier attempt was sent, and the call is retried while it is
+    /// needed. If the earlier attempt may still be running, this counts as [`Failure::Uncertain`].
     NotSent,
-    /// The driver said OK to an expansion, and reported less than was asked for. It is repeated.
+    /// The driver returned OK for an expansion, but reported less than the requested size. The call is repeated.
     TooSmall,
-    /// The last consumer went before an expansion was done.
+    /// The last consumer was removed before the expansion was done.
     Abandoned,
 }
 
-/// How the mount table differs from what an OK says.
+/// How the mount table differs from the driver's response.
 #[allow(clippy::exhaustive_enums, reason = "each is a case that the machine must handle")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mismatch {
-    /// After an upward call: nothing is mounted there.
+    /// After an upward call: nothing is mounted at the path.
     Missing,
-    /// After an upward call: something else is mounted there, or it is mounted more than once, or with other options.
+    /// After an upward call: another file system is mounted at the path, or mounts are stacked, or mount options
+    /// differ.
     Wrong,
-    /// After a downward call: it is still mounted.
+    /// After a downward call: the mount still exists.
     StillThere,
 }
 
 impl Failure {
-    /// Whether those who wait for the result are answered. An unknown end is no result.
+    /// Returns whether the waiters are notified. An unknown outcome is not a result.
     #[must_use]
-    pub fn is_told(self) -> bool {
+    pub fn is_reported(self) -> bool {
         !matches!(self, Self::Uncertain | Self::Unchecked)
     }
 
-    /// Whether the driver may have seen the call.
+    /// Returns whether the driver may have received the call.
     #[must_use]
     pub fn was_sent(self) -> bool {
         !matches!(self, Self::InUse | Self::NotSent | Self::Abandoned)
     }
 
-    /// One word of small letters.
+    /// Returns the failure class in lower case.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -98,28 +100,28 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Final => "the driver answered with an error",
-            Self::Infeasible => "the driver says that this cannot be done",
-            Self::Uncertain => "the driver did not answer, or may still be working on it",
-            Self::NeverRetry => "the driver does not do this, and may not be asked again",
-            Self::Contradicted(Mismatch::Missing) => "the driver said OK, but nothing is mounted",
+            Self::Final => "the driver returned an error",
+            Self::Infeasible => "the driver cannot satisfy the request",
+            Self::Uncertain => "the driver did not respond, or may still be executing the call",
+            Self::NeverRetry => "the driver does not support the call, and it must not be retried",
+            Self::Contradicted(Mismatch::Missing) => "the driver returned OK, but nothing is mounted",
             Self::Contradicted(Mismatch::Wrong) => {
-                "the driver said OK, but something else is mounted, or it is mounted twice"
+                "the driver returned OK, but the mount is wrong or stacked"
             }
             Self::Contradicted(Mismatch::StillThere) => {
-                "the driver said that it is gone, but it is still mounted"
+                "the driver returned OK, but the volume is still mounted"
             }
-            Self::Unchecked => "the mount table could not be asked",
-            Self::InUse => "somebody else uses what is staged",
-            Self::NotSent => "it could not be sent to the driver",
-            Self::TooSmall => "the driver said OK, but the volume is smaller than was asked for",
-            Self::Abandoned => "the last consumer went before it was done",
+            Self::Unchecked => "the mount table could not be read",
+            Self::InUse => "a foreign mount uses the staging path",
+            Self::NotSent => "the call could not be sent to the driver",
+            Self::TooSmall => "the driver returned OK, but the volume is smaller than requested",
+            Self::Abandoned => "the last consumer was removed before the expansion was done",
         })
     }
 }
 
-/// The class of a gRPC status code for a call. `None` is a transport that broke, or a status that the driver did not
-/// send, such as one that the client library made up: give those as `None` whatever their code is.
+/// Maps a gRPC status code of a call to an outcome. `None` is a broken connection, or a status that the driver did not
+/// send, such as one that the client library generated: pass these as `None` whatever their code is.
 ///
 /// | Code | upward | downward | expansion |
 /// |---|---|---|---|
@@ -132,8 +134,9 @@ impl fmt::Display for Failure {
 /// | UNIMPLEMENTED | never | never | never |
 /// | UNKNOWN, ALREADY_EXISTS, PERMISSION_DENIED, INTERNAL, DATA_LOSS, UNAUTHENTICATED | final | final | final |
 ///
-/// ABORTED says that another call is pending for the volume. We send one at a time, so it is an older one of ours whose
-/// end we do not know: it counts as no answer to that one. A number that is no gRPC code is uncertain.
+/// ABORTED means that another call is pending for the volume. This side sends one call at a time, so the pending call
+/// is an earlier attempt with an unknown outcome: ABORTED counts as no response to it. A number that is not a gRPC code
+/// is uncertain.
 #[must_use]
 pub fn outcome_of(rpc: Rpc, code: Option<i32>) -> Outcome {
     Outcome::Failed(match code {

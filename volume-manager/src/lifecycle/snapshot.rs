@@ -1,4 +1,4 @@
-//! What has to be on disk of a volume.
+//! The durable state of a volume.
 
 use std::collections::BTreeMap;
 
@@ -7,57 +7,57 @@ use crate::ConsumerId;
 use super::call::Call;
 use super::state::{Rpc, VolumeState};
 
-/// What is durable of a volume: enough to go on after any crash or power cut. The default is a volume to which nothing was
-/// done yet.
+/// The durable state of a volume: enough to continue after any crash or power cut. The default is the state of a volume
+/// without any call.
 ///
-/// It has no secrets, no paths and no back-off: a new process tries at once. The boot id belongs beside it on disk, for
-/// [`Event::Rebooted`](super::Event::Rebooted).
-#[allow(clippy::exhaustive_structs, reason = "its maker and its reader must handle every field")]
+/// The snapshot contains no secrets, paths or back-offs: a new process retries immediately. The caller stores the boot
+/// id beside the snapshot, for [`Event::Rebooted`](super::Event::Rebooted).
+#[allow(clippy::exhaustive_structs, reason = "writers and readers must handle every field")]
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Snapshot {
-    /// What the consumers share: attach and staging.
+    /// The state that the consumers share: attach and staging.
     pub base: Base,
-    /// Whether an attach that is made elsewhere stands. Only [`Attach::Awaited`](super::Attach::Awaited) looks at it.
+    /// True if the external attach is complete. Used by [`Attach::Awaited`](super::Attach::Awaited) only.
     pub attached: bool,
-    /// Whether the volume is attached by this side, or may be: `ControllerPublishVolume` was intended, and no
-    /// `ControllerUnpublishVolume` ended well since. It is detached before the volume is forgotten, whatever the attach and
-    /// the driver's capabilities have become.
+    /// True if this node attached the volume, or may have: `ControllerPublishVolume` was intended, and no
+    /// `ControllerUnpublishVolume` succeeded since. The volume is detached before it is forgotten, even if the attach
+    /// mode or the driver's capabilities changed.
     pub attached_here: bool,
-    /// The call that was sent last, if it is not known to have ended well: it may still be running when the record is read.
+    /// The last call, if it is not known to have succeeded: it may still be running when the record is read.
     pub calling: Option<Call>,
     /// The consumers, which are the reference count, and their targets.
     pub targets: BTreeMap<ConsumerId, Target>,
-    /// The size that was asked for and reached last; 0 if none was.
+    /// The last requested size that was reached, in bytes; 0 if none was requested.
     pub granted_bytes: u64,
-    /// The size that the driver reported last; 0 if it is not known. At least [`Self::granted_bytes`].
+    /// The last size that the driver reported, in bytes; 0 if unknown. At least [`Self::granted_bytes`].
     pub capacity_bytes: u64,
-    /// An expansion that is not done.
+    /// The pending expansion.
     pub expansion: Option<Expansion>,
 }
 
-/// Where the part of a volume is that all its consumers share: [`VolumeState`] without those of a target.
+/// The state of the part that all consumers share: [`VolumeState`] without the states of a target.
 #[allow(clippy::exhaustive_enums, reason = "the spec's states")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Base {
-    /// Attached to no node.
+    /// Not attached to a node.
     #[default]
     Created,
-    /// On the way from CREATED to NODE_READY.
+    /// In transition from CREATED to NODE_READY.
     ControllerPublish,
-    /// On the way from NODE_READY to CREATED.
+    /// In transition from NODE_READY to CREATED.
     ControllerUnpublish,
     /// Attached to this node.
     NodeReady,
-    /// On the way from NODE_READY to VOL_READY.
+    /// In transition from NODE_READY to VOL_READY.
     NodeStage,
-    /// On the way from VOL_READY to NODE_READY. As long as there are targets, these are unpublished first.
+    /// In transition from VOL_READY to NODE_READY. Existing targets are unpublished first.
     NodeUnstage,
     /// Staged on this node.
     VolReady,
 }
 
 impl Base {
-    /// Every one, lowest first.
+    /// All states, lowest first.
     pub const ALL: [Self; 7] = [
         Self::Created,
         Self::ControllerPublish,
@@ -68,7 +68,7 @@ impl Base {
         Self::VolReady,
     ];
 
-    /// The state of a volume that has no targets.
+    /// Returns the state of a volume that has no targets.
     #[must_use]
     pub fn state(self) -> VolumeState {
         match self {
@@ -82,49 +82,50 @@ impl Base {
         }
     }
 
-    pub(super) fn is_on_the_way(self) -> bool {
+    pub(super) fn is_transitional(self) -> bool {
         self.state().rpc().is_some()
     }
 }
 
 /// A consumer's target.
-#[allow(clippy::exhaustive_structs, reason = "its maker and its reader must handle every field")]
+#[allow(clippy::exhaustive_structs, reason = "writers and readers must handle every field")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
-    /// Whether the consumer still wants the volume.
+    /// True if the consumer still wants the volume.
     pub wanted: bool,
-    /// Where the target is.
+    /// The state of the target.
     pub state: TargetState,
 }
 
-/// Where one target of a volume is.
+/// The state of one target of a volume.
 #[allow(clippy::exhaustive_enums, reason = "the spec's states of a target, and a repeated publish")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TargetState {
-    /// Nothing is there, and no call was made that could change it.
+    /// Nothing is mounted, and no call was made that could change that.
     Absent,
-    /// On the way to PUBLISHED.
+    /// In transition to PUBLISHED.
     NodePublish,
     /// Published.
     Published,
-    /// Published, and `NodePublishVolume` is made again, such as with a fresh token. A failure leaves it published.
+    /// Published, and `NodePublishVolume` is being repeated, for example with a fresh token. A failure leaves the
+    /// target published.
     Republish,
-    /// On the way from PUBLISHED.
+    /// In transition from PUBLISHED.
     NodeUnpublish,
 }
 
 impl TargetState {
-    /// Every one.
+    /// All states.
     pub const ALL: [Self; 5] =
         [Self::Absent, Self::NodePublish, Self::Published, Self::Republish, Self::NodeUnpublish];
 
-    /// Whether the consumer has the volume there.
+    /// Returns whether the volume is published at the target.
     #[must_use]
     pub fn is_published(self) -> bool {
         matches!(self, Self::Published | Self::Republish)
     }
 
-    /// The call that this state is about.
+    /// Returns the call that belongs to this state.
     pub(super) fn rpc(self) -> Option<Rpc> {
         match self {
             Self::Absent | Self::Published => None,
@@ -134,27 +135,27 @@ impl TargetState {
     }
 }
 
-/// An expansion on its way. It goes on after a crash, from the half that it was in.
-#[allow(clippy::exhaustive_structs, reason = "its maker and its reader must handle every field")]
+/// A pending expansion. After a crash it continues with its current phase.
+#[allow(clippy::exhaustive_structs, reason = "writers and readers must handle every field")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Expansion {
     /// `capacity_range.required_bytes` of both calls.
     pub required_bytes: u64,
-    /// Which call is owed.
-    pub half: Half,
+    /// The phase whose call is pending.
+    pub phase: ExpansionPhase,
 }
 
-/// The two halves of an expansion, in their order.
+/// The phases of an expansion, in order.
 #[allow(clippy::exhaustive_enums, reason = "there are two")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Half {
+pub enum ExpansionPhase {
     /// `ControllerExpandVolume`
     Controller,
     /// `NodeExpandVolume`, which needs a volume that is staged, or published if the driver does not stage.
     Node,
 }
 
-impl Half {
+impl ExpansionPhase {
     pub(super) fn rpc(self) -> Rpc {
         match self {
             Self::Controller => Rpc::ControllerExpandVolume,

@@ -1,20 +1,23 @@
-//! The names of states and calls, and what each says of the others.
+//! States and RPCs, and how they relate.
 
 use std::fmt;
 
-/// Where a volume is: four states in which it rests, and six on the way.
+/// The state of a volume: four stable and six transitional states.
 ///
-/// A state on the way means that its call may be running, may have failed, or may have succeeded unheard.
-#[allow(clippy::exhaustive_enums, reason = "the spec's states and calls; another would be another machine")]
+/// In a transitional state the call may be running, may have failed, or may have succeeded without a response.
+#[allow(
+    clippy::exhaustive_enums,
+    reason = "the spec's states and calls; another state would change the state machine"
+)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VolumeState {
-    /// Exists, and is attached to no node.
+    /// Exists, and is not attached to a node.
     Created,
     /// Attached to this node.
     NodeReady,
     /// Staged on this node.
     VolReady,
-    /// At the target.
+    /// Mounted at the target.
     Published,
     /// CREATED to NODE_READY.
     ControllerPublish,
@@ -31,13 +34,13 @@ pub enum VolumeState {
 }
 
 impl VolumeState {
-    /// The call that this state is about, if it is a state on the way.
+    /// Returns the call that belongs to this state, if the state is transitional.
     #[must_use]
     pub fn rpc(self) -> Option<Rpc> {
         Rpc::ALL.into_iter().find(|rpc| rpc.state() == Some(self))
     }
 
-    /// Every state: those of rest, lowest first, then those on the way.
+    /// All states: stable states, lowest first, then transitional states.
     pub const ALL: [Self; 10] = [
         Self::Created,
         Self::NodeReady,
@@ -53,7 +56,7 @@ impl VolumeState {
 }
 
 impl fmt::Display for VolumeState {
-    /// The name as the spec's figures have it; for the states on the way in the same style.
+    /// Writes the name from the spec's figures. Names of transitional states follow the same style.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Created => "CREATED",
@@ -70,17 +73,17 @@ impl fmt::Display for VolumeState {
     }
 }
 
-/// Whether a call leads towards PUBLISHED or away from it.
+/// The direction of a call: towards PUBLISHED or away from it.
 #[allow(clippy::exhaustive_enums, reason = "there are two")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// Towards PUBLISHED. A call that did not end well may be repeated, or negated if it has a negation.
+    /// Towards PUBLISHED. A call that did not succeed may be repeated, or undone by its opposite if there is one.
     Up,
-    /// Towards CREATED. A call that did not end well may only be repeated.
+    /// Towards CREATED. A call that did not succeed may only be repeated.
     Down,
 }
 
-/// A call that moves a volume, or makes it larger.
+/// An RPC that changes the state or the size of a volume.
 #[allow(
     clippy::exhaustive_enums,
     reason = "the calls of the spec's lifecycle figures, and those of expansion"
@@ -106,7 +109,7 @@ pub enum Rpc {
 }
 
 impl Rpc {
-    /// Every call: those of the lifecycle, lowest first, each followed by its negation, then those of expansion.
+    /// All RPCs: first the lifecycle RPCs, lowest first, each followed by its opposite, then the expansion RPCs.
     pub const ALL: [Self; 8] = [
         Self::ControllerPublishVolume,
         Self::ControllerUnpublishVolume,
@@ -118,8 +121,8 @@ impl Rpc {
         Self::NodeExpandVolume,
     ];
 
-    /// The state that a volume is in from the moment the call is intended until it is known to have succeeded.
-    /// `None` for the calls of expansion: they leave a volume where it is.
+    /// Returns the state of a volume from the time the call is intended until it is known to have succeeded, or `None`
+    /// for expansion calls, which do not change the state.
     #[must_use]
     pub fn state(self) -> Option<VolumeState> {
         match self {
@@ -133,7 +136,7 @@ impl Rpc {
         }
     }
 
-    /// Where the call leads.
+    /// Returns the direction of the call.
     #[must_use]
     pub fn direction(self) -> Direction {
         match self {
@@ -144,19 +147,19 @@ impl Rpc {
         }
     }
 
-    /// Whether the call makes the volume larger, and leaves it where it is.
+    /// Returns whether the call changes the size of the volume and not its state.
     #[must_use]
     pub fn expands(self) -> bool {
         self.state().is_none()
     }
 
-    /// Whether the mount table shows what the call did.
+    /// Returns whether the effect of the call is visible in the mount table.
     #[must_use]
     pub fn shows_in_mount_table(self) -> bool {
         !matches!(self, Self::ControllerPublishVolume | Self::ControllerUnpublishVolume) && !self.expands()
     }
 
-    /// The name of the method in the spec.
+    /// Returns the name of the method in the spec.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -3,16 +3,16 @@
 use crate::ConsumerId;
 
 use super::call::{Call, Part};
-use super::event::{Effect, Event, Lost, Reached, Waiter};
+use super::event::{Completed, Effect, Event, LostMount, Waiter};
 use super::outcome::Failure;
 use super::snapshot::{Base, Snapshot, Target, TargetState};
 use super::state::{Direction, Rpc};
-use super::volume::{Attach, DriverCapabilities, InFlight, Journal, Volume};
+use super::volume::{Attach, DriverCapabilities, InFlight, RecordState, Volume};
 
 impl Volume {
-    /// The one transition: takes what happened, and adds what to do to `effects`.
+    /// Handles an event and appends the resulting effects to `effects`.
     ///
-    /// An event that does not fit, such as the end of a call that is not under way, changes nothing.
+    /// An event that does not apply, such as the end of a call that is not in flight, changes nothing.
     pub fn step(&mut self, event: Event, effects: &mut Vec<Effect>) {
         let before = self.record.clone();
         match event {
@@ -24,35 +24,37 @@ impl Volume {
             Event::Detached => self.detached(),
             Event::Recorded(durable) => self.recorded(durable),
             Event::Finished { call, outcome } => self.finished(&call, outcome, effects),
-            Event::Lost(lost) => self.lost(lost),
-            Event::NewGeneration(capabilities) => self.new_generation(capabilities),
+            Event::MountLost(lost) => self.lost(lost),
+            Event::DriverRestarted(capabilities) => self.driver_restarted(capabilities),
             Event::Reconnected(capabilities) => self.reconnected(capabilities),
             Event::Rebooted => self.rebooted(),
             Event::Resume(call) => self.resume(&call),
-            Event::Proceed if self.journal == Journal::Failed => self.journal = Journal::Behind,
+            Event::Proceed if self.record_state == RecordState::Failed => {
+                self.record_state = RecordState::Dirty;
+            }
             Event::Proceed => {}
         }
-        self.settle(&before, effects);
+        self.advance(&before, effects);
     }
 
     fn want(&mut self, consumer: ConsumerId) {
         let absent = Target { wanted: true, state: TargetState::Absent };
         self.record.targets.entry(consumer.clone()).or_insert(absent).wanted = true;
         self.released.remove(&consumer);
-        self.waiting.insert(Waiter::Consumer(consumer));
+        self.waiters.insert(Waiter::Consumer(consumer));
     }
 
     fn release(&mut self, consumer: ConsumerId, effects: &mut Vec<Effect>) {
-        self.waiting.remove(&Waiter::Consumer(consumer.clone()));
+        self.waiters.remove(&Waiter::Consumer(consumer.clone()));
         if let Some(target) = self.record.targets.get_mut(&consumer) {
             target.wanted = false;
             let call = Call::of_target(Rpc::NodeUnpublishVolume, consumer.clone());
-            if target.state != TargetState::Absent && self.never.contains(&call.rpc) {
+            if target.state != TargetState::Absent && self.never_retry.contains(&call.rpc) {
                 let (waiter, failure) = (Waiter::Consumer(consumer), Failure::NeverRetry);
                 effects.push(Effect::Failed { waiter, call, failure });
             }
         } else if !self.released.contains(&consumer) {
-            effects.push(Effect::Reached(Reached::Released(consumer)));
+            effects.push(Effect::Completed(Completed::Released(consumer)));
         }
     }
 
@@ -70,55 +72,55 @@ impl Volume {
     fn attached(&mut self) {
         if self.attach == Attach::Awaited {
             self.record.attached = true;
-            self.fit_base();
+            self.normalize_base();
         }
     }
 
     fn detached(&mut self) {
         if self.attach == Attach::Awaited {
             self.record.attached = false;
-            self.keeps_going_down();
+            self.confirm_teardown();
             self.record.base = match self.record.base {
                 Base::VolReady | Base::NodeStage if !self.record.attached_here => Base::NodeUnstage,
                 base => base,
             };
-            self.fit_base();
+            self.normalize_base();
         }
     }
 
-    /// What was about to be taken down is not what it was any more, so it has to be, sent or not.
-    fn keeps_going_down(&mut self) {
-        self.unsent.take_if(|unsent| unsent.call.rpc.direction() == Direction::Down);
+    /// Keeps a pending teardown: the mount has changed, so the teardown is needed whether its call was sent or not.
+    fn confirm_teardown(&mut self) {
+        self.unsent_intent.take_if(|unsent_intent| unsent_intent.call.rpc.direction() == Direction::Down);
     }
 
     fn recorded(&mut self, durable: bool) {
-        if let Journal::Writing { behind } = self.journal {
-            self.journal = match (durable, behind) {
-                (true, false) => Journal::Clean,
-                (true, true) => Journal::Behind,
-                (false, _) => Journal::Failed,
+        if let RecordState::Writing { dirty } = self.record_state {
+            self.record_state = match (durable, dirty) {
+                (true, false) => RecordState::Clean,
+                (true, true) => RecordState::Dirty,
+                (false, _) => RecordState::Failed,
             };
         }
     }
 
-    /// What was mounted is taken down in the legal order, so that the driver drops what it holds, and is then built up
-    /// again for those who want it.
-    fn lost(&mut self, lost: Lost) {
-        self.keeps_going_down();
+    /// Tears down the lost mount in the permitted order, so that the driver releases its resources, and sets the mount
+    /// up again for the consumers that want it.
+    fn lost(&mut self, lost: LostMount) {
+        self.confirm_teardown();
         match lost {
-            Lost::Staging if self.record.base == Base::VolReady => {
+            LostMount::Staging if self.record.base == Base::VolReady => {
                 self.record.base = Base::NodeUnstage;
                 let wanted = self.record.targets.iter().filter(|(_, target)| target.wanted);
-                self.waiting.extend(wanted.map(|(consumer, _)| Waiter::Consumer(consumer.clone())));
+                self.waiters.extend(wanted.map(|(consumer, _)| Waiter::Consumer(consumer.clone())));
             }
-            Lost::Staging => {}
-            Lost::Target(consumer) => {
+            LostMount::Staging => {}
+            LostMount::Target(consumer) => {
                 if let Some(target) = self.record.targets.get_mut(&consumer)
                     && matches!(target.state, TargetState::Published | TargetState::Republish)
                 {
                     target.state = TargetState::NodeUnpublish;
                     if target.wanted {
-                        self.waiting.insert(Waiter::Consumer(consumer));
+                        self.waiters.insert(Waiter::Consumer(consumer));
                     }
                 }
             }
@@ -127,164 +129,168 @@ impl Volume {
 
     fn reconnected(&mut self, capabilities: DriverCapabilities) {
         self.capabilities = capabilities;
-        self.fit_base();
-        self.never.clear();
+        self.normalize_base();
+        self.never_retry.clear();
     }
 
-    fn new_generation(&mut self, capabilities: DriverCapabilities) {
+    fn driver_restarted(&mut self, capabilities: DriverCapabilities) {
         self.reconnected(capabilities);
-        self.suspects.clear();
-        self.troubles.clear();
+        self.uncertain_calls.clear();
+        self.failed_calls.clear();
         if let Some(running) = &mut self.in_flight {
-            running.orphaned = true;
+            running.driver_restarted = true;
         }
     }
 
-    /// The mounts are gone. For those who want the volume it is as if they had never been; for those who do not, the
-    /// spec still demands one unpublish that succeeds for each target, and one unstage, before a detach.
+    /// Resets the state after a boot, which removed all mounts. Targets that are wanted start again from absent. For
+    /// targets that are not wanted, the spec still requires one successful unpublish for each target, and one unstage,
+    /// before a detach.
     ///
-    /// It is recorded even if nothing changes, so that the caller's record says which boot it is of before a call is made:
-    /// else the next process would take this boot's mounts for gone as well.
+    /// The record is written even if nothing changed, so that it contains the current boot id before any call.
+    /// Otherwise the next process would treat the mounts of this boot as lost too.
     fn rebooted(&mut self) {
-        if matches!(self.journal, Journal::Clean) {
-            self.journal = Journal::Behind;
+        if matches!(self.record_state, RecordState::Clean) {
+            self.record_state = RecordState::Dirty;
         }
-        (self.in_flight, self.unsent) = (None, None);
-        self.suspects.clear();
-        self.troubles.clear();
+        (self.in_flight, self.unsent_intent) = (None, None);
+        self.uncertain_calls.clear();
+        self.failed_calls.clear();
         for (consumer, target) in &mut self.record.targets {
             if target.wanted {
                 target.state = TargetState::Absent;
-                self.waiting.insert(Waiter::Consumer(consumer.clone()));
+                self.waiters.insert(Waiter::Consumer(consumer.clone()));
             } else if target.state != TargetState::Absent {
                 target.state = TargetState::NodeUnpublish;
             }
         }
         if matches!(self.record.base, Base::NodeStage | Base::NodeUnstage | Base::VolReady) {
-            self.record.base = if self.is_wanted() { self.unstaged() } else { Base::NodeUnstage };
+            self.record.base = if self.is_wanted() { self.base_after_unstage() } else { Base::NodeUnstage };
         }
     }
 
     fn resume(&mut self, call: &Call) {
-        if let Some(trouble) = self.troubles.get_mut(&call.part())
-            && trouble.call == *call
+        if let Some(failed) = self.failed_calls.get_mut(&call.part())
+            && failed.call == *call
         {
-            trouble.waits = false;
+            failed.backing_off = false;
         }
     }
 
-    /// Decides what comes next, and sends what the disk has the intent of.
-    fn settle(&mut self, before: &Snapshot, effects: &mut Vec<Effect>) {
-        // While a record is being written nothing new is intended: what is decided then may be obsolete when it is done.
-        let decides = self.in_flight.is_none() && matches!(self.journal, Journal::Clean | Journal::Behind);
+    /// Selects the next call, and sends a call whose intent is on disk.
+    fn advance(&mut self, before: &Snapshot, effects: &mut Vec<Effect>) {
+        // While a record is being written, no new intent is set: the decision may be obsolete when the write is done.
+        let decides =
+            self.in_flight.is_none() && matches!(self.record_state, RecordState::Clean | RecordState::Dirty);
         if decides {
-            // What was intended and not sent is decided again, so that nothing is undone that was never done.
-            self.take_back();
+            // An intent that was not sent is reconsidered, so that no call is undone that was never made.
+            self.undo_unsent_intent();
         }
-        self.sweep();
-        self.sweep_expansion(effects);
-        let mut suspects = std::mem::take(&mut self.suspects);
-        suspects.retain(|call| self.is_repeatable(call));
-        self.suspects = suspects;
+        self.drop_released_targets();
+        self.advance_expansion(effects);
+        let mut uncertain_calls = std::mem::take(&mut self.uncertain_calls);
+        uncertain_calls.retain(|call| self.is_repeatable(call));
+        self.uncertain_calls = uncertain_calls;
         let next = if decides { self.next() } else { None };
         if let Some(call) = &next {
-            self.intend(call);
+            self.set_intent(call);
         }
         if self.record != *before {
-            self.journal = match self.journal {
-                Journal::Clean | Journal::Behind => Journal::Behind,
-                Journal::Writing { .. } => Journal::Writing { behind: true },
-                Journal::Failed => Journal::Failed,
+            self.record_state = match self.record_state {
+                RecordState::Clean | RecordState::Dirty => RecordState::Dirty,
+                RecordState::Writing { .. } => RecordState::Writing { dirty: true },
+                RecordState::Failed => RecordState::Failed,
             };
         }
-        match self.journal {
-            Journal::Clean => {}
-            Journal::Behind => {
-                self.journal = Journal::Writing { behind: false };
+        match self.record_state {
+            RecordState::Clean => {}
+            RecordState::Dirty => {
+                self.record_state = RecordState::Writing { dirty: false };
                 return effects.push(Effect::Record);
             }
-            Journal::Writing { .. } | Journal::Failed => return,
+            RecordState::Writing { .. } | RecordState::Failed => return,
         }
-        self.tell(effects);
+        self.notify_waiters(effects);
         match next {
             Some(call) => {
                 let required_bytes = self.record.expansion.map_or(0, |expansion| expansion.required_bytes);
-                self.in_flight = Some(InFlight { call: call.clone(), orphaned: false, required_bytes });
+                self.in_flight =
+                    Some(InFlight { call: call.clone(), driver_restarted: false, required_bytes });
                 effects.push(Effect::Call(call));
             }
-            None if self.in_flight.is_none() && self.is_over() => effects.push(Effect::Forget),
+            None if self.in_flight.is_none() && self.can_be_forgotten() => effects.push(Effect::Forget),
             None => {}
         }
     }
 
-    /// Drops the consumers that are done with the volume.
-    fn sweep(&mut self) {
-        let (released, troubles) = (&mut self.released, &mut self.troubles);
+    /// Removes released targets that are absent.
+    fn drop_released_targets(&mut self) {
+        let (released, failed_calls) = (&mut self.released, &mut self.failed_calls);
         self.record.targets.retain(|consumer, target| {
             let stays = target.wanted || target.state != TargetState::Absent;
             if !stays {
-                troubles.remove(&Part::Target(consumer.clone()));
+                failed_calls.remove(&Part::Target(consumer.clone()));
                 released.insert(consumer.clone());
             }
             stays
         });
     }
 
-    fn is_over(&self) -> bool {
+    fn can_be_forgotten(&self) -> bool {
         self.record.targets.is_empty()
-            && self.record.base == self.floor()
+            && self.record.base == self.lowest_base()
             && !self.record.attached_here
             && self.record.expansion.is_none()
     }
 
-    /// Tells those who wait what is reached and on disk, and what this driver may not be asked for.
-    fn tell(&mut self, effects: &mut Vec<Effect>) {
+    /// Notifies waiters whose result is on disk, and those that depend on a call that this driver does not support.
+    fn notify_waiters(&mut self, effects: &mut Vec<Effect>) {
         let released = std::mem::take(&mut self.released);
-        effects.extend(released.into_iter().map(|consumer| Effect::Reached(Reached::Released(consumer))));
+        effects.extend(released.into_iter().map(|consumer| Effect::Completed(Completed::Released(consumer))));
         let record = &self.record;
-        let goes_down = self.is_going_down();
-        // A published target that has to go down first, such as under a lost staging, is not what was asked for.
-        let reached = |waiter: &Waiter| match waiter {
+        let tearing_down = self.is_tearing_down();
+        // A published target that must be torn down first, for example above a lost staging mount, does not complete a
+        // request.
+        let completed = |waiter: &Waiter| match waiter {
             Waiter::Consumer(consumer) => record
                 .targets
                 .get(consumer)
-                .filter(|target| target.wanted && target.state.is_published() && !goes_down)
-                .map(|_| Reached::Published(consumer.clone())),
+                .filter(|target| target.wanted && target.state.is_published() && !tearing_down)
+                .map(|_| Completed::Published(consumer.clone())),
             Waiter::Expansion if record.expansion.is_some() => None,
-            Waiter::Expansion => Some(Reached::Expanded { capacity_bytes: record.capacity_bytes }),
+            Waiter::Expansion => Some(Completed::Expanded { capacity_bytes: record.capacity_bytes }),
         };
-        effects.extend(self.waiting.iter().filter_map(reached).map(Effect::Reached));
-        let still = self.waiting.iter().filter(|waiter| reached(waiter).is_none()).cloned().collect();
-        self.waiting = still;
-        if self.never.is_empty() {
+        effects.extend(self.waiters.iter().filter_map(completed).map(Effect::Completed));
+        let still = self.waiters.iter().filter(|waiter| completed(waiter).is_none()).cloned().collect();
+        self.waiters = still;
+        if self.never_retry.is_empty() {
             return;
         }
-        for call in self.wishes().into_iter().filter(|call| !call.rpc.expands()) {
-            if self.never.contains(&call.rpc) {
-                self.give_up_waiting(&call, Failure::NeverRetry, effects);
+        for call in self.candidate_calls().into_iter().filter(|call| !call.rpc.expands()) {
+            if self.never_retry.contains(&call.rpc) {
+                self.fail_waiters(&call, Failure::NeverRetry, effects);
             }
         }
     }
 
-    /// Tells those who wait for a call that it will not be made.
-    fn give_up_waiting(&mut self, call: &Call, failure: Failure, effects: &mut Vec<Effect>) {
-        for waiter in self.waiting_for(call) {
-            if self.waiting.remove(&waiter) {
+    /// Fails the waiters of a call that will not be made.
+    fn fail_waiters(&mut self, call: &Call, failure: Failure, effects: &mut Vec<Effect>) {
+        for waiter in self.waiters_for(call) {
+            if self.waiters.remove(&waiter) {
                 effects.push(Effect::Failed { waiter, call: call.clone(), failure });
             }
         }
     }
 
-    /// Those who cannot be answered well before this call succeeds.
-    pub(super) fn waiting_for(&self, call: &Call) -> Vec<Waiter> {
+    /// Returns the waiters that depend on the success of this call.
+    pub(super) fn waiters_for(&self, call: &Call) -> Vec<Waiter> {
         let of_consumer = || call.consumer.clone().map(Waiter::Consumer);
-        let waits = |waiter: &Waiter| self.waiting.contains(waiter);
+        let waits = |waiter: &Waiter| self.waiters.contains(waiter);
         match call.rpc {
             Rpc::ControllerPublishVolume | Rpc::NodeStageVolume => {
-                let consumers = self.waiting.iter().filter(|waiter| **waiter != Waiter::Expansion);
+                let consumers = self.waiters.iter().filter(|waiter| **waiter != Waiter::Expansion);
                 consumers.cloned().collect()
             }
-            // Whoever is published stays so whether the repeated publish fails or not.
+            // A published target stays published even if the repeated publish fails.
             Rpc::NodePublishVolume => {
                 let target = call.consumer.as_ref().and_then(|consumer| self.record.targets.get(consumer));
                 let published = target.is_some_and(|target| target.state.is_published());

@@ -1,7 +1,7 @@
-//! The life of a volume as one table: which call comes next, and where its success and its failure lead.
+//! The transition table of a volume: the next call, and the states after success and failure.
 //!
-//! The names are the spec's (section "Volume Lifecycle", figures 5 to 8). [`Base`] is what all consumers share, and
-//! [`TargetState`] is one consumer's target. What else has to hold before a call is made is in `plan`.
+//! The names are from the spec (section "Volume Lifecycle", figures 5 to 8). [`Base`] is the state that all consumers
+//! share, and [`TargetState`] is the state of one consumer's target. Further preconditions of calls are in `plan`.
 
 use super::outcome::{Failure, Mismatch};
 use super::snapshot::{Base, Target, TargetState};
@@ -11,19 +11,20 @@ use super::volume::{Attach, Volume};
 // Towards a goal.
 
 impl Volume {
-    /// The call that leads from a shared state to the next one in a direction, or again out of a state on the way.
+    /// Returns the call that leads from a base to the next one in a direction, or repeats the call of a transitional
+    /// state.
     pub(super) fn next_shared(&self, base: Base, direction: Direction) -> Option<Rpc> {
-        let attaches = self.attaches();
-        let stages = self.top() == Some(Base::VolReady);
-        // A driver that came to attach since needs its attach before the stage call.
-        let founded = self.record.attached_here || !attaches;
+        let attaches_here = self.attaches_here();
+        let stages = self.publish_base() == Some(Base::VolReady);
+        // A driver that gained the attach capability meanwhile must attach before the stage call.
+        let is_attached = self.record.attached_here || !attaches_here;
         match (direction, base) {
-            (Direction::Up, Base::Created | Base::ControllerPublish) if attaches => {
+            (Direction::Up, Base::Created | Base::ControllerPublish) if attaches_here => {
                 Some(Rpc::ControllerPublishVolume)
             }
             (Direction::Up, Base::Created | Base::NodeReady) if stages => Some(Rpc::NodeStageVolume),
-            (Direction::Up, Base::NodeStage) if stages && founded => Some(Rpc::NodeStageVolume),
-            // The spec's rule: a downward call is repeated until it succeeds, whatever is wanted.
+            (Direction::Up, Base::NodeStage) if stages && is_attached => Some(Rpc::NodeStageVolume),
+            // Required by the spec: a downward call is repeated until it succeeds, even if the volume is wanted again.
             (Direction::Up, _) => None,
             (Direction::Down, Base::VolReady | Base::NodeStage | Base::NodeUnstage) => {
                 Some(Rpc::NodeUnstageVolume)
@@ -36,13 +37,13 @@ impl Volume {
         }
     }
 
-    /// Where the shared part rests while nothing is published; with an attach of our own, above it.
-    pub(super) fn unstaged(&self) -> Base {
-        if self.record.attached_here { Base::NodeReady } else { self.floor() }
+    /// Returns the base after an unstage: attached if this node attached the volume.
+    pub(super) fn base_after_unstage(&self) -> Base {
+        if self.record.attached_here { Base::NodeReady } else { self.lowest_base() }
     }
 
-    /// Where a volume is that is neither staged nor attached from here.
-    pub(super) fn floor(&self) -> Base {
+    /// Returns the base of a volume that is neither staged nor attached by this node.
+    pub(super) fn lowest_base(&self) -> Base {
         match self.attach {
             Attach::Here => Base::Created,
             Attach::Awaited if !self.record.attached => Base::Created,
@@ -50,35 +51,35 @@ impl Volume {
         }
     }
 
-    /// Where targets can be published; `None` while an attach is awaited.
-    pub(super) fn top(&self) -> Option<Base> {
+    /// Returns the base on which targets can be published, or `None` while an external attach is pending.
+    pub(super) fn publish_base(&self) -> Option<Base> {
         match self.attach {
             Attach::Awaited if !self.record.attached && !self.record.attached_here => None,
             _ if self.capabilities.stage_unstage => Some(Base::VolReady),
-            Attach::Here if !self.attaches() && !self.record.attached_here => Some(Base::Created),
+            Attach::Here if !self.attaches_here() && !self.record.attached_here => Some(Base::Created),
             _ => Some(Base::NodeReady),
         }
     }
 
-    pub(super) fn attaches(&self) -> bool {
+    pub(super) fn attaches_here(&self) -> bool {
         self.attach == Attach::Here && self.capabilities.publish_unpublish
     }
 
     // On success.
 
-    /// Where the shared part is after a call succeeded. It may be on its way elsewhere by then.
+    /// Returns the base after a successful call. A concurrent event may have changed the base meanwhile.
     pub(super) fn shared_after(&self, rpc: Rpc) -> Base {
         match (rpc, self.record.base) {
             (Rpc::ControllerPublishVolume, Base::ControllerPublish) => Base::NodeReady,
             (Rpc::NodeStageVolume, Base::NodeStage) => Base::VolReady,
-            (Rpc::NodeUnstageVolume, Base::NodeUnstage) => self.unstaged(),
+            (Rpc::NodeUnstageVolume, Base::NodeUnstage) => self.base_after_unstage(),
             (Rpc::ControllerUnpublishVolume, Base::ControllerUnpublish) => Base::Created,
             (_, base) => base,
         }
     }
 }
 
-/// The call that a target needs next. `direction` is `None` where the shared part is not ready for it.
+/// Returns the next call for a target. `direction` is `None` if the base is not ready for the target.
 pub(super) fn next_target(target: Target, direction: Option<Direction>) -> Option<Rpc> {
     use TargetState::{Absent, NodePublish, NodeUnpublish, Published, Republish};
     match (target.state, direction) {
@@ -90,12 +91,12 @@ pub(super) fn next_target(target: Target, direction: Option<Direction>) -> Optio
     }
 }
 
-/// The shared state from the moment a call is intended until it is known to have succeeded.
+/// Returns the base from the time a call is intended until it is known to have succeeded.
 pub(super) fn shared_during(rpc: Rpc) -> Option<Base> {
     Base::ALL.into_iter().find(|base| base.state().rpc() == Some(rpc))
 }
 
-/// The same of a target.
+/// Returns the target state from the time a call is intended until it is known to have succeeded.
 pub(super) fn target_during(rpc: Rpc, state: TargetState) -> TargetState {
     match (rpc, state) {
         (Rpc::NodePublishVolume, TargetState::Republish) => TargetState::Republish,
@@ -105,7 +106,7 @@ pub(super) fn target_during(rpc: Rpc, state: TargetState) -> TargetState {
     }
 }
 
-/// Where a target is after a call succeeded.
+/// Returns the target state after a successful call.
 pub(super) fn target_after(rpc: Rpc, state: TargetState) -> TargetState {
     match (rpc, state) {
         (Rpc::NodePublishVolume, TargetState::NodePublish | TargetState::Republish) => TargetState::Published,
@@ -114,9 +115,9 @@ pub(super) fn target_after(rpc: Rpc, state: TargetState) -> TargetState {
     }
 }
 
-// On failure. A state on the way stays what it is, and its call is repeated or negated, except for these.
+// On failure. A transitional state is kept, and its call is repeated or undone, with the exceptions below.
 
-/// What is wrongly staged is unstaged before it is staged again.
+/// Returns the base after a failed call: a wrong staging mount is unstaged before the volume is staged again.
 pub(super) fn shared_failed(rpc: Rpc, base: Base, failure: Failure) -> Base {
     match (rpc, base, failure) {
         (_, base, Failure::Contradicted(Mismatch::Missing)) => base,
@@ -125,9 +126,10 @@ pub(super) fn shared_failed(rpc: Rpc, base: Base, failure: Failure) -> Base {
     }
 }
 
-/// What is wrongly published is unpublished before it is published again, and so is a published target whose mount is
-/// gone. A target that is published stays so if its repeated publish fails, or puts a second mount on the first: that
-/// is the consumer's to lose, and is undone when the consumer is released.
+/// Returns the target state after a failed call: a wrong mount, or a published target whose mount is missing, is
+/// unpublished before it is published again. A published target stays published if its repeated publish fails or stacks
+/// a second mount: tearing it down would interrupt the consumer, so the second mount is removed when the consumer is
+/// released.
 pub(super) fn target_failed(rpc: Rpc, state: TargetState, failure: Failure) -> TargetState {
     use Failure::{Contradicted, Final, Infeasible, NeverRetry, NotSent};
     match (rpc, state, failure) {

@@ -1,4 +1,4 @@
-//! One volume: what is on disk of it, and what is going on.
+//! One volume: its durable record and its current activity.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,61 +8,62 @@ pub use crate::generated::volumes::Attach;
 use super::call::{Call, Part};
 use super::event::Waiter;
 use super::outcome::Failure;
-use super::snapshot::{Base, Half, Snapshot, Target, TargetState};
+use super::snapshot::{Base, ExpansionPhase, Snapshot, Target, TargetState};
 use super::state::{Rpc, VolumeState};
 
-/// What a driver can do, as far as the lifecycle depends on it. What it cannot do is skipped on
-/// the way up. On the way down what was made, or may have been, is taken down whether it still can or not.
+/// The driver capabilities that the lifecycle depends on. Upward calls that the driver does not support are skipped.
+/// Downward calls are made for everything that was set up, or may have been, even if the capability was removed.
 #[allow(clippy::exhaustive_structs, reason = "the capabilities that the spec's lifecycle depends on")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DriverCapabilities {
-    /// `PUBLISH_UNPUBLISH_VOLUME` of the controller service: there are NODE_READY and the two calls around it.
+    /// `PUBLISH_UNPUBLISH_VOLUME` of the controller service: NODE_READY and the two calls around it exist.
     pub publish_unpublish: bool,
-    /// `STAGE_UNSTAGE_VOLUME` of the node service: there are VOL_READY and the two calls around it.
+    /// `STAGE_UNSTAGE_VOLUME` of the node service: VOL_READY and the two calls around it exist.
     pub stage_unstage: bool,
-    /// `EXPAND_VOLUME` of the controller service, if that call is made from here.
+    /// `EXPAND_VOLUME` of the controller service, if this node makes that call.
     pub controller_expand: bool,
     /// `EXPAND_VOLUME` of the node service.
     pub node_expand: bool,
 }
 
-/// One volume with all its consumers. [`step`](Self::step) moves it.
+/// The state machine of one volume with all its consumers, driven by [`step`](Self::step).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Volume {
     pub(super) attach: Attach,
     pub(super) capabilities: DriverCapabilities,
     pub(super) policy: Policy,
-    /// What is to be on disk.
+    /// The record that must be on disk.
     pub(super) record: Snapshot,
-    /// How much of it is.
-    pub(super) journal: Journal,
-    /// The call that is under way; never more than one. Not on disk: a new process waits for nothing.
+    /// The state of the record on disk.
+    pub(super) record_state: RecordState,
+    /// The call in flight; at most one.
     pub(super) in_flight: Option<InFlight>,
-    pub(super) troubles: BTreeMap<Part, Trouble>,
-    /// The calls that may still be running in the driver: at most one besides `ControllerExpandVolume`. Nothing else is sent
-    /// before its end is known; `ControllerExpandVolume` holds back the calls of the controller only: nothing on the
-    /// node is about what it changes, and a controller that cannot be reached shall not keep volumes from their consumers.
-    /// No state of its own, since the part that the call is about may have to go the other way meanwhile.
-    pub(super) suspects: BTreeSet<Call>,
-    /// What was intended and is not known to have been sent.
-    pub(super) unsent: Option<Unsent>,
-    /// What the driver may not be asked again. It is the driver's, whatever state the volume is in.
-    pub(super) never: BTreeSet<Rpc>,
-    /// Who is to be answered when the volume is published, or has its size.
-    pub(super) waiting: BTreeSet<Waiter>,
-    /// Consumers that are gone from the record, and are to be answered when that is on disk.
+    pub(super) failed_calls: BTreeMap<Part, FailedCall>,
+    /// The calls that may still be running in the driver: at most one besides `ControllerExpandVolume`. No other call
+    /// is sent before its outcome is known. `ControllerExpandVolume` delays controller calls only: node calls do not
+    /// depend on it, and an unreachable controller must not keep volumes from their consumers. This is not a state,
+    /// because the part may need to move in the other direction meanwhile.
+    pub(super) uncertain_calls: BTreeSet<Call>,
+    /// The intent of a call that may not have been sent.
+    pub(super) unsent_intent: Option<UnsentIntent>,
+    /// The RPCs that must not be sent to this driver again, in any state of the volume.
+    pub(super) never_retry: BTreeSet<Rpc>,
+    /// The waiters for a published target or an expansion.
+    pub(super) waiters: BTreeSet<Waiter>,
+    /// Consumers that were removed from the record. Their waiters are notified when the record is on disk.
     pub(super) released: BTreeSet<ConsumerId>,
 }
 
-/// The bounds of a volume's machine.
+/// Limits of the state machine.
 #[allow(clippy::exhaustive_structs, reason = "plain settings with a default")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Policy {
-    /// How often in a row a call may end unknown before its opposite, or a call for another target, may be sent
-    /// although the driver may still be working on it. `None`: never before its end is known, which can stall a volume
-    /// for ever. The default is 8: with the default [`BackOff`](super::BackOff) and a deadline of 2 min, about 17 min.
+    /// The number of consecutive attempts with an unknown outcome after which the opposite call, or a call for another
+    /// target, may be sent although the driver may still be executing the call. `None`: never before the outcome is
+    /// known, which can block a volume forever. Default: 8, which takes about 17 min with the default
+    /// [`BackOff`](super::BackOff) and a deadline of 2 min.
     pub quiesce_attempts: Option<u8>,
-    /// Failures in a row are counted up to here, from 1. The default, 32, is beyond where a back-off stops growing.
+    /// The limit of the counter of consecutive failures, from 1. Default: 32, above which the back-off does not grow.
     pub counted_attempts: u8,
 }
 
@@ -72,93 +73,93 @@ impl Default for Policy {
     }
 }
 
-/// How the record on disk compares with what it shall be.
+/// The state of the record on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Journal {
-    /// Equal.
+pub(super) enum RecordState {
+    /// The record on disk is current.
     Clean,
-    /// Behind, and about to be written.
-    Behind,
-    /// Being written; behind again if something changed meanwhile.
-    Writing { behind: bool },
-    /// Behind, and the store takes nothing.
+    /// The record must be written.
+    Dirty,
+    /// The record is being written; `dirty` if it changed meanwhile.
+    Writing { dirty: bool },
+    /// The record must be written, and the store is unavailable.
     Failed,
 }
 
-/// A call that is under way.
+/// A call in flight.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct InFlight {
     pub(super) call: Call,
-    /// The driver process that it was sent to is gone.
-    pub(super) orphaned: bool,
-    /// The size that an expansion was asked for; a larger one may have been asked for meanwhile.
+    /// True if the driver process that received the call was replaced.
+    pub(super) driver_restarted: bool,
+    /// The requested size of an expansion. A larger one may have been requested since.
     pub(super) required_bytes: u64,
 }
 
-/// A call whose intent changed where the volume or a target is, and how it was before.
+/// A call whose intent changed the state, with the state before.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Unsent {
+pub(super) struct UnsentIntent {
     pub(super) call: Call,
     pub(super) base: Base,
     pub(super) attached_here: bool,
-    /// That of the call's consumer.
+    /// The state of the target of the call's consumer.
     pub(super) target: Option<TargetState>,
 }
 
-/// A call that failed, and is to be repeated.
+/// A failed call that is to be repeated.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub struct Trouble {
+pub struct FailedCall {
     /// The call.
     pub call: Call,
-    /// How it failed last.
+    /// The last failure.
     pub failure: Failure,
-    /// How often in a row, up to [`Policy::counted_attempts`].
+    /// The number of consecutive failures, at most [`Policy::counted_attempts`].
     pub attempts: u8,
-    /// How often in a row its end was not known, up to [`Policy::quiesce_attempts`].
+    /// The number of consecutive unknown outcomes, at most [`Policy::quiesce_attempts`].
     pub unknown: u8,
-    /// Whether its back-off runs.
-    pub waits: bool,
+    /// True if the call is in back-off.
+    pub backing_off: bool,
 }
 
-/// What a volume waits for.
+/// The reason why a volume makes no call.
 #[allow(clippy::exhaustive_enums, reason = "each is a case that an explanation must handle")]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Waits {
-    /// Nothing: everything is as it is wanted.
-    ForNothing,
-    /// The record to be durable.
-    ForRecord,
-    /// The store, which failed to take the record.
-    ForStore,
-    /// The end of a call and of its verification.
-    ForCall(Call),
-    /// The time to repeat a call, the first of those that wait; [`Volume::troubles`] has all.
-    ForBackOff(Call),
-    /// The attach that is made elsewhere.
-    ForAttach,
-    /// Another driver: this one may not be asked again for what is wanted.
-    ForDriver(Rpc),
-    /// Somebody to ask for the size again: the driver may not be asked for it before.
-    ForRequest(Rpc),
-    /// Something that is yet to be started, by [`Event::Proceed`](super::Event::Proceed).
-    ForStart,
+pub enum WaitReason {
+    /// The volume is in the desired state.
+    Nothing,
+    /// The record is being written.
+    Record,
+    /// The store failed to accept the record.
+    Store,
+    /// A call or its verification is in progress.
+    Call(Call),
+    /// A call is in back-off, the first of [`Volume::failed_calls`].
+    BackOff(Call),
+    /// The external attach is pending.
+    Attach,
+    /// The driver must not be sent this RPC again; another version of the driver is needed.
+    OtherDriver(Rpc),
+    /// The driver must not be sent this RPC before a new expansion request.
+    Request(Rpc),
+    /// A call is due and starts with [`Event::Proceed`](super::Event::Proceed).
+    Proceed,
 }
 
 impl Volume {
-    /// A volume that nothing was done with yet and that nobody wants.
+    /// Creates a volume without consumers for which no call was made.
     #[must_use]
     pub fn new(attach: Attach, capabilities: DriverCapabilities, policy: Policy) -> Self {
-        let mut volume = Self::at_rest(attach, capabilities, policy, Snapshot::default());
-        volume.fit_base();
+        let mut volume = Self::with_record(attach, capabilities, policy, Snapshot::default());
+        volume.normalize_base();
         volume
     }
 
-    /// A volume as it was recorded, in a new process. The call that it says was sent last counts as one whose end is not
-    /// known. [`Event::Proceed`](super::Event::Proceed) sets it going.
+    /// Restores a recorded volume in a new process. The last call of the record counts as one with an unknown outcome.
+    /// [`Event::Proceed`](super::Event::Proceed) starts it.
     ///
-    /// What is staged or attached stays so in the record, even if the driver, or this attach, has no such thing any more: it is
-    /// taken down before anything is built anew, but not under a consumer that has the volume.
+    /// A staged or attached volume stays staged or attached in the record, even if the driver or the attach mode no
+    /// longer has that state. It is torn down before it is set up again, but not below a consumer that uses the volume.
     #[must_use]
     pub fn restored(
         snapshot: Snapshot,
@@ -166,66 +167,72 @@ impl Volume {
         capabilities: DriverCapabilities,
         policy: Policy,
     ) -> Self {
-        let mut volume = Self::at_rest(attach, capabilities, policy, snapshot.clone());
+        let mut volume = Self::with_record(attach, capabilities, policy, snapshot.clone());
         let attach = matches!(snapshot.base, Base::ControllerPublish | Base::ControllerUnpublish);
         volume.record.attached_here |= attach;
-        volume.fit_base();
+        volume.normalize_base();
         if volume.record != snapshot {
-            volume.journal = Journal::Behind;
+            volume.record_state = RecordState::Dirty;
         }
         if policy.quiesce_attempts != Some(0) {
-            let calling = volume.record.calling.iter().filter(|call| !call.is_growth());
-            volume.suspects = calling.filter(|call| volume.is_repeatable(call)).cloned().collect();
-            // Other calls may have been sent after it, so it need not be the last one.
-            if volume.record.expansion.is_some_and(|expansion| expansion.half == Half::Controller) {
-                volume.suspects.insert(Call::of_volume(Rpc::ControllerExpandVolume));
+            let calling = volume.record.calling.iter().filter(|call| !call.is_controller_expand());
+            volume.uncertain_calls = calling.filter(|call| volume.is_repeatable(call)).cloned().collect();
+            // Other calls may have been sent after it, so it is not necessarily the last call.
+            if volume.record.expansion.is_some_and(|expansion| expansion.phase == ExpansionPhase::Controller)
+            {
+                volume.uncertain_calls.insert(Call::of_volume(Rpc::ControllerExpandVolume));
             }
         }
         let targets = volume.record.targets.iter();
         let absent = targets.filter(|(_, target)| target.wanted && target.state != TargetState::Published);
-        volume.waiting = absent.map(|(consumer, _)| Waiter::Consumer(consumer.clone())).collect();
-        volume.waiting.extend(volume.record.expansion.map(|_| Waiter::Expansion));
+        volume.waiters = absent.map(|(consumer, _)| Waiter::Consumer(consumer.clone())).collect();
+        volume.waiters.extend(volume.record.expansion.map(|_| Waiter::Expansion));
         volume
     }
 
-    fn at_rest(attach: Attach, capabilities: DriverCapabilities, policy: Policy, record: Snapshot) -> Self {
+    fn with_record(
+        attach: Attach,
+        capabilities: DriverCapabilities,
+        policy: Policy,
+        record: Snapshot,
+    ) -> Self {
         Self {
             attach,
             capabilities,
             policy,
             record,
-            journal: Journal::Clean,
+            record_state: RecordState::Clean,
             in_flight: None,
-            troubles: BTreeMap::new(),
-            suspects: BTreeSet::new(),
-            unsent: None,
-            never: BTreeSet::new(),
-            waiting: BTreeSet::new(),
+            failed_calls: BTreeMap::new(),
+            uncertain_calls: BTreeSet::new(),
+            unsent_intent: None,
+            never_retry: BTreeSet::new(),
+            waiters: BTreeSet::new(),
             released: BTreeSet::new(),
         }
     }
 
-    /// Where the volume is. On the way if its base is or any target is, downward before upward; else PUBLISHED if any
-    /// target is; else where its base rests.
+    /// Returns the state of the volume. The state is transitional if the base or any target is in transition, downward
+    /// before upward. Otherwise the state is PUBLISHED if any target is published, else the state of the base.
     #[must_use]
     pub fn state(&self) -> VolumeState {
         let any = |state| self.record.targets.values().any(|target| target.state == state);
         let base = self.record.base;
-        if base.is_on_the_way() && !(self.is_going_down() && self.is_occupied()) {
+        if base.is_transitional() && !(self.is_tearing_down() && self.has_mounted_targets()) {
             base.state()
         } else if any(TargetState::NodeUnpublish) {
             VolumeState::NodeUnpublish
         } else if any(TargetState::NodePublish) {
             VolumeState::NodePublish
-        } else if self.is_occupied() {
+        } else if self.has_mounted_targets() {
             VolumeState::Published
         } else {
             base.state()
         }
     }
 
-    /// Where the volume shall be: PUBLISHED while anybody wants it, else CREATED, or NODE_READY if no attach is made from
-    /// here.
+    /// Returns the desired state: PUBLISHED while a consumer wants the volume; else CREATED, or NODE_READY if this node
+    /// does not attach it.
     #[must_use]
     pub fn goal(&self) -> VolumeState {
         match (self.is_wanted(), self.attach) {
@@ -235,84 +242,85 @@ impl Volume {
         }
     }
 
-    /// What has to be on disk, as it is now.
+    /// Returns the current state to be recorded.
     #[must_use]
     pub fn snapshot(&self) -> &Snapshot {
         &self.record
     }
 
-    /// Where the volume begins and ends.
+    /// Returns the attach mode.
     #[must_use]
     pub fn attach(&self) -> Attach {
         self.attach
     }
 
-    /// What its driver can do.
+    /// Returns the capabilities of the driver.
     #[must_use]
     pub fn capabilities(&self) -> DriverCapabilities {
         self.capabilities
     }
 
-    /// The bounds.
+    /// Returns the limits of the state machine.
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// The call that is under way; never more than one.
+    /// Returns the call in flight.
     #[must_use]
     pub fn in_flight(&self) -> Option<&Call> {
         self.in_flight.as_ref().map(|running| &running.call)
     }
 
-    /// The calls that failed last, one for each part of the volume that is in trouble.
-    pub fn troubles(&self) -> impl Iterator<Item = &Trouble> {
-        self.troubles.values()
+    /// Returns the failed calls, one for each part of the volume.
+    pub fn failed_calls(&self) -> impl Iterator<Item = &FailedCall> {
+        self.failed_calls.values()
     }
 
-    /// The call that may still be running in the driver, so that nothing else is sent before its end is known.
+    /// Returns the call that may still be running in the driver. No other call is sent before its outcome is known.
     ///
-    /// A `ControllerExpandVolume` that may still be running is none: see [`Self::may_be_running`].
+    /// `ControllerExpandVolume` is never returned here: see [`Self::may_be_running`].
     #[must_use]
-    pub fn suspect(&self) -> Option<&Call> {
-        self.suspects.iter().find(|call| !call.is_growth())
+    pub fn uncertain_call(&self) -> Option<&Call> {
+        self.uncertain_calls.iter().find(|call| !call.is_controller_expand())
     }
 
-    /// Whether an earlier one of this call may still be running in the driver.
+    /// Returns whether an earlier attempt of this call may still be running in the driver.
     #[must_use]
     pub fn may_be_running(&self, call: &Call) -> bool {
-        self.suspects.contains(call)
+        self.uncertain_calls.contains(call)
     }
 
-    /// What it waits for, the first of: the call under way, the store, a back-off, and so on.
+    /// Returns the reason why the volume makes no call. The call in flight precedes the store, and the store precedes
+    /// back-offs.
     #[must_use]
-    pub fn waits(&self) -> Waits {
-        match (self.in_flight(), self.journal) {
-            (Some(call), _) => return Waits::ForCall(call.clone()),
-            (_, Journal::Failed) => return Waits::ForStore,
-            (_, Journal::Writing { .. }) => return Waits::ForRecord,
-            (_, Journal::Behind) => return Waits::ForStart,
-            (_, Journal::Clean) => {}
+    pub fn wait_reason(&self) -> WaitReason {
+        match (self.in_flight(), self.record_state) {
+            (Some(call), _) => return WaitReason::Call(call.clone()),
+            (_, RecordState::Failed) => return WaitReason::Store,
+            (_, RecordState::Writing { .. }) => return WaitReason::Record,
+            (_, RecordState::Dirty) => return WaitReason::Proceed,
+            (_, RecordState::Clean) => {}
         }
-        let mut wishes = self.wishes();
-        wishes.extend(self.suspect().cloned());
-        if let Some(call) = wishes.iter().find(|call| self.backs_off(call)) {
-            Waits::ForBackOff(call.clone())
-        } else if let Some(call) = wishes.iter().find(|call| self.never.contains(&call.rpc)) {
-            if call.rpc.expands() { Waits::ForRequest(call.rpc) } else { Waits::ForDriver(call.rpc) }
-        } else if !wishes.is_empty() {
-            Waits::ForStart
-        } else if self.is_wanted() && self.top().is_none() {
-            Waits::ForAttach
+        let mut candidate_calls = self.candidate_calls();
+        candidate_calls.extend(self.uncertain_call().cloned());
+        if let Some(call) = candidate_calls.iter().find(|call| self.backs_off(call)) {
+            WaitReason::BackOff(call.clone())
+        } else if let Some(call) = candidate_calls.iter().find(|call| self.never_retry.contains(&call.rpc)) {
+            if call.rpc.expands() { WaitReason::Request(call.rpc) } else { WaitReason::OtherDriver(call.rpc) }
+        } else if !candidate_calls.is_empty() {
+            WaitReason::Proceed
+        } else if self.is_wanted() && self.publish_base().is_none() {
+            WaitReason::Attach
         } else {
-            Waits::ForNothing
+            WaitReason::Nothing
         }
     }
 
-    /// The base as this volume can have it: without what others do. What we did, or may have done, is never left out.
-    pub(super) fn fit_base(&mut self) {
+    /// Skips base states that this volume does not have. An attach that this node made, or may have made, is kept.
+    pub(super) fn normalize_base(&mut self) {
         if matches!(self.record.base, Base::Created | Base::NodeReady) {
-            self.record.base = self.unstaged();
+            self.record.base = self.base_after_unstage();
         }
     }
 
@@ -320,24 +328,24 @@ impl Volume {
         self.record.targets.values().any(|target| target.wanted)
     }
 
-    /// Whether anything is, or may be, at any target.
-    pub(super) fn is_occupied(&self) -> bool {
+    /// Returns whether any target is mounted, or may be mounted.
+    pub(super) fn has_mounted_targets(&self) -> bool {
         self.record.targets.values().any(|target| target.state != TargetState::Absent)
     }
 
-    /// Whether anybody lives at a target: published, or about to be, and not lost.
-    pub(super) fn is_lived_in(&self) -> bool {
-        let lives = |state: TargetState| state.is_published() || state == TargetState::NodePublish;
-        self.record.targets.values().any(|target| lives(target.state))
+    /// Returns whether any target is in use: published or about to be, and not lost.
+    pub(super) fn has_active_targets(&self) -> bool {
+        let is_active = |state: TargetState| state.is_published() || state == TargetState::NodePublish;
+        self.record.targets.values().any(|target| is_active(target.state))
     }
 
-    /// Whether targets can be published as things are. What a driver can do may change under live consumers: who lives in a
-    /// volume that is at rest is left alone, and may be joined there.
+    /// Returns whether targets can be published in the current state. Capabilities may change while targets are active:
+    /// a stable volume with active targets is not changed, and may get further targets.
     pub(super) fn is_ready(&self) -> bool {
-        let top = self.top();
-        let founded = self.record.attached_here || !self.attaches();
-        let rests = top.is_some() && !self.record.base.is_on_the_way();
-        (top == Some(self.record.base) && founded) || (rests && self.is_lived_in())
+        let publish_base = self.publish_base();
+        let is_attached = self.record.attached_here || !self.attaches_here();
+        let is_stable = publish_base.is_some() && !self.record.base.is_transitional();
+        (publish_base == Some(self.record.base) && is_attached) || (is_stable && self.has_active_targets())
     }
 
     pub(super) fn target(&mut self, call: &Call) -> Option<&mut Target> {
@@ -345,6 +353,8 @@ impl Volume {
     }
 
     pub(super) fn backs_off(&self, call: &Call) -> bool {
-        self.troubles.get(&call.part()).is_some_and(|trouble| trouble.waits && trouble.call.rpc == call.rpc)
+        self.failed_calls
+            .get(&call.part())
+            .is_some_and(|failed| failed.backing_off && failed.call.rpc == call.rpc)
     }
 }

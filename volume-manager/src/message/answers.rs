@@ -1,4 +1,4 @@
-//! What a node answers. These travel as they are.
+//! Responses of a node, used as generated.
 
 use prost::Message;
 
@@ -9,13 +9,13 @@ pub use crate::generated::volumes::{
 use crate::name::{ConsumerId, VolumeKey};
 use crate::node::{self, Explanation, PublishError};
 
-/// The most bytes of one answer that is read.
+/// The maximum size of an answer in bytes.
 pub const MAX_ANSWER_BYTES: usize = 8 << 20;
 
-/// How many bytes of reports go into one answer, about: more begins another.
+/// The approximate maximum size of the reports in one answer, in bytes; further reports start another answer.
 const REPORT_BYTES: usize = 256 << 10;
 
-/// The most bytes of all refused consumers that one answer names; the others are left out.
+/// The maximum total size of rejected consumers in one answer, in bytes; the rest are omitted.
 const REFUSED_BYTES: usize = 1 << 20;
 
 /// The kinds of answers.
@@ -24,10 +24,10 @@ pub mod answer {
 }
 
 impl Answer {
-    /// Reads an answer.
+    /// Decodes an answer.
     ///
     /// # Errors
-    /// If it has more than [`MAX_ANSWER_BYTES`] bytes, or is no such message.
+    /// If it is larger than [`MAX_ANSWER_BYTES`], or is not an `Answer` message.
     pub fn read(bytes: &[u8]) -> Result<Self, InvalidMessage> {
         if bytes.len() > MAX_ANSWER_BYTES {
             return Err(InvalidMessage::TooLarge { found: bytes.len(), bound: MAX_ANSWER_BYTES });
@@ -43,7 +43,7 @@ impl From<answer::Kind> for Answer {
 }
 
 impl Refusal {
-    /// A refusal by a node that has the set of number `revision`.
+    /// A refusal by a node whose set has the number `revision`.
     #[must_use]
     pub fn new(reason: refusal::Reason, message: impl ToString, revision: u64) -> Self {
         Self { reason: reason.into(), message: message.to_string(), revision }
@@ -51,7 +51,7 @@ impl Refusal {
 }
 
 impl Refused {
-    /// What the volumes of a node refused.
+    /// Describes a rejected consumer.
     #[must_use]
     pub fn new(key: &VolumeKey, consumer: &ConsumerId, error: &PublishError) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Refused {
 }
 
 impl Reconciled {
-    /// What the set of number `revision` changed.
+    /// Describes the changes made by the set with the number `revision`.
     #[must_use]
     pub fn new(revision: u64, reconciled: &node::Reconciled) -> Self {
         let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
@@ -79,23 +79,23 @@ impl Reconciled {
     }
 }
 
-/// As many of the first ones as have [`REFUSED_BYTES`] together.
+/// The first rejected consumers, up to [`REFUSED_BYTES`] in total.
 fn within_bytes(refused: impl Iterator<Item = Refused>) -> Vec<Refused> {
     refused
-        .scan(0, |bytes, one| {
-            *bytes += one.encoded_len();
-            (*bytes <= REFUSED_BYTES).then_some(one)
+        .scan(0, |bytes, consumer| {
+            *bytes += consumer.encoded_len();
+            (*bytes <= REFUSED_BYTES).then_some(consumer)
         })
         .collect()
 }
 
 impl From<&Explanation> for VolumeReport {
     fn from(explanation: &Explanation) -> Self {
-        let consumers = explanation.holders.iter().map(|holder| ConsumerReport {
-            id: holder.consumer.to_string(),
-            target_path: holder.target.to_string_lossy().into_owned(),
-            wanted: holder.wanted,
-            published: holder.published,
+        let consumers = explanation.consumers.iter().map(|consumer| ConsumerReport {
+            id: consumer.consumer.to_string(),
+            target_path: consumer.target.to_string_lossy().into_owned(),
+            wanted: consumer.wanted,
+            published: consumer.published,
         });
         Self {
             driver: explanation.key.driver.to_string(),
@@ -108,7 +108,7 @@ impl From<&Explanation> for VolumeReport {
 }
 
 impl VolumeReports {
-    /// As many answers as it takes, at least one, each of about 256 KiB at most.
+    /// Splits the reports into answers, at least one, of about 256 KiB each at most.
     #[must_use]
     pub fn parts(self) -> Vec<Answer> {
         let Self { revision, volumes, refused, quarantined } = self;

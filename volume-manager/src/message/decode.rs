@@ -1,6 +1,5 @@
-//! From bytes to a checked request, piece by piece, so that no message can take more memory than its bounds allow: an empty
-//! element of a list takes two bytes on the way and hundreds once it is decoded, so lists are counted before anything is made of
-//! them.
+//! Decoding of requests with bounded memory. An empty element of a list takes two bytes on the wire and hundreds once
+//! it is decoded, so the elements are counted before any is decoded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,31 +22,31 @@ use crate::excerpt::short;
 use crate::name::{ConsumerId, VolumeKey};
 use crate::node::DesiredVolume;
 
-/// The field of [`wire::DesiredVolume`] that has the consumers.
+/// The field number of the consumers in [`wire::DesiredVolume`].
 const CONSUMERS: u32 = 15;
 
-/// The field of [`wire::DriverPolicy`] that has the token requests.
+/// The field number of the token requests in [`wire::DriverPolicy`].
 const TOKEN_REQUESTS: u32 = 8;
 
-/// The most bytes of the audience of a token request.
+/// The maximum size of the audience of a token request in bytes.
 const MAX_AUDIENCE_BYTES: usize = 4096;
 
-/// What is asked of a node.
+/// A request to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Request {
-    /// These volumes, and no others.
+    /// Replaces the desired set.
     Desired(DesiredSet),
-    /// A report on every volume.
+    /// Requests a report on every volume.
     Query,
 }
 
 impl Request {
-    /// Reads a request and checks all of it. A set with one volume that cannot be is refused as a whole: taken without it,
-    /// it would take that volume down.
+    /// Decodes and validates a request. One invalid volume rejects the whole set: accepting the rest would unpublish
+    /// that volume.
     ///
     /// # Errors
-    /// If it breaks a bound or says something that cannot be; the error names the volume and the field.
+    /// If it exceeds a bound or is invalid; the error names the volume and the field.
     pub fn decode(bytes: &[u8]) -> Result<Self, InvalidMessage> {
         if bytes.len() > MAX_REQUEST_BYTES {
             return Err(InvalidMessage::TooLarge { found: bytes.len(), bound: MAX_REQUEST_BYTES });
@@ -107,7 +106,7 @@ fn read_set(bytes: &[u8]) -> Result<DesiredSet, InvalidMessage> {
     if set.revision == 0 { Err(InvalidMessage::NoRevision) } else { Ok(set) }
 }
 
-/// A message whose list has at most so many elements.
+/// Decodes a message whose list has at most `most` elements.
 fn bounded<M: Message + Default>(
     bytes: &[u8],
     bound: usize,
@@ -123,9 +122,9 @@ fn bounded<M: Message + Default>(
     Ok(M::decode(bytes)?)
 }
 
-/// The volume, and whether others have attached it; or what it calls itself, and what is wrong with it.
+/// The volume and whether it is attached externally; or its name and the error.
 fn read_volume(bytes: &[u8]) -> Result<(DesiredVolume, bool), (String, InvalidDesired)> {
-    let unnamed = |error| ("it cannot be read".to_owned(), error);
+    let unnamed = |error| ("unreadable".to_owned(), error);
     let list = ("consumers", CONSUMERS, MAX_CONSUMERS);
     let volume: wire::DesiredVolume = bounded(bytes, MAX_VOLUME_BYTES, list).map_err(unnamed)?;
     let attached = volume.attached;
@@ -146,7 +145,7 @@ fn read_policy(
     Ok(())
 }
 
-/// The value of an enum's number.
+/// Converts the number of an enum value.
 fn known<E: TryFrom<i32>>(field: &'static str, found: i32) -> Result<E, InvalidDesired> {
     E::try_from(found).map_err(|_| InvalidDesired::Number { field, found })
 }
@@ -185,7 +184,7 @@ impl TryFrom<wire::DesiredVolume> for VolumeSpec {
         let mode = known::<AccessMode>("access_mode", volume.access_mode)?;
         let attach = known("attach", volume.attach)?;
         if volume.attached && attach != Attach::Awaited {
-            return Err(InvalidDesired::AttachedByNobody);
+            return Err(InvalidDesired::NotAwaited);
         }
         let mut spec = Self::builder(key, access, mode)
             .read_only(volume.read_only)
@@ -193,7 +192,7 @@ impl TryFrom<wire::DesiredVolume> for VolumeSpec {
             .publish_context(volume.publish_context)
             .secrets(volume.secrets.unwrap_or_default().try_into()?);
         spec = match (volume.ephemeral, attach) {
-            // An ephemeral volume is never attached; that the field says nothing must not make it wrong.
+            // An ephemeral volume is never attached; the default of the field must not make it invalid.
             (true, Attach::Here) => spec.ephemeral(),
             (true, attach) => spec.ephemeral().attach(attach),
             (false, attach) => spec.attach(attach),

@@ -1,4 +1,4 @@
-//! What a node shall have: checked, and in the types of the other modules.
+//! The desired set of a node, validated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,41 +12,41 @@ use crate::driver::{
 use crate::name::VolumeKey;
 use crate::node::DesiredVolume;
 
-/// All volumes that a node shall have, under a number.
+/// All desired volumes of a node, with a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs, reason = "a number, the volumes and the drivers")]
+#[allow(clippy::exhaustive_structs, reason = "a revision, the volumes and the drivers")]
 pub struct DesiredSet {
-    /// The number, from 1. A higher one replaces a lower one.
+    /// The revision, from 1. A higher one replaces a lower one.
     pub revision: u64,
-    /// Each volume once. What is not here is taken down.
+    /// Each volume once. Other volumes are unpublished and unstaged.
     pub volumes: Vec<DesiredVolume>,
-    /// Volumes of [`Attach::Awaited`] that are attached. A publish context says so too.
+    /// Volumes of [`Attach::Awaited`] that are attached. A publish context implies it.
     pub attached: BTreeSet<VolumeKey>,
-    /// What is known of drivers. One that is not here has [`DriverPolicy::default`].
+    /// Driver policies. Other drivers have [`DriverPolicy::default`].
     pub policies: BTreeMap<DriverName, DriverPolicy>,
 }
 
 impl DesiredSet {
-    /// A set of volumes whose drivers have the default policy.
+    /// Creates a set of volumes whose drivers have the default policy.
     #[must_use]
     pub fn new(revision: u64, volumes: Vec<DesiredVolume>) -> Self {
         Self { revision, volumes, attached: BTreeSet::new(), policies: BTreeMap::new() }
     }
 
-    /// What is known of a driver.
+    /// The policy of a driver.
     #[must_use]
     pub fn policy(&self, driver: &DriverName) -> DriverPolicy {
         self.policies.get(driver).cloned().unwrap_or_default()
     }
 
-    /// Whether a volume that others attach is attached, as far as this set says.
+    /// Whether this set reports an externally attached volume as attached.
     #[must_use]
     pub fn is_attached(&self, volume: &VolumeSpec) -> bool {
         volume.attach() == Attach::Awaited
             && (!volume.publish_context().is_empty() || self.attached.contains(volume.key()))
     }
 
-    /// The bytes of the request that asks for it. The same set has the same bytes.
+    /// Encodes the request for this set. Deterministic.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let volumes = self.volumes.iter().map(|volume| wire::DesiredVolume {
@@ -64,31 +64,31 @@ impl DesiredSet {
     }
 }
 
-/// The bytes of a request for a report on every volume.
+/// Encodes a request for a report on every volume.
 #[must_use]
 pub fn query() -> Vec<u8> {
     wire::Request { request: Some(wire::request::Request::Query(wire::VolumesQuery {})) }.encode_to_vec()
 }
 
-/// The most bytes before a message that is inside another one.
-const INSIDE: usize = 8;
+/// The maximum overhead of an embedded message in bytes.
+const EMBEDDED_OVERHEAD: usize = 8;
 
-/// The most bytes that a volume adds to [`DesiredSet::encode`] without its consumers.
+/// The maximum number of bytes that a volume adds to [`DesiredSet::encode`], without its consumers.
 #[must_use]
 pub fn volume_bytes(spec: &VolumeSpec) -> usize {
-    wire::DesiredVolume { attached: true, ..spec.into() }.encoded_len() + INSIDE
+    wire::DesiredVolume { attached: true, ..spec.into() }.encoded_len() + EMBEDDED_OVERHEAD
 }
 
-/// The most bytes that a consumer adds to its volume.
+/// The maximum number of bytes that a consumer adds to its volume.
 #[must_use]
 pub fn consumer_bytes(consumer: &ConsumerSpec) -> usize {
-    wire::Consumer::from(consumer).encoded_len() + INSIDE
+    wire::Consumer::from(consumer).encoded_len() + EMBEDDED_OVERHEAD
 }
 
-/// The most bytes that what is known of a driver adds to [`DesiredSet::encode`].
+/// The maximum number of bytes that a driver policy adds to [`DesiredSet::encode`].
 #[must_use]
 pub fn policy_bytes(driver: &DriverName, policy: &DriverPolicy) -> usize {
-    wire::DriverPolicy::from((driver, policy)).encoded_len() + INSIDE
+    wire::DriverPolicy::from((driver, policy)).encoded_len() + EMBEDDED_OVERHEAD
 }
 
 /// The volume without its consumers.
@@ -123,18 +123,18 @@ impl From<&VolumeSpec> for wire::DesiredVolume {
 
 impl From<&SecretReferences> for wire::SecretReferences {
     fn from(secrets: &SecretReferences) -> Self {
-        let written = |reference: &Option<SecretReference>| {
+        let encode = |reference: &Option<SecretReference>| {
             reference.as_ref().map(|reference| wire::SecretReference {
                 namespace: reference.namespace().to_owned(),
                 name: reference.name().to_owned(),
             })
         };
         Self {
-            controller_publish: written(&secrets.controller_publish),
-            node_stage: written(&secrets.node_stage),
-            node_publish: written(&secrets.node_publish),
-            controller_expand: written(&secrets.controller_expand),
-            node_expand: written(&secrets.node_expand),
+            controller_publish: encode(&secrets.controller_publish),
+            node_stage: encode(&secrets.node_stage),
+            node_publish: encode(&secrets.node_publish),
+            controller_expand: encode(&secrets.controller_expand),
+            node_expand: encode(&secrets.node_expand),
         }
     }
 }

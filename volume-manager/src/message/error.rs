@@ -1,4 +1,4 @@
-//! What is wrong with a message.
+//! Errors of messages.
 
 use csi_proto::name::{InvalidDriverName, InvalidVolumeId};
 use prost::DecodeError;
@@ -6,161 +6,161 @@ use prost::DecodeError;
 use crate::driver::{InvalidMountPath, InvalidSecretReference, InvalidSpec};
 use crate::name::{InvalidConsumerId, VolumeKey};
 
-/// Why bytes are no message of the schema, or say something that cannot be.
+/// Why a message is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMessage {
-    /// More bytes than are read.
-    #[error("the message has {found} bytes; at most {bound} are read")]
+    /// The message is too large.
+    #[error("the message has {found} bytes; at most {bound} are allowed")]
     TooLarge {
-        /// Its bytes.
+        /// Its size in bytes.
         found: usize,
-        /// The most that are read.
+        /// The maximum.
         bound: usize,
     },
-    /// No message of this schema.
-    #[error("it is no message of edge_csi.volumes.v1")]
+    /// The bytes do not match the schema.
+    #[error("not a message of edge_csi.volumes.v1")]
     Malformed(#[from] DecodeError),
-    /// Nothing that is known here.
-    #[error("the request is none that is known here; give desired volumes or a query, or upgrade the node")]
+    /// The request is empty or unknown.
+    #[error("unknown request; expected desired volumes or a query; upgrade the node if the sender is newer")]
     NoRequest,
-    /// Two requests in one message.
-    #[error("the message has more than one request; send one message for each")]
+    /// The message has two requests.
+    #[error("the message has more than one request; send each in its own message")]
     SeveralRequests,
-    /// Sets are numbered from 1.
-    #[error("revision is 0; number the sets from 1, rising")]
+    /// The revision is missing.
+    #[error("invalid revision 0; expected increasing revisions from 1")]
     NoRevision,
-    /// A list is longer than its bound.
+    /// A list is too long.
     #[error("{field} has {found} elements; at most {bound} are allowed")]
     TooMany {
         /// The list.
         field: &'static str,
-        /// Its elements.
+        /// The number of its elements.
         found: usize,
-        /// The most that are allowed.
+        /// The maximum.
         bound: usize,
     },
     /// A volume is in the set twice.
-    #[error("{key} is in volumes twice; give it once, with all its consumers")]
+    #[error("{key} is in volumes twice; list it once, with all its consumers")]
     VolumeTwice {
         /// The volume.
         key: VolumeKey,
     },
-    /// A volume that cannot be.
+    /// A volume is invalid.
     #[error("volumes[{index}] ({volume}) is not valid")]
     Volume {
-        /// Its place in the list, from 0.
+        /// Its index in the list, from 0.
         index: usize,
         /// Driver and id as they are in the message, cut at 64 bytes each.
         volume: String,
-        /// What is wrong with it.
+        /// The error.
         #[source]
         source: InvalidDesired,
     },
-    /// A driver policy that cannot be.
+    /// A driver policy is invalid.
     #[error("drivers[{index}] is not valid")]
     Driver {
-        /// Its place in the list, from 0.
+        /// Its index in the list, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The error.
         #[source]
         source: InvalidDesired,
     },
 }
 
-/// What is wrong with a desired volume or a driver policy.
+/// Why a desired volume or a driver policy is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidDesired {
-    /// More bytes than one may have.
-    #[error("it has {found} bytes; at most {bound} are allowed")]
+    /// The message is too large.
+    #[error("the message has {found} bytes; at most {bound} are allowed")]
     TooLarge {
-        /// Its bytes.
+        /// Its size in bytes.
         found: usize,
-        /// The most that are allowed.
+        /// The maximum.
         bound: usize,
     },
-    /// No message of this schema.
-    #[error("it is no such message")]
+    /// The bytes do not match the schema.
+    #[error("the bytes do not match the schema")]
     Malformed(#[from] DecodeError),
-    /// A list is longer than its bound.
+    /// A list is too long.
     #[error("{field} has {found} elements; at most {bound} are allowed")]
     TooMany {
         /// The list.
         field: &'static str,
-        /// Its elements.
+        /// The number of its elements.
         found: usize,
-        /// The most that are allowed.
+        /// The maximum.
         bound: usize,
     },
-    /// The driver's name breaks the rules of CSI.
+    /// The driver's name violates the rules of CSI.
     #[error("driver is not valid")]
     DriverName(#[from] InvalidDriverName),
     /// The driver is in the list twice.
-    #[error("the driver {name} is in the list twice; give it once")]
+    #[error("driver {name} is in the list twice; list it once")]
     DriverTwice {
         /// Its name.
         name: String,
     },
-    /// The volume's id cannot be.
+    /// The volume's id is invalid.
     #[error("volume_id is not valid")]
     VolumeId(#[from] InvalidVolumeId),
     /// Neither a file system nor a block device.
-    #[error("access is missing; give filesystem or block")]
+    #[error("access is missing; expected filesystem or block")]
     NoAccess,
-    /// A number that is not in its enum.
-    #[error("{field} is {found}, which is not known here; give one of the schema's, or upgrade the node")]
+    /// An enum value is unknown.
+    #[error("unknown value {found} of {field}; use a value of the schema, or upgrade the node")]
     Number {
         /// The field.
         field: &'static str,
         /// The number.
         found: i32,
     },
-    /// The volume as a whole.
+    /// The combination of fields is invalid.
     #[error(transparent)]
     Spec(#[from] InvalidSpec),
-    /// A reference to a secret.
+    /// A secret reference is invalid.
     #[error("secrets.{field} is not valid")]
     Secret {
         /// The call that takes it.
         field: &'static str,
-        /// What is wrong with it.
+        /// The error.
         #[source]
         source: InvalidSecretReference,
     },
-    /// Only a volume that is attached by others can be told to be attached.
-    #[error("attached is set, and attach is not AWAITED; leave it out, or set attach to AWAITED")]
-    AttachedByNobody,
-    /// A consumer that cannot be.
+    /// Only a volume with an external attach can be reported as attached.
+    #[error("attached is set, but attach is not AWAITED; omit it, or set attach to AWAITED")]
+    NotAwaited,
+    /// A consumer is invalid.
     #[error("consumers[{index}] is not valid")]
     Consumer {
-        /// Its place in the list, from 0.
+        /// Its index in the list, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The error.
         #[source]
         source: InvalidConsumer,
     },
     /// Two consumers have one id.
-    #[error("consumers[{index}].id is {id}, as another's; give each consumer an id of its own")]
+    #[error("consumers[{index}].id {id} is a duplicate; use a unique id for each consumer")]
     ConsumerTwice {
-        /// The place of the second in the list, from 0.
+        /// The index of the second one in the list, from 0.
         index: usize,
         /// The id.
         id: String,
     },
 }
 
-/// What is wrong with a consumer.
+/// Why a consumer is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidConsumer {
-    /// Its id cannot be.
+    /// The id is invalid.
     #[error("id is not valid")]
     Id(#[from] InvalidConsumerId),
-    /// Its target cannot be.
+    /// The target path is invalid.
     #[error("target_path is not valid")]
     Target(#[from] InvalidMountPath),
-    /// Its pod cannot be.
+    /// The pod is invalid.
     #[error(transparent)]
     Pod(#[from] InvalidSpec),
 }

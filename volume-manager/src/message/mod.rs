@@ -1,7 +1,8 @@
-//! The messages between whoever decides which volumes a node shall have, and the node.
+//! The messages between the controller of the desired volumes and the node.
 //!
-//! The schema is `proto/edge_csi/volumes/v1/volumes.proto` of this crate; it says what each field means. Here are the
-//! messages that are made from it, and the checked types of the other modules. Nothing here sends or keeps anything.
+//! The schema is `proto/edge_csi/volumes/v1/volumes.proto` of this crate, which documents the fields. This module
+//! contains the generated messages and their conversion to and from the validated types of the other modules. It sends
+//! and stores nothing.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -40,26 +41,29 @@ pub use decode::Request;
 pub use desired::{DesiredSet, consumer_bytes, policy_bytes, query, volume_bytes};
 pub use error::{InvalidConsumer, InvalidDesired, InvalidMessage};
 
-/// What the messages are called as a service of a session.
+/// The name of the session service that carries the messages.
 pub const SERVICE: &str = "volumes";
 
-/// The most bytes of a request that is read.
+/// The maximum size of a request in bytes.
 pub const MAX_REQUEST_BYTES: usize = 4 << 20;
 
-/// The most volumes of a set.
+/// The maximum number of volumes in a set and on a node.
+///
+/// A node has a few hundred volumes at most, and each takes a few KiB of memory. Without a bound, a caller that sends
+/// ever more volumes would exhaust the memory.
 pub const MAX_VOLUMES: usize = 16_384;
 
-/// The most driver policies of a set.
+/// The maximum number of driver policies in a set.
 pub const MAX_POLICIES: usize = 64;
 
-/// The most bytes of one volume with its consumers.
+/// The maximum size of a volume with its consumers, in bytes.
 pub const MAX_VOLUME_BYTES: usize = 256 << 10;
 
-/// The most bytes of one driver policy.
+/// The maximum size of a driver policy in bytes.
 pub const MAX_POLICY_BYTES: usize = 64 << 10;
 
-/// The most consumers of one volume.
+/// The maximum number of consumers of one volume.
 pub const MAX_CONSUMERS: usize = 256;
 
-/// The most token requests of one driver policy.
+/// The maximum number of token requests in a driver policy.
 pub const MAX_TOKEN_REQUESTS: usize = 64;

@@ -1,4 +1,4 @@
-//! The messages against hostile bytes.
+//! Messages, valid and hostile.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn consumer(id: &str) -> ConsumerSpec {
     ConsumerSpec::new(ConsumerId::new(id).unwrap(), MountPath::new(format!("/pods/{id}")).unwrap())
 }
 
-/// A set in which every field of every message says something.
+/// A set in which every field of every message is set.
 fn full() -> DesiredSet {
     let secret = |name: &str| Some(SecretReference::new("default", name).unwrap());
     let secrets = SecretReferences {
@@ -82,7 +82,7 @@ fn full() -> DesiredSet {
     set
 }
 
-fn refused(desired: wire::DesiredVolumes) -> InvalidMessage {
+fn rejected(desired: wire::DesiredVolumes) -> InvalidMessage {
     let request = wire::Request { request: Some(wire::request::Request::Desired(desired)) };
     Request::decode(&request.encode_to_vec()).unwrap_err()
 }
@@ -95,7 +95,7 @@ fn wired(set: &DesiredSet) -> wire::DesiredVolumes {
 }
 
 #[test]
-fn a_set_comes_back_from_its_bytes_whole() {
+fn sets_survive_a_round_trip() {
     let set = full();
     assert_eq!(Request::decode(&set.encode()), Ok(Request::Desired(set)));
     assert_eq!(Request::decode(&query()), Ok(Request::Query));
@@ -103,15 +103,15 @@ fn a_set_comes_back_from_its_bytes_whole() {
     assert_eq!(Request::decode(&empty.encode()), Ok(Request::Desired(empty)));
 }
 
-/// The bytes travel between versions, so a change of the schema or of the code must not change them.
+/// The bytes are exchanged between versions, so a change of the schema or of the code must not change them.
 #[test]
-fn the_bytes_of_a_set_do_not_change() {
+fn encoding_of_a_set_is_stable() {
     let bytes = full().encode();
     assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (387, 1_655_193_938));
 }
 
 #[test]
-fn the_bytes_of_its_parts_are_together_those_of_a_set_and_few_more() {
+fn sizes_of_the_parts_bound_the_size_of_the_set() {
     let set = full();
     let parts = set.volumes.iter().map(|volume| {
         let consumers = volume.consumers.iter().map(|consumer| consumer_bytes(consumer));
@@ -123,7 +123,7 @@ fn the_bytes_of_its_parts_are_together_those_of_a_set_and_few_more() {
 }
 
 #[test]
-fn a_driver_without_a_word_has_the_defaults_of_kubernetes() {
+fn absent_policies_have_the_defaults_of_kubernetes() {
     let set = DesiredSet::new(1, vec![]);
     assert_eq!(set.policy(&key("v").driver), DriverPolicy::default());
     let drivers = vec![wire::DriverPolicy { driver: "d.example".into(), ..Default::default() }];
@@ -134,15 +134,15 @@ fn a_driver_without_a_word_has_the_defaults_of_kubernetes() {
 }
 
 #[test]
-fn one_bad_volume_refuses_the_set_and_the_error_names_the_volume_the_field_and_the_bound() {
-    type Spoil = fn(&mut wire::DesiredVolume);
-    let spoilt: [(&str, Spoil); 12] = [
+fn one_invalid_volume_rejects_the_set_with_its_field() {
+    type Corrupt = fn(&mut wire::DesiredVolume);
+    let cases: [(&str, Corrupt); 12] = [
         ("driver is not valid: the driver name is empty", |volume| volume.driver.clear()),
         ("volume_id", |volume| volume.volume_id.clear()),
-        ("give filesystem or block", |volume| volume.access = None),
-        ("access_mode is 8", |volume| volume.access_mode = 8),
+        ("expected filesystem or block", |volume| volume.access = None),
+        ("unknown value 8 of access_mode", |volume| volume.access_mode = 8),
         ("UNKNOWN", |volume| volume.access_mode = 0),
-        ("attach is -1", |volume| volume.attach = -1),
+        ("unknown value -1 of attach", |volume| volume.attach = -1),
         ("attached is set", |volume| {
             volume.attach = 0;
             volume.publish_context.clear();
@@ -156,7 +156,7 @@ fn one_bad_volume_refuses_the_set_and_the_error_names_the_volume_the_field_and_t
                 ..Default::default()
             });
         }),
-        ("consumers[1].id is one", |volume| volume.consumers[1].id = "one".into()),
+        ("consumers[1].id one is a duplicate", |volume| volume.consumers[1].id = "one".into()),
         ("consumers[0] is not valid: target_path is not valid: the path \"x\" is not absolute", |volume| {
             volume.consumers[0].target_path = "x".into();
         }),
@@ -164,10 +164,10 @@ fn one_bad_volume_refuses_the_set_and_the_error_names_the_volume_the_field_and_t
             volume.consumers = vec![wire::Consumer::default(); 257];
         }),
     ];
-    for (expected, spoil) in spoilt {
+    for (expected, corrupt) in cases {
         let mut desired = wired(&full());
-        spoil(&mut desired.volumes[0]);
-        let error = refused(desired);
+        corrupt(&mut desired.volumes[0]);
+        let error = rejected(desired);
         assert!(matches!(error, InvalidMessage::Volume { index: 0, .. }), "{error:?}");
         let text = crate::excerpt::chain(&error);
         assert!(text.starts_with("volumes[0] (") && text.contains(expected), "{expected}: {text}");
@@ -175,26 +175,26 @@ fn one_bad_volume_refuses_the_set_and_the_error_names_the_volume_the_field_and_t
 }
 
 #[test]
-fn a_set_has_a_number_and_each_volume_and_driver_once() {
+fn rejects_missing_revisions_and_duplicates() {
     let desired = wired(&full());
-    assert_eq!(refused(wire::DesiredVolumes { revision: 0, ..desired.clone() }), InvalidMessage::NoRevision);
+    assert_eq!(rejected(wire::DesiredVolumes { revision: 0, ..desired.clone() }), InvalidMessage::NoRevision);
     let mut twice = desired.clone();
     twice.volumes.push(twice.volumes[1].clone());
-    assert_eq!(refused(twice), InvalidMessage::VolumeTwice { key: key("v2") });
+    assert_eq!(rejected(twice), InvalidMessage::VolumeTwice { key: key("v2") });
     let mut twice = desired.clone();
     twice.drivers.push(twice.drivers[0].clone());
     let source = InvalidDesired::DriverTwice { name: "d.example".into() };
-    assert_eq!(refused(twice), InvalidMessage::Driver { index: 2, source });
+    assert_eq!(rejected(twice), InvalidMessage::Driver { index: 2, source });
     let drivers = vec![wire::DriverPolicy::default(); MAX_POLICIES + 1];
     let (field, found, bound) = ("drivers", MAX_POLICIES + 1, MAX_POLICIES);
     assert_eq!(
-        refused(wire::DesiredVolumes { drivers, ..desired }),
+        rejected(wire::DesiredVolumes { drivers, ..desired }),
         InvalidMessage::TooMany { field, found, bound }
     );
 }
 
 #[test]
-fn many_empty_elements_are_counted_before_they_are_made() {
+fn counts_list_elements_before_decoding_them() {
     // Two bytes each: a list of two million would be a gigabyte once decoded.
     let body: Vec<u8> = [0x12, 0x00].repeat(MAX_VOLUMES + 1);
     let mut request = vec![0x0a];
@@ -207,7 +207,7 @@ fn many_empty_elements_are_counted_before_they_are_made() {
 }
 
 #[test]
-fn what_is_not_known_is_left_alone_but_a_request_must_be_one() {
+fn ignores_unknown_fields_but_requires_one_request() {
     assert_eq!(Request::decode(&[]), Err(InvalidMessage::NoRequest));
     assert_eq!(Request::decode(&[0x1a, 0x00]), Err(InvalidMessage::NoRequest));
     let mut request = query();
@@ -216,23 +216,23 @@ fn what_is_not_known_is_left_alone_but_a_request_must_be_one() {
     assert_eq!(Request::decode(&[query(), query()].concat()), Err(InvalidMessage::SeveralRequests));
 }
 
-/// The schema has the access modes of csi.v1 a second time, so that a reader needs no other schema.
+/// The schema repeats the access modes of csi.v1, so that a reader needs no other schema.
 #[test]
-fn access_modes_are_those_of_csi() {
-    let ours =
+fn access_modes_match_those_of_csi() {
+    let schema =
         (0..).map_while(|number| wire::AccessMode::try_from(number).ok()).map(|mode| mode.as_str_name());
     let csi = (0..).map_while(|number| AccessMode::try_from(number).ok()).map(|mode| mode.as_str_name());
-    assert_eq!(ours.collect::<Vec<_>>(), csi.collect::<Vec<_>>());
+    assert_eq!(schema.collect::<Vec<_>>(), csi.collect::<Vec<_>>());
 }
 
 #[test]
-fn mount_flags_of_a_message_are_not_printed() {
+fn debug_output_omits_mount_flags() {
     let printed = format!("{:?} {:?}", wired(&full()), full());
     assert!(!printed.contains("noatime") && printed.contains("ext4"), "{printed}");
 }
 
 #[test]
-fn reports_are_cut_into_parts_that_have_all_volumes_in_order() {
+fn splits_reports_in_order() {
     let report = |at: usize| VolumeReport {
         volume_id: format!("{at:04}"),
         explanation: "x".repeat(4096),
@@ -258,7 +258,7 @@ fn reports_are_cut_into_parts_that_have_all_volumes_in_order() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_the_reader_panic_and_what_it_takes_it_writes_back(
+    fn decodes_any_bytes_without_panic_and_round_trips(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..200),
         at in any::<prop::sample::Index>(),
         change in any::<u8>(),
@@ -266,8 +266,8 @@ proptest! {
     ) {
         let _ = Request::decode(&bytes);
         bytes = full().encode();
-        let place = at.index(bytes.len());
-        bytes[place] = change;
+        let index = at.index(bytes.len());
+        bytes[index] = change;
         bytes.truncate(cut.index(bytes.len() + 1).max(bytes.len() / 2));
         if let Ok(Request::Desired(set)) = Request::decode(&bytes) {
             prop_assert_eq!(Request::decode(&set.encode()), Ok(Request::Desired(set)));

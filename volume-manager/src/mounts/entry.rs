@@ -1,4 +1,4 @@
-//! What is at a path, and a removal of it that cannot destroy data.
+//! The state of a path, and a removal that cannot destroy data.
 
 use std::fmt;
 use std::path::Path;
@@ -6,17 +6,17 @@ use std::path::Path;
 use super::{DeviceNumber, MountId};
 use crate::driver::{InvalidMountPath, MountPath};
 
-/// What is at a path, links not followed.
+/// The state of a path, links not followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Presence {
-    /// Nothing.
+pub enum PathState {
+    /// The path does not exist.
     Missing,
     /// A directory.
     Directory,
     /// A file.
     RegularFile {
-        /// Its length in bytes.
+        /// The length in bytes.
         size: u64,
     },
     /// A block device.
@@ -27,21 +27,20 @@ pub enum Presence {
     Symlink,
     /// A socket or a pipe.
     Other,
-    /// The root of a mount whose server is gone, such as a FUSE process that was killed (ENOTCONN) or a share that was
-    /// unexported (ESTALE). It can be unmounted, and nothing else.
+    /// The root of a mount that lost its server, such as a FUSE process that was killed (ENOTCONN) or a share that was
+    /// unexported (ESTALE). Unmounting is the only thing it supports.
     ///
-    /// Only what says that the connection has ended for good counts. An error that may pass (EIO, ETIMEDOUT, EHOSTUNREACH),
-    /// and any error on the way to the path, is an error of the inspection: of a healthy mount whose server lost its
-    /// link for a while nothing may be undone.
+    /// Only errors that mean a permanently ended connection count. A temporary error (EIO, ETIMEDOUT, EHOSTUNREACH), and any
+    /// error in a parent directory, is an error of the inspection: a healthy mount with an interrupted link must not be undone.
     Dead {
-        /// The number of the system's error.
+        /// The errno.
         errno: i32,
     },
-    /// The system did not answer in time. What is there is not known.
+    /// The system did not answer in time; the state is unknown.
     Hung,
 }
 
-impl fmt::Display for Presence {
+impl fmt::Display for PathState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => f.write_str("nothing"),
@@ -54,103 +53,103 @@ impl fmt::Display for Presence {
             Self::Dead { errno } => {
                 write!(f, "a dead mount ({})", std::io::Error::from_raw_os_error(*errno))
             }
-            Self::Hung => f.write_str("something that does not answer"),
+            Self::Hung => f.write_str("a path that does not answer"),
         }
     }
 }
 
-/// What is at a path, and in which mount.
+/// The state of a path, and the mount at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// What is there.
-    pub presence: Presence,
-    /// The mount whose root is exactly at the path. `None` if the path is an ordinary entry of its directory, and also
-    /// if nobody could say: it is missing or hung. That of a dead mount is told.
+    /// The state of the path.
+    pub state: PathState,
+    /// The mount whose root is exactly at the path. `None` if the path is an ordinary entry of its directory, or is missing or
+    /// hung. A dead mount is reported.
     ///
-    /// This holds where a lookup of the path in a mount table does not: the table has paths without symbolic links.
+    /// Unlike a lookup in the mount table, which has paths without symbolic links, this also works through symbolic links.
     pub mount: Option<MountId>,
 }
 
 impl Inspection {
-    /// What is there, in no mount of its own.
+    /// An inspection of a path that is not a mount point.
     #[must_use]
-    pub const fn of(presence: Presence) -> Self {
-        Self { presence, mount: None }
+    pub const fn of(state: PathState) -> Self {
+        Self { state, mount: None }
     }
 
-    /// What is there, as the root of a mount.
+    /// An inspection of the root of a mount.
     #[must_use]
-    pub const fn mounted(presence: Presence, mount: MountId) -> Self {
-        Self { presence, mount: Some(mount) }
+    pub const fn mounted(state: PathState, mount: MountId) -> Self {
+        Self { state, mount: Some(mount) }
     }
 }
 
-/// The removal of one entry that holds no data: an empty directory, or an empty file. There is no other.
+/// The removal of one entry without data: an empty directory, or an empty file. No other removal exists.
 ///
-/// Whoever carries it out keeps these rules:
+/// Its rules:
 ///
-/// - It is not recursive. A directory with an entry is an error that names the first entry and the count.
-/// - It does not cross mounts. If the entry is the root of a mount, it is an error, whatever the driver said of an unmount.
-/// - It works relative to a descriptor of the parent directory and follows no link at the last part of the path, so the
-///   entry that was checked is in the directory where it is removed.
-/// - A file with bytes is an error: behind a leftover file there may be what somebody wrote and took for a device.
-/// - The kernel's `rmdir` is the last judge of a directory: it refuses one that got an entry, or a mount of this mount
-///   namespace, after the checks.
+/// - It is not recursive. A directory with entries is an error that has the first entry and the count.
+/// - It does not cross mounts. The root of a mount is an error, even after the driver reported an unmount.
+/// - It works relative to a descriptor of the parent directory and does not follow a link at the last component, so the
+///   checked entry is in the directory where it is removed.
+/// - A file with bytes is an error: a stale file may hold data that a workload wrote to it in place of a device.
+/// - The kernel's `rmdir` has the final check of a directory: it fails on one that got an entry, or a mount of this mount
+///   namespace, after the other checks.
 ///
-/// What they do not keep out, all within the microseconds between the check and the removal or in another namespace:
+/// Remaining races, all within the microseconds between check and removal, or in another mount namespace:
 ///
 /// - A file that is written in between is not noticed.
-/// - The kernel removes by name. Another empty directory, or any file, that is renamed to the name in between goes instead.
-///   Nobody but the driver and its caller may write in the directory.
-/// - A mount on the entry in *another* mount namespace does not hinder the kernel: it is detached there without a word,
-///   and what was mounted is not changed. So the directory of the volumes should be in a mount that
-///   spreads (`rshared`), where a mount of another namespace is seen here too, and refused; see
-///   [`MountTable::covering`](super::MountTable::covering) with [`Mount::spreads`](super::Mount::spreads).
+/// - The kernel removes by name. Another empty directory, or any file, that is renamed to the name in between is removed
+///   instead. Only the driver and its caller may write in the directory.
+/// - A mount on the entry in *another* mount namespace does not stop the kernel: it is silently detached there, and the mounted
+///   data is unchanged. The directory of the volumes should therefore be on a shared mount (`rshared`), where a mount of
+///   another namespace is visible here too, and rejected; see [`MountTable::covering`](super::MountTable::covering) with
+///   [`Mount::receives_propagation`](super::Mount::receives_propagation).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SafeRemoval {
     path: MountPath,
 }
 
 impl SafeRemoval {
-    /// Of what a target or a staging directory may be when nothing is mounted on it.
+    /// A removal of an unmounted target or staging directory.
     ///
     /// # Errors
-    /// If the path is refused, see [`MountPath::new`].
+    /// If the path is invalid, see [`MountPath::new`].
     pub fn new(path: impl AsRef<Path>) -> Result<Self, InvalidMountPath> {
         Ok(Self { path: MountPath::new(path)? })
     }
 
-    /// Where.
+    /// The path of the entry.
     #[must_use]
     pub fn path(&self) -> &MountPath {
         &self.path
     }
 
-    /// Whether what is there goes, if nothing is mounted on it and it has no entries.
+    /// Whether such an entry can be removed, if nothing is mounted on it and it has no entries.
     #[cfg(any(feature = "linux", feature = "testing"))]
-    pub(super) fn admits(found: Presence) -> bool {
-        matches!(found, Presence::Directory | Presence::RegularFile { size: 0 })
+    pub(super) fn is_removable(found: PathState) -> bool {
+        matches!(found, PathState::Directory | PathState::RegularFile { size: 0 })
     }
 
-    /// What it means that something else is there.
+    /// The result for an entry that cannot be removed.
     #[cfg(any(feature = "linux", feature = "testing"))]
-    pub(super) fn refused(&self, found: Presence) -> Result<Removed, super::RemoveError> {
+    pub(super) fn reject(&self, found: PathState) -> Result<Removed, super::RemoveError> {
         let path = self.path.as_path().to_owned();
         match found {
-            Presence::Missing => Ok(Removed::WasMissing),
-            Presence::RegularFile { size } => Err(super::RemoveError::HasBytes { path, size }),
-            found => Err(super::RemoveError::Unfit { path, found }),
+            PathState::Missing => Ok(Removed::AlreadyAbsent),
+            PathState::RegularFile { size } => Err(super::RemoveError::HasData { path, size }),
+            found => Err(super::RemoveError::NotRemovable { path, found }),
         }
     }
 }
 
-/// How a [`SafeRemoval`] ended well.
-#[allow(clippy::exhaustive_enums, reason = "it was there or it was not")]
+/// The result of a successful [`SafeRemoval`].
+#[allow(clippy::exhaustive_enums, reason = "the entry existed or did not")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Removed {
-    /// The entry is gone.
+    /// The entry was removed.
     Removed,
-    /// There was none.
-    WasMissing,
+    /// The entry did not exist.
+    AlreadyAbsent,
 }

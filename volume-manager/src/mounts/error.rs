@@ -1,143 +1,139 @@
-//! Why an operation on mounts failed: one error for each operation.
+//! Errors of the operations on mounts.
 
 use std::io;
 use std::path::PathBuf;
 
-use super::{InvalidMountTable, Presence};
+use super::{InvalidMountTable, PathState};
 
-/// Why the operation could not be carried out at all, whatever it was. A path that hangs or whose mount is dead is no error of
-/// an inspection: see [`Presence`].
+/// Why an operation could not be executed. An inspection reports a hanging path or a dead mount as a [`PathState`], not as an
+/// error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Trouble {
-    /// The system did not answer in time. The operation was abandoned, and may have had its effect or have it later.
-    #[error("{} does not answer; the storage behind it hangs, and this is asked again when it does not", path.display())]
+pub enum ProbeError {
+    /// The system did not answer in time. The operation was abandoned; it may have had its effect, or have it later.
+    #[error("{} does not answer: its storage hangs; retrying when it answers", path.display())]
     Hung {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// So many operations wait that this one did not get its turn in time. It was not begun.
-    #[error("{}: the operation got no turn within {waited:?}; too many others wait or hang, and this is asked again later", path.display())]
-    Crowded {
-        /// Where.
+    /// The operation was queued too long behind others. It was not started.
+    #[error("{}: the operation was not started within {waited:?}, too many others are queued or hang; retrying later", path.display())]
+    Overloaded {
+        /// The path.
         path: PathBuf,
-        /// How long it has waited.
+        /// The time in the queue.
         waited: std::time::Duration,
     },
-    /// Too many operations hang already and cannot even be killed.
-    #[error(
-        "{limit} operations hang in the kernel, which is the most allowed; recover the storage behind them first"
-    )]
+    /// Too many operations hang in the kernel, where their processes cannot be killed.
+    #[error("{limit} operations hang in the kernel, the limit; recover their storage first")]
     TooManyHung {
-        /// The most that are allowed.
+        /// The limit.
         limit: usize,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{} cannot be used", path.display())]
     Io {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The probe process could not be started, or did not answer as one does.
-    #[error("the mount probe {} does not work; its program must serve probes before all else", program.display())]
-    Probe {
+    /// The probe process could not be started, or its output is not an answer.
+    #[error("the mount probe {} does not work; its main must call probe::serve_if_asked first", program.display())]
+    Broken {
         /// The program.
         program: PathBuf,
-        /// What was wrong with it.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Why the mount table is not known.
+/// Why the mount table could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// It could not be read.
+    /// Reading failed.
     #[error("the mount table cannot be read")]
     Read(#[source] io::Error),
-    /// It changed each time while it was read, and might have lacked a mount that is there.
-    #[error(
-        "the mount table changed while it was read, {reads} times; find what mounts or unmounts without end"
-    )]
-    Restless {
-        /// How often it was read.
+    /// The table changed during every read, so that a mount may be missing from the result.
+    #[error("the mount table changed during {reads} reads; check what mounts and unmounts continuously")]
+    Unstable {
+        /// The number of reads.
         reads: usize,
     },
-    /// It was not read in time; the kernel holds who reads it up.
-    #[error("the mount table could not be read within {waited:?}; this is asked again")]
-    Late {
-        /// How long it was waited for.
+    /// The read did not finish in time; the kernel blocks it.
+    #[error("the mount table could not be read within {waited:?}; retrying")]
+    Timeout {
+        /// The timeout.
         waited: std::time::Duration,
     },
-    /// What was read is no mount table.
+    /// The text is not a valid mount table.
     #[error(transparent)]
     Invalid(#[from] InvalidMountTable),
 }
 
-/// Why a directory was not made.
+/// Why a directory was not created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// Something of another kind is there.
-    #[error("cannot make {}: {found} is there; move it away", path.display())]
+    /// The path exists and is not a directory.
+    #[error("cannot create the directory {}: found {found}; move it elsewhere", path.display())]
     Occupied {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What is there.
-        found: Presence,
+        /// The state of the path.
+        found: PathState,
     },
-    /// It could not be carried out.
-    #[error("the directory cannot be made")]
-    Trouble(#[from] Trouble),
+    /// The operation could not be executed.
+    #[error("the directory cannot be created")]
+    Probe(#[from] ProbeError),
 }
 
-/// Why an entry was not removed. It is as it was.
+/// Why an entry was not removed. The entry is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoveError {
-    /// A mount is on it.
-    #[error("will not remove {}: something is mounted there; unmount it first", path.display())]
+    /// The entry is a mount point.
+    #[error("will not remove {}: it is a mount point; unmount it first", path.display())]
     Mounted {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
     /// The directory has entries.
     #[error(
-        "will not remove {}: it has {count} entries, the first is {first:?}; look whose they are and move them",
+        "will not remove {}: it has {count} entries, the first is {first:?}; check their origin and move them",
         path.display()
     )]
     NotEmpty {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// How many there are; counted up to [`Self::MAX_COUNTED`].
+        /// The number of entries, counted up to [`Self::MAX_COUNTED`].
         count: usize,
-        /// One of them.
+        /// The first entry.
         first: std::ffi::OsString,
     },
-    /// The file has bytes.
-    #[error("will not remove {}: the file holds {size} bytes; look whose they are and move them", path.display())]
-    HasBytes {
-        /// Where.
+    /// The file is not empty.
+    #[error("will not remove {}: the file has {size} bytes; check their origin and move the file", path.display())]
+    HasData {
+        /// The path.
         path: PathBuf,
-        /// How many.
+        /// The size of the file.
         size: u64,
     },
-    /// It is nothing that may be removed.
-    #[error("will not remove {}: it is {found}, which was not put there for a mount", path.display())]
-    Unfit {
-        /// Where.
+    /// The entry is neither a directory nor a regular file.
+    #[error("will not remove {}: found {found}; expected an empty directory or file", path.display())]
+    NotRemovable {
+        /// The path.
         path: PathBuf,
-        /// What is there.
-        found: Presence,
+        /// The state of the path.
+        found: PathState,
     },
-    /// It could not be carried out.
-    #[error("nothing was removed")]
-    Trouble(#[from] Trouble),
+    /// The operation could not be executed.
+    #[error("the entry cannot be removed")]
+    Probe(#[from] ProbeError),
 }
 
 impl RemoveError {
-    /// How far the entries of a directory that is not empty are counted.
+    /// The number up to which the entries of a directory are counted.
     pub const MAX_COUNTED: usize = 1000;
 }

@@ -1,6 +1,6 @@
-//! How the kernel writes bytes that would break a line of a mount table: a backslash and three octal digits.
+//! The kernel's escapes in the mount table: a backslash and three octal digits.
 
-/// The bytes that a field stands for. `None` if a backslash is not followed by three octal digits up to 377.
+/// Decodes a field. `None` if a backslash is not followed by three octal digits up to 377.
 pub(super) fn decode(field: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -24,7 +24,7 @@ pub(super) fn decode(field: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Bytes as a word of text that [`decode`] reads: what is no visible ASCII is escaped too. Of no bytes nothing is left.
+/// Encodes bytes as one word of text for [`decode`]. Everything but visible ASCII is escaped. The result may be empty.
 #[cfg(all(feature = "linux", target_os = "linux"))]
 pub(super) fn encode_as_text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_escapes_of_the_kernel_are_read_and_others_are_refused() {
+    fn decodes_kernel_escapes_and_rejects_others() {
         assert_eq!(decode(br"/a\040b\011\012\134\043"), Some(b"/a b\t\n\\#".to_vec()));
         assert_eq!(decode(br"\377\000"), Some(vec![255, 0]));
         assert_eq!(decode(b"\xff/\xfe"), Some(b"\xff/\xfe".to_vec()));
@@ -58,7 +58,7 @@ mod tests {
     proptest! {
         #[test]
         #[cfg(all(feature = "linux", target_os = "linux"))]
-        fn what_is_escaped_is_read_back(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn encode_and_decode_round_trip(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let field = encode_as_text(&bytes);
             prop_assert!(!field.contains(' ') && !field.contains('\n'));
             prop_assert_eq!(decode(field.as_bytes()), Some(bytes));

@@ -1,4 +1,4 @@
-//! One line of a mount table.
+//! A mount: one line of the mount table.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use super::escape;
 
-/// The kernel's id of a mount. Unique among the mounts that exist; a mount that is gone leaves its id to another.
+/// The kernel's id of a mount. Unique among the existing mounts; the kernel reuses the id of an unmounted one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MountId(u64);
 
 impl MountId {
-    /// The id with this number.
+    /// Creates an id from its number.
     #[must_use]
     pub const fn new(id: u64) -> Self {
         Self(id)
@@ -31,13 +31,13 @@ impl fmt::Display for MountId {
     }
 }
 
-/// A device as the kernel numbers it. Major 0 is no device but a file system without one: a network share, FUSE, tmpfs.
+/// A device number (`st_dev`). Major 0 is a file system without a device: a network share, FUSE, tmpfs.
 #[allow(clippy::exhaustive_structs, reason = "the kernel numbers devices by these two")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceNumber {
-    /// The number of the kind of device.
+    /// The major number.
     pub major: u32,
-    /// The number among the devices of that kind.
+    /// The minor number.
     pub minor: u32,
 }
 
@@ -47,31 +47,31 @@ impl fmt::Display for DeviceNumber {
     }
 }
 
-/// A mount, as a line of `/proc/PID/mountinfo` describes it.
+/// A mount, as described by a line of `/proc/PID/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Mount {
-    /// Its id.
+    /// The mount's id.
     pub id: MountId,
-    /// The mount that it is on; not in the table if that lies outside of the process's root.
+    /// The parent mount; not in the table if it is outside of the process's root.
     pub parent: MountId,
-    /// The device of the file system, by which binds of one file system are known.
+    /// The device of the file system; the same for all bind mounts of it.
     pub device: DeviceNumber,
-    /// Which part of the file system is mounted: `/` for the whole, another path for a bind of a part.
+    /// The part of the file system that is mounted: `/` for the whole, another path for a bind of a part.
     pub root: PathBuf,
-    /// Where it is mounted.
+    /// The mount point.
     pub mount_point: PathBuf,
-    /// What holds for this mount alone, such as `rw` and `noexec`, separated by commas.
+    /// The per-mount options, such as `rw` and `noexec`, separated by commas.
     pub options: OsString,
-    /// The group of mounts that it shares new mounts with.
+    /// The peer group with which the mount shares mount events (`shared:N`).
     pub peer_group: Option<u64>,
-    /// The group of mounts that it receives new mounts from.
+    /// The peer group from which the mount receives mount events (`master:N`).
     pub master_group: Option<u64>,
-    /// The type of the file system, such as `ext4` or `fuse.sshfs`.
+    /// The file system type, such as `ext4` or `fuse.sshfs`.
     pub fs_type: OsString,
-    /// What was mounted, such as `/dev/sdb` or `server:/share`. May be empty, and says what the driver wished it to.
+    /// The mount source, such as `/dev/sdb` or `server:/share`. May be empty; the driver chooses it freely.
     pub source: OsString,
-    /// What holds for the whole file system, separated by commas.
+    /// The per-superblock options, separated by commas.
     pub fs_options: OsString,
 }
 
@@ -79,30 +79,30 @@ impl Mount {
     /// The most bytes of a line.
     pub const MAX_LINE_BYTES: usize = 64 * 1024;
 
-    /// Whether it cannot be written through: this mount or its whole file system is read-only.
+    /// Whether the mount or its whole file system is read-only.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.has_option("ro") || has(&self.fs_options, "ro")
     }
 
-    /// Whether it gets mounts that are made on a twin of it, as one in another mount namespace.
+    /// Whether the mount receives mount events of a peer group, such as from another mount namespace.
     #[must_use]
-    pub fn spreads(&self) -> bool {
+    pub fn receives_propagation(&self) -> bool {
         self.peer_group.is_some() || self.master_group.is_some()
     }
 
-    /// Whether a word is among [`options`](Self::options).
+    /// Whether [`options`](Self::options) contains an option.
     #[must_use]
     pub fn has_option(&self, option: &str) -> bool {
         has(&self.options, option)
     }
 
-    /// Reads a line without its end. The error is the field at fault.
+    /// Parses a line without its newline. The error is the name of the invalid field.
     ///
-    /// Only the paths must be escaped as the kernel does. The other words are a file system's own, and some write a
-    /// backslash as it is: those are kept as they are, since one mount of somebody else must not cost the whole table.
+    /// Only the paths must be escaped by the kernel's rules. The other fields are up to the file system, and some contain plain
+    /// backslashes: these are left unchanged, since one foreign mount must not make the whole table unreadable.
     pub(super) fn parse(line: &[u8]) -> Result<Self, &'static str> {
-        // Not on white space: the kernel leaves a field empty where a source is, and writes one blank between two.
+        // Split at single spaces, not at white space: the source may be empty.
         let mut fields = line.split(|&byte| byte == b' ');
         let mut next = |name| fields.next().ok_or(name);
         let id = MountId(number(next("mount id")?).ok_or("mount id")?);
@@ -144,40 +144,40 @@ impl Mount {
         })
     }
 
-    /// Where a path below the mount point lies within the file system.
+    /// Translates a path at or below the mount point to a path within the file system.
     pub(super) fn within(&self, path: &Path) -> Option<PathBuf> {
         let below = path.strip_prefix(&self.mount_point).ok()?;
         Some(if below.as_os_str().is_empty() { self.root.clone() } else { self.root.join(below) })
     }
 }
 
-/// What tells one mount from another, to be kept with the record of a volume.
+/// The identity of a mounted file system, stored in the record of a volume.
 ///
-/// It holds while the file system is mounted somewhere. The number of one without a device, such as a network share or FUSE,
-/// is given to another as soon as its last mount is gone; that of a device, when the device is.
+/// It is valid while the file system is mounted somewhere. The kernel reuses the device number of a file system without a
+/// device, such as a network share or FUSE, after its last unmount, and that of a device after the device was removed.
 ///
-/// `==` compares all its parts, also the source; [`is_of`](Self::is_of) does not.
+/// `==` compares all fields; [`is_of`](Self::is_of) ignores the source.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct MountIdentity {
     /// The device of the file system.
     pub device: DeviceNumber,
-    /// Which part of the file system.
+    /// The mounted part of the file system.
     pub root: PathBuf,
-    /// The type of the file system.
+    /// The file system type.
     pub fs_type: OsString,
-    /// What was mounted. Told to people, and not compared with that of a mount: some drivers word it anew each time.
+    /// The mount source. Informational only: some drivers change it with each mount.
     pub source: OsString,
 }
 
 impl MountIdentity {
-    /// From its parts, as a record has them.
+    /// Creates an identity from the fields of a record.
     #[must_use]
     pub fn new(device: DeviceNumber, root: PathBuf, fs_type: OsString, source: OsString) -> Self {
         Self { device, root, fs_type, source }
     }
 
-    /// That of a mount.
+    /// The identity of a mount.
     #[must_use]
     pub fn of(mount: &Mount) -> Self {
         Self {
@@ -188,7 +188,7 @@ impl MountIdentity {
         }
     }
 
-    /// Whether a mount is of the same part of the same file system.
+    /// Whether a mount shows the same part of the same file system.
     #[must_use]
     pub fn is_of(&self, mount: &Mount) -> bool {
         self.device == mount.device && self.root == mount.root && self.fs_type == mount.fs_type
@@ -200,7 +200,7 @@ fn has(options: &OsStr, option: &str) -> bool {
 }
 
 fn number<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
-    // `parse` alone would take a plus sign.
+    // `parse` alone would accept a plus sign.
     if field.first().is_none_or(|first| !first.is_ascii_digit()) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! What is told to those who watch the volumes.
+//! Events for watchers of the volumes.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,41 +8,42 @@ use crate::name::{ConsumerId, VolumeKey};
 
 use super::explanation::CallFailure;
 
-/// Something that happened to a volume.
+/// A change of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
     /// The volume.
     pub key: VolumeKey,
-    /// What happened.
+    /// The kind of change.
     pub kind: ChangeKind,
 }
 
-/// What can happen to a volume.
+/// The kinds of changes of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChangeKind {
-    /// The volume as a whole is in another state.
+    /// The state of the volume as a whole changed.
     State {
         /// The state before.
         from: VolumeState,
         /// The state now.
         to: VolumeState,
-        /// How long it was in the state before.
-        dwelt: Duration,
+        /// How long the volume was in the previous state.
+        time_in_state: Duration,
     },
-    /// The consumer has the volume at its target, and the mount table agrees.
+    /// The volume is published at the consumer's target, and the mount table agrees.
     Published(ConsumerId),
-    /// Nothing of the volume is at the consumer's target any more, and the consumer is forgotten.
+    /// The volume is unpublished from the consumer's target, and the consumer is removed.
     Unpublished(ConsumerId),
-    /// A call failed; what is wanted is tried again.
+    /// A call failed and is retried.
     Failed(CallFailure),
-    /// A mount was gone, and is made again: the staging if no consumer is named, else the consumer's target.
+    /// A mount was lost and is restored: the staging mount if no consumer is named, else the mount at the consumer's
+    /// target.
     MountLost(Option<ConsumerId>),
-    /// The volume has grown, to at least so many bytes.
+    /// The volume was expanded to at least this size in bytes.
     Expanded(u64),
-    /// Nothing is left of the volume on this node.
-    Forgotten,
+    /// The volume was removed from this node.
+    Removed,
 }
 
 impl fmt::Display for Change {
@@ -55,8 +56,8 @@ impl fmt::Display for Change {
             ChangeKind::Failed(error) => write!(f, "{error}"),
             ChangeKind::MountLost(None) => write!(f, "the staging mount was lost"),
             ChangeKind::MountLost(Some(consumer)) => write!(f, "the mount of {consumer} was lost"),
-            ChangeKind::Expanded(bytes) => write!(f, "has {bytes} bytes now"),
-            ChangeKind::Forgotten => write!(f, "gone from this node"),
+            ChangeKind::Expanded(bytes) => write!(f, "expanded to {bytes} bytes"),
+            ChangeKind::Removed => write!(f, "removed from this node"),
         }
     }
 }

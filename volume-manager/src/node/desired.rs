@@ -1,4 +1,4 @@
-//! What is wanted of a node, and what came of it.
+//! The desired volumes of a node, and the results of requests.
 
 use std::sync::Arc;
 
@@ -6,36 +6,36 @@ use super::error::PublishError;
 use crate::driver::{ConsumerSpec, MountPath, OwnershipChange, VolumeSpec};
 use crate::name::{ConsumerId, VolumeKey};
 
-/// A volume with all consumers that shall have it.
+/// A desired volume with all its consumers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a volume and its consumers")]
 pub struct DesiredVolume {
     /// The volume.
     pub spec: Arc<VolumeSpec>,
-    /// Who shall have it. With none, the volume is taken down.
+    /// The consumers of the volume. Without consumers the volume is unpublished and unstaged.
     pub consumers: Vec<Arc<ConsumerSpec>>,
 }
 
-/// A volume is at its target, and the mount table agrees.
+/// A published volume; the mount table agrees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published {
-    /// Where.
+    /// The path of the mount.
     pub target_path: MountPath,
-    /// Who gives its files to the group that was asked for (`fsGroup`).
+    /// The component that applies the requested `fsGroup`.
     ///
-    /// Nothing here ever walks over the files of a volume: that may take hours, and the files are not ours.
+    /// This crate never walks the files of a volume: a walk may take hours, and the files belong to the user.
     pub group: OwnershipChange,
 }
 
-/// What a desired set changed. It is on disk.
+/// The changes made by a desired set, which are on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reconciled {
-    /// How many consumers are wanted that were not before.
+    /// The number of consumers that were added.
     pub wanted: usize,
-    /// How many consumers are not wanted any more.
+    /// The number of consumers that were released.
     pub released: usize,
-    /// What was not taken, and why. The others were.
+    /// The rejected consumers, with reasons. All others were accepted.
     pub refused: Vec<(VolumeKey, ConsumerId, PublishError)>,
 }

@@ -1,4 +1,4 @@
-//! Why an operation on a volume failed: one type for each.
+//! Errors of the operations on volumes, one type for each.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,374 +12,374 @@ use crate::name::{ConsumerId, VolumeKey};
 use crate::store::StoreError;
 use crate::store::boot::BootIdError;
 
-/// Why a volume is not published.
+/// The reason why a volume was not published.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// A driver that answered, and whose answer will not change by itself.
+    /// The driver returned an error that will not resolve by itself.
     ///
-    /// The want stands: the call is tried again, with growing waits, until `unpublish` is called.
-    #[error("{key} is not published for {consumer}: {error}; it is tried again until it is unpublished")]
+    /// The volume stays wanted: the call is retried, with back-off, until `unpublish` is called.
+    #[error("{key} is not published for {consumer}: {error}; retrying until it is unpublished")]
     Failed {
         /// The volume.
         key: VolumeKey,
-        /// Who wants it.
+        /// The consumer.
         consumer: ConsumerId,
-        /// What the driver said.
+        /// The driver's error.
         error: CallFailure,
     },
-    /// The volume is known under another description.
-    #[error(
-        "{key} is in use with another {field}; unpublish all its consumers before it is used differently"
-    )]
+    /// The volume is in use with another spec.
+    #[error("{key} is in use with another {field}; unpublish all its consumers before changing it")]
     SpecDiffers {
         /// The volume.
         key: VolumeKey,
-        /// What differs.
+        /// The field that differs.
         field: &'static str,
     },
-    /// The consumer has the volume at another target, or otherwise.
-    #[error("{consumer} has {key} with another {field}; unpublish it first, or use another consumer id")]
+    /// The consumer uses the volume with another target or other options.
+    #[error("{consumer} uses {key} with another {field}; unpublish it first, or use another consumer id")]
     ConsumerDiffers {
         /// The volume.
         key: VolumeKey,
         /// The consumer.
         consumer: ConsumerId,
-        /// What differs.
+        /// The field that differs.
         field: &'static str,
     },
-    /// The access mode allows one consumer, and there is one.
-    #[error("{key} may have one consumer at a time, and {holder} has it; unpublish that one first")]
+    /// The access mode allows one consumer, and the volume has one.
+    #[error("{key} allows one consumer at a time and is used by {holder}; unpublish that one first")]
     Exclusive {
         /// The volume.
         key: VolumeKey,
-        /// Who has it.
+        /// The current consumer.
         holder: ConsumerId,
     },
-    /// Something else is published, or on its way, at the target.
-    #[error("target {} belongs to {holder} of {key}; give each consumer a target of its own", target.display())]
+    /// Another volume or consumer uses the target.
+    #[error("target {} is used by {holder} of {key}; use a separate target for each consumer", target.display())]
     TargetTaken {
         /// The path.
         target: PathBuf,
-        /// The volume that has it.
+        /// The volume that uses it.
         key: VolumeKey,
-        /// The consumer that has it.
+        /// The consumer that uses it.
         holder: ConsumerId,
     },
     /// The driver's limit of volumes on a node, from NodeGetInfo, is reached.
-    #[error("{driver} takes {limit} volumes on this node, and {found} are in use; unpublish one first")]
+    #[error(
+        "driver {driver} allows at most {limit} volumes on this node ({found} in use); unpublish one first"
+    )]
     AttachLimit {
         /// The driver.
         driver: DriverName,
-        /// How many volumes of it are in use.
+        /// The number of its volumes in use.
         found: u64,
-        /// How many it takes.
+        /// The limit.
         limit: u64,
     },
-    /// The driver does not do volumes of this kind of life.
-    #[error("{driver} does not allow {mode} volumes; its policy lists the modes that it has")]
+    /// The driver's policy excludes volumes of this lifecycle mode.
+    #[error("driver {driver} does not allow {mode} volumes; see its policy for the supported modes")]
     LifecycleMode {
         /// The driver.
         driver: DriverName,
-        /// The mode that is asked for.
+        /// The requested mode.
         mode: &'static str,
     },
-    /// As many volumes as a node may have are looked after.
-    #[error("{limit} volumes are looked after, which is the limit; remove some first")]
+    /// The node's limit of volumes is reached.
+    #[error("limit of {limit} volumes reached; remove some first")]
     TooManyVolumes {
-        /// The bound.
+        /// The limit.
         limit: usize,
     },
-    /// The volume has as many consumers as one may have.
-    #[error("{key} has {limit} consumers, which is the limit; remove one first")]
+    /// The limit of consumers of a volume is reached.
+    #[error("limit of {limit} consumers of {key} reached; remove one first")]
     TooManyConsumers {
         /// The volume.
         key: VolumeKey,
-        /// The bound.
+        /// The limit.
         limit: usize,
     },
-    /// A description that no driver could be asked for.
+    /// The spec is invalid.
     #[error("{key}: {reason}")]
     Invalid {
         /// The volume.
         key: VolumeKey,
-        /// What is wrong, and what is expected.
+        /// The violation, and what is expected.
         reason: String,
     },
-    /// The record of the volume cannot be read, so nothing is known of what was done to it.
-    #[error("the record of {key} is quarantined ({reason}); look at it, then release or remove it")]
+    /// The record of the volume is unreadable, so its state is unknown.
+    #[error("the record of {key} is quarantined ({reason}); inspect it, then release or remove it")]
     Quarantined {
         /// The volume.
         key: VolumeKey,
         /// Why.
         reason: String,
     },
-    /// It was unpublished while it was waited for.
+    /// The volume was unpublished while the request was pending.
     #[error("{key} was unpublished for {consumer} before it was published")]
     Released {
         /// The volume.
         key: VolumeKey,
-        /// Who does not want it any more.
+        /// The consumer that was released.
         consumer: ConsumerId,
     },
-    /// The store takes no records, so nothing was taken in: ask again.
+    /// The store is unavailable, and the request was not accepted: retry.
     #[error(transparent)]
-    Store(#[from] StoreTrouble),
-    /// It is taken in, and goes on when it is on disk: ask again to hear of its end.
+    Store(#[from] StoreUnavailable),
+    /// The request was accepted and continues when it is on disk: repeat it to receive its result.
     #[error(transparent)]
     NotYetRecorded(#[from] NotYetRecorded),
-    /// Nobody runs the volumes.
+    /// The volume manager has shut down.
     #[error(transparent)]
-    Stopped(#[from] Stopped),
+    Closed(#[from] Closed),
 }
 
-/// Why a volume is not unpublished.
+/// The reason why a volume was not unpublished.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnpublishError {
-    /// The driver says that it never will. It is tried again, with growing waits, all the same.
-    #[error("{key} is not unpublished for {consumer}: {error}; it is tried again")]
+    /// The driver returned a permanent error. The call is still retried, with back-off.
+    #[error("{key} is not unpublished for {consumer}: {error}; retrying")]
     Failed {
         /// The volume.
         key: VolumeKey,
-        /// Whose target it is.
+        /// The consumer of the target.
         consumer: ConsumerId,
-        /// What the driver said.
+        /// The driver's error.
         error: CallFailure,
     },
-    /// It was published again while it was waited for.
+    /// The volume was published again while the request was pending.
     #[error("{key} was published again for {consumer} before it was unpublished")]
     Wanted {
         /// The volume.
         key: VolumeKey,
-        /// Who wants it again.
+        /// The consumer.
         consumer: ConsumerId,
     },
-    /// The record of the volume cannot be read, so nothing is known of what was done to it.
-    #[error("the record of {key} is quarantined ({reason}); look at it, then release or remove it")]
+    /// The record of the volume is unreadable, so its state is unknown.
+    #[error("the record of {key} is quarantined ({reason}); inspect it, then release or remove it")]
     Quarantined {
         /// The volume.
         key: VolumeKey,
         /// Why.
         reason: String,
     },
-    /// The store takes no records, so nothing was taken in: ask again.
+    /// The store is unavailable, and the request was not accepted: retry.
     #[error(transparent)]
-    Store(#[from] StoreTrouble),
-    /// It is taken in, and goes on when it is on disk: ask again to hear of its end.
+    Store(#[from] StoreUnavailable),
+    /// The request was accepted and continues when it is on disk: repeat it to receive its result.
     #[error(transparent)]
     NotYetRecorded(#[from] NotYetRecorded),
-    /// Nobody runs the volumes.
+    /// The volume manager has shut down.
     #[error(transparent)]
-    Stopped(#[from] Stopped),
+    Closed(#[from] Closed),
 }
 
-/// Why a volume does not grow.
+/// The reason why a volume was not expanded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExpandError {
-    /// No such volume is looked after.
+    /// The volume is unknown.
     #[error("{key} is not known on this node; publish it first")]
     Unknown {
         /// The volume.
         key: VolumeKey,
     },
-    /// Volumes never get smaller.
-    #[error("{key} has {found} bytes, and {asked} are asked for; a volume never gets smaller")]
+    /// The requested size is smaller than an earlier one.
+    #[error("requested {asked} bytes for {key}, which has {found}; a volume cannot shrink")]
     Shrink {
         /// The volume.
         key: VolumeKey,
-        /// Its size, in bytes.
+        /// The current size in bytes.
         found: u64,
-        /// The size that is asked for, in bytes.
+        /// The requested size in bytes.
         asked: u64,
     },
-    /// A size that cannot be asked for.
-    #[error("{found} bytes are no size; ask for 1 to {} bytes", i64::MAX)]
+    /// The size is out of range.
+    #[error("invalid size {found}; expected 1..={} bytes", i64::MAX)]
     Size {
-        /// What was asked for, in bytes.
+        /// The requested size in bytes.
         found: u64,
     },
-    /// The driver has not been there since the volumes were opened, so it is not known what it can do.
-    #[error("{driver} is not there; ask when it has registered")]
+    /// The driver has not connected since the volumes were opened, so its capabilities are unknown.
+    #[error("driver {driver} has not connected; retry when it is registered")]
     NoDriver {
         /// The driver.
         driver: DriverName,
     },
-    /// The driver has neither half of the expansion.
-    #[error("{driver} has no EXPAND_VOLUME capability; grow the volume by other means")]
+    /// The driver supports neither phase of an expansion.
+    #[error("driver {driver} has no EXPAND_VOLUME capability; expand the volume by other means")]
     Unsupported {
         /// The driver.
         driver: DriverName,
     },
-    /// The driver's answer is final.
-    #[error("{key} does not grow: {error}; ask for another size, or when it is not in use")]
+    /// The driver returned a permanent error.
+    #[error("{key} was not expanded: {error}; request another size, or retry when it is not in use")]
     Failed {
         /// The volume.
         key: VolumeKey,
-        /// What the driver said.
+        /// The driver's error.
         error: CallFailure,
     },
-    /// The store takes no records, so nothing was taken in: ask again.
+    /// The store is unavailable, and the request was not accepted: retry.
     #[error(transparent)]
-    Store(#[from] StoreTrouble),
-    /// It is taken in, and goes on when it is on disk: ask again to hear of its end.
+    Store(#[from] StoreUnavailable),
+    /// The request was accepted and continues when it is on disk: repeat it to receive its result.
     #[error(transparent)]
     NotYetRecorded(#[from] NotYetRecorded),
-    /// Nobody runs the volumes.
+    /// The volume manager has shut down.
     #[error(transparent)]
-    Stopped(#[from] Stopped),
+    Closed(#[from] Closed),
 }
 
-/// Why a volume's figures are not known.
+/// The reason why a query about a volume failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
-    /// No such volume is looked after.
+    /// The volume is unknown.
     #[error("{key} is not known on this node; publish it first")]
     Unknown {
         /// The volume.
         key: VolumeKey,
     },
-    /// There is no path to ask the driver about.
-    #[error("{key} is {state} and neither staged nor published; ask when it is")]
+    /// The volume has no path to query.
+    #[error("{key} is {state}, neither staged nor published; retry when it is")]
     NotMounted {
         /// The volume.
         key: VolumeKey,
-        /// The state that it is in.
+        /// Its state.
         state: String,
     },
-    /// The driver is not registered, or its connection is down.
-    #[error("{driver} is not there; it is asked when it registers")]
+    /// The driver is not registered or not connected.
+    #[error("driver {driver} is not connected; retry when it is")]
     NoDriver {
         /// The driver.
         driver: DriverName,
     },
-    /// Too many questions about the volume wait already.
-    #[error("too many questions about {key} wait for an answer; ask again later")]
+    /// Too many queries of the volume are pending.
+    #[error("too many pending queries of {key}; retry later")]
     Busy {
         /// The volume.
         key: VolumeKey,
     },
-    /// The driver has no such call.
-    #[error("{driver} does not have the capability {capability}")]
+    /// The driver does not support the query.
+    #[error("driver {driver} does not have the capability {capability}")]
     Unsupported {
         /// The driver.
         driver: DriverName,
-        /// What it would need.
+        /// The missing capability.
         capability: &'static str,
     },
-    /// The driver's answer.
-    #[error("{driver}: {message}")]
+    /// The driver returned an error.
+    #[error("driver {driver}: {message}")]
     Failed {
         /// The driver.
         driver: DriverName,
-        /// What it said.
+        /// The text of the error.
         message: String,
     },
-    /// Nobody runs the volumes.
+    /// The volume manager has shut down.
     #[error(transparent)]
-    Stopped(#[from] Stopped),
+    Closed(#[from] Closed),
 }
 
-/// Why a desired set is not taken.
+/// The reason why a desired set was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReconcileError {
-    /// One volume is in the set twice.
-    #[error("{key} is in the desired set twice; give it once, with all its consumers")]
+    /// A volume is in the set twice.
+    #[error("{key} is in the desired set twice; list it once, with all its consumers")]
     Twice {
         /// The volume.
         key: VolumeKey,
     },
-    /// The set is not on disk. Some of it may be: hand it in again.
+    /// The set is not on disk, or only in part: retry.
     #[error(transparent)]
-    Store(#[from] StoreTrouble),
-    /// Nobody runs the volumes.
+    Store(#[from] StoreUnavailable),
+    /// The volume manager has shut down.
     #[error(transparent)]
-    Stopped(#[from] Stopped),
+    Closed(#[from] Closed),
 }
 
-/// Why it is not noted that a volume was attached or detached by others.
+/// The reason why an external attach or detach was not recorded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// A publish context that no driver could be given.
+    /// The publish context is invalid.
     #[error("{key}: {reason}")]
     Invalid {
         /// The volume.
         key: VolumeKey,
-        /// What is wrong, and what is expected.
+        /// The violation, and what is expected.
         reason: String,
     },
-    /// It is not on disk: say it again.
+    /// The request is not on disk: retry.
     #[error(transparent)]
-    Store(#[from] StoreTrouble),
-    /// Nobody runs the volumes.
+    Store(#[from] StoreUnavailable),
+    /// The volume manager has shut down.
     #[error(transparent)]
-    Stopped(#[from] Stopped),
+    Closed(#[from] Closed),
 }
 
-/// The store failed while it took the record. Unlike after a [`StoreTrouble`], what was asked for is kept in memory, and
-/// goes on when the record is on disk; a crash before that loses it.
+/// The store failed while it wrote the record. Unlike after [`StoreUnavailable`], the request stays in memory and
+/// continues when the record is on disk; a crash before that loses it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the record is not on disk yet ({reason}), so nothing is begun; it goes on when it is, and a crash may lose it"
+    "the record is not on disk yet ({reason}); the request continues when it is, and a crash before that loses it"
 )]
 #[non_exhaustive]
 pub struct NotYetRecorded {
-    /// What the store said.
+    /// The text of the store's error.
     pub reason: String,
 }
 
-/// The store takes no intents, so no call is made.
+/// The store does not accept records, so no call is made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the store takes no records ({reason}), so nothing is begun; it is opened again by itself, ask then")]
+#[error("the store is unavailable ({reason}) and is being reopened; retry later")]
 #[non_exhaustive]
-pub struct StoreTrouble {
-    /// What the store said.
+pub struct StoreUnavailable {
+    /// The text of the store's error.
     pub reason: String,
 }
 
 /// The future that runs the volumes has ended or was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the volumes are not run any more; whatever was recorded goes on when they are opened again")]
+#[error("the volume manager has shut down; recorded requests continue when it is opened again")]
 #[non_exhaustive]
-pub struct Stopped;
+pub struct Closed;
 
-/// Why the volumes of a node are not opened.
+/// The reason why the volumes of a node could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The root is not absolute.
-    #[error("staging root {}: it must be an absolute path", root.display())]
+    #[error("invalid staging root {}; expected an absolute path", root.display())]
     Root {
-        /// The path that was set.
+        /// The configured path.
         root: PathBuf,
     },
-    /// The store cannot be read at all. Single bad records are no such case.
+    /// The store cannot be read. Single unreadable records do not cause this error.
     #[error("the store cannot be read")]
     Store(#[source] StoreError),
-    /// It is not known which boot this is.
-    #[error("the id of this boot cannot be read")]
+    /// The boot id cannot be read.
+    #[error("the boot id cannot be read")]
     Boot(#[source] BootIdError),
     /// The mount table cannot be read.
     #[error("the mount table cannot be read")]
     Mounts(#[source] TableError),
-    /// A task that read from the disk has panicked, or the runtime shut down.
-    #[error("a task that read from the disk did not end")]
+    /// A task that read from disk panicked, or the runtime shut down.
+    #[error("a task that reads from disk failed")]
     Task(#[source] std::io::Error),
 }
 
-/// How long a text from a driver may be before it is cut, in bytes.
+/// The maximum length of a driver's text in bytes; longer ones are cut.
 pub(super) const MAX_MESSAGE_BYTES: usize = 512;
 
-/// The text, cut at [`MAX_MESSAGE_BYTES`], without control characters.
+/// Returns the text, cut at [`MAX_MESSAGE_BYTES`], without control characters.
 pub(super) fn bounded(text: &str) -> String {
     excerpt(text, MAX_MESSAGE_BYTES)
 }
 
-/// A time as people read it: whole milliseconds below ten seconds, whole seconds above.
+/// Rounds a duration for display: whole milliseconds below ten seconds, whole seconds above.
 pub(super) fn rounded(time: Duration) -> Duration {
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     if millis < 10_000 { Duration::from_millis(millis) } else { Duration::from_secs(millis.div_ceil(1000)) }
@@ -390,7 +390,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drivers_text_is_cut_at_a_character_and_stays_on_one_line() {
+    fn cuts_texts_of_drivers_at_a_character_boundary() {
         assert_eq!(bounded("a\nb"), "a b");
         let long = "ä".repeat(MAX_MESSAGE_BYTES);
         let cut = bounded(&long);

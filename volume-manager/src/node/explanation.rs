@@ -1,4 +1,4 @@
-//! Where a volume is and why it waits, as data and as a sentence.
+//! Explanations of volumes: the state and the reason for waiting, as data and as a sentence.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,18 +12,18 @@ use crate::name::{ConsumerId, VolumeKey};
 
 use super::error::{bounded, rounded};
 
-/// A call that failed: what it means for the volume, and what was said.
+/// A failed call: its class and its error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallFailure {
-    /// The call.
+    /// The RPC.
     pub rpc: Rpc,
-    /// What it means for the volume, and whether it [was sent](Failure::was_sent). The table over all codes is
+    /// The failure class, and whether the call [was sent](Failure::was_sent). The table over all codes is at
     /// [`outcome_of`](crate::lifecycle::outcome_of).
     pub class: Failure,
-    /// The number of the gRPC code; `None` if no answer came, or the mount table contradicted a good one.
+    /// The gRPC code; `None` if there was no response, or if the mount table contradicts an OK.
     pub code: Option<i32>,
-    /// The text, cut at 512 bytes, without control characters.
+    /// The error text, at most 512 bytes, without control characters.
     pub message: String,
 }
 
@@ -32,15 +32,15 @@ impl CallFailure {
         Self { rpc, class, code, message: bounded(message) }
     }
 
-    /// What an error of a driver means. One that counts as OK is kept as final until the mount table agrees.
+    /// Classifies an error of a driver. An error that counts as OK is final until the mount table agrees.
     pub(super) fn of(rpc: Rpc, outcome: Outcome, error: &CallError) -> Self {
         let class = match outcome {
             Outcome::Failed(failure) => failure,
             Outcome::Ok | Outcome::Expanded { .. } => Failure::Final,
         };
         match error {
-            CallError::Status { message: said, .. } | CallError::NotSent { reason: said, .. } => {
-                Self::new(rpc, class, error.code(), said)
+            CallError::Status { message: text, .. } | CallError::NotSent { reason: text, .. } => {
+                Self::new(rpc, class, error.code(), text)
             }
             error => Self::new(rpc, class, None, &crate::excerpt::chain(error)),
         }
@@ -53,187 +53,188 @@ impl fmt::Display for CallFailure {
         match (self.code, self.class) {
             (Some(code), class) => write!(f, "{} ({}): ", code_name(code), class.as_str())?,
             (None, Failure::Contradicted(_) | Failure::Unchecked) => write!(f, "OK, but ")?,
-            (None, class) if !class.was_sent() => write!(f, "not called: ")?,
-            (None, class) => write!(f, "no answer ({}): ", class.as_str())?,
+            (None, class) if !class.was_sent() => write!(f, "call blocked: ")?,
+            (None, class) => write!(f, "no response ({}): ", class.as_str())?,
         }
         f.write_str(&self.message)
     }
 }
 
-/// The name of a gRPC code's number.
+/// Returns the name of a gRPC code.
 fn code_name(code: i32) -> &'static str {
     u32::try_from(code).ok().and_then(|number| Code::new(number).name()).unwrap_or("UNKNOWN")
 }
 
-/// Why nothing more happens to a volume just now.
+/// The reason why a volume makes no progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Waiting {
-    /// It is where it shall be.
+    /// The volume is in the desired state.
     Nothing,
-    /// Its record waits for a commit.
+    /// The record waits for a commit.
     Record,
-    /// The store takes no records.
+    /// The store is unavailable.
     Store {
-        /// What the store said.
+        /// The text of the error.
         reason: String,
-        /// When it is opened again, from now.
+        /// The time until it is reopened.
         next_try: Duration,
     },
-    /// Its driver is not registered, or cannot be reached.
+    /// The driver is not registered or not connected.
     Driver,
-    /// Its call waits for others to the same driver.
-    Turn {
-        /// How many calls to the driver are in flight.
+    /// The call waits for a call slot of the driver.
+    CallSlot {
+        /// The number of calls to the driver in flight.
         in_flight: usize,
-        /// How many wait, with this one.
+        /// The number of waiting calls, including this one.
         waiting: usize,
     },
-    /// A call runs, or what it did is looked at.
+    /// A call or its verification is running.
     Call {
-        /// The call.
+        /// The RPC.
         rpc: Rpc,
-        /// For whom, if it is for one consumer.
+        /// The consumer, for a call that concerns one target.
         consumer: Option<ConsumerId>,
-        /// Since when, up to now.
+        /// The time since its start.
         elapsed: Duration,
     },
-    /// Before a call it is looked whether it may be sent.
+    /// The check before a call is running.
     Check {
-        /// The call.
+        /// The RPC.
         rpc: Rpc,
     },
-    /// It is attached by others, who have not said so yet.
+    /// The external attach is pending.
     Attach,
-    /// A call failed, and is tried again.
+    /// A call failed and is retried.
     Retry {
-        /// When, from now.
+        /// The time until the retry.
         next_try: Duration,
-        /// How many times in a row it failed.
+        /// The number of consecutive failures.
         attempts: u8,
     },
-    /// Its record cannot be read. It is kept, and nothing is done.
+    /// The record is unreadable. It is kept, and no call is made.
     Quarantine {
         /// Why.
         reason: String,
     },
-    /// A bind that is not ours keeps the staging in use, and is looked for again.
-    Foreign {
-        /// When, from now.
+    /// A foreign bind mount uses the staging path, which is checked again.
+    ForeignMount {
+        /// The time until the retry.
         next_try: Duration,
     },
-    /// The driver may not be asked again for what is needed, before another version of it registers.
+    /// The driver must not be sent the RPC again before another version of it registers.
     OtherDriver {
-        /// The call that it does not have.
+        /// The unsupported RPC.
         rpc: Rpc,
     },
-    /// The driver may not be asked again for a larger size, before somebody asks for one again.
+    /// The driver must not be sent the RPC again before a new expansion request.
     Request {
-        /// The call that it refused.
+        /// The rejected RPC.
         rpc: Rpc,
     },
-    /// The driver does not take this kind of volume.
+    /// The driver does not support the lifecycle mode of the volume.
     Refused {
         /// Why.
         reason: String,
     },
 }
 
-/// A consumer of a volume, in an [`Explanation`].
+/// The status of a consumer in an [`Explanation`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Holder {
-    /// Who.
+pub struct ConsumerStatus {
+    /// The consumer.
     pub consumer: ConsumerId,
-    /// Where.
+    /// The target path.
     pub target: PathBuf,
-    /// Whether the volume is wanted there; if not, it is on its way out.
+    /// True if the volume is wanted at the target; otherwise the volume is being unpublished.
     pub wanted: bool,
-    /// Whether the volume is there now.
+    /// True if the volume is published at the target.
     pub published: bool,
 }
 
-/// Where a volume is, why it waits, and who holds it. The text is one sentence, or two with an error.
+/// The state of a volume, the reason for waiting, and its consumers. The text is one sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Explanation {
     /// The volume.
     pub key: VolumeKey,
-    /// The state of the volume as a whole; `None` if its record cannot be read.
+    /// The state of the volume as a whole; `None` if its record is unreadable.
     pub state: Option<VolumeState>,
-    /// Since when it is in this state, up to now.
-    pub dwell: Duration,
-    /// Why nothing more happens.
+    /// The time since the state was entered.
+    pub time_in_state: Duration,
+    /// The reason why the volume makes no progress.
     pub waiting: Waiting,
-    /// Who has it, or shall have it.
-    pub holders: Vec<Holder>,
-    /// What the last failure said; kept until the call succeeds, or somebody gets what was asked for.
+    /// The consumers.
+    pub consumers: Vec<ConsumerStatus>,
+    /// The last failure, until the call succeeds or a request completes.
     pub last_error: Option<CallFailure>,
-    /// What was asked for and is not done by anyone, such as a group that the driver does not set.
-    pub not_done: Vec<String>,
+    /// Requested properties that no component applies, such as an fsGroup that the driver does not support.
+    pub unapplied: Vec<String>,
 }
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.key)?;
         if let Some(state) = self.state {
-            write!(f, " is {state} since {:?}", rounded(self.dwell))?;
+            write!(f, " is {state} for {:?}", rounded(self.time_in_state))?;
         }
         match &self.waiting {
-            Waiting::Nothing => write!(f, ", where it shall be")?,
-            Waiting::Record => write!(f, " and waits for its record to be on disk")?,
+            Waiting::Nothing => write!(f, ", as desired")?,
+            Waiting::Record => write!(f, ", waiting for its record to be on disk")?,
             Waiting::Store { reason, next_try } => {
                 let next_try = rounded(*next_try);
-                write!(f, " and waits for the store ({reason}), which is opened again in {next_try:?}")?;
+                write!(f, ", waiting for the store ({reason}), which is reopened in {next_try:?}")?;
             }
-            Waiting::Driver => write!(f, " and waits for its driver to register and answer")?,
-            Waiting::Turn { in_flight, waiting } => {
-                write!(f, " and waits for its turn: {in_flight} calls to its driver run and {waiting} wait")?;
+            Waiting::Driver => write!(f, ", waiting for its driver to connect")?,
+            Waiting::CallSlot { in_flight, waiting } => {
+                write!(
+                    f,
+                    ", waiting for a call slot: {in_flight} calls to its driver in flight, {waiting} waiting"
+                )?;
             }
             Waiting::Call { rpc, consumer, elapsed } => {
-                write!(f, " while {rpc}")?;
+                write!(f, ", {rpc}")?;
                 if let Some(consumer) = consumer {
                     write!(f, " for {consumer}")?;
                 }
-                write!(f, " runs, since {:?}", rounded(*elapsed))?;
+                write!(f, " in flight for {:?}", rounded(*elapsed))?;
             }
-            Waiting::Check { rpc } => write!(f, " while the mount table is read for {rpc}")?,
-            Waiting::Attach => write!(f, " and waits to be attached by others")?,
+            Waiting::Check { rpc } => write!(f, ", checking the mount table before {rpc}")?,
+            Waiting::Attach => write!(f, ", waiting for the external attach")?,
             Waiting::Retry { next_try, attempts } => {
                 let failures = if *attempts == 1 { "failure" } else { "failures" };
-                write!(f, " and tries again in {:?}, after {attempts} {failures}", rounded(*next_try))?;
+                write!(f, ", retrying in {:?} after {attempts} {failures}", rounded(*next_try))?;
             }
             Waiting::Quarantine { reason } => {
-                write!(f, " has a record that cannot be read ({reason}); it is kept, and nothing is done")?;
+                write!(f, " has an unreadable record ({reason}), which is kept; no call is made")?;
             }
-            Waiting::Foreign { next_try } => {
+            Waiting::ForeignMount { next_try } => {
                 let next_try = rounded(*next_try);
                 write!(
                     f,
-                    " and waits for a foreign bind of its staging to go, looked for again in {next_try:?}"
+                    ", waiting for a foreign bind mount of its staging path to be removed, next check in {next_try:?}"
                 )?;
             }
             Waiting::OtherDriver { rpc } => {
-                write!(
-                    f,
-                    " and waits for a driver that has {rpc}, which this one may not be asked for again"
-                )?;
+                write!(f, ", waiting for a driver that supports {rpc}")?;
             }
             Waiting::Request { rpc } => {
-                write!(f, " and waits for its size to be asked for again, since the driver refused {rpc}")?;
+                write!(f, ", waiting for a new expansion request, since the driver rejected {rpc}")?;
             }
-            Waiting::Refused { reason } => write!(f, " and cannot go on: {reason}")?,
+            Waiting::Refused { reason } => write!(f, ", blocked: {reason}")?,
         }
-        match &self.holders[..] {
-            [] => write!(f, "; no one holds it")?,
-            holders => {
-                write!(f, "; held by ")?;
-                for (at, holder) in holders.iter().enumerate().take(SHOWN_HOLDERS) {
+        match &self.consumers[..] {
+            [] => write!(f, "; no consumers")?,
+            consumers => {
+                write!(f, "; consumers: ")?;
+                for (at, consumer) in consumers.iter().enumerate().take(MAX_LISTED_CONSUMERS) {
                     let comma = if at == 0 { "" } else { ", " };
-                    let going = if holder.wanted { "" } else { " (going)" };
-                    write!(f, "{comma}{}{going}", holder.consumer)?;
+                    let state = if consumer.wanted { "" } else { " (terminating)" };
+                    write!(f, "{comma}{}{state}", consumer.consumer)?;
                 }
-                if let Some(more) = holders.len().checked_sub(SHOWN_HOLDERS).filter(|more| *more > 0) {
+                if let Some(more) = consumers.len().checked_sub(MAX_LISTED_CONSUMERS).filter(|more| *more > 0)
+                {
                     write!(f, " and {more} more")?;
                 }
             }
@@ -241,12 +242,12 @@ impl fmt::Display for Explanation {
         if let Some(error) = &self.last_error {
             write!(f, "; last error: {error}")?;
         }
-        for not_done in &self.not_done {
-            write!(f, "; not done: {not_done}")?;
+        for unapplied in &self.unapplied {
+            write!(f, "; not applied: {unapplied}")?;
         }
         f.write_str(".")
     }
 }
 
-/// How many holders the sentence names.
-const SHOWN_HOLDERS: usize = 8;
+/// The maximum number of consumers in the text.
+const MAX_LISTED_CONSUMERS: usize = 8;

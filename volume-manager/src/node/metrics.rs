@@ -1,5 +1,5 @@
-//! Figures through the `metrics` facade, as the table of the module above has them. Without the feature `metrics` these
-//! functions do nothing.
+//! Metrics through the `metrics` facade, as listed in the docs of the parent module. No-ops without the feature
+//! `metrics`.
 
 use std::time::Duration;
 
@@ -7,19 +7,23 @@ use super::core::Counts;
 use crate::lifecycle::VolumeState;
 
 #[cfg(feature = "metrics")]
-#[allow(clippy::cast_precision_loss, reason = "figures for people")]
+#[allow(clippy::cast_precision_loss, reason = "the precision of a gauge is enough")]
 mod facade {
     use super::{Counts, Duration, VolumeState};
 
     pub(in super::super) fn describe() {
         use metrics::{Unit, describe_gauge, describe_histogram};
         describe_gauge!("volume_manager_volumes", "volumes in a state");
-        describe_gauge!("volume_manager_uncertain_volumes", "volumes with a call whose end is not known");
-        describe_gauge!("volume_manager_quarantined_records", "records that cannot be read");
-        describe_gauge!("volume_manager_calls_in_flight", "calls that run");
-        describe_histogram!("volume_manager_dwell_seconds", Unit::Seconds, "time in a state that was left");
-        describe_histogram!("volume_manager_rpc_seconds", Unit::Seconds, "time of a call to a driver");
-        describe_histogram!("volume_manager_commit_seconds", Unit::Seconds, "time of a commit with its sync");
+        describe_gauge!("volume_manager_uncertain_volumes", "volumes with a call of unknown outcome");
+        describe_gauge!("volume_manager_quarantined_records", "unreadable records");
+        describe_gauge!("volume_manager_calls_in_flight", "calls in flight");
+        describe_histogram!("volume_manager_state_duration_seconds", Unit::Seconds, "time in a state");
+        describe_histogram!("volume_manager_rpc_seconds", Unit::Seconds, "duration of a call to a driver");
+        describe_histogram!(
+            "volume_manager_commit_seconds",
+            Unit::Seconds,
+            "duration of a commit, including its sync"
+        );
         describe_histogram!("volume_manager_commit_records", "records in one commit");
     }
 
@@ -33,8 +37,9 @@ mod facade {
         metrics::gauge!("volume_manager_calls_in_flight").set(counts.calls as f64);
     }
 
-    pub(in super::super) fn dwelt(state: VolumeState, time: Duration) {
-        metrics::histogram!("volume_manager_dwell_seconds", "state" => state.to_string()).record(time);
+    pub(in super::super) fn time_in_state(state: VolumeState, time: Duration) {
+        metrics::histogram!("volume_manager_state_duration_seconds", "state" => state.to_string())
+            .record(time);
     }
 
     pub(in super::super) fn call(driver: &str, rpc: &'static str, code: String, took: Duration) {
@@ -47,8 +52,8 @@ mod facade {
         metrics::histogram!("volume_manager_commit_records").record(records as f64);
     }
 
-    pub(in super::super) fn committed(good: bool, took: Duration) {
-        let outcome = if good { "ok" } else { "failed" };
+    pub(in super::super) fn committed(ok: bool, took: Duration) {
+        let outcome = if ok { "ok" } else { "failed" };
         metrics::histogram!("volume_manager_commit_seconds", "outcome" => outcome).record(took);
     }
 }
@@ -59,10 +64,10 @@ mod facade {
 
     pub(in super::super) fn describe() {}
     pub(in super::super) fn counts(_: &Counts) {}
-    pub(in super::super) fn dwelt(_: VolumeState, _: Duration) {}
+    pub(in super::super) fn time_in_state(_: VolumeState, _: Duration) {}
     pub(in super::super) fn call(_: &str, _: &'static str, _: String, _: Duration) {}
     pub(in super::super) fn commit(_: usize) {}
     pub(in super::super) fn committed(_: bool, _: Duration) {}
 }
 
-pub(super) use facade::{call, commit, committed, counts, describe, dwelt};
+pub(super) use facade::{call, commit, committed, counts, describe, time_in_state};

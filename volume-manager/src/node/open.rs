@@ -1,4 +1,4 @@
-//! From parts to volumes that run.
+//! Opening the volumes of a node.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,64 +6,64 @@ use std::sync::Arc;
 
 use tokio::sync::{broadcast, mpsc};
 
+use super::connector::{DriverConnector, SocketConnector};
 use super::core::Node;
 use super::error::OpenError;
-use super::journal::Journal;
-use super::link::{Drivers, SocketDrivers};
 use super::run::Run;
 use super::settings::Settings;
+use super::store_worker::StoreWorker;
 use super::volumes::Volumes;
 use super::watch::Changes;
 use crate::driver::Secrets;
 use crate::mounts::Mounts;
-use crate::store::{BootId, Loaded, Store, StoreError, take_back_salvaged};
+use crate::store::{BootId, Loaded, Store, StoreError, release_salvaged};
 
-/// How many questions wait to be taken at most. Who asks more waits.
+/// The capacity of the command channel. Further callers wait.
 const WAITING_COMMANDS: usize = 256;
 
-/// What the volumes of a node are made of.
+/// The components of a volume manager.
 pub struct Parts {
     store: Box<dyn Store>,
     mounts: Arc<dyn Mounts>,
-    drivers: Arc<dyn Drivers>,
+    drivers: Arc<dyn DriverConnector>,
     boot: Option<BootId>,
-    take_back_salvaged: bool,
+    release_salvaged: bool,
 }
 
 impl Parts {
-    /// A store, the mounts, and where secrets come from. Drivers are dialled at the sockets that they register, with
-    /// the default times.
+    /// Combines a store, the mounts and the source of secrets. Drivers are dialed at their registered sockets, with the
+    /// default timeouts.
     pub fn new(
         store: impl Store + 'static,
         mounts: impl Mounts + 'static,
         secrets: impl Secrets + 'static,
     ) -> Self {
-        let drivers = SocketDrivers::new(Arc::new(secrets));
+        let drivers = SocketConnector::new(Arc::new(secrets));
         Self {
             store: Box::new(store),
             mounts: Arc::new(mounts),
             drivers: Arc::new(drivers),
             boot: None,
-            take_back_salvaged: false,
+            release_salvaged: false,
         }
     }
 
-    /// Dials drivers in another way.
+    /// Replaces the connector for drivers.
     #[must_use]
-    pub fn drivers(mut self, drivers: impl Drivers + 'static) -> Self {
+    pub fn drivers(mut self, drivers: impl DriverConnector + 'static) -> Self {
         self.drivers = Arc::new(drivers);
         self
     }
 
-    /// Makes the records of a damaged store live again that were salvaged; see [`take_back_salvaged`]. For who compares them
-    /// with a desired set of its own. Default: they stay aside.
+    /// Imports the records that were recovered from a damaged store; see [`release_salvaged`]. For callers that compare
+    /// them with a desired set of their own. Default: they stay quarantined.
     #[must_use]
-    pub fn take_back_salvaged(mut self) -> Self {
-        self.take_back_salvaged = true;
+    pub fn release_salvaged(mut self) -> Self {
+        self.release_salvaged = true;
         self
     }
 
-    /// Takes this for the boot of the node. Default: what the kernel says.
+    /// Sets the boot id of the node. Default: the kernel's.
     #[must_use]
     pub fn boot_id(mut self, boot: BootId) -> Self {
         self.boot = Some(boot);
@@ -77,47 +77,46 @@ impl fmt::Debug for Parts {
     }
 }
 
-/// The path without symbolic links, as the mount table has it. What is not there yet stays as it is.
+/// Returns the path without symbolic links, as in the mount table. Components that do not exist yet are kept.
 fn without_links(path: &Path) -> PathBuf {
-    for there in path.ancestors() {
-        if let (Ok(plain), Ok(rest)) = (there.canonicalize(), path.strip_prefix(there)) {
-            return plain.components().chain(rest.components()).collect();
+    for existing in path.ancestors() {
+        if let (Ok(canonical), Ok(rest)) = (existing.canonicalize(), path.strip_prefix(existing)) {
+            return canonical.components().chain(rest.components()).collect();
         }
     }
     path.to_owned()
 }
 
-/// What is recorded, with what was salvaged if that is to be taken back.
+/// Loads the records, including salvaged ones if requested.
 fn load(store: &mut dyn Store, take_back: bool) -> Result<Loaded, StoreError> {
     let loaded = store.load()?;
     if !take_back {
         return Ok(loaded);
     }
-    let taken = take_back_salvaged(store, &loaded)?;
+    let taken = release_salvaged(store, &loaded)?;
     if taken.left > 0 {
         tracing::error!(
             records = taken.left,
-            "salvaged records stay aside, since it cannot be told which of several is the last; their volumes are left as they are"
+            "salvaged records stay quarantined, because the latest of several is unknown; their volumes are left alone"
         );
     }
     if taken.released == 0 { Ok(loaded) } else { store.load() }
 }
 
 impl Volumes {
-    /// Opens the volumes that are recorded, and answers a handle to them with the future that runs them.
+    /// Opens the recorded volumes, and returns a handle to them and the future that runs them.
     ///
-    /// The future has to be polled, such as by `tokio::spawn`, for anything to happen; it ends when the last handle is
-    /// dropped. It may be dropped at any time, as a crash may come at any time: what is on disk goes on when the volumes
-    /// are opened again.
+    /// The future must be polled, for example by `tokio::spawn`. It ends when the last handle is dropped. It may be
+    /// dropped at any time, like in a crash: the volumes continue from disk when they are opened again.
     ///
     /// # Errors
-    /// If the store or the mount table cannot be read at all, or the root is not absolute. Records that cannot be read
-    /// are no error; see [`quarantined`](Self::quarantined).
+    /// If the store or the mount table cannot be read, or the root is not absolute. Unreadable records are not an
+    /// error; see [`quarantined`](Self::quarantined).
     pub async fn open(
         parts: Parts,
         settings: Settings,
     ) -> Result<(Self, impl Future<Output = ()> + Send + 'static), OpenError> {
-        let Parts { mut store, mounts, drivers, boot, take_back_salvaged } = parts;
+        let Parts { mut store, mounts, drivers, boot, release_salvaged } = parts;
         let mut settings = settings;
         if !settings.root.is_absolute() {
             return Err(OpenError::Root { root: settings.root });
@@ -129,7 +128,7 @@ impl Volumes {
             Some(boot) => boot,
             None => BootId::read(BootId::PATH).map_err(OpenError::Boot)?,
         };
-        let read = tokio::task::spawn_blocking(move || (load(&mut *store, take_back_salvaged), store)).await;
+        let read = tokio::task::spawn_blocking(move || (load(&mut *store, release_salvaged), store)).await;
         let (loaded, store) = read.map_err(|error| OpenError::Task(error.into()))?;
         let loaded = loaded.map_err(OpenError::Store)?;
         let table = mounts.table().await.map_err(OpenError::Mounts)?;
@@ -137,7 +136,7 @@ impl Volumes {
         let (changes, _) = broadcast::channel(Changes::CAPACITY);
         let (sender, commands) = mpsc::channel(WAITING_COMMANDS);
         let volumes = Self { commands: sender, changes: changes.downgrade() };
-        let run = Run::new(node, Journal::new(store), mounts, drivers, settings, changes);
+        let run = Run::new(node, StoreWorker::new(store), mounts, drivers, settings, changes);
         Ok((volumes, run.run(commands, opening)))
     }
 }

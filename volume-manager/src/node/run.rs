@@ -1,4 +1,4 @@
-//! The driver of the core: takes questions, makes calls, keeps time.
+//! The driver of the core: accepts requests, makes calls and runs timers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,31 +11,31 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::Instrument;
 
 use super::change::{Change, ChangeKind};
+use super::connector::{Connection, DriverConnector};
 use super::core::{Action, CommitFailure, Event, Node};
-use super::journal::{Done, Journal, Kind};
-use super::link::{Connection, Drivers};
 use super::settings::Settings;
+use super::store_worker::{Done, Kind, StoreWorker};
 use super::volumes::Command;
-use super::{errands, metrics};
+use super::{executor, metrics};
 use crate::driver::DriverPolicy;
 use crate::excerpt::chain;
 use crate::lifecycle::BackOff;
 use crate::mounts::{MountChanges, Mounts};
 use crate::registry::DriverEndpoint;
 
-/// How often the figures of all volumes are counted.
-const FIGURES: Duration = Duration::from_secs(5);
+/// The interval of metrics updates.
+const METRICS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long to wait before the mount table is read again, where its changes cannot be waited for.
-const POLL: Duration = Duration::from_secs(2);
+/// The interval of mount table reads where change notifications are unavailable, and of retries.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The first and the longest wait before a driver is dialled again. A connection that is there for longer has lasted.
-const REDIAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// The shortest and the longest delay before a reconnect. A connection that lasted longer resets the back-off.
+const RECONNECT_DELAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// What came of something that runs beside the loop.
+/// The result of a background task.
 enum Outcome {
     Event(Box<Event>),
-    Cleared,
+    Done,
     Connected {
         name: DriverName,
         serial: u64,
@@ -45,7 +45,7 @@ enum Outcome {
         name: DriverName,
         serial: u64,
     },
-    /// The mount table changed, and the least time since it was read has gone by.
+    /// The mount table changed, and the minimum interval since the last read has elapsed.
     TableIsDue(Reader),
     TableRead {
         event: Box<Event>,
@@ -53,35 +53,35 @@ enum Outcome {
     },
 }
 
-/// For what the mount table is read, and so when it is read again.
+/// The trigger of a mount table read, which determines the next one.
 enum Reader {
-    /// Its changes.
+    /// Change notifications.
     Changes(Box<dyn MountChanges>),
-    /// Changes that cannot be waited for: after a while.
+    /// Periodic reads, without change notifications.
     Poll,
-    /// The core, which asked for it.
+    /// A request of the core.
     Once,
 }
 
-/// A driver that is registered.
+/// A registered driver.
 struct Registered {
     serial: u64,
     announced: Arc<(DriverEndpoint, DriverPolicy)>,
     connection: Option<Arc<dyn Connection>>,
-    /// When it was connected to last.
+    /// The time of the last connection.
     since: Instant,
-    /// How many connections in a row have not lasted.
+    /// The number of consecutive short connections.
     brief: u8,
-    /// Connects, or waits until the connection is gone.
+    /// The task that connects, or waits until the connection is closed.
     task: AbortHandle,
 }
 
-/// Everything that runs. Dropped, it leaves all as a crash would: what is on disk is what goes on.
+/// The event loop. Dropping it is equivalent to a crash: the volumes continue from disk.
 pub(super) struct Run {
     pub(super) node: Node,
-    pub(super) journal: Journal,
+    pub(super) store: StoreWorker,
     pub(super) mounts: Arc<dyn Mounts>,
-    pub(super) links: Arc<dyn Drivers>,
+    pub(super) connector: Arc<dyn DriverConnector>,
     pub(super) settings: Settings,
     pub(super) changes: broadcast::Sender<Change>,
     drivers: BTreeMap<DriverName, Registered>,
@@ -93,17 +93,17 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn new(
         node: Node,
-        journal: Journal,
+        store: StoreWorker,
         mounts: Arc<dyn Mounts>,
-        links: Arc<dyn Drivers>,
+        connector: Arc<dyn DriverConnector>,
         settings: Settings,
         changes: broadcast::Sender<Change>,
     ) -> Self {
         Self {
             node,
-            journal,
+            store,
             mounts,
-            links,
+            connector,
             settings,
             changes,
             drivers: BTreeMap::new(),
@@ -113,17 +113,17 @@ impl Run {
         }
     }
 
-    /// Runs until no handle is left.
+    /// Runs until the last handle is dropped.
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>, opening: Vec<Action>) {
         metrics::describe();
         self.started = Instant::now();
-        let mut figures = self.started;
+        let mut next_metrics = self.started;
         self.perform(opening);
         match self.mounts.changes() {
-            // What changed between the opening and the subscription is in no change that is still to come.
+            // A change between the opening and the subscription causes no notification.
             Ok(changes) => self.read_table(Reader::Changes(changes)),
             Err(error) => {
-                tracing::warn!("changes of the mount table cannot be waited for, so it is polled: {error}");
+                tracing::warn!("cannot watch the mount table, polling: {error}");
                 self.read_table(Reader::Poll);
             }
         }
@@ -134,17 +134,17 @@ impl Run {
                     Some(command) => self.command(command),
                     None => return,
                 },
-                done = self.journal.done() => self.committed(done),
+                done = self.store.done() => self.committed(done),
                 Some(ended) = self.tasks.join_next() => match ended {
                     Ok(outcome) => self.outcome(outcome),
                     Err(error) if error.is_cancelled() => {}
-                    // Its end would never be told to the core: better to end loudly than to hang.
+                    // The core would never receive the task's result. A panic is better than a hang.
                     Err(error) => std::panic::resume_unwind(error.into_panic()),
                 },
                 () = at(due) => self.step(Event::Tick),
             }
-            if cfg!(feature = "metrics") && figures <= Instant::now() {
-                figures = Instant::now() + FIGURES;
+            if cfg!(feature = "metrics") && next_metrics <= Instant::now() {
+                next_metrics = Instant::now() + METRICS_INTERVAL;
                 metrics::counts(&self.node.counts());
             }
         }
@@ -160,35 +160,35 @@ impl Run {
             match action {
                 Action::Commit(changes) => {
                     metrics::commit(changes.len());
-                    self.journal.commit(changes);
+                    self.store.commit(changes);
                 }
-                Action::Reopen => self.journal.reopen(),
+                Action::Reopen => self.store.reopen(),
                 Action::Call(order) => self.call(order),
-                Action::Look { slot, look } => {
+                Action::Check { slot, check } => {
                     let mounts = Arc::clone(&self.mounts);
-                    self.begin(
-                        async move { Event::Looked { slot, seen: errands::look(look, &*mounts).await } },
-                    );
+                    self.begin(async move {
+                        Event::Checked { slot, observed: executor::check(check, &*mounts).await }
+                    });
                 }
-                Action::Clear(places) => {
+                Action::RemoveEmpty(paths) => {
                     let mounts = Arc::clone(&self.mounts);
                     self.tasks.spawn(async move {
-                        errands::clear(places, &*mounts).await;
-                        Outcome::Cleared
+                        executor::remove_empty(paths, &*mounts).await;
+                        Outcome::Done
                     });
                 }
                 Action::ReadTable => self.read_table(Reader::Once),
                 Action::Answer(answer) => answer.deliver(),
-                Action::Tell(change) => {
+                Action::Notify(change) => {
                     match &change.kind {
-                        ChangeKind::State { from, dwelt, .. } => {
-                            metrics::dwelt(*from, *dwelt);
+                        ChangeKind::State { from, time_in_state, .. } => {
+                            metrics::time_in_state(*from, *time_in_state);
                             tracing::debug!("{change}");
                         }
                         ChangeKind::Failed(_) | ChangeKind::MountLost(_) => tracing::warn!("{change}"),
                         _ => tracing::info!("{change}"),
                     }
-                    // Nobody need watch.
+                    // There may be no watcher.
                     let _ = self.changes.send(change);
                 }
             }
@@ -208,16 +208,16 @@ impl Run {
         let span = tracing::info_span!("call", volume = %key.id, driver = %key.driver, rpc);
         let call = async move {
             let began = Instant::now();
-            let result = errands::call(&order, connection, &*mounts).await;
+            let result = executor::call(&order, connection, &*mounts).await;
             let code = match &result {
                 Ok(_) => "OK".to_owned(),
                 Err(error) => error.code().map_or_else(|| "none".to_owned(), |code| code.to_string()),
             };
-            tracing::debug!(code, "ended");
+            tracing::debug!(code, "call ended");
             metrics::call(key.driver.as_str(), rpc, code, began.elapsed());
             let slot = order.slot;
-            let seen = errands::verify(order, &result, &*mounts).await;
-            Event::CallEnded { slot, result, seen }
+            let observed = executor::verify(order, &result, &*mounts).await;
+            Event::CallEnded { slot, result, observed }
         };
         self.begin(call.instrument(span));
     }
@@ -226,9 +226,9 @@ impl Run {
         let outcome = done.outcome.map_err(|error| CommitFailure::of(&error));
         match (done.work, &outcome) {
             (_, Ok(())) => {}
-            (Kind::Commit, Err(failure)) => tracing::error!("the store failed: {}", failure.reason),
+            (Kind::Commit, Err(failure)) => tracing::error!("commit failed: {}", failure.reason),
             (Kind::Reopen, Err(failure)) => {
-                tracing::warn!("the store cannot be opened again: {}", failure.reason);
+                tracing::warn!("cannot reopen the store: {}", failure.reason);
             }
         }
         match done.work {
@@ -263,11 +263,11 @@ impl Run {
     fn deregister(&mut self, name: DriverName) {
         if let Some(driver) = self.drivers.remove(&name) {
             driver.task.abort();
-            self.step(Event::DriverGone(name));
+            self.step(Event::DriverDeregistered(name));
         }
     }
 
-    /// Connects to a driver, for as long as it takes, after as many `attempts` that came to nothing.
+    /// Connects to a driver, retrying without limit, after `attempts` earlier failures.
     fn connect(
         &mut self,
         name: &DriverName,
@@ -275,17 +275,19 @@ impl Run {
         announced: &Arc<(DriverEndpoint, DriverPolicy)>,
         mut attempts: u8,
     ) -> AbortHandle {
-        let (name, announced, links) = (name.clone(), Arc::clone(announced), Arc::clone(&self.links));
+        let (name, announced, connector) = (name.clone(), Arc::clone(announced), Arc::clone(&self.connector));
         let seed = self.settings.jitter_seed;
-        let waits = BackOff::new(REDIAL.0, REDIAL.1);
+        let waits = BackOff::new(RECONNECT_DELAY.0, RECONNECT_DELAY.1);
         self.tasks.spawn(async move {
             loop {
                 if attempts > 0 {
                     sleep(waits.wait(attempts, seed ^ serial)).await;
                 }
-                match links.connect(&name, &announced.0, &announced.1).await {
+                match connector.connect(&name, &announced.0, &announced.1).await {
                     Ok(connection) => return Outcome::Connected { name, serial, connection },
-                    Err(reason) => tracing::warn!(driver = %name, "not connected: {reason}"),
+                    Err(error) => {
+                        tracing::warn!(driver = %name, "connection failed, retrying: {}", chain(&error));
+                    }
                 }
                 attempts = attempts.saturating_add(1);
             }
@@ -295,32 +297,33 @@ impl Run {
     fn outcome(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Event(event) => self.step(*event),
-            Outcome::Cleared => {}
+            Outcome::Done => {}
             Outcome::Connected { name, serial, connection } => {
                 let Some(driver) = self.drivers.get_mut(&name).filter(|driver| driver.serial == serial)
                 else {
                     return;
                 };
-                let (facts, ended) = (Box::new(connection.facts().clone()), connection.predecessors_ended());
+                let (facts, ended) =
+                    (Box::new(connection.facts().clone()), connection.earlier_processes_ended());
                 driver.connection = Some(Arc::clone(&connection));
                 driver.since = Instant::now();
-                let told = name.clone();
+                let closed = name.clone();
                 driver.task = self.tasks.spawn(async move {
                     connection.closed().await;
-                    Outcome::Closed { name: told, serial }
+                    Outcome::Closed { name: closed, serial }
                 });
                 tracing::info!(driver = %name, version = facts.vendor_version, "connected");
-                self.step(Event::DriverConnected { facts, predecessors_ended: ended });
+                self.step(Event::DriverConnected { facts, earlier_processes_ended: ended });
             }
             Outcome::Closed { name, serial } => {
                 let Some(driver) = self.drivers.get_mut(&name).filter(|driver| driver.serial == serial)
                 else {
                     return;
                 };
-                tracing::warn!(driver = %name, "the connection is gone");
+                tracing::warn!(driver = %name, "connection lost, reconnecting");
                 driver.connection = None;
-                // Else one that says what it is and hangs up would be dialled without a pause.
-                let lasted = driver.since.elapsed() > REDIAL.1;
+                // Without this a driver that accepts and closes connections would be dialed in a hot loop.
+                let lasted = driver.since.elapsed() > RECONNECT_DELAY.1;
                 driver.brief = if lasted { 0 } else { driver.brief.saturating_add(1) };
                 let (announced, brief) = (Arc::clone(&driver.announced), driver.brief);
                 let task = self.connect(&name, serial, &announced, brief);
@@ -337,32 +340,30 @@ impl Run {
         }
     }
 
-    /// Waits until the mount table is due to be read again.
+    /// Waits until the next read of the mount table is due.
     fn await_change(&mut self, reader: Reader) {
         let interval = self.settings.mount_check_interval;
         self.tasks.spawn(async move {
             match reader {
-                Reader::Once => return Outcome::Cleared,
+                Reader::Once => return Outcome::Done,
                 Reader::Changes(mut changes) => match changes.changed().await {
                     Ok(()) => {
                         sleep(interval).await;
                         return Outcome::TableIsDue(Reader::Changes(changes));
                     }
-                    Err(error) => tracing::warn!(
-                        "changes of the mount table cannot be waited for, so it is polled: {error}"
-                    ),
+                    Err(error) => tracing::warn!("cannot watch the mount table, polling: {error}"),
                 },
                 Reader::Poll => {}
             }
-            sleep(POLL.max(interval)).await;
+            sleep(POLL_INTERVAL.max(interval)).await;
             Outcome::TableIsDue(Reader::Poll)
         });
     }
 
-    /// Reads the mount table, again and again until it can be read.
+    /// Reads the mount table, and retries until it can be read.
     fn read_table(&mut self, reader: Reader) {
         let (since, mounts) = (self.node.epoch(), Arc::clone(&self.mounts));
-        let wait = POLL.max(self.settings.mount_check_interval);
+        let wait = POLL_INTERVAL.max(self.settings.mount_check_interval);
         self.tasks.spawn(async move {
             loop {
                 match mounts.table().await {
@@ -370,7 +371,7 @@ impl Run {
                         let event = Box::new(Event::MountsSeen { table, since });
                         return Outcome::TableRead { event, reader };
                     }
-                    Err(error) => tracing::warn!("the mount table cannot be read: {}", chain(&error)),
+                    Err(error) => tracing::warn!("cannot read the mount table, retrying: {}", chain(&error)),
                 }
                 sleep(wait).await;
             }

@@ -1,35 +1,36 @@
-//! Where volumes are staged: `ROOT/DRIVER/NAME/staging`, with a short NAME for an id of any length.
+//! Staging paths: `ROOT/DRIVER/NAME/staging`, with a short NAME for an id of any length.
 
 use std::path::{Path, PathBuf};
 
 use crate::name::VolumeKey;
 
-/// The name of a volume's own directory: 32 hexadecimal digits, a hash of the id.
+/// Returns the name of a volume's directory: 32 hexadecimal digits, a hash of the id.
 ///
-/// The spec wants every driver to take a staging path of 128 bytes, while an id alone may be longer; hence a hash.
-/// Two ids of one driver that share a hash are told apart by `turn`. The name is part of the volume's record, so that
-/// it never depends on what else is on the node.
-pub(super) fn directory_name(key: &VolumeKey, turn: u32) -> String {
+/// The spec requires drivers to accept staging paths of 128 bytes, while an id alone may be longer; hence a hash. Ids
+/// of one driver with the same hash differ in `suffix`. The name is part of the volume's record, so it never depends on
+/// other volumes.
+pub(super) fn directory_name(key: &VolumeKey, suffix: u32) -> String {
     let hash = fnv_1a_128(key.id.as_str().as_bytes());
-    if turn == 0 { format!("{hash:032x}") } else { format!("{hash:032x}-{turn}") }
+    if suffix == 0 { format!("{hash:032x}") } else { format!("{hash:032x}-{suffix}") }
 }
 
-/// A volume's staging directory below `root`, for the name that its record has.
+/// Returns the staging directory of a volume below `root`, for the directory name in its record.
 pub(super) fn staging_path(root: &Path, key: &VolumeKey, directory_name: &str) -> PathBuf {
     root.join(key.driver.as_str()).join(directory_name).join("staging")
 }
 
-/// Whether a name, read from a record, is one that [`directory_name`] makes: it is never a way out of the root.
+/// Returns whether a name from a record has the form of [`directory_name`], which never leaves the root.
 pub(super) fn is_directory_name(name: &str) -> bool {
-    let (hash, turn) = name.split_once('-').unwrap_or((name, "1"));
+    let (hash, suffix) = name.split_once('-').unwrap_or((name, "1"));
     hash.len() == 32
         && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-        && !turn.is_empty()
-        && turn.len() <= 10
-        && turn.bytes().all(|byte| byte.is_ascii_digit())
+        && !suffix.is_empty()
+        && suffix.len() <= 10
+        && suffix.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The hash of Fowler, Noll and Vo with 128 bits. It need not withstand an attacker: a collision costs a suffix.
+/// Returns the 128-bit Fowler-Noll-Vo hash. The hash need not resist an attacker, because a collision only costs a
+/// suffix.
 fn fnv_1a_128(bytes: &[u8]) -> u128 {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -46,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_of_any_length_and_any_text_gives_a_short_path_below_the_root() {
+    fn any_id_gives_a_short_path_below_the_root() {
         for id in ["a", "../../etc", "a/b", &"x".repeat(4096)] {
             let name = directory_name(&key(id), 0);
             assert!(is_directory_name(&name) && is_directory_name(&directory_name(&key(id), 3)));
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_from_a_record_that_leads_elsewhere_is_refused() {
+    fn rejects_directory_names_that_leave_the_root() {
         let good = directory_name(&key("a"), 0);
         for bad in
             ["", "..", "/", &good[1..], &format!("{good}-"), &format!("{good}-x"), &format!("{good}/..")]
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_the_published_one() {
+    fn hash_matches_the_published_test_vectors() {
         assert_eq!(fnv_1a_128(b""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
         assert_eq!(fnv_1a_128(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
     }

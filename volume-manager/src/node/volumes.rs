@@ -11,7 +11,7 @@ use super::change::Change;
 use super::core::{Counts, KnownDriver, Node, Query, Reply, ReplyTo, Request};
 use super::desired::{DesiredVolume, Published, Reconciled};
 use super::error::{
-    AttachError, ExpandError, InspectError, PublishError, ReconcileError, Stopped, UnpublishError,
+    AttachError, Closed, ExpandError, InspectError, PublishError, ReconcileError, UnpublishError,
 };
 use super::explanation::Explanation;
 use super::watch::Changes;
@@ -19,17 +19,17 @@ use crate::driver::{CallOutcome, ConsumerSpec, DriverPolicy, HealthIssue, Volume
 use crate::name::{ConsumerId, VolumeKey};
 use crate::registry::{DriverEndpoint, DriverEvent};
 
-/// All volumes of a node. Cheap to clone; clones are the same volumes.
+/// A handle to all volumes of a node. Cheap to clone; clones share the volumes.
 ///
-/// What is asked for is recorded before anything is done about it. A future that is dropped ends the wait and nothing
-/// else: a volume that was wanted stays wanted, over restarts too, until it is unpublished.
+/// Requests are recorded before any call is made for them. Dropping a future only stops waiting: a published volume
+/// stays wanted, across restarts too, until it is unpublished.
 #[derive(Debug, Clone)]
 pub struct Volumes {
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) changes: broadcast::WeakSender<Change>,
 }
 
-/// Something to find out of the volumes, as they are at a time.
+/// A query of the node's current state.
 type Read = Box<dyn FnOnce(&Node, Duration) + Send>;
 
 pub(super) enum Command {
@@ -41,238 +41,251 @@ pub(super) enum Command {
 
 impl<T: Send> ReplyTo<T> for oneshot::Sender<T> {
     fn answer(self: Box<Self>, answer: T) {
-        // It need not be waited for.
+        // The request may have been abandoned.
         let _ = self.send(answer);
     }
 
     fn is_closed(&self) -> bool {
-        // That of the channel.
+        // The channel's method.
         Self::is_closed(self)
     }
 }
 
 impl Volumes {
-    async fn ask<T: Send + 'static>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Stopped> {
+    async fn request<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(Reply<T>) -> Request,
+    ) -> Result<T, Closed> {
         let (sender, receiver) = oneshot::channel();
         self.send(Command::Request(request(Reply::new(sender)))).await?;
-        receiver.await.map_err(|_| Stopped)
+        receiver.await.map_err(|_| Closed)
     }
 
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Node, Duration) -> T + Send + 'static,
-    ) -> Result<T, Stopped> {
+    ) -> Result<T, Closed> {
         let (sender, receiver) = oneshot::channel();
         let read = move |node: &Node, now| drop(sender.send(read(node, now)));
         self.send(Command::Read(Box::new(read))).await?;
-        receiver.await.map_err(|_| Stopped)
+        receiver.await.map_err(|_| Closed)
     }
 
-    async fn send(&self, command: Command) -> Result<(), Stopped> {
-        self.commands.send(command).await.map_err(|_| Stopped)
+    async fn send(&self, command: Command) -> Result<(), Closed> {
+        self.commands.send(command).await.map_err(|_| Closed)
     }
 
-    /// Brings a volume to a consumer's target, and waits until it is there, as the mount table shows.
+    /// Publishes a volume at a consumer's target, and waits until the mount table shows it.
     ///
-    /// Asking again for what is there answers at once. If the driver is not registered it is waited for, however long.
+    /// A repeated request for a published volume returns immediately. If the driver is not registered, the call waits
+    /// for it without limit.
     ///
     /// # Errors
-    /// If it cannot be; or if the driver answered with an error that is not merely a delay. In the latter case
-    /// ([`PublishError::Failed`]) the volume stays wanted, and is tried again: call [`unpublish`](Self::unpublish) to
-    /// give it up.
+    /// If the request is invalid, or if the driver returned an error other than a mere delay. In the latter case
+    /// ([`PublishError::Failed`]) the volume stays wanted and is retried until [`unpublish`](Self::unpublish) is
+    /// called.
     pub async fn publish(
         &self,
         volume: impl Into<Arc<VolumeSpec>>,
         consumer: impl Into<Arc<ConsumerSpec>>,
     ) -> Result<Published, PublishError> {
         let (spec, consumer) = (volume.into(), consumer.into());
-        self.ask(|reply| Request::Publish { spec, consumer, reply }).await?
+        self.request(|reply| Request::Publish { spec, consumer, reply }).await?
     }
 
-    /// Takes a volume from a consumer's target, and waits until nothing of it is there. The last consumer's volume is
-    /// then unstaged and detached; [`watch`](Self::watch) tells when nothing is left of it.
+    /// Unpublishes a volume from a consumer's target, and waits until nothing of it remains there. After its last
+    /// consumer the volume is unstaged and detached; [`watch`](Self::watch) reports when it is removed.
     ///
-    /// A consumer that does not have the volume is no error.
+    /// An unknown consumer is not an error.
     ///
     /// # Errors
-    /// If the driver answered with an error. It is tried again all the same.
+    /// If the driver returned an error. The call is still retried.
     pub async fn unpublish(&self, key: &VolumeKey, consumer: &ConsumerId) -> Result<(), UnpublishError> {
         let (key, consumer) = (key.clone(), consumer.clone());
-        self.ask(|reply| Request::Unpublish { key, consumer, reply }).await?
+        self.request(|reply| Request::Unpublish { key, consumer, reply }).await?
     }
 
-    /// Makes a volume at least so large, in bytes, and answers its size. What a crash interrupts goes on after it.
+    /// Expands a volume to at least `required_bytes`, and returns its size. An interrupted expansion continues after a
+    /// crash.
     ///
     /// # Errors
-    /// If it cannot grow.
+    /// If the volume cannot be expanded.
     pub async fn expand(&self, key: &VolumeKey, required_bytes: u64) -> Result<u64, ExpandError> {
-        self.ask(|reply| Request::Expand { key: key.clone(), required_bytes, reply }).await?
+        self.request(|reply| Request::Expand { key: key.clone(), required_bytes, reply }).await?
     }
 
-    /// A volume of [`Attach::Awaited`](crate::driver::Attach::Awaited) was attached by others, with this publish
-    /// context (which may be empty). Answers whether the volume is known, when what was said is on disk.
+    /// Reports that a volume of [`Attach::Awaited`](crate::driver::Attach::Awaited) was attached externally, with this
+    /// publish context, which may be empty. Returns whether the volume is known, when the context is on disk.
     ///
     /// # Errors
-    /// If the context cannot be given to a driver, or it is not on disk.
+    /// If the context is invalid, or is not on disk.
     pub async fn attached(
         &self,
         key: &VolumeKey,
         publish_context: BTreeMap<String, String>,
     ) -> Result<bool, AttachError> {
         let publish_context = Some(publish_context);
-        self.ask(|reply| Request::Attach { key: key.clone(), publish_context, reply }).await?
+        self.request(|reply| Request::Attach { key: key.clone(), publish_context, reply }).await?
     }
 
-    /// Others are going to detach the volume, or have: what is above is taken down. Answers whether it is known, when
-    /// that is on disk.
+    /// Reports that the volume will be or was detached externally, and unstages it. Returns whether the volume is
+    /// known, when the request is on disk.
     ///
-    /// It may be mounted still when this answers. Before it is detached, wait until [`watch`](Self::watch) or
-    /// [`explain`](Self::explain) tells that it is CREATED, or is not known any more.
+    /// The volume may still be mounted when this returns. Before it is detached, wait until [`watch`](Self::watch) or
+    /// [`explain`](Self::explain) reports CREATED, or that it is unknown.
     ///
     /// # Errors
-    /// If it is not on disk.
+    /// If the request is not on disk.
     pub async fn detached(&self, key: &VolumeKey) -> Result<bool, AttachError> {
-        self.ask(|reply| Request::Attach { key: key.clone(), publish_context: None, reply }).await?
+        self.request(|reply| Request::Attach { key: key.clone(), publish_context: None, reply }).await?
     }
 
-    /// Makes these volumes, and no others, wanted; answers when that is on disk. [`watch`](Self::watch) and
-    /// [`explain`](Self::explain) tell how it goes on.
+    /// Replaces the desired set of volumes, and returns when the set is on disk. [`watch`](Self::watch) and
+    /// [`explain`](Self::explain) report the progress.
     ///
-    /// Whatever is not in the set is taken down. Hand in whole sets only: half of one unmounts the other half.
+    /// Volumes that are not in the set are unpublished and unstaged, so the set must be complete.
     ///
     /// # Errors
-    /// If the set cannot be recorded. What single volumes cannot have is in the answer.
+    /// If the set cannot be recorded. Rejections of single volumes are in the result.
     pub async fn reconcile(
         &self,
         desired: impl IntoIterator<Item = DesiredVolume>,
     ) -> Result<Reconciled, ReconcileError> {
         let desired = desired.into_iter().collect();
-        self.ask(|reply| Request::Reconcile { desired, reply }).await?
+        self.request(|reply| Request::Reconcile { desired, reply }).await?
     }
 
-    /// How full a volume is, as its driver says.
+    /// Returns the usage of a volume, as reported by its driver.
     ///
-    /// It is a call like others: it waits for its turn, and while it runs no other call is made for the volume.
+    /// This is an ordinary call: it waits for a call slot, and while it runs no other call is made for the volume.
     ///
     /// # Errors
-    /// If the volume is not mounted, or the driver does not say.
+    /// If the volume is not mounted, or the driver reports nothing.
     pub async fn stats(&self, key: &VolumeKey) -> Result<VolumeStats, InspectError> {
-        match self.ask(|reply| Request::Inspect { key: key.clone(), query: Query::Stats, reply }).await?? {
+        match self
+            .request(|reply| Request::Inspect { key: key.clone(), query: Query::Stats, reply })
+            .await??
+        {
             CallOutcome::Stats(stats) => Ok(stats),
-            _ => Err(other_answer(key)),
+            _ => Err(unexpected_response(key)),
         }
     }
 
-    /// What is wrong with a volume, as its driver says; empty if nothing is known to be. Alpha in the spec.
+    /// Returns the health issues of a volume, as reported by its driver, or an empty list if none are known. Alpha in
+    /// the spec.
     ///
     /// # Errors
-    /// If the volume is not mounted, or the driver does not say.
+    /// If the volume is not mounted, or the driver reports nothing.
     pub async fn health(&self, key: &VolumeKey) -> Result<Vec<HealthIssue>, InspectError> {
-        match self.ask(|reply| Request::Inspect { key: key.clone(), query: Query::Health, reply }).await?? {
+        match self
+            .request(|reply| Request::Inspect { key: key.clone(), query: Query::Health, reply })
+            .await??
+        {
             CallOutcome::Health(issues) => Ok(issues),
-            _ => Err(other_answer(key)),
+            _ => Err(unexpected_response(key)),
         }
     }
 
-    /// Where a volume is, why it waits, who holds it, and when it is tried again. `None` if nothing is known of it.
+    /// Returns the state of a volume, why it waits, its consumers, and its next retry, or `None` if the volume is
+    /// unknown.
     ///
     /// # Errors
-    /// If nobody runs the volumes.
-    pub async fn explain(&self, key: &VolumeKey) -> Result<Option<Explanation>, Stopped> {
+    /// If the volume manager has shut down.
+    pub async fn explain(&self, key: &VolumeKey) -> Result<Option<Explanation>, Closed> {
         let key = key.clone();
         self.read(move |node, now| node.explain(&key, now)).await
     }
 
-    /// Every volume, in order.
+    /// Returns all volumes, in order.
     ///
     /// # Errors
-    /// If nobody runs the volumes.
-    pub async fn list(&self) -> Result<Vec<VolumeKey>, Stopped> {
+    /// If the volume manager has shut down.
+    pub async fn list(&self) -> Result<Vec<VolumeKey>, Closed> {
         self.read(|node, _| node.keys().cloned().collect()).await
     }
 
-    /// The records that cannot be read: what they are called in the store, and why. They are kept.
+    /// Returns the unreadable records, which are kept: the name in the store, and the reason.
     ///
     /// # Errors
-    /// If nobody runs the volumes.
-    pub async fn quarantined(&self) -> Result<Vec<(String, String)>, Stopped> {
+    /// If the volume manager has shut down.
+    pub async fn quarantined(&self) -> Result<Vec<(String, String)>, Closed> {
         self.read(|node, _| node.quarantined().to_vec()).await
     }
 
-    /// How many volumes there are, by state.
+    /// Returns the number of volumes by state.
     ///
     /// # Errors
-    /// If nobody runs the volumes.
-    pub async fn counts(&self) -> Result<Counts, Stopped> {
+    /// If the volume manager has shut down.
+    pub async fn counts(&self) -> Result<Counts, Closed> {
         self.read(|node, _| node.counts()).await
     }
 
-    /// The drivers that are registered, in order, with what they said of themselves and of this node.
+    /// Returns the registered drivers, in order, with their identity and capabilities.
     ///
     /// # Errors
-    /// If nobody runs the volumes.
-    pub async fn drivers(&self) -> Result<Vec<KnownDriver>, Stopped> {
+    /// If the volume manager has shut down.
+    pub async fn drivers(&self) -> Result<Vec<KnownDriver>, Closed> {
         self.read(|node, _| node.known_drivers()).await
     }
 
-    /// The changes of all volumes from now on.
+    /// Subscribes to the changes of all volumes.
     #[must_use]
     pub fn watch(&self) -> Changes {
         let receiver = match self.changes.upgrade() {
             Some(changes) => changes.subscribe(),
-            // Nobody runs the volumes: the stream has ended.
+            // The volume manager has shut down: the stream has ended.
             None => broadcast::channel(1).1,
         };
         Changes(receiver)
     }
 
-    /// A driver is there. It is connected to, again and again until it answers, and its volumes go on.
+    /// Registers a driver. It is dialed until it responds, and its volumes continue.
     ///
-    /// Registered anew, its calls go by the new policy. Whether an attach is made for a volume that was begun stays as it was
-    /// until this is opened again.
+    /// After a repeated registration, calls use the new policy. The attach mode of existing volumes does not change
+    /// before the volumes are opened again.
     ///
     /// # Errors
-    /// If nobody runs the volumes.
+    /// If the volume manager has shut down.
     pub async fn driver_registered(
         &self,
         name: DriverName,
         endpoint: DriverEndpoint,
         policy: DriverPolicy,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), Closed> {
         self.send(Command::Registered { name, endpoint, policy }).await
     }
 
-    /// A driver is gone. Its volumes stay as they are, and wait for it.
+    /// Deregisters a driver. Its volumes stay mounted and wait for it.
     ///
     /// # Errors
-    /// If nobody runs the volumes.
-    pub async fn driver_gone(&self, name: DriverName) -> Result<(), Stopped> {
+    /// If the volume manager has shut down.
+    pub async fn driver_deregistered(&self, name: DriverName) -> Result<(), Closed> {
         self.send(Command::Deregistered(name)).await
     }
 
-    /// Follows the events of a [`registry`](crate::registry), until it or the volumes end. `policy` says what is known
-    /// of a driver besides its registration.
+    /// Applies the events of a [`registry`](crate::registry) until it ends or the volume manager shuts down. `policy`
+    /// supplies the policy of each driver.
     pub async fn follow(
         &self,
         mut drivers: mpsc::Receiver<DriverEvent>,
         policy: impl Fn(&DriverName) -> DriverPolicy + Send,
     ) {
         while let Some(event) = drivers.recv().await {
-            let told = match event {
+            let sent = match event {
                 DriverEvent::Registered { name, endpoint, .. } => {
                     let policy = policy(&name);
                     self.driver_registered(name, endpoint, policy).await
                 }
-                DriverEvent::Deregistered { name, .. } => self.driver_gone(name).await,
+                DriverEvent::Deregistered { name, .. } => self.driver_deregistered(name).await,
             };
-            if told.is_err() {
+            if sent.is_err() {
                 return;
             }
         }
     }
 }
 
-fn other_answer(key: &VolumeKey) -> InspectError {
-    let message = "it answered something that was not asked".to_owned();
+fn unexpected_response(key: &VolumeKey) -> InspectError {
+    let message = "unexpected response type".to_owned();
     InspectError::Failed { driver: key.driver.clone(), message }
 }

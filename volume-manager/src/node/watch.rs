@@ -1,32 +1,32 @@
-//! A stream of changes.
+//! The stream of changes.
 
 use tokio::sync::broadcast;
 
 use super::change::Change;
 
-/// The changes of all volumes, from when it was asked for. Bounded: who reads too slowly is told how many were missed.
+/// The changes of all volumes since the subscription. Bounded: a slow reader receives the number of missed changes.
 #[derive(Debug)]
 pub struct Changes(pub(super) broadcast::Receiver<Change>);
 
-/// What a reader of [`Changes`] is told.
+/// An item of [`Changes`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Watched {
-    /// Something happened.
+pub enum WatchEvent {
+    /// A change of a volume.
     Change(Change),
-    /// So many changes were missed, since they came faster than they were read. `list` and `explain` tell what is.
-    Missed(u64),
+    /// This many changes were missed, because the reader was too slow. `list` and `explain` return the current state.
+    Lagged(u64),
 }
 
 impl Changes {
-    /// How many changes wait for a reader at most.
+    /// The maximum number of buffered changes.
     pub const CAPACITY: usize = 1024;
 
-    /// The next change; `None` when the volumes are not run any more. If the future is dropped, nothing is lost.
-    pub async fn next(&mut self) -> Option<Watched> {
+    /// Returns the next change, or `None` when the volume manager has shut down. Cancel safe.
+    pub async fn next(&mut self) -> Option<WatchEvent> {
         match self.0.recv().await {
-            Ok(change) => Some(Watched::Change(change)),
-            Err(broadcast::error::RecvError::Lagged(missed)) => Some(Watched::Missed(missed)),
+            Ok(change) => Some(WatchEvent::Change(change)),
+            Err(broadcast::error::RecvError::Lagged(count)) => Some(WatchEvent::Lagged(count)),
             Err(broadcast::error::RecvError::Closed) => None,
         }
     }

@@ -1,8 +1,8 @@
-//! The kubelet plugin-registration protocol, version 1, from the side of kubelet.
+//! Kubelet's side of the plugin registration protocol, version 1.
 //!
-//! A registrar (the CSI project's `node-driver-registrar`, unchanged) puts a unix socket into a directory and serves
-//! `pluginregistration.Registration` on it. `watch` finds the socket, asks `GetInfo`, checks the answer, tells its
-//! caller with a [`DriverEvent`], and tells the registrar with `NotifyRegistrationStatus`, all as kubelet does:
+//! A registrar (the CSI project's `node-driver-registrar`, unchanged) creates a unix socket in a directory and serves
+//! `pluginregistration.Registration` on it. `watch` finds the socket, calls `GetInfo`, validates the answer, sends a
+//! [`DriverEvent`] to its caller, and calls `NotifyRegistrationStatus`, all as kubelet does:
 //!
 #![cfg_attr(feature = "runtime", doc = "```no_run")]
 #![cfg_attr(not(feature = "runtime"), doc = "```ignore")]
@@ -13,7 +13,7 @@
 //! while let Some(event) = drivers.recv().await {
 //!     match event {
 //!         DriverEvent::Registered { name, endpoint, .. } => println!("{name} serves on {endpoint}"),
-//!         DriverEvent::Deregistered { name, reason } => println!("{name} left: {reason}"),
+//!         DriverEvent::Deregistered { name, reason } => println!("{name} deregistered: {reason}"),
 //!         _ => {}
 //!     }
 //! }
@@ -21,17 +21,17 @@
 //! # }
 //! ```
 //!
-//! | Rule | Here |
+//! | Aspect | Behavior |
 //! |---|---|
-//! | where | sockets directly in the directory; names that begin with a dot are still being made and are left alone |
+//! | sockets | those directly in the directory; names that begin with a dot are ignored, since they are still being created |
 //! | limits | dial 10 s, GetInfo 1 s, NotifyRegistrationStatus 5 s; 64 sockets; an answer of 64 KiB |
-//! | accepted | type `CSIPlugin`, a valid driver name that no other socket holds, one version with major number 1 |
+//! | accepted | type `CSIPlugin`, a valid driver name that no other socket has registered, one version with major number 1 |
 //! | endpoint | an absolute path, with or without `unix://`; empty means the registration socket itself |
-//! | refused | the registrar is told why, and is asked again later (0.5 s, doubling, at most 60 s) |
-//! | no answer | asked again later in the same rhythm; a registrar that hangs delays no other |
-//! | end | the socket is removed or replaced; an exit of the registrar alone ends nothing, as with kubelet |
+//! | rejected | the registrar receives the reason, and GetInfo is retried with a backoff (0.5 s, doubling, at most 60 s) |
+//! | no answer | retried with the same backoff; a registrar that hangs does not delay others |
+//! | deregistered | when the socket is removed or replaced; not when the registrar exits, as with kubelet |
 //!
-//! What kubelet does besides is left to the caller: dialling the driver, and NodeGetInfo.
+//! The caller dials the driver and calls NodeGetInfo, as the rest of kubelet does.
 
 pub mod core;
 mod plugin;
@@ -40,6 +40,6 @@ mod plugin;
 mod watch;
 
 pub use self::core::{DeregistrationReason, DriverEvent};
-pub use plugin::{DriverEndpoint, InvalidDriverEndpoint, Refusal};
+pub use plugin::{DriverEndpoint, InvalidDriverEndpoint, RejectReason};
 #[cfg(feature = "runtime")]
 pub use watch::{WatchError, watch};

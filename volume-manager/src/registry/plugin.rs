@@ -1,4 +1,4 @@
-//! What a registrar says of its driver, checked.
+//! Validates the answer of a registrar.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use csi_proto::pluginregistration::v1::PluginInfo;
 use super::core::SocketName;
 use crate::excerpt::short;
 
-/// The one type of plugin that is registered here.
+/// The only supported plugin type.
 const CSI_PLUGIN: &str = "CSIPlugin";
 
-/// The one major version of CSI that is spoken here.
+/// The supported major version of CSI.
 const SUPPORTED_MAJOR: u32 = 1;
 
 /// The most versions that a driver may list.
 const MAX_VERSIONS: usize = 16;
 
-/// A driver as its registrar announced it, with every field checked.
+/// A driver as reported by its registrar, validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plugin {
     pub(super) name: DriverName,
@@ -28,10 +28,10 @@ pub(super) struct Plugin {
 }
 
 impl Plugin {
-    /// Checks what GetInfo answered. An empty endpoint means that the driver serves on `socket` too.
-    pub(super) fn check(info: PluginInfo, socket: &Path) -> Result<Self, Refusal> {
+    /// Validates an answer of GetInfo. An empty endpoint means that the driver serves on `socket`.
+    pub(super) fn check(info: PluginInfo, socket: &Path) -> Result<Self, RejectReason> {
         if info.r#type != CSI_PLUGIN {
-            return Err(Refusal::Type { found: short(&info.r#type) });
+            return Err(RejectReason::Type { found: short(&info.r#type) });
         }
         let name = DriverName::new(info.name)?;
         let endpoint = match info.endpoint.as_str() {
@@ -43,65 +43,65 @@ impl Plugin {
     }
 }
 
-/// Whether one of the versions is spoken here.
-fn check_versions(listed: &[String]) -> Result<(), Refusal> {
+/// Checks that one of the versions is supported.
+fn check_versions(listed: &[String]) -> Result<(), RejectReason> {
     if listed.len() > MAX_VERSIONS {
-        return Err(Refusal::TooManyVersions { found: listed.len() });
+        return Err(RejectReason::TooManyVersions { found: listed.len() });
     }
     if listed.iter().any(|version| major(version) == Some(SUPPORTED_MAJOR)) {
         return Ok(());
     }
-    Err(Refusal::Version { found: listed.iter().map(|text| short(text)).collect() })
+    Err(RejectReason::Version { found: listed.iter().map(|text| short(text)).collect() })
 }
 
-/// The first number of a version: `1`, `1.13` or `1.13.0`, with or without a `v` before it.
+/// The major number of a version: `1`, `1.13` or `1.13.0`, with or without a leading `v`.
 fn major(version: &str) -> Option<u32> {
     let parts: Vec<&str> = version.strip_prefix('v').unwrap_or(version).split('.').collect();
     let mut numbers = Vec::new();
     for part in parts {
-        // A sign is accepted by the parser of numbers, but not in a version.
+        // `parse` would accept a sign.
         let digits = Some(part).filter(|part| part.bytes().all(|byte| byte.is_ascii_digit()))?;
         numbers.push(digits.parse::<u32>().ok()?);
     }
     numbers.first().copied().filter(|_| numbers.len() <= 3)
 }
 
-/// Why a driver is not registered. The text of this error and its cause is what the registrar is told.
+/// Why a driver was rejected. The registrar receives the text of this error and its cause.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum RejectReason {
     /// The plugin is of another type.
-    #[error("type is {found:?}; only plugins of type {CSI_PLUGIN:?} are registered here")]
+    #[error("type is {found:?}; expected {CSI_PLUGIN:?}")]
     Type {
-        /// The type that GetInfo answered, at most 64 bytes of it.
+        /// The type from GetInfo, cut at 64 bytes.
         found: String,
     },
-    /// The name is not a driver name.
+    /// The name is not a valid driver name.
     #[error("name is not valid")]
     Name(#[from] InvalidDriverName),
-    /// Another registrar holds the name.
+    /// The name is registered through another socket.
     #[error(
-        "name {name} is registered already, through the socket {holder}; remove that socket, or give the driver another name"
+        "name {name} is already registered through the socket {holder}; remove that socket, or give the driver another name"
     )]
     DuplicateName {
-        /// The name that both want.
+        /// The driver name.
         name: DriverName,
-        /// The socket that came first.
+        /// The other socket.
         holder: SocketName,
     },
     /// No listed version is supported.
-    #[error("supported_versions is {found:?}; one version of the form {SUPPORTED_MAJOR}.x.y is needed")]
+    #[error("supported_versions is {found:?}; expected one version {SUPPORTED_MAJOR}.x.y")]
     Version {
         /// The listed versions, cut at 64 bytes each.
         found: Vec<String>,
     },
     /// The list of versions is too long.
-    #[error("supported_versions has {found} entries; at most {MAX_VERSIONS} are read")]
+    #[error("supported_versions has {found} entries; at most {MAX_VERSIONS} are allowed")]
     TooManyVersions {
-        /// How many there are.
+        /// The number of entries.
         found: usize,
     },
-    /// The endpoint cannot be dialled.
+    /// The endpoint is invalid.
     #[error("endpoint is not valid")]
     Endpoint(#[from] InvalidDriverEndpoint),
 }
@@ -119,10 +119,10 @@ pub enum Refusal {
 pub struct DriverEndpoint(PathBuf);
 
 impl DriverEndpoint {
-    /// The longest path, in bytes, that Linux takes as the address of a unix socket.
+    /// The most bytes of a path in a unix socket address on Linux.
     pub const MAX_PATH_BYTES: usize = 107;
 
-    /// Checks a path.
+    /// Validates a path.
     ///
     /// # Errors
     /// If the path is relative or too long.
@@ -148,7 +148,7 @@ impl DriverEndpoint {
 impl FromStr for DriverEndpoint {
     type Err = InvalidDriverEndpoint;
 
-    /// Takes `/path`, `unix:/path` and `unix:///path`.
+    /// Parses `/path`, `unix:/path` or `unix:///path`.
     fn from_str(text: &str) -> Result<Self, InvalidDriverEndpoint> {
         let path = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")).unwrap_or(text);
         Self::from_path(path)
@@ -166,19 +166,19 @@ impl fmt::Display for DriverEndpoint {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidDriverEndpoint {
-    /// No absolute path.
-    #[error("{found:?} is not an absolute path; give /path/to/csi.sock or unix:///path/to/csi.sock")]
+    /// The path is relative.
+    #[error("{found:?} is not an absolute path; expected /path/to/csi.sock or unix:///path/to/csi.sock")]
     NotAbsolute {
-        /// What was given, at most 64 bytes of it.
+        /// The text, cut at 64 bytes.
         found: String,
     },
-    /// No address can hold the path.
+    /// The path does not fit into a socket address.
     #[error(
-        "the path has {found} bytes; the address of a unix socket holds {}",
+        "the path has {found} bytes; at most {} fit into a unix socket address",
         DriverEndpoint::MAX_PATH_BYTES
     )]
     TooLong {
-        /// How many bytes the path has.
+        /// The bytes of the path.
         found: usize,
     },
 }

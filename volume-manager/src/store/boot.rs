@@ -1,4 +1,4 @@
-//! Which boot of the machine this is.
+//! The boot id of the machine.
 
 use std::fmt;
 use std::fs::File;
@@ -6,26 +6,26 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The id that the kernel makes at each boot: a UUID in lower case. Two that differ have a reboot between them.
+/// The kernel's id of the present boot: a UUID in lower case. It changes with every reboot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootId([u8; Self::BYTES]);
 
 impl BootId {
-    /// Where Linux shows it.
+    /// Its file on Linux.
     pub const PATH: &str = "/proc/sys/kernel/random/boot_id";
 
-    /// How many bytes the text has.
+    /// The bytes of the text.
     pub const BYTES: usize = 36;
 
-    /// Reads the id from a file, which is [`BootId::PATH`] but in tests that fake a reboot.
+    /// Reads the id from a file: [`BootId::PATH`], except in tests that fake a reboot.
     ///
     /// # Errors
-    /// If the file cannot be read, or has no boot id.
+    /// If the file cannot be read, or does not contain a boot id.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, BootIdError> {
         let path = path.as_ref();
         let unreadable = |source| BootIdError::Unreadable { path: path.into(), source };
         let mut text = Vec::new();
-        // One byte more than an id and its newline, so that a longer text shows as such.
+        // One byte more than an id and its newline, so that a longer text is detected.
         let most = Self::BYTES as u64 + 2;
         File::open(path).and_then(|file| file.take(most).read_to_end(&mut text)).map_err(unreadable)?;
         let text = text.strip_suffix(b"\n").unwrap_or(&text);
@@ -45,7 +45,7 @@ impl BootId {
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        // It was checked to be ASCII.
+        // Validated to be ASCII.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
@@ -70,16 +70,16 @@ impl fmt::Debug for BootId {
     }
 }
 
-/// A text that is no [`BootId`].
+/// A text is not a [`BootId`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a text of {bytes} bytes is no boot id; expected a UUID in lower case, which has {}", BootId::BYTES)]
+#[error("invalid boot id of {bytes} bytes; expected a UUID in lower case of {} bytes", BootId::BYTES)]
 #[non_exhaustive]
 pub struct InvalidBootId {
-    /// How many bytes the text has.
+    /// The bytes of the text.
     pub bytes: usize,
 }
 
-/// Why the boot id is not known.
+/// Why the boot id could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BootIdError {
@@ -88,15 +88,15 @@ pub enum BootIdError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file does not hold a boot id.
-    #[error("{} holds \"{found}\" and no boot id; expected a UUID in lower case", path.display())]
+    /// The file does not contain a boot id.
+    #[error("{} contains \"{found}\", not a boot id; expected a UUID in lower case", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// How it begins.
+        /// The beginning of its content.
         found: String,
     },
 }
@@ -108,7 +108,7 @@ mod tests {
     const ID: &str = "5c6b3a1e-0d43-4a53-9f5e-2f6d1c0b7a89";
 
     #[test]
-    fn the_boot_id_is_read_from_a_file_and_nothing_else_is_taken_for_one() {
+    fn reads_valid_boot_ids_only() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("boot_id");
         for text in [ID.to_owned(), format!("{ID}\n")] {
@@ -128,13 +128,16 @@ mod tests {
             assert!(matches!(BootId::read(&path), Err(BootIdError::Invalid { .. })), "{text:?}");
             assert!(text.parse::<BootId>().is_err());
         }
-        assert!(matches!(BootId::read(directory.path().join("gone")), Err(BootIdError::Unreadable { .. })));
+        assert!(matches!(
+            BootId::read(directory.path().join("missing")),
+            Err(BootIdError::Unreadable { .. })
+        ));
         assert_eq!(ID.parse::<BootId>().unwrap().to_string(), ID);
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_boot_id_of_this_machine_stays_the_same() {
+    fn boot_id_of_this_machine_is_stable() {
         assert_eq!(BootId::read(BootId::PATH).unwrap(), BootId::read(BootId::PATH).unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes around a record on the disk, by which damage is noticed.
+//! The on-disk format of a record, with a checksum.
 //!
 //! | Offset | Bytes | |
 //! |---|---|---|
@@ -6,41 +6,41 @@
 //! | 4 | 2 | the version of this format |
 //! | 6 | 2 | length of the key |
 //! | 8 | 4 | length of the payload |
-//! | 12 | 8 | number of the commit that wrote it |
-//! | 20 | 4 | CRC-32 over all that is before, the key and the payload |
+//! | 12 | 8 | sequence number of the commit that wrote it |
+//! | 20 | 4 | CRC-32 over the preceding fields, the key and the payload |
 //! | 24 | | the key: one byte of kind, then the name |
 //! | | | the payload |
 //!
-//! Numbers are little-endian. The key is repeated inside, so that a record in the wrong row is noticed, and so that
-//! records can be found in what is left of a damaged file; the commit's number then tells which one is the latest.
+//! Numbers are little-endian. The key is repeated inside, so that a record in the wrong row is detected, and so that records
+//! can be found in a corrupt file; the sequence number then identifies the latest one.
 
 use std::fmt;
 
 use super::{MAX_PAYLOAD_BYTES, RecordKey};
 
-/// What each envelope begins with.
+/// The first bytes of each envelope.
 pub const MAGIC: [u8; 4] = *b"VOLR";
 
-/// The version of the format that is written. Every version keeps the magic and the place of the version.
+/// The version of the format that is written. Every version keeps the magic and the offset of the version.
 pub const VERSION: u16 = 1;
 
-/// How many bytes are before the key.
+/// The bytes before the key.
 pub const HEADER_BYTES: usize = 24;
 
-/// Where the checksum is.
+/// The offset of the checksum.
 const CHECKSUM: usize = 20;
 
-/// A record as it was in its envelope. Its `Debug` has the payload's length only, since there may be secrets in it.
+/// A decoded envelope. Its `Debug` has only the length of the payload, which may contain secrets.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Opened<'a> {
     /// The key.
     pub key: RecordKey,
-    /// The number of the commit that wrote it.
+    /// The sequence number of the commit that wrote it.
     pub sequence: u64,
     /// The payload.
     pub payload: &'a [u8],
-    /// How many bytes the whole envelope has.
+    /// The bytes of the whole envelope.
     pub bytes: usize,
 }
 
@@ -55,8 +55,7 @@ impl fmt::Debug for Opened<'_> {
     }
 }
 
-/// Puts a record into an envelope. The payload must not have more than [`MAX_PAYLOAD_BYTES`] bytes, or the record
-/// will not be readable.
+/// Encodes a record. A payload of more than [`MAX_PAYLOAD_BYTES`] bytes makes the record unreadable.
 #[must_use]
 pub fn seal(key: &RecordKey, sequence: u64, payload: &[u8]) -> Vec<u8> {
     let row = key.as_row();
@@ -73,32 +72,32 @@ pub fn seal(key: &RecordKey, sequence: u64, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Opens the envelope that these bytes are, as a record of the row.
+/// Decodes an envelope as the record of a row.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The defect of the bytes.
 pub fn open<'a>(row: &[u8], bytes: &'a [u8]) -> Result<Opened<'a>, Defect> {
     let opened = open_first(bytes)?;
     if opened.bytes != bytes.len() {
         return Err(Defect::Length { expected: opened.bytes, found: bytes.len() });
     }
     if opened.key.as_row() != row {
-        return Err(Defect::OtherKey { found: opened.key });
+        return Err(Defect::WrongKey { found: opened.key });
     }
     Ok(opened)
 }
 
-/// Opens the envelope that these bytes begin with.
+/// Decodes the envelope at the start of the bytes.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The defect of the bytes.
 pub fn open_first(bytes: &[u8]) -> Result<Opened<'_>, Defect> {
     if bytes.is_empty() {
         return Err(Defect::Empty);
     }
     let magic = bytes.get(..4).unwrap_or(bytes);
     if !MAGIC.starts_with(magic) {
-        return Err(Defect::NoRecord);
+        return Err(Defect::NotARecord);
     }
     let too_short = |expected| Defect::Length { expected, found: bytes.len() };
     let version = number(bytes, 4, 2).ok_or_else(|| too_short(HEADER_BYTES))?;
@@ -132,65 +131,65 @@ fn checksum(header: &[u8], row: &[u8], payload: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// A little-endian number of up to 8 bytes.
+/// Reads a little-endian number of up to 8 bytes.
 fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
     let field = bytes.get(at..at.checked_add(length)?)?;
     Some(field.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
-/// Why bytes are not taken for a record.
+/// Why bytes are not a valid record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Defect {
-    /// There are none.
+    /// The bytes are empty.
     #[error("it is empty")]
     Empty,
-    /// They are no envelope.
-    #[error("it is no record")]
-    NoRecord,
-    /// They were written by a version that this one does not know, and may be fine.
-    #[error("it has format {found}, and this version knows {supported}")]
+    /// The bytes are not an envelope.
+    #[error("it is not a record")]
+    NotARecord,
+    /// The bytes were written by an unknown version, and may be intact.
+    #[error("it has format {found}; this version supports {supported}")]
     Version {
-        /// The version.
+        /// The version found.
         found: u64,
-        /// The one that is known.
+        /// The supported version.
         supported: u16,
     },
-    /// The lengths in the header are beyond the bounds.
-    #[error("it claims a key of {key} bytes and a payload of {payload} bytes, beyond the bounds")]
+    /// The lengths in the header exceed the limits.
+    #[error("its header has a key of {key} bytes and a payload of {payload} bytes, over the limits")]
     Lengths {
         /// The key's.
         key: usize,
         /// The payload's.
         payload: usize,
     },
-    /// Bytes are missing at the end, or too many.
+    /// The bytes are truncated, or have a tail.
     #[error("it has {found} bytes instead of {expected}")]
     Length {
-        /// How many there should be.
+        /// The expected length.
         expected: usize,
-        /// How many there are.
+        /// The actual length.
         found: usize,
     },
-    /// Some byte is wrong.
+    /// The checksum does not match.
     #[error("its checksum is {found:08x} instead of {expected:08x}")]
     Checksum {
-        /// What the header says.
+        /// The checksum in the header.
         expected: u64,
-        /// What it is.
+        /// The computed checksum.
         found: u32,
     },
-    /// The record is one of another key.
+    /// The record belongs to another key.
     #[error("it is the record of {found}")]
-    OtherKey {
-        /// That key.
+    WrongKey {
+        /// The other key.
         found: RecordKey,
     },
-    /// The record can be read, but its owner has put it aside.
-    #[error("it was put aside by its owner")]
-    SetAside,
-    /// The record can be read, but was found in a damaged file, and may be out of date.
-    #[error("it was found in a damaged file, and may be out of date")]
+    /// The record is readable, and was quarantined by its owner ([`Change::Quarantine`](super::Change::Quarantine)).
+    #[error("it was quarantined by its owner")]
+    QuarantinedByOwner,
+    /// The record is readable, but was salvaged from a corrupt file, and may be outdated.
+    #[error("it was salvaged from a corrupt file, and may be outdated")]
     Salvaged,
 }
 
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_envelope_opens_to_what_was_sealed() {
+    fn seal_and_open_round_trip() {
         let (key, bytes) = sealed();
         let opened = open(key.as_row(), &bytes).unwrap();
         assert_eq!(
@@ -219,9 +218,9 @@ mod tests {
         assert!(open(key.as_row(), &seal(&key, u64::MAX, b"")).unwrap().payload.is_empty());
     }
 
-    /// Anchors (f) 2: truncation at every byte, a turned bit, zero length, duplicates and a newer version.
+    /// Truncation at every byte, a flipped bit, zero length, duplicates and a newer version.
     #[test]
-    fn every_truncation_every_turned_bit_and_every_added_tail_is_noticed() {
+    fn detects_truncations_flipped_bits_and_tails() {
         let (key, bytes) = sealed();
         assert_eq!(open(key.as_row(), b""), Err(Defect::Empty));
         for length in 1..bytes.len() {
@@ -229,9 +228,9 @@ mod tests {
             assert!(matches!(defect, Defect::Length { found, .. } if found == length), "{length}: {defect}");
         }
         for bit in 0..bytes.len() * 8 {
-            let mut turned = bytes.clone();
-            turned[bit / 8] ^= 1 << (bit % 8);
-            assert!(open(key.as_row(), &turned).is_err(), "bit {bit}");
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(open(key.as_row(), &flipped).is_err(), "bit {bit}");
         }
         let twice = [bytes.clone(), bytes.clone()].concat();
         assert_eq!(
@@ -245,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_another_key_and_of_a_newer_version_is_named_as_such() {
+    fn distinguishes_wrong_keys_and_newer_versions() {
         let (key, mut bytes) = sealed();
         let other = RecordKey::new(RecordKind(2), "driver/volume").unwrap();
-        assert_eq!(open(other.as_row(), &bytes), Err(Defect::OtherKey { found: key.clone() }));
+        assert_eq!(open(other.as_row(), &bytes), Err(Defect::WrongKey { found: key.clone() }));
         bytes[4] = 2;
         assert_eq!(open(key.as_row(), &bytes), Err(Defect::Version { found: 2, supported: 1 }));
-        assert_eq!(open(key.as_row(), b"{\"json\": 1}"), Err(Defect::NoRecord));
+        assert_eq!(open(key.as_row(), b"{\"json\": 1}"), Err(Defect::NotARecord));
         let mut huge = sealed().1;
         huge[11] = 0xff;
         assert!(matches!(open(key.as_row(), &huge), Err(Defect::Lengths { .. })));
@@ -259,18 +258,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_record_comes_back_and_any_bytes_are_bearable(
+        fn records_round_trip_and_decoding_never_panics(
             name in proptest::collection::vec(any::<u8>(), 1..100),
             payload in proptest::collection::vec(any::<u8>(), 0..300),
             sequence: u64,
-            noise in proptest::collection::vec(any::<u8>(), 0..100),
+            garbage in proptest::collection::vec(any::<u8>(), 0..100),
         ) {
             let key = RecordKey::new(RecordKind(9), &name).unwrap();
             let bytes = seal(&key, sequence, &payload);
             prop_assert_eq!(open(key.as_row(), &bytes).unwrap().payload, &payload[..]);
-            let _ = open(key.as_row(), &noise);
+            let _ = open(key.as_row(), &garbage);
             let mut headed = bytes[..6].to_vec();
-            headed.extend(noise);
+            headed.extend(garbage);
             let _ = open_first(&headed);
         }
     }

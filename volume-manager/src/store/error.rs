@@ -1,4 +1,4 @@
-//! What can go wrong with a store.
+//! Errors of stores.
 
 use std::fmt;
 use std::io;
@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use super::{Defect, QuarantineId, RecordKey};
 
-/// What the disk's trouble is, as far as it matters for what to do next.
+/// The kind of a disk error, as far as the remedy depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Trouble {
-    /// ENOSPC or EDQUOT: it ends when space is made.
+pub enum DiskErrorKind {
+    /// ENOSPC or EDQUOT: the disk or the quota is full.
     NoSpace,
-    /// EROFS: the filesystem is read-only, often since the kernel found it damaged.
+    /// EROFS: the filesystem is read-only, often since the kernel found it corrupt.
     ReadOnly,
-    /// EIO: the device fails.
+    /// EIO: the device failed.
     Device,
-    /// EMFILE or ENFILE: no file can be opened for now.
+    /// EMFILE or ENFILE: too many files are open.
     TooManyFiles,
     /// EACCES or EPERM.
     Denied,
@@ -25,11 +25,11 @@ pub enum Trouble {
     Other,
 }
 
-impl Trouble {
-    /// The class of an error of the system.
+impl DiskErrorKind {
+    /// Classifies a system error.
     #[must_use]
     pub fn of(error: &io::Error) -> Self {
-        /// These have no kind of their own, and the same number on every Unix.
+        /// Errors without an `ErrorKind`, with the same number on every Unix.
         const EIO: i32 = 5;
         const ENFILE: i32 = 23;
         const EMFILE: i32 = 24;
@@ -43,157 +43,155 @@ impl Trouble {
         }
     }
 
-    /// What helps.
+    /// The remedy, as a part of error messages.
     const fn remedy(self) -> &'static str {
         match self {
             Self::NoSpace => "free some space, then reopen the store",
             Self::ReadOnly => {
-                "see the kernel's log, check the filesystem and mount it read-write, then reopen the store"
+                "check the kernel log, repair the filesystem and mount it read-write, then reopen the store"
             }
-            Self::Device => "see the kernel's log and check the device, then reopen the store",
-            Self::TooManyFiles => "raise the limit of open files, or try again later",
-            Self::Denied => "let this process read and write the file and its directory",
-            Self::Other => "mend the cause, then reopen the store",
+            Self::Device => "check the kernel log and the device, then reopen the store",
+            Self::TooManyFiles => "raise the limit of open files, or retry later",
+            Self::Denied => "allow this process to read and write the file and its directory",
+            Self::Other => "fix the cause, then reopen the store",
         }
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for DiskErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoSpace => "no space is left",
             Self::ReadOnly => "the filesystem is read-only",
             Self::Device => "the device failed",
             Self::TooManyFiles => "too many files are open",
-            Self::Denied => "it is not allowed",
-            Self::Other => "the system refused",
+            Self::Denied => "permission denied",
+            Self::Other => "a system call failed",
         })
     }
 }
 
-/// Why a store did not do what it was asked for.
+/// Why an operation of a store failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// A bound would be exceeded. Nothing was written.
+    /// A limit would be exceeded. Nothing was written.
     #[error(
-        "{key} is refused: there would be {found} {what}, and at most {most} are allowed; leave it out, or remove or discard \
-         some that are not needed"
+        "{key} is rejected: it would make {found} {what}, at most {most} are allowed; omit it, or remove or discard \
+         records that are not needed"
     )]
-    Refused {
-        /// The record that is to be left out.
+    LimitExceeded {
+        /// The rejected record.
         key: RecordKey,
-        /// Of what there would be too much.
+        /// The limited resource.
         what: &'static str,
-        /// How much there would be.
+        /// The amount after the commit.
         found: u64,
-        /// How much is allowed.
+        /// The limit.
         most: u64,
     },
-    /// The store holds more than is loaded, which no store of this version writes.
+    /// The store holds more than can be loaded. Stores of this version never write that much.
     #[error(
-        "the store has {found} {what} or more, and at most {bound} can be loaded; use the version that wrote it"
+        "the store has {found} {what} or more; at most {bound} can be loaded; use the version that wrote it"
     )]
     TooLarge {
-        /// Of what it has too much.
+        /// The limited resource.
         what: &'static str,
-        /// How much was seen.
+        /// The amount that was counted.
         found: u64,
-        /// How much is allowed.
+        /// The limit.
         bound: u64,
     },
-    /// There is no such quarantined record.
-    #[error("no quarantined record is {id}; load the store again to see which there are")]
+    /// The quarantined record does not exist.
+    #[error("quarantined record {id} not found; load the store again for the current list")]
     NotQuarantined {
-        /// What was asked for.
+        /// The requested record.
         id: QuarantineId,
     },
-    /// A quarantined record cannot be a live one.
+    /// The quarantined record cannot be read, and so not be released.
     #[error("the quarantined record {id} cannot be released: {reason}; keep it, or discard it")]
     NotReadable {
-        /// What was asked for.
+        /// The requested record.
         id: QuarantineId,
-        /// What is wrong with it.
+        /// The defect.
         reason: Defect,
     },
-    /// The key of a quarantined record has been written anew.
-    #[error(
-        "the quarantined record {id} cannot be released, since {key} has a record by now; remove that first"
-    )]
+    /// The key of the quarantined record has a newer record.
+    #[error("the quarantined record {id} cannot be released: {key} has a newer record; remove that first")]
     Occupied {
-        /// What was asked for.
+        /// The requested record.
         id: QuarantineId,
         /// The key.
         key: RecordKey,
     },
-    /// The disk failed while something was read or written. The store is stopped.
-    #[error("{action} failed: {}; {}", Trouble::of(source), Trouble::of(source).remedy())]
+    /// The disk failed during a read or write. The store is stopped.
+    #[error("{action} failed: {}; {}", DiskErrorKind::of(source), DiskErrorKind::of(source).remedy())]
     Disk {
-        /// What was under way.
+        /// The failed action.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
-    /// The file's own structure is damaged, so that its records cannot be found. The store is stopped.
-    #[error("{action} failed, since the file is damaged: {what}; {DAMAGE_REMEDY}")]
+    /// The structure of the file is corrupt, so that its records cannot be found. The store is stopped.
+    #[error("{action} failed: the file is corrupt: {what}; {DAMAGE_REMEDY}")]
     Damaged {
-        /// What was under way.
+        /// The failed action.
         action: &'static str,
-        /// What was found.
+        /// The corruption found.
         what: String,
     },
-    /// An earlier failure has stopped the store. Nothing was read or written.
+    /// The store was stopped by an earlier failure. Nothing was read or written.
     #[error(
-        "the store has stopped since an earlier failure; mend that, then reopen the store and load it again"
+        "the store is stopped after an earlier failure; fix that, then reopen the store and load it again"
     )]
     Stopped {
-        /// The earlier failure, with what helps.
+        /// The earlier failure, with its remedy.
         #[source]
         since: Box<Self>,
     },
-    /// The store could not be opened again. It is stopped.
+    /// The store could not be reopened. It is stopped.
     #[error(transparent)]
     NotReopened(#[from] OpenError),
 }
 
-/// What helps when the structure of a file is damaged.
+/// The remedy for a corrupt file.
 pub(super) const DAMAGE_REMEDY: &str =
-    "keep the file, and start over with a new one, taking what can be salvaged of this one";
+    "keep the file, and create a new one with the records salvaged from it";
 
 impl StoreError {
-    /// An error of the system.
+    /// Wraps a system error.
     pub(super) fn disk(action: &'static str, source: io::Error) -> Self {
         Self::Disk { action, source: Arc::new(source) }
     }
 
-    /// What the disk's trouble is, if this is about the disk.
+    /// The kind of the disk error, if this is one.
     #[must_use]
-    pub fn trouble(&self) -> Option<Trouble> {
+    pub fn disk_error_kind(&self) -> Option<DiskErrorKind> {
         match self {
-            Self::Disk { source, .. } => Some(Trouble::of(source)),
-            Self::Stopped { since } => since.trouble(),
-            Self::NotReopened(error) => error.trouble(),
+            Self::Disk { source, .. } => Some(DiskErrorKind::of(source)),
+            Self::Stopped { since } => since.disk_error_kind(),
+            Self::NotReopened(error) => error.disk_error_kind(),
             _ => None,
         }
     }
 
-    /// The record for which a commit was refused, though the disk is fine. Nothing was written; without the changes
-    /// to this record the same commit succeeds, or names the next.
+    /// The record whose limit was exceeded. Nothing was written. Without the changes to this record the same commit succeeds, or
+    /// reports the next rejected record.
     #[must_use]
-    pub const fn refused(&self) -> Option<&RecordKey> {
+    pub const fn rejected_record(&self) -> Option<&RecordKey> {
         match self {
-            Self::Refused { key, .. } => Some(key),
+            Self::LimitExceeded { key, .. } => Some(key),
             _ => None,
         }
     }
 
-    /// Whether the store accepts nothing until it is reopened.
+    /// Whether the store is stopped until it is reopened.
     #[must_use]
     pub const fn is_stopped(&self) -> bool {
         matches!(self, Self::Disk { .. } | Self::Damaged { .. } | Self::Stopped { .. } | Self::NotReopened(_))
     }
 
-    /// What every later call answers after this failure.
+    /// The error of every later call after this failure.
     pub(super) fn stopped(&self) -> Self {
         match self {
             Self::Stopped { .. } => self.clone(),
@@ -202,30 +200,30 @@ impl StoreError {
     }
 }
 
-/// Why a store cannot be opened. Whatever records are on the disk are left as they are.
+/// Why a store could not be opened. The records on the disk are unchanged.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The system refused.
-    #[error("the store {} cannot be opened: {}; {}", path.display(), Trouble::of(source), Trouble::of(source).remedy())]
+    /// A system call failed.
+    #[error("the store {} cannot be opened: {}; {}", path.display(), DiskErrorKind::of(source), DiskErrorKind::of(source).remedy())]
     Disk {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
     /// Another process has the store open.
-    #[error("the store {} is in use; end the other process first, or use another file", path.display())]
+    #[error("the store {} is open in another process; stop that process, or use another file", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// The file is a store, but its structure is damaged.
-    #[error("the store {} is damaged: {what}; {DAMAGE_REMEDY}", path.display())]
+    /// The file is a store, but its structure is corrupt.
+    #[error("the store {} is corrupt: {what}; {DAMAGE_REMEDY}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// The corruption found.
         what: String,
     },
     /// The file is not a store.
@@ -233,46 +231,45 @@ pub enum OpenError {
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// The content found.
         what: String,
     },
-    /// The file was laid out by a newer version.
-    #[error("the store {} has layout {found}, and this version knows up to {supported}; use the newer version", path.display())]
+    /// The file was written by a newer version.
+    #[error("the store {} has layout {found}; this version supports up to {supported}; use the newer version", path.display())]
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its layout.
+        /// The layout version.
         found: u64,
-        /// The newest layout that is known.
+        /// The newest supported layout version.
         supported: u64,
     },
-    /// The file is a redb database of a format that this version cannot read. It may be a store of another version.
+    /// The file is a redb database of an unsupported file format. It may be a store of another version.
     #[error(
-        "{} has redb's format {found}, and this version reads format {supported}; use the version that wrote it, or \
-         another file",
+        "{} has redb's file format {found}; this version supports {supported}; use the version that wrote it, or another file",
         path.display()
     )]
     OtherFormat {
         /// The file.
         path: PathBuf,
-        /// Its format.
+        /// The file format.
         found: u8,
-        /// The one that is known.
+        /// The supported file format.
         supported: u8,
     },
 }
 
 impl OpenError {
-    /// Names the file to an error of the system.
+    /// Wraps a system error with the path.
     pub(super) fn disk(path: &Path) -> impl Fn(io::Error) -> Self {
         move |source| Self::Disk { path: path.into(), source: Arc::new(source) }
     }
 
-    /// What the disk's trouble is, if this is about the disk.
+    /// The kind of the disk error, if this is one.
     #[must_use]
-    pub fn trouble(&self) -> Option<Trouble> {
+    pub fn disk_error_kind(&self) -> Option<DiskErrorKind> {
         match self {
-            Self::Disk { source, .. } => Some(Trouble::of(source)),
+            Self::Disk { source, .. } => Some(DiskErrorKind::of(source)),
             _ => None,
         }
     }
@@ -283,24 +280,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_trouble_of_the_disk_has_a_class_and_a_remedy_of_its_own() {
+    fn each_disk_error_has_a_kind_and_a_remedy() {
         let classes = [
-            (28, Trouble::NoSpace),
-            (30, Trouble::ReadOnly),
-            (5, Trouble::Device),
-            (24, Trouble::TooManyFiles),
-            (23, Trouble::TooManyFiles),
-            (13, Trouble::Denied),
-            (22, Trouble::Other),
+            (28, DiskErrorKind::NoSpace),
+            (30, DiskErrorKind::ReadOnly),
+            (5, DiskErrorKind::Device),
+            (24, DiskErrorKind::TooManyFiles),
+            (23, DiskErrorKind::TooManyFiles),
+            (13, DiskErrorKind::Denied),
+            (22, DiskErrorKind::Other),
         ];
-        for (number, trouble) in classes {
+        for (number, kind) in classes {
             let error = StoreError::disk("the commit", io::Error::from_raw_os_error(number));
-            assert_eq!(error.trouble(), Some(trouble), "{number}");
+            assert_eq!(error.disk_error_kind(), Some(kind), "{number}");
             let text = error.to_string();
-            assert!(text.contains(&trouble.to_string()) && text.contains(trouble.remedy()), "{text}");
+            assert!(text.contains(&kind.to_string()) && text.contains(kind.remedy()), "{text}");
             assert!(error.is_stopped());
             let later = error.stopped();
-            assert_eq!(later.trouble(), Some(trouble));
+            assert_eq!(later.disk_error_kind(), Some(kind));
             assert!(later.to_string().contains("reopen"), "{later}");
         }
     }

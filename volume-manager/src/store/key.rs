@@ -1,16 +1,16 @@
-//! What records are called.
+//! Keys of records.
 
 use std::fmt;
 
-/// What sort of record it is. The numbers are the caller's.
-#[allow(clippy::exhaustive_structs, reason = "a number is all there is to it")]
+/// The kind of a record. The caller defines the numbers.
+#[allow(clippy::exhaustive_structs, reason = "a plain number")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKind(pub u8);
 
 /// The key of a record: its kind and a name of 1 to 1,024 bytes. Keys are ordered by kind, then by name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey {
-    /// The kind, then the name: as it is on the disk.
+    /// The kind and the name, as stored on disk.
     row: Box<[u8]>,
 }
 
@@ -18,7 +18,7 @@ impl RecordKey {
     /// The most bytes of a name.
     pub const MAX_NAME_BYTES: usize = 1024;
 
-    /// Checks a name.
+    /// Validates a name.
     ///
     /// # Errors
     /// If it is empty or too long.
@@ -42,13 +42,13 @@ impl RecordKey {
         }
     }
 
-    /// The key as it is on the disk: one byte of kind, then the name.
+    /// The key as stored on disk: one byte of kind, then the name.
     #[must_use]
     pub fn as_row(&self) -> &[u8] {
         &self.row
     }
 
-    /// What sort of record it is.
+    /// The kind of the record.
     #[must_use]
     pub fn kind(&self) -> RecordKind {
         RecordKind(self.row.first().copied().unwrap_or_default())
@@ -73,17 +73,17 @@ impl fmt::Debug for RecordKey {
     }
 }
 
-/// Why a name is not that of a [`RecordKey`].
+/// Why a name is not valid in a [`RecordKey`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRecordKey {
-    /// There is no name.
-    #[error("the record's name is empty; name each record after what it records")]
+    /// The name is empty.
+    #[error("the record's name is empty; expected 1 to {} bytes", RecordKey::MAX_NAME_BYTES)]
     Empty,
     /// More than [`RecordKey::MAX_NAME_BYTES`] bytes.
     #[error("the record's name has {found} bytes; at most {} are allowed", RecordKey::MAX_NAME_BYTES)]
     TooLong {
-        /// How many bytes there are.
+        /// The number of bytes.
         found: usize,
     },
 }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_has_bounds_and_comes_back_from_its_row() {
+    fn key_is_bounded_and_round_trips() {
         let key = RecordKey::new(RecordKind(3), "driver/v\n").unwrap();
         assert_eq!(
             (key.kind(), key.name(), key.as_row()),

@@ -1,26 +1,25 @@
-//! Records that are right after every power cut: keys and bytes, and nothing of what they mean.
+//! A crash-safe store of records: keys with opaque payloads.
 //!
-//! A [`Store`] holds one record a key. A commit is a group of [`Change`]s that is on the disk as a whole when it
-//! returns, or not there at all. Its cost is that of its syncs, whether it has one change or a thousand, so a caller
-//! with many records to write does well to write them in one commit. Writing down an intent before its effect is the
-//! caller's part too.
+//! A [`Store`] holds one record per key. A commit is a group of [`Change`]s that is durable as a whole when it returns, or
+//! absent as a whole. Its cost is that of its syncs, with one change or a thousand, so a caller with many records should write
+//! them in one commit. The caller also records an intent before its effect.
 //!
-//! What a store promises, checked by `conformance` (feature `testing`) for every implementation:
+//! The contract of every implementation, checked by `conformance` (feature `testing`):
 //!
-//! - What is acknowledged is there after a crash; a commit that is not is there as a whole or not at all.
+//! - An acknowledged commit survives a crash; an unacknowledged one is present as a whole or absent as a whole.
 //! - What [`Store::load`] returned is durable too, so a caller may act on it.
-//! - Each record is in an [`envelope`] with a checksum over its key. One that is damaged, belongs to another key, or
-//!   was written by a newer version is *quarantined*: reported, never fatal, never deleted but by [`Store::discard`].
-//!   A change to its key moves the old bytes aside in the same commit.
-//! - After a failed write a store accepts nothing more, until [`Store::reopen`] has read again what is really there.
+//! - Each record is in an [`envelope`] with a checksum that covers the key. A record that is damaged, belongs to another key,
+//!   or was written by a newer version is *quarantined*: reported, never fatal, and deleted only by [`Store::discard`]. A
+//!   change to its key moves the old bytes aside in the same commit.
+//! - After a failed write a store is stopped until [`Store::reopen`] has read the actual state again.
 //!
 //! | Implementation | For |
 //! |---|---|
 //! | `redb::RedbStore` (feature `redb`) | devices: one database file |
 //! | `memory::MemoryStore` (feature `testing`) | tests, with restarts and damaged records |
-//! | `faulty::FaultyStore` (feature `testing`) | tests: any store, failing on purpose |
+//! | `faulty::FaultyStore` (feature `testing`) | tests: fault injection for any store |
 //!
-//! All calls block; call them from a thread that may.
+//! All calls block; call them from a thread that may block.
 //!
 //! ```
 //! use volume_manager::store::{Change, RecordKey, RecordKind, Store, memory::MemoryStore};
@@ -34,7 +33,7 @@
 
 #![cfg_attr(
     not(any(feature = "redb", feature = "testing")),
-    allow(dead_code, reason = "what stores have in common, and none is in this build")
+    allow(dead_code, reason = "shared by the stores; this build has none of them")
 )]
 
 pub mod boot;
@@ -53,7 +52,7 @@ use std::fmt;
 
 pub use boot::BootId;
 pub use envelope::Defect;
-pub use error::{OpenError, StoreError, Trouble};
+pub use error::{DiskErrorKind, OpenError, StoreError};
 pub use key::{InvalidRecordKey, RecordKey, RecordKind};
 #[cfg(feature = "testing")]
 pub use testing::{conformance, faulty, memory};
@@ -61,57 +60,56 @@ pub use testing::{conformance, faulty, memory};
 /// The most bytes of a record's payload.
 pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
 
-/// The most records of a store, those in quarantine that have kept their key among them.
+/// The most records of a store, including quarantined ones that were not moved aside.
 pub const MAX_RECORDS: u64 = 100_000;
 
-/// The most bytes of all records in their envelopes (64 MiB), which is about what [`Store::load`] takes of memory.
+/// The most bytes of all records in their envelopes (64 MiB), about the memory that [`Store::load`] needs.
 pub const MAX_BYTES: u64 = 64 << 20;
 
 /// The most quarantined records whose bytes were moved aside.
 pub const MAX_ASIDE: u64 = 10_000;
 
-/// The most bytes that were moved aside (64 MiB). They are not loaded.
+/// The most bytes of records that were moved aside (64 MiB). They are not loaded.
 pub const MAX_ASIDE_BYTES: u64 = 64 << 20;
 
-/// Where records are kept. See the [module](self) for what is promised.
+/// A store of records. See the [module](self) for its contract.
 pub trait Store: Send {
-    /// Everything that is there, in order of the keys. What it returns is durable.
+    /// Loads all records, in order of the keys. The result is durable.
     ///
     /// # Errors
-    /// If the disk cannot be read, or more is there than the bounds allow; never because of a single record.
+    /// If the disk cannot be read, or the store exceeds the limits; never because of a single record.
     fn load(&mut self) -> Result<Loaded, StoreError>;
 
-    /// Makes the changes, in their order, and returns when all of them are on the disk. No change is made if one is
-    /// refused.
+    /// Makes the changes in order, and returns when all of them are durable. If one is rejected, none is made.
     ///
     /// # Errors
-    /// If a bound is exceeded, then nothing is written and the store goes on; [`StoreError::refused`] names the record
-    /// that is to be left out. If the disk fails: it is open then whether the changes are there, all or none, and the
-    /// store is stopped until [`Store::reopen`].
+    /// If a limit is exceeded: nothing is written, the store continues, and [`StoreError::rejected_record`] is the record to
+    /// omit. If the disk fails: either all or none of the changes are durable, and the store is stopped until
+    /// [`Store::reopen`].
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
 
-    /// Opens the store again, which ends its being stopped. [`Store::load`] tells what is there.
+    /// Reopens a stopped store. Load it again afterwards.
     ///
     /// # Errors
-    /// If it cannot be opened. It is stopped then, and may be reopened later.
+    /// If it cannot be opened. It remains stopped, and may be reopened later.
     fn reopen(&mut self) -> Result<(), StoreError>;
 
-    /// The bytes of a quarantined record, to look at or to keep elsewhere.
+    /// Returns the bytes of a quarantined record.
     ///
     /// # Errors
-    /// If there is no such record, or the disk cannot be read.
+    /// If the record does not exist, or the disk cannot be read.
     fn quarantined(&mut self, id: &QuarantineId) -> Result<Vec<u8>, StoreError>;
 
-    /// Takes a quarantined record back as a live one, if it can be read by now and its key is free.
+    /// Releases a quarantined record, if it is readable now and its key is free.
     ///
     /// # Errors
-    /// As [`Store::commit`]; or if it cannot be read, or its key has a record.
+    /// As [`Store::commit`]; or if it cannot be read, or its key has a newer record.
     fn release(&mut self, id: &QuarantineId) -> Result<(), StoreError>;
 
-    /// Deletes a quarantined record for good.
+    /// Deletes a quarantined record permanently.
     ///
     /// # Errors
-    /// As [`Store::commit`], or if there is no such record.
+    /// As [`Store::commit`], or if the record does not exist.
     fn discard(&mut self, id: &QuarantineId) -> Result<(), StoreError>;
 }
 
@@ -141,16 +139,16 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
 }
 
-/// A change to one record. Its `Debug` has the payload's length only, since there may be secrets in it.
+/// A change to one record. Its `Debug` has only the length of the payload, which may contain secrets.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// Writes a record of up to [`MAX_PAYLOAD_BYTES`] bytes, over the one of the same key.
+    /// Writes a record of up to [`MAX_PAYLOAD_BYTES`] bytes, replacing the one of the same key.
     Put(RecordKey, Vec<u8>),
-    /// Deletes a record. There need be none.
+    /// Deletes a record, if it exists.
     Remove(RecordKey),
-    /// Puts a record into quarantine, such as one whose payload its owner cannot read. There need be none.
-    SetAside(RecordKey),
+    /// Quarantines a record, if it exists, such as one whose payload its owner cannot decode.
+    Quarantine(RecordKey),
 }
 
 impl Change {
@@ -158,7 +156,7 @@ impl Change {
     #[must_use]
     pub const fn key(&self) -> &RecordKey {
         match self {
-            Self::Put(key, _) | Self::Remove(key) | Self::SetAside(key) => key,
+            Self::Put(key, _) | Self::Remove(key) | Self::Quarantine(key) => key,
         }
     }
 }
@@ -168,18 +166,18 @@ impl fmt::Debug for Change {
         match self {
             Self::Put(key, payload) => write!(f, "Put({key}, {} bytes)", payload.len()),
             Self::Remove(key) => write!(f, "Remove({key})"),
-            Self::SetAside(key) => write!(f, "SetAside({key})"),
+            Self::Quarantine(key) => write!(f, "Quarantine({key})"),
         }
     }
 }
 
-/// What is in a store. Its `Debug` has the payloads' lengths only, since there may be secrets in them.
+/// The content of a store. Its `Debug` has only the lengths of the payloads, which may contain secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loaded {
     /// The records with their payloads, in order of the keys.
     pub records: Vec<(RecordKey, Vec<u8>)>,
-    /// What could not be taken for a record.
+    /// The quarantined records.
     pub quarantined: Vec<Quarantined>,
 }
 
@@ -190,36 +188,36 @@ impl fmt::Debug for Loaded {
     }
 }
 
-/// Bytes that are kept, but are no record.
+/// A quarantined record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Quarantined {
-    /// What to call it.
+    /// The id for [`Store::quarantined`], [`Store::release`] and [`Store::discard`].
     pub id: QuarantineId,
-    /// The key that it is, or was, stored under, if that is one. A record that was moved aside leaves its key free, so
-    /// that several may have been under one.
+    /// The key under which it is or was stored, if that is valid. A record that was moved aside leaves its key free, so several
+    /// may have the same key.
     pub key: Option<RecordKey>,
-    /// What is wrong with it.
+    /// The defect.
     pub reason: Defect,
-    /// How many bytes there are.
+    /// The number of bytes.
     pub bytes: usize,
 }
 
-/// Names one quarantined record.
+/// The id of a quarantined record.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuarantineId(Place);
 
-/// Where the bytes are.
+/// The location of a quarantined record.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Place {
-    /// Still in the row of the record.
+    /// In the row of its key.
     Row(Box<[u8]>),
     /// Moved aside under this number.
     Aside(u64),
 }
 
 impl QuarantineId {
-    /// Whether the bytes are still where the record was, so that what is recorded lacks it since then.
+    /// Whether the bytes are still in the row of their key, so that this key has no readable record.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         matches!(self.0, Place::Row(_))
@@ -249,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_payload_is_in_what_is_printed_for_a_log() {
+    fn debug_hides_payloads() {
         let key = RecordKey::new(RecordKind(1), "vol-1").unwrap();
         let payload = b"password=s3cret".to_vec();
         let sealed = envelope::seal(&key, 1, &payload);
@@ -269,35 +267,34 @@ mod tests {
     }
 }
 
-/// What became of the salvaged records of a store.
+/// The result of [`release_salvaged`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct TakenBack {
-    /// How many are live again.
+pub struct SalvageReleased {
+    /// The number of released records.
     pub released: usize,
-    /// How many are still aside: several were found under their key and none can be told to be the last, or the key has a
-    /// newer record by now.
+    /// The number of records that remain in quarantine, since several of their key were found and the latest is unknown, or the
+    /// key has a newer record.
     pub left: usize,
 }
 
-/// Makes the records live again that were [salvaged](Defect::Salvaged) from a damaged file, each of which may be out of date.
+/// Releases the records that were [salvaged](Defect::Salvaged) from a corrupt file. Each of them may be outdated.
 ///
-/// For who compares them afterwards with something that was not damaged, such as a desired set of their own: a volume that
-/// was removed shortly before the damage may be among them. To be called at every start with what was loaded, since one
-/// that is cut off leaves the rest aside. Costs nothing if there is nothing to take back, else a commit for each record;
-/// load again after it.
+/// For callers that compare them afterwards with an intact source, such as a desired set: a volume that was removed shortly
+/// before the corruption may be among them. Call it at every start with the loaded records, since an interrupted call leaves
+/// the rest in quarantine. It makes one commit per released record; load the store again afterwards.
 ///
 /// # Errors
-/// As [`Store::release`]. What was released before stays so.
-pub fn take_back_salvaged(
+/// As [`Store::release`]. Records that were already released remain so.
+pub fn release_salvaged(
     store: &mut (impl Store + ?Sized),
     loaded: &Loaded,
-) -> Result<TakenBack, StoreError> {
+) -> Result<SalvageReleased, StoreError> {
     let mut found = BTreeMap::<_, Vec<_>>::new();
     for record in loaded.quarantined.iter().filter(|record| record.reason == Defect::Salvaged) {
         found.entry(record.key.as_ref()).or_default().push(&record.id);
     }
-    let mut taken = TakenBack::default();
+    let mut taken = SalvageReleased::default();
     if found.is_empty() {
         return Ok(taken);
     }

@@ -1,9 +1,9 @@
-//! What cannot be read is kept as it is, out of the way: in its row, or moved aside, until somebody releases or discards it.
+//! Quarantined records: unreadable bytes stay in their row, or are moved aside, until they are released or discarded.
 
 use super::rows::{BYTES, Counter, RECORDS, Rows};
 use super::{Defect, MAX_BYTES, MAX_RECORDS, Place, QuarantineId, StoreError, envelope};
 
-/// Puts a packed row among those that are aside.
+/// Stores a packed row aside.
 pub(super) fn keep_aside(rows: &mut impl Rows, packed: &[u8]) -> Result<(), StoreError> {
     let number = rows.counter(Counter::Aside)?.saturating_add(1);
     rows.set_counter(Counter::Aside, number)?;
@@ -25,18 +25,18 @@ pub(super) fn quarantined(rows: &impl Rows, id: &QuarantineId) -> Result<Vec<u8>
     }
 }
 
-/// Makes a quarantined record a live one.
+/// Releases a quarantined record.
 pub(super) fn release(rows: &mut impl Rows, id: &QuarantineId) -> Result<(), StoreError> {
     let unreadable = |reason| StoreError::NotReadable { id: id.clone(), reason };
     match &id.0 {
         Place::Row(row) => {
             let bytes = quarantined(rows, id)?;
-            // What can be read by now, say by a newer version, is no longer in quarantine.
+            // A readable row is not quarantined any more, such as after an upgrade.
             envelope::open(row, &bytes).map(|_| ()).map_err(unreadable)
         }
         Place::Aside(number) => {
             let packed = rows.aside(*number)?.ok_or_else(|| StoreError::NotQuarantined { id: id.clone() })?;
-            let (_, row, bytes) = unpack(&packed).ok_or_else(|| unreadable(Defect::NoRecord))?;
+            let (_, row, bytes) = unpack(&packed).ok_or_else(|| unreadable(Defect::NotARecord))?;
             let opened = envelope::open(row, bytes).map_err(unreadable)?;
             if rows.record(row)?.is_some() {
                 return Err(StoreError::Occupied { id: id.clone(), key: opened.key });
@@ -61,19 +61,19 @@ pub(super) fn discard(rows: &mut impl Rows, id: &QuarantineId) -> Result<(), Sto
     }
 }
 
-/// Where bytes were before they were aside.
+/// The origin of bytes that were moved aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// In the row of their key.
+    /// The row of their key.
     Row,
-    /// In a damaged file.
+    /// A corrupt file.
     Salvaged,
 }
 
-/// Set in the key's length of what was salvaged. No key is so long.
+/// A flag in the length of the key for salvaged records. Keys are shorter.
 const SALVAGED: u32 = 1 << 31;
 
-/// A row's key and bytes as one: the key's length (4 bytes, little-endian), the key, the bytes.
+/// Packs a row: the length of the key (4 bytes, little-endian), the key, the bytes.
 pub(super) fn pack(origin: Origin, row: &[u8], bytes: &[u8]) -> Vec<u8> {
     let mut length = u32::try_from(row.len()).unwrap_or(u32::MAX);
     if origin == Origin::Salvaged {
@@ -82,7 +82,7 @@ pub(super) fn pack(origin: Origin, row: &[u8], bytes: &[u8]) -> Vec<u8> {
     [&length.to_le_bytes()[..], row, bytes].concat()
 }
 
-/// Where it was, its key and its bytes.
+/// Unpacks a row into its origin, key and bytes.
 pub(super) fn unpack(packed: &[u8]) -> Option<(Origin, &[u8], &[u8])> {
     let (length, rest) = packed.split_first_chunk::<4>()?;
     let length = u32::from_le_bytes(*length);

@@ -1,4 +1,4 @@
-//! What changes do to the rows of a store: the same for every implementation that keeps rows.
+//! Applies changes to rows: shared by all implementations.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{
     QuarantineId, Quarantined, RecordKey, StoreError, envelope,
 };
 
-/// How much a table holds: its rows, and the bytes of what is in them.
+/// The rows and bytes of a table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Total {
     pub(super) rows: u64,
@@ -16,18 +16,18 @@ pub(super) struct Total {
 }
 
 impl Total {
-    /// Counts a row that had so many bytes and has so many now, or was or is not there.
+    /// Counts the change of a row from `old` to `new` bytes; `None` if it does not exist.
     pub(super) fn change(&mut self, old: Option<usize>, new: Option<usize>) {
         let bytes = |row: Option<usize>| row.unwrap_or_default() as u64;
         self.rows = (self.rows + u64::from(new.is_some())).saturating_sub(u64::from(old.is_some()));
         self.bytes = (self.bytes + bytes(new)).saturating_sub(bytes(old));
     }
 
-    /// Refuses a record with which there are too many rows, or too many bytes.
+    /// Rejects a record if the total exceeds the limits of rows and bytes.
     pub(super) fn check(self, key: &RecordKey, bounds: [(&'static str, u64); 2]) -> Result<(), StoreError> {
         let mut found = [self.rows, self.bytes].into_iter().zip(bounds);
         match found.find(|(found, (_, most))| found > most) {
-            Some((found, (what, most))) => Err(refused(key, what, found, most)),
+            Some((found, (what, most))) => Err(limit_exceeded(key, what, found, most)),
             None => Ok(()),
         }
     }
@@ -37,28 +37,28 @@ pub(super) const RECORDS: &str = "records";
 pub(super) const BYTES: &str = "bytes of records";
 const ASIDE: &str = "quarantined records aside";
 
-fn refused(key: &RecordKey, what: &'static str, found: u64, most: u64) -> StoreError {
-    StoreError::Refused { key: key.clone(), what, found, most }
+fn limit_exceeded(key: &RecordKey, what: &'static str, found: u64, most: u64) -> StoreError {
+    StoreError::LimitExceeded { key: key.clone(), what, found, most }
 }
 
-/// How much a store holds.
+/// The totals of a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) records: Total,
     pub(super) aside: Total,
 }
 
-/// Numbers that a store remembers.
+/// The counters of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Counter {
-    /// The last commit's number.
+    /// The sequence number of the last commit.
     Sequence,
-    /// The last number under which bytes were moved aside.
+    /// The last number of a row that was moved aside.
     Aside,
 }
 
-/// Rows of records in their envelopes, by key; rows that were moved aside, by number; and counters, zero at first. A row that is
-/// set to `None` is gone.
+/// The rows of a store: records in their envelopes by key, rows moved aside by number, and counters, initially zero. Setting a
+/// row to `None` removes it.
 pub(super) trait Rows {
     fn record(&self, row: &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
     fn set_record(&mut self, row: &[u8], bytes: Option<&[u8]>) -> Result<(), StoreError>;
@@ -69,43 +69,42 @@ pub(super) trait Rows {
     fn totals(&self) -> Totals;
 }
 
-/// What a row will be.
-enum Fate<'c> {
-    /// As it is.
-    Kept(Vec<u8>),
+/// The planned content of a row.
+enum Target<'c> {
+    Unchanged(Vec<u8>),
     Written(&'c [u8]),
-    Gone,
+    Absent,
 }
 
 struct Slot<'c> {
-    /// How many bytes the row has, if it is there.
+    /// The present bytes of the row, if it exists.
     old: Option<usize>,
-    fate: Fate<'c>,
-    /// The number of the last change.
+    target: Target<'c>,
+    /// The index of the last change.
     change: usize,
 }
 
 impl Slot<'_> {
-    /// How many bytes the row will have, if it will be there.
+    /// The planned bytes of the row, if it will exist.
     fn bytes_after(&self, key: &RecordKey) -> Option<usize> {
-        match &self.fate {
-            Fate::Kept(bytes) => Some(bytes.len()),
-            Fate::Written(payload) => Some(envelope::HEADER_BYTES + key.as_row().len() + payload.len()),
-            Fate::Gone => None,
+        match &self.target {
+            Target::Unchanged(bytes) => Some(bytes.len()),
+            Target::Written(payload) => Some(envelope::HEADER_BYTES + key.as_row().len() + payload.len()),
+            Target::Absent => None,
         }
     }
 }
 
-/// The writes that a group of changes comes to.
+/// The writes of a group of changes.
 pub(super) struct Plan<'c> {
     sequence: u64,
     slots: BTreeMap<&'c RecordKey, Slot<'c>>,
-    /// Rows to be moved aside, packed, with their keys.
+    /// The packed rows to be moved aside, with their keys.
     aside: Vec<(&'c RecordKey, Vec<u8>)>,
 }
 
 impl<'c> Plan<'c> {
-    /// Checks the changes against the bounds and works out what to write. Writes nothing.
+    /// Checks the changes against the limits and plans the writes. Writes nothing.
     pub(super) fn new(rows: &impl Rows, changes: &'c [Change]) -> Result<Self, StoreError> {
         let sequence = rows.counter(Counter::Sequence)?.saturating_add(1);
         let mut plan = Self { sequence, slots: BTreeMap::new(), aside: Vec::new() };
@@ -122,60 +121,60 @@ impl<'c> Plan<'c> {
         if !self.slots.contains_key(key) {
             let bytes = rows.record(row)?;
             let old = bytes.as_ref().map(Vec::len);
-            let fate = match bytes {
+            let target = match bytes {
                 Some(bytes) if envelope::open(row, &bytes).is_err() => {
                     self.aside.push((key, pack(Origin::Row, row, &bytes)));
-                    Fate::Gone
+                    Target::Absent
                 }
-                Some(bytes) => Fate::Kept(bytes),
-                None => Fate::Gone,
+                Some(bytes) => Target::Unchanged(bytes),
+                None => Target::Absent,
             };
-            self.slots.insert(key, Slot { old, fate, change: number });
+            self.slots.insert(key, Slot { old, target, change: number });
         }
         let Some(slot) = self.slots.get_mut(key) else { return Ok(()) };
         slot.change = number;
-        slot.fate = match change {
+        slot.target = match change {
             Change::Put(_, payload) if payload.len() > MAX_PAYLOAD_BYTES => {
-                return Err(refused(
+                return Err(limit_exceeded(
                     key,
                     "bytes of its payload",
                     payload.len() as u64,
                     MAX_PAYLOAD_BYTES as u64,
                 ));
             }
-            Change::Put(_, payload) => Fate::Written(payload),
-            Change::Remove(_) => Fate::Gone,
-            Change::SetAside(_) => {
-                match &slot.fate {
-                    Fate::Kept(bytes) => self.aside.push((key, pack(Origin::Row, row, bytes))),
-                    Fate::Written(payload) => {
+            Change::Put(_, payload) => Target::Written(payload),
+            Change::Remove(_) => Target::Absent,
+            Change::Quarantine(_) => {
+                match &slot.target {
+                    Target::Unchanged(bytes) => self.aside.push((key, pack(Origin::Row, row, bytes))),
+                    Target::Written(payload) => {
                         let sealed = envelope::seal(key, self.sequence, payload);
                         self.aside.push((key, pack(Origin::Row, row, &sealed)));
                     }
-                    Fate::Gone => {}
+                    Target::Absent => {}
                 }
-                Fate::Gone
+                Target::Absent
             }
         };
         Ok(())
     }
 
-    /// Whether the bounds allow it. What does not grow is allowed, even beyond them.
+    /// Checks the limits. A commit that does not grow the store is allowed, even beyond them.
     fn check(&self, before: Totals) -> Result<(), StoreError> {
         let mut after = before;
         self.slots.iter().for_each(|(key, slot)| after.records.change(slot.old, slot.bytes_after(key)));
-        let (found, held) = (after.records, before.records);
-        if found.rows > held.rows
+        let (found, old) = (after.records, before.records);
+        if found.rows > old.rows
             && found.rows > MAX_RECORDS
             && let Some(key) = self.last(|old, new| old.is_none() && new.is_some())
         {
-            return Err(refused(key, RECORDS, found.rows, MAX_RECORDS));
+            return Err(limit_exceeded(key, RECORDS, found.rows, MAX_RECORDS));
         }
-        if found.bytes > held.bytes
+        if found.bytes > old.bytes
             && found.bytes > MAX_BYTES
             && let Some(key) = self.last(|old, new| new > old)
         {
-            return Err(refused(key, BYTES, found.bytes, MAX_BYTES));
+            return Err(limit_exceeded(key, BYTES, found.bytes, MAX_BYTES));
         }
         for (key, packed) in &self.aside {
             after.aside.change(None, Some(packed.len()));
@@ -186,44 +185,44 @@ impl<'c> Plan<'c> {
         Ok(())
     }
 
-    /// The key that was changed last, of those whose rows' bytes are so before and after.
-    fn last(&self, is_so: impl Fn(Option<usize>, Option<usize>) -> bool) -> Option<&RecordKey> {
-        let those = self.slots.iter().filter(|(key, slot)| is_so(slot.old, slot.bytes_after(key)));
-        those.max_by_key(|(_, slot)| slot.change).map(|(key, _)| *key)
+    /// The key that was changed last, among those whose old and new bytes match a predicate.
+    fn last(&self, matches: impl Fn(Option<usize>, Option<usize>) -> bool) -> Option<&RecordKey> {
+        let matching = self.slots.iter().filter(|(key, slot)| matches(slot.old, slot.bytes_after(key)));
+        matching.max_by_key(|(_, slot)| slot.change).map(|(key, _)| *key)
     }
 
-    /// Whether there is nothing to write.
+    /// Whether nothing would be written.
     pub(super) fn is_empty(&self) -> bool {
-        let unchanged = |slot: &Slot<'_>| match slot.fate {
-            Fate::Kept(_) => true,
-            Fate::Written(_) => false,
-            Fate::Gone => slot.old.is_none(),
+        let unchanged = |slot: &Slot<'_>| match slot.target {
+            Target::Unchanged(_) => true,
+            Target::Written(_) => false,
+            Target::Absent => slot.old.is_none(),
         };
         self.aside.is_empty() && self.slots.values().all(unchanged)
     }
 
-    /// Writes what is to be written.
+    /// Executes the writes.
     pub(super) fn write(&self, rows: &mut impl Rows) -> Result<(), StoreError> {
         rows.set_counter(Counter::Sequence, self.sequence)?;
         for (_, packed) in &self.aside {
             keep_aside(rows, packed)?;
         }
         for (key, slot) in &self.slots {
-            match slot.fate {
-                Fate::Kept(_) => {}
-                Fate::Written(payload) => {
+            match slot.target {
+                Target::Unchanged(_) => {}
+                Target::Written(payload) => {
                     let sealed = envelope::seal(key, self.sequence, payload);
                     rows.set_record(key.as_row(), Some(&sealed))?;
                 }
-                Fate::Gone if slot.old.is_some() => rows.set_record(key.as_row(), None)?,
-                Fate::Gone => {}
+                Target::Absent if slot.old.is_some() => rows.set_record(key.as_row(), None)?,
+                Target::Absent => {}
             }
         }
         Ok(())
     }
 }
 
-/// What is loaded so far.
+/// Collects the rows during a load.
 #[derive(Default)]
 pub(super) struct Loading {
     loaded: Loaded,
@@ -231,7 +230,7 @@ pub(super) struct Loading {
 }
 
 impl Loading {
-    /// Adds a row of the records.
+    /// Adds a record's row.
     pub(super) fn add_record(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
         let total = &mut self.totals.records;
         total.change(None, Some(bytes.len()));
@@ -255,11 +254,11 @@ impl Loading {
         total.change(None, Some(packed.len()));
         within(ASIDE, total.rows, MAX_ASIDE)?;
         let (key, reason, bytes) = match unpack(packed) {
-            None => (None, Defect::NoRecord, packed.len()),
+            None => (None, Defect::NotARecord, packed.len()),
             Some((origin, row, bytes)) => {
                 let reason = match (envelope::open(row, bytes), origin) {
                     (Err(defect), _) => defect,
-                    (Ok(_), Origin::Row) => Defect::SetAside,
+                    (Ok(_), Origin::Row) => Defect::QuarantinedByOwner,
                     (Ok(_), Origin::Salvaged) => Defect::Salvaged,
                 };
                 (RecordKey::from_row(row).ok(), reason, bytes.len())
@@ -270,7 +269,7 @@ impl Loading {
         Ok(())
     }
 
-    /// All of it.
+    /// Returns the loaded records.
     pub(super) fn finish(self) -> Loaded {
         self.loaded
     }
@@ -295,10 +294,10 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_full_takes_no_new_record_but_goes_on_with_those_that_it_has() {
+    fn full_store_rejects_new_records_and_updates_existing_ones() {
         let mut store = MemoryStore::default();
         match store.commit(&puts(0, MAX_RECORDS + 1)) {
-            Err(StoreError::Refused { key: named, what: RECORDS, found, .. }) => {
+            Err(StoreError::LimitExceeded { key: named, what: RECORDS, found, .. }) => {
                 assert_eq!((named, found), (key(MAX_RECORDS), MAX_RECORDS + 1));
             }
             other => panic!("{other:?}"),
@@ -308,19 +307,19 @@ mod tests {
         store.commit(&puts(5, 10)).unwrap();
         assert!(matches!(
             store.commit(&puts(MAX_RECORDS, MAX_RECORDS + 1)),
-            Err(StoreError::Refused { what: RECORDS, .. })
+            Err(StoreError::LimitExceeded { what: RECORDS, .. })
         ));
         store.commit(&[Change::Put(key(MAX_RECORDS), Vec::new()), Change::Remove(key(0))]).unwrap();
         assert_eq!(store.load().unwrap().records.len() as u64, MAX_RECORDS);
     }
 
     #[test]
-    fn a_quarantine_that_is_full_takes_nothing_more_aside_until_something_is_discarded() {
+    fn full_quarantine_rejects_more_until_one_is_discarded() {
         let mut store = MemoryStore::default();
         store.commit(&puts(0, MAX_ASIDE + 1)).unwrap();
-        let aside = |from, to| (from..to).map(|number| Change::SetAside(key(number))).collect::<Vec<_>>();
+        let aside = |from, to| (from..to).map(|number| Change::Quarantine(key(number))).collect::<Vec<_>>();
         match store.commit(&aside(0, MAX_ASIDE + 1)) {
-            Err(StoreError::Refused { key: named, what: ASIDE, found, .. }) => {
+            Err(StoreError::LimitExceeded { key: named, what: ASIDE, found, .. }) => {
                 assert_eq!((named, found), (key(MAX_ASIDE), MAX_ASIDE + 1));
             }
             other => panic!("{other:?}"),
@@ -328,7 +327,7 @@ mod tests {
         store.commit(&aside(0, MAX_ASIDE)).unwrap();
         assert!(matches!(
             store.commit(&aside(MAX_ASIDE, MAX_ASIDE + 1)),
-            Err(StoreError::Refused { what: ASIDE, .. })
+            Err(StoreError::LimitExceeded { what: ASIDE, .. })
         ));
         store.commit(&puts(0, 2)).unwrap();
         let quarantined = store.load().unwrap().quarantined;
@@ -336,82 +335,83 @@ mod tests {
         store.commit(&aside(MAX_ASIDE, MAX_ASIDE + 1)).unwrap();
     }
 
-    /// Commits the group without each record that is refused, as a caller is to do.
-    fn commit_what_is_allowed(store: &mut MemoryStore, mut group: Vec<Change>) -> Vec<RecordKey> {
-        let mut refused = Vec::new();
+    /// Commits the group without the rejected records, as callers should do.
+    fn commit_allowed(store: &mut MemoryStore, mut group: Vec<Change>) -> Vec<RecordKey> {
+        let mut rejected = Vec::new();
         while let Err(error) = store.commit(&group) {
             assert!(!error.is_stopped(), "{error}");
-            let key = error.refused().unwrap_or_else(|| panic!("{error}")).clone();
+            let key = error.rejected_record().unwrap_or_else(|| panic!("{error}")).clone();
             assert!(error.to_string().contains(&key.to_string()), "{error}");
             group.retain(|change| *change.key() != key);
-            refused.push(key);
+            rejected.push(key);
         }
-        refused
+        rejected
     }
 
     #[test]
-    fn each_refusal_names_the_record_without_which_the_others_can_be_committed() {
+    fn commit_succeeds_without_the_rejected_records() {
         let mut store = MemoryStore::default();
         store.commit(&puts(1, MAX_RECORDS)).unwrap();
         let too_large = Change::Put(key(3), vec![0; MAX_PAYLOAD_BYTES + 1]);
         let group =
             [puts(MAX_RECORDS, MAX_RECORDS + 3), vec![too_large, Change::Put(key(1), b"new".to_vec())]];
-        let refused = commit_what_is_allowed(&mut store, group.concat());
-        assert_eq!(refused, [key(3), key(MAX_RECORDS + 2), key(MAX_RECORDS + 1)]);
+        let rejected = commit_allowed(&mut store, group.concat());
+        assert_eq!(rejected, [key(3), key(MAX_RECORDS + 2), key(MAX_RECORDS + 1)]);
         let records = store.load().unwrap().records;
         assert_eq!((records.len() as u64, &records[0]), (MAX_RECORDS, &(key(1), b"new".to_vec())));
 
-        let aside = (1..MAX_ASIDE).map(|number| Change::SetAside(key(number))).collect::<Vec<_>>();
+        let aside = (1..MAX_ASIDE).map(|number| Change::Quarantine(key(number))).collect::<Vec<_>>();
         store.commit(&aside).unwrap();
         let row = key(MAX_ASIDE + 1);
         store.disk().overwrite(row.as_row(), b"damaged");
         let group = vec![
-            Change::SetAside(key(MAX_ASIDE)),
+            Change::Quarantine(key(MAX_ASIDE)),
             Change::Put(row.clone(), Vec::new()),
             puts(1, 2).remove(0),
         ];
-        assert_eq!(commit_what_is_allowed(&mut store, group), [row]);
+        assert_eq!(commit_allowed(&mut store, group), [row]);
     }
 
     #[test]
-    fn the_bytes_of_all_records_are_bounded_but_what_does_not_grow_is_allowed() {
+    fn total_bytes_are_bounded_for_growing_commits() {
         let disk = MemoryDisk::default();
         let mut store = disk.open();
         disk.overwrite(key(0).as_row(), &vec![0; usize::try_from(MAX_BYTES).unwrap() - 200]);
         let group = vec![Change::Put(key(1), vec![1; 100]), Change::Put(key(2), vec![2; 100])];
-        assert_eq!(commit_what_is_allowed(&mut store, group), [key(2)]);
+        assert_eq!(commit_allowed(&mut store, group), [key(2)]);
         store.commit(&[Change::Put(key(1), vec![3; 100])]).unwrap();
         store.commit(&[Change::Put(key(1), vec![3; 90])]).unwrap();
         match store.commit(&[Change::Put(key(1), vec![3; 180])]) {
-            Err(StoreError::Refused { key: named, what: BYTES, found, .. }) => {
+            Err(StoreError::LimitExceeded { key: named, what: BYTES, found, .. }) => {
                 assert_eq!((named, found), (key(1), MAX_BYTES - 200 + 24 + 9 + 180));
             }
             other => panic!("{other:?}"),
         }
         store.load().unwrap();
 
-        // Nor does releasing get past it.
-        store.commit(&[Change::SetAside(key(1)), Change::Put(key(2), vec![2; 100])]).unwrap();
+        // A release is bounded too.
+        store.commit(&[Change::Quarantine(key(1)), Change::Put(key(2), vec![2; 100])]).unwrap();
         let id = store.load().unwrap().quarantined.pop().unwrap().id;
         let error = store.release(&id).unwrap_err();
         assert!(
-            matches!(error, StoreError::Refused { what: BYTES, .. }) && error.refused() == Some(&key(1)),
+            matches!(error, StoreError::LimitExceeded { what: BYTES, .. })
+                && error.rejected_record() == Some(&key(1)),
             "{error}"
         );
         store.discard(&id).unwrap();
         store.load().unwrap();
 
-        // Aside it is as much.
-        store.commit(&[Change::SetAside(key(0))]).unwrap();
+        // The bytes aside are bounded too.
+        store.commit(&[Change::Quarantine(key(0))]).unwrap();
         disk.overwrite(key(0).as_row(), &[0; 200]);
         let group = vec![Change::Put(key(0), Vec::new()), Change::Put(key(4), Vec::new())];
-        assert_eq!(commit_what_is_allowed(&mut store, group), [key(0)]);
+        assert_eq!(commit_allowed(&mut store, group), [key(0)]);
         assert_eq!(store.load().unwrap().records.len(), 2);
     }
 
     #[test]
-    fn a_store_beyond_the_bounds_is_not_loaded_and_says_what_is_too_much() {
-        let refused = |store: &mut MemoryStore, expected: &str| match store.load() {
+    fn load_over_the_limits_reports_what_is_too_large() {
+        let too_large = |store: &mut MemoryStore, expected: &str| match store.load() {
             Err(StoreError::TooLarge { what, found, bound }) => {
                 assert_eq!((what, found), (expected, bound + 1));
             }
@@ -420,9 +420,9 @@ mod tests {
         let disk = MemoryDisk::default();
         disk.overwrite(key(0).as_row(), &vec![0; usize::try_from(MAX_BYTES).unwrap()]);
         disk.overwrite(key(1).as_row(), &[0]);
-        refused(&mut disk.open(), "bytes of records");
+        too_large(&mut disk.open(), "bytes of records");
         let disk = MemoryDisk::default();
         (0..=MAX_RECORDS).for_each(|number| disk.overwrite(key(number).as_row(), b""));
-        refused(&mut disk.open(), "records");
+        too_large(&mut disk.open(), "records");
     }
 }

@@ -1,4 +1,4 @@
-//! How calls end, and what is known of their ends.
+//! Outcomes of calls, and their classification.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use super::{Place, path, publish, stage, volume};
 
 const METHOD: Method = Method::NodeStageVolume;
 
-/// Anchors (f) 8: every code comes through as the driver's own, whichever way it is sent, with each call.
+/// Every code is passed through, in every encoding, for each call.
 #[tokio::test(start_paused = true)]
-async fn each_code_of_the_driver_comes_through_unchanged_for_each_call() {
+async fn passes_every_code_through_for_every_call() {
     let place = Place::new();
     let scripted = place.start().with_controller();
     let operations = [
@@ -40,7 +40,7 @@ async fn each_code_of_the_driver_comes_through_unchanged_for_each_call() {
     assert_eq!(scripted.connections(), 1);
 }
 
-/// Anchors (f) 8, transport, and 10: broken, empty and garbled answers have no code, and the call was sent.
+/// Broken, empty and garbled responses have no code, and count as sent.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_not_whole_has_no_code() {
     let place = Place::new();
@@ -78,73 +78,73 @@ async fn a_call_that_the_driver_refuses_to_take_was_not_sent() {
     assert!(matches!(error, CallError::NotSent { .. }) && !error.was_sent(), "{error}");
 }
 
-/// Anchors (f) 10: plugin killed mid-call, socket replaced.
+/// The driver is killed during a call, and its socket is replaced.
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_dies_in_a_call_leaves_it_uncertain_and_the_next_call_finds_its_successor() {
-    for reply in [Reply::Silence, Reply::Half] {
+async fn driver_death_leaves_a_call_uncertain() {
+    for reply in [Reply::Never, Reply::Half] {
         let place = Place::new();
         let scripted = place.start();
         scripted.once(METHOD, reply);
-        let generation = place.driver.generation().await.expect("a generation");
+        let connection = place.driver.connection().await.expect("a connection");
         let (volume, stage) = (volume("v"), stage());
         let kill = async {
             scripted.called(METHOD).await;
             drop(scripted);
         };
-        let (ended, ()) = tokio::join!(generation.call(&volume, &stage), kill);
+        let (ended, ()) = tokio::join!(connection.call(&volume, &stage), kill);
         let error = ended.expect_err("the driver died");
         assert!(matches!(error, CallError::Broken { .. }), "{error}");
         assert_eq!((error.code(), error.was_sent()), (None, true));
-        generation.closed().await;
-        assert!(generation.is_closed() && place.driver.present().is_none());
+        connection.closed().await;
+        assert!(connection.is_closed() && place.driver.present().is_none());
 
-        place.driver.generation().await.expect_err("nobody serves");
+        place.driver.connection().await.expect_err("no server");
         let _scripted = Scripted::restart(&place.socket);
         assert_eq!(place.driver.call(&volume, &stage).await, Ok(CallOutcome::Done));
     }
 }
 
-/// Anchors (f) 10: hung replies.
+/// A hanging call ends at its deadline.
 #[tokio::test(start_paused = true)]
-async fn a_call_without_an_answer_ends_at_its_deadline_and_delays_no_other() {
+async fn unanswered_call_ends_at_its_deadline() {
     let bound = Duration::from_secs(120);
     let place = Place::new();
     let scripted = place.start();
-    let generation = place.driver.generation().await.expect("a generation");
-    for reply in [Reply::Silence, Reply::Half] {
+    let connection = place.driver.connection().await.expect("a connection");
+    for reply in [Reply::Never, Reply::Half] {
         for operation in [stage(), publish()] {
             scripted.once(operation.method(), reply.clone());
             let volume = volume("v");
             let started = Instant::now();
-            let slow = generation.call(&volume, &operation);
+            let slow = connection.call(&volume, &operation);
             let others = async {
                 scripted.called(operation.method()).await;
                 for _ in 0..100 {
-                    assert_eq!(generation.call(&volume, &stage()).await, Ok(CallOutcome::Done));
+                    assert_eq!(connection.call(&volume, &stage()).await, Ok(CallOutcome::Done));
                 }
                 started.elapsed()
             };
             let (ended, others) = tokio::join!(slow, others);
             let method = operation.method();
-            assert_eq!(ended, Err(CallError::Late { method, bound }));
+            assert_eq!(ended, Err(CallError::Timeout { method, bound }));
             assert!(others < bound && started.elapsed() < bound + Duration::from_millis(10));
             scripted.forget_calls();
         }
     }
-    assert!(!generation.is_closed());
+    assert!(!connection.is_closed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn many_calls_are_under_way_at_once_on_one_connection() {
     let place = Place::new();
     let scripted = place.start();
-    let generation = place.driver.generation().await.expect("a generation");
+    let connection = place.driver.connection().await.expect("a connection");
     scripted.forget_calls();
-    scripted.always(METHOD, Reply::Silence);
+    scripted.always(METHOD, Reply::Never);
     let calls: Vec<_> = (0..100)
         .map(|index| {
-            let generation = generation.clone();
-            tokio::spawn(async move { generation.call(&volume(&format!("v{index}")), &stage()).await })
+            let connection = connection.clone();
+            tokio::spawn(async move { connection.call(&volume(&format!("v{index}")), &stage()).await })
         })
         .collect();
     while scripted.calls().len() < 100 {
@@ -153,7 +153,7 @@ async fn many_calls_are_under_way_at_once_on_one_connection() {
     assert!(calls.iter().all(|call| !call.is_finished()));
     for call in calls {
         let ended = call.await.expect("no panic");
-        assert!(matches!(ended, Err(CallError::Late { .. })), "{ended:?}");
+        assert!(matches!(ended, Err(CallError::Timeout { .. })), "{ended:?}");
     }
     assert_eq!(scripted.connections(), 1);
 }
@@ -162,7 +162,7 @@ async fn many_calls_are_under_way_at_once_on_one_connection() {
 async fn a_call_that_is_dropped_leaves_the_connection_to_the_others() {
     let place = Place::new();
     let scripted = place.start();
-    scripted.once(METHOD, Reply::Silence);
+    scripted.once(METHOD, Reply::Never);
     let dropped = timeout(Duration::from_secs(1), place.driver.call(&volume("v"), &stage())).await;
     assert!(dropped.is_err());
     assert_eq!(place.driver.call(&volume("v"), &stage()).await, Ok(CallOutcome::Done));
@@ -194,7 +194,7 @@ async fn an_answer_is_read_up_to_its_bound_and_no_further() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_message_of_a_driver_is_cut_and_a_publish_context_is_bounded() {
+async fn messages_are_cut_and_publish_contexts_bounded() {
     let place = Place::new();
     let scripted = place.start().with_controller();
     let long: &'static str = Box::leak("x".repeat(100_000).into_boxed_str());
@@ -220,18 +220,18 @@ async fn a_long_message_of_a_driver_is_cut_and_a_publish_context_is_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_takes_no_more_calls_is_connected_to_anew_while_it_ends_those_that_it_has() {
+async fn goaway_reconnects_while_running_calls_end() {
     let place = Place::new();
     let scripted = place.start();
-    let first = place.driver.generation().await.expect("a generation");
-    scripted.once(METHOD, Reply::Silence);
+    let first = place.driver.connection().await.expect("a connection");
+    scripted.once(METHOD, Reply::Never);
     let hung = {
         let first = first.clone();
         tokio::spawn(async move { first.call(&volume("v"), &stage()).await })
     };
     scripted.called(METHOD).await;
     scripted.leave();
-    // The driver's word may take its time, but what is not sent is known not to be.
+    // The driver's response may be slow, but a call that was not sent is known as such.
     let error = loop {
         match first.call(&volume("w"), &stage()).await {
             Ok(_) => tokio::task::yield_now().await,
@@ -241,5 +241,5 @@ async fn a_driver_that_takes_no_more_calls_is_connected_to_anew_while_it_ends_th
     assert!(!error.was_sent() && first.is_closed(), "{error}");
     assert_eq!(place.driver.call(&volume("w"), &stage()).await, Ok(CallOutcome::Done));
     assert!(!hung.is_finished());
-    assert!(matches!(hung.await.expect("no panic"), Err(CallError::Late { .. })));
+    assert!(matches!(hung.await.expect("no panic"), Err(CallError::Timeout { .. })));
 }

@@ -1,4 +1,4 @@
-//! What the calls besides stage and publish bring.
+//! Results of calls other than stage and publish.
 
 use csi_proto::Method;
 use csi_proto::csi::v1::node_service_capability::rpc::Type as NodeRpc;
@@ -13,10 +13,9 @@ use volume_manager::driver::{CallError, CallOutcome, HealthStatus, Operation, Us
 use super::scripted::{Reply, node_capabilities};
 use super::{Place, path, stage, volume};
 
-/// Anchors (f) 22, its driver side: an OK with less than was asked for is handed on as it is, and one without a size is an
-/// error.
+/// An OK with less than the requested size is passed through, and an OK without a size is an error.
 #[tokio::test(start_paused = true)]
-async fn the_size_that_a_volume_has_grown_to_is_the_one_that_the_driver_says() {
+async fn expanded_size_is_the_drivers() {
     let place = Place::new();
     let scripted = place.start().with_controller();
     let expand = Operation::ControllerExpand { required_bytes: 100 };
@@ -40,7 +39,7 @@ async fn the_size_that_a_volume_has_grown_to_is_the_one_that_the_driver_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_system_that_does_not_say_its_size_has_grown_all_the_same() {
+async fn node_expand_without_size_succeeds() {
     let place = Place::new();
     let scripted = place.start();
     let (volume_path, staging_path) = (path("/target/1"), path("/staging/1"));
@@ -53,7 +52,7 @@ async fn a_file_system_that_does_not_say_its_size_has_grown_all_the_same() {
     }
 }
 
-/// Drivers of versions before 1.13 answer a condition in a field that the schema no longer has.
+/// Drivers for spec versions before 1.13 return a condition in a field that the schema no longer has.
 #[tokio::test(start_paused = true)]
 async fn the_condition_of_an_older_driver_is_read_with_its_stats() {
     let place = Place::new();
@@ -98,7 +97,7 @@ async fn the_health_of_a_newer_driver_is_a_list_of_what_is_wrong() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_is_detached_from_the_node_it_was_attached_to_and_never_from_all() {
+async fn detaches_from_the_attached_node_only() {
     let place = Place::new();
     let scripted = place.start().with_controller();
     for (node_id, sent) in [(None, "node-1"), (Some("old-node".to_owned()), "old-node")] {
@@ -118,7 +117,7 @@ async fn what_a_driver_cannot_do_is_not_asked_of_it() {
     let place = Place::new();
     let scripted = place.start();
     scripted.always(Method::NodeGetCapabilities, node_capabilities([]));
-    place.driver.generation().await.expect("a generation");
+    place.driver.connection().await.expect("a connection");
     scripted.forget_calls();
     let (target, staging) = (|| path("/target/1"), || path("/staging/1"));
     for operation in [
@@ -133,7 +132,7 @@ async fn what_a_driver_cannot_do_is_not_asked_of_it() {
         assert!(matches!(error, CallError::Request { .. }) && !error.was_sent(), "{error}");
     }
     assert_eq!(scripted.calls(), []);
-    // What goes down is always asked: a driver that has lost a capability must say what becomes of its volumes.
+    // Downward calls are always sent: a driver that lost a capability must still respond for its existing volumes.
     let unstage = Operation::NodeUnstage { staging_path: staging() };
     assert_eq!(place.driver.call(&volume("v"), &unstage).await, Ok(CallOutcome::Done));
 }

@@ -1,4 +1,4 @@
-//! A driver that is a process of its own, and is killed. Time is real here, and nothing waits for it to pass.
+//! A driver in a separate process, which is killed. The test runs in real time and has no sleeps.
 
 use std::io::Read;
 use std::path::Path;
@@ -15,14 +15,14 @@ use super::{Place, publish, stage, volume};
 const SOCKET: &str = "EDGE_CSI_TEST_DRIVER_SOCKET";
 const SERVING: &str = "the driver serves";
 
-/// Not a test of its own: what the other one runs as its driver. It never answers NodeStageVolume.
+/// The driver process of the other test, not a test. It never responds to NodeStageVolume.
 #[tokio::test]
 async fn a_driver_for_the_other_test_if_it_asks_for_one() {
     let Ok(socket) = std::env::var(SOCKET) else { return };
     let scripted = Scripted::start(Path::new(&socket));
-    scripted.always(Method::NodeStageVolume, Reply::Silence);
+    scripted.always(Method::NodeStageVolume, Reply::Never);
     println!("{SERVING}");
-    // Until the other test is gone.
+    // Runs until the other test kills it.
     let end = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
     end.await.expect("no panic").expect("the end of the input");
 }
@@ -42,31 +42,31 @@ async fn driver(socket: &Path) -> Child {
     child
 }
 
-/// Anchors (f) 10: plugin killed mid-call, socket replaced.
+/// The driver is killed during a call, and its socket is replaced.
 #[tokio::test]
-async fn a_driver_killed_in_a_call_leaves_it_uncertain_and_its_successor_knows_that_nothing_of_it_runs() {
+async fn killed_driver_leaves_no_running_call() {
     let place = Place::new();
     let mut first = driver(&place.socket).await;
-    let generation = place.driver.generation().await.expect("a generation");
-    assert!(!generation.earlier_processes_ended(), "nothing is known of what was before");
+    let connection = place.driver.connection().await.expect("a connection");
+    assert!(!connection.earlier_processes_ended(), "nothing is known of what was before");
     let hung = {
-        let generation = generation.clone();
-        tokio::spawn(async move { generation.call(&volume("v"), &stage()).await })
+        let connection = connection.clone();
+        tokio::spawn(async move { connection.call(&volume("v"), &stage()).await })
     };
-    // The driver takes calls in their order, so after this one it has the other.
+    // The driver accepts calls in order, so after this call it has the other one.
     tokio::task::yield_now().await;
-    assert_eq!(generation.call(&volume("w"), &publish()).await, Ok(CallOutcome::Done));
+    assert_eq!(connection.call(&volume("w"), &publish()).await, Ok(CallOutcome::Done));
     first.kill().await.expect("killed");
     let error = hung.await.expect("no panic").expect_err("the driver died");
     assert!(matches!(error, CallError::Broken { .. }) && error.was_sent(), "{error}");
-    generation.closed().await;
+    connection.closed().await;
 
     std::fs::remove_file(&place.socket).expect("the dead one's socket");
     let _second = driver(&place.socket).await;
-    let next = place.driver.connect().await.expect("a generation");
+    let next = place.driver.connect().await.expect("a connection");
     assert!(next.earlier_processes_ended());
     assert_eq!(next.call(&volume("v"), &publish()).await, Ok(CallOutcome::Done));
-    // Announced again, it is still the process that may have calls under way.
-    let again = place.driver.connect().await.expect("a generation");
+    // After a repeated registration, the same process may still have running calls.
+    let again = place.driver.connect().await.expect("a connection");
     assert!(!again.earlier_processes_ended());
 }

@@ -18,13 +18,13 @@ use csi_proto::{DriverName, VolumeId};
 use scripted::{NAME, Scripted};
 use tempfile::TempDir;
 use volume_manager::driver::{
-    Access, AccessMode, Attach, CallError, CallOutcome, ConnectError, ConsumerSpec, Driver, DriverPolicy,
-    Generation, MountPath, NoSecrets, Operation, Secrets, VolumeSpec,
+    Access, AccessMode, Attach, CallError, CallOutcome, ConnectError, ConsumerSpec, Driver, DriverConnection,
+    DriverPolicy, MountPath, NoSecrets, Operation, Secrets, VolumeSpec,
 };
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::{ConsumerId, VolumeKey};
 
-/// A socket's place, and the driver as its caller sees it.
+/// The path of a socket, and the driver as its caller uses it.
 struct Place {
     _directory: TempDir,
     socket: PathBuf,
@@ -50,36 +50,36 @@ impl Place {
     }
 }
 
-/// A driver with the connection that its caller keeps.
+/// A driver with the connection of its caller.
 struct Dialled {
     driver: Driver,
     endpoint: DriverEndpoint,
     policy: DriverPolicy,
-    present: Mutex<Option<Arc<Generation>>>,
+    present: Mutex<Option<Arc<DriverConnection>>>,
 }
 
 impl Dialled {
-    fn present(&self) -> Option<Arc<Generation>> {
+    fn present(&self) -> Option<Arc<DriverConnection>> {
         let present = self.present.lock().expect("no panic");
-        present.as_ref().filter(|generation| !generation.is_closed()).cloned()
+        present.as_ref().filter(|connection| !connection.is_closed()).cloned()
     }
 
-    /// The connection that there is, or a new one.
-    async fn generation(&self) -> Result<Arc<Generation>, ConnectError> {
+    /// Returns the current connection, or a new one.
+    async fn connection(&self) -> Result<Arc<DriverConnection>, ConnectError> {
         match self.present() {
             Some(present) => Ok(present),
             None => self.connect().await,
         }
     }
 
-    async fn connect(&self) -> Result<Arc<Generation>, ConnectError> {
-        let generation = Arc::new(self.driver.connect(&self.endpoint, &self.policy).await?);
-        *self.present.lock().expect("no panic") = Some(Arc::clone(&generation));
-        Ok(generation)
+    async fn connect(&self) -> Result<Arc<DriverConnection>, ConnectError> {
+        let connection = Arc::new(self.driver.connect(&self.endpoint, &self.policy).await?);
+        *self.present.lock().expect("no panic") = Some(Arc::clone(&connection));
+        Ok(connection)
     }
 
     async fn call(&self, volume: &VolumeSpec, operation: &Operation) -> Result<CallOutcome, CallError> {
-        self.generation().await.expect("a connection").call(volume, operation).await
+        self.connection().await.expect("a connection").call(volume, operation).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! A storage driver that answers what it is told to, down to the bytes, and remembers what it was asked.
+//! A scripted storage driver with byte-exact answers, which records its calls.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -22,7 +22,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 pub(crate) const NAME: &str = "scripted.csi.example.org";
 
-/// How a call is answered.
+/// The response to a call.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     /// OK, with this message.
@@ -33,17 +33,17 @@ pub(crate) enum Reply {
     LateStatus(i32, &'static str),
     /// OK, with these bytes in place of a framed message.
     Bytes(&'static [u8]),
-    /// A message, and then the end without trailers.
+    /// A message, then the end of the stream without trailers.
     NoStatus,
-    /// A status that is no number.
+    /// A status that is not a number.
     BadStatus,
-    /// Another HTTP status than 200.
+    /// An HTTP status other than 200.
     Http(u16),
-    /// The beginning of a message, and then nothing.
+    /// The beginning of a message, then nothing.
     Half,
-    /// Nothing.
-    Silence,
-    /// The stream is reset for a reason.
+    /// No response.
+    Never,
+    /// A stream reset with this reason.
     Reset(h2::Reason),
 }
 
@@ -60,7 +60,7 @@ struct State {
     connections: usize,
 }
 
-/// A running driver. When it is dropped it dies as by SIGKILL: its connections break, the socket file stays.
+/// A running driver. Dropping it is like SIGKILL: its connections break, and the socket file stays.
 pub(crate) struct Scripted {
     state: Arc<Mutex<State>>,
     calls: watch::Receiver<usize>,
@@ -69,7 +69,7 @@ pub(crate) struct Scripted {
 }
 
 impl Scripted {
-    /// A driver that stages and can all that the node service can, and does nothing.
+    /// Starts a driver that stages and supports all node RPCs, without any effect.
     pub(crate) fn start(socket: &Path) -> Self {
         let node = [NodeRpc::StageUnstageVolume, NodeRpc::GetVolumeStats, NodeRpc::ExpandVolume];
         let always = BTreeMap::from([
@@ -88,13 +88,13 @@ impl Scripted {
         Self { state, calls, leaving, task }
     }
 
-    /// A driver in place of one that is dead.
+    /// Starts a driver in place of a dead one.
     pub(crate) fn restart(socket: &Path) -> Self {
         std::fs::remove_file(socket).expect("the dead one's socket");
         Self::start(socket)
     }
 
-    /// A driver that attaches volumes too.
+    /// Adds the controller service, which attaches volumes.
     pub(crate) fn with_controller(self) -> Self {
         let plugin: GetPluginCapabilitiesResponse =
             [PluginCapability::service(Service::ControllerService)].into_iter().collect();
@@ -113,7 +113,7 @@ impl Scripted {
         self.state().once.entry(method).or_default().push_back(reply);
     }
 
-    /// What it was asked, in order.
+    /// Returns the received calls, in order.
     pub(crate) fn calls(&self) -> Vec<Method> {
         self.state().calls.iter().map(|(method, _)| *method).collect()
     }
@@ -122,7 +122,7 @@ impl Scripted {
         self.state().calls.clear();
     }
 
-    /// The last request of a method.
+    /// Returns the last request of a method.
     pub(crate) fn last<T: Message + Default>(&self, method: Method) -> T {
         let state = self.state();
         let (_, body) = state.calls.iter().rfind(|(called, _)| *called == method).expect("a call");
@@ -133,13 +133,13 @@ impl Scripted {
         self.state().connections
     }
 
-    /// Waits for a call of a method that has not been looked at yet.
+    /// Waits for the next unseen call of a method.
     pub(crate) async fn called(&self, method: Method) {
         let mut calls = self.calls.clone();
         calls.wait_for(|_| self.calls().contains(&method)).await.expect("the driver runs");
     }
 
-    /// Takes no more calls over the present connections, and ends those that it has.
+    /// Accepts no more calls on the current connections, and ends the pending ones.
     pub(crate) fn leave(&self) {
         self.leaving.send_replace(true);
         self.leaving.send_replace(false);
@@ -225,14 +225,14 @@ async fn answer(
         let mut state = state.lock().expect("no panic");
         state.calls.push((method, body.freeze()));
         let once = state.once.get_mut(&method).and_then(VecDeque::pop_front);
-        // The four node calls answer an empty message.
+        // The four node calls return an empty message.
         once.or_else(|| state.always.get(&method).cloned()).unwrap_or(Reply::Message(Bytes::new()))
     };
     calls.send_modify(|calls| *calls += 1);
     send(reply, &mut respond).await;
 }
 
-/// Sends what was told. The caller may be gone, which is no failure here.
+/// Sends the scripted reply. The caller may have disconnected, which is not an error.
 async fn send(reply: Reply, respond: &mut SendResponse<Bytes>) {
     let ok = || {
         let mut head = Response::new(());
@@ -268,7 +268,7 @@ async fn send(reply: Reply, respond: &mut SendResponse<Bytes>) {
         Reply::Bytes(bytes) => whole(respond, Bytes::from_static(bytes), Some(status("0", ""))),
         Reply::NoStatus => whole(respond, framed(&[]), None),
         Reply::BadStatus => whole(respond, framed(&[]), Some(status("OK", ""))),
-        // Without an empty DATA frame between, of which a connection takes a hundred in its life.
+        // Without an empty DATA frame in between, since a connection accepts only a hundred of them.
         Reply::LateStatus(code, message) => respond
             .send_response(ok(), false)
             .and_then(|mut stream| stream.send_trailers(status(&code.to_string(), message))),
@@ -286,6 +286,6 @@ async fn send(reply: Reply, respond: &mut SendResponse<Bytes>) {
             }
             Ok(())
         }
-        Reply::Silence => std::future::pending().await,
+        Reply::Never => std::future::pending().await,
     };
 }

@@ -1,4 +1,4 @@
-//! Where secrets go, and where they do not.
+//! Secrets: the calls that contain them, and the places that must not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -71,7 +71,7 @@ async fn each_call_gets_its_own_secret_and_an_error_gives_none_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_secret_is_missing_is_not_sent_and_a_teardown_needs_none() {
+async fn missing_secret_blocks_the_call_but_not_the_teardown() {
     let place = Place::new();
     let scripted = place.start();
     let volume = with_secrets();
@@ -87,7 +87,7 @@ async fn a_call_whose_secret_is_missing_is_not_sent_and_a_teardown_needs_none() 
     }
 }
 
-/// Counts how often it is asked; says another value each time, or too much, or nothing.
+/// A source of secrets that counts its requests. It returns another value each time, too much, or nothing.
 #[derive(Default)]
 struct Changing {
     asked: AtomicUsize,
@@ -104,7 +104,7 @@ impl Secrets for Changing {
     }
 }
 
-/// Anchors (f) 21, its driver side: a republish takes the secrets as they are now.
+/// A republish uses the current secrets.
 #[tokio::test(start_paused = true)]
 async fn secrets_are_resolved_anew_for_each_call_and_within_bounds() {
     let secrets = Arc::new(Changing::default());
@@ -120,9 +120,9 @@ async fn secrets_are_resolved_anew_for_each_call_and_within_bounds() {
     let error = place.driver.call(&volume, &publish()).await.expect_err("too large");
     assert!(matches!(error, CallError::Secret { reason: SecretError::TooLarge { .. }, .. }), "{error}");
     let error = place.driver.call(&volume, &publish()).await.expect_err("late");
-    assert!(matches!(error, CallError::Secret { reason: SecretError::Late { .. }, .. }), "{error}");
+    assert!(matches!(error, CallError::Secret { reason: SecretError::Timeout { .. }, .. }), "{error}");
     assert_eq!(scripted.calls(), []);
-    // And it is not kept: the next call asks again.
+    // The secret is not kept: the next call resolves it again.
     assert_eq!(place.driver.call(&volume, &publish()).await, Ok(CallOutcome::Done));
     assert_eq!(secrets.asked.load(Ordering::Relaxed), 5);
 }

@@ -1,4 +1,4 @@
-//! A driver on an ordinary gRPC server, so that the scripted one is not the only one that is understood.
+//! A driver on an ordinary gRPC server, so that the tests do not depend on the scripted driver alone.
 
 use csi_proto::csi::v1::identity_server::{Identity, IdentityServer};
 use csi_proto::csi::v1::node_server::{Node, NodeServer};
@@ -15,7 +15,7 @@ use super::{Place, path, publish, stage, volume};
 
 struct Service;
 
-/// A service whose methods answer an expression of their request.
+/// Defines a service with a response expression for each method.
 macro_rules! service {
     ($service:ident { $($method:ident($request:ident: $of:ty) -> $answer:ty { $body:expr })* }) => {
         #[tonic::async_trait]

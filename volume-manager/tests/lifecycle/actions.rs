@@ -1,37 +1,37 @@
-//! What may happen in a model, and what of it may happen next.
+//! The actions of the model, and the selection of the possible next ones.
 
 use volume_manager::ConsumerId;
-use volume_manager::lifecycle::{Attach, Call, Direction, DriverCapabilities, Lost, Policy, Rpc};
+use volume_manager::lifecycle::{Attach, Call, Direction, DriverCapabilities, LostMount, Policy, Rpc};
 
 use crate::mutants::Mutant;
 use crate::world::World;
 
-/// What can happen in a run of the model.
+/// The actions that are possible in a run of the model.
 #[derive(Debug, Clone)]
 pub(crate) struct Scope {
     pub(crate) attach: Attach,
     pub(crate) capabilities: DriverCapabilities,
     pub(crate) policy: Policy,
     pub(crate) consumers: Vec<ConsumerId>,
-    /// The driver says OK, or an error, of what is not so.
+    /// The driver returns OK or an error that does not match its state.
     pub(crate) lies: bool,
-    /// Calls end unknown.
+    /// Calls end with an unknown outcome.
     pub(crate) unknown_ends: bool,
     /// Calls are prevented before they are sent.
     pub(crate) not_sent: bool,
-    /// Calls that ended unknown may do their work late.
+    /// Calls with an unknown outcome may take effect late.
     pub(crate) late_ends: bool,
-    /// The process dies, the node is booted, the driver's process is replaced.
+    /// The process crashes, the node reboots, or the driver restarts.
     pub(crate) crashes: bool,
     /// The store fails.
     pub(crate) store_fails: bool,
-    /// Somebody else unmounts what we mounted, or uses what we staged.
+    /// A foreign process unmounts a mount, or uses a staged volume.
     pub(crate) meddling: bool,
-    /// The volume is made larger, and targets are published again.
+    /// The volume is expanded, and targets are published again.
     pub(crate) extras: bool,
-    /// What the driver may be able to do after it was replaced; empty if that never changes.
+    /// The possible capabilities of the driver after a restart; empty if they never change.
     pub(crate) changes: Vec<DriverCapabilities>,
-    /// `ControllerExpandVolume` is never answered when all else goes well.
+    /// `ControllerExpandVolume` never returns, and all other calls succeed.
     pub(crate) unreachable_controller: bool,
     pub(crate) mutant: Option<Mutant>,
 }
@@ -42,8 +42,8 @@ impl Scope {
         Self {
             attach: Attach::NotRequired,
             capabilities: DriverCapabilities { stage_unstage: true, ..DriverCapabilities::default() },
-            // Nothing is sent before older calls are known to have ended, so that what the model asks for is strict;
-            // and failures are counted to one, so that the model has an end.
+            // No call is sent before the outcome of older calls is known, so that the model's requirement is strict.
+            // Failures are counted to 1, so that the model is finite.
             policy: Policy { quiesce_attempts: None, counted_attempts: 1 },
             consumers: names[..consumers].iter().map(|name| ConsumerId::new(name).unwrap()).collect(),
             lies: true,
@@ -61,41 +61,41 @@ impl Scope {
     }
 }
 
-/// What is mounted at a path.
+/// The mount at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Mount {
     Nothing,
     Right,
     /// Another device, or a bind of the bare directory under the staging mount.
     Wrong,
-    /// The right thing twice, after a repeated publish that was stacked on the first one.
+    /// The expected mount twice, after a repeated publish stacked a second mount on the first.
     Twice,
 }
 
-/// One thing that may happen next.
+/// A possible next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     Want(usize),
     Release(usize),
     Expand(u64),
     Republish(usize),
-    /// The store answers: durable or not, and whether it wrote nevertheless.
+    /// The store reports a commit as durable or failed. A failed commit may be on disk nevertheless.
     Write {
         ok: bool,
         written: bool,
     },
     Answer(Answer),
-    /// A call of which we know no end does its work, or fails, now.
+    /// A call with an unknown outcome takes effect, or fails, now.
     Late {
         call: Call,
         works: bool,
     },
-    Look {
+    CheckMounts {
         truthful: bool,
     },
     Resume(Call),
     Proceed,
-    /// The process dies. What runs in the driver goes on; whether what was being written is on disk is open.
+    /// The process crashes. Calls in the driver continue, and the record being written may or may not be on disk.
     Crash {
         written: bool,
         call: Interrupted,
@@ -103,14 +103,14 @@ pub(crate) enum Action {
     Reboot {
         written: bool,
     },
-    /// The driver's process is replaced, after it did the work of the call under way or not.
-    NewGeneration {
+    /// The driver's process is replaced, before or after it executed the running call.
+    DriverRestarted {
         works: bool,
         capabilities: DriverCapabilities,
     },
-    /// The driver is connected to anew, and its process lives on.
+    /// The driver is reconnected, and its process keeps running.
     Reconnect(DriverCapabilities),
-    Unmount(Lost),
+    Unmount(LostMount),
     Foreign(bool),
     Attach,
     Detach,
@@ -123,27 +123,27 @@ pub(crate) enum Interrupted {
     Running,
 }
 
-/// How the driver answers, and what it did.
+/// The driver's response to a call, and its effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Ok,
     OkOfNothing,
     OkOfSomethingElse,
-    /// It was not even asked.
+    /// The call was not sent.
     NotSent,
-    /// It was not even asked, since somebody else uses what is staged.
+    /// The call was not sent, since the staged volume is in foreign use.
     InUse,
     ErrorOfNothing,
     ErrorAfterSuccess,
     NotFoundOfNothing,
     NoneOfNothing,
     NoneAfterSuccess,
-    /// It goes on working.
+    /// The call is still running.
     NoneYet,
 }
 
 impl World {
-    /// Everything that may happen next.
+    /// Returns all possible next actions.
     pub(crate) fn actions(&self, scope: &Scope) -> Vec<Action> {
         let mut actions = Vec::new();
         for (consumer, wanted) in self.wants.iter().enumerate() {
@@ -165,7 +165,7 @@ impl World {
             actions.extend(answers(call, scope).into_iter().map(Action::Answer));
             let unstages = call.rpc == Rpc::NodeUnstageVolume;
             actions.extend((unstages && self.foreign).then_some(Action::Answer(Answer::InUse)));
-            // The look before it says nothing.
+            // The check before the call is inconclusive.
             let unknown = unstages && scope.lies && !scope.not_sent;
             actions.extend(unknown.then_some(Action::Answer(Answer::NotSent)));
         }
@@ -173,9 +173,9 @@ impl World {
             actions.extend([false, true].map(|works| Action::Late { call: call.clone(), works }));
         }
         if self.checking.is_some() {
-            actions.push(Action::Look { truthful: true });
+            actions.push(Action::CheckMounts { truthful: true });
             if scope.lies {
-                actions.push(Action::Look { truthful: false });
+                actions.push(Action::CheckMounts { truthful: false });
             }
         }
         actions.extend(self.timers.iter().cloned().map(Action::Resume));
@@ -212,20 +212,20 @@ impl World {
             if !scope.changes.is_empty() {
                 actions.push(Action::Reconnect(capabilities));
             }
-            actions.push(Action::NewGeneration { works: false, capabilities });
+            actions.push(Action::DriverRestarted { works: false, capabilities });
             if self.running.is_some() {
-                actions.push(Action::NewGeneration { works: true, capabilities });
+                actions.push(Action::DriverRestarted { works: true, capabilities });
             }
         }
     }
 
     fn meddling(&self, scope: &Scope, actions: &mut Vec<Action>) {
         if self.staging == Mount::Right && self.running.is_none() && self.checking.is_none() {
-            actions.push(Action::Unmount(Lost::Staging));
+            actions.push(Action::Unmount(LostMount::Staging));
         }
         for (mount, consumer) in self.targets.iter().zip(&scope.consumers) {
             if *mount == Mount::Right && self.running.is_none() && self.checking.is_none() {
-                actions.push(Action::Unmount(Lost::Target(consumer.clone())));
+                actions.push(Action::Unmount(LostMount::Target(consumer.clone())));
             }
         }
         if self.staging == Mount::Right || self.foreign {

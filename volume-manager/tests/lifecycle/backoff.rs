@@ -1,4 +1,4 @@
-//! The waits of a long outage, in virtual time.
+//! Back-off during a long outage, in virtual time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::script::{consumer, record, step};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The moments at which a driver that is away for a day is called.
+/// Returns the times of the calls to a driver that is unavailable for a day.
 fn calls_of_an_outage(seed: u64, back_off: BackOff) -> Vec<Duration> {
     let pod = consumer("a");
     let volume = Volume::new(Attach::NotRequired, DriverCapabilities::default(), Policy::default());
@@ -32,10 +32,10 @@ fn calls_of_an_outage(seed: u64, back_off: BackOff) -> Vec<Duration> {
     calls
 }
 
-/// Anchors (f) 17: the schedule of a day's outage stays bounded, is never zero, and the first call after the driver is
-/// back comes within the cap.
+/// Back-off delays stay bounded over a day's outage and are never zero. The first call after the driver returns is made
+/// within the maximum delay.
 #[test]
-fn a_day_without_the_driver_is_a_bounded_schedule_that_never_becomes_a_hot_loop() {
+fn backoff_is_bounded_over_a_day_without_the_driver() {
     let back_off = BackOff::default();
     let shortest_at_the_cap = back_off.longest() / 2;
     let mut schedules = BTreeSet::new();
@@ -51,9 +51,9 @@ fn a_day_without_the_driver_is_a_bounded_schedule_that_never_becomes_a_hot_loop(
     assert_eq!(schedules.len(), 100, "two volumes beat in time");
 }
 
-/// Anchors (f) 17: no attempt, seed or setting makes a wait zero, longer than the longest, or an overflow.
+/// No attempt, seed or setting makes a delay zero, longer than the maximum, or overflow.
 #[test]
-fn every_attempt_waits_at_least_a_millisecond_and_at_most_the_longest() {
+fn backoff_is_between_a_millisecond_and_the_maximum() {
     for (first, longest) in [
         (Duration::ZERO, Duration::ZERO),
         (Duration::from_millis(500), Duration::from_secs(120)),
@@ -76,7 +76,7 @@ fn every_attempt_waits_at_least_a_millisecond_and_at_most_the_longest() {
     }
 }
 
-/// Anchors (f) 17: volumes that fail at once do not come back at once.
+/// Volumes that fail simultaneously are not retried simultaneously.
 #[test]
 fn waits_are_spread_over_half_of_their_length() {
     let back_off = BackOff::default();

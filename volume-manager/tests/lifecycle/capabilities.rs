@@ -1,13 +1,14 @@
-//! Drivers that come back with other capabilities, and floors that change.
+//! Drivers that restart with other capabilities, and changes of the attach mode.
 
 use volume_manager::lifecycle::{
-    Attach, Call, DriverCapabilities, Event, Failure, Outcome, Policy, Rpc, Volume, Waits, outcome_of,
+    Attach, Call, DriverCapabilities, Event, Failure, Outcome, Policy, Rpc, Volume, WaitReason, outcome_of,
 };
 
 use crate::cases::of;
 use crate::script::{PUBLISH, STAGE, STAGES, Script, UNPUBLISH, UNSTAGE};
 
-/// A driver that comes back with less may have been asked for more before. That is taken down, and not forgotten.
+/// A driver may restart without a capability that earlier calls used. The result of those calls is torn down and not
+/// forgotten.
 #[test]
 fn what_a_driver_cannot_do_any_more_is_still_taken_down() {
     use Rpc::{ControllerPublishVolume as ATTACHES, ControllerUnpublishVolume as DETACHES};
@@ -17,28 +18,33 @@ fn what_a_driver_cannot_do_any_more_is_still_taken_down() {
         let mut script = Script::new(Attach::Here, all);
         script.want("a").all_goes_well();
         assert_eq!(script.methods(), [ATTACHES, STAGE, PUBLISH]);
-        script.send(Event::NewGeneration(none));
+        script.send(Event::DriverRestarted(none));
         if restarted {
             script.restarts(false);
         }
-        assert_eq!((script.methods(), script.volume.waits()), (vec![], Waits::ForNothing), "it lives on");
+        assert_eq!(
+            (script.methods(), script.volume.wait_reason()),
+            (vec![], WaitReason::Nothing),
+            "it keeps running"
+        );
         script.release("a").all_goes_well();
         assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE, DETACHES]);
         assert!(script.is_forgotten());
-        // Whoever comes after the last one went is published as the driver can do it now.
+        // A consumer after the last release is published with the present capabilities.
         script.want("b").all_goes_well();
         assert_eq!(script.methods(), [PUBLISH]);
     }
-    // An attach or a stage on its way does not go on, and may have been made.
+    // A running attach or stage is not continued, and may have been executed.
     let mut script = Script::new(Attach::Here, all);
-    script.want("a").ends(Outcome::Failed(Failure::Final)).send(Event::NewGeneration(none)).all_goes_well();
+    script.want("a").ends(Outcome::Failed(Failure::Final)).send(Event::DriverRestarted(none)).all_goes_well();
     assert_eq!(script.methods(), [ATTACHES, DETACHES, PUBLISH]);
     let mut script = Script::staging();
-    script.want("a").ends(Outcome::Failed(Failure::Final)).send(Event::NewGeneration(none)).all_goes_well();
+    script.want("a").ends(Outcome::Failed(Failure::Final)).send(Event::DriverRestarted(none)).all_goes_well();
     assert_eq!(script.methods(), [STAGE, UNSTAGE, PUBLISH]);
 }
 
-/// What our side attached is detached by it, though the policy or the driver's object says that no attach is needed now.
+/// A volume that this node attached is detached by this node, even if the policy or the CSIDriver object no longer
+/// requires an attach.
 #[test]
 fn an_attach_outlives_the_floor_that_it_was_made_for() {
     use Rpc::{ControllerPublishVolume as ATTACHES, ControllerUnpublishVolume as DETACHES};
@@ -54,19 +60,20 @@ fn an_attach_outlives_the_floor_that_it_was_made_for() {
     }
 }
 
-/// Who lives in a volume is left alone by what its driver learns; it is staged when nobody lives there any more.
+/// New capabilities do not affect published consumers; the volume is staged after the last consumer is released.
 #[test]
 fn nothing_is_staged_under_a_live_consumer() {
     let mut script = Script::new(Attach::NotRequired, DriverCapabilities::default());
     script.want("a").all_goes_well();
-    script.send(Event::NewGeneration(STAGES)).want("b").all_goes_well();
+    script.send(Event::DriverRestarted(STAGES)).want("b").all_goes_well();
     assert_eq!(script.called(), [(PUBLISH, of("a")), (PUBLISH, of("b"))]);
     script.release("a").release("b").all_goes_well();
     script.want("c").all_goes_well();
     assert_eq!(script.methods(), [UNPUBLISH, UNPUBLISH, STAGE, PUBLISH]);
 }
 
-/// The connection is new, the process need not be: what may run is waited for, and what the driver says now counts.
+/// A reconnected driver may be the same process: calls that may still be running are awaited, and the new capabilities
+/// apply.
 #[test]
 fn a_driver_that_is_only_reconnected_may_still_be_at_a_call() {
     let mut script = Script::staging();
@@ -76,7 +83,7 @@ fn a_driver_that_is_only_reconnected_may_still_be_at_a_call() {
         .ends(Outcome::Failed(Failure::Uncertain))
         .release("a")
         .send(Event::Reconnected(DriverCapabilities::default()));
-    assert_eq!(script.volume.suspect(), Some(&Call::of_volume(STAGE)));
+    assert_eq!(script.volume.uncertain_call(), Some(&Call::of_volume(STAGE)));
     script.all_goes_well();
     assert_eq!(script.methods(), [STAGE, UNSTAGE]);
 }

@@ -1,8 +1,8 @@
-//! The hard cases, each as it was met in the field.
+//! Hard cases, each from a bug in the field.
 
 use volume_manager::lifecycle::{
-    Attach, Base, Call, DriverCapabilities, Effect, Event, Failure, Lost, Mismatch, Outcome, Policy, Reached,
-    Rpc, TargetState, Volume, VolumeState, Waiter, Waits, outcome_of,
+    Attach, Base, Call, Completed, DriverCapabilities, Effect, Event, Failure, LostMount, Mismatch, Outcome,
+    Policy, Rpc, TargetState, Volume, VolumeState, WaitReason, Waiter, outcome_of,
 };
 
 use crate::script::{Finding, PUBLISH, STAGE, STAGES, Script, UNPUBLISH, UNSTAGE, consumer, step};
@@ -46,24 +46,24 @@ fn volumes_pass_the_states_of_the_figures_up_and_down() {
             (script.volume.state(), script.volume.goal()),
             (VolumeState::Published, VolumeState::Published)
         );
-        assert!(script.was_told(&Reached::Published(consumer("a"))), "figure {figure}");
+        assert!(script.was_reported(&Completed::Published(consumer("a"))), "figure {figure}");
         assert_eq!(script.release("a").all_goes_well().methods(), down, "figure {figure}, down");
         assert_eq!((script.volume.state(), script.volume.goal()), (bottom, bottom), "figure {figure}");
-        assert!(script.was_told(&Reached::Released(consumer("a"))), "figure {figure}");
+        assert!(script.was_reported(&Completed::Released(consumer("a"))), "figure {figure}");
         assert!(script.is_forgotten(), "figure {figure}");
     }
 }
 
 #[test]
-fn a_call_is_sent_only_after_its_intent_is_durable_and_not_at_all_while_the_store_fails() {
+fn sends_calls_only_after_a_durable_intent() {
     let volume = Volume::new(Attach::NotRequired, STAGES, Policy::default());
     let (volume, effects) = step(&volume, Event::Want(consumer("a")));
     assert_eq!(effects, [Effect::Record]);
     assert_eq!(volume.snapshot().base, Base::NodeStage);
     let (volume, effects) = step(&volume, Event::Recorded(false));
-    assert_eq!((effects, volume.waits()), (Vec::new(), Waits::ForStore));
+    assert_eq!((effects, volume.wait_reason()), (Vec::new(), WaitReason::Store));
     let (volume, effects) = step(&volume, Event::Want(consumer("b")));
-    assert_eq!(effects, [], "a store that failed is asked again by nobody but its owner");
+    assert_eq!(effects, [], "only the owner of the store retries a failed commit");
     let (volume, effects) = step(&volume, Event::Proceed);
     assert_eq!(effects, [Effect::Record]);
     let (volume, effects) = step(&volume, Event::Release(consumer("b")));
@@ -72,34 +72,35 @@ fn a_call_is_sent_only_after_its_intent_is_durable_and_not_at_all_while_the_stor
     assert_eq!(effects, [Effect::Record], "what changed meanwhile");
     let (volume, effects) = step(&volume, Event::Recorded(true));
     assert_eq!(effects.last(), Some(&Effect::Call(Call::of_volume(STAGE))));
-    assert_eq!(volume.waits(), Waits::ForCall(Call::of_volume(STAGE)));
+    assert_eq!(volume.wait_reason(), WaitReason::Call(Call::of_volume(STAGE)));
 }
 
-/// Anchors (f) 4: the driver is still at an unstage that timed out when the consumer comes back. Stage is not sent before
-/// the unstage has ended well, so a late umount has nothing fresh to take away.
+/// An unstage timed out and is still running when a consumer requests the volume. NodeStageVolume is not sent before
+/// the unstage succeeds, so a late unmount cannot remove a new mount.
 #[test]
-fn a_consumer_that_returns_during_a_hung_unstage_is_staged_only_after_it_ended() {
+fn new_consumer_waits_for_a_hung_unstage() {
     let mut script = Script::published(&["a"]);
     script.release("a").ends(Outcome::Ok).shows(Finding::Agrees);
     assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE]);
     script.ends(Outcome::Failed(Failure::Uncertain)).want("a");
     assert_eq!(script.methods(), [], "the back-off runs");
     for _ in 0..20 {
-        // The driver says ABORTED while it is at the first one.
+        // The driver returns ABORTED while the first call is running.
         script.resumes().ends(outcome_of(UNSTAGE, Some(10)));
         assert_eq!(script.methods(), [UNSTAGE]);
     }
     script.all_goes_well();
     assert_eq!(script.methods(), [UNSTAGE, STAGE, PUBLISH]);
-    assert!(script.was_told(&Reached::Published(consumer("a"))));
+    assert!(script.was_reported(&Completed::Published(consumer("a"))));
 }
 
-/// Anchors (f) 5: stage timed out and the consumer is gone. The machine finds out how the stage ended, and undoes it.
+/// A stage timed out and its consumer was released. The state machine repeats the stage until its outcome is known,
+/// then undoes it.
 #[test]
-fn a_stage_that_timed_out_is_quiesced_and_negated_when_nobody_wants_it_any_more() {
+fn timed_out_stage_is_completed_and_undone() {
     let mut script = Script::staging();
     script.want("a").release("a").ends(Outcome::Failed(Failure::Uncertain));
-    assert_eq!(script.volume.suspect(), Some(&Call::of_volume(STAGE)));
+    assert_eq!(script.volume.uncertain_call(), Some(&Call::of_volume(STAGE)));
     script.resumes();
     assert_eq!(script.methods(), [STAGE, STAGE], "its end is found out by repeating it");
     script.ends(Outcome::Ok).all_goes_well();
@@ -107,7 +108,7 @@ fn a_stage_that_timed_out_is_quiesced_and_negated_when_nobody_wants_it_any_more(
     assert!(script.is_forgotten());
 }
 
-/// Anchors (f) 5: a driver that never answers cannot stall a volume for ever.
+/// A driver that never responds cannot block a volume forever.
 #[test]
 fn quiescing_is_bounded_by_the_policy() {
     let mut script = Script::staging();
@@ -120,7 +121,7 @@ fn quiescing_is_bounded_by_the_policy() {
     assert_eq!(script.methods(), [UNSTAGE]);
 }
 
-/// Anchors (f) 5: the driver's process was replaced, so nothing of the old call runs.
+/// The driver restarted, so no earlier call is running.
 #[test]
 fn a_new_generation_of_the_driver_ends_quiescing() {
     let mut script = Script::staging();
@@ -128,38 +129,39 @@ fn a_new_generation_of_the_driver_ends_quiescing() {
         .want("a")
         .release("a")
         .ends(Outcome::Failed(Failure::Uncertain))
-        .send(Event::NewGeneration(STAGES));
+        .send(Event::DriverRestarted(STAGES));
     script.all_goes_well();
     assert_eq!(script.methods(), [STAGE, UNSTAGE]);
-    // And if it is replaced while a call is under way, the end of that one is no riddle either.
+    // If the driver restarts during a call, the outcome of that call is known too.
     let mut script = Script::staging();
     script
         .want("a")
         .release("a")
-        .send(Event::NewGeneration(STAGES))
+        .send(Event::DriverRestarted(STAGES))
         .ends(Outcome::Failed(Failure::Uncertain));
-    assert_eq!(script.volume.suspect(), None);
+    assert_eq!(script.volume.uncertain_call(), None);
     script.all_goes_well();
     assert_eq!(script.methods(), [STAGE, UNSTAGE]);
 }
 
-/// Anchors (f) 6: unstage answered with an error, but has unmounted; then a publish is wanted. Stage is called again.
+/// NodeUnstageVolume unmounts and returns an error, then a publish is requested. The unstage is repeated before the
+/// stage.
 #[test]
-fn after_an_unstage_that_failed_a_publish_is_preceded_by_unstage_and_stage() {
+fn publish_after_failed_unstage_unstages_and_stages_first() {
     let mut script = Script::published(&["a"]);
     script.release("a").ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::Failed(Failure::Final));
     script.want("a").all_goes_well();
     assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE, UNSTAGE, STAGE, PUBLISH]);
 }
 
-/// Anchors (f) 7: two consumers, a restart, one stops, then the other: exactly one unstage, at the end.
+/// Two consumers are released one after the other, after a restart: exactly one unstage follows, at the end.
 #[test]
 fn consumers_are_counted_over_restarts_and_redeployed_drivers() {
     for redeployed in [false, true] {
         let mut script = Script::published(&["a", "b"]);
         script.restarts(false);
         if redeployed {
-            script.send(Event::NewGeneration(STAGES));
+            script.send(Event::DriverRestarted(STAGES));
         }
         assert_eq!(script.methods(), [], "what is right is left alone");
         script.release("a").all_goes_well();
@@ -171,45 +173,48 @@ fn consumers_are_counted_over_restarts_and_redeployed_drivers() {
     }
 }
 
-/// Anchors (f) 7: asking twice under one id is asking once.
+/// Repeated requests with one id count once.
 #[test]
-fn a_consumer_that_asks_twice_counts_once_and_is_told_twice() {
+fn repeated_request_counts_once_and_is_answered_twice() {
     let mut script = Script::published(&["a"]);
     script.open.clear();
     script.want("a");
-    assert!(script.was_told(&Reached::Published(consumer("a"))));
+    assert!(script.was_reported(&Completed::Published(consumer("a"))));
     script.release("a").all_goes_well();
     assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE]);
     script.open.clear();
     script.release("a");
     assert_eq!(
         script.open[0],
-        Effect::Reached(Reached::Released(consumer("a"))),
+        Effect::Completed(Completed::Released(consumer("a"))),
         "nothing to release is released"
     );
 }
 
-/// Anchors (f) 8: UNIMPLEMENTED is not repeated, those who wait are told, and another driver may be asked.
+/// UNIMPLEMENTED is not retried, waiters get the error, and another driver version may be called.
 #[test]
-fn what_a_driver_does_not_do_is_asked_of_its_next_generation_only() {
+fn unimplemented_call_is_retried_after_reconnect_only() {
     let mut script = Script::staging();
     script.want("a").ends(outcome_of(STAGE, Some(12)));
     let call = Call::of_volume(STAGE);
-    let told = |name: &str| Effect::Failed {
+    let failed = |name: &str| Effect::Failed {
         waiter: Waiter::Consumer(consumer(name)),
         call: call.clone(),
         failure: Failure::NeverRetry,
     };
-    assert!(script.open.contains(&told("a")));
+    assert!(script.open.contains(&failed("a")));
     assert!(!script.open.iter().any(|effect| matches!(effect, Effect::BackOff { .. })));
     script.resumes().send(Event::Proceed).want("b");
-    assert!(script.open.contains(&told("b")), "who comes later is told as well");
-    assert_eq!((script.methods(), script.volume.waits()), (vec![STAGE], Waits::ForDriver(STAGE)));
-    script.send(Event::NewGeneration(STAGES)).all_goes_well();
+    assert!(script.open.contains(&failed("b")), "a later waiter gets the error too");
+    assert_eq!(
+        (script.methods(), script.volume.wait_reason()),
+        (vec![STAGE], WaitReason::OtherDriver(STAGE))
+    );
+    script.send(Event::DriverRestarted(STAGES)).all_goes_well();
     assert_eq!(script.methods(), [STAGE, PUBLISH, PUBLISH]);
 }
 
-/// Anchors (f) 8: NOT_FOUND on the way down is success if nothing is mounted, and none if something is.
+/// NOT_FOUND during teardown is success only if nothing is mounted.
 #[test]
 fn not_found_on_teardown_counts_if_the_mount_table_agrees() {
     let mut script = Script::published(&["a"]);
@@ -221,9 +226,9 @@ fn not_found_on_teardown_counts_if_the_mount_table_agrees() {
     assert!(script.is_forgotten());
 }
 
-/// Anchors (f) 8: an error that is final is told to who waits; the volume stays wanted and is tried again.
+/// A final error is returned to waiters; the volume remains desired and is retried.
 #[test]
-fn a_final_error_is_told_and_tried_again_while_it_is_wanted() {
+fn final_error_is_returned_and_retried_while_desired() {
     let mut script = Script::staging();
     script.want("a").ends(outcome_of(STAGE, Some(13)));
     let call = Call::of_volume(STAGE);
@@ -231,24 +236,24 @@ fn a_final_error_is_told_and_tried_again_while_it_is_wanted() {
     assert!(script.open.contains(&Effect::Failed { waiter, call: call.clone(), failure: Failure::Final }));
     let back_off = Effect::BackOff { call: call.clone(), failure: Failure::Final, attempt: 1 };
     assert_eq!(script.open.last(), Some(&back_off));
-    assert_eq!(script.volume.waits(), Waits::ForBackOff(call.clone()));
+    assert_eq!(script.volume.wait_reason(), WaitReason::BackOff(call.clone()));
     script.want("a");
     assert_eq!(script.methods(), [STAGE], "asking again does not shorten the wait");
     script.resumes().ends(Outcome::Failed(Failure::Final));
     assert_eq!(script.open.last(), Some(&Effect::BackOff { call, failure: Failure::Final, attempt: 2 }));
     script.all_goes_well();
-    assert!(script.was_told(&Reached::Published(consumer("a"))));
-    assert_eq!(script.volume.troubles().count(), 0);
+    assert!(script.was_reported(&Completed::Published(consumer("a"))));
+    assert_eq!(script.volume.failed_calls().count(), 0);
 }
 
-/// Anchors (f) 9: OK without mounting.
+/// OK without mounting.
 #[test]
 fn a_stage_or_publish_that_mounted_nothing_is_repeated() {
     let mut script = Script::staging();
     script.want("a").ends(Outcome::Ok).shows(Finding::MISSING).resumes();
     assert_eq!(script.methods(), [STAGE, STAGE]);
     script.ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::Ok).shows(Finding::MISSING);
-    assert!(!script.was_told(&Reached::Published(consumer("a"))));
+    assert!(!script.was_reported(&Completed::Published(consumer("a"))));
     let call = Call::of_target(PUBLISH, consumer("a"));
     let failure = Failure::Contradicted(Mismatch::Missing);
     assert_eq!(script.open.last(), Some(&Effect::BackOff { call, failure, attempt: 1 }));
@@ -256,21 +261,21 @@ fn a_stage_or_publish_that_mounted_nothing_is_repeated() {
     assert_eq!(script.methods(), [PUBLISH, PUBLISH]);
 }
 
-/// Anchors (f) 9: OK without unmounting.
+/// OK without unmounting.
 #[test]
 fn an_unpublish_or_unstage_that_left_its_mount_is_repeated() {
     let mut script = Script::published(&["a"]);
     script.release("a").ends(Outcome::Ok).shows(Finding::STILL_THERE);
-    assert!(!script.was_told(&Reached::Released(consumer("a"))));
+    assert!(!script.was_reported(&Completed::Released(consumer("a"))));
     script.resumes().ends(Outcome::Ok).shows(Finding::Agrees);
-    assert!(script.was_told(&Reached::Released(consumer("a"))));
+    assert!(script.was_reported(&Completed::Released(consumer("a"))));
     script.ends(Outcome::Ok).shows(Finding::STILL_THERE).all_goes_well();
     assert_eq!(script.methods(), [UNPUBLISH, UNPUBLISH, UNSTAGE, UNSTAGE]);
 }
 
-/// Anchors (f) 9: another device, or mounted twice. It is undone first, and the retry has to wait: no hot loop.
+/// Another device, or a device mounted twice, is undone first. The retry is in back-off, so there is no hot loop.
 #[test]
-fn what_is_wrongly_mounted_is_undone_before_the_call_is_repeated_after_a_back_off() {
+fn wrong_mount_is_undone_before_the_retry() {
     let mut script = Script::staging();
     script.want("a").ends(Outcome::Ok).shows(Finding::WRONG);
     script.ends(Outcome::Ok).shows(Finding::Agrees);
@@ -280,15 +285,15 @@ fn what_is_wrongly_mounted_is_undone_before_the_call_is_repeated_after_a_back_of
     assert_eq!(script.methods(), [STAGE, PUBLISH, UNPUBLISH]);
     script.resumes().ends(Outcome::Ok).shows(Finding::WRONG).ends(Outcome::Ok).shows(Finding::Agrees);
     assert_eq!(script.methods(), [PUBLISH, UNPUBLISH]);
-    let attempts: Vec<_> = script.volume.troubles().map(|trouble| trouble.attempts).collect();
+    let attempts: Vec<_> = script.volume.failed_calls().map(|failed| failed.attempts).collect();
     assert_eq!(attempts, [2], "the waits grow");
     script.all_goes_well();
-    assert!(script.was_told(&Reached::Published(consumer("a"))));
+    assert!(script.was_reported(&Completed::Published(consumer("a"))));
 }
 
-/// Anchors (f) 9: an error after success. Whoever gives up after it leaves nothing behind.
+/// A publish takes effect and returns an error. A later release leaves nothing behind.
 #[test]
-fn a_publish_that_failed_is_unpublished_when_it_is_not_wanted_any_more() {
+fn failed_publish_is_unpublished_after_release() {
     let mut script = Script::staging();
     script
         .want("a")
@@ -301,7 +306,7 @@ fn a_publish_that_failed_is_unpublished_when_it_is_not_wanted_any_more() {
 }
 
 #[test]
-fn one_targets_trouble_does_not_hold_up_another() {
+fn failing_target_does_not_delay_another() {
     let mut script = Script::published(&["a"]);
     script
         .release("a")
@@ -310,8 +315,8 @@ fn one_targets_trouble_does_not_hold_up_another() {
         .ends(Outcome::Ok)
         .shows(Finding::Agrees);
     assert_eq!(script.called(), [(UNPUBLISH, of("a")), (PUBLISH, of("b"))]);
-    assert!(script.was_told(&Reached::Published(consumer("b"))));
-    // But what may still run does: the driver gets one call at a time for a volume.
+    assert!(script.was_reported(&Completed::Published(consumer("b"))));
+    // A call that may still be running does block: the driver gets one call at a time for a volume.
     let mut script = Script::published(&["a"]);
     script.release("a").ends(Outcome::Failed(Failure::Uncertain)).want("b");
     assert_eq!(script.called(), [(UNPUBLISH, of("a"))]);
@@ -320,37 +325,37 @@ fn one_targets_trouble_does_not_hold_up_another() {
 }
 
 #[test]
-fn nothing_is_unstaged_that_somebody_else_uses() {
+fn volume_in_foreign_use_is_not_unstaged() {
     let mut script = Script::published(&["a"]);
     script.release("a").ends(Outcome::Ok).shows(Finding::Agrees);
     for failure in [Failure::InUse, Failure::NotSent, Failure::InUse] {
         assert_eq!(script.volume.in_flight(), Some(&Call::of_volume(UNSTAGE)));
         script.ends(Outcome::Failed(failure));
         let base = script.volume.snapshot().base;
-        assert_eq!(base, Base::VolReady, "the intent is undone, so who comes back needs no stage");
-        assert_eq!(script.volume.troubles().map(|trouble| trouble.failure).collect::<Vec<_>>(), [failure]);
+        assert_eq!(base, Base::VolReady, "the intent is undone, so a new consumer needs no stage");
+        assert_eq!(script.volume.failed_calls().map(|failed| failed.failure).collect::<Vec<_>>(), [failure]);
         script.resumes();
     }
     script.ends(Outcome::Failed(Failure::InUse));
     script.methods();
     script.want("a").all_goes_well();
     assert_eq!(script.methods(), [PUBLISH]);
-    // What is not known to have ended is asked for again, however long somebody else uses it.
+    // A call with an unknown outcome is repeated, however long the foreign use lasts.
     script.release("a").ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::Failed(Failure::Uncertain));
     script.resumes().ends(Outcome::Failed(Failure::InUse));
-    assert_eq!(script.volume.suspect(), Some(&Call::of_volume(UNSTAGE)));
+    assert_eq!(script.volume.uncertain_call(), Some(&Call::of_volume(UNSTAGE)));
     assert_eq!(script.volume.snapshot().base, Base::NodeUnstage);
 }
 
-/// Anchors (f) 1: a boot takes all mounts; what is wanted is on disk, and comes back without anybody's help.
+/// A reboot removes all mounts. The desired set is on disk, and the mounts are restored without a request.
 #[test]
-fn after_a_boot_everything_that_is_wanted_is_staged_and_published_again() {
+fn desired_volumes_are_restored_after_a_boot() {
     let mut script = Script::published(&["a", "b"]);
     script.restarts(true);
     assert_eq!(script.volume.state(), VolumeState::NodeStage);
     script.all_goes_well();
     assert_eq!(script.called(), [(STAGE, None), (PUBLISH, of("a")), (PUBLISH, of("b"))]);
-    // What is not wanted is still owed its unpublish and its unstage, which the driver may wait for.
+    // Unwanted volumes still require an unpublish and an unstage, which the driver may depend on.
     let mut script = Script::published(&["a", "b"]);
     script.release("a").restarts(true).all_goes_well();
     assert_eq!(
@@ -359,21 +364,24 @@ fn after_a_boot_everything_that_is_wanted_is_staged_and_published_again() {
     );
 }
 
-/// Anchors (f) 15: a staging that is lost under live consumers is healed in the legal order.
+/// A staging mount that is lost below active consumers is restored in the permitted order.
 #[test]
 fn a_lost_staging_is_healed_by_unpublish_unstage_stage_publish() {
     let mut script = Script::published(&["a", "b"]);
     script.open.clear();
-    script.send(Event::Lost(Lost::Staging)).all_goes_well();
+    script.send(Event::MountLost(LostMount::Staging)).all_goes_well();
     assert_eq!(script.methods(), [UNPUBLISH, UNPUBLISH, UNSTAGE, STAGE, PUBLISH, PUBLISH]);
     for name in ["a", "b"] {
-        assert!(script.was_told(&Reached::Published(consumer(name))), "{name} is told that it is back");
+        assert!(
+            script.was_reported(&Completed::Published(consumer(name))),
+            "{name} is notified of the restored mount"
+        );
     }
-    script.send(Event::Lost(Lost::Target(consumer("b")))).all_goes_well();
+    script.send(Event::MountLost(LostMount::Target(consumer("b")))).all_goes_well();
     assert_eq!(script.called(), [(UNPUBLISH, of("b")), (PUBLISH, of("b"))]);
 }
 
-/// Anchors (f) 21: a republish with new secrets fails. The live mount and its record stay.
+/// If a republish with new secrets fails, the active mount and its record stay.
 #[test]
 fn a_republish_that_fails_leaves_the_target_published() {
     for (code, again) in [(Some(16), false), (Some(12), false), (Some(14), true), (None, true)] {
@@ -394,23 +402,30 @@ fn an_awaited_attach_is_waited_for_and_never_called_for() {
     let capabilities = DriverCapabilities { publish_unpublish: true, ..STAGES };
     let mut script = Script::new(Attach::Awaited, capabilities);
     script.want("a");
-    assert_eq!((script.methods(), script.volume.waits()), (vec![], Waits::ForAttach));
+    assert_eq!((script.methods(), script.volume.wait_reason()), (vec![], WaitReason::Attach));
     script.send(Event::Attached).all_goes_well();
     assert_eq!(script.methods(), [STAGE, PUBLISH]);
     script.restarts(true).all_goes_well();
-    assert_eq!(script.methods(), [STAGE, PUBLISH], "a boot with the cloud away: the attach stands");
+    assert_eq!(
+        script.methods(),
+        [STAGE, PUBLISH],
+        "a boot with the cloud away: the attach is still recorded"
+    );
     script.send(Event::Detached).all_goes_well();
     assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE]);
-    assert_eq!((script.volume.state(), script.volume.waits()), (VolumeState::Created, Waits::ForAttach));
+    assert_eq!(
+        (script.volume.state(), script.volume.wait_reason()),
+        (VolumeState::Created, WaitReason::Attach)
+    );
     script.send(Event::Attached).all_goes_well().release("a").all_goes_well();
     assert_eq!(script.methods(), [STAGE, PUBLISH, UNPUBLISH, UNSTAGE]);
     assert!(script.is_forgotten());
 }
 
-/// Anchors (f) 24: whatever is dropped, the record is one to go on from. Nothing is told before it is so, and nothing that
-/// comes twice, late or for somebody else changes anything.
+/// The record is consistent whichever future is dropped. Nothing is reported early, and duplicate, late or misdirected
+/// events change nothing.
 #[test]
-fn ends_of_what_is_not_under_way_change_nothing() {
+fn ends_of_unknown_calls_change_nothing() {
     let mut script = Script::published(&["a"]);
     script.release("a");
     let volume = script.volume.clone();
@@ -438,7 +453,7 @@ fn ends_of_what_is_not_under_way_change_nothing() {
     assert_eq!(step(&volume, Event::Republish(consumer("a"))), (volume.clone(), Vec::new()));
 }
 
-/// Something of the user's is at the target, so the publish is prevented each time. No driver is asked to take it away.
+/// Foreign data is at the target, so each publish is prevented. No driver is requested to remove the data.
 #[test]
 fn what_was_never_sent_is_not_undone() {
     let mut script = Script::staging();
@@ -447,13 +462,13 @@ fn what_was_never_sent_is_not_undone() {
     let waiter = Waiter::Consumer(consumer("a"));
     assert!(script.open.contains(&Effect::Failed { waiter, call: call.clone(), failure: Failure::NotSent }));
     assert_eq!(script.volume.snapshot().targets[&consumer("a")].state, TargetState::Absent);
-    assert_eq!((script.volume.snapshot().calling.as_ref(), script.volume.suspect()), (None, None));
-    assert_eq!(script.volume.waits(), Waits::ForBackOff(call));
+    assert_eq!((script.volume.snapshot().calling.as_ref(), script.volume.uncertain_call()), (None, None));
+    assert_eq!(script.volume.wait_reason(), WaitReason::BackOff(call));
     script.resumes().ends(Outcome::Failed(Failure::NotSent)).release("a");
-    assert!(script.was_told(&Reached::Released(consumer("a"))));
+    assert!(script.was_reported(&Completed::Released(consumer("a"))));
     script.all_goes_well();
     assert_eq!(script.methods(), [STAGE, PUBLISH, PUBLISH, UNSTAGE]);
-    // An earlier one was sent, so that something may be there.
+    // An earlier publish was sent, so its mount may exist.
     let mut script = Script::published(&["a"]);
     script
         .want("b")
@@ -463,7 +478,7 @@ fn what_was_never_sent_is_not_undone() {
         .release("b")
         .all_goes_well();
     assert_eq!(script.called(), [(PUBLISH, of("b")), (PUBLISH, of("b")), (UNPUBLISH, of("b"))]);
-    // Or it may still be running.
+    // The earlier publish may still be running.
     let mut script = Script::published(&["a"]);
     script
         .want("b")
@@ -471,8 +486,8 @@ fn what_was_never_sent_is_not_undone() {
         .resumes()
         .ends(Outcome::Failed(Failure::NotSent))
         .release("b");
-    assert_eq!(script.volume.suspect(), Some(&Call::of_target(PUBLISH, consumer("b"))));
-    // An attach and an unstage as well.
+    assert_eq!(script.volume.uncertain_call(), Some(&Call::of_target(PUBLISH, consumer("b"))));
+    // The same applies to an attach and an unstage.
     let capabilities = DriverCapabilities { publish_unpublish: true, ..STAGES };
     let mut script = Script::new(Attach::Here, capabilities);
     script.want("a").ends(Outcome::Failed(Failure::NotSent)).release("a");
@@ -485,9 +500,9 @@ fn what_was_never_sent_is_not_undone() {
     assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE, PUBLISH], "it is still staged");
 }
 
-/// A consumer that goes while its publish is being recorded was never published.
+/// A consumer that is released while its publish is being recorded was never published.
 #[test]
-fn an_intent_that_is_obsolete_before_it_is_on_disk_is_taken_back() {
+fn obsolete_intent_is_undone_before_its_call() {
     let mut script = Script::published(&["a"]);
     let (volume, effects) = step(&script.volume, Event::Want(consumer("b")));
     assert_eq!(effects, [Effect::Record]);
@@ -495,28 +510,28 @@ fn an_intent_that_is_obsolete_before_it_is_on_disk_is_taken_back() {
     assert_eq!(effects, []);
     script.volume = volume;
     script.send(Event::Recorded(true));
-    assert!(script.was_told(&Reached::Released(consumer("b"))));
+    assert!(script.was_reported(&Completed::Released(consumer("b"))));
     assert_eq!(script.methods(), []);
 }
 
-/// Whoever asks again to be rid of a volume is told again that this driver does not do it.
+/// A repeated release returns the same final error.
 #[test]
-fn every_release_is_answered_though_the_driver_never_unpublishes() {
+fn releases_are_answered_without_unpublish_support() {
     let mut script = Script::published(&["a"]);
     let call = Call::of_target(UNPUBLISH, consumer("a"));
     let waiter = Waiter::Consumer(consumer("a"));
-    let told = Effect::Failed { waiter, call, failure: Failure::NeverRetry };
+    let failed = Effect::Failed { waiter, call, failure: Failure::NeverRetry };
     script.release("a").ends(outcome_of(UNPUBLISH, Some(12)));
-    assert_eq!(script.open.iter().filter(|effect| **effect == told).count(), 1);
+    assert_eq!(script.open.iter().filter(|effect| **effect == failed).count(), 1);
     script.open.clear();
     script.release("a");
-    assert_eq!(script.open, [told]);
+    assert_eq!(script.open, [failed]);
     script.open.clear();
     script.send(Event::Proceed);
     assert_eq!(script.open, []);
 }
 
-/// Anchors (f) 21: the driver stacks a second mount with each republish. The live consumer keeps its volume.
+/// The driver stacks a second mount with each republish. The active consumer keeps its volume.
 #[test]
 fn a_republish_that_stacks_a_mount_leaves_the_target_published() {
     let mut script = Script::published(&["a"]);
@@ -526,20 +541,20 @@ fn a_republish_that_stacks_a_mount_leaves_the_target_published() {
     }
     assert_eq!(script.methods(), [PUBLISH; 3]);
     assert_eq!(script.volume.snapshot(), &before);
-    // One that shows nothing is lost, and who has it is told when it is back.
+    // A missing mount is lost, and its consumer is notified when it is restored.
     script.open.clear();
     script.send(Event::Republish(consumer("a"))).ends(Outcome::Ok).shows(Finding::MISSING).all_goes_well();
     assert_eq!(script.methods(), [PUBLISH, UNPUBLISH, PUBLISH]);
-    assert!(script.was_told(&Reached::Published(consumer("a"))));
+    assert!(script.was_reported(&Completed::Published(consumer("a"))));
 }
 
-/// Anchors (f) 21: whoever asks for what is published has it, whether its publish can be repeated or not.
+/// A request for a published target succeeds, even if its republish fails.
 #[test]
-fn asking_for_a_volume_during_a_republish_that_fails_is_told_that_it_is_published() {
+fn request_during_a_failing_republish_succeeds() {
     let mut script = Script::published(&["a"]);
     script.open.clear();
     script.send(Event::Republish(consumer("a"))).want("a");
-    assert!(script.was_told(&Reached::Published(consumer("a"))));
+    assert!(script.was_reported(&Completed::Published(consumer("a"))));
     script.ends(Outcome::Failed(Failure::Final));
     assert!(!script.open.iter().any(|effect| matches!(effect, Effect::Failed { .. })), "{:?}", script.open);
 }

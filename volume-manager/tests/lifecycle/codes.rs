@@ -23,8 +23,8 @@ const CODES: [&str; 17] = [
 ];
 
 /// One letter for each call in the order of [`Rpc::ALL`]: ControllerPublish, ControllerUnpublish, NodeStage, NodeUnstage,
-/// NodePublish, NodeUnpublish, ControllerExpand, NodeExpand. O: OK, if the mount table agrees, F: final, I: infeasible, U: uncertain, N:
-/// never retry.
+/// NodePublish, NodeUnpublish, ControllerExpand, NodeExpand. O: OK, if the mount table agrees, F: final, I:
+/// infeasible, U: uncertain, N: never retry.
 const TABLE: [(&str, &str); 18] = [
     ("OK", "O O O O O O O O"),
     ("CANCELLED", "U U U U U U U U"),
@@ -57,7 +57,7 @@ fn letter(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Anchors (f) 8: the whole table of final, uncertain and never-retry.
+/// Every code has the outcome of the table, for every call.
 #[test]
 fn every_code_has_its_class_for_every_call() {
     for (number, (name, expected)) in TABLE.into_iter().enumerate() {
@@ -70,7 +70,7 @@ fn every_code_has_its_class_for_every_call() {
     }
 }
 
-/// Anchors (f) 8: a driver may send any number.
+/// A number that is not a gRPC code is uncertain.
 #[test]
 fn a_number_that_is_no_code_is_uncertain() {
     for code in [-1, 17, 99, i32::MAX, i32::MIN] {

@@ -1,8 +1,8 @@
-//! The two halves of an expansion, each hard case by name.
+//! The two phases of an expansion, with one test for each hard case.
 
 use volume_manager::lifecycle::{
-    Attach, Call, DriverCapabilities, Effect, Event, Expansion, Failure, Half, Outcome, Policy, Reached,
-    Refusal, Rpc, Waiter, Waits, outcome_of,
+    Attach, Call, Completed, DriverCapabilities, Effect, Event, Expansion, ExpansionPhase, Failure, Outcome,
+    Policy, RejectReason, Rpc, WaitReason, Waiter, outcome_of,
 };
 
 use crate::cases::of;
@@ -18,7 +18,7 @@ fn growing() -> Script {
 
 const GROWN: Outcome = Outcome::Expanded { capacity_bytes: 20, node_expansion_required: true };
 
-/// Anchors (f) 22: a crash between the two halves goes on with the second.
+/// After a crash between the two phases the second phase follows.
 #[test]
 fn an_expansion_goes_on_from_its_half_after_a_crash_or_a_boot() {
     use Rpc::{ControllerExpandVolume, NodeExpandVolume};
@@ -26,17 +26,17 @@ fn an_expansion_goes_on_from_its_half_after_a_crash_or_a_boot() {
         let mut script = growing();
         script.send(Event::Expand { required_bytes: 20 }).ends(GROWN);
         assert_eq!(script.methods(), [ControllerExpandVolume, NodeExpandVolume]);
-        let owed = Expansion { required_bytes: 20, half: Half::Node };
+        let owed = Expansion { required_bytes: 20, phase: ExpansionPhase::Node };
         assert_eq!(script.volume.snapshot().expansion, Some(owed));
         script.restarts(boot).all_goes_well();
         let expected = if boot { &[STAGE, PUBLISH, NodeExpandVolume][..] } else { &[NodeExpandVolume] };
         assert_eq!(script.methods(), expected);
-        assert!(script.was_told(&Reached::Expanded { capacity_bytes: 20 }));
+        assert!(script.was_reported(&Completed::Expanded { capacity_bytes: 20 }));
         assert_eq!(script.volume.snapshot().expansion, None);
     }
 }
 
-/// Anchors (f) 22: a volume never shrinks, and asking for what it has is no call.
+/// A volume never shrinks, and a request for the current size makes no call.
 #[test]
 fn a_smaller_size_is_refused_and_an_equal_one_is_there() {
     let mut script = growing();
@@ -45,45 +45,49 @@ fn a_smaller_size_is_refused_and_an_equal_one_is_there() {
     for required_bytes in [15, 20] {
         script.open.clear();
         script.send(Event::Expand { required_bytes });
-        assert!(script.was_told(&Reached::Expanded { capacity_bytes: 20 }), "{required_bytes}");
+        assert!(script.was_reported(&Completed::Expanded { capacity_bytes: 20 }), "{required_bytes}");
     }
     script.send(Event::Expand { required_bytes: 19 });
-    let refusal = Refusal::Shrink { required_bytes: 19, granted_bytes: 20 };
-    assert_eq!(script.open.last(), Some(&Effect::Refused(refusal)));
+    let refusal = RejectReason::Shrink { required_bytes: 19, granted_bytes: 20 };
+    assert_eq!(script.open.last(), Some(&Effect::Rejected(refusal)));
     assert_eq!(script.methods(), []);
 }
 
-/// Anchors (f) 22: in use, infeasible and uncertain.
+/// In use, infeasible and uncertain.
 #[test]
-fn an_expansion_that_fails_is_given_up_or_repeated_as_its_code_says() {
+fn failed_expansion_is_retried_depending_on_its_code() {
     use Rpc::{ControllerExpandVolume, NodeExpandVolume};
     let failed =
         |rpc, failure| Effect::Failed { waiter: Waiter::Expansion, call: Call::of_volume(rpc), failure };
-    // Infeasible: told, given up, and the volume is what it was.
+    // Infeasible: reported, abandoned, and the volume is unchanged.
     let mut script = growing();
     let before = script.volume.snapshot().clone();
     script.send(Event::Expand { required_bytes: 20 }).ends(outcome_of(ControllerExpandVolume, Some(11)));
     assert!(script.open.contains(&failed(ControllerExpandVolume, Failure::Infeasible)));
     assert_eq!(script.all_goes_well().methods(), [ControllerExpandVolume]);
     assert_eq!(script.volume.snapshot(), &before);
-    // In use at the controller: told, and tried again, since it may be out of use later.
+    // In use at the controller: reported and retried, because the use may end.
     script.send(Event::Expand { required_bytes: 20 }).ends(outcome_of(ControllerExpandVolume, Some(9)));
     assert!(script.open.contains(&failed(ControllerExpandVolume, Failure::Final)));
     script.resumes().ends(outcome_of(ControllerExpandVolume, None)).resumes().ends(GROWN);
-    // In use at the node: never retried, until it is asked for again.
+    // In use at the node: not retried before a new request.
     script.ends(outcome_of(NodeExpandVolume, Some(9)));
     assert!(script.open.contains(&failed(NodeExpandVolume, Failure::NeverRetry)));
     script.resumes().send(Event::Proceed);
     assert_eq!(script.methods(), [vec![ControllerExpandVolume; 3], vec![NodeExpandVolume]].concat());
-    assert_eq!(script.volume.waits(), Waits::ForRequest(NodeExpandVolume), "no other driver is waited for");
+    assert_eq!(
+        script.volume.wait_reason(),
+        WaitReason::Request(NodeExpandVolume),
+        "no other driver is waited for"
+    );
     script.send(Event::Expand { required_bytes: 20 }).all_goes_well();
     assert_eq!(script.methods(), [NodeExpandVolume]);
-    assert!(script.was_told(&Reached::Expanded { capacity_bytes: 20 }));
+    assert!(script.was_reported(&Completed::Expanded { capacity_bytes: 20 }));
 }
 
-/// Anchors (f) 22: a size that grows while a call for a smaller one is under way is reached as well.
+/// A larger size that is requested during a call is reached after it.
 #[test]
-fn a_larger_size_that_is_asked_for_during_a_call_is_reached_after_it() {
+fn larger_size_during_a_call_is_reached_after_it() {
     use Rpc::{ControllerExpandVolume, NodeExpandVolume};
     for known in [0, 20] {
         let mut script = growing();
@@ -100,13 +104,13 @@ fn a_larger_size_that_is_asked_for_during_a_call_is_reached_after_it() {
         script.all_goes_well();
         let twice = [ControllerExpandVolume, NodeExpandVolume, ControllerExpandVolume, NodeExpandVolume];
         assert_eq!(script.methods(), twice);
-        assert!(script.was_told(&Reached::Expanded { capacity_bytes: 50 }));
+        assert!(script.was_reported(&Completed::Expanded { capacity_bytes: 50 }));
     }
 }
 
-/// A cloud that is away keeps nobody from the node.
+/// An unreachable controller does not affect consumers on the node.
 #[test]
-fn an_expansion_without_its_controller_comes_last_and_holds_back_nothing_on_the_node() {
+fn unavailable_controller_expand_delays_nothing() {
     use Rpc::{ControllerExpandVolume, NodeExpandVolume};
     let mut script = growing();
     script.send(Event::Expand { required_bytes: 20 }).ends(Outcome::Failed(Failure::Uncertain));
@@ -126,7 +130,7 @@ fn an_expansion_without_its_controller_comes_last_and_holds_back_nothing_on_the_
     assert_eq!(script.methods(), [ControllerExpandVolume, NodeExpandVolume]);
 }
 
-/// A node half that is never answered stalls the volume once, up to the policy's bound, and not again and again.
+/// A node phase that never returns blocks the volume once, up to the policy's bound, and not repeatedly.
 #[test]
 fn the_count_of_unknown_ends_is_kept_over_the_bound() {
     let mut script = growing();
@@ -134,17 +138,17 @@ fn the_count_of_unknown_ends_is_kept_over_the_bound() {
     for _ in 0..Policy::default().quiesce_attempts.unwrap() {
         script.resumes().ends(Outcome::Failed(Failure::Uncertain));
     }
-    assert_eq!(script.volume.suspect(), None);
+    assert_eq!(script.volume.uncertain_call(), None);
     script.resumes().ends(Outcome::Failed(Failure::Uncertain));
-    assert_eq!(script.volume.suspect(), None, "it does not begin anew");
+    assert_eq!(script.volume.uncertain_call(), None, "it does not begin anew");
     script.calls.clear();
     script.want("b").all_goes_well();
     assert_eq!(script.methods()[0], PUBLISH);
 }
 
-/// The last consumer goes while the controller answers with errors: the volume does not wait for it.
+/// The last consumer is released while the controller returns errors: the volume does not wait for the expansion.
 #[test]
-fn an_expansion_of_a_volume_that_nobody_uses_any_more_is_given_up() {
+fn expansion_of_an_unused_volume_is_abandoned() {
     use Rpc::ControllerExpandVolume;
     let mut script = growing();
     script.send(Event::Expand { required_bytes: 20 }).ends(Outcome::Failed(Failure::Final)).release("a");
@@ -156,14 +160,17 @@ fn an_expansion_of_a_volume_that_nobody_uses_any_more_is_given_up() {
     assert!(script.is_forgotten());
 }
 
-/// The size that the driver reports is what is compared.
+/// The driver's reported size is compared with the requested size.
 #[test]
-fn a_controller_that_says_ok_of_too_few_bytes_is_told_of_and_asked_again() {
+fn ok_with_too_few_bytes_is_reported_and_retried() {
     use Rpc::ControllerExpandVolume;
     let mut script = growing();
     let small = Outcome::Expanded { capacity_bytes: 19, node_expansion_required: true };
     script.send(Event::Expand { required_bytes: 20 }).ends(small);
     let (waiter, call) = (Waiter::Expansion, Call::of_volume(ControllerExpandVolume));
     assert!(script.open.contains(&Effect::Failed { waiter, call: call.clone(), failure: Failure::TooSmall }));
-    assert_eq!((script.volume.waits(), script.volume.suspect()), (Waits::ForBackOff(call), None));
+    assert_eq!(
+        (script.volume.wait_reason(), script.volume.uncertain_call()),
+        (WaitReason::BackOff(call), None)
+    );
 }

@@ -1,5 +1,5 @@
-//! The same random history through our machine and through a model of Mesos' table; where they differ, the difference has
-//! to be one that is meant.
+//! Runs random histories through this state machine and through a model of Mesos' table. Every difference must be
+//! listed as intended.
 
 use std::collections::BTreeMap;
 
@@ -15,24 +15,24 @@ use VolumeState::{
     NodeUnstage, Published, VolReady,
 };
 
-/// A difference that is meant.
+/// An intended difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Meant {
-    /// We find out how an upward call ended before we negate it. Mesos negates at once, though the driver may still be
-    /// at it.
+    /// This crate determines the outcome of an upward call before it sends the opposite call. Mesos sends the opposite
+    /// call immediately, although the driver may still be executing the first.
     Quiesces,
-    /// After a boot we still make the unpublish and the unstage that the spec owes for each path. Mesos goes on from
-    /// NODE_READY, and its driver never hears of the end.
+    /// After a boot this crate still makes the unpublish and unstage calls that the spec requires for each path. Mesos
+    /// continues from NODE_READY without a teardown call to the driver.
     OwesTeardownAfterBoot,
-    /// We look into the mount table after every OK. Mesos does so after a publish only.
+    /// This crate checks the mount table after every OK, Mesos after a publish only.
     ChecksEveryOk,
-    /// NOT_FOUND on the way down is a good end if nothing is mounted. Mesos takes every error for a failure.
-    TakesGoneForGone,
-    /// What is wrongly mounted is undone before it is tried again. Mesos repeats the call on top of it.
+    /// NOT_FOUND during teardown is success if nothing is mounted. For Mesos every error is a failure.
+    AcceptsNotFound,
+    /// A wrong mount is undone before the retry. Mesos repeats the call on top of it.
     UndoesWhatIsWrong,
 }
 
-/// Mesos' machine, with a publish and a detach as the two wishes.
+/// Mesos' machine, with a publish and a detach as the two requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mesos {
     state: VolumeState,
@@ -40,7 +40,7 @@ struct Mesos {
 }
 
 impl Mesos {
-    /// Its table.
+    /// Returns the next call of Mesos' table.
     fn next(self) -> Option<Rpc> {
         use Rpc::*;
         Some(match (self.state, self.up) {
@@ -73,27 +73,27 @@ impl Mesos {
     }
 }
 
-/// What went before, as far as the list of differences depends on it.
+/// The past events that the list of differences depends on.
 #[derive(Debug, Clone, Copy, Default)]
 struct Past {
-    /// Booted when it was not wanted, and the unstage is not made since.
+    /// The node booted while the volume was not wanted, and no unstage was made since.
     owes: bool,
-    gone: bool,
+    not_found: bool,
     contradicted: bool,
     wrong: bool,
 }
 
-/// Why they differ, if that is meant.
+/// Returns the intended difference between the two machines, if there is one.
 fn meant(script: &Script, mesos: Mesos, past: Past) -> Option<Meant> {
-    let ours = script.volume.in_flight().map(|call| call.rpc);
-    if script.volume.suspect().map(|call| call.rpc) == ours && ours.is_some() && !mesos.up {
+    let own = script.volume.in_flight().map(|call| call.rpc);
+    if script.volume.uncertain_call().map(|call| call.rpc) == own && own.is_some() && !mesos.up {
         Some(Meant::Quiesces)
-    } else if past.wrong && matches!(ours, Some(Rpc::NodeUnstageVolume | Rpc::NodeUnpublishVolume)) {
+    } else if past.wrong && matches!(own, Some(Rpc::NodeUnstageVolume | Rpc::NodeUnpublishVolume)) {
         Some(Meant::UndoesWhatIsWrong)
     } else if past.contradicted {
         Some(Meant::ChecksEveryOk)
-    } else if past.gone {
-        Some(Meant::TakesGoneForGone)
+    } else if past.not_found {
+        Some(Meant::AcceptsNotFound)
     } else if past.owes {
         Some(Meant::OwesTeardownAfterBoot)
     } else {
@@ -101,10 +101,10 @@ fn meant(script: &Script, mesos: Mesos, past: Past) -> Option<Meant> {
     }
 }
 
-/// Brings a machine to its next call: the store takes every record, nobody else uses anything, back-offs are over.
+/// Runs a machine to its next call: every commit succeeds, there is no foreign use, and back-offs have elapsed.
 fn settles(script: &mut Script) {
     while script.volume.in_flight().is_none() {
-        if script.volume.troubles().any(|trouble| trouble.waits) {
+        if script.volume.failed_calls().any(|failed| failed.backing_off) {
             script.resumes();
         } else {
             return;
@@ -112,7 +112,7 @@ fn settles(script: &mut Script) {
     }
 }
 
-/// Lets the call under way end at random, in both machines.
+/// Ends the running call at random, in both machines.
 fn end(script: &mut Script, mesos: &mut Mesos, random: &mut Rng, past: &mut Past) {
     let Some(rpc) = script.volume.in_flight().map(|call| call.rpc) else { return };
     let codes = [Some(0), Some(0), Some(0), Some(0), Some(13), Some(5), Some(14), None];
@@ -125,10 +125,10 @@ fn end(script: &mut Script, mesos: &mut Mesos, random: &mut Rng, past: &mut Past
     };
     let lies = random.u8(..6) == 0;
     let finding = if lies { findings[random.usize(..findings.len())] } else { Finding::Agrees };
-    past.gone = outcome == Outcome::Ok && code == Some(5);
+    past.not_found = outcome == Outcome::Ok && code == Some(5);
     past.owes &= rpc != Rpc::NodeUnstageVolume;
     script.ends(outcome);
-    // Mesos looks after a publish, and fails it if nothing is there.
+    // Mesos checks the path of a publish, and fails the call if nothing is mounted there.
     let seen = rpc != Rpc::NodePublishVolume || finding != Finding::MISSING;
     mesos.ends(rpc, code == Some(0) && seen);
     if script.asks().is_some() {
@@ -138,10 +138,10 @@ fn end(script: &mut Script, mesos: &mut Mesos, random: &mut Rng, past: &mut Past
     }
 }
 
-/// Anchors (f) 25: random histories of wishes, ends, crashes and boots; every difference is on the list, and everything
-/// on the list happens.
+/// Random histories of requests, results, crashes and boots; every difference is on the list, and everything on the
+/// list occurs.
 #[test]
-fn our_machine_differs_from_the_table_of_mesos_only_where_it_is_meant_to() {
+fn differs_from_mesos_only_as_intended() {
     let capabilities =
         DriverCapabilities { publish_unpublish: true, stage_unstage: true, ..DriverCapabilities::default() };
     let mut found: BTreeMap<Meant, u32> = BTreeMap::new();
@@ -173,19 +173,19 @@ fn our_machine_differs_from_the_table_of_mesos_only_where_it_is_meant_to() {
                 }
                 _ => end(&mut script, &mut mesos, &mut random, &mut past),
             }
-            // A wish that comes during a call counts from its end, in both machines.
+            // A request during a call counts from its end, in both machines.
             let busy = script.volume.in_flight().is_some();
             settles(&mut script);
-            let ours = script.volume.in_flight().map(|call| call.rpc);
-            if ours == mesos.next() {
+            let own = script.volume.in_flight().map(|call| call.rpc);
+            if own == mesos.next() {
                 same += 1;
-            } else if busy && ours.map(crate::world::negation) == mesos.next() {
-                // Mesos queues the wish behind the call.
+            } else if busy && own.map(crate::world::negation) == mesos.next() {
+                // Mesos queues the request behind the call.
                 same += 1;
             } else {
                 let Some(meant) = meant(&script, mesos, past) else {
                     panic!(
-                        "seed {seed}: {ours:?} here and {:?} there in {mesos:?}: {:#?}",
+                        "seed {seed}: {own:?} here and {:?} there in {mesos:?}: {:#?}",
                         mesos.next(),
                         script.volume
                     );
@@ -193,8 +193,8 @@ fn our_machine_differs_from_the_table_of_mesos_only_where_it_is_meant_to() {
                 *found.entry(meant).or_default() += 1;
             }
             past_owes = past.owes;
-            // From here on they start alike: the state that Mesos would have for what we are at.
-            mesos.state = ours.and_then(Rpc::state).unwrap_or_else(|| script.volume.state());
+            // Aligns the two machines: Mesos gets the state that matches the current call.
+            mesos.state = own.and_then(Rpc::state).unwrap_or_else(|| script.volume.state());
         }
     }
     println!("alike {same} times; meant differences: {found:?}");
@@ -202,7 +202,7 @@ fn our_machine_differs_from_the_table_of_mesos_only_where_it_is_meant_to() {
         Meant::Quiesces,
         Meant::OwesTeardownAfterBoot,
         Meant::ChecksEveryOk,
-        Meant::TakesGoneForGone,
+        Meant::AcceptsNotFound,
         Meant::UndoesWhatIsWrong,
     ] {
         assert!(found.contains_key(&difference), "{difference:?} never happens");

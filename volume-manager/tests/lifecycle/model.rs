@@ -1,13 +1,13 @@
-//! The model check: every interleaving of what may happen to a volume, breadth first, to a stated depth.
+//! Model check: explores every interleaving of the actions on a volume, breadth first, to a given depth.
 //!
-//! Two volumes share nothing in the machine: a step takes one volume and answers one. What they share outside is a
-//! process, a boot and a driver, which end for both at once, and a store, which takes the records of both in one commit or
-//! of neither. So one volume alone, to which these can happen at any time, goes through every state that it can go through
-//! beside another, and every invariant here is one of one volume: the check of one volume with two consumers is that of
-//! two. `two_volumes_that_share_a_store...` is no check of anything in the machine beyond that: it is one of this
-//! reasoning, to a small depth. What `node` makes of many volumes, such as their turns at a driver, is not modelled.
+//! Volumes share nothing within the state machine: each step takes and returns one volume. Outside of it they share a
+//! process, a boot and a driver, which end for both simultaneously, and a store, which commits the records of both or
+//! of neither. A single volume to which these events can happen at any time therefore reaches every state that it can
+//! reach beside another volume, and every invariant concerns one volume only. The check of one volume with two
+//! consumers thus covers two volumes. `two_volumes_on_one_driver_keep_every_invariant` checks this reasoning to a small
+//! depth. The scheduling of many volumes in `node`, such as call queues, is not modelled.
 //!
-//! States are told apart by a 64-bit hash: among ten million the odds that any two are mixed up are about 1 to 400,000.
+//! States are identified by a 64-bit hash: among ten million, the odds of any collision are about 1 to 400,000.
 
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -19,18 +19,18 @@ use crate::actions::{Action, Answer, Interrupted, Scope};
 use crate::mutants::Mutant;
 use crate::world::{Violation, World};
 
-/// What an exploration found out.
+/// The result of an exploration.
 #[derive(Debug)]
 pub(crate) struct Explored {
     pub(crate) states: usize,
     pub(crate) transitions: usize,
-    /// Steps from the beginning; less than asked for if there are no more states.
+    /// The number of steps from the initial state; fewer than requested if there are no more states.
     pub(crate) depth: usize,
     /// Nothing is left to explore.
     pub(crate) complete: bool,
 }
 
-/// How an invariant was broken.
+/// A path to a broken invariant.
 #[derive(Debug)]
 pub(crate) struct Counterexample {
     pub(crate) violation: Violation,
@@ -43,7 +43,7 @@ fn fingerprint(state: &impl Hash) -> u64 {
     mixer.finish()
 }
 
-/// A hash that is quick without optimization: SplitMix64 over words.
+/// A hash that is fast without optimization: SplitMix64 over words.
 struct Mixer(u64);
 
 impl Mixer {
@@ -85,7 +85,8 @@ impl Hasher for Mixer {
     }
 }
 
-/// Lets everything go well from here, and checks that this ends where it should. States that are known to are in `good`.
+/// Runs the world without faults and checks that it reaches its goal. `good` contains the states that are known to
+/// reach it.
 fn heal(world: &World, scope: &Scope, good: &mut HashSet<u64>) -> Result<(), Violation> {
     let mut now = world.clone();
     let mut path = Vec::new();
@@ -110,12 +111,12 @@ fn heal(world: &World, scope: &Scope, good: &mut HashSet<u64>) -> Result<(), Vio
     Ok(())
 }
 
-/// Explores from the beginning to a depth, or to `most` states.
+/// Explores from the initial state to `depth`, or to `most` states.
 pub(crate) fn explore(scope: &Scope, depth: usize, most: usize) -> Result<Explored, Box<Counterexample>> {
     let first = World::new(scope);
     let mut seen = HashSet::from([fingerprint(&first)]);
     let mut good = HashSet::new();
-    // For each state: the one it was reached from, and how.
+    // For each state: its predecessor and the action that led to it.
     let mut origins: Vec<(usize, Action)> = vec![(0, Action::Proceed)];
     let mut frontier = vec![(first, 0)];
     let (mut transitions, mut reached) = (0, 0);
@@ -152,7 +153,7 @@ fn trace(origins: &[(usize, Action)], mut index: usize, last: Action) -> Vec<Act
     actions
 }
 
-/// The depth to explore to: the default, or what the environment asks for beyond it, such as for a nightly run.
+/// Returns the exploration depth: the default, or a larger one from the environment, for example in a nightly run.
 fn depth(default: usize) -> usize {
     let asked = std::env::var("EDGE_CSI_MODEL_DEPTH").ok().and_then(|depth| depth.parse().ok());
     asked.unwrap_or(0).max(default)
@@ -178,40 +179,40 @@ const ATTACH: DriverCapabilities = DriverCapabilities {
     node_expand: false,
 };
 
-/// Anchors (f) 1: a crash or a reboot may come before and after every effect, with and without its record on disk.
+/// A crash or a reboot may occur before and after every effect, with and without its record on disk.
 #[test]
-fn one_volume_with_two_consumers_keeps_every_invariant_under_every_interleaving() {
+fn two_consumers_keep_every_invariant() {
     passes("stage, two consumers", &Scope::new(2), 10);
 }
 
 #[test]
-fn one_consumer_keeps_every_invariant_to_the_last_reachable_state() {
+fn one_consumer_keeps_every_invariant_in_all_states() {
     let explored = passes("stage, one consumer", &Scope::new(1), 60);
     assert!(explored.complete);
 }
 
-/// Anchors (f) 1: attach and detach as well.
+/// Includes attach and detach.
 #[test]
 fn a_volume_that_is_attached_here_keeps_every_invariant() {
     let scope = Scope { attach: Attach::Here, capabilities: ATTACH, ..Scope::new(1) };
     passes("attach and stage, one consumer", &scope, 14);
 }
 
-/// Whoever takes an attach away can make the repetition of a call illegal, so there are no late ends here.
+/// A lost attach can make the repetition of a call illegal, so this model has no late ends.
 #[test]
-fn a_volume_whose_attach_is_awaited_keeps_every_invariant() {
+fn awaited_attach_keeps_every_invariant() {
     let scope = Scope { attach: Attach::Awaited, late_ends: false, ..Scope::new(1) };
     passes("awaited attach, one consumer", &scope, 11);
 }
 
-/// Whoever unmounts a staging can make the repetition of a publish illegal, so there are no late ends here.
+/// A foreign unmount of a staging path can make the repetition of a publish illegal, so this model has no late ends.
 #[test]
 fn a_volume_that_others_meddle_with_is_healed() {
     let scope = Scope { meddling: true, late_ends: false, ..Scope::new(2) };
     passes("meddling, two consumers", &scope, 8);
 }
 
-/// Anchors (f) 21, 22: a crash may come between the halves of an expansion, and during a republish.
+/// A crash may occur between the phases of an expansion, and during a republish.
 #[test]
 fn expansions_and_republishes_keep_every_invariant() {
     let capabilities =
@@ -224,7 +225,7 @@ fn expansions_and_republishes_keep_every_invariant() {
 const EXPANDS: DriverCapabilities =
     DriverCapabilities { publish_unpublish: false, controller_expand: true, node_expand: true, ..ATTACH };
 
-/// A controller that is not there keeps no volume from its consumers, and none of them in it.
+/// An unavailable controller blocks neither the publishing nor the release of a volume.
 #[test]
 fn an_expansion_without_its_controller_holds_up_nothing_else() {
     let scope = Scope {
@@ -238,7 +239,7 @@ fn an_expansion_without_its_controller_holds_up_nothing_else() {
     passes("expansion without its controller, one consumer", &scope, 9);
 }
 
-/// What the driver was never asked for is not asked to be undone, and what is owed stays owed.
+/// Calls that were never sent are not undone, and required teardown calls stay required.
 #[test]
 fn calls_that_were_never_sent_keep_every_invariant() {
     let scope = Scope { not_sent: true, lies: false, ..Scope::new(1) };
@@ -247,9 +248,9 @@ fn calls_that_were_never_sent_keep_every_invariant() {
     passes("never sent, attach, one consumer", &scope, 12);
 }
 
-/// A driver may lose and gain what it can do with each generation. What was made is taken down in the legal order.
+/// A driver may lose and gain capabilities with each restart. Earlier results are torn down in the permitted order.
 #[test]
-fn capabilities_that_change_with_a_generation_leave_nothing_behind() {
+fn changed_capabilities_leave_nothing_behind() {
     let nothing = DriverCapabilities::default();
     let changes = vec![
         nothing,
@@ -268,23 +269,24 @@ fn capabilities_that_change_with_a_generation_leave_nothing_behind() {
     passes("changing capabilities, one consumer", &scope, 10);
 }
 
-/// What happens to both volumes at once.
+/// Returns whether the action affects both volumes.
 fn is_global(action: &Action) -> bool {
     matches!(
         action,
-        Action::Crash { .. } | Action::Reboot { .. } | Action::NewGeneration { .. } | Action::Proceed
+        Action::Crash { .. } | Action::Reboot { .. } | Action::DriverRestarted { .. } | Action::Proceed
     )
 }
 
-/// Anchors (f) 1: two volumes with two consumers each, which share the process, the boot, the driver and the store: a
-/// commit takes what both have to write, and fails for both.
+/// Two volumes with two consumers each, which share the process, the boot, the driver and the store: a commit contains
+/// the records of both and fails for both.
 #[test]
-fn two_volumes_that_share_a_store_and_a_driver_keep_every_invariant() {
+fn two_volumes_on_one_driver_keep_every_invariant() {
     let scope = Scope::new(2);
     let first = [World::new(&scope), World::new(&scope)];
     let (mut seen, mut frontier) = (HashSet::from([fingerprint(&first)]), vec![first]);
     let mut transitions = 0;
-    // One step more is four times as many states, each of two volumes: 8 is what fits a small machine's memory.
+    // Each further step has four times as many states, each of two volumes. Depth 8 fits into the memory of a small
+    // machine.
     let depth = depth(6).min(8);
     for _ in 0..depth {
         let mut next = Vec::new();
@@ -342,7 +344,7 @@ fn beside(worlds: &[World; 2], scope: &Scope) -> Vec<[World; 2]> {
     then
 }
 
-/// Whether two volumes can have gone through the same with these. Their calls may be anywhere, each on its own.
+/// Returns whether two volumes can have these actions in one history. Their calls may be in any phase, independently.
 fn is_alike(one: &Action, other: &Action, both_write: bool) -> bool {
     let written = |action: &Action| match action {
         Action::Crash { written, .. } | Action::Reboot { written } => *written,
@@ -353,7 +355,7 @@ fn is_alike(one: &Action, other: &Action, both_write: bool) -> bool {
 }
 
 #[test]
-fn each_way_to_break_the_machine_breaks_the_invariant_that_it_should() {
+fn each_mutant_breaks_its_invariant() {
     let mut caught: HashMap<&str, Vec<Mutant>> = HashMap::new();
     for (mutant, invariants) in Mutant::ALL {
         let scope = Scope { mutant: Some(mutant), ..Scope::new(1) };
@@ -368,8 +370,8 @@ fn each_way_to_break_the_machine_breaks_the_invariant_that_it_should() {
     }
 }
 
-/// Anchors (f) 4: without the rule that a call's end has to be known before its opposite is sent, the late end of an old
-/// one does harm. The bound that gives the rule up is for drivers that say ABORTED while they are at it.
+/// Without the rule that a call's outcome must be known before the opposite call is sent, a late call breaks an
+/// invariant. The bound of the rule is for drivers that return ABORTED while a call is running.
 #[test]
 fn without_quiescing_a_late_call_does_harm() {
     let mut scope = Scope::new(1);

@@ -1,59 +1,61 @@
-//! The machine, broken on purpose. The model check has to catch each of these; else it checks nothing.
+//! Deliberately broken variants of the state machine. The model check must detect each of them.
 
-use volume_manager::lifecycle::{Effect, Event, Failure, Outcome, Rpc, Snapshot, Volume, VolumeState, Waits};
+use volume_manager::lifecycle::{
+    Effect, Event, Failure, Outcome, Rpc, Snapshot, Volume, VolumeState, WaitReason,
+};
 
 use crate::script::step;
 
-/// How the machine is broken.
+/// A defect of the state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutant {
     /// Every call is sent twice.
     CallsTwice,
-    /// After a restart, calls that may still run are taken as ended.
+    /// After a restart, calls that may still be running count as ended.
     TrustsTheEndOfCalls,
-    /// A stage that failed counts as made.
+    /// A failed stage counts as a success.
     StagesByError,
     /// An OK is not checked in the mount table.
     Believes,
-    /// An unpublish that failed counts as made.
+    /// A failed unpublish counts as a success.
     UnpublishesByError,
-    /// A consumer that goes is dropped at once, and its target with it.
-    DropsWhoGoes,
-    /// A record that is read has no consumers.
+    /// A released consumer is dropped immediately, together with its target.
+    ForgetsReleasedConsumers,
+    /// A restored record has no consumers.
     ForgetsConsumers,
-    /// An unstage that failed is followed by a stage.
+    /// A failed unstage is followed by a stage.
     ReversesDownward,
-    /// Records are said to be durable, and are not.
+    /// Records are reported as durable, but are not.
     RecordsNothing,
     /// Failed calls are not repeated.
     GivesUp,
-    /// A reboot is not noticed.
+    /// A reboot is not detected.
     SleepsThroughReboots,
-    /// A consumer that comes back is not heard.
-    HearsOnce,
-    /// The volume is forgotten when the last consumer goes.
+    /// A consumer that is wanted again is ignored.
+    IgnoresRepeatedWant,
+    /// The volume is forgotten when the last consumer is released.
     ForgetsEarly,
 }
 
 impl Mutant {
-    /// Every one, and the invariants that it breaks, as the model names them.
+    /// All mutants, each with the names of the invariants that it breaks.
     pub(crate) const ALL: [(Self, &'static [&'static str]); 13] = [
         (Self::CallsTwice, &["I1"]),
         (Self::TrustsTheEndOfCalls, &["I1"]),
         (Self::StagesByError, &["I2"]),
         (Self::Believes, &["I2", "I3", "I8"]),
         (Self::UnpublishesByError, &["I3", "I4", "I8"]),
-        (Self::DropsWhoGoes, &["I3"]),
+        (Self::ForgetsReleasedConsumers, &["I3"]),
         (Self::ForgetsConsumers, &["I3", "I7", "I8"]),
         (Self::ReversesDownward, &["I4"]),
         (Self::RecordsNothing, &["I6"]),
         (Self::GivesUp, &["I7"]),
         (Self::SleepsThroughReboots, &["I2", "I7"]),
-        (Self::HearsOnce, &["I7"]),
+        (Self::IgnoresRepeatedWant, &["I7"]),
         (Self::ForgetsEarly, &["I8"]),
     ];
 
-    /// What is read of a record.
+    /// Returns the snapshot that a restart reads.
     pub(crate) fn read(self, mut snapshot: Snapshot) -> Snapshot {
         match self {
             Self::ForgetsConsumers => snapshot.targets.clear(),
@@ -63,7 +65,7 @@ impl Mutant {
         snapshot
     }
 
-    /// The broken transition.
+    /// Performs a step with the defect.
     pub(crate) fn step(self, volume: &Volume, event: Event) -> (Volume, Vec<Effect>) {
         let event = match (self, event) {
             (Self::StagesByError, Event::Finished { call, outcome: Outcome::Failed(Failure::Final) })
@@ -87,7 +89,9 @@ impl Mutant {
                     outcome: Outcome::Failed(Failure::Contradicted(_) | Failure::Unchecked),
                 },
             ) => Event::Finished { call, outcome: Outcome::Ok },
-            (Self::DropsWhoGoes, Event::Release(consumer)) if volume.waits() == Waits::ForNothing => {
+            (Self::ForgetsReleasedConsumers, Event::Release(consumer))
+                if volume.wait_reason() == WaitReason::Nothing =>
+            {
                 let mut snapshot = volume.snapshot().clone();
                 snapshot.targets.remove(&consumer);
                 let (attach, capabilities) = (volume.attach(), volume.capabilities());
@@ -95,7 +99,9 @@ impl Mutant {
                 return step(&volume, Event::Proceed);
             }
             (Self::SleepsThroughReboots, Event::Rebooted) => Event::Proceed,
-            (Self::HearsOnce, Event::Want(consumer)) if volume.snapshot().targets.contains_key(&consumer) => {
+            (Self::IgnoresRepeatedWant, Event::Want(consumer))
+                if volume.snapshot().targets.contains_key(&consumer) =>
+            {
                 Event::Proceed
             }
             (_, event) => event,

@@ -1,4 +1,4 @@
-//! The picture of the states, drawn from the machine itself, and compared with the one in the guide.
+//! The state diagram, drawn from the state machine and compared with the diagram in the guide.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use crate::script::{consumer, record};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src/volume-states.md");
 
-/// A volume in a state, with or without a consumer that wants it.
+/// Creates a volume in a state, with or without a consumer that wants it.
 fn volume_in(state: VolumeState, wanted: bool) -> Volume {
     let base = Base::ALL.into_iter().find(|base| base.state() == state).unwrap_or(Base::VolReady);
     let target = match state {
@@ -36,7 +36,7 @@ fn volume_in(state: VolumeState, wanted: bool) -> Volume {
     Volume::restored(snapshot, Attach::Here, capabilities, Policy::default())
 }
 
-/// Sends it going, to the first call.
+/// Sends an event and returns the first call that follows.
 fn first_call(volume: &Volume, event: Event) -> (Volume, Option<Call>) {
     let (volume, effects) = record(volume, event);
     let call = effects.into_iter().find_map(|effect| match effect {
@@ -46,7 +46,7 @@ fn first_call(volume: &Volume, event: Event) -> (Volume, Option<Call>) {
     (volume, call)
 }
 
-/// The state of rest that an OK leads to, before the next call is intended.
+/// Returns the stable state after an OK, before the next call is intended.
 fn rest_after(volume: &Volume, call: &Call) -> VolumeState {
     let ok = Event::Finished { call: call.clone(), outcome: Outcome::Ok };
     let (volume, _) = record(volume, ok);
@@ -65,18 +65,18 @@ fn picture() -> String {
     let mut edges: BTreeSet<(VolumeState, VolumeState, String)> = BTreeSet::new();
     for state in VolumeState::ALL {
         for wanted in [true, false] {
-            let wish = if wanted { "wanted" } else { "not wanted" };
+            let desired = if wanted { "wanted" } else { "not wanted" };
             let (calling, call) = first_call(&volume_in(state, wanted), Event::Proceed);
             let Some(call) = call else { continue };
-            let way = call.rpc.state().unwrap();
-            if way != state {
-                edges.insert((state, way, wish.to_owned()));
+            let transient = call.rpc.state().unwrap();
+            if transient != state {
+                edges.insert((state, transient, desired.to_owned()));
             } else if call.rpc.direction() == Direction::Down {
-                edges.insert((state, way, "not OK: again".to_owned()));
+                edges.insert((state, transient, "not OK: again".to_owned()));
             } else {
-                edges.insert((state, way, "not OK, wanted: again".to_owned()));
+                edges.insert((state, transient, "not OK, wanted: again".to_owned()));
             }
-            edges.insert((way, rest_after(&calling, &call), format!("{} OK", call.rpc)));
+            edges.insert((transient, rest_after(&calling, &call), format!("{} OK", call.rpc)));
         }
         let (booted, call) = first_call(&volume_in(state, true), Event::Rebooted);
         let from_above = matches!(booted.snapshot().base, Base::NodeStage | Base::NodeReady);
@@ -91,7 +91,7 @@ fn picture() -> String {
     text
 }
 
-/// Set `EDGE_CSI_REWRITE=1` to write the picture into the page instead.
+/// Set `EDGE_CSI_REWRITE=1` to write the diagram to the page instead.
 #[test]
 fn the_guide_shows_the_states_as_the_machine_has_them() {
     let page = std::fs::read_to_string(PAGE).unwrap();

@@ -1,5 +1,5 @@
-//! Random histories against a reference model that knows only what an onlooker can know: which calls were sent and how
-//! they ended. From that and the spec's rules it says which calls are allowed, and what must be there in the end.
+//! Random histories against a reference model that knows only the calls that were sent and their outcomes. From these
+//! and the spec's rules it determines the permitted calls and the expected final state.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{
-    Attach, Call, Direction, DriverCapabilities, Event, Failure, Lost, Outcome, Rpc, VolumeState,
+    Attach, Call, Direction, DriverCapabilities, Event, Failure, LostMount, Outcome, Rpc, VolumeState,
 };
 
 use crate::script::{Finding, Script, consumer};
@@ -15,7 +15,7 @@ use crate::script::{Finding, Script, consumer};
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 #[derive(Debug, Clone)]
-enum Happening {
+enum TestStep {
     Want(usize),
     Release(usize),
     Republish(usize),
@@ -29,7 +29,7 @@ enum Happening {
     LoseTarget(usize),
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn test_step() -> impl Strategy<Value = TestStep> {
     let name = 0..NAMES.len();
     let end = prop_oneof![
         6 => Just(Outcome::Ok),
@@ -49,28 +49,28 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Finding::Unknown),
     ];
     prop_oneof![
-        3 => name.clone().prop_map(Happening::Want),
-        2 => name.clone().prop_map(Happening::Release),
-        1 => name.clone().prop_map(Happening::Republish),
-        1 => (1u64..30).prop_map(Happening::Expand),
-        8 => end.prop_map(Happening::End),
-        8 => finding.prop_map(Happening::Show),
-        3 => Just(Happening::Resume),
-        1 => any::<bool>().prop_map(|boot| Happening::Restart { boot }),
-        1 => Just(Happening::Replace),
-        1 => Just(Happening::LoseStaging),
-        1 => name.prop_map(Happening::LoseTarget),
+        3 => name.clone().prop_map(TestStep::Want),
+        2 => name.clone().prop_map(TestStep::Release),
+        1 => name.clone().prop_map(TestStep::Republish),
+        1 => (1u64..30).prop_map(TestStep::Expand),
+        8 => end.prop_map(TestStep::End),
+        8 => finding.prop_map(TestStep::Show),
+        3 => Just(TestStep::Resume),
+        1 => any::<bool>().prop_map(|boot| TestStep::Restart { boot }),
+        1 => Just(TestStep::Replace),
+        1 => Just(TestStep::LoseStaging),
+        1 => name.prop_map(TestStep::LoseTarget),
     ]
 }
 
-/// What an onlooker knows of a mount, or of an attach.
+/// The observed state of a mount or of an attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
     No,
-    /// An upward call was sent, and its good end is not known.
+    /// An upward call was sent, and is not known to have succeeded.
     MaybeUp,
     Yes,
-    /// A downward call was sent, or has to be, and its good end is not known.
+    /// A downward call was sent or is required, and is not known to have succeeded.
     MaybeDown,
 }
 
@@ -81,13 +81,13 @@ struct Reference {
     staging: Known,
     targets: BTreeMap<usize, Known>,
     wants: [bool; 3],
-    /// The last call, as long as its end is unknown.
+    /// The last call, while its outcome is unknown.
     unknown: Option<Call>,
-    /// What was known of what the last call is about before it.
+    /// The observed state before the last call.
     before: Option<Known>,
-    /// The end of a `ControllerExpandVolume` is unknown. It holds back the calls of the controller only.
+    /// The outcome of a `ControllerExpandVolume` is unknown, which delays controller calls only.
     growing: bool,
-    /// The last call before a restart: its end may have been known, but not recorded, so it may be repeated.
+    /// The last call before a restart. Its outcome may have been known but not recorded, so it may be repeated.
     unrecorded: Option<Call>,
 }
 
@@ -107,7 +107,7 @@ impl Reference {
         }
     }
 
-    /// What the spec and the rule of known ends allow.
+    /// Checks a call against the spec and against the rule that outcomes must be known.
     fn sees_call(&mut self, call: &Call) {
         let repeated = self.unknown.as_ref() == Some(call);
         let may_repeat = repeated || self.unrecorded.as_ref() == Some(call);
@@ -147,7 +147,7 @@ impl Reference {
         self.before = known;
         if let Some(known) = self.known(call) {
             *known = match (*known, up) {
-                // A repeated publish leaves what is published.
+                // A repeated publish leaves the published target unchanged.
                 (Known::Yes, true) => Known::Yes,
                 (_, true) => Known::MaybeUp,
                 (_, false) => Known::MaybeDown,
@@ -157,7 +157,7 @@ impl Reference {
 
     fn sees_end(&mut self, call: &Call, outcome: Outcome) {
         if outcome == Outcome::Failed(Failure::InUse) {
-            // It was not sent.
+            // The call was not sent.
             if self.unknown.is_none()
                 && let Some(before) = self.before
             {
@@ -177,7 +177,7 @@ impl Reference {
         }
     }
 
-    /// What has to go down first cannot be repeated upward to find out how it ended.
+    /// An upward call cannot be repeated to determine its outcome if a downward call is required first.
     fn is_repeatable(&mut self, call: &Call) -> bool {
         let goes_down = self.known(call).is_some_and(|known| *known == Known::MaybeDown);
         let staged = matches!(call.rpc, Rpc::NodePublishVolume | Rpc::NodeExpandVolume);
@@ -202,7 +202,7 @@ impl Reference {
             Finding::Agrees => self.sees_good_end(call),
             Finding::Unknown => {}
             found => {
-                // What is wrong with a repeated publish is left to who has the first one.
+                // A failed repeated publish is handled with the first one.
                 let published = call.rpc == Rpc::NodePublishVolume;
                 if let Some(known) = self.known(call).filter(|_| up)
                     && (found == Finding::MISSING) == (published && *known == Known::Yes)
@@ -232,32 +232,32 @@ fn index(call: &Call) -> usize {
     NAMES.iter().position(|known| Some(*known) == name).unwrap()
 }
 
-/// A machine and its onlooker.
+/// A state machine and its reference model.
 struct Pair {
     script: Script,
     reference: Reference,
 }
 
 impl Pair {
-    fn happens(&mut self, happening: &Happening) {
+    fn apply(&mut self, test_step: &TestStep) {
         let Self { script, reference } = self;
-        match happening {
-            Happening::Want(name) => {
+        match test_step {
+            TestStep::Want(name) => {
                 reference.wants[*name] = true;
                 script.want(NAMES[*name]);
             }
-            Happening::Release(name) => {
+            TestStep::Release(name) => {
                 reference.wants[*name] = false;
                 script.release(NAMES[*name]);
             }
-            Happening::Republish(name) => {
+            TestStep::Republish(name) => {
                 script.send(Event::Republish(consumer(NAMES[*name])));
             }
-            Happening::Expand(required_bytes) => {
+            TestStep::Expand(required_bytes) => {
                 script.send(Event::Expand { required_bytes: *required_bytes });
             }
-            Happening::End(outcome) => {
-                // Only an unstage looks before it is sent.
+            TestStep::End(outcome) => {
+                // Only an unstage is checked before it is sent.
                 let fits = |call: &Call| {
                     *outcome != Outcome::Failed(Failure::InUse) || call.rpc == Rpc::NodeUnstageVolume
                 };
@@ -268,16 +268,16 @@ impl Pair {
                     script.ends(*outcome);
                 }
             }
-            Happening::Show(finding) => {
+            TestStep::Show(finding) => {
                 if let Some(call) = script.asks().cloned() {
                     reference.sees_finding(&call, *finding);
                     script.shows(*finding);
                 }
             }
-            Happening::Resume => {
+            TestStep::Resume => {
                 script.resumes();
             }
-            Happening::Restart { boot } => {
+            TestStep::Restart { boot } => {
                 if *boot {
                     reference.sees_boot();
                     (reference.unknown, reference.growing) = (None, false);
@@ -293,27 +293,27 @@ impl Pair {
                 }
                 script.restarts(*boot);
             }
-            Happening::Replace => {
+            TestStep::Replace => {
                 let call = script.volume.in_flight().filter(|_| script.asks().is_none()).cloned();
                 (reference.unknown, reference.growing) = (None, false);
-                script.send(Event::NewGeneration(reference.capabilities));
+                script.send(Event::DriverRestarted(reference.capabilities));
                 if let Some(call) = call {
                     script.send(Event::Finished { call, outcome: Outcome::Failed(Failure::Uncertain) });
                 }
             }
-            Happening::LoseStaging => {
+            TestStep::LoseStaging => {
                 if reference.capabilities.stage_unstage && reference.staging == Known::Yes {
                     reference.staging = Known::MaybeDown;
                     reference.unknown = None;
-                    script.send(Event::Lost(Lost::Staging));
+                    script.send(Event::MountLost(LostMount::Staging));
                 }
             }
-            Happening::LoseTarget(name) => {
+            TestStep::LoseTarget(name) => {
                 if reference.targets.get(name) == Some(&Known::Yes) {
                     reference.targets.insert(*name, Known::MaybeDown);
                     let unknown = reference.unknown.take();
                     reference.unknown = unknown.filter(|call| reference.is_repeatable(call));
-                    script.send(Event::Lost(Lost::Target(consumer(NAMES[*name]))));
+                    script.send(Event::MountLost(LostMount::Target(consumer(NAMES[*name]))));
                 }
             }
         }
@@ -325,15 +325,15 @@ impl Pair {
     fn heals(&mut self) {
         for _ in 0..200 {
             let next = if self.script.asks().is_some() {
-                Happening::Show(Finding::Agrees)
+                TestStep::Show(Finding::Agrees)
             } else if self.script.volume.in_flight().is_some() {
-                Happening::End(Outcome::Ok)
-            } else if self.script.volume.troubles().any(|trouble| trouble.waits) {
-                Happening::Resume
+                TestStep::End(Outcome::Ok)
+            } else if self.script.volume.failed_calls().any(|failed| failed.backing_off) {
+                TestStep::Resume
             } else {
                 return;
             };
-            self.happens(&next);
+            self.apply(&next);
         }
         panic!("no end of healing: {:#?}", self.script.volume);
     }
@@ -356,12 +356,13 @@ impl Pair {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A failure prints the shortest history that fails; `PROPTEST_RNG_SEED` replays the whole run.
+    /// Checks random histories. A failure prints the shortest failing history; `PROPTEST_RNG_SEED` replays the whole
+    /// run.
     #[test]
-    fn every_call_is_one_that_the_reference_allows_and_the_end_is_what_is_wanted(
+    fn calls_match_the_reference_and_converge(
         (publish_unpublish, stage_unstage) in any::<(bool, bool)>(),
         (controller_expand, node_expand) in any::<(bool, bool)>(),
-        happenings in vec(happening(), 0..80),
+        steps in vec(test_step(), 0..80),
     ) {
         let capabilities =
             DriverCapabilities { publish_unpublish, stage_unstage, controller_expand, node_expand };
@@ -379,8 +380,8 @@ proptest! {
         let mut script = Script::new(Attach::Here, capabilities);
         script.never_gives_up_quiescing();
         let mut pair = Pair { script, reference };
-        for happening in &happenings {
-            pair.happens(happening);
+        for test_step in &steps {
+            pair.apply(test_step);
         }
         pair.heals();
         pair.is_as_wanted();

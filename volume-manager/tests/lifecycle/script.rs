@@ -1,8 +1,8 @@
-//! Short words for telling a machine what happens.
+//! Helpers to drive a state machine.
 
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{
-    Attach, Call, DriverCapabilities, Effect, Event, Failure, Mismatch, Outcome, Policy, Reached, Rpc,
+    Attach, Call, Completed, DriverCapabilities, Effect, Event, Failure, Mismatch, Outcome, Policy, Rpc,
     Snapshot, Volume,
 };
 
@@ -22,7 +22,7 @@ pub(crate) fn consumer(name: &str) -> ConsumerId {
     ConsumerId::new(name).unwrap()
 }
 
-/// What the mount table says after a call that was answered well.
+/// The content of the mount table after a call returned OK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Finding {
     Agrees,
@@ -44,14 +44,14 @@ impl Finding {
     }
 }
 
-/// A step on a copy.
+/// Performs a step on a copy.
 pub(crate) fn step(volume: &Volume, event: Event) -> (Volume, Vec<Effect>) {
     let (mut then, mut effects) = (volume.clone(), Vec::new());
     then.step(event, &mut effects);
     (then, effects)
 }
 
-/// A step, and those that follow when every record is taken at once. Answers what is left to do.
+/// Performs a step and those that follow when every record is committed immediately. Returns the remaining effects.
 pub(crate) fn record(volume: &Volume, event: Event) -> (Volume, Vec<Effect>) {
     let (mut volume, mut effects) = step(volume, event);
     while let Some(at) = effects.iter().position(|effect| *effect == Effect::Record) {
@@ -64,14 +64,14 @@ pub(crate) fn record(volume: &Volume, event: Event) -> (Volume, Vec<Effect>) {
     (volume, effects)
 }
 
-/// A volume, and what it was told to do and did not yet.
+/// A volume and its pending effects.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
     pub(crate) volume: Volume,
-    /// The calls that were sent, in their order.
+    /// The sent calls, in order.
     pub(crate) calls: Vec<Call>,
     pub(crate) open: Vec<Effect>,
-    /// The call under way was answered well, and the mount table is asked.
+    /// The running call returned OK, and the mount table is being checked.
     pub(crate) answered: Option<Call>,
 }
 
@@ -85,14 +85,14 @@ impl Script {
         Self::new(Attach::NotRequired, STAGES)
     }
 
-    /// Calls whose end is not known are repeated without a bound.
+    /// Repeats calls with an unknown outcome without limit.
     pub(crate) fn never_gives_up_quiescing(&mut self) -> &mut Self {
         let policy = Policy { quiesce_attempts: None, ..Policy::default() };
         self.volume = Volume::new(self.volume.attach(), self.volume.capabilities(), policy);
         self
     }
 
-    /// The same, with the volume published for these.
+    /// Creates the same script with the volume published for these consumers.
     pub(crate) fn published(consumers: &[&str]) -> Self {
         let mut script = Self::staging();
         for consumer in consumers {
@@ -122,7 +122,7 @@ impl Script {
         self.send(Event::Release(consumer(name)))
     }
 
-    /// The call under way is answered like this. If that is well, its end is what the mount table shows.
+    /// Ends the call in flight. After an OK, the mount table determines its result.
     pub(crate) fn ends(&mut self, outcome: Outcome) -> &mut Self {
         let call = self.volume.in_flight().unwrap().clone();
         if call.rpc.shows_in_mount_table() && !matches!(outcome, Outcome::Failed(_)) {
@@ -132,7 +132,7 @@ impl Script {
         self.send(Event::Finished { call, outcome })
     }
 
-    /// The mount table answers what was asked.
+    /// Completes the mount check with this finding.
     pub(crate) fn shows(&mut self, finding: Finding) -> &mut Self {
         let call = self.answered.take().unwrap();
         self.send(Event::Finished { call, outcome: finding.outcome() })
@@ -142,9 +142,9 @@ impl Script {
     pub(crate) fn resumes(&mut self) -> &mut Self {
         let waiting: Vec<_> = self
             .volume
-            .troubles()
-            .filter(|trouble| trouble.waits)
-            .map(|trouble| trouble.call.clone())
+            .failed_calls()
+            .filter(|failed| failed.backing_off)
+            .map(|failed| failed.call.clone())
             .collect();
         for call in waiting {
             self.send(Event::Resume(call));
@@ -152,14 +152,14 @@ impl Script {
         self
     }
 
-    /// Every call succeeds, and the mount table agrees, until there is nothing to do.
+    /// Completes every call with a success until nothing remains to be done.
     pub(crate) fn all_goes_well(&mut self) -> &mut Self {
         for _ in 0..100 {
             if self.asks().is_some() {
                 self.shows(Finding::Agrees);
             } else if self.volume.in_flight().is_some() {
                 self.ends(Outcome::Ok);
-            } else if self.volume.troubles().any(|trouble| trouble.waits) {
+            } else if self.volume.failed_calls().any(|failed| failed.backing_off) {
                 self.resumes();
             } else {
                 return self;
@@ -168,12 +168,12 @@ impl Script {
         panic!("no end: {self:#?}");
     }
 
-    /// The call of which the mount table is asked.
+    /// Returns the call whose mount is being checked.
     pub(crate) fn asks(&self) -> Option<&Call> {
         self.answered.as_ref()
     }
 
-    /// The process dies and a new one reads the record; the node was booted meanwhile or not.
+    /// Restarts the process from its record, with or without a reboot of the node.
     pub(crate) fn restarts(&mut self, boot: bool) -> &mut Self {
         let snapshot: Snapshot = self.volume.snapshot().clone();
         let (attach, capabilities) = (self.volume.attach(), self.volume.capabilities());
@@ -186,7 +186,7 @@ impl Script {
         self.send(Event::Proceed)
     }
 
-    /// The methods that were called since the last time, with their consumers.
+    /// Returns the RPCs since the last call of this function, with their consumers.
     pub(crate) fn called(&mut self) -> Vec<(Rpc, Option<String>)> {
         let calls = std::mem::take(&mut self.calls);
         calls
@@ -195,13 +195,13 @@ impl Script {
             .collect()
     }
 
-    /// The same without the consumers.
+    /// Returns the RPCs since the last call of this function, without their consumers.
     pub(crate) fn methods(&mut self) -> Vec<Rpc> {
         self.called().into_iter().map(|(rpc, _)| rpc).collect()
     }
 
-    pub(crate) fn was_told(&self, reached: &Reached) -> bool {
-        self.open.contains(&Effect::Reached(reached.clone()))
+    pub(crate) fn was_reported(&self, reached: &Completed) -> bool {
+        self.open.contains(&Effect::Completed(reached.clone()))
     }
 
     pub(crate) fn is_forgotten(&self) -> bool {

@@ -1,15 +1,15 @@
-//! A model of everything around one volume: disk, driver, mount table, consumers. It performs the effects of the machine
-//! one at a time, goes wrong in every way that it is allowed to, and checks the invariants at every effect.
+//! A model of everything around one volume: disk, driver, mount table, consumers. It performs the effects of the state
+//! machine one at a time, injects every permitted fault, and checks the invariants at every effect.
 //!
-//! The driver is the worst that the spec allows: it takes calls at any time, works on after a call timed out, and lets a
-//! late one do its work when nobody thinks of it any more. The mount table tells the truth; the driver need not.
+//! The driver behaves as badly as the spec permits: it accepts calls at any time, continues after a timeout, and
+//! executes late calls after the caller has given up. The mount table is always correct; the driver may lie.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{
-    Attach, Base, Call, Direction, DriverCapabilities, Effect, Event, Failure, Half, Lost, Mismatch, Outcome,
-    Reached, Rpc, Snapshot, TargetState, Volume,
+    Attach, Base, Call, Completed, Direction, DriverCapabilities, Effect, Event, ExpansionPhase, Failure,
+    LostMount, Mismatch, Outcome, Rpc, Snapshot, TargetState, Volume,
 };
 
 use crate::actions::{Action, Answer, Interrupted, Mount, Scope};
@@ -22,7 +22,7 @@ pub(crate) struct Violation {
     pub(crate) found: String,
 }
 
-/// One volume and all that surrounds it.
+/// One volume and its environment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     pub(crate) volume: Volume,
@@ -34,20 +34,20 @@ pub(crate) struct World {
     pub(crate) store_failed: bool,
     pub(crate) running: Option<Call>,
     pub(crate) late: BTreeSet<Call>,
-    /// The call that was answered well, and of which the mount table is asked.
+    /// The call that returned OK and whose mount is being checked.
     pub(crate) checking: Option<Call>,
     pub(crate) timers: BTreeSet<Call>,
     pub(crate) attached: bool,
     pub(crate) staging: Mount,
     pub(crate) targets: Vec<Mount>,
     pub(crate) foreign: bool,
-    /// What the consumers want.
+    /// The consumers that want the volume, by index.
     pub(crate) wants: Vec<bool>,
-    /// A stage ended well, and the mount table agreed, and no unstage was tried since.
+    /// A stage succeeded, the mount table agreed, and no unstage was attempted since.
     staged_well: bool,
-    /// Downward calls without a good end, by what they are about.
+    /// Downward calls that have not succeeded, by their subject.
     owed: BTreeMap<(Rpc, Option<ConsumerId>), Rpc>,
-    /// How it was before the call under way: what is owed for the same thing, and `staged_well`.
+    /// The state before the running call: the required teardown of the same target, and `staged_well`.
     before: (Option<Rpc>, bool),
     /// The targets at which the driver may know of a publish.
     asked: BTreeSet<ConsumerId>,
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// What happens if nothing goes wrong any more and nobody changes their mind; `None` when all is done.
+    /// Returns the next action without faults and new requests, or `None` if nothing remains to be done.
     pub(crate) fn healing(&self, scope: &Scope) -> Option<Action> {
         let answer = self.running.as_ref().map(|call| {
             let never = scope.unreachable_controller && call.rpc == Rpc::ControllerExpandVolume;
@@ -90,27 +90,27 @@ impl World {
                 _ => Answer::Ok,
             })
         });
-        let look = self.checking.is_some().then_some(Action::Look { truthful: true });
+        let check = self.checking.is_some().then_some(Action::CheckMounts { truthful: true });
         let write = self.writing.is_some().then_some(Action::Write { ok: true, written: true });
         let proceed = self.store_failed.then_some(Action::Proceed);
         let useful = |call: &&Call| !scope.unreachable_controller || call.rpc != Rpc::ControllerExpandVolume;
         let timer = self.timers.iter().find(useful).cloned().map(Action::Resume);
         let foreign = self.foreign.then_some(Action::Foreign(false));
         let attach = (scope.attach == Attach::Awaited && !self.attached).then_some(Action::Attach);
-        write.or(answer).or(look).or(foreign).or(attach).or(proceed).or(timer)
+        write.or(answer).or(check).or(foreign).or(attach).or(proceed).or(timer)
     }
 
-    /// I7 and I8, when nothing is left to do.
+    /// Checks I7 and I8 when nothing remains to be done.
     pub(crate) fn is_at_its_goal(&self, scope: &Scope) -> Result<(), Violation> {
         let wanted = self.wants.iter().any(|wanted| *wanted);
         let stages = scope.capabilities.stage_unstage;
         let right = |yes: bool| if yes { Mount::Right } else { Mount::Nothing };
         for (wanted, mount) in self.wants.iter().zip(&self.targets) {
-            // A second mount is left to its consumer.
+            // A second mount stays until its consumer is released.
             let found = if *mount == Mount::Twice { Mount::Right } else { *mount };
             ensure("I7", found == right(*wanted), || format!("wanted: {wanted}, mounted: {mount:?}"))?;
         }
-        // Who lives in a volume keeps the staging, or the lack of one, that the driver of then made.
+        // Published consumers keep the staging, or its absence, of the earlier driver.
         let kept = wanted && !scope.changes.is_empty() && self.staging != Mount::Wrong;
         ensure("I7", kept || self.staging == right(wanted && stages), || {
             format!("wanted: {wanted}, staged: {:?}", self.staging)
@@ -164,9 +164,9 @@ impl World {
                 }
                 Ok(())
             }
-            Action::Look { truthful } => {
+            Action::CheckMounts { truthful } => {
                 let Some(call) = self.checking.take() else { return Ok(()) };
-                let found = if *truthful { self.look(&call, scope) } else { Err(Failure::Unchecked) };
+                let found = if *truthful { self.check(&call, scope) } else { Err(Failure::Unchecked) };
                 if found.is_ok() {
                     self.staged_well |= call.rpc == Rpc::NodeStageVolume;
                     self.pay(&call);
@@ -201,7 +201,7 @@ impl World {
                 self.owed.retain(|(rpc, _), _| *rpc == Rpc::ControllerUnpublishVolume);
                 self.start(true, scope)
             }
-            Action::NewGeneration { works, capabilities } => {
+            Action::DriverRestarted { works, capabilities } => {
                 let running = self.running.take();
                 running.iter().for_each(|call| self.note_asked(call, scope));
                 if let Some(call) = running.as_ref().filter(|_| *works) {
@@ -209,7 +209,7 @@ impl World {
                 }
                 self.late.clear();
                 self.capabilities = *capabilities;
-                self.send(Event::NewGeneration(*capabilities), scope)?;
+                self.send(Event::DriverRestarted(*capabilities), scope)?;
                 match running {
                     Some(call) => self
                         .send(Event::Finished { call, outcome: Outcome::Failed(Failure::Uncertain) }, scope),
@@ -222,10 +222,10 @@ impl World {
             }
             Action::Unmount(lost) => {
                 match lost {
-                    Lost::Staging => (self.staging, self.foreign) = (Mount::Nothing, false),
-                    Lost::Target(consumer) => self.targets[position(scope, consumer)] = Mount::Nothing,
+                    LostMount::Staging => (self.staging, self.foreign) = (Mount::Nothing, false),
+                    LostMount::Target(consumer) => self.targets[position(scope, consumer)] = Mount::Nothing,
                 }
-                self.send(Event::Lost(lost.clone()), scope)
+                self.send(Event::MountLost(lost.clone()), scope)
             }
             Action::Foreign(uses) => {
                 self.foreign = *uses;
@@ -242,7 +242,7 @@ impl World {
         }
     }
 
-    /// What a new process tells a volume that it restored.
+    /// Sends the events of a new process to a restored volume.
     fn start(&mut self, booted: bool, scope: &Scope) -> Result<(), Violation> {
         if booted {
             self.send(Event::Rebooted, scope)?;
@@ -254,11 +254,11 @@ impl World {
         for (consumer, target) in targets {
             let published = matches!(target.state, TargetState::Published | TargetState::Republish);
             if published && self.targets[position(scope, &consumer)] == Mount::Nothing {
-                self.send(Event::Lost(Lost::Target(consumer)), scope)?;
+                self.send(Event::MountLost(LostMount::Target(consumer)), scope)?;
             }
         }
         if base == Base::VolReady && self.staging == Mount::Nothing {
-            self.send(Event::Lost(Lost::Staging), scope)?;
+            self.send(Event::MountLost(LostMount::Staging), scope)?;
         }
         self.send(Event::Proceed, scope)
     }
@@ -270,7 +270,7 @@ impl World {
         self.staged_well = false;
     }
 
-    /// A new process has what is on disk, and whoever was not answered has to ask again.
+    /// Starts a new process, which loads the records from disk. Pending callers repeat their requests.
     fn restart(&mut self, written: bool, scope: &Scope) {
         if let Some(snapshot) = self.writing.take().filter(|_| written) {
             (self.disk, self.of_this_boot) = (Some(snapshot), true);
@@ -287,7 +287,7 @@ impl World {
             }
         };
         let disk = self.disk.as_ref();
-        // The next process does not know what of it was not sent.
+        // The next process does not know which calls of the record were not sent.
         let targets = disk.iter().flat_map(|disk| &disk.targets);
         let intended = targets.filter(|(_, target)| scope.not_sent && target.state != TargetState::Absent);
         self.asked.extend(intended.map(|(consumer, _)| consumer.clone()));
@@ -302,7 +302,7 @@ impl World {
 
     fn answer(&mut self, answer: Answer, scope: &Scope) -> Result<(), Violation> {
         let Some(call) = self.running.take() else { return Ok(()) };
-        // The driver joins a repetition to what it is at: with the end of the one the other has ended.
+        // The driver coalesces a repeated call with the running one, so both end together.
         let never_sent = matches!(answer, Answer::NotSent | Answer::InUse);
         if !never_sent {
             self.late.remove(&call);
@@ -355,14 +355,14 @@ impl World {
         self.send(Event::Finished { call, outcome }, scope)
     }
 
-    /// The call was sent, or may have been.
+    /// Notes that the call was sent, or may have been.
     fn note_asked(&mut self, call: &Call, scope: &Scope) {
         if scope.not_sent && call.rpc == Rpc::NodePublishVolume {
             self.asked.extend(call.consumer.clone());
         }
     }
 
-    /// A downward call has come to its good end.
+    /// Notes that a downward call succeeded.
     fn pay(&mut self, call: &Call) {
         if call.rpc.direction() == Direction::Down {
             self.owed.remove(&subject(call));
@@ -383,7 +383,7 @@ impl World {
             (Rpc::NodePublishVolume, Some(target)) => {
                 let staged = !scope.capabilities.stage_unstage || self.staging == Mount::Right;
                 let staged = staged || !scope.changes.is_empty();
-                // Whoever publishes again what is published can only put more on top of it.
+                // A repeated publish can only mount on top of the first.
                 self.targets[target] = match self.targets[target] {
                     Mount::Right | Mount::Twice if !right => Mount::Twice,
                     _ => mount(right && staged),
@@ -394,7 +394,7 @@ impl World {
         }
     }
 
-    fn look(&self, call: &Call, scope: &Scope) -> Result<(), Failure> {
+    fn check(&self, call: &Call, scope: &Scope) -> Result<(), Failure> {
         let mount = match &call.consumer {
             Some(consumer) => self.targets[position(scope, consumer)],
             None => self.staging,
@@ -437,17 +437,17 @@ impl World {
             Effect::BackOff { call, .. } => {
                 self.timers.insert(call);
             }
-            Effect::Reached(Reached::Published(consumer))
+            Effect::Completed(Completed::Published(consumer))
                 if !scope.meddling && scope.attach != Attach::Awaited =>
             {
                 let target = position(scope, &consumer);
                 let found = self.targets[target];
                 let right = matches!(found, Mount::Right | Mount::Twice);
                 ensure("I2", right && self.wants[target], || {
-                    format!("{consumer} was told that it is published, and there is {found:?}")
+                    format!("{consumer} got a successful publish, and the mount is {found:?}")
                 })?;
             }
-            Effect::Reached(Reached::Released(consumer)) => {
+            Effect::Completed(Completed::Released(consumer)) => {
                 let found = self.targets[position(scope, &consumer)];
                 ensure("I8", found == Mount::Nothing, || format!("{consumer} left {found:?} behind"))?;
             }
@@ -465,11 +465,11 @@ impl World {
     }
 
     fn take_call(&mut self, call: Call, scope: &Scope) -> Result<(), Violation> {
-        let told = || format!("{call}");
+        let describe = || format!("{call}");
         ensure("I1", self.running.is_none() && self.checking.is_none(), || {
             format!("{call} while {:?} or {:?}", self.running, self.checking)
         })?;
-        // What the controller does to the size is about nothing on the node.
+        // The controller's change of the size does not affect the node.
         let apart = |late: &Call| {
             late.rpc == Rpc::ControllerExpandVolume
                 && !matches!(call.rpc, Rpc::ControllerPublishVolume | Rpc::ControllerUnpublishVolume)
@@ -484,15 +484,15 @@ impl World {
         let stages = scope.capabilities.stage_unstage && scope.changes.is_empty();
         match call.rpc {
             Rpc::NodePublishVolume => {
-                ensure("I2", !stages || self.staged_well, told)?;
-                ensure("I2", !stages || scope.meddling || self.staging == Mount::Right, told)?;
+                ensure("I2", !stages || self.staged_well, describe)?;
+                ensure("I2", !stages || scope.meddling || self.staging == Mount::Right, describe)?;
                 ensure(
                     "I2",
                     self.attached
                         || scope.attach != Attach::Here
                         || !scope.capabilities.publish_unpublish
                         || !scope.changes.is_empty(),
-                    told,
+                    describe,
                 )?;
             }
             Rpc::NodeStageVolume => {
@@ -501,9 +501,10 @@ impl World {
                     self.attached
                         || !self.capabilities.publish_unpublish
                         || scope.attach == Attach::NotRequired
-                        // Only to find out how the one before ended, which a driver with other capabilities was asked for.
+                        // The call only determines the outcome of an earlier attempt, which was sent to a driver with
+                        // other capabilities.
                         || (!scope.changes.is_empty() && self.volume.may_be_running(&call)),
-                    told,
+                    describe,
                 )?;
             }
             Rpc::NodeUnpublishVolume => {
@@ -514,13 +515,13 @@ impl World {
             }
             Rpc::NodeUnstageVolume => {
                 let used = self.targets.iter().any(|mount| *mount != Mount::Nothing);
-                ensure("I3", !used, told)?;
+                ensure("I3", !used, describe)?;
                 self.staged_well = false;
             }
             Rpc::ControllerUnpublishVolume => {
                 let used = self.staging != Mount::Nothing
                     || self.targets.iter().any(|mount| *mount != Mount::Nothing);
-                ensure("I3", !used, told)?;
+                ensure("I3", !used, describe)?;
             }
             _ => {}
         }
@@ -537,7 +538,7 @@ impl World {
     }
 }
 
-/// What a call is about, named by the upward call and the consumer.
+/// Returns the subject of a call, named by its upward call and its consumer.
 fn subject(call: &Call) -> (Rpc, Option<ConsumerId>) {
     let rpc = match call.rpc.direction() {
         Direction::Up => negation(call.rpc),
@@ -546,7 +547,7 @@ fn subject(call: &Call) -> (Rpc, Option<ConsumerId>) {
     (rpc, call.consumer.clone())
 }
 
-/// The call that undoes this one; itself if none does.
+/// Returns the opposite call, or the call itself if it has none.
 pub(crate) fn negation(rpc: Rpc) -> Rpc {
     match rpc {
         Rpc::ControllerPublishVolume => Rpc::ControllerUnpublishVolume,
@@ -569,7 +570,7 @@ fn is_intended(disk: &Snapshot, call: &Call) -> bool {
     }
     let target =
         || call.consumer.as_ref().and_then(|consumer| disk.targets.get(consumer)).map(|target| target.state);
-    let half = disk.expansion.map(|expansion| expansion.half);
+    let phase = disk.expansion.map(|expansion| expansion.phase);
     match call.rpc {
         Rpc::ControllerPublishVolume => disk.base == Base::ControllerPublish,
         Rpc::ControllerUnpublishVolume => disk.base == Base::ControllerUnpublish,
@@ -577,8 +578,8 @@ fn is_intended(disk: &Snapshot, call: &Call) -> bool {
         Rpc::NodeUnstageVolume => disk.base == Base::NodeUnstage,
         Rpc::NodePublishVolume => matches!(target(), Some(TargetState::NodePublish | TargetState::Republish)),
         Rpc::NodeUnpublishVolume => target() == Some(TargetState::NodeUnpublish),
-        Rpc::ControllerExpandVolume => half == Some(Half::Controller),
-        Rpc::NodeExpandVolume => half == Some(Half::Node),
+        Rpc::ControllerExpandVolume => phase == Some(ExpansionPhase::Controller),
+        Rpc::NodeExpandVolume => phase == Some(ExpansionPhase::Node),
     }
 }
 

@@ -1,4 +1,4 @@
-//! A FUSE server of one directory, that can be killed or fall silent. It speaks no more of the protocol than that takes.
+//! A minimal FUSE server of one directory, which can be killed or can stop responding.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,27 +14,27 @@ const GETATTR: u32 = 3;
 const EIO: i32 = 5;
 const ENOSYS: i32 = 38;
 
-/// A server in a process of its own. Dropped, it is killed.
+/// A server in its own process. Killed on drop.
 pub(super) struct FuseServer {
     child: Child,
-    /// Kept open, since the test harness in that process writes to it from time to time.
+    /// Kept open, since the test harness in that process writes to it.
     output: Box<dyn BufRead + Send>,
 }
 
-/// What a server does with what it is asked, after it has said that it is there.
+/// The behavior of a server after it has mounted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Manner {
     Answers,
-    /// It reads and says nothing. Who asks cannot be killed then.
-    Silent,
-    /// It does not even read.
+    /// Reads requests and does not reply. The requesting process cannot be killed then.
+    Unresponsive,
+    /// Does not read requests.
     Deaf,
-    /// It answers that its storage cannot be had (EIO), as while a link is cut.
+    /// Returns EIO, as if its storage were unreachable.
     Fails,
 }
 
 impl FuseServer {
-    /// Mounts at a directory; the server is there when this returns.
+    /// Mounts on a directory; the mount exists when this returns.
     pub(super) fn start(at: &Path, manner: Manner) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["fuse_server", "--exact", "--ignored", "--nocapture", "--", MARKER]);
@@ -47,7 +47,7 @@ impl FuseServer {
         server
     }
 
-    /// As a crash of the driver.
+    /// Kills the server, like a crash of the driver.
     pub(super) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -61,7 +61,7 @@ impl Drop for FuseServer {
     }
 }
 
-/// What the process of the server does.
+/// Runs the server if this process was started as one.
 pub(super) fn serve_if_asked() {
     let mut arguments = std::env::args_os().skip_while(|argument| argument != MARKER).skip(1);
     let (Some(mode), Some(at)) = (arguments.next(), arguments.next()) else { return };
@@ -69,7 +69,7 @@ pub(super) fn serve_if_asked() {
     let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other\0", device.as_raw_fd());
     let options = std::ffi::CString::from_vec_with_nul(options.into_bytes()).unwrap();
     rustix::mount::mount("test", &at, "fuse", MountFlags::empty(), Some(options.as_c_str())).unwrap();
-    let (mut told, mut buffer) = (false, vec![0; 128 * 1024]);
+    let (mut announced, mut buffer) = (false, vec![0; 128 * 1024]);
     loop {
         let Ok(length) = device.read(&mut buffer) else { return };
         let request = &buffer[..length];
@@ -77,15 +77,15 @@ pub(super) fn serve_if_asked() {
         let unique = u64::from_ne_bytes(request[8..16].try_into().unwrap());
         match opcode {
             INIT => answer(&mut device, unique, 0, &init()),
-            _ if mode == "Silent" => {}
+            _ if mode == "Unresponsive" => {}
             GETATTR if mode == "Fails" => answer(&mut device, unique, -EIO, &[]),
             GETATTR => answer(&mut device, unique, 0, &attributes()),
             _ => answer(&mut device, unique, -ENOSYS, &[]),
         }
-        if !told {
+        if !announced {
             let mut output = std::io::stdout().lock();
             output.write_all(b"\nmounted\n").and_then(|()| output.flush()).unwrap();
-            told = true;
+            announced = true;
         }
         if mode == "Deaf" {
             loop {
@@ -101,7 +101,7 @@ fn answer(device: &mut File, unique: u64, error: i32, body: &[u8]) {
     bytes.extend(error.to_ne_bytes());
     bytes.extend(unique.to_ne_bytes());
     bytes.extend(body);
-    // A request may have been given up by who made it.
+    // The caller may have aborted the request.
     let _ = device.write(&bytes);
 }
 
@@ -118,7 +118,7 @@ fn init() -> Vec<u8> {
     body
 }
 
-/// Of the root directory, not to be kept by the kernel.
+/// Returns the attributes of the root directory, which the kernel must not cache.
 fn attributes() -> Vec<u8> {
     let mut body = vec![0; 16];
     for long in [1u64, 0, 0, 0, 0, 0] {

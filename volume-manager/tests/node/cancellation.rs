@@ -1,4 +1,4 @@
-//! Futures that are dropped wherever they wait.
+//! Futures that are dropped at every await point.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use super::world::*;
 use volume_manager::node::Volumes;
 use volume_manager::registry::DriverEndpoint;
 
-/// Polls a future so many times, and no more.
+/// Polls a future a limited number of times.
 struct Polls<F> {
     inner: Option<Pin<Box<F>>>,
     left: usize,
@@ -23,7 +23,7 @@ impl<F: Future> Future for Polls<F> {
             return Poll::Ready(Some(output));
         }
         if self.left == 0 {
-            // What is dropped here was waiting at this point.
+            // The future is dropped at its current await point.
             self.inner = None;
             return Poll::Ready(None);
         }
@@ -36,7 +36,7 @@ fn polls<F: Future>(future: F, left: usize) -> Polls<F> {
     Polls { inner: Some(Box::pin(future)), left }
 }
 
-/// As the world does it, but it is no error here if nothing runs any more.
+/// Registers the driver like [`World`], but ignores the error if the volumes are not running.
 async fn register(world: &World, volumes: &Volumes) {
     let endpoint = DriverEndpoint::from_path("/csi/csi.sock").unwrap();
     let (name, policy) = (world.driver.name.clone(), world.driver.policy.clone());
@@ -49,8 +49,8 @@ async fn cycle(volumes: &Volumes) -> bool {
     publish && unpublish
 }
 
-/// Anchors (f) 24: the future that runs the volumes is dropped at every point where it waits; what is on disk is
-/// valid, and goes on; nobody was told of a success without a mount.
+/// The future that runs the volumes is dropped at every await point. The state on disk is valid and continues, and no
+/// success is reported without a mount.
 #[tokio::test(start_paused = true)]
 async fn the_run_can_be_dropped_at_every_await() {
     let mut points = 0;
@@ -64,9 +64,10 @@ async fn the_run_can_be_dropped_at_every_await() {
             register(&world, &volumes).await;
             cycle(&volumes).await
         };
-        // Whoever waits is told that nothing runs any more: no wake-up is lost.
-        let finished =
-            tokio::time::timeout(LONG, work).await.unwrap_or_else(|_| panic!("{about}: nobody was told"));
+        // Waiters get an error after the shutdown: no wake-up is lost.
+        let finished = tokio::time::timeout(LONG, work)
+            .await
+            .unwrap_or_else(|_| panic!("{about}: a waiter was not notified"));
         drop(volumes);
         let ended = run.await.unwrap();
         world.kill().await;
@@ -74,7 +75,7 @@ async fn the_run_can_be_dropped_at_every_await() {
         publish_at_last(&volumes, &volume("v"), "a").await;
         assert_eq!(world.mounted("/pods"), ["/pods/a/mount"], "{about}");
         unpublish_at_last(&volumes, "v", "a").await;
-        gone(&volumes).await;
+        removed(&volumes).await;
         world.assert_clean(&about).await;
         world.driver.assert_lawful(&about);
         points += 1;
@@ -86,9 +87,9 @@ async fn the_run_can_be_dropped_at_every_await() {
     assert!(points > 10, "{points}");
 }
 
-/// Anchors (f) 24: who stops waiting for a publish ends the wait only; the volume is wanted until it is unpublished.
+/// Dropping the future of a publish only stops waiting; the volume is desired until it is unpublished.
 #[tokio::test(start_paused = true)]
-async fn a_publish_can_be_dropped_at_every_await_and_the_volume_stays_wanted_or_was_never_asked_for() {
+async fn publish_is_cancel_safe_at_every_await() {
     for left in 0..8 {
         let mut world = World::new();
         let volumes = world.start().await;
@@ -99,7 +100,7 @@ async fn a_publish_can_be_dropped_at_every_await_and_the_volume_stays_wanted_or_
         let mounted = world.mounted("/pods");
         assert_eq!(known.is_some(), mounted == ["/pods/a/mount"], "{left}: {known:?}");
         unpublish_at_last(&volumes, "v", "a").await;
-        gone(&volumes).await;
+        removed(&volumes).await;
         world.assert_clean("a dropped publish").await;
         world.driver.assert_lawful("a dropped publish");
         world.kill().await;

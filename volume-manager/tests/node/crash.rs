@@ -25,13 +25,13 @@ async fn apply(volumes: &Volumes, spec: &Arc<VolumeSpec>, op: Op) {
     }
 }
 
-/// Does it, or crashes in it. Whether it crashed.
+/// Performs the operation unless the node crashes during it. Returns whether it crashed.
 async fn crashes(world: &World, volumes: &Volumes, spec: &Arc<VolumeSpec>, op: Option<Op>) -> bool {
     let mut crashed = world.driver.crashed.subscribe();
     let work = async {
         match op {
             Some(op) => apply(volumes, spec, op).await,
-            None => gone(volumes).await,
+            None => removed(volumes).await,
         }
     };
     tokio::select! {
@@ -41,8 +41,8 @@ async fn crashes(world: &World, volumes: &Volumes, spec: &Arc<VolumeSpec>, op: O
     }
 }
 
-/// Anchors (f) 1: a crash before and after every effect of a whole cycle, restarted with and without a reboot; the cycle
-/// goes on, its rules hold, and nothing is left of it.
+/// Crashes before and after every effect of a whole cycle, with and without a reboot. The cycle continues, the rules
+/// hold, and nothing remains.
 #[tokio::test(start_paused = true)]
 async fn a_crash_at_any_effect_loses_and_leaks_nothing() {
     let spec = volume("v");
@@ -91,7 +91,7 @@ const METHODS: [Method; 6] = [
 
 async fn storm(seed: u64) {
     let about = format!("replay with EDGE_CSI_SEED={seed} cargo test -p volume-manager --test node storm");
-    let mut chance = Rng::with_seed(seed);
+    let mut rng = Rng::with_seed(seed);
     let mut world = World::new();
     let mut volumes = world.start().await;
     let specs = [volume("v"), unattached("w")];
@@ -104,21 +104,21 @@ async fn storm(seed: u64) {
                 Act::Fail(13),
                 Act::FailAfter(13),
                 Act::Break,
-                Act::Lie,
+                Act::FalseOk,
                 Act::Fail(14),
                 Act::Fail(5),
             ];
-            for _ in 0..chance.u8(..3) {
-                let act = acts[chance.usize(..acts.len())];
-                // A driver that forgets a volume which it has is no driver that any rule could help.
+            for _ in 0..rng.u8(..3) {
+                let act = acts[rng.usize(..acts.len())];
+                // No rule can protect against a driver that forgets an existing volume.
                 let lies_down = act == Act::Fail(5) && method != Method::NodeUnpublishVolume;
                 if !lies_down {
                     world.driver.act(method, [act]);
                 }
             }
         }
-        let (v, c) = (chance.usize(..2), chance.usize(..2));
-        wanted[v][c] = chance.bool();
+        let (v, c) = (rng.usize(..2), rng.usize(..2));
+        wanted[v][c] = rng.bool();
         let (volume, name) = (specs[v].key().clone(), names[v][c]);
         if wanted[v][c] {
             tokio::spawn({
@@ -131,11 +131,11 @@ async fn storm(seed: u64) {
                 async move { drop(volumes.unpublish(&volume, &id(name)).await) }
             });
         }
-        tokio::time::sleep(std::time::Duration::from_millis(chance.u64(..3000))).await;
-        match chance.u8(..6) {
+        tokio::time::sleep(std::time::Duration::from_millis(rng.u64(..3000))).await;
+        match rng.u8(..6) {
             0 => {
                 world.kill().await;
-                if chance.bool() {
+                if rng.bool() {
                     world.reboot();
                 }
                 volumes = world.start().await;
@@ -163,16 +163,16 @@ async fn storm(seed: u64) {
             apply(&volumes, spec, Op::Unpublish(name)).await;
         }
     }
-    gone(&volumes).await;
+    removed(&volumes).await;
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     world.assert_clean(&about).await;
     world.driver.assert_lawful(&about);
     world.kill().await;
 }
 
-/// With faults stopped every volume gets where it shall be, whatever happened before, and the rules held all the time.
+/// Every volume reaches its desired state after the faults stop, and the rules hold all the time.
 #[tokio::test(start_paused = true)]
-async fn a_storm_of_faults_crashes_and_reboots_ends_where_it_is_wanted() {
+async fn converges_after_random_faults_crashes_and_reboots() {
     if let Ok(seed) = std::env::var("EDGE_CSI_SEED") {
         return storm(seed.parse().unwrap()).await;
     }

@@ -1,4 +1,4 @@
-//! A driver without a socket: does what it is told, and holds every call against the rules of the spec.
+//! A scripted driver without a socket, which checks every call against the rules of the CSI spec.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
@@ -9,35 +9,35 @@ use async_trait::async_trait;
 use csi_proto::{DriverName, Method};
 use tokio::sync::watch;
 use volume_manager::driver::{
-    CallError, CallOutcome, DriverFacts, DriverPolicy, Operation, VolumeSpec, VolumeStats,
+    CallError, CallOutcome, ConnectError, DriverFacts, DriverPolicy, Operation, VolumeSpec, VolumeStats,
 };
 use volume_manager::lifecycle::{Base, TargetState};
 use volume_manager::mounts::{MemoryFileSystem, MemoryMounts, Mounts as _};
-use volume_manager::node::{Connection, Drivers, Record};
+use volume_manager::node::{Connection, DriverConnector, Record};
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::Store as _;
 use volume_manager::store::memory::MemoryDisk;
 
-/// What the driver does with one call.
+/// The behavior of the driver in one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// As it should.
+    /// Executes the call and returns OK.
     Good,
-    /// Answers this code, and does nothing.
+    /// Returns this code without an effect.
     Fail(i32),
-    /// Does it, and answers this code.
+    /// Executes the call and returns this code.
     FailAfter(i32),
-    /// Does it, and the connection breaks before the answer. The driver goes on.
+    /// Executes the call, and the connection breaks before the response. The driver keeps running.
     Break,
-    /// Says OK, and does nothing.
-    Lie,
-    /// Mounts something else, and says OK.
+    /// Returns OK without an effect.
+    FalseOk,
+    /// Mounts another file system and returns OK.
     Another,
-    /// Mounts it twice, and says OK.
+    /// Mounts the volume twice and returns OK.
     Twice,
-    /// Takes so long.
+    /// Returns OK after this delay.
     Slow(Duration),
-    /// Answers nothing, ever, and does nothing.
+    /// Never returns, and has no effect.
     Hang,
 }
 
@@ -49,14 +49,14 @@ pub(crate) struct Seen {
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct State {
     acts: HashMap<Method, VecDeque<Act>>,
     calls: Vec<Seen>,
     violations: Vec<String>,
-    volumes: BTreeMap<String, VolumeBook>,
+    volumes: BTreeMap<String, VolumeState>,
     attached: BTreeSet<String>,
     detached_from: Vec<Option<String>>,
-    /// How often anything had an effect, and when the node crashes.
+    /// The number of effects, and the one at which the node crashes.
     effects: usize,
     crash_at: Option<usize>,
     most_in_flight: usize,
@@ -64,18 +64,18 @@ struct Book {
 }
 
 #[derive(Debug, Default)]
-struct VolumeBook {
+struct VolumeState {
     file_system: Option<MemoryFileSystem>,
-    /// NodeStageVolume said OK since the last attempt to unstage.
+    /// NodeStageVolume returned OK since the last attempt to unstage.
     staged: bool,
     published: BTreeSet<PathBuf>,
     in_flight: usize,
-    /// A downward call that did not end with OK.
+    /// Teardown calls that have not returned OK.
     owed: BTreeSet<(u8, Option<PathBuf>)>,
     bytes: u64,
 }
 
-/// What stays when the node's process goes: the driver, its storage and its book of what it was asked.
+/// The driver, its storage and its recorded calls, which survive the node's process.
 #[derive(Clone)]
 pub(crate) struct Driver {
     pub(crate) name: DriverName,
@@ -84,12 +84,12 @@ pub(crate) struct Driver {
     pub(crate) fs_type: &'static str,
     pub(crate) mounts: MemoryMounts,
     pub(crate) disk: MemoryDisk,
-    book: Arc<Mutex<Book>>,
-    /// Counts the crashes of the node: calls of an earlier process reach nobody.
+    state: Arc<Mutex<State>>,
+    /// The number of crashes of the node; calls of an earlier process are dropped.
     pub(crate) process: Arc<watch::Sender<u64>>,
     pub(crate) crashed: Arc<watch::Sender<bool>>,
-    /// Counts the processes of the driver.
-    pub(crate) generation: Arc<watch::Sender<u64>>,
+    /// The number of processes of the driver.
+    pub(crate) driver_process: Arc<watch::Sender<u64>>,
 }
 
 pub(crate) fn facts(name: &DriverName, attach: bool, stage: bool) -> DriverFacts {
@@ -113,114 +113,119 @@ impl Driver {
             fs_type: "ext4",
             mounts,
             disk,
-            book: Arc::default(),
+            state: Arc::default(),
             process: Arc::new(watch::Sender::new(0)),
             crashed: Arc::new(watch::Sender::new(false)),
-            generation: Arc::new(watch::Sender::new(0)),
+            driver_process: Arc::new(watch::Sender::new(0)),
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap()
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
     }
 
-    /// The next calls of a method are treated so, one after the other; then well again.
+    /// Scripts the next calls of a method; later ones succeed.
     pub(crate) fn act(&self, method: Method, acts: impl IntoIterator<Item = Act>) {
-        self.book().acts.entry(method).or_default().extend(acts);
+        self.state().acts.entry(method).or_default().extend(acts);
     }
 
     pub(crate) fn behave(&self) {
-        self.book().acts.clear();
+        self.state().acts.clear();
     }
 
     pub(crate) fn calls(&self) -> Vec<Seen> {
-        self.book().calls.clone()
+        self.state().calls.clone()
     }
 
     pub(crate) fn count(&self, method: Method) -> usize {
-        self.book().calls.iter().filter(|seen| seen.method == method).count()
+        self.state().calls.iter().filter(|seen| seen.method == method).count()
     }
 
     pub(crate) fn detached_from(&self) -> Vec<Option<String>> {
-        self.book().detached_from.clone()
+        self.state().detached_from.clone()
     }
 
     pub(crate) fn most_in_flight(&self) -> usize {
-        self.book().most_in_flight
+        self.state().most_in_flight
     }
 
     /// Panics if a rule of the spec was broken.
     pub(crate) fn assert_lawful(&self, about: &str) {
-        let book = self.book();
-        assert!(book.violations.is_empty(), "{about}: {:#?}\nafter {:#?}", book.violations, book.calls);
+        let driver_state = self.state();
+        assert!(
+            driver_state.violations.is_empty(),
+            "{about}: {:#?}\nafter {:#?}",
+            driver_state.violations,
+            driver_state.calls
+        );
     }
 
     pub(crate) fn crash_at(&self, effect: Option<usize>) {
-        let mut book = self.book();
-        book.effects = 0;
-        book.crash_at = effect;
+        let mut driver_state = self.state();
+        driver_state.effects = 0;
+        driver_state.crash_at = effect;
     }
 
-    /// Counts an effect. `false` if the node has crashed, so that the effect does not reach anybody.
+    /// Counts an effect. Returns `false` if the node has crashed, in which case the effect is dropped.
     pub(crate) fn effect(&self) -> bool {
         if *self.crashed.borrow() {
             return false;
         }
-        let mut book = self.book();
-        book.effects += 1;
-        if book.crash_at == Some(book.effects) {
+        let mut driver_state = self.state();
+        driver_state.effects += 1;
+        if driver_state.crash_at == Some(driver_state.effects) {
             self.crashed.send_replace(true);
             return false;
         }
         true
     }
 
-    /// The node was booted: the mounts are gone, and so is what this driver knew of them.
+    /// Reboots the node: the mounts and the driver's state about them are lost.
     pub(crate) fn reboot(&self) {
         self.mounts.reboot();
-        for volume in self.book().volumes.values_mut() {
+        for volume in self.state().volumes.values_mut() {
             volume.staged = false;
             volume.published.clear();
             volume.owed.clear();
         }
-        self.generation.send_modify(|generation| *generation += 1);
+        self.driver_process.send_modify(|driver_process| *driver_process += 1);
     }
 
-    /// Another process of the driver.
+    /// Replaces the process of the driver.
     pub(crate) fn redeploy(&self) {
-        for volume in self.book().volumes.values_mut() {
+        for volume in self.state().volumes.values_mut() {
             volume.in_flight = 0;
         }
-        self.generation.send_modify(|generation| *generation += 1);
+        self.driver_process.send_modify(|driver_process| *driver_process += 1);
     }
 
     pub(crate) fn file_system(&self, volume: &str) -> MemoryFileSystem {
-        let mut book = self.book();
-        let volume = book.volumes.entry(volume.to_owned()).or_default();
+        let mut driver_state = self.state();
+        let volume = driver_state.volumes.entry(volume.to_owned()).or_default();
         *volume.file_system.get_or_insert_with(|| self.mounts.file_system(self.fs_type, "/dev/vol", false))
     }
 
-    /// The spec's obligations of the one who calls, and that the intent is on disk.
-    fn judge(&self, spec: &VolumeSpec, operation: &Operation) {
+    /// Checks the caller's obligations in the spec, and that the intent is on disk.
+    fn check_rules(&self, spec: &VolumeSpec, operation: &Operation) {
         let volume = spec.key().id.as_str().to_owned();
         let recorded = self.recorded(spec);
         let stages = self.facts.lock().unwrap().capabilities.node.stage_unstage && !spec.is_ephemeral();
-        let mut book = self.book();
-        book.calls.push(Seen {
+        let mut driver_state = self.state();
+        driver_state.calls.push(Seen {
             method: operation.method(),
             volume: volume.clone(),
             target: target(operation),
         });
-        let state = book.volumes.entry(volume.clone()).or_default();
+        let state = driver_state.volumes.entry(volume.clone()).or_default();
         let mut wrong = Vec::new();
         if state.in_flight > 0 {
             wrong.push("I1: another call is in flight");
         }
         let this = (rank(operation), target(operation));
-        // Another target has nothing to do with it; the staging and the attach have.
+        // Another target is independent; the staging and the attach are not.
         let owed = state.owed.iter().any(|owed| *owed != this && (owed.0 != 0 || owed.1 == this.1));
         if owed && !matches!(operation, Operation::Stats { .. }) {
-            wrong.push("I4: a downward call without OK is owed");
+            wrong.push("I4: an earlier teardown call has not returned OK");
         }
         let on_disk = |fits: &dyn Fn(&Record) -> bool| recorded.as_ref().is_some_and(fits);
         let intended = match operation {
@@ -263,9 +268,9 @@ impl Driver {
         }
         state.in_flight += 1;
         let wrong: Vec<_> = wrong.into_iter().map(|rule| format!("{rule}: {operation:?}")).collect();
-        book.violations.extend(wrong);
-        book.in_flight += 1;
-        book.most_in_flight = book.most_in_flight.max(book.in_flight);
+        driver_state.violations.extend(wrong);
+        driver_state.in_flight += 1;
+        driver_state.most_in_flight = driver_state.most_in_flight.max(driver_state.in_flight);
     }
 
     fn recorded(&self, spec: &VolumeSpec) -> Option<Record> {
@@ -274,8 +279,8 @@ impl Driver {
         records.into_iter().find(|record| record.spec.key() == spec.key())
     }
 
-    /// Does what the call is for.
-    fn carry_out(&self, spec: &VolumeSpec, operation: &Operation, act: Act) {
+    /// Applies the effect of the call.
+    fn execute(&self, spec: &VolumeSpec, operation: &Operation, act: Act) {
         let volume = spec.key().id.as_str().to_owned();
         let file_system = if act == Act::Another {
             self.mounts.file_system("ext4", "/dev/another", false)
@@ -286,15 +291,15 @@ impl Driver {
         let times = if act == Act::Twice { 2 } else { 1 };
         match operation {
             Operation::ControllerPublish => {
-                self.book().attached.insert(volume);
+                self.state().attached.insert(volume);
             }
             Operation::ControllerUnpublish { node_id } => {
-                self.book().detached_from.push(node_id.clone());
-                self.book().attached.remove(&volume);
+                self.state().detached_from.push(node_id.clone());
+                self.state().attached.remove(&volume);
             }
             Operation::NodeStage { .. } if spec.access().is_block() => {}
             Operation::NodeStage { staging_path } => {
-                // Whatever serves it is started anew.
+                // The server of the mount is restarted.
                 self.mounts.revive(file_system);
                 let path = staging_path.as_path();
                 let times = if self.is_mounted(path) { 0 } else { times };
@@ -306,7 +311,7 @@ impl Driver {
             Operation::NodePublish { consumer, .. } if spec.access().is_block() => {
                 let path = consumer.target_path().as_path();
                 self.mounts.make_block_device(path, file_system.device()).unwrap();
-                self.book().volumes.entry(volume).or_default().published.insert(path.to_owned());
+                self.state().volumes.entry(volume).or_default().published.insert(path.to_owned());
             }
             Operation::NodePublish { consumer, staging_path } => {
                 let path = consumer.target_path().as_path();
@@ -321,21 +326,21 @@ impl Driver {
                         }
                     }
                 }
-                self.book().volumes.entry(volume).or_default().published.insert(path.to_owned());
+                self.state().volumes.entry(volume).or_default().published.insert(path.to_owned());
             }
             Operation::NodeUnpublish { target_path } if spec.access().is_block() => {
                 let _ = self.mounts.destroy(target_path.as_path());
-                let mut book = self.book();
-                book.volumes.entry(volume).or_default().published.remove(target_path.as_path());
+                let mut driver_state = self.state();
+                driver_state.volumes.entry(volume).or_default().published.remove(target_path.as_path());
             }
-            // It leaves the directory behind, as some do.
+            // Leaves the directory behind, like some drivers.
             Operation::NodeUnpublish { target_path } => {
                 while self.mounts.detach(target_path.as_path()) {}
-                let mut book = self.book();
-                book.volumes.entry(volume).or_default().published.remove(target_path.as_path());
+                let mut driver_state = self.state();
+                driver_state.volumes.entry(volume).or_default().published.remove(target_path.as_path());
             }
             Operation::ControllerExpand { required_bytes } => {
-                self.book().volumes.entry(volume).or_default().bytes = *required_bytes;
+                self.state().volumes.entry(volume).or_default().bytes = *required_bytes;
             }
             _ => {}
         }
@@ -348,8 +353,8 @@ impl Driver {
 
     fn answer(&self, spec: &VolumeSpec, operation: &Operation) -> CallOutcome {
         let volume = spec.key().id.as_str();
-        let mut book = self.book();
-        let state = book.volumes.entry(volume.to_owned()).or_default();
+        let mut driver_state = self.state();
+        let state = driver_state.volumes.entry(volume.to_owned()).or_default();
         state.owed.remove(&(rank(operation), target(operation)));
         match operation {
             Operation::ControllerPublish => CallOutcome::Attached {
@@ -371,7 +376,7 @@ impl Driver {
     }
 }
 
-/// The table of mounts in memory, which never waits.
+/// Returns the mount table of the in-memory mounts, which never waits.
 pub(crate) fn futures_table(mounts: &MemoryMounts) -> Arc<volume_manager::mounts::MountTable> {
     use std::task::{Context, Poll, Waker};
     let mut table = mounts.table();
@@ -381,7 +386,7 @@ pub(crate) fn futures_table(mounts: &MemoryMounts) -> Arc<volume_manager::mounts
     }
 }
 
-/// 0 to 2 for downward calls, the nearest to the user first.
+/// Returns 0 to 2 for downward calls, lowest for the call closest to the consumer.
 fn rank(operation: &Operation) -> u8 {
     match operation {
         Operation::NodeUnpublish { .. } => 0,
@@ -400,37 +405,37 @@ fn target(operation: &Operation) -> Option<PathBuf> {
 }
 
 #[async_trait]
-impl Drivers for Driver {
+impl DriverConnector for Driver {
     async fn connect(
         &self,
         name: &DriverName,
         _: &DriverEndpoint,
         _: &DriverPolicy,
-    ) -> Result<Arc<dyn Connection>, String> {
+    ) -> Result<Arc<dyn Connection>, ConnectError> {
         assert_eq!(*name, self.name);
         let driver = self.clone();
         let facts = driver.facts.lock().unwrap().clone();
-        let (process, generation) = (*driver.process.borrow(), *driver.generation.borrow());
-        Ok(Arc::new(Connected { driver, facts, process, generation }))
+        let (process, driver_process) = (*driver.process.borrow(), *driver.driver_process.borrow());
+        Ok(Arc::new(Connected { driver, facts, process, driver_process }))
     }
 }
 
 struct Connected {
     driver: Driver,
     facts: DriverFacts,
-    /// Of the node.
+    /// The number of the node's process.
     process: u64,
-    generation: u64,
+    driver_process: u64,
 }
 
-/// Counts a call as in flight as long as somebody waits for it.
+/// Counts a call as in flight until it is dropped.
 struct InFlight<'a>(&'a Driver, String);
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        let mut book = self.0.book();
-        book.in_flight = book.in_flight.saturating_sub(1);
-        if let Some(volume) = book.volumes.get_mut(&self.1) {
+        let mut driver_state = self.0.state();
+        driver_state.in_flight = driver_state.in_flight.saturating_sub(1);
+        if let Some(volume) = driver_state.volumes.get_mut(&self.1) {
             volume.in_flight = volume.in_flight.saturating_sub(1);
         }
     }
@@ -442,43 +447,44 @@ impl Connection for Connected {
         &self.facts
     }
 
-    fn predecessors_ended(&self) -> bool {
+    fn earlier_processes_ended(&self) -> bool {
         true
     }
 
     async fn closed(&self) {
-        let mut generation = self.driver.generation.subscribe();
-        let _ = generation.wait_for(|generation| *generation != self.generation).await;
+        let mut driver_process = self.driver.driver_process.subscribe();
+        let _ = driver_process.wait_for(|driver_process| *driver_process != self.driver_process).await;
     }
 
     async fn call(&self, spec: &VolumeSpec, operation: &Operation) -> Result<CallOutcome, CallError> {
         let (driver, method) = (&self.driver, operation.method());
-        let gone = || *driver.crashed.borrow() || *driver.process.borrow() != self.process;
-        if gone() || !driver.effect() {
+        let is_closed = || *driver.crashed.borrow() || *driver.process.borrow() != self.process;
+        if is_closed() || !driver.effect() {
             return std::future::pending().await;
         }
-        if *driver.generation.borrow() != self.generation {
-            return Err(CallError::NotSent { method, reason: "the connection is gone".into() });
+        if *driver.driver_process.borrow() != self.driver_process {
+            return Err(CallError::NotSent { method, reason: "the connection was closed".into() });
         }
-        driver.judge(spec, operation);
+        driver.check_rules(spec, operation);
         let _in_flight = InFlight(driver, spec.key().id.as_str().to_owned());
-        let act = driver.book().acts.get_mut(&method).and_then(VecDeque::pop_front).unwrap_or(Act::Good);
+        let act = driver.state().acts.get_mut(&method).and_then(VecDeque::pop_front).unwrap_or(Act::Good);
         match act {
             Act::Good | Act::FailAfter(_) | Act::Break | Act::Another | Act::Twice => {
-                driver.carry_out(spec, operation, act);
+                driver.execute(spec, operation, act);
             }
             Act::Slow(time) => {
                 tokio::time::sleep(time).await;
-                driver.carry_out(spec, operation, act);
+                driver.execute(spec, operation, act);
             }
-            Act::Fail(_) | Act::Lie => {}
+            Act::Fail(_) | Act::FalseOk => {}
             Act::Hang => {
-                let mut generation = driver.generation.subscribe();
-                let _ = generation.wait_for(|generation| *generation != self.generation).await;
+                let mut driver_process = driver.driver_process.subscribe();
+                let _ =
+                    driver_process.wait_for(|driver_process| *driver_process != self.driver_process).await;
                 return Err(CallError::Broken { method, reason: "the driver was killed".into() });
             }
         }
-        if gone() || !driver.effect() {
+        if is_closed() || !driver.effect() {
             return std::future::pending().await;
         }
         match act {

@@ -1,4 +1,4 @@
-//! Drivers that are slow, fail, stack mounts or forget.
+//! Drivers that are slow, fail, stack mounts or forget volumes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,14 @@ use tokio::time::Instant;
 
 use super::driver::{Act, facts};
 use super::world::*;
-use volume_manager::driver::{CallError, CallOutcome, DriverFacts, DriverPolicy, Operation, VolumeSpec};
-use volume_manager::node::{Connection, Drivers, Settings};
+use volume_manager::driver::{
+    CallError, CallOutcome, ConnectError, DriverFacts, DriverPolicy, Operation, VolumeSpec,
+};
+use volume_manager::node::{Connection, DriverConnector, Settings};
 use volume_manager::registry::DriverEndpoint;
 
-/// Anchors (f) 18: volumes that hang hold as many calls as the driver may have, in the order in which they came, and no
-/// one waits behind a volume that backs off.
+/// Hanging volumes occupy at most the driver's maximum number of calls, in FIFO order, and no volume waits behind one
+/// in back-off.
 #[tokio::test(start_paused = true)]
 async fn one_drivers_calls_are_capped_and_served_in_order() {
     let mut world = World::new();
@@ -42,7 +44,7 @@ async fn one_drivers_calls_are_capped_and_served_in_order() {
     world.driver.assert_lawful("fairness");
 }
 
-/// Anchors (f) 11: a driver that stacks a mount on each call is not called for what is there.
+/// A driver that stacks a mount on each call is not called for existing mounts.
 #[tokio::test(start_paused = true)]
 async fn a_hundred_restarts_leave_the_mounts_as_they_are() {
     let mut world = World::new();
@@ -59,7 +61,7 @@ async fn a_hundred_restarts_leave_the_mounts_as_they_are() {
     assert_eq!(world.mounted("/"), mounts);
 }
 
-/// Anchors (f) 21: a publish that is repeated for fresh secrets and fails leaves the mount and the record.
+/// A failed republish for fresh secrets leaves the mount and the record unchanged.
 #[tokio::test(start_paused = true)]
 async fn a_republish_that_fails_leaves_the_volume_published() {
     let mut world = World::new();
@@ -77,7 +79,7 @@ async fn a_republish_that_fails_leaves_the_volume_published() {
     world.driver.assert_lawful("republish");
 }
 
-/// Anchors (f) 22: a crash between the two halves of an expansion, which goes on after it with no one asking.
+/// After a crash between the two phases of an expansion, the second phase follows without a request.
 #[tokio::test(start_paused = true)]
 async fn an_expansion_goes_on_after_a_crash_between_its_halves() {
     for reboot in [false, true] {
@@ -109,9 +111,9 @@ async fn an_expansion_goes_on_after_a_crash_between_its_halves() {
     }
 }
 
-/// Anchors (f) 22: a size that the driver cannot give is given up, and told.
+/// An infeasible size is abandoned and reported.
 #[tokio::test(start_paused = true)]
-async fn a_size_that_is_infeasible_is_told_and_not_tried_for_ever() {
+async fn infeasible_size_is_reported_and_not_retried() {
     let mut world = World::new();
     let volumes = world.start().await;
     publish(&volumes, &volume("v"), "a").await.unwrap();
@@ -123,9 +125,9 @@ async fn a_size_that_is_infeasible_is_told_and_not_tried_for_ever() {
     assert_eq!(volumes.expand(&key("v"), 1 << 30).await, Ok(1 << 30));
 }
 
-/// Anchors (f) 10: a driver that is killed in the middle of a call is asked again when it is back.
+/// A driver that is killed during a call gets the call again after it reconnects.
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_is_killed_in_a_call_is_asked_again_when_it_is_back() {
+async fn call_is_retried_after_the_driver_was_killed() {
     for method in [Method::NodeStageVolume, Method::NodePublishVolume] {
         let mut world = World::new();
         let volumes = world.start().await;
@@ -138,7 +140,7 @@ async fn a_driver_that_is_killed_in_a_call_is_asked_again_when_it_is_back() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let said = volumes.explain(&key("v")).await.unwrap().unwrap().to_string();
-        assert!(said.contains(&format!("while {}", method.name())), "{said}");
+        assert!(said.contains(&format!(", {} ", method.name())), "{said}");
         world.driver.redeploy();
         publish.await.unwrap().unwrap();
         assert_eq!(world.mounted("/pods"), ["/pods/a/mount"]);
@@ -146,7 +148,7 @@ async fn a_driver_that_is_killed_in_a_call_is_asked_again_when_it_is_back() {
     }
 }
 
-/// Anchors (f) 17: in a day of outage the waits stay bounded, and the first try after it comes within the longest wait.
+/// Back-off delays stay bounded over a day's outage, and the first retry follows within the longest delay.
 #[tokio::test(start_paused = true)]
 async fn a_day_of_outage_is_neither_a_storm_of_calls_nor_forgotten() {
     let mut world = World::new();
@@ -158,29 +160,29 @@ async fn a_day_of_outage_is_neither_a_storm_of_calls_nor_forgotten() {
     });
     tokio::time::sleep(Duration::from_secs(24 * 3600 - 200)).await;
     let calls = world.driver.count(Method::NodeStageVolume);
-    // Waits are between one and two minutes once they have grown.
+    // Delays are between one and two minutes after the back-off has grown.
     assert!((700..1_600).contains(&calls), "{calls}");
     world.driver.behave();
     tokio::time::timeout(Duration::from_secs(121), publish).await.expect("within the longest wait").unwrap();
 }
 
-/// A driver that says what it is, and then hangs up.
+/// A driver that reports its identity and then closes the connection.
 #[derive(Clone)]
 struct HangsUp {
     facts: DriverFacts,
-    /// After how long.
+    /// The delay before the connection is closed.
     after: Arc<watch::Sender<Duration>>,
     dialled: Arc<watch::Sender<Vec<Instant>>>,
 }
 
 #[async_trait]
-impl Drivers for HangsUp {
+impl DriverConnector for HangsUp {
     async fn connect(
         &self,
         _: &DriverName,
         _: &DriverEndpoint,
         _: &DriverPolicy,
-    ) -> Result<Arc<dyn Connection>, String> {
+    ) -> Result<Arc<dyn Connection>, ConnectError> {
         self.dialled.send_modify(|dialled| dialled.push(Instant::now()));
         Ok(Arc::new(self.clone()))
     }
@@ -192,7 +194,7 @@ impl Connection for HangsUp {
         &self.facts
     }
 
-    fn predecessors_ended(&self) -> bool {
+    fn earlier_processes_ended(&self) -> bool {
         false
     }
 
@@ -207,7 +209,7 @@ impl Connection for HangsUp {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_hangs_up_is_dialled_less_and_less_often_and_at_once_after_a_connection_that_lasted() {
+async fn reconnect_backs_off_and_resets_after_a_lasting_connection() {
     const DIALS: usize = 20;
     const HOUR: Duration = Duration::from_secs(3600);
     let mut world = World::new();
@@ -218,7 +220,7 @@ async fn a_driver_that_hangs_up_is_dialled_less_and_less_often_and_at_once_after
     let mut dialled = driver.dialled.subscribe();
     let times = dialled.wait_for(|times| times.len() >= DIALS).await.unwrap().clone();
     assert!(times[DIALS - 1] - times[0] > Duration::from_secs(60), "{times:?}");
-    // The connection that is waited for now lasts, and so does the one after it.
+    // The pending connection lasts, and so does the next one.
     driver.after.send_replace(HOUR);
     let times = dialled.wait_for(|times| times.len() >= DIALS + 2).await.unwrap().clone();
     let pause = times[DIALS + 1] - times[DIALS] - HOUR;

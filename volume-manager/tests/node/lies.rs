@@ -1,4 +1,4 @@
-//! Drivers that say what is not so.
+//! Drivers whose responses do not match their effects.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use volume_manager::node::PublishError;
 use super::driver::Act;
 use super::world::*;
 
-/// Anchors (f) 9: OK without a mount is no success, whichever mount it is that is missing.
+/// An OK with a missing or wrong mount is not a success.
 #[tokio::test(start_paused = true)]
-async fn an_ok_without_a_mount_is_not_believed_and_the_call_is_made_again() {
-    for act in [Act::Lie, Act::Another, Act::Twice] {
+async fn false_ok_without_a_mount_is_retried() {
+    for act in [Act::FalseOk, Act::Another, Act::Twice] {
         let mut world = World::new();
         let volumes = world.start().await;
         world.driver.act(Method::NodePublishVolume, [act]);
@@ -28,26 +28,26 @@ async fn an_ok_without_a_mount_is_not_believed_and_the_call_is_made_again() {
     }
 }
 
-/// Anchors (f) 9: OK while it is still mounted is no success, and nothing below is taken away (moosefs/moosefs-csi#34).
+/// An OK while the volume is still mounted is not a success, and nothing below it is removed (moosefs/moosefs-csi#34).
 #[tokio::test(start_paused = true)]
 async fn an_ok_while_it_is_still_mounted_is_not_believed() {
     let mut world = World::new();
     let volumes = world.start().await;
     publish(&volumes, &volume("v"), "a").await.unwrap();
-    world.driver.act(Method::NodeUnpublishVolume, [Act::Lie, Act::Lie]);
-    world.driver.act(Method::NodeUnstageVolume, [Act::Lie]);
+    world.driver.act(Method::NodeUnpublishVolume, [Act::FalseOk, Act::FalseOk]);
+    world.driver.act(Method::NodeUnstageVolume, [Act::FalseOk]);
     let first = volumes.unpublish(&key("v"), &id("a")).await;
     assert!(first.is_err(), "{first:?}");
     assert_eq!(world.driver.count(Method::NodeUnstageVolume), 0);
     unpublish_at_last(&volumes, "v", "a").await;
-    gone(&volumes).await;
+    removed(&volumes).await;
     assert_eq!(world.driver.count(Method::NodeUnpublishVolume), 3);
     assert_eq!(world.driver.count(Method::NodeUnstageVolume), 2);
-    world.assert_clean("lies on the way down").await;
-    world.driver.assert_lawful("lies on the way down");
+    world.assert_clean("false OKs during teardown").await;
+    world.driver.assert_lawful("false OKs during teardown");
 }
 
-/// Anchors (f) 9: an error after success is repeated, and the mount is there once.
+/// A call that returned an error after it took effect is repeated, and the volume is mounted once.
 #[tokio::test(start_paused = true)]
 async fn an_error_after_success_leaves_one_mount() {
     let mut world = World::new();
@@ -62,21 +62,21 @@ async fn an_error_after_success_leaves_one_mount() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_holds_data_at_a_target_stays_and_the_volume_is_not_published_over_it() {
+async fn target_with_data_is_not_published_over() {
     let mut world = World::new();
     let volumes = world.start().await;
     world.mounts.make_directory(std::path::Path::new("/pods/a")).unwrap();
     world.mounts.write(std::path::Path::new("/pods/a/mount"), b"precious").unwrap();
     let refused = publish(&volumes, &volume("v"), "a").await;
     let said = refused.unwrap_err().to_string();
-    assert!(said.contains("a file of 8 bytes is at the target"), "{said}");
+    assert!(said.contains("found a file of 8 bytes at target"), "{said}");
     assert_eq!(world.driver.count(Method::NodePublishVolume), 0);
     assert_eq!(world.mounts.read(std::path::Path::new("/pods/a/mount")).unwrap(), b"precious");
 }
 
-/// What is not the volume's is neither mounted over nor handed to a driver, which deletes what it unpublishes.
+/// Foreign content at a target is neither mounted over nor passed to a driver, which deletes it on unpublish.
 #[tokio::test(start_paused = true)]
-async fn what_others_have_at_a_target_is_neither_published_over_nor_unpublished() {
+async fn foreign_mount_at_a_target_is_left_alone() {
     use std::path::Path;
     let target = Path::new("/pods/a/mount");
     for stages in [true, false] {
@@ -95,7 +95,7 @@ async fn what_others_have_at_a_target_is_neither_published_over_nor_unpublished(
             let refused = publish(&volumes, &volume("v"), "a").await;
             assert!(refused.is_err(), "{foreign}: {refused:?}");
             unpublish_at_last(&volumes, "v", "a").await;
-            gone(&volumes).await;
+            removed(&volumes).await;
             for method in [Method::NodePublishVolume, Method::NodeUnpublishVolume] {
                 assert_eq!(world.driver.count(method), 0, "{foreign}, {method:?}");
             }
@@ -109,7 +109,7 @@ async fn what_others_have_at_a_target_is_neither_published_over_nor_unpublished(
     }
 }
 
-/// A mount that goes behind the back of everybody is made again, and those who watch are told.
+/// A lost mount is mounted again, and watchers are notified.
 #[tokio::test(start_paused = true)]
 async fn a_lost_mount_is_noticed_and_healed() {
     for lost in ["/pods/a/mount", "staging"] {
@@ -119,41 +119,42 @@ async fn a_lost_mount_is_noticed_and_healed() {
         let path = if lost == "staging" { world.mounted(ROOT)[0].clone() } else { lost.to_owned() };
         let mut changes = volumes.watch();
         assert!(world.mounts.detach(std::path::Path::new(&path)));
-        let mut told = false;
+        let mut notified = false;
         loop {
             let change = next(&mut changes).await;
             match change.kind {
-                volume_manager::node::ChangeKind::MountLost(_) => told = true,
+                volume_manager::node::ChangeKind::MountLost(_) => notified = true,
                 volume_manager::node::ChangeKind::Published(_) => break,
                 _ => {}
             }
         }
-        assert!(told);
+        assert!(notified);
         assert_eq!(world.mounted("/pods"), ["/pods/a/mount"]);
         assert_eq!(world.mounted(ROOT).len(), 1);
         world.driver.assert_lawful("healing");
     }
 }
 
-/// Anchors (f) 15: a FUSE server that dies leaves the mount table as it is; it is noticed by looking, and healed.
+/// A FUSE server that dies does not change the mount table; the periodic check finds it, and the volume is mounted
+/// again.
 #[tokio::test(start_paused = true)]
-async fn a_mount_whose_server_died_is_noticed_and_healed() {
+async fn dead_mount_is_detected_and_restored() {
     let mut world = World::new();
     world.driver.fs_type = "fuse.example";
     let volumes = world.start().await;
     publish(&volumes, &volume("v"), "a").await.unwrap();
     let mut changes = volumes.watch();
     world.mounts.kill(world.driver.file_system("v"), 107);
-    let mut told = false;
+    let mut notified = false;
     loop {
         let change = next(&mut changes).await;
         match change.kind {
-            volume_manager::node::ChangeKind::MountLost(_) => told = true,
+            volume_manager::node::ChangeKind::MountLost(_) => notified = true,
             volume_manager::node::ChangeKind::Published(_) => break,
             _ => {}
         }
     }
-    assert!(told);
+    assert!(notified);
     assert_eq!(world.driver.count(Method::NodeStageVolume), 2);
     world.driver.assert_lawful("a dead server");
 }
@@ -165,18 +166,17 @@ fn device() -> std::sync::Arc<volume_manager::driver::VolumeSpec> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_block_volume_is_a_device_at_its_target_and_nothing_is_left_of_it() {
+async fn block_volume_is_a_device_and_removed_completely() {
     let mut world = World::new();
     let volumes = world.start().await;
     publish(&volumes, &device(), "a").await.unwrap();
     unpublish_at_last(&volumes, "v", "a").await;
-    gone(&volumes).await;
+    removed(&volumes).await;
     world.assert_clean("a device").await;
     world.driver.assert_lawful("a device");
 }
 
-/// Anchors (f) 23: a leftover file where a device is expected is refused, before the call and after it
-/// (longhorn/longhorn#8009).
+/// A leftover file in place of a device is rejected, before the call and after it (longhorn/longhorn#8009).
 #[tokio::test(start_paused = true)]
 async fn a_file_where_a_device_should_be_is_never_taken_for_one() {
     let target = std::path::Path::new("/pods/a/mount");
@@ -185,7 +185,7 @@ async fn a_file_where_a_device_should_be_is_never_taken_for_one() {
         let volumes = world.start().await;
         world.mounts.make_directory(std::path::Path::new("/pods/a")).unwrap();
         world.mounts.write(target, bytes).unwrap();
-        world.driver.act(Method::NodePublishVolume, [Act::Lie; 2]);
+        world.driver.act(Method::NodePublishVolume, [Act::FalseOk; 2]);
         let said = publish(&volumes, &device(), "a").await.unwrap_err().to_string();
         assert!(said.contains(expected), "{said}");
         assert_eq!(world.mounts.read(target).unwrap(), bytes);
@@ -195,7 +195,7 @@ async fn a_file_where_a_device_should_be_is_never_taken_for_one() {
     }
 }
 
-/// Anchors (f) 12: what is staged is not taken from under somebody else's bind, which is told.
+/// A volume under a foreign bind mount is not unstaged, and the bind is reported.
 #[tokio::test(start_paused = true)]
 async fn a_foreign_bind_of_the_staging_holds_it_until_it_goes() {
     let mut world = World::new();
@@ -211,14 +211,14 @@ async fn a_foreign_bind_of_the_staging_holds_it_until_it_goes() {
     let said = volumes.explain(&key("v")).await.unwrap().unwrap().to_string();
     assert!(said.contains("foreign bind") && said.contains("/elsewhere"), "{said}");
     assert!(world.mounts.detach(foreign));
-    gone(&volumes).await;
+    removed(&volumes).await;
     assert_eq!(world.driver.count(Method::NodeUnstageVolume), 1);
     world.driver.assert_lawful("a foreign bind");
 }
 
-/// Anchors (f) 5: a stage that timed out and succeeds later is undone when its consumer is gone (K#82190).
+/// A stage that timed out and succeeds later is undone if its consumer was released (K#82190).
 #[tokio::test(start_paused = true)]
-async fn a_stage_that_timed_out_is_undone_when_nobody_wants_it() {
+async fn timed_out_stage_is_undone_without_consumers() {
     let mut world = World::new();
     let volumes = world.start().await;
     world.driver.act(Method::NodeStageVolume, [Act::Break, Act::Fail(10)]);
@@ -231,7 +231,7 @@ async fn a_stage_that_timed_out_is_undone_when_nobody_wants_it() {
     }
     unpublish_at_last(&volumes, "v", "a").await;
     assert!(matches!(waiting.await.unwrap(), Err(PublishError::Released { .. })));
-    gone(&volumes).await;
+    removed(&volumes).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(world.driver.count(Method::NodePublishVolume), 0);
     assert_eq!(world.driver.count(Method::NodeUnstageVolume), 1);
@@ -239,7 +239,7 @@ async fn a_stage_that_timed_out_is_undone_when_nobody_wants_it() {
     world.driver.assert_lawful("a late stage");
 }
 
-/// Anchors (f) 10: what was attached under one id of the node is detached under it, whatever the driver says later.
+/// A volume is detached under the node id of its attach, even if the driver reports another id later.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_called_otherwise_is_detached_under_the_old_id() {
     let mut world = World::new();
@@ -250,6 +250,6 @@ async fn a_node_that_is_called_otherwise_is_detached_under_the_old_id() {
     world.kill().await;
     let volumes = world.start().await;
     unpublish_at_last(&volumes, "v", "a").await;
-    gone(&volumes).await;
+    removed(&volumes).await;
     assert_eq!(world.driver.detached_from(), [Some("node-1".to_owned())]);
 }

@@ -1,4 +1,4 @@
-//! What a consumer gets, when nothing goes wrong.
+//! Requests and their results without faults.
 
 use csi_proto::Method;
 use volume_manager::driver::{AccessMode, Attach, OwnershipChange, VolumeSpec};
@@ -6,7 +6,7 @@ use volume_manager::node::{ChangeKind, DesiredVolume, ExpandError, PublishError,
 
 use super::world::*;
 
-/// A driver that is warm is asked for a stage and a publish, and for nothing else.
+/// A connected driver gets one stage call and one publish call, and no others.
 #[tokio::test(start_paused = true)]
 async fn a_mount_takes_two_calls() {
     let mut world = World::new();
@@ -31,7 +31,7 @@ async fn the_last_consumer_takes_everything_down() {
     assert_eq!(world.mounted("/pods"), ["/pods/b/mount"]);
     assert_eq!(world.driver.count(Method::NodeUnstageVolume), 0);
     unpublish_at_last(&volumes, "v", "b").await;
-    gone(&volumes).await;
+    removed(&volumes).await;
     let down = [Method::NodeUnstageVolume, Method::ControllerUnpublishVolume];
     assert!(down.into_iter().all(|method| world.driver.count(method) == 1));
     world.assert_clean("the end").await;
@@ -41,7 +41,7 @@ async fn the_last_consumer_takes_everything_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_is_not_attached_from_here_grows_by_its_node_half_alone() {
+async fn externally_attached_volume_expands_on_the_node_only() {
     let mut world = World::new();
     let volumes = world.start().await;
     for (name, spec, controller_halves) in [("v", unattached("v"), 0), ("w", volume("w"), 1)] {
@@ -54,7 +54,7 @@ async fn a_volume_that_is_not_attached_from_here_grows_by_its_node_half_alone() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn drivers_are_told_with_what_they_said_as_long_as_they_are_registered() {
+async fn reports_drivers_with_facts_while_registered() {
     let mut world = World::new();
     let volumes = world.start_without_driver(world.parts()).await;
     assert_eq!(volumes.drivers().await, Ok(Vec::new()));
@@ -63,7 +63,7 @@ async fn drivers_are_told_with_what_they_said_as_long_as_they_are_registered() {
     let [driver] = &volumes.drivers().await.unwrap()[..] else { panic!("one driver") };
     assert_eq!((&driver.name, driver.connected), (&key("v").driver, true));
     assert!(driver.facts.as_ref().unwrap().capabilities.node.stage_unstage);
-    volumes.driver_gone(key("v").driver).await.unwrap();
+    volumes.driver_deregistered(key("v").driver).await.unwrap();
     assert_eq!(volumes.drivers().await, Ok(Vec::new()), "its volumes are there still");
 }
 
@@ -77,11 +77,11 @@ async fn a_consumer_waits_for_a_driver_that_comes_later() {
     });
     while volumes.list().await.unwrap().is_empty() {}
     let said = volumes.explain(&key("v")).await.unwrap().unwrap().to_string();
-    assert!(said.contains("waits for its driver") && said.contains("held by a"), "{said}");
+    assert!(said.contains("waiting for its driver") && said.contains("consumers: a"), "{said}");
     world.register(&volumes).await;
     waiting.await.unwrap().unwrap();
     let said = volumes.explain(&key("v")).await.unwrap().unwrap().to_string();
-    assert!(said.contains("PUBLISHED") && said.contains("where it shall be"), "{said}");
+    assert!(said.contains("PUBLISHED") && said.contains("as desired"), "{said}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,14 +110,14 @@ async fn what_cannot_be_had_is_refused_with_the_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ephemeral_volume_is_published_and_unpublished_and_nothing_else() {
+async fn ephemeral_volume_is_only_published_and_unpublished() {
     let mut world = World::new();
     world.driver.policy.ephemeral = true;
     let volumes = world.start().await;
     let inline = std::sync::Arc::new(builder("inline").ephemeral().build().unwrap());
     publish(&volumes, &inline, "a").await.unwrap();
     unpublish_at_last(&volumes, "inline", "a").await;
-    gone(&volumes).await;
+    removed(&volumes).await;
     let methods: Vec<_> = world.driver.calls().iter().map(|seen| seen.method).collect();
     assert_eq!(methods, [Method::NodePublishVolume, Method::NodeUnpublishVolume]);
     assert_eq!(world.records(), 0);
@@ -125,7 +125,7 @@ async fn an_ephemeral_volume_is_published_and_unpublished_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_takes_no_ephemeral_volumes_is_not_asked_for_one() {
+async fn ephemeral_volume_needs_a_driver_that_supports_it() {
     let mut world = World::new();
     let volumes = world.start().await;
     publish(&volumes, &volume("v"), "a").await.unwrap();
@@ -135,7 +135,7 @@ async fn a_driver_that_takes_no_ephemeral_volumes_is_not_asked_for_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attach_that_others_make_is_waited_for_and_its_end_takes_the_volume_down() {
+async fn external_attach_is_awaited_and_its_end_tears_down() {
     let mut world = World::new();
     let volumes = world.start().await;
     let awaited = std::sync::Arc::new(builder("v").attach(Attach::Awaited).build().unwrap());
@@ -147,7 +147,7 @@ async fn an_attach_that_others_make_is_waited_for_and_its_end_takes_the_volume_d
         .explain(&key("v"))
         .await
         .unwrap()
-        .is_some_and(|said| said.to_string().contains("waits to be attached"))
+        .is_some_and(|said| said.to_string().contains("waiting for the external attach"))
     {
         tokio::task::yield_now().await;
     }
@@ -211,7 +211,7 @@ async fn a_volume_grows_and_never_shrinks_and_says_how_full_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_that_nobody_gives_the_files_to_is_told() {
+async fn unapplied_fs_group_is_reported() {
     let mut world = World::new();
     world.driver.policy.fs_group_policy = volume_manager::driver::FsGroupPolicy::File;
     let volumes = world.start().await;
@@ -219,15 +219,15 @@ async fn a_group_that_nobody_gives_the_files_to_is_told() {
     let published = publish(&volumes, &grouped, "a").await.unwrap();
     assert_eq!(published.group, OwnershipChange::Caller { group: 7 });
     let said = volumes.explain(&key("v")).await.unwrap().unwrap().to_string();
-    assert!(said.contains("not given to group 7"), "{said}");
-    // Whoever does it says so, and is told by the answer alone.
+    assert!(said.contains("fsGroup 7 is not applied"), "{said}");
+    // A caller that applies fsGroup declares it in the settings, and sees it in the result only.
     let mut other = World::new();
     other.driver.policy.fs_group_policy = volume_manager::driver::FsGroupPolicy::File;
-    other.settings = Settings::new(ROOT).groups_given_by_caller(true);
+    other.settings = Settings::new(ROOT).caller_applies_fs_group(true);
     let volumes = other.start().await;
     let published = publish(&volumes, &grouped, "a").await.unwrap();
     assert_eq!(published.group, OwnershipChange::Caller { group: 7 });
-    assert_eq!(volumes.explain(&key("v")).await.unwrap().unwrap().not_done, Vec::<String>::new());
+    assert_eq!(volumes.explain(&key("v")).await.unwrap().unwrap().unapplied, Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]

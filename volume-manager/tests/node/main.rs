@@ -1,4 +1,4 @@
-//! All volumes of a node, against mounts and a store in memory and a scripted driver that watches what it is asked.
+//! All volumes of a node, against mounts and a store in memory and a scripted driver that checks its calls.
 #![cfg(feature = "runtime")]
 #![allow(
     clippy::unwrap_used,

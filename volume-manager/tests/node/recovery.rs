@@ -1,4 +1,4 @@
-//! What is on disk goes on by itself.
+//! Recovery: recorded work continues by itself.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use super::world::*;
 use volume_manager::node::DesiredVolume;
 use volume_manager::store::Store as _;
 
-/// Anchors (f) 7: the consumers are on disk, so that the first to go does not take the volume from the second; with
-/// another process of the driver too.
+/// Consumers are on disk, so the first release does not remove the volume from the second consumer, even if the driver
+/// restarts.
 #[tokio::test(start_paused = true)]
 async fn a_restart_does_not_forget_that_two_consumers_share_a_volume() {
     for redeployed in [false, true] {
@@ -28,16 +28,16 @@ async fn a_restart_does_not_forget_that_two_consumers_share_a_volume() {
         assert_eq!(world.driver.count(Method::NodeUnstageVolume), 0);
         assert_eq!(world.mounted("/pods"), ["/pods/b/mount"]);
         unpublish_at_last(&volumes, "v", "b").await;
-        gone(&volumes).await;
+        removed(&volumes).await;
         assert_eq!(world.driver.count(Method::NodeUnstageVolume), 1);
         world.assert_clean("two consumers").await;
         world.driver.assert_lawful("two consumers");
     }
 }
 
-/// After a power cut all that was wanted comes back, and nobody was asked.
+/// After a power cut all desired volumes are restored without a request.
 #[tokio::test(start_paused = true)]
-async fn a_reboot_restores_what_is_wanted_with_nobody_asking() {
+async fn reboot_restores_desired_volumes() {
     let mut world = World::new();
     let volumes = world.start().await;
     for name in ["a", "b"] {
@@ -55,10 +55,10 @@ async fn a_reboot_restores_what_is_wanted_with_nobody_asking() {
     world.driver.assert_lawful("a reboot");
 }
 
-/// What a power cut leaves of directories goes too, if nobody wants the volume any more when the node is back.
+/// Directories that remain after a power cut are removed too, if the volume is no longer desired.
 #[tokio::test(start_paused = true)]
 async fn directories_from_before_a_reboot_go_with_the_volume() {
-    use volume_manager::mounts::{Mounts as _, Presence};
+    use volume_manager::mounts::{Mounts as _, PathState};
     let mut world = World::new();
     let volumes = world.start().await;
     publish(&volumes, &volume("v"), "a").await.unwrap();
@@ -75,15 +75,15 @@ async fn directories_from_before_a_reboot_go_with_the_volume() {
     world.kill().await;
     let volumes = world.start().await;
     unpublish_at_last(&volumes, "v", "a").await;
-    gone(&volumes).await;
+    removed(&volumes).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     world.assert_clean("after a reboot").await;
     for left in [staging.as_path(), staging.parent().unwrap()] {
-        assert_eq!(world.mounts.inspect(left).await.unwrap().presence, Presence::Missing, "{left:?}");
+        assert_eq!(world.mounts.inspect(left).await.unwrap().state, PathState::Missing, "{left:?}");
     }
 }
 
-/// Mounts that went while nobody looked, without a reboot, are made again.
+/// Mounts that were lost while the node was stopped, without a reboot, are restored.
 #[tokio::test(start_paused = true)]
 async fn a_mount_that_was_lost_while_nothing_ran_is_made_again() {
     let mut world = World::new();
@@ -98,7 +98,7 @@ async fn a_mount_that_was_lost_while_nothing_ran_is_made_again() {
     world.driver.assert_lawful("a lost mount");
 }
 
-/// Anchors (f) 16: of 10,000 records 100 cannot be read; those are counted and kept, and the others are as they were.
+/// Of 10,000 records 100 cannot be read; they are counted and kept, and the others are unchanged.
 #[tokio::test]
 async fn ten_thousand_records_open_with_a_hundred_of_them_corrupt() {
     let mut world = World::new();
@@ -145,11 +145,11 @@ async fn ten_thousand_records_open_with_a_hundred_of_them_corrupt() {
     for key in &keys {
         assert!(disk.row(key.as_row()).is_some(), "what cannot be read is kept");
     }
-    // A volume whose record cannot be read is not touched, and others that are asked for work.
+    // A volume with an unreadable record is not touched, and other volumes work.
     publish(&volumes, &unattached("fresh"), "fresh").await.unwrap();
 }
 
-/// Records and mounts of published volumes, as if they had been published one by one.
+/// Creates the records and mounts of published volumes, as if each had been published.
 fn make_records(
     count: usize,
     pattern: &volume_manager::node::Record,
@@ -190,9 +190,9 @@ fn make_records(
     (disk, mounts)
 }
 
-/// A record of a later version is told, stays for that version, and is in nobody's way.
+/// A record of a later version is reported and kept, and does not affect other volumes.
 #[tokio::test(start_paused = true)]
-async fn a_record_of_a_later_schema_is_kept_and_its_volume_is_left_alone() {
+async fn record_of_a_later_schema_is_kept() {
     use volume_manager::store::{Change, RecordKey};
     let mut world = World::new();
     let volumes = world.start().await;
@@ -204,7 +204,7 @@ async fn a_record_of_a_later_schema_is_kept_and_its_volume_is_left_alone() {
     world.disk.open().commit(&[Change::Put(key_of, vec![8, 99])]).unwrap();
     let volumes = world.start().await;
     let said = volumes.explain(&key("v")).await.unwrap().unwrap().to_string();
-    assert!(said.contains("cannot be read") && said.contains("schema 99"), "{said}");
+    assert!(said.contains("unreadable record") && said.contains("schema 99"), "{said}");
     let refused = publish(&volumes, &volume("v"), "b").await;
     assert!(matches!(refused, Err(volume_manager::node::PublishError::Quarantined { .. })), "{refused:?}");
     publish(&volumes, &volume("w"), "b").await.unwrap();

@@ -4,27 +4,29 @@ use std::time::Duration;
 
 use super::world::*;
 use volume_manager::node::PublishError;
-use volume_manager::store::{Trouble, faulty};
+use volume_manager::store::{DiskErrorKind, faulty};
 
-/// Anchors (f) 3: while the store takes nothing no call is made, nothing ends, and it goes on when space returns.
+/// While the store rejects commits no call is made and no request completes; work continues when space is available.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_takes_no_intents_and_no_call_is_made() {
-    for trouble in [Trouble::NoSpace, Trouble::ReadOnly, Trouble::Device, Trouble::TooManyFiles] {
+    for kind in
+        [DiskErrorKind::NoSpace, DiskErrorKind::ReadOnly, DiskErrorKind::Device, DiskErrorKind::TooManyFiles]
+    {
         let mut world = World::new();
         let (store, faults) = faulty::wrap(world.disk.open(), faulty::Plan::new(1));
         let volumes = world.start_without_driver(world.parts_with(store)).await;
         world.register(&volumes).await;
         publish(&volumes, &volume("before"), "a").await.unwrap();
         let calls = world.driver.calls().len();
-        faults.fail_commits(trouble);
+        faults.fail_commits(kind);
         let failed = publish(&volumes, &volume("v"), "b").await;
-        assert!(matches!(failed, Err(PublishError::NotYetRecorded(_))), "{trouble:?}: {failed:?}");
+        assert!(matches!(failed, Err(PublishError::NotYetRecorded(_))), "{kind:?}: {failed:?}");
         let refused = publish(&volumes, &volume("w"), "c").await;
-        assert!(matches!(refused, Err(PublishError::Store(_))), "{trouble:?}: {refused:?}");
+        assert!(matches!(refused, Err(PublishError::Store(_))), "{kind:?}: {refused:?}");
         tokio::time::sleep(Duration::from_secs(3600)).await;
-        assert_eq!(world.driver.calls().len(), calls, "{trouble:?}");
+        assert_eq!(world.driver.calls().len(), calls, "{kind:?}");
         let said = volumes.explain(&key("v")).await.unwrap().unwrap().to_string();
-        assert!(said.contains("waits for the store"), "{said}");
+        assert!(said.contains("waiting for the store"), "{said}");
         faults.heal();
         tokio::time::sleep(Duration::from_secs(120)).await;
         publish(&volumes, &volume("v"), "b").await.unwrap();
@@ -34,7 +36,7 @@ async fn a_store_that_fails_takes_no_intents_and_no_call_is_made() {
     }
 }
 
-/// A commit that was made although its failure was told costs nothing but time.
+/// A commit that is durable despite its reported failure only delays the work.
 #[tokio::test(start_paused = true)]
 async fn stores_that_fail_at_random_delay_and_never_break_a_rule() {
     for seed in 0..20 {
@@ -55,7 +57,7 @@ async fn stores_that_fail_at_random_delay_and_never_break_a_rule() {
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
         }
-        gone(&volumes).await;
+        removed(&volumes).await;
         world.assert_clean("a store that fails at random").await;
         world.driver.assert_lawful("a store that fails at random");
         world.kill().await;

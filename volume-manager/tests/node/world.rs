@@ -11,7 +11,7 @@ use volume_manager::driver::{
 };
 use volume_manager::mounts::MemoryMounts;
 use volume_manager::node::{
-    Change as Happened, Changes, Parts, PublishError, Published, Settings, Volumes, Watched,
+    Change as Happened, Changes, Parts, PublishError, Published, Settings, Volumes, WatchEvent,
 };
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::memory::{MemoryDisk, MemoryStore};
@@ -22,7 +22,7 @@ use super::driver::{Driver, futures_table};
 
 pub(crate) const ROOT: &str = "/volumes";
 
-/// What a power cut leaves, and the process that runs now.
+/// The state that survives a power cut, and the current process.
 pub(crate) struct World {
     pub(crate) disk: MemoryDisk,
     pub(crate) mounts: MemoryMounts,
@@ -32,7 +32,7 @@ pub(crate) struct World {
     run: Option<JoinHandle<()>>,
 }
 
-/// A store whose commits count as effects, and that a crash stops.
+/// A store that counts its commits as effects and stops at a crash.
 struct CrashStore {
     inner: MemoryStore,
     driver: Driver,
@@ -40,7 +40,7 @@ struct CrashStore {
 }
 
 impl CrashStore {
-    fn gone(&self) -> bool {
+    fn is_crashed(&self) -> bool {
         *self.driver.process.borrow() != self.process
     }
 }
@@ -51,8 +51,8 @@ impl Store for CrashStore {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        // After a crash what is answered reaches nobody.
-        if self.gone() || !self.driver.effect() {
+        // After a crash, results are dropped.
+        if self.is_crashed() || !self.driver.effect() {
             return Ok(());
         }
         self.inner.commit(changes)?;
@@ -119,13 +119,13 @@ impl World {
         volumes.driver_registered(name, endpoint, policy).await.unwrap();
     }
 
-    /// Ends the process as a crash does.
+    /// Ends the process like a crash.
     pub(crate) async fn kill(&mut self) {
         if let Some(run) = self.run.take() {
             run.abort();
             let _ = run.await;
         }
-        // A commit that was under way is over, one way or the other.
+        // A running commit has ended.
         tokio::task::spawn_blocking(|| ()).await.unwrap();
         self.driver.process.send_modify(|process| *process += 1);
         self.driver.crashed.send_replace(false);
@@ -138,7 +138,7 @@ impl World {
         self.driver.reboot();
     }
 
-    /// Every mount point below a directory.
+    /// Returns all mount points below a directory.
     pub(crate) fn mounted(&self, below: &str) -> Vec<String> {
         let table = futures_table(&self.mounts);
         let mut mounted: Vec<_> = table
@@ -154,15 +154,15 @@ impl World {
         self.disk.open().load().unwrap().records.len()
     }
 
-    /// Nothing of any volume is left: no mount, no record, no directory.
+    /// Asserts that nothing of any volume remains: no mount, no record, no directory.
     pub(crate) async fn assert_clean(&self, about: &str) {
-        use volume_manager::mounts::{Mounts as _, Presence};
+        use volume_manager::mounts::{Mounts as _, PathState};
         assert_eq!(self.mounted("/pods"), Vec::<String>::new(), "{about}");
         assert_eq!(self.mounted(ROOT), Vec::<String>::new(), "{about}");
         assert_eq!(self.records(), 0, "{about}");
         for path in ["/pods/a/mount", "/pods/b/mount"] {
-            let presence = self.mounts.inspect(Path::new(path)).await.unwrap().presence;
-            assert_eq!(presence, Presence::Missing, "{about}: {path}");
+            let state = self.mounts.inspect(Path::new(path)).await.unwrap().state;
+            assert_eq!(state, PathState::Missing, "{about}: {path}");
         }
     }
 }
@@ -175,12 +175,12 @@ pub(crate) fn builder(id: &str) -> VolumeSpecBuilder {
     VolumeSpec::builder(key(id), Access::filesystem(), AccessMode::SingleNodeWriter)
 }
 
-/// A volume that is attached, staged and published.
+/// Creates a volume that is attached, staged and published.
 pub(crate) fn volume(id: &str) -> Arc<VolumeSpec> {
     Arc::new(builder(id).build().unwrap())
 }
 
-/// One that needs no attach.
+/// Creates a volume that needs no attach.
 pub(crate) fn unattached(id: &str) -> Arc<VolumeSpec> {
     Arc::new(builder(id).attach(Attach::NotRequired).build().unwrap())
 }
@@ -197,7 +197,7 @@ pub(crate) fn at(name: &str, target: &str) -> Arc<ConsumerSpec> {
     Arc::new(ConsumerSpec::new(id(name), MountPath::new(target).unwrap()))
 }
 
-/// Longer than any call and back-off of a test; the clock of the tests costs nothing.
+/// A duration longer than any call and back-off of a test, in virtual time.
 pub(crate) const LONG: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) async fn publish(
@@ -209,7 +209,7 @@ pub(crate) async fn publish(
     tokio::time::timeout(LONG, publish).await.expect("published within a day")
 }
 
-/// Publishes until it works: an error is told, and the volume stays wanted.
+/// Retries a publish until it succeeds. Errors are returned to the caller, and the volume remains desired.
 pub(crate) async fn publish_at_last(volumes: &Volumes, spec: &Arc<VolumeSpec>, name: &str) -> Published {
     let mut last = None;
     for _ in 0..200 {
@@ -234,17 +234,17 @@ pub(crate) async fn unpublish_at_last(volumes: &Volumes, id_of: &str, name: &str
     panic!("not unpublished: {last:?}")
 }
 
-/// The next change; there has to be one within a day.
+/// Returns the next change, which must occur within a day.
 pub(crate) async fn next(changes: &mut Changes) -> Happened {
     let watched = tokio::time::timeout(LONG, changes.next()).await.expect("something happens within a day");
     match watched {
-        Some(Watched::Change(change)) => change,
+        Some(WatchEvent::Change(change)) => change,
         other => panic!("{other:?}"),
     }
 }
 
-/// Waits until no volume is known any more.
-pub(crate) async fn gone(volumes: &Volumes) {
+/// Waits until all volumes are removed.
+pub(crate) async fn removed(volumes: &Volumes) {
     let mut changes = volumes.watch();
     while !volumes.list().await.unwrap().is_empty() {
         let waited = tokio::time::timeout(LONG, changes.next()).await;

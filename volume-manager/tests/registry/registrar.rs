@@ -1,4 +1,4 @@
-//! A registrar as `node-driver-registrar` is one: a socket, one answer, and an ear for what becomes of it.
+//! A fake `node-driver-registrar`: a socket that serves GetInfo and records the notifications.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-/// What a registrar says of a driver with nothing wrong.
+/// Returns the GetInfo response of a valid driver.
 pub(crate) fn plugin(name: &str) -> PluginInfo {
     PluginInfo {
         r#type: "CSIPlugin".into(),
@@ -25,34 +25,34 @@ pub(crate) fn plugin(name: &str) -> PluginInfo {
     }
 }
 
-/// A running registrar. When it is dropped it dies as by SIGKILL: the socket file stays.
+/// A running registrar. Dropping it is like SIGKILL: the socket file remains.
 pub(crate) struct Registrar {
-    told: mpsc::UnboundedReceiver<RegistrationStatus>,
+    notifications: mpsc::UnboundedReceiver<RegistrationStatus>,
     server: JoinHandle<()>,
 }
 
 impl Registrar {
     pub(crate) fn start(socket: &Path, info: PluginInfo) -> Self {
         let listener = UnixListener::bind(socket).expect("a socket");
-        let (telling, told) = mpsc::unbounded_channel();
-        let service = RegistrationServer::new(Service { info, telling });
+        let (sender, notifications) = mpsc::unbounded_channel();
+        let service = RegistrationServer::new(Service { info, sender });
         let server = Server::builder().add_service(service);
         let server = tokio::spawn(async move {
             server.serve_with_incoming(UnixListenerStream::new(listener)).await.expect("a server");
         });
-        Self { told, server }
+        Self { notifications, server }
     }
 
-    /// The next notification within five virtual minutes: nothing if the driver was registered, else why it was not.
-    pub(crate) async fn told(&mut self) -> Result<(), String> {
-        let status = timeout(Duration::from_secs(300), self.told.recv()).await;
+    /// Returns the next notification within five virtual minutes: success, or the error.
+    pub(crate) async fn notified(&mut self) -> Result<(), String> {
+        let status = timeout(Duration::from_secs(300), self.notifications.recv()).await;
         let status = status.expect("a notification in time").expect("the registrar runs");
         assert_eq!(status.plugin_registered, status.error.is_empty(), "{status:?}");
         if status.plugin_registered { Ok(()) } else { Err(status.error) }
     }
 
-    pub(crate) fn was_told_nothing(&mut self) -> bool {
-        self.told.try_recv().is_err()
+    pub(crate) fn was_not_notified(&mut self) -> bool {
+        self.notifications.try_recv().is_err()
     }
 }
 
@@ -64,7 +64,7 @@ impl Drop for Registrar {
 
 struct Service {
     info: PluginInfo,
-    telling: mpsc::UnboundedSender<RegistrationStatus>,
+    sender: mpsc::UnboundedSender<RegistrationStatus>,
 }
 
 #[tonic::async_trait]
@@ -77,7 +77,7 @@ impl Registration for Service {
         &self,
         status: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
-        self.telling.send(status.into_inner()).map_err(|_| Status::internal("the test is over"))?;
+        self.sender.send(status.into_inner()).map_err(|_| Status::internal("the test is over"))?;
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }

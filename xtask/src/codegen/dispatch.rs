@@ -1,4 +1,4 @@
-//! From a message's name to its type, for the tests that walk the schema.
+//! Maps a message's name to its type, for the tests that walk the schema.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ pub(crate) fn generate(schema: &Schema) -> Result<Source, CodegenError> {
         let _ = write!(arms, "{:?} => Some(visitor.visit::<{path}>()),", message.full_name());
     }
     let text = format!(
-        "/// Visits the type of a message of package `csi.v1`; `None` if there is no message of that name.
+        "/// Visits the type of a message of package `csi.v1`; `None` if the name is unknown.
         pub(crate) fn visit<V: Visitor>(message: &str, visitor: V) -> Option<V::Output> {{
             match message {{ {arms} _ => None }}
         }}"

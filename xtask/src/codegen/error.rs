@@ -1,9 +1,9 @@
-//! What can go wrong while generating.
+//! The errors of code generation.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why the generated sources could not be made, or are not what the schema says.
+/// An error of generating the sources or comparing them with the schema.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CodegenError {
     /// The schema itself.
@@ -30,7 +30,7 @@ pub(crate) enum CodegenError {
     /// A committed file differs from what the schema gives.
     #[error("{path} differs from the schema; run `cargo xtask codegen`", path = path.display())]
     Stale { path: PathBuf },
-    /// A committed file which nothing generates.
+    /// A committed file that is not generated.
     #[error("{path} is not generated any more; run `cargo xtask codegen`", path = path.display())]
     Orphan { path: PathBuf },
     /// A file could not be read.

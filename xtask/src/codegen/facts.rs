@@ -1,25 +1,25 @@
-//! Facts of the RPCs that the spec gives in words only, one row an RPC.
+//! Facts about the RPCs that the spec states only in prose, one row per RPC.
 
 use super::error::CodegenError;
 
-/// What the descriptors do not say of an RPC.
+/// The facts about an RPC that the descriptors do not contain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Facts {
     name: &'static str,
     pub(crate) mutating: bool,
     /// The request field that names the volume; its camel case is the variant of `VolumeKey`.
     pub(crate) volume_key: Option<&'static str>,
-    /// The request fields that make the operation the same; empty if it is not mutating.
+    /// The request fields that identify the operation; empty if the RPC is not mutating.
     pub(crate) identity: &'static [&'static str],
 }
 
-/// The row of an RPC; each RPC of the schema needs one.
+/// Returns the row of an RPC. Each RPC of the schema needs a row.
 pub(crate) fn of(rpc: &str) -> Result<Facts, CodegenError> {
     let row = FACTS.iter().find(|row| row.name == rpc);
     row.copied().ok_or_else(|| CodegenError::FactsMissing { rpc: rpc.to_owned() })
 }
 
-/// The rows that belong to none of these RPCs.
+/// Returns a row whose RPC is not in the list.
 pub(crate) fn without_rpc(rpcs: &[String]) -> Option<&'static str> {
     FACTS.iter().map(|row| row.name).find(|name| !rpcs.iter().any(|rpc| rpc == name))
 }

@@ -1,6 +1,7 @@
-//! The messages between parts, and what the parts keep. Their bytes are slices of what was received, their maps are in order, so that the
-//! same message has the same bytes, and their `Debug` leaves out the fields that have the option `debug_redact`.
+//! The messages between components, and the messages that they store. Their bytes are slices of the received buffer, their maps
+//! are ordered, so that equal messages have equal bytes, and their `Debug` omits the fields with the option `debug_redact`.
 
+use heck::ToUpperCamelCase;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::{fs, io};
@@ -11,7 +12,7 @@ use super::bindings::Scratch;
 use super::error::CodegenError;
 use super::{Source, format, rust};
 
-/// The folders of the parts with their schemas, each of which becomes a source of its name.
+/// The folders of the components with their schemas. Each schema is generated into a source of its name.
 pub(crate) const PARTS: &[(&str, &[&str])] = &[
     ("edge-transport", &["edge/session/v1/session.proto"]),
     ("csi-proxy", &["edge/csi/v1/call.proto", "edge/csi/v1/state.proto"]),
@@ -49,13 +50,13 @@ pub(crate) fn generate(folder: &Path, file: &str) -> Result<Source, CodegenError
     builder.compile_fds(compiler.file_descriptor_set()).map_err(CodegenError::Bindings)?;
     let path = scratch.path.join(format!("{}.rs", schema.package_name()));
     let text = fs::read_to_string(&path).map_err(|cause| CodegenError::read(&path, cause))?;
-    // prost leaves `Eq` out of messages with lists and maps. No field here is a float.
+    // prost omits `Eq` for messages with lists and maps. No field here is a float.
     let mut text = text.replace("PartialEq, ::prost::", "PartialEq, Eq, ::prost::");
     text.extend(redacted.iter().map(debug_impl));
     format(&format!("{}.rs", stem(file)), &text)
 }
 
-/// The name of a schema's source, without its extension.
+/// Returns the name of a schema's source, without its extension.
 fn stem(file: &str) -> &str {
     let name = file.rsplit('/').next().unwrap_or(file);
     name.trim_end_matches(".proto")
@@ -66,14 +67,14 @@ fn is_redacted(field: &FieldDescriptor) -> bool {
     options.get_field_by_name("debug_redact").is_some_and(|option| option.as_bool() == Some(true))
 }
 
-/// A `Debug` of a message at the top level of its file and without a oneof, that leaves out what is redacted.
+/// Generates a `Debug` that omits redacted fields, for a message at the top level of its file and without a oneof.
 fn debug_impl(message: &MessageDescriptor) -> String {
     let mut shown = String::new();
     for field in message.fields().filter(|field| !is_redacted(field)) {
         let name = field.name();
         let _ = write!(shown, ".field({name:?}, &self.{})", rust::field_name(&field));
     }
-    let name = rust::camel_case(message.name());
+    let name = message.name().to_upper_camel_case();
     format!(
         "impl ::core::fmt::Debug for {name} {{
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {{

@@ -1,12 +1,13 @@
-//! The table of RPCs: descriptors and [`facts`] put together.
+//! The table of RPCs, from descriptors and [`facts`].
 
+use heck::ToUpperCamelCase;
 use std::fmt::Write as _;
 
 use prost_reflect::{MessageDescriptor, MethodDescriptor};
 
 use super::error::CodegenError;
 use super::schema::Schema;
-use super::{Source, facts, format, rust};
+use super::{Source, facts, format};
 
 pub(crate) fn generate(schema: &Schema) -> Result<Source, CodegenError> {
     let methods = schema.methods();
@@ -56,7 +57,7 @@ fn row(schema: &Schema, method: &MethodDescriptor, path: &str) -> Result<String,
     let volume_key = match facts.volume_key {
         Some(name) => {
             let field = request_field(rpc, &request, name)?;
-            format!("Some((VolumeKey::{}, {field}))", rust::camel_case(name))
+            format!("Some((VolumeKey::{}, {field}))", name.to_upper_camel_case())
         }
         None => "None".to_owned(),
     };

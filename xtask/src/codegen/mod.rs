@@ -1,4 +1,4 @@
-//! The committed sources of csi-proto and of the messages of the other parts, made from their schemas without protoc.
+//! The committed sources of csi-proto and of the other components' messages, generated from their schemas without protoc.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,12 @@ mod validation;
 use error::CodegenError;
 use schema::Schema;
 
-/// Where the schema and the sources made from it live.
+/// The folder of the schema and the generated sources.
 const PROTO: &str = "csi-proto/proto";
 const LIBRARY: &str = "csi-proto/src/generated";
 const TESTS: &str = "csi-proto/tests/generated";
 
-/// How to run the code generator.
+/// Options of the code generator.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Write nothing; fail if a committed file differs from what the schema says.
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     check: bool,
 }
 
-/// One generated source, by its name in the folder of generated sources.
+/// One generated source. Its name is relative to the folder of generated sources.
 struct Source {
     name: String,
     text: String,
@@ -101,7 +101,7 @@ fn committed(folder: &Path) -> Result<Vec<PathBuf>, CodegenError> {
     paths.filter(|path| !path.as_ref().is_ok_and(|path| path.ends_with("mod.rs"))).collect()
 }
 
-/// Parses and lays out a source, under the line that says where it comes from.
+/// Parses and formats a source, below the line that names its origin.
 fn format(name: &str, text: &str) -> Result<Source, CodegenError> {
     let parsed = syn::parse_file(text)
         .map_err(|source| CodegenError::Unparseable { name: name.to_owned(), source })?;

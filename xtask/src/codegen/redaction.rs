@@ -1,5 +1,6 @@
 //! The list of secret fields, and a `Debug` that never prints one.
 
+use heck::ToUpperCamelCase;
 use std::fmt::Write as _;
 
 use prost_reflect::{FieldDescriptor, MessageDescriptor};
@@ -8,7 +9,7 @@ use super::error::CodegenError;
 use super::schema::Schema;
 use super::{Source, format, rust};
 
-/// Under `tokenRequests` kubelet puts service-account tokens in this field.
+/// kubelet puts the service account tokens of `tokenRequests` into this field.
 const CARRIES_TOKENS: &str = "csi.v1.NodePublishVolumeRequest.volume_context";
 
 pub(crate) fn generate(schema: &Schema) -> Result<Source, CodegenError> {
@@ -41,7 +42,7 @@ fn debug_impl(schema: &Schema, message: &MessageDescriptor) -> String {
         let _ = write!(calls, ".field({:?}, {value})", field.name());
     }
     let path = rust::type_path(message);
-    let name = rust::camel_case(message.name());
+    let name = message.name().to_upper_camel_case();
     format!(
         "impl ::core::fmt::Debug for {path} {{
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {{

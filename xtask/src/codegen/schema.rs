@@ -12,12 +12,12 @@ use super::error::CodegenError;
 const FILES: [&str; 2] = ["csi/v1/csi.proto", "pluginregistration/v1/api.proto"];
 const CSI_PACKAGE: &str = "csi.v1";
 
-/// Fields without option 1059 that the spec nevertheless says must not leak.
+/// Fields without option 1059 that the spec's text declares sensitive.
 const SENSITIVE_BY_TEXT: [&str; 1] = ["csi.v1.VolumeCapability.MountVolume.mount_flags"];
 
 /// The compiled schema.
 pub(crate) struct Schema {
-    /// Plain descriptors: what the code generators of prost and tonic take.
+    /// Plain descriptors, the input of the code generators of prost and tonic.
     pub(crate) files: FileDescriptorSet,
     pool: DescriptorPool,
 }
@@ -30,7 +30,7 @@ impl Schema {
         Ok(Self { files: compiler.file_descriptor_set(), pool: compiler.descriptor_pool() })
     }
 
-    /// The messages of the CSI package in the order of the file, nested ones after their parent; no map entries.
+    /// Returns the messages of the CSI package in file order, nested ones after their parent, without map entries.
     pub(crate) fn messages(&self) -> Vec<MessageDescriptor> {
         fn collect(message: MessageDescriptor, into: &mut Vec<MessageDescriptor>) {
             if message.is_map_entry() {
@@ -51,29 +51,29 @@ impl Schema {
         all
     }
 
-    /// The RPCs of the CSI package in the order of the file.
+    /// Returns the RPCs of the CSI package in file order.
     pub(crate) fn methods(&self) -> Vec<MethodDescriptor> {
         let services = self.pool.services().filter(|service| service.package_name() == CSI_PACKAGE);
         services.flat_map(|service| service.methods().collect::<Vec<_>>()).collect()
     }
 
-    /// Whether the field carries option 1059, `csi_secret`.
+    /// Returns true if the field carries option 1059, `csi_secret`.
     pub(crate) fn is_secret(&self, field: &FieldDescriptor) -> bool {
         self.is_set("csi_secret", &field.options())
     }
 
-    /// Whether the RPC or its service carries option 1060, the mark of alpha.
+    /// Returns true if the RPC or its service carries option 1060, which marks alpha.
     pub(crate) fn is_alpha(&self, method: &MethodDescriptor) -> bool {
         self.is_set("alpha_method", &method.options())
             || self.is_set("alpha_service", &method.parent_service().options())
     }
 
-    /// Whether the field's value must never be printed: a secret, or declared sensitive by the text of the spec.
+    /// Returns true if the field's value must never be printed: a secret, or a field that the spec's text declares sensitive.
     pub(crate) fn is_sensitive(&self, field: &FieldDescriptor) -> bool {
         self.is_secret(field) || SENSITIVE_BY_TEXT.contains(&field.full_name())
     }
 
-    /// Whether the message itself has a sensitive field; one inside is printed by its own `Debug`.
+    /// Returns true if the message itself has a sensitive field. The `Debug` of a nested message handles its own fields.
     pub(crate) fn holds_sensitive(&self, message: &MessageDescriptor) -> bool {
         message.fields().any(|field| self.is_sensitive(&field))
     }

@@ -1,5 +1,6 @@
-//! Which fields of a request hold maps, secrets and messages, for whoever compares encoded requests.
+//! The fields of a request that contain maps, secrets and messages, for the comparison of encoded requests.
 
+use heck::ToSnakeCase;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -7,7 +8,7 @@ use prost_reflect::{Kind, MessageDescriptor};
 
 use super::error::CodegenError;
 use super::schema::Schema;
-use super::{Source, format, rust};
+use super::{Source, format};
 
 pub(crate) fn generate(schema: &Schema) -> Result<Source, CodegenError> {
     let mut shapes = BTreeMap::new();
@@ -36,7 +37,7 @@ fn collect(schema: &Schema, message: &MessageDescriptor, into: &mut BTreeMap<Str
     if into.contains_key(&name) {
         return;
     }
-    // Its place, in case a message holds itself.
+    // A placeholder, in case a message contains itself.
     into.insert(name.clone(), String::new());
     let mut fields = String::new();
     for field in message.fields() {
@@ -56,6 +57,6 @@ fn collect(schema: &Schema, message: &MessageDescriptor, into: &mut BTreeMap<Str
 
 fn constant(message: &MessageDescriptor) -> String {
     let inside = message.full_name().trim_start_matches(message.package_name()).trim_start_matches('.');
-    let words: Vec<_> = inside.split('.').map(rust::snake_case).collect();
+    let words: Vec<_> = inside.split('.').map(str::to_snake_case).collect();
     words.join("_").to_uppercase()
 }

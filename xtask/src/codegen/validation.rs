@@ -8,21 +8,21 @@ use super::error::CodegenError;
 use super::schema::Schema;
 use super::{Source, format, rust};
 
-/// How a text field is measured; the bounds themselves are constants of the library.
+/// The size rule of a text field; the bounds themselves are constants of the library.
 enum Measure {
-    /// Its own bound.
+    /// A named bound.
     Bound(&'static str),
-    /// A repeated field whose total counts, and not each element.
+    /// A repeated field with a bound on its total size, not on each element.
     Total(&'static str),
     /// A map, by the bytes of all keys and values.
     Map,
-    /// A call of its own.
+    /// A specific validation function.
     Special(&'static str),
     /// No bound: paths may be as long as the system allows.
     Unbounded,
 }
 
-/// The general rule of the field's type, or what the field's own text says instead.
+/// Returns the general rule of the field's type, unless the field's own text specifies another.
 fn measure(field: &FieldDescriptor) -> Measure {
     match field.full_name() {
         "csi.v1.GetPluginInfoResponse.name" => return Measure::Special("driver_name"),

@@ -1,4 +1,4 @@
-//! Builds the binaries and the Go peers, and knows where they are.
+//! Builds the binaries and the Go peers, and returns their paths.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use super::PerfError;
 use crate::workspace_root;
 
-/// Where the built programs are.
+/// The paths of the built programs.
 #[derive(Debug, Clone)]
 pub(super) struct Programs {
     rust: PathBuf,
@@ -29,7 +29,7 @@ fn ran(command: &mut Command) -> Result<(), PerfError> {
 }
 
 impl Programs {
-    /// Builds the release binaries; with `peers` also the NATS relay and the Go programs that we are compared with.
+    /// Builds the release binaries; with `peers` also the NATS relay and the Go programs of the comparison.
     pub(super) fn build(peers: bool) -> Result<Self, PerfError> {
         let programs = Self { rust: target().join("release"), go: target().join("peers") };
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -56,12 +56,12 @@ impl Programs {
         Ok(programs)
     }
 
-    /// A binary of this workspace.
+    /// Returns a command for a binary of this workspace.
     pub(super) fn rust(&self, name: &str) -> Command {
         Command::new(self.rust.join(name))
     }
 
-    /// A Go program of `benches/peers`.
+    /// Returns a command for a Go program of `benches/peers`.
     pub(super) fn go(&self, name: &str) -> Command {
         let mut command = Command::new(self.go.join(name));
         command.env("GOMAXPROCS", "2");

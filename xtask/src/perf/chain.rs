@@ -1,4 +1,4 @@
-//! The chains that are measured: which processes, in which order, and where a client finds them.
+//! The measured chains: their processes, the order of these, and the endpoint for a client.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,22 +14,22 @@ pub(super) const DRIVER: &str = "bench.csi.edge";
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// What lies between the client and the driver.
+/// The connection between the client and the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Nothing: tonic to tonic on one unix socket.
     Direct,
-    /// Proxy, hub and agent; the agent comes to the hub over this road, the proxy over a unix socket.
-    Relay(Road),
+    /// Proxy, hub and agent; the agent dials the hub over this transport, the proxy over a unix socket.
+    Relay(HubTransport),
     /// The library mwitkow/grpc-proxy twice, with plain TCP between.
     GrpcProxy,
     /// Our gRPC ends with a NATS server between, plain TCP.
     Nats,
 }
 
-/// How the agent comes to the hub.
+/// The transport between the agent and the hub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Road {
+pub(super) enum HubTransport {
     /// Unix socket.
     Uds,
     /// Websocket over TLS, client certificate.
@@ -39,23 +39,23 @@ pub(super) enum Road {
 }
 
 impl Kind {
-    /// Every chain of the table, the base line first.
+    /// Every chain of the table, the baseline first.
     pub(super) const ALL: [Self; 6] = [
         Self::Direct,
-        Self::Relay(Road::Uds),
-        Self::Relay(Road::Wss),
-        Self::Relay(Road::Quic),
+        Self::Relay(HubTransport::Uds),
+        Self::Relay(HubTransport::Wss),
+        Self::Relay(HubTransport::Quic),
         Self::GrpcProxy,
         Self::Nats,
     ];
 
-    /// Its name in the table.
+    /// Returns the name in the table.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
-            Self::Relay(Road::Uds) => "hub, uds + uds",
-            Self::Relay(Road::Wss) => "hub, uds + wss",
-            Self::Relay(Road::Quic) => "hub, uds + quic",
+            Self::Relay(HubTransport::Uds) => "hub, uds + uds",
+            Self::Relay(HubTransport::Wss) => "hub, uds + wss",
+            Self::Relay(HubTransport::Quic) => "hub, uds + quic",
             Self::GrpcProxy => "grpc-proxy chain",
             Self::Nats => "NATS relay",
         }
@@ -64,34 +64,33 @@ impl Kind {
     const fn folder(self) -> &'static str {
         match self {
             Self::Direct => "direct",
-            Self::Relay(Road::Uds) => "uds",
-            Self::Relay(Road::Wss) => "wss",
-            Self::Relay(Road::Quic) => "quic",
+            Self::Relay(HubTransport::Uds) => "uds",
+            Self::Relay(HubTransport::Wss) => "wss",
+            Self::Relay(HubTransport::Quic) => "quic",
             Self::GrpcProxy => "grpcproxy",
             Self::Nats => "nats",
         }
     }
 
-    /// A port on the loopback address, different for every chain.
+    /// Returns a port on the loopback address, different for every chain.
     const fn port(self) -> u16 {
         match self {
-            Self::Direct | Self::Relay(Road::Uds) => 18_600,
-            Self::Relay(Road::Wss) => 18_601,
-            Self::Relay(Road::Quic) => 18_602,
+            Self::Direct | Self::Relay(HubTransport::Uds) => 18_600,
+            Self::Relay(HubTransport::Wss) => 18_601,
+            Self::Relay(HubTransport::Quic) => 18_602,
             Self::GrpcProxy => 18_603,
             Self::Nats => 18_604,
         }
     }
 }
 
-/// A standing chain.
+/// A running chain.
 #[derive(Debug)]
 pub(super) struct Chain {
-    /// What it is.
     pub(super) kind: Kind,
-    /// Where the client calls it.
+    /// The endpoint for the client.
     pub(super) endpoint: String,
-    /// Its processes, the driver first.
+    /// The processes, the driver first.
     pub(super) parts: Vec<Process>,
 }
 
@@ -115,29 +114,29 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn relay(&mut self, road: Road, port: u16, authority: &Authority) -> Result<(), PerfError> {
+    fn relay(&mut self, transport: HubTransport, port: u16, authority: &Authority) -> Result<(), PerfError> {
         let address = format!("127.0.0.1:{port}");
         let mut hub = self.programs.rust("edge-hub");
-        hub.args(["--uds", &self.unix("hub.sock")]);
+        hub.args(["--listen", &self.unix("hub.sock")]);
         let mut agent = self.programs.rust("edge-agent");
         agent.args(["--nodeid", "edge-1", "--driver", &format!("{DRIVER}={}", self.unix("driver.sock"))]);
         agent.arg("--state-dir").arg(self.path("agent"));
-        match road {
-            Road::Uds => {
+        match transport {
+            HubTransport::Uds => {
                 agent.args(["--hub", &self.unix("hub.sock")]);
             }
-            Road::Wss => {
-                hub.args(["--ws", &address]);
+            HubTransport::Wss => {
+                hub.args(["--listen", &format!("wss://{address}")]);
                 agent.args(["--hub", &format!("wss://{address}")]);
             }
-            Road::Quic => {
-                hub.args(["--quic", &address]);
+            HubTransport::Quic => {
+                hub.args(["--listen", &format!("quic://{address}")]);
                 agent.args(["--hub", &format!("quic://{address}")]);
             }
         }
-        if road != Road::Uds {
+        if transport != HubTransport::Uds {
             let files = authority.issue("hub", &["localhost", "127.0.0.1"], Usage::Server)?;
-            files.show(&mut hub, "--client-ca", &authority.root());
+            files.show(hub.args(["--allow", "proxy=*"]), "--client-ca", &authority.root());
             let files = authority.issue("edge-1", &["edge-1"], Usage::Client)?;
             files.show(&mut agent, "--tls-ca", &authority.root());
         }
@@ -172,7 +171,7 @@ impl Builder<'_> {
 }
 
 impl Chain {
-    /// Starts the processes of a chain, each with its files in a folder of its own.
+    /// Starts the processes of a chain, each with its files in a separate folder.
     pub(super) fn start(
         kind: Kind,
         programs: &Programs,
@@ -190,7 +189,7 @@ impl Chain {
         };
         match kind {
             Kind::Direct => {}
-            Kind::Relay(road) => builder.relay(road, kind.port(), authority)?,
+            Kind::Relay(transport) => builder.relay(transport, kind.port(), authority)?,
             Kind::GrpcProxy => builder.grpc_proxy(kind.port())?,
             Kind::Nats => builder.nats(kind.port())?,
         }
@@ -199,7 +198,7 @@ impl Chain {
         Ok(chain)
     }
 
-    /// A chain is ready when a call comes through.
+    /// Waits until a call through the chain succeeds.
     fn wait_until_ready(&self, programs: &Programs, logs: &Path) -> Result<(), PerfError> {
         let started = Instant::now();
         while started.elapsed() < READY_WITHIN {
@@ -216,13 +215,13 @@ impl Chain {
         })
     }
 
-    /// Processor time of all its processes.
+    /// Returns the processor time of all processes of the chain.
     pub(super) fn processor_time(&self) -> Duration {
         self.parts.iter().map(Process::processor_time).sum()
     }
 }
 
-/// What the load generator measured. Latencies in microseconds.
+/// The load generator's measurements. Latencies in microseconds.
 #[derive(Debug, Clone, serde::Deserialize, serde::Serialize)]
 pub(super) struct Figures {
     /// Calls answered with OK.
@@ -238,23 +237,23 @@ pub(super) struct Figures {
 /// One run of the load generator.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
-    /// What its callers do, as its option `--work` has it.
+    /// The calls of its callers, as a value of the option `--work`.
     pub(super) work: &'static str,
     /// Callers.
     pub(super) in_flight: usize,
     /// Seconds that are measured.
     pub(super) seconds: f64,
-    /// One more call hangs meanwhile.
+    /// True if one more call hangs during the measurement.
     pub(super) beside_hung: bool,
 }
 
 impl Load {
-    /// One caller makes volumes for so many seconds.
+    /// Returns a load of one caller that creates volumes for this number of seconds.
     pub(super) const fn of(seconds: f64) -> Self {
         Self { work: "create-volume", in_flight: 1, seconds, beside_hung: false }
     }
 
-    /// Runs it against a socket.
+    /// Runs the load against a socket.
     pub(super) fn run(self, programs: &Programs, endpoint: &str) -> Result<Figures, PerfError> {
         let mut command = programs.rust("load");
         command.args(["--json", "--endpoint", endpoint, "--work", self.work]);
@@ -273,7 +272,7 @@ impl Load {
     }
 }
 
-/// Runs the load generator once: so many callers make volumes.
+/// Runs the load generator once, with `in_flight` callers that create volumes.
 pub(super) fn load(
     programs: &Programs,
     endpoint: &str,
@@ -283,7 +282,7 @@ pub(super) fn load(
     Load { in_flight, ..Load::of(seconds) }.run(programs, endpoint)
 }
 
-/// Waits between two looks at something that another process does.
+/// Sleeps between two checks of another process.
 #[allow(clippy::disallowed_methods, reason = "a command with one thread and no runtime")]
 pub(super) fn pause(length: Duration) {
     std::thread::sleep(length);

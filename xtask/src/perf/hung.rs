@@ -1,17 +1,17 @@
-//! Does a call that hangs slow down the others?
+//! Measures how much a hanging call slows down the others.
 //!
-//! The same chain under the same load, with nothing beside it and with one ControllerPublishVolume that hangs at the driver.
-//! Each round measures without, with, and without again: how far the two without differ says how much of a ratio is noise.
+//! Each chain runs under the same load without and with one ControllerPublishVolume that hangs at the driver. Each round
+//! measures without, with, and without again: the difference between the two runs without is the spread of a ratio.
 
 use clap::Args;
 
 use super::build::Programs;
-use super::chain::{Chain, Figures, Kind, Load, Road};
+use super::chain::{Chain, Figures, HubTransport, Kind, Load};
 use super::rounds::{Spread, median};
 use super::{PerfError, folder};
 use crate::authority::Authority;
 
-/// What `cargo xtask perf hung` takes.
+/// Options of `cargo xtask perf hung`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// Rounds; every figure is a median over them.
@@ -20,13 +20,17 @@ pub(super) struct Options {
     /// Seconds of each of the three measurements of a round.
     #[arg(long, default_value_t = 1.5)]
     seconds: f64,
-    /// Callers whose calls do not hang.
+    /// Callers with calls that do not hang.
     #[arg(long, default_value_t = 100)]
     in_flight: usize,
 }
 
-const CHAINS: [Kind; 4] =
-    [Kind::Direct, Kind::Relay(Road::Uds), Kind::Relay(Road::Wss), Kind::Relay(Road::Quic)];
+const CHAINS: [Kind; 4] = [
+    Kind::Direct,
+    Kind::Relay(HubTransport::Uds),
+    Kind::Relay(HubTransport::Wss),
+    Kind::Relay(HubTransport::Quic),
+];
 
 type Figure = fn(&Figures) -> f64;
 
@@ -36,7 +40,7 @@ const FIGURES: [(&str, Figure); 3] = [
     ("p99 µs", |figures| figures.p99),
 ];
 
-/// What one round of one chain has given.
+/// The measurements of one round of one chain.
 struct Round {
     before: Figures,
     beside: Figures,
@@ -68,10 +72,8 @@ fn print(chains: &[Chain], options: &Options, rounds: &[Vec<Round>]) {
     println!(
         "{callers} callers publish volumes, alone and while one more call hangs; medians of {count} rounds."
     );
-    println!(
-        "In brackets: where the middle half of the rounds lies. Noise: the second without to the first.\n"
-    );
-    println!("| chain | figure | without | with | with to without | noise |");
+    println!("In brackets: the middle half of the rounds. Spread: the second without to the first.\n");
+    println!("| chain | figure | without | with | with to without | spread |");
     println!("|---|---|---|---|---|---|");
     for (chain, rounds) in chains.iter().zip(rounds) {
         for (name, figure) in FIGURES {

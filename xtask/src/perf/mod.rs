@@ -1,7 +1,7 @@
-//! `cargo xtask perf`: the performance table of the README, and what a session and an hour of load cost.
+//! `cargo xtask perf`: the performance table of the README, the cost of a session, and the memory growth under steady load.
 //!
-//! Every part of a chain is a process of its own. All chains stand during the whole run and are measured in turn, round
-//! after round, so that a ratio compares neighbours in time; a ratio is the median of its rounds.
+//! Every part of a chain is a separate process. All chains run during the whole measurement and are measured in turn, round
+//! after round, so that a ratio compares adjacent measurements; a ratio is the median of its rounds.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ mod rounds;
 mod sessions;
 mod soak;
 
-/// What `cargo xtask perf` takes.
+/// Options of `cargo xtask perf`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -37,13 +37,13 @@ enum What {
     Soak(soak::Options),
 }
 
-/// A measurement could not be made.
+/// An error that prevents a measurement, or a bound that is exceeded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PerfError {
     /// A file or a process failed.
     #[error("{doing}: {source}")]
     Io {
-        /// What was tried.
+        /// The attempted action.
         doing: String,
         /// The cause.
         source: std::io::Error,
@@ -53,7 +53,7 @@ pub(crate) enum PerfError {
     Command {
         /// The command.
         command: String,
-        /// What it said last.
+        /// The end of its output.
         output: String,
     },
     /// A part of a chain did not become ready.
@@ -61,9 +61,9 @@ pub(crate) enum PerfError {
     NotReady {
         /// The chain.
         chain: String,
-        /// Where it should answer.
+        /// The endpoint that did not answer.
         endpoint: String,
-        /// How long was waited.
+        /// The time limit, in seconds.
         seconds: u64,
         /// The folder of the logs.
         logs: PathBuf,
@@ -71,20 +71,20 @@ pub(crate) enum PerfError {
     /// No certificate could be made.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// A tool printed something else than expected.
+    /// A tool printed a line that is not valid figures.
     #[error("{command} printed {line:?}, not a line of figures: {source}")]
     Figures {
         /// The tool.
         command: String,
-        /// What it printed.
+        /// The printed line.
         line: String,
-        /// Why it cannot be read.
+        /// The parse error.
         source: serde_json::Error,
     },
     /// The memory grew.
     #[error("{part} grew from {from} to {to} KiB under steady load; at most {bound} KiB are allowed")]
     Growth {
-        /// Which process.
+        /// The process.
         part: String,
         /// Resident memory after warming up, in KiB.
         from: u64,
@@ -102,7 +102,7 @@ impl PerfError {
     }
 }
 
-/// Builds what is measured, measures, prints.
+/// Builds the programs, measures, and prints the results.
 pub(crate) fn run(options: &Options) -> Result<(), PerfError> {
     match &options.what {
         What::Hung(options) => hung::run(options),
@@ -112,7 +112,7 @@ pub(crate) fn run(options: &Options) -> Result<(), PerfError> {
     }
 }
 
-/// A folder for the files of one run, gone with it.
+/// Creates a folder for the files of one run, which is removed when dropped.
 fn folder() -> Result<tempfile::TempDir, PerfError> {
     tempfile::Builder::new().prefix("csi-perf").tempdir().map_err(PerfError::io("create a folder"))
 }

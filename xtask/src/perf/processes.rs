@@ -1,4 +1,4 @@
-//! Child processes that end with their owner, and what the kernel counted for them.
+//! Child processes that end with their owner, and the kernel's figures for them.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use super::PerfError;
 
-/// Processor time is counted by the kernel in ticks of this length (USER_HZ, proc(5)).
+/// The length of the kernel's ticks for processor time (USER_HZ, proc(5)).
 const TICK: Duration = Duration::from_millis(10);
 
 /// A running part of a chain. Killed when dropped.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// What it is, for the tables.
+    /// The name in the tables.
     pub(super) name: String,
     child: Child,
 }
 
 impl Process {
-    /// Starts a command; what it says goes to `LOGS/NAME.log`.
+    /// Starts a command with its output in `LOGS/NAME.log`.
     pub(super) fn start(name: &str, logs: &Path, command: &mut Command) -> Result<Self, PerfError> {
         let log = logs.join(format!("{name}.log"));
         let file = File::create(&log).map_err(PerfError::io(format!("create {}", log.display())))?;
@@ -32,17 +32,17 @@ impl Process {
         Ok(Self { name: name.to_owned(), child })
     }
 
-    /// Processor time that it has used, user and system.
+    /// Returns the used processor time, user and system.
     pub(super) fn processor_time(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // The name may hold spaces and brackets: count from behind it. utime and stime are fields 14 and 15 of proc(5).
+        // The name may contain spaces and brackets: fields count from its end. utime and stime are fields 14 and 15 of proc(5).
         let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
         let ticks: u32 =
             fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u32>().ok()).sum();
         TICK * ticks
     }
 
-    /// Resident memory in KiB.
+    /// Returns the resident memory in KiB.
     pub(super) fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         status
@@ -53,7 +53,7 @@ impl Process {
             .unwrap_or_default()
     }
 
-    /// Whether it still runs.
+    /// Returns true if the process still runs.
     pub(super) fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

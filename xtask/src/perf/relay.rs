@@ -10,7 +10,7 @@ use super::rounds::median;
 use super::{PerfError, folder};
 use crate::authority::Authority;
 
-/// What `cargo xtask perf relay` takes.
+/// Options of `cargo xtask perf relay`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// Rounds; every figure is a median over them.
@@ -29,11 +29,11 @@ pub(super) struct Options {
 
 struct Measured {
     figures: Figures,
-    /// Microseconds of processor time a call, all processes of the chain but the load generator.
+    /// Microseconds of processor time per call, of all processes of the chain except the load generator.
     processor: f64,
 }
 
-/// Callers, place of the chain, round.
+/// Measurements of all rounds, by the number of callers and the index of the chain.
 type Results = BTreeMap<(usize, usize), Vec<Measured>>;
 
 /// Measures and prints the table.
@@ -54,7 +54,7 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
             for (place, chain) in chains.iter().enumerate() {
                 let before = chain.processor_time();
                 let figures = load(&programs, &chain.endpoint, in_flight, options.seconds)?;
-                // The warm-up counts for the processes but not for the calls: scale by what share of the time was measured.
+                // The processor time includes the warm-up, the calls do not: scale by the measured share of the time.
                 let share = options.seconds / (options.seconds + (options.seconds / 5.0).min(1.0));
                 let processor = (chain.processor_time() - before).as_secs_f64() * 1e6 * share
                     / figures.calls.max(1) as f64;
@@ -77,7 +77,9 @@ fn print(chains: &[Chain], options: &Options, results: &Results) {
             let Some(rounds) = results.get(&(in_flight, place)) else { continue };
             let of = |figure: fn(&Measured) -> f64| median(rounds.iter().map(figure).collect());
             let ratio = |figure: fn(&Measured) -> f64| {
-                median(rounds.iter().zip(base).map(|(ours, direct)| figure(ours) / figure(direct)).collect())
+                median(
+                    rounds.iter().zip(base).map(|(relay, direct)| figure(relay) / figure(direct)).collect(),
+                )
             };
             println!(
                 "| {} | {:.0} | {:.0} | {:.0} | {:.0} | {:.2} | {:.2} |",

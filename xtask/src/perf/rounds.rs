@@ -1,23 +1,22 @@
 //! Figures of many rounds.
 
-/// The middle one; not a number if there are none.
+/// Returns the median, or NaN for an empty list.
 pub(super) fn median(values: Vec<f64>) -> f64 {
     Spread::of(values).median
 }
 
-/// The middle of some figures, and between which ones the middle half of them lies.
+/// The median and the quartiles of some figures.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spread {
-    /// A quarter of the figures is below.
+    /// The lower quartile.
     pub(super) low: f64,
-    /// Half of them.
     pub(super) median: f64,
-    /// Three quarters.
+    /// The upper quartile.
     pub(super) high: f64,
 }
 
 impl Spread {
-    /// Not numbers if there are no figures.
+    /// Computes the spread, which is NaN for an empty list.
     pub(super) fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let at = |quarters: usize| {

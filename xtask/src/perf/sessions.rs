@@ -1,4 +1,4 @@
-//! What an idle session costs a hub.
+//! Measures the cost of an idle session on a hub.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use super::processes::Process;
 use super::{PerfError, folder};
 use crate::authority::{Authority, Usage};
 
-/// What `cargo xtask perf sessions` takes.
+/// Options of `cargo xtask perf sessions`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// Sessions on one hub, each with a client certificate. Hub and clients need a descriptor a session (`ulimit -n`).
@@ -18,26 +18,26 @@ pub(super) struct Options {
     sessions: usize,
 }
 
-/// Measures wss and QUIC, each on a hub of its own.
+/// Measures wss and QUIC, each on a separate hub.
 #[allow(clippy::print_stdout, reason = "the table is what this command is for")]
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let programs = Programs::build(false)?;
     println!(
-        "| road | sessions | hub empty KiB | hub full KiB | KiB/session | set-ups/s | hub CPU µs/set-up |"
+        "| transport | sessions | hub empty KiB | hub full KiB | KiB/session | set-ups/s | hub CPU µs/set-up |"
     );
     println!("|---|---|---|---|---|---|---|");
-    for (scheme, option, port) in [("wss", "--ws", 18_611), ("quic", "--quic", 18_612)] {
+    for (scheme, port) in [("wss", 18_611), ("quic", 18_612)] {
         let run = folder()?;
         let authority = Authority::new(run.path())?;
         let files = authority.issue("hub", &["localhost", "127.0.0.1"], Usage::Server)?;
-        let address = format!("127.0.0.1:{port}");
+        let url = format!("{scheme}://127.0.0.1:{port}");
         let mut hub = programs.rust("edge-hub");
-        hub.arg("--uds").arg(format!("unix://{}/hub.sock", run.path().display())).args([option, &address]);
+        hub.args(["--listen", &url, "--allow", "proxy=*"]);
         files.show(&mut hub, "--client-ca", &authority.root());
         let mut hub = Process::start("hub", run.path(), &mut hub)?;
         let files = authority.issue("idle", &["idle"], Usage::Client)?;
         let mut idle = programs.rust("idle-sessions");
-        idle.args(["--hub", &format!("{scheme}://{address}"), "--sessions", &options.sessions.to_string()]);
+        idle.args(["--hub", &url, "--sessions", &options.sessions.to_string()]);
         files.show(&mut idle, "--tls-ca", &authority.root());
         let mut idle = idle
             .stdin(Stdio::piped())
@@ -53,9 +53,9 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
             Some(Ok(line)) => Ok(line),
             _ => Err(ended("idle-sessions")),
         };
-        next()?; // One session stands: code and tables of the hub are in memory.
+        next()?; // One session is open: the hub's code and tables are in memory.
         let (empty, spent) = (hub.resident(), hub.processor_time());
-        let seconds: f64 = next()?.parse().unwrap_or(f64::NAN); // All stand.
+        let seconds: f64 = next()?.parse().unwrap_or(f64::NAN); // All sessions are open.
         let (full, spent) = (hub.resident(), hub.processor_time() - spent);
         if !hub.is_running() {
             return Err(ended("edge-hub"));

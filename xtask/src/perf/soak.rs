@@ -1,16 +1,16 @@
-//! Steady load for minutes: does any part of the relay grow?
+//! Runs a steady load for minutes, and checks that no part of the relay grows.
 
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
 use super::build::Programs;
-use super::chain::{Chain, Kind, Road, load};
+use super::chain::{Chain, HubTransport, Kind, load};
 use super::processes::Process;
 use super::{PerfError, folder};
 use crate::authority::Authority;
 
-/// What `cargo xtask perf soak` takes.
+/// Options of `cargo xtask perf soak`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// Minutes of load after the first ten seconds.
@@ -25,7 +25,7 @@ pub(super) struct Options {
 }
 
 const WARM_UP: f64 = 10.0;
-const LOOK_EVERY: f64 = 15.0;
+const SAMPLE_INTERVAL: f64 = 15.0;
 
 /// Loads the relay over wss and fails if a part of it grew.
 #[allow(clippy::print_stdout, reason = "the table is what this command is for")]
@@ -33,7 +33,7 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let programs = Programs::build(false)?;
     let run = folder()?;
     let authority = Authority::new(run.path())?;
-    let chain = Chain::start(Kind::Relay(Road::Wss), &programs, run.path(), &authority)?;
+    let chain = Chain::start(Kind::Relay(HubTransport::Wss), &programs, run.path(), &authority)?;
     load(&programs, &chain.endpoint, options.in_flight, WARM_UP)?;
     let from: Vec<u64> = chain.parts.iter().map(Process::resident).collect();
     let until = Instant::now() + Duration::from_secs_f64(options.minutes.max(0.1) * 60.0);
@@ -42,9 +42,13 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     println!("| seconds left | calls | {} |", names.join(" | "));
     println!("|---|---|{}", "---|".repeat(chain.parts.len()));
     while let Some(left) = until.checked_duration_since(Instant::now()) {
-        calls +=
-            load(&programs, &chain.endpoint, options.in_flight, left.as_secs_f64().clamp(0.5, LOOK_EVERY))?
-                .calls;
+        calls += load(
+            &programs,
+            &chain.endpoint,
+            options.in_flight,
+            left.as_secs_f64().clamp(0.5, SAMPLE_INTERVAL),
+        )?
+        .calls;
         let now: Vec<String> = chain.parts.iter().map(|part| part.resident().to_string()).collect();
         println!("| {:.0} | {calls} | {} |", left.as_secs_f64(), now.join(" | "));
     }

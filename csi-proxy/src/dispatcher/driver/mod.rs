@@ -1,4 +1,4 @@
-//! The client side: calls become gRPC on a driver's own socket.
+//! The client side: sends calls as gRPC to the socket of a driver.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,47 +21,46 @@ use crate::call::{Call, Fault, MethodPath, Outcome, Replies, Reply};
 use crate::grpc::{read_outcome, write_metadata};
 use crate::relay::Relay;
 
-/// Bounds of a [`Driver`].
+/// Settings of a [`Driver`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DriverSettings {
-    /// How long a call may take at most; default 15 minutes, at most a year. The driver sees it as its deadline. It is not the
-    /// caller's time, which ends the wait only: some operations take longer than any sidecar waits.
-    pub ceiling: Duration,
-    /// The same for single methods, in the place of [`Self::ceiling`].
-    pub ceilings: BTreeMap<Method, Duration>,
+    /// The maximum duration of a call; default 15 minutes, at most a year. It is the deadline that the driver sees,
+    /// not the deadline of the caller, which limits the wait only: some operations take longer than sidecars wait.
+    pub timeout: Duration,
+    /// Maximum durations of single methods, which override [`Self::timeout`].
+    pub method_timeouts: BTreeMap<Method, Duration>,
 }
 
 impl Default for DriverSettings {
     fn default() -> Self {
-        Self { ceiling: Duration::from_secs(15 * 60), ceilings: BTreeMap::new() }
+        Self { timeout: Duration::from_secs(15 * 60), method_timeouts: BTreeMap::new() }
     }
 }
 
 impl DriverSettings {
-    /// How long a call of this method may take at most.
-    #[must_use]
-    pub fn ceiling_of(&self, method: &MethodPath) -> Duration {
-        let own = Method::from_path(method.as_str()).and_then(|method| self.ceilings.get(&method));
-        (*own.unwrap_or(&self.ceiling)).min(LONGEST)
+    /// The maximum duration of a call of this method.
+    fn timeout_of(&self, method: &MethodPath) -> Duration {
+        let own = Method::from_path(method.as_str()).and_then(|method| self.method_timeouts.get(&method));
+        (*own.unwrap_or(&self.timeout)).min(LONGEST)
     }
 }
 
-/// How long to wait for the socket to accept.
+/// The timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Largest answer message in bytes.
+/// The maximum size of a response message in bytes.
 const MAX_REPLY: usize = 16 * 1024 * 1024;
 
-/// Longest [`DriverSettings::ceiling`].
+/// The maximum of [`DriverSettings::timeout`].
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A driver behind a unix socket. Cheap to clone; all clones share one connection for unary calls, made at the first call and
-/// made anew when a call finds it gone, and another one for streams and methods that are not known here: those are read
-/// only as fast as their callers read, and may stall each other but no unary call.
+/// A driver behind a unix socket. Cheap to clone; all clones share one connection for unary calls, opened at the first
+/// call and reopened after it was lost, and a second one for streams and unknown methods: those are read only as fast
+/// as their callers read, and may stall each other but not unary calls.
 ///
-/// As a [`Relay`] it calls the driver wherever the call is addressed, and gives up the call at the driver when the answer is
-/// dropped; a [`Dispatcher`](crate::Dispatcher) in front sees every call through.
+/// As a [`Relay`] it ignores the node of a call, and cancels the call at the driver when the answer is dropped; a
+/// [`Dispatcher`](crate::Dispatcher) in front runs every call to completion.
 #[derive(Clone)]
 pub struct Driver(Arc<Shared>);
 
@@ -74,13 +73,13 @@ struct Shared {
 }
 
 impl Driver {
-    /// A driver with default bounds. Nothing is opened yet.
+    /// Creates a driver with default settings. Opens no connection yet.
     #[must_use]
     pub fn new(name: DriverName, address: SocketAddress) -> Self {
         Self::with_settings(name, address, DriverSettings::default())
     }
 
-    /// A driver with these bounds. Nothing is opened yet.
+    /// Creates a driver with these settings. Opens no connection yet.
     #[must_use]
     pub fn with_settings(name: DriverName, address: SocketAddress, settings: DriverSettings) -> Self {
         Self::with_clients(name, address, settings, |client| client)
@@ -90,9 +89,9 @@ impl Driver {
         name: DriverName,
         address: SocketAddress,
         settings: DriverSettings,
-        made: impl Fn(Client) -> Client,
+        configure: impl Fn(Client) -> Client,
     ) -> Self {
-        let client = |windows| made(Client::new(address.path(), windows, CONNECT));
+        let client = |windows| configure(Client::new(address.path(), windows, CONNECT));
         let (unary, streams) = (client(Windows::AT_ONCE), client(Windows::AS_CALLERS_READ));
         Self(Arc::new(Shared { name, address, settings, unary, streams }))
     }
@@ -103,7 +102,7 @@ impl Driver {
         &self.0.name
     }
 
-    /// Where its socket is.
+    /// The address of its socket.
     #[must_use]
     pub fn address(&self) -> &SocketAddress {
         &self.0.address
@@ -133,14 +132,14 @@ fn parts(response: Response, name: DriverName, end: Instant, late: Fault) -> Rep
 impl Relay for Driver {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let Shared { name, settings, unary: at_once, streams, .. } = &*self.0;
-        let ceiling = settings.ceiling_of(&call.method);
-        let end = Instant::now() + ceiling;
-        let late = Fault::Deadline { waited: ceiling };
+        let timeout = settings.timeout_of(&call.method);
+        let end = Instant::now() + timeout;
+        let late = Fault::Deadline { waited: timeout };
         let unary = call.method.is_unary();
         let client = if unary { at_once } else { streams };
         let request = Request::new(call.method.as_str(), call.body, MAX_REPLY);
         let unusable = |error: InvalidRequest| Fault::Protocol { reason: error.to_string() };
-        let mut request = request.map_err(unusable)?.with_timeout(ceiling);
+        let mut request = request.map_err(unusable)?.with_timeout(timeout);
         write_metadata(&call.metadata, request.metadata_mut());
         let begun = async {
             let response = client.send(request).await?;
@@ -173,7 +172,7 @@ mod testing {
     use super::{Connector, Driver, DriverName, DriverSettings, SocketAddress};
 
     impl Driver {
-        /// A driver inside this process, whose address is for the log alone.
+        /// Creates a driver inside this process. The address is used in logs only.
         #[must_use]
         pub fn with_connector(
             name: DriverName,
@@ -185,18 +184,18 @@ mod testing {
         }
     }
 }
-/// The fault for a call that has no answer. The driver's own status is none of these.
+/// Maps an error of the client to a fault. A status of the driver is not an error.
 fn fault_of(driver: &DriverName, error: CallError) -> Fault {
     let driver = driver.clone();
     match error {
         CallError::Connect(ConnectError::Missing { path, .. }) => {
             Fault::DriverSocketMissing { driver, path: path.display().to_string() }
         }
-        // The one proof that the driver does not have the request is the client's.
+        // Only the client can prove that the driver did not receive the request.
         error if error.delivery() == Delivery::NotSent => {
             Fault::DriverRefused { driver, reason: error.to_string() }
         }
-        CallError::Lost(error) => Fault::DriverGone { driver, reason: error.to_string() },
+        CallError::Lost(error) => Fault::DriverLost { driver, reason: error.to_string() },
         CallError::Message(MessageError::TooLarge { found, max }) => {
             Fault::ReplyTooLarge { found: found as u64, max: max as u64 }
         }

@@ -1,19 +1,19 @@
-//! What a driver said at the end of an operation.
+//! The answer of a driver to an operation.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::identity::Identity;
-use super::subject::{self, Key};
+use crate::call::subject::{self, Key};
 use crate::call::{Origin, Outcome};
 
-/// The whole answer of a driver, success or failure. Cheap to clone. `Debug` prints no byte of the message.
+/// The complete answer of a driver, success or failure. Cheap to clone. `Debug` does not print the message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Answer(Arc<(Option<Bytes>, Outcome)>);
 
 impl Answer {
-    /// An answer, if it is the driver's and not a fault of ours.
+    /// Creates an answer, if the driver decided the outcome and not the relay.
     #[must_use]
     pub fn new(message: Option<Bytes>, outcome: Outcome) -> Option<Self> {
         (outcome.origin == Origin::Driver).then(|| Self(Arc::new((message, outcome))))
@@ -37,14 +37,14 @@ impl Answer {
         Arc::unwrap_or_clone(self.0)
     }
 
-    /// Whether it ends the operation. The four codes by which a driver says "ask again" do not: whoever asks again must reach
-    /// the driver, and not what it said before.
+    /// Whether it ends the operation. The four codes by which a driver requests a retry do not: a retry must reach the
+    /// driver, and not get the earlier answer.
     #[must_use]
     pub fn is_final(&self) -> bool {
         !self.outcome().code.may_be_running()
     }
 
-    /// What a success says that it was about, beside what the request named: the ids of what was made.
+    /// The subjects that a success adds to those of the request: the ids of created resources.
     #[must_use]
     pub fn keys(&self, identity: &Identity) -> Vec<Key> {
         let message = self.message().filter(|_| self.outcome().is_ok());
@@ -54,7 +54,7 @@ impl Answer {
         keys.filter(|key| !identity.keys().contains(key)).collect()
     }
 
-    /// About how many bytes of memory it takes.
+    /// The approximate memory use in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let Outcome { message, details, trailers, .. } = self.outcome();
@@ -62,7 +62,7 @@ impl Answer {
         256 + self.message().map_or(0, Bytes::len) + message.len() + details.len() + trailers
     }
 
-    /// The same answer in memory of its own: as it came, it may hold on to the buffer of a whole connection.
+    /// A copy in memory of its own: the original may reference the buffer of a whole connection.
     pub(super) fn compacted(&self) -> Self {
         let (message, outcome) = &*self.0;
         let copy = |bytes: &Bytes| Bytes::copy_from_slice(bytes);

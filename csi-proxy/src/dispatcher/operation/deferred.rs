@@ -1,19 +1,19 @@
-//! A digest that is made when somebody looks at it.
+//! A digest that is computed when it is first needed.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use csi_proto::shape::Shape;
 
-use super::canonical::Digest;
+use crate::call::Digest;
 
-/// The largest request that is kept for later, in bytes. The digest of a larger one is made at once.
+/// The maximum size of a request that is kept for later, in bytes. The digest of a larger one is computed at once.
 pub(super) const MAX_KEPT: usize = 1024;
 
-/// The digest of a request, or the request. Most operations end before anybody looks at their digest, and it costs more than
-/// all else that is done with an operation.
+/// The digest of a request, or the request itself. Most operations end before their digest is needed, and computing it
+/// costs more than the rest of the operation's bookkeeping.
 ///
-/// The request goes when the digest is made, and never leaves this.
+/// The request is dropped when the digest is computed, and is never exposed.
 pub(super) struct DeferredDigest {
     shape: &'static Shape,
     digest: OnceLock<Digest>,
@@ -21,7 +21,7 @@ pub(super) struct DeferredDigest {
 }
 
 impl DeferredDigest {
-    /// Of a request that is to be digested in this shape.
+    /// Creates the digest of a request with this shape.
     pub(super) fn of(shape: &'static Shape, request: Vec<u8>) -> Self {
         if request.len() > MAX_KEPT {
             return Self { shape, digest: Digest::of(shape, &request).into(), request: Mutex::default() };
@@ -29,7 +29,7 @@ impl DeferredDigest {
         Self { shape, digest: OnceLock::new(), request: Mutex::new(request.into()) }
     }
 
-    /// The digest. The first time it is made.
+    /// The digest, computed on first use.
     pub(super) fn digest(&self) -> &Digest {
         self.digest.get_or_init(|| {
             let request = std::mem::take(&mut *self.lock());
@@ -37,10 +37,10 @@ impl DeferredDigest {
         })
     }
 
-    /// Whether the two have the same digest. Not made for requests that are the same bytes, as a retry's are.
+    /// Whether the digests are equal. Identical bytes, as of a retry, are equal without computing the digests.
     pub(super) fn equals(&self, other: &Self) -> bool {
         if self.digest.get().is_none() && other.digest.get().is_none() {
-            // A copy, since two locks at once could wait for each other.
+            // A copy, since holding two locks could deadlock.
             let this = self.lock().clone();
             if !this.is_empty() && this == *other.lock() {
                 return true;
@@ -53,7 +53,7 @@ impl DeferredDigest {
         self.request.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many bytes of the request are still kept.
+    /// The number of bytes of the request that are still kept.
     pub(super) fn kept(&self) -> usize {
         self.lock().len()
     }
@@ -76,9 +76,9 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_that_of_the_request_and_the_request_is_gone_then() {
+    fn computes_digest_and_drops_the_request() {
         for length in [0, 1, MAX_KEPT - 3, MAX_KEPT - 2, 2 * MAX_KEPT] {
-            // An unknown field of bytes, with its key and a length of two bytes.
+            // An unknown bytes field with its key and a two-byte length.
             let mut request = vec![0x7a];
             prost::encoding::encode_varint(length as u64, &mut request);
             request.resize(request.len() + length, 7);
@@ -91,17 +91,17 @@ mod tests {
     }
 
     #[test]
-    fn equal_bytes_are_compared_without_a_digest() {
+    fn compares_identical_bytes_without_a_digest() {
         let [one, same, other] =
             ["\n\x01a", "\n\x01a", "\n\x01b"].map(|text| DeferredDigest::of(shape(), text.into()));
         assert!(one.equals(&same) && one.digest.get().is_none() && same.digest.get().is_none());
-        assert!(!one.equals(&other), "what differs is told by the digests");
-        assert!(one.equals(&same), "also when one of the digests is made");
+        assert!(!one.equals(&other), "different bytes are compared by digest");
+        assert!(one.equals(&same), "also with one digest computed");
         assert!(one.equals(&one));
     }
 
     #[test]
-    fn what_is_printed_is_the_digest() {
+    fn debug_prints_only_the_digest() {
         let printed = format!("{:?}", DeferredDigest::of(shape(), b"\x0a\x06canary".to_vec()));
         assert!(!printed.contains("canary") && !printed.contains("99, 97"), "{printed}");
         assert_eq!(printed, Digest::of(shape(), b"\x0a\x06canary").to_string());

@@ -1,4 +1,4 @@
-//! Where calls ask for operations: the core, and those who wait.
+//! Drives the operation core and notifies its waiters.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use csi_proto::DriverName;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::single_flight::{Action, Core, Counts, Event, OperationId, WaiterId, Way};
+use super::single_flight::{Action, Core, Counts, Event, OperationId, Served, WaiterId};
 use super::{Answer, Identity};
 use crate::call::{Call, Fault, Fence, Term};
 
@@ -19,30 +19,35 @@ pub(crate) struct Executor(Mutex<State>);
 #[derive(Debug)]
 struct State {
     core: Core,
-    waiting: HashMap<WaiterId, oneshot::Sender<Verdict>>,
+    waiting: HashMap<WaiterId, oneshot::Sender<Decision>>,
     next: u64,
 }
 
-/// What becomes of a call that asks for an operation.
+/// The decision for a call that requests an operation.
 #[derive(Debug)]
-pub(crate) enum Verdict {
-    /// The driver is to be called with its request.
+pub(crate) enum Decision {
+    /// Call the driver with the request of this call.
     Run(Ticket),
-    /// It gets this answer.
-    Answer(Answer, Way),
-    /// It fails.
+    /// The call gets this answer.
+    Answer(Answer, Served),
+    /// The call fails.
     Fail(Fault),
 }
 
 impl Executor {
-    /// No operations yet; a call waits this long for its turn.
+    /// Creates an executor without operations; `wait` is the queue timeout.
     pub(crate) fn new(wait: Duration) -> Self {
         Self(Mutex::new(State { core: Core::new(wait), waiting: HashMap::new(), next: 0 }))
     }
 
-    /// Asks for an operation.
-    pub(crate) fn ask(self: &Arc<Self>, call: &Call, identity: Identity, until: Option<Instant>) -> Waiting {
-        let (sender, verdict) = oneshot::channel();
+    /// Requests an operation.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        call: &Call,
+        identity: Identity,
+        until: Option<Instant>,
+    ) -> Waiting {
+        let (sender, decision) = oneshot::channel();
         let mut state = self.lock();
         let id = WaiterId::new(state.next);
         state.next += 1;
@@ -50,10 +55,10 @@ impl Executor {
         drop(state);
         let (call, fence, until) = (call.id, call.fence.clone(), until.map(Instant::into_std));
         let gives_up = self.handle(Event::Ask { waiter: id, call, identity, fence, until });
-        Waiting { verdict, gives_up, executor: Arc::clone(self), id }
+        Waiting { decision, gives_up, executor: Arc::clone(self), id }
     }
 
-    /// Whether a call may begin that asks for no operation.
+    /// Whether a call without an identity may begin.
     pub(crate) fn admit(&self, driver: &DriverName, fence: &Fence, repeatable: bool) -> Result<(), Fault> {
         self.lock().core.admit(driver, fence, repeatable)
     }
@@ -66,9 +71,9 @@ impl Executor {
         self.lock().core.record_term(driver, term)
     }
 
-    /// Nothing begins any more: what waits for its turn fails.
-    pub(crate) fn turn_away(self: &Arc<Self>, fault: Fault) {
-        self.handle(Event::TurnAway { fault });
+    /// Rejects all queued calls; nothing begins any more.
+    pub(crate) fn reject_queued(self: &Arc<Self>, fault: Fault) {
+        self.handle(Event::RejectQueued { fault });
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -79,47 +84,46 @@ impl Executor {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what has happened and hands out the verdicts that follow. When a call that has just asked gives up, if it is to wait for its
-    /// turn.
+    /// Handles an event and delivers the decisions that follow. Returns when a queued call gives up.
     fn handle(self: &Arc<Self>, event: Event) -> Option<Instant> {
-        let (mut gives_up, mut verdicts) = (None, Vec::new());
+        let (mut gives_up, mut decisions) = (None, Vec::new());
         let mut state = self.lock();
         if let Event::Left { waiter } = &event {
             state.waiting.remove(waiter);
         }
-        // The time of the runtime, which tests may hold.
+        // The clock of the runtime, which tests may pause.
         state.core.handle(Instant::now().into_std(), event);
         while let Some(action) = state.core.poll_action() {
-            let (waiter, verdict) = match action {
+            let (waiter, decision) = match action {
                 Action::Run { operation, waiter } => {
                     let ticket = Ticket { executor: Arc::clone(self), operation, over: false };
-                    (waiter, Verdict::Run(ticket))
+                    (waiter, Decision::Run(ticket))
                 }
-                Action::Answer { waiter, answer, way } => (waiter, Verdict::Answer(answer, way)),
-                Action::Fail { waiter, fault } => (waiter, Verdict::Fail(fault)),
+                Action::Answer { waiter, answer, served } => (waiter, Decision::Answer(answer, served)),
+                Action::Fail { waiter, fault } => (waiter, Decision::Fail(fault)),
                 Action::Wait { gives_up: at, .. } => {
                     gives_up = Some(Instant::from_std(at));
                     continue;
                 }
             };
-            verdicts.push((state.waiting.remove(&waiter), verdict));
+            decisions.push((state.waiting.remove(&waiter), decision));
         }
         drop(state);
-        // Not under the lock, since a ticket that cannot be handed over comes back to it.
-        for (waiter, verdict) in verdicts {
-            // Fails if the waiter has left, which says so by itself.
-            let _ = waiter.map(|waiter| waiter.send(verdict));
+        // After the lock is released, since a ticket that cannot be delivered locks again when dropped.
+        for (waiter, decision) in decisions {
+            // Fails if the waiter has left, which it reports itself.
+            let _ = waiter.map(|waiter| waiter.send(decision));
         }
         gives_up
     }
 }
 
-/// One copy of a call that waits for its verdict. Dropped, it has left. It counts as waiting as long as the core knows it, which forgets it
-/// with the verdict.
+/// A copy of a call that waits for its decision. Dropping it removes the waiter, which the core counts until the
+/// decision.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    verdict: oneshot::Receiver<Verdict>,
-    /// When it gives up, if its operation has not begun by then; `None` if that runs.
+    decision: oneshot::Receiver<Decision>,
+    /// When it gives up if its operation has not begun; `None` if the operation runs.
     gives_up: Option<Instant>,
     executor: Arc<Executor>,
     id: WaiterId,
@@ -131,28 +135,28 @@ impl Waiting {
         self.gives_up.is_some()
     }
 
-    /// The verdict, if it is there already.
-    pub(crate) fn verdict_now(&mut self) -> Option<Verdict> {
-        self.verdict.try_recv().ok()
+    /// The decision, if there is one already.
+    pub(crate) fn try_decision(&mut self) -> Option<Decision> {
+        self.decision.try_recv().ok()
     }
 
-    /// Waits for the verdict. Cancel-safe.
-    pub(crate) async fn verdict(&mut self) -> Verdict {
+    /// Waits for the decision. Cancel-safe.
+    pub(crate) async fn decision(&mut self) -> Decision {
         if let Some(gives_up) = self.gives_up {
-            match timeout_at(gives_up, &mut self.verdict).await {
-                Ok(verdict) => return verdict.unwrap_or_else(|_| lost()),
+            match timeout_at(gives_up, &mut self.decision).await {
+                Ok(decision) => return decision.unwrap_or_else(|_| lost()),
                 // Now it fails, unless its operation has begun.
                 Err(_) => self.executor.handle(Event::Tick),
             };
         }
-        (&mut self.verdict).await.unwrap_or_else(|_| lost())
+        (&mut self.decision).await.unwrap_or_else(|_| lost())
     }
 
-    /// The operation that it is to run and has not heard of, if there is one. None comes later.
+    /// The ticket of an operation that it has to run and was not delivered, if any. None arrives later.
     pub(crate) fn last_ticket(&mut self) -> Option<Ticket> {
-        self.verdict.close();
-        match self.verdict_now() {
-            Some(Verdict::Run(ticket)) => Some(ticket),
+        self.decision.close();
+        match self.try_decision() {
+            Some(Decision::Run(ticket)) => Some(ticket),
             _ => None,
         }
     }
@@ -164,11 +168,11 @@ impl Drop for Waiting {
     }
 }
 
-fn lost() -> Verdict {
-    Verdict::Fail(Fault::ServiceLost { what: "the dispatcher's task".to_owned() })
+fn lost() -> Decision {
+    Decision::Fail(Fault::ServiceLost { what: "the dispatcher's task".to_owned() })
 }
 
-/// An operation that is run. Dropped, its end is not known.
+/// An operation that runs. If dropped, its result is unknown.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     executor: Arc<Executor>,

@@ -1,18 +1,18 @@
-//! What makes two calls the same operation.
+//! The identity of an operation.
 
 use std::sync::Arc;
 
 use csi_proto::{DriverName, Method};
 
-use super::canonical::Digest;
 use super::deferred::DeferredDigest;
-use super::subject::{self, Key};
-use crate::call::protobuf::fields;
+use crate::call::protobuf::{all_but, fields};
+use crate::call::subject::{self, Key};
 
-/// The same driver, method and request: the same operation. Cheap to clone.
+/// Driver, method and request of an operation; equal identities are the same operation. Cheap to clone.
 ///
-/// It shows what the operation is about and a [`Digest`] of the request, but nothing else of it, and no secret. A small request is
-/// kept, without its secrets, until the digest is needed, which costs time: when two operations on the same subjects are compared.
+/// Exposes the subjects and a [`Digest`] of the request, but nothing else, and no secret. A small request is kept,
+/// without its secrets, until its digest is needed, since computing it is expensive: when two operations on the same
+/// subjects are compared.
 #[derive(Debug, Clone)]
 pub struct Identity(Arc<Parts>);
 
@@ -38,11 +38,11 @@ impl PartialEq for Identity {
 impl Eq for Identity {}
 
 impl Identity {
-    /// The operation that an encoded request asks for.
+    /// Determines the operation of an encoded request.
     ///
-    /// `None` if it takes no part in all this: the method changes nothing or answers with a stream, or the request is no protobuf, or names
-    /// more than the bounds allow. The driver is the one to answer it. One that does not say what it is about, which a driver has to refuse, is
-    /// about the empty name or id.
+    /// `None` if the call is not an operation: the method is read-only or streaming, the request is not protobuf, or
+    /// it exceeds the limits. The driver answers such a call. A request without a subject, which a driver must reject,
+    /// has the empty name or id as its subject.
     #[must_use]
     pub fn of(driver: &DriverName, method: Method, request: &[u8]) -> Option<Self> {
         if !method.is_mutating() || method.is_server_streaming() {
@@ -53,12 +53,11 @@ impl Identity {
         if subjects.is_empty() {
             return None;
         }
-        // No part of the digest, and not to be kept.
-        let secrets = method.secrets_field().map(|field| field.number);
-        let mut open = Vec::with_capacity(request.len());
-        for field in fields.iter().filter(|field| Some(field.number) != secrets) {
-            open.extend_from_slice(field.whole);
-        }
+        // Secrets are not part of the digest and must not be kept.
+        let open = match method.secrets_field() {
+            Some(secrets) => all_but(&fields, secrets.number),
+            None => request.to_vec(),
+        };
         let digest = DeferredDigest::of(method.request_shape(), open);
         let mut keys: Vec<_> =
             subjects.into_iter().map(|subject| Key::new(driver.clone(), subject)).collect();
@@ -81,19 +80,13 @@ impl Identity {
         self.0.method
     }
 
-    /// What the request names; at least one, each once, in the request's order.
+    /// The subjects of the request: at least one, each once, in the order of the request.
     #[must_use]
     pub fn keys(&self) -> &[Key] {
         &self.0.keys
     }
 
-    /// The digest of the request without its secrets.
-    #[must_use]
-    pub fn digest(&self) -> &Digest {
-        self.0.digest.digest()
-    }
-
-    /// About how many bytes of memory it takes now.
+    /// The approximate memory use in bytes now.
     pub(super) fn bytes(&self) -> usize {
         let keys = self.keys().iter().map(|key| 96 + key.subject().id().len() + key.driver().as_str().len());
         128 + keys.sum::<usize>() + self.0.digest.kept()
@@ -118,7 +111,7 @@ mod tests {
         let (open, secret) = (deletion(&[]), deletion(&[("password", "canary")]));
         assert_eq!((open.0.digest.kept(), secret.0.digest.kept()), (7, 7), "field 1 alone");
         assert_eq!(open, secret);
-        assert_eq!(open.digest(), secret.digest());
-        assert_eq!(open.0.digest.kept(), 0, "the digest is made");
+        assert_eq!(open.0.digest.digest(), secret.0.digest.digest());
+        assert_eq!(open.0.digest.kept(), 0, "the digest is computed");
     }
 }

@@ -1,35 +1,34 @@
-//! How much is kept, and for how long.
+//! Limits of kept results and queues.
 
 use std::time::Duration;
 
-/// Bounds of a [`Core`](super::Core). Only the wait is an operator's to choose; the others keep memory bounded.
+/// Limits of a [`Core`](super::Core). Only the wait is configurable; the others bound memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// How long a call waits for its turn.
+    /// The queue timeout.
     pub(super) wait: Duration,
-    /// Most results that are kept. The one that would be forgotten next goes first; its call gets no replay then, and
-    /// never begins again.
+    /// The maximum number of kept results. The one that expires next is evicted first; its calls then get no replay
+    /// and never begin again.
     pub(super) kept: usize,
-    /// Most bytes of those. A result that is larger alone is not kept.
+    /// The maximum size of kept results in bytes. A single larger result is not kept.
     pub(super) kept_bytes: usize,
-    /// Most copies of calls that wait, for results and for their turns.
+    /// The maximum number of waiting copies of calls, for results and in the queue.
     pub(super) waiters: usize,
-    /// Most operations that wait for their turn, and at one volume, snapshot or group.
+    /// The maximum number of queued operations, in total and per volume, snapshot or group.
     pub(super) queued: usize,
     pub(super) queued_on_one: usize,
 }
 
-/// How long a result is there for other copies of the calls that asked for it: longer than a proxy waits for a node
-/// that it has lost.
+/// How long a result is kept for copies of its calls: longer than a proxy waits for a lost node.
 pub(super) const REPLAYED_FOR: Duration = Duration::from_secs(60);
 
-/// How long a result is there for the next equal call, if no caller waited for it: longer than the longest pause
-/// between two tries of a sidecar (5 minutes unless set otherwise). Not much longer: what is done to a volume past this
-/// process makes a result wrong.
+/// How long a result is kept for the next equal call, if no caller waited for it: longer than the longest retry
+/// interval of a sidecar (5 minutes by default). Not much longer: changes to the volume that bypass this process make
+/// a result wrong.
 pub(super) const KEPT_FOR: Duration = Duration::from_secs(600);
 
-/// Most calls that a result remembers as its own. A sidecar that asks every 10 s makes 90 of them in the longest time
-/// that a driver has.
+/// The maximum number of calls recorded for a result. A sidecar that retries every 10 s makes 90 calls in the maximum
+/// time of a driver.
 pub(super) const MAX_CALLS: usize = 128;
 
 impl Limits {

@@ -1,30 +1,31 @@
-//! One execution at a time: which calls share a run of their driver, and which may begin at all.
+//! One execution at a time: which calls share an execution at their driver, and which may begin at all.
 //!
-//! A sidecar's patience ends long before some drivers' work. Its retry is a call of its own, but the same *operation*:
-//! the same request to the same driver, secrets aside ([`Identity`]). So, while this process lives:
+//! Sidecars time out long before some drivers finish. A retry is another call, but the same *operation*: the same
+//! request to the same driver, except for secrets ([`Identity`]). While this process runs:
 //!
-//! - while the operation runs, an equal call **joins** it, and all that wait at its end get the answer;
-//! - a finished result is **replayed** for 60 s to the calls that asked for it: a proxy that lost a link sends the same
-//!   call again, under the same id. If no caller waited when it finished, it is also given **once** to the next equal
-//!   call, for 10 minutes. Not that of a Node call: a reboot undoes what it did, and nothing reports that;
-//! - another operation on the same volume, snapshot or group meanwhile **waits** for its turn, a little and in the
-//!   order in which they came. It has not begun: if its callers leave it never does. If its turn does not come it is
-//!   refused with [`Fault::OperationPending`](crate::Fault::OperationPending), which is `ABORTED`;
-//! - a kept result is **void** as soon as another operation begins on what it is about, and when too much is kept;
-//! - of an operation that lost its driver the end is unknown. The next equal call runs it again, as CSI's idempotency
-//!   allows;
-//! - whatever leaves or fails, the driver's work runs to its end.
+//! - while the operation runs, an equal call **joins** it, and all waiters get its answer;
+//! - a finished result is **replayed** for 60 s to copies of the calls that requested it: a proxy that lost a link
+//!   sends the same call again, with the same id. If no caller waited when it finished, it is also returned **once**
+//!   to the next equal call, for 10 minutes. Results of Node calls are not kept: a reboot undoes them, and nothing
+//!   reports that;
+//! - another operation on the same volume, snapshot or group **waits** in a short queue, first come, first served. A
+//!   queued operation has not begun: it never begins if its callers leave. After the queue timeout it is refused with
+//!   [`Fault::OperationPending`](crate::Fault::OperationPending), which is `ABORTED`;
+//! - a kept result is **invalidated** when another operation begins on one of its subjects, and evicted when too many
+//!   are kept;
+//! - the result of an operation that lost its driver is unknown. The next equal call executes it again, as CSI's
+//!   idempotency allows;
+//! - the work of the driver runs to completion, whatever fails or leaves.
 //!
-//! A call that comes from a proxy begins only if its [`Fence`](crate::Fence) lets it: not if it is of a proxy that was
-//! replaced, not if it was given up, and not if its number has begun before. Its fence is looked at when it arrives,
-//! and again when its turn comes. That a number has begun is remembered longer than any result: where the result is
-//! gone, a late copy of the call fails with [`Fault::StaleCall`](crate::Fault::StaleCall).
+//! A call from a proxy begins only if its [`Fence`](crate::Fence) permits it: not if its proxy was replaced, not if it
+//! was given up, and not if its number has begun before. The fence is checked when the call arrives, and again when it
+//! leaves the queue. A begun number is remembered longer than any result: once the result is evicted, a late copy of
+//! the call fails with [`Fault::StaleCall`](crate::Fault::StaleCall).
 //!
-//! [`Core`] is all of this without a clock or a task. A [`Dispatcher`](crate::Dispatcher) drives it.
+//! [`Core`] implements this without a clock or a task. A [`Dispatcher`](crate::Dispatcher) drives it.
 //!
-//! Only calls of mutating, unary methods of the spec are operations, and only if they can be read. All
-//! others pass, if their fence lets them. One that may change something begins once under its number; one that only
-//! reads may be sent again.
+//! Only calls of mutating, unary methods of the spec whose request can be decoded are operations. All other calls pass
+//! if their fence permits. One that may change something begins once per number; a read-only one may be sent again.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
@@ -61,23 +62,17 @@
 //! ```
 
 mod answer;
-mod canonical;
 mod deferred;
-#[cfg(feature = "runtime")]
 mod executor;
 mod fence;
 mod identity;
 mod limits;
 mod ranges;
 mod single_flight;
-mod subject;
 
 pub use self::answer::Answer;
-pub use self::canonical::Digest;
-#[cfg(feature = "runtime")]
-pub(crate) use self::executor::{Executor, Ticket, Verdict, Waiting};
+pub(crate) use self::executor::{Decision, Executor, Ticket, Waiting};
 pub use self::identity::Identity;
-pub use self::single_flight::{Action, Core, Counts, Event, OperationId, WaiterId, Way};
-#[cfg(feature = "runtime")]
-pub(crate) use self::subject::of_request as subjects_of;
-pub use self::subject::{BadRequest, Key, MAX_SUBJECT, MAX_SUBJECTS, Subject};
+#[cfg(feature = "testing")]
+pub use self::single_flight::{Action, Core, Event, OperationId, WaiterId};
+pub use self::single_flight::{Counts, Served};

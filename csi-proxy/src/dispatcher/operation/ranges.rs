@@ -1,8 +1,8 @@
-//! A set of numbers that come in long runs.
+//! A set of numbers stored as ranges.
 
 use std::collections::BTreeMap;
 
-/// Numbers as ranges that neither overlap nor touch: first to last, both included.
+/// Ranges that neither overlap nor touch: first to last, both included.
 #[derive(Debug, Default)]
 pub(super) struct Ranges(BTreeMap<u64, u64>);
 
@@ -11,13 +11,13 @@ impl Ranges {
         self.0.range(..=number).next_back().is_some_and(|(_, last)| *last >= number)
     }
 
-    /// How many ranges there are.
+    /// The number of ranges.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
     pub(super) fn insert(&mut self, mut first: u64, mut last: u64) {
-        // Takes in what overlaps or touches.
+        // Merges overlapping and adjacent ranges.
         while let Some((&start, &end)) = self.0.range(..=last.saturating_add(1)).next_back()
             && end.saturating_add(1) >= first
         {
@@ -61,7 +61,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_a_set(changes in proptest::collection::vec((0..6u8, 0..60u64, 0..6u64), 0..60)) {
+        fn ranges_behave_as_a_set(changes in proptest::collection::vec((0..6u8, 0..60u64, 0..6u64), 0..60)) {
             let (mut ranges, mut set) = (Ranges::default(), BTreeSet::new());
             for (change, number, more) in changes {
                 match change {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_number_is_a_number() {
+    fn supports_the_maximum_number() {
         let mut ranges = Ranges::default();
         ranges.insert(u64::MAX, u64::MAX);
         ranges.insert(u64::MAX - 1, u64::MAX - 1);

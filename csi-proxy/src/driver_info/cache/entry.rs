@@ -1,4 +1,4 @@
-//! What is known of a driver on one node.
+//! The cache entry of a driver on one node.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -8,59 +8,59 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::plugin_capability::service::Type as ServiceType;
 use prost::Message;
 
-use super::{HASTE, LONG_ROUND, Mode, News, Said, presence_by};
+use super::{LONG_ROUND, MIN_REFRESH_INTERVAL, Mode, Notice, Reported, presence_by};
 use crate::call::{Fault, NodeId, Origin, Outcome};
 use crate::driver_info::info::{Fact, Info, MAX_RECORD, masked};
 use crate::driver_info::question::{QUESTIONS, Question};
 use csi_proto::Code;
 
-/// After this time a record is written again, though only its time has changed.
+/// A record is written again after this time even if only its time has changed.
 const RENEWAL: Duration = Duration::from_secs(3600);
 
-/// Whether a node's driver can be reached.
+/// The presence of the driver on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "the inputs of the election")]
+#[allow(clippy::exhaustive_enums, reason = "the inputs of the selection")]
 pub enum Presence {
-    /// It was, the last time.
+    /// The driver was reachable the last time.
     Online,
-    /// The node could not be reached.
+    /// The node was not reachable.
     Offline,
-    /// It was never tried, or not since the start.
+    /// Unknown: not tried since the start.
     Unknown,
     /// The node is online and has no such driver.
     WithoutDriver,
 }
 
-/// What is known of a driver on one node.
+/// The cache entry of a driver on one node.
 #[derive(Debug)]
 pub struct Entry {
     node: NodeId,
     topology_key: Option<String>,
     info: Info,
-    /// What is read of the info.
+    /// Decoded from the info.
     node_id: String,
     topology: Option<csi::Topology>,
     presence: Presence,
     pub(super) named: bool,
-    /// It is there, as far as was told.
+    /// Whether presence reports the node as connected.
     pub(super) seen: bool,
-    /// It says that it is ready, and can be asked.
+    /// Whether the driver is ready and reachable.
     pub(super) ready: bool,
-    /// Whether the last round that ended has reached the driver; `None` before one has ended.
+    /// Whether the last complete round reached the driver; `None` before the first.
     pub(super) reached: Option<bool>,
     /// When the next round begins.
     until: Instant,
     asking: bool,
     begun: Option<Instant>,
-    /// Another round is to follow this one.
+    /// Whether another round follows this one.
     again: bool,
-    /// The next round asks everything.
+    /// Whether the next round refreshes everything.
     full: bool,
-    /// This round does.
+    /// Whether this round does.
     asks_all: bool,
-    pub(super) misses: u32,
-    foreign_name: Option<String>,
-    pub(super) said: Said,
+    pub(super) failures: u32,
+    mismatched_name: Option<String>,
+    pub(super) reported: Reported,
     pub(super) as_of: Option<SystemTime>,
     on_disk: Option<SystemTime>,
     changed: bool,
@@ -86,9 +86,9 @@ impl Entry {
             again: false,
             full: true,
             asks_all: true,
-            misses: 0,
-            foreign_name: None,
-            said: Said::default(),
+            failures: 0,
+            mismatched_name: None,
+            reported: Reported::default(),
             as_of: None,
             on_disk: None,
             changed: false,
@@ -96,19 +96,20 @@ impl Entry {
         }
     }
 
-    /// What the driver has said.
+    /// The answers of the driver.
     #[must_use]
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// The driver's own name for the node; empty if it has no node service.
+    /// The `node_id` of the driver; empty if it has no node service.
     #[must_use]
     pub fn node_id(&self) -> &str {
         &self.node_id
     }
 
-    /// Where the node is: as its driver says, or else by the key that stands for nodes. `None` before it was asked.
+    /// The topology of the node, from its driver or else from the configured key. `None` before the driver was
+    /// reached.
     #[must_use]
     pub fn topology(&self) -> Option<csi::Topology> {
         self.topology.clone()
@@ -120,13 +121,13 @@ impl Entry {
         self.presence
     }
 
-    /// Whether it could be reached the last time.
+    /// Whether the driver was reachable the last time.
     #[must_use]
     pub fn is_online(&self) -> bool {
         self.presence == Presence::Online
     }
 
-    /// Whether it has the driver, had it, or may have it.
+    /// Whether the node has, had, or may have the driver.
     #[must_use]
     pub fn is_of_driver(&self) -> bool {
         self.named || self.info.is_complete(true) || self.presence == Presence::Unknown
@@ -143,43 +144,43 @@ impl Entry {
         self.read();
     }
 
-    /// Reads what is asked for often.
+    /// Decodes frequently used values.
     fn read(&mut self) {
-        // Nothing of a driver without a node service.
+        // Empty for a driver without a node service.
         let info = self.info.decoded::<csi::NodeGetInfoResponse>(Question::NodeInfo).unwrap_or_default();
         self.topology = self.info.get(Question::NodeInfo).map(|_| {
-            let told = info.accessible_topology.unwrap_or_default();
+            let reported = info.accessible_topology.unwrap_or_default();
             match &self.topology_key {
-                Some(label) if told.segments.is_empty() => {
+                Some(label) if reported.segments.is_empty() => {
                     csi::Topology::from_iter([(label.as_str(), self.node.as_str())])
                 }
-                _ => told,
+                _ => reported,
             }
         });
         self.node_id = info.node_id;
     }
 
-    /// Takes in how it can be reached, and says whether that is new.
+    /// Sets the presence and returns whether it changed.
     pub(super) fn set(&mut self, presence: Presence) -> bool {
         if presence != Presence::Online {
             self.ready = false;
             self.full = true;
         }
-        let news = self.presence != presence;
+        let notices = self.presence != presence;
         self.presence = presence;
         #[cfg(feature = "runtime")]
-        if news {
+        if notices {
             tracing::debug!(node = %self.node, ?presence, "presence of a node's driver");
         }
-        news
+        notices
     }
 
     pub(super) fn arrived(&mut self, now: Instant) {
-        (self.seen, self.misses) = (true, 0);
+        (self.seen, self.failures) = (true, 0);
         if matches!(self.presence, Presence::Offline | Presence::WithoutDriver) {
             self.set(Presence::Unknown);
         }
-        self.hasten(now);
+        self.refresh_soon(now);
     }
 
     pub(super) fn left(&mut self, now: Instant) {
@@ -188,29 +189,29 @@ impl Entry {
         self.until = now + LONG_ROUND;
     }
 
-    pub(super) fn current(&mut self, now: Instant) {
+    pub(super) fn synced(&mut self, now: Instant) {
         if !self.seen && self.presence == Presence::Unknown {
             self.set(Presence::Offline);
-            // Those that are there come first.
+            // Connected nodes are refreshed first.
             self.until = now + LONG_ROUND;
         }
     }
 
-    /// Has the next round come as soon as may be.
-    pub(super) fn hasten(&mut self, now: Instant) {
+    /// Begins the next round as soon as permitted.
+    pub(super) fn refresh_soon(&mut self, now: Instant) {
         self.again |= self.asking;
-        let next = self.begun.map_or(now, |begun| now.max(begun + HASTE));
+        let next = self.begun.map_or(now, |begun| now.max(begun + MIN_REFRESH_INTERVAL));
         self.until = self.until.min(next);
     }
 
-    /// Has everything asked again, and now.
+    /// Refreshes everything now.
     pub(super) fn ask_all(&mut self, now: Instant) {
         self.again |= self.asking;
         self.full = true;
         self.until = now;
     }
 
-    /// When the next round begins; `None` while one is under way.
+    /// When the next round begins; `None` during a round.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         (!self.asking).then_some(self.until)
@@ -221,23 +222,23 @@ impl Entry {
         self.asks_all = std::mem::take(&mut self.full) || self.reached != Some(true);
     }
 
-    pub(super) fn rest(&mut self, pause: Duration, now: Instant) {
+    pub(super) fn schedule_next(&mut self, pause: Duration, now: Instant) {
         self.asking = false;
         self.until = match (std::mem::take(&mut self.again), self.full) {
             (true, true) => now,
-            (true, false) => self.begun.map_or(now, |begun| now.max(begun + HASTE)),
+            (true, false) => self.begun.map_or(now, |begun| now.max(begun + MIN_REFRESH_INTERVAL)),
             (false, _) => now + pause,
         };
     }
 
-    /// Takes in an answer. Says what the round asks next; nothing at its good end.
+    /// Handles an answer. Returns the next call of the round, or `None` if the round succeeded.
     pub(super) fn take(
         &mut self,
         driver: &DriverName,
         question: Question,
         answer: Result<Bytes, Outcome>,
         mode: &Mode,
-        news: &mut Vec<News>,
+        notices: &mut Vec<Notice>,
     ) -> Result<Option<Question>, Outcome> {
         use Question as Q;
         match answer {
@@ -246,7 +247,7 @@ impl Entry {
                 self.ready = probe.ready.unwrap_or(true);
             }
             Ok(answer) if question == Q::PluginInfo => {
-                let info = self.described(driver, answer, news)?;
+                let info = self.described(driver, answer, notices)?;
                 self.asks_all |=
                     self.learn(question, Ok(info)) || !self.info.is_complete(mode.asks_node_info());
             }
@@ -280,24 +281,24 @@ impl Entry {
         is_new
     }
 
-    /// What the driver says of itself, under the name that is configured.
+    /// The `GetPluginInfo` of the driver, with the configured name.
     fn described(
         &mut self,
         driver: &DriverName,
         answer: Bytes,
-        news: &mut Vec<News>,
+        notices: &mut Vec<Notice>,
     ) -> Result<Bytes, Outcome> {
         let mut info =
             csi::GetPluginInfoResponse::decode(answer).map_err(|_| unreadable(Question::PluginInfo))?;
-        if info.name != driver.as_ref() && self.foreign_name.as_ref() != Some(&info.name) {
-            self.foreign_name = Some(info.name.clone());
-            news.push(News::ForeignName { found: info.name });
+        if info.name != driver.as_ref() && self.mismatched_name.as_ref() != Some(&info.name) {
+            self.mismatched_name = Some(info.name.clone());
+            notices.push(Notice::NameMismatch { found: info.name });
         }
         info.name = driver.to_string();
         Ok(info.encode_to_vec().into())
     }
 
-    /// Whether a question is one of this round. Services that the driver does not have need none.
+    /// Whether a call is part of this round. Missing services need none.
     fn is_asked(&mut self, question: Question, mode: &Mode) -> bool {
         let service = match question {
             Question::Probe => return true,
@@ -316,23 +317,23 @@ impl Entry {
         has_service
     }
 
-    /// The good end of a round.
+    /// Ends a successful round.
     pub(super) fn confirm(&mut self, time: SystemTime) {
         self.reached = Some(true);
         self.as_of = Some(time);
-        self.misses = if self.ready { 0 } else { self.misses.saturating_add(1) };
+        self.failures = if self.ready { 0 } else { self.failures.saturating_add(1) };
     }
 
-    /// The other end.
+    /// Ends a failed round.
     pub(super) fn fail(&mut self, question: Question, outcome: &Outcome) {
         self.ready = false;
         self.reached = Some(false);
-        self.misses = self.misses.saturating_add(1);
+        self.failures = self.failures.saturating_add(1);
         let presence = match &outcome.origin {
-            // It is there and does not do as it should, which is no better than away.
+            // It is reachable but misbehaves, which is equivalent to offline.
             Origin::Driver | Origin::Endpoint => (question != Question::Probe).then_some(Presence::Offline),
             Origin::Relay(fault) => match &**fault {
-                // A node that does not answer so long is as good as away.
+                // A node that does not answer for this long counts as offline.
                 Fault::Deadline { .. } => Some(Presence::Offline),
                 fault => presence_by(fault),
             },
@@ -342,15 +343,15 @@ impl Entry {
         }
     }
 
-    /// See [`Cache::take_save`](super::Cache::take_save). `close`: its age is shown.
+    /// See [`Cache::take_save`](super::Cache::take_save). `close`: its age is reported.
     pub(super) fn take_save(&mut self, close: bool, settles: bool) -> Option<(Bytes, SystemTime)> {
         let as_of = self.as_of?;
         let is_newer = self.on_disk != Some(as_of);
         let old = self.on_disk.is_none_or(|on_disk| {
-            // A clock that was put back makes a record that is too young: write the right time.
+            // A clock that was set back leaves a record from the future: write the correct time.
             as_of.duration_since(on_disk).map_or(true, |since| since >= RENEWAL)
         });
-        // From a failure on the age counts.
+        // After a failure the age matters.
         let wanted = self.changed || (close && is_newer && (old || settles || self.reached == Some(false)));
         if !wanted || (self.saving && !settles) {
             return None;
@@ -373,6 +374,6 @@ impl Entry {
 }
 
 fn unreadable(question: Question) -> Outcome {
-    let text = format!("the answer to {} is not the protobuf message that it should be", question.path());
+    let text = format!("invalid response to {}; expected its protobuf message", question.path());
     Outcome::from_endpoint(Code::UNAVAILABLE, text)
 }

@@ -1,5 +1,5 @@
-//! What is known of a driver on each of its nodes: when to ask, and what to answer meanwhile. No clock, no call: what happened and the
-//! time go in, what to do comes out.
+//! The cache of a driver's answers on each of its nodes: when to refresh, and what to answer. Pure: events and the
+//! time in, actions out.
 
 mod entry;
 
@@ -18,42 +18,43 @@ use super::info::{self, Fact, Info};
 use super::question::Question;
 use crate::call::{Fault, NodeId, Origin, Outcome};
 
-/// Pause after a good round of an entry by which `Probe` is answered.
+/// The interval after a successful round of the node that answers `Probe`.
 const ROUND: Duration = Duration::from_secs(10);
 
-/// Longest pause after a failed round, and pause after a good one of the other nodes where nobody says which nodes come and go.
+/// The longest interval after a failed round, and the interval after a successful round of other nodes without
+/// presence.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Pause after a good round of the other nodes where somebody does: a driver may have been replaced under a node that has stayed. And
-/// the longest one for a node that has not got the driver, or is not there.
+/// The interval after a successful round of other nodes with presence, since a driver may be replaced on a connected
+/// node. Also the longest interval for a node without the driver, or offline.
 const LONG_ROUND: Duration = Duration::from_secs(300);
 
-/// Pause after the first failed round; doubles from round to round.
+/// The interval after the first failed round; doubles with each round.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Shortest time between the begins of two rounds that are begun because a node is online.
-const HASTE: Duration = Duration::from_secs(1);
+/// The minimum interval between rounds that begin because a node is online.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was asked this short a time ago is not asked again before an answer that depends on it.
+/// A node that was refreshed within this time is not refreshed again for an answer that depends on it.
 const RECENT: Duration = Duration::from_millis(500);
 
-/// Most nodes where nodes are discovered.
+/// The maximum number of discovered nodes.
 pub const MAX_NODES: usize = 10_000;
 
-/// How the answers of the nodes are given.
+/// How the answers of nodes are combined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "the two kinds of endpoint")]
 pub enum Mode {
     /// Each node answers for itself.
     Each {
-        /// Whether `NodeGetInfo` is one of the questions.
+        /// Whether `NodeGetInfo` is one of the calls.
         node_info: bool,
     },
-    /// All answer together with what they have in common.
+    /// All nodes answer together with what they have in common.
     Together {
-        /// The topology key of nodes whose driver names no topology; the node's name is its value.
+        /// The topology key of nodes whose driver reports no topology; its value is the name of the node.
         topology_key: Option<String>,
-        /// Whether nodes that arrive belong to the driver too, and not only those that were added.
+        /// Whether connecting nodes are added, and not only the configured ones.
         discovers: bool,
     },
 }
@@ -72,86 +73,86 @@ impl Mode {
     }
 }
 
-/// What drivers say of themselves.
+/// The cache of driver info.
 ///
-/// A round is `GetPluginInfo`, then, if anything is missing, the vendor's version has changed or the node was away, the capabilities and
-/// `NodeGetInfo`, then `Probe`. A round that fails is tried again after 1 s, 2 s and so on. While a driver is not ready, a node that comes
-/// online has a round begin at once, at most one a second.
+/// A round is `GetPluginInfo`, then, if anything is missing, the vendor version has changed or the node was offline,
+/// the capabilities and `NodeGetInfo`, then `Probe`. A failed round is retried after 1 s, 2 s and so on. While a
+/// driver is not ready, a round begins as soon as its node comes online, at most one a second.
 ///
-/// Answers meanwhile: `GetPluginInfo` always (version `unknown` until the driver was reached), `Probe` always with success, and with
-/// `ready` only if the last round reached a driver that is ready, capabilities as last learnt. Before they were learnt the caller must
-/// wait: an empty list would make a sidecar leave out work permanently.
+/// Meanwhile `GetPluginInfo` is always answered (version `unknown` until the driver was reached), `Probe` always with
+/// success, and with `ready` only if the last round reached a ready driver, capabilities as last known. Until
+/// capabilities are known the caller must wait: an empty list would make a sidecar skip work permanently.
 #[derive(Debug)]
 pub struct Cache {
     driver: DriverName,
     mode: Mode,
     entries: BTreeMap<NodeId, Entry>,
-    /// What was kept of nodes that are not there yet.
+    /// Stored info of nodes that were not added yet.
     kept: BTreeMap<NodeId, (Info, SystemTime)>,
-    /// Somebody says which nodes come and go.
-    told: bool,
-    /// A node was left out, since there are too many.
+    /// Whether presence is known: the list of nodes was complete.
+    synced: bool,
+    /// Whether a node was rejected because of the limit.
     refused: bool,
-    /// The node by which `Probe` is answered where all answer together.
+    /// The node that answers `Probe` where all nodes answer together.
     watched: Option<NodeId>,
-    said: Said,
+    reported: Reported,
 }
 
-/// What the operator was last told of the driver.
+/// What the operator was last synced of the driver.
 #[derive(Debug, Clone, Copy, Default)]
-struct Said {
+struct Reported {
     reached: Option<bool>,
     stale: bool,
 }
 
-/// What an operator is to be told.
+/// A notice for the operator.
 #[derive(Debug, PartialEq)]
 #[allow(clippy::exhaustive_enums, reason = "the outputs of the state machine")]
-pub enum News {
-    /// The driver calls itself otherwise than it was configured.
-    ForeignName {
-        /// What it calls itself.
+pub enum Notice {
+    /// The driver reports another name than configured.
+    NameMismatch {
+        /// The reported name.
         found: String,
     },
-    /// The driver cannot be asked. Once, until it can.
+    /// The driver is unreachable. Once, until it is reachable.
     Unreachable(Outcome),
-    /// The driver can be asked, for the first time or again.
+    /// The driver is reachable, for the first time or again.
     Reached,
-    /// A node is left out, since there are too many. Once.
+    /// A node is rejected because of the limit. Once.
     TooMany,
-    /// A node says that it is somewhere else than before.
+    /// The topology of a node has changed.
     Moved {
-        /// Where it was.
+        /// The previous topology.
         before: csi::Topology,
-        /// Where it is.
+        /// The new topology.
         now: csi::Topology,
     },
 }
 
-/// How the start-up answers stand.
+/// The status of the start-up answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Whether the driver could be asked the last time; `None` before it was asked for the first time.
+    /// Whether the driver was reachable the last time; `None` before the first round.
     pub reached: Option<bool>,
-    /// What `Probe` answers.
+    /// Whether `Probe` reports ready.
     pub ready: bool,
-    /// Whether every capability question can be answered.
+    /// Whether all capabilities are known.
     pub complete: bool,
-    /// How long ago the driver has last said what is answered: seconds while it can be reached, and growing while it cannot. By
-    /// the clock of this host, over restarts too. `None` if nothing is known.
+    /// The time since the driver last confirmed the answers: seconds while it is reachable, and growing while it is
+    /// not. By the clock of this host, also over restarts. `None` if nothing is known.
     pub age: Option<Duration>,
 }
 
 impl Cache {
-    /// Nothing is known of the driver yet, and no node is there.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(driver: DriverName, mode: Mode) -> Self {
-        let (entries, kept, said) = Default::default();
-        Self { driver, mode, entries, kept, told: false, refused: false, watched: None, said }
+        let (entries, kept, reported) = Default::default();
+        Self { driver, mode, entries, kept, synced: false, refused: false, watched: None, reported }
     }
 
-    /// Takes in what was kept of earlier starts. Where nodes are discovered, these are nodes of the driver.
+    /// Loads the stored info. Where nodes are discovered, these nodes are added.
     pub fn restore(&mut self, kept: impl IntoIterator<Item = (NodeId, Info, SystemTime)>, now: Instant) {
         for (node, info, as_of) in kept.into_iter().take(MAX_NODES) {
             if let Some(entry) = self.entries.get_mut(&node) {
@@ -164,7 +165,7 @@ impl Cache {
         }
     }
 
-    /// Takes in that a node belongs to the driver, whether it is there or not.
+    /// Adds a node of the driver, online or not.
     pub fn add(&mut self, node: &NodeId, now: Instant) {
         if !self.entries.contains_key(node) {
             self.insert(node.clone(), true, now);
@@ -185,26 +186,26 @@ impl Cache {
         entry
     }
 
-    /// Takes a node out, with what it has said. Says whether it was [added](Self::add).
+    /// Removes a node and its info. Returns whether it was [added](Self::add).
     pub fn remove(&mut self, node: &NodeId) -> bool {
         self.kept.remove(node);
         self.entries.remove(node).is_some_and(|entry| entry.named)
     }
 
-    /// Whether a node is connected, as far as is known; `None` if the node is not known.
+    /// Whether a node is connected, if known; `None` for an unknown node.
     #[must_use]
     pub fn is_connected(&self, node: &NodeId) -> Option<bool> {
         self.entries.get(node).map(|entry| entry.seen || entry.is_online())
     }
 
-    /// Takes in that a node is there. Says of the first that is left out, since there are too many.
-    pub fn arrived(&mut self, node: &NodeId, now: Instant) -> Option<News> {
+    /// Records that a node is connected. Returns a notice for the first node above the limit.
+    pub fn arrived(&mut self, node: &NodeId, now: Instant) -> Option<Notice> {
         if !self.entries.contains_key(node) {
             if !self.mode.discovers() {
                 return None;
             }
             if self.entries.len() >= MAX_NODES {
-                return (!std::mem::replace(&mut self.refused, true)).then_some(News::TooMany);
+                return (!std::mem::replace(&mut self.refused, true)).then_some(Notice::TooMany);
             }
             self.insert(node.clone(), false, now);
         }
@@ -217,7 +218,7 @@ impl Cache {
         None
     }
 
-    /// Takes in that a node is away. Says nothing of the calls that it may still be working on.
+    /// Records that a node is disconnected. Calls at the node may still be running.
     pub fn left(&mut self, node: &NodeId, now: Instant) {
         let Slot::Occupied(mut slot) = self.entries.entry(node.clone()) else { return };
         slot.get_mut().left(now);
@@ -227,45 +228,45 @@ impl Cache {
         self.watch(now);
     }
 
-    /// Takes in that all nodes that are there were told of: no other is.
-    pub fn current(&mut self, now: Instant) {
-        self.told = true;
+    /// Records that the list of connected nodes is complete.
+    pub fn synced(&mut self, now: Instant) {
+        self.synced = true;
         for entry in self.entries.values_mut() {
-            entry.current(now);
+            entry.synced(now);
         }
     }
 
-    /// Takes in that there is a way again. A node is asked; of all together those of which it is not known whether they are there.
+    /// Refreshes a node after a reconnect, or of all nodes those with an unknown presence.
     pub fn refresh(&mut self, of: Option<&NodeId>, now: Instant) {
         if let Some(node) = of {
             self.entries.get_mut(node).into_iter().for_each(|entry| entry.ask_all(now));
             return;
         }
-        let all = !self.told;
+        let all = !self.synced;
         let unknown = |entry: &Entry| matches!(entry.presence(), Presence::Unknown | Presence::WithoutDriver);
         self.entries.values_mut().filter(|entry| all || unknown(entry)).for_each(|entry| entry.ask_all(now));
     }
 
-    /// Has those nodes asked now that cannot be chosen, as far as they may be there. They are waited for while they are
-    /// [open](Self::are_open).
+    /// Refreshes the nodes that cannot be selected now but may be connected. Their rounds are [open](Self::are_open)
+    /// until they end.
     pub fn ask_absent(&mut self, now: Instant) -> Vec<NodeId> {
-        let told = self.told;
+        let synced = self.synced;
         let absent = self.entries.iter_mut().filter(|(_, entry)| {
             (!entry.is_online() || !entry.info().is_complete(true))
-                && (entry.seen || (!told && entry.is_of_driver()))
+                && (entry.seen || (!synced && entry.is_of_driver()))
                 && !entry.was_asked_since(now.checked_sub(RECENT))
         });
         let ask = |(node, entry): (&NodeId, &mut Entry)| {
-            // One that is being asked says so in a moment.
+            // A running round ends soon.
             if entry.due().is_some() {
-                entry.hasten(now);
+                entry.refresh_soon(now);
             }
             node.clone()
         };
         absent.map(ask).collect()
     }
 
-    /// Whether one of these is being asked, or is to be asked now.
+    /// Whether one of these is in a round, or due now.
     #[must_use]
     pub fn are_open(&self, nodes: &[NodeId], now: Instant) -> bool {
         nodes
@@ -274,11 +275,11 @@ impl Cache {
             .any(|entry| entry.due().is_none_or(|due| due <= now))
     }
 
-    /// Begins the rounds of up to so many entries that are due, each with `GetPluginInfo`. Says when the next one is. Where nodes are
-    /// discovered, only those that are there begin one before the list of them is complete: a call to a node that is away may be held
-    /// for its whole grace.
+    /// Begins the rounds of up to `most` due entries, each with `GetPluginInfo`. Returns them and when the next one is
+    /// due. Where nodes are discovered, only connected nodes begin a round before the list of nodes is complete: a
+    /// call to an offline node may wait for its whole grace.
     pub fn take_due(&mut self, most: usize, now: Instant) -> (Vec<NodeId>, Option<Instant>) {
-        let all = self.told || !self.mode.discovers();
+        let all = self.synced || !self.mode.discovers();
         let (mut due, mut later) = (Vec::new(), None);
         for (node, entry) in self.entries.iter_mut().filter(|(_, entry)| all || entry.seen) {
             let Some(next) = entry.due() else { continue };
@@ -292,7 +293,8 @@ impl Cache {
         (due, later)
     }
 
-    /// Takes in the answer to a question of a round. Says what the round asks next, if it is not at its end, and what is to be logged.
+    /// Handles the answer to a call of a round. Returns the next call of the round, unless it ended, and notices to
+    /// log.
     pub fn answered(
         &mut self,
         node: &NodeId,
@@ -300,17 +302,17 @@ impl Cache {
         answer: Result<Bytes, Outcome>,
         now: Instant,
         time: SystemTime,
-    ) -> (Option<Question>, Vec<News>) {
+    ) -> (Option<Question>, Vec<Notice>) {
         let Some(entry) = self.entries.get_mut(node) else { return Default::default() };
-        let (mut news, before) = (Vec::new(), entry.topology());
-        let taken = entry.take(&self.driver, question, answer, &self.mode, &mut news);
+        let (mut notices, before) = (Vec::new(), entry.topology());
+        let taken = entry.take(&self.driver, question, answer, &self.mode, &mut notices);
         if let (Some(before), Some(now)) = (before, entry.topology())
             && before != now
         {
-            news.push(News::Moved { before, now });
+            notices.push(Notice::Moved { before, now });
         }
         let failure = match taken {
-            Ok(Some(next)) => return (Some(next), news),
+            Ok(Some(next)) => return (Some(next), notices),
             Ok(None) => {
                 entry.confirm(time);
                 None
@@ -323,56 +325,56 @@ impl Cache {
         let together = self.mode.is_together();
         let others =
             together && self.entries.values().any(|entry| entry.is_online() && entry.reached == Some(true));
-        let said = self.said(Some(node).filter(|_| !together));
+        let reported = self.reported(Some(node).filter(|_| !together));
         match failure {
-            None if said.reached.replace(true) != Some(true) => {
-                said.stale = false;
-                news.push(News::Reached);
+            None if reported.reached.replace(true) != Some(true) => {
+                reported.stale = false;
+                notices.push(Notice::Reached);
             }
-            Some(outcome) if !others && said.reached.replace(false) != Some(false) => {
-                news.push(News::Unreachable(outcome));
+            Some(outcome) if !others && reported.reached.replace(false) != Some(false) => {
+                notices.push(Notice::Unreachable(outcome));
             }
             _ => {}
         }
         self.watch(now);
         let pause = self.pause(node);
         if let Some(entry) = self.entries.get_mut(node) {
-            entry.rest(pause, now);
+            entry.schedule_next(pause, now);
         }
-        (None, news)
+        (None, notices)
     }
 
-    /// What the operator was last told of a node, or of all together.
-    fn said(&mut self, of: Option<&NodeId>) -> &mut Said {
+    /// What the operator was last synced of a node, or of all together.
+    fn reported(&mut self, of: Option<&NodeId>) -> &mut Reported {
         match of.and_then(|node| self.entries.get_mut(node)) {
-            Some(entry) => &mut entry.said,
-            None => &mut self.said,
+            Some(entry) => &mut entry.reported,
+            None => &mut self.reported,
         }
     }
 
-    /// How long the next round of an entry may wait.
+    /// The interval until the next round of an entry.
     fn pause(&self, node: &NodeId) -> Duration {
         let Some(entry) = self.entries.get(node) else { return LONG_ROUND };
         let together = self.mode.is_together();
         if entry.ready {
-            return match (together && self.watched.as_ref() != Some(node), self.told) {
+            return match (together && self.watched.as_ref() != Some(node), self.synced) {
                 (false, _) => ROUND,
                 (true, true) => LONG_ROUND,
                 (true, false) => LONGEST,
             };
         }
         let longest = match entry.presence() {
-            // It is asked as soon as it is told to be there.
-            _ if together && self.told && !entry.seen => return LONG_ROUND,
+            // It is asked as soon as it is synced to be there.
+            _ if together && self.synced && !entry.seen => return LONG_ROUND,
             // Most likely it never has the driver.
             Presence::WithoutDriver if together => LONG_ROUND,
             _ if !together && entry.info().is_complete(self.mode.asks_node_info()) => ROUND,
             _ => LONGEST,
         };
-        longest.min(FIRST_PAUSE * 2_u32.pow(entry.misses.saturating_sub(1).min(8)))
+        longest.min(FIRST_PAUSE * 2_u32.pow(entry.failures.saturating_sub(1).min(8)))
     }
 
-    /// Looks for another node to answer `Probe` by, if the one that did is not ready any more. That one is asked at once.
+    /// Selects another node to answer `Probe`, if the current one is not ready, and refreshes it at once.
     fn watch(&mut self, now: Instant) {
         let watched = self.watched.as_ref().and_then(|node| self.entries.get(node));
         if !self.mode.is_together() || watched.is_some_and(|entry| entry.ready) {
@@ -380,15 +382,15 @@ impl Cache {
         }
         if let Some((node, entry)) = self.entries.iter_mut().find(|(_, entry)| entry.ready) {
             self.watched = Some(node.clone());
-            // One that is being asked says so in a moment.
+            // A running round ends soon.
             if entry.due().is_some() {
-                entry.hasten(now);
+                entry.refresh_soon(now);
             }
         }
     }
 
-    /// Takes in what the end of a call says of a node's presence.
-    pub fn heard(&mut self, node: &NodeId, outcome: &Outcome, now: Instant) {
+    /// Derives the presence of a node from the outcome of a call.
+    pub fn observe(&mut self, node: &NodeId, outcome: &Outcome, now: Instant) {
         let presence = match &outcome.origin {
             Origin::Driver => Presence::Online,
             Origin::Relay(fault) => match presence_by(fault) {
@@ -398,17 +400,17 @@ impl Cache {
             Origin::Endpoint => return,
         };
         let Some(entry) = self.entries.get_mut(node) else { return };
-        // Without its info it cannot be chosen.
+        // Without its info the node cannot be selected.
         if presence != Presence::Online || entry.info().is_complete(true) {
             if entry.set(presence) && presence == Presence::Online {
-                // Whether it is ready, and what has changed, is to be known soon.
-                entry.hasten(now);
+                // Its readiness and changes must be known soon.
+                entry.refresh_soon(now);
             }
             self.watch(now);
         }
     }
 
-    /// What to tell a caller now, of a node or, with none, of all together; nothing yet if it has to wait for what is learnt.
+    /// The answer for a node or, with `None`, for all nodes together. `None` if the caller has to wait.
     #[must_use]
     pub fn answer(&self, of: Option<&NodeId>, question: Question) -> Option<Fact> {
         if question == Question::Probe {
@@ -427,13 +429,13 @@ impl Cache {
         known.or_else(|| (question == Question::PluginInfo).then(|| Ok(unknown().encode_to_vec().into())))
     }
 
-    /// What all nodes have in common, of which everything is known.
+    /// What all nodes with complete info have in common.
     fn common(&self, question: Question) -> Option<Fact> {
         let known: Vec<_> = self.entries.values().filter(|entry| entry.info().is_complete(true)).collect();
         let first = known.first()?;
         let mut common = match question {
             Question::PluginInfo => {
-                // The first node's, with every version that there is, so that a change of one is noticed.
+                // The answer of the first node with all versions, so that a changed version is visible.
                 let of = |entry: &Entry| entry.info().decoded::<csi::GetPluginInfoResponse>(question);
                 let versions = known.iter().filter_map(|entry| Some(of(entry)?.vendor_version));
                 let versions: BTreeSet<_> = versions.collect();
@@ -441,11 +443,12 @@ impl Cache {
                 let info = csi::GetPluginInfoResponse { vendor_version, ..of(first)? };
                 Some(Bytes::from(info.encode_to_vec()))
             }
-            // A driver on many nodes is none of them.
+            // A driver on many nodes has no answer of its own.
             Question::NodeInfo | Question::Probe => None,
             _ => info::common(known.iter().map(|entry| entry.info().get(question))),
         };
-        // That volumes are bound to places is true of the driver as a whole, even if it does not say so, when every node has one.
+        // If every node has a topology, the volumes of the driver are bound to topologies, even if it does not report
+        // so.
         let has_place =
             |entry: &&Entry| entry.topology().is_some_and(|topology| !topology.segments.is_empty());
         if let (Question::PluginCapabilities, Some(plugin)) = (question, &mut common)
@@ -459,7 +462,7 @@ impl Cache {
             }
             *plugin = response.encode_to_vec().into();
         }
-        Some(common.ok_or_else(|| "not every node's driver has the service".to_owned()))
+        Some(common.ok_or_else(|| "the service is missing on a node".to_owned()))
     }
 
     fn is_ready(&self, of: Option<&NodeId>) -> bool {
@@ -469,33 +472,35 @@ impl Cache {
         }
     }
 
-    /// How the [answers](Self::answer) stand.
+    /// The status of the [answers](Self::answer).
     #[must_use]
     pub fn status(&self, of: Option<&NodeId>, time: SystemTime) -> Status {
         let mut asked = info::kept(self.mode == Mode::Each { node_info: true });
         let complete = asked.all(|question| self.answer(of, question).is_some());
         let (as_of, reached) = match of {
-            Some(node) => self.entry(node).map_or((None, None), |entry| (entry.as_of, entry.said.reached)),
-            None => (self.entries.values().filter_map(|entry| entry.as_of).max(), self.said.reached),
+            Some(node) => {
+                self.entry(node).map_or((None, None), |entry| (entry.as_of, entry.reported.reached))
+            }
+            None => (self.entries.values().filter_map(|entry| entry.as_of).max(), self.reported.reached),
         };
         let age = as_of.map(|as_of| time.duration_since(as_of).unwrap_or_default());
         Status { reached, ready: self.is_ready(of), complete, age }
     }
 
-    /// Whether it is to be said that answers are given without the driver. Once each time that it goes away.
-    pub fn says_stale(&mut self, of: Option<&NodeId>) -> bool {
-        let said = self.said(of);
-        said.reached != Some(true) && !std::mem::replace(&mut said.stale, true)
+    /// Whether to log that answers are stale. Once per outage.
+    pub fn report_stale(&mut self, of: Option<&NodeId>) -> bool {
+        let reported = self.reported(of);
+        reported.reached != Some(true) && !std::mem::replace(&mut reported.stale, true)
     }
 
-    /// What is to be kept of an entry now, and when that was true. [`Self::saved`] has to follow. `settles`: there will be no later
-    /// time.
+    /// The record of an entry to store now, and its time. [`Self::saved`] must follow. `settles`: this is the last
+    /// write.
     pub fn take_save(&mut self, node: &NodeId, settles: bool) -> Option<(Bytes, SystemTime)> {
         let close = !self.mode.is_together() || self.watched.as_ref() == Some(node);
         self.entries.get_mut(node)?.take_save(close, settles)
     }
 
-    /// A record of that time was kept, or could not be and is tried again.
+    /// Reports that a record was stored, or failed and is retried.
     pub fn saved(&mut self, node: &NodeId, as_of: SystemTime, done: bool) {
         if let Some(entry) = self.entries.get_mut(node) {
             entry.saved(as_of, done);
@@ -507,13 +512,13 @@ impl Cache {
         self.entries.iter()
     }
 
-    /// What is known of a node.
+    /// The entry of a node.
     #[must_use]
     pub fn entry(&self, node: &NodeId) -> Option<&Entry> {
         self.entries.get(node)
     }
 
-    /// The node, if there is only one and there will be no other.
+    /// The only node, if there can be no other.
     #[must_use]
     pub fn only(&self) -> Option<NodeId> {
         let mut nodes = self.entries.keys();
@@ -524,7 +529,7 @@ impl Cache {
     }
 }
 
-/// What a fault of a call says of its node's presence. That no hub can be reached says nothing.
+/// The presence that a fault implies. An unreachable hub implies nothing.
 fn presence_by(fault: &Fault) -> Option<Presence> {
     match fault {
         Fault::NodeOffline { .. } => Some(Presence::Offline),

@@ -3,23 +3,23 @@ use csi_proto::Code;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A cache of one driver whose time is played.
+/// A cache with a controlled clock.
 struct Bench {
     cache: Cache,
-    /// Whose answers are asked for; `None`: those of all together.
+    /// The node whose answers are requested; `None` for all nodes together.
     of: Option<NodeId>,
     now: Instant,
-    news: Vec<News>,
+    notices: Vec<Notice>,
 }
 
 impl Bench {
     fn new(mode: Mode) -> Self {
         let driver = DriverName::new("vendor").unwrap();
         let of = (!mode.is_together()).then(own);
-        Self { cache: Cache::new(driver, mode), of, now: Instant::now(), news: Vec::new() }
+        Self { cache: Cache::new(driver, mode), of, now: Instant::now(), notices: Vec::new() }
     }
 
-    /// One node for itself.
+    /// With one node.
     fn one() -> Self {
         Self::one_with(false)
     }
@@ -34,7 +34,7 @@ impl Bench {
         Self::new(Mode::Together { topology_key: None, discovers: true })
     }
 
-    /// Two nodes that were given.
+    /// With two configured nodes.
     fn two() -> Self {
         let mut bench = Self::new(Mode::Together { topology_key: None, discovers: false });
         ["edge-1", "edge-2"].iter().for_each(|name| bench.cache.add(&key(name), bench.now));
@@ -45,14 +45,14 @@ impl Bench {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
     }
 
-    /// Plays a whole round of what is due first, and says what was asked.
+    /// Runs the next due round and returns its calls.
     fn round(&mut self, driver: &Driver) -> Vec<Question> {
         let (_, next) = self.cache.take_due(0, self.now);
         self.now = next.unwrap().max(self.now);
         self.due(driver)
     }
 
-    /// The same of what is due now, one entry at a time.
+    /// Runs a round that is due now, one entry at a time.
     fn due(&mut self, driver: &Driver) -> Vec<Question> {
         let (due, _) = self.cache.take_due(1, self.now);
         due.first().map(|key| self.play(key, driver)).unwrap_or_default()
@@ -64,13 +64,13 @@ impl Bench {
             asked.push(question);
             let answer = driver.answer(question);
             let step = self.cache.answered(key, question, answer, self.now, self.time());
-            self.news.extend(step.1);
+            self.notices.extend(step.1);
             next = step.0;
         }
         asked
     }
 
-    /// Plays all that is due now.
+    /// Runs all rounds that are due now.
     fn all_due(&mut self, driver: &Driver) -> usize {
         let mut rounds = 0;
         while !self.due(driver).is_empty() {
@@ -101,7 +101,7 @@ fn key(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
-/// The node of one that answers for itself.
+/// The node of a cache with one node.
 fn own() -> NodeId {
     key("own")
 }
@@ -126,7 +126,7 @@ impl Driver {
             rpcs: vec![1, 2, 99, 0],
             ready: None,
             node_id: "n",
-            fault: Fault::CallerGone,
+            fault: Fault::Cancelled,
         }
     }
 
@@ -134,7 +134,7 @@ impl Driver {
         Self { on: false, ..Self::new() }
     }
 
-    /// On no node.
+    /// Registered on no node.
     fn missing() -> Self {
         let fault = Fault::DriverNotRegistered { driver: DriverName::new("vendor").unwrap() };
         Self { fault, ..Self::off() }
@@ -194,7 +194,7 @@ fn controller(types: &[i32]) -> Vec<u8> {
 }
 
 #[test]
-fn with_the_driver_off_the_name_and_the_probe_are_answered_and_capabilities_wait() {
+fn answers_name_and_probe_while_driver_is_offline() {
     let mut bench = Bench::one();
     bench.round(&Driver::off());
     let Some(Ok(info)) = bench.answer(Question::PluginInfo) else { panic!("must answer") };
@@ -212,7 +212,7 @@ fn with_the_driver_off_the_name_and_the_probe_are_answered_and_capabilities_wait
 }
 
 #[test]
-fn one_round_learns_everything_masked_and_under_the_configured_name() {
+fn one_round_refreshes_everything() {
     use Question as Q;
     let mut bench = Bench::one();
     let asked = bench.round(&Driver::new());
@@ -230,7 +230,7 @@ fn one_round_learns_everything_masked_and_under_the_configured_name() {
 }
 
 #[test]
-fn an_endpoint_of_one_node_learns_what_the_node_is_and_no_other_asks_for_it() {
+fn refreshes_node_info_only_for_one_node() {
     use Question as Q;
     for services in [vec![1, 3], vec![]] {
         let mut bench = Bench::one_with(true);
@@ -243,7 +243,7 @@ fn an_endpoint_of_one_node_learns_what_the_node_is_and_no_other_asks_for_it() {
 }
 
 #[test]
-fn failed_rounds_are_repeated_after_longer_and_longer_pauses() {
+fn failed_rounds_back_off() {
     let mut bench = Bench::one();
     let pauses: Vec<_> = (0..7)
         .map(|_| {
@@ -263,7 +263,7 @@ fn failed_rounds_are_repeated_after_longer_and_longer_pauses() {
 }
 
 #[test]
-fn capabilities_are_asked_again_only_after_a_new_version_or_an_absence() {
+fn refreshes_capabilities_after_a_change_or_outage() {
     use Question as Q;
     let mut bench = Bench::one();
     let mut driver = Driver::new();
@@ -281,7 +281,7 @@ fn capabilities_are_asked_again_only_after_a_new_version_or_an_absence() {
 }
 
 #[test]
-fn a_refresh_has_a_round_begin_at_once_and_another_one_after_one_that_runs() {
+fn refresh_begins_a_round_at_once() {
     let mut bench = Bench::one();
     bench.round(&Driver::new());
     bench.cache.refresh(bench.of.as_ref(), bench.now);
@@ -295,9 +295,9 @@ fn a_refresh_has_a_round_begin_at_once_and_another_one_after_one_that_runs() {
     assert_eq!(bench.due(&Driver::new()), []);
 }
 
-/// Before it is known who is there, all nodes are asked.
+/// All nodes are refreshed before presence is known.
 #[test]
-fn a_refresh_of_all_nodes_asks_those_of_which_it_is_not_known_whether_they_are_there() {
+fn refresh_of_all_nodes_covers_unknown_presence() {
     let mut bench = Bench::two();
     assert_eq!(bench.all_due(&Driver::new()), 2);
     bench.cache.refresh(None, bench.now);
@@ -305,7 +305,7 @@ fn a_refresh_of_all_nodes_asks_those_of_which_it_is_not_known_whether_they_are_t
     for name in ["edge-1", "edge-2"] {
         assert_eq!(bench.cache.arrived(&key(name), bench.now), None);
     }
-    bench.cache.current(bench.now);
+    bench.cache.synced(bench.now);
     bench.now += SECOND;
     bench.due(&Driver::new());
     let fault = Fault::DriverNotRegistered { driver: DriverName::new("vendor").unwrap() };
@@ -315,7 +315,7 @@ fn a_refresh_of_all_nodes_asks_those_of_which_it_is_not_known_whether_they_are_t
 }
 
 #[test]
-fn a_node_that_comes_online_has_a_round_begin_at_once_while_the_driver_is_not_ready_and_else_not() {
+fn online_node_is_refreshed_unless_ready() {
     let mut bench = Bench::one();
     for _ in 0..6 {
         bench.round(&Driver::off());
@@ -331,7 +331,7 @@ fn a_node_that_comes_online_has_a_round_begin_at_once_while_the_driver_is_not_re
 }
 
 #[test]
-fn however_many_nodes_come_and_go_one_round_a_second_is_begun_and_one_is_open() {
+fn flapping_node_begins_one_round_a_second() {
     let mut bench = Bench::one();
     bench.round(&Driver::off());
     bench.now += SECOND / 2;
@@ -353,7 +353,7 @@ fn however_many_nodes_come_and_go_one_round_a_second_is_begun_and_one_is_open() 
 }
 
 #[test]
-fn a_node_that_comes_online_during_a_round_that_fails_has_the_next_one_begin() {
+fn online_node_repeats_a_failed_round() {
     let mut bench = Bench::one();
     let (due, _) = bench.cache.take_due(1, bench.now);
     bench.now += 5 * SECOND;
@@ -363,7 +363,7 @@ fn a_node_that_comes_online_during_a_round_that_fails_has_the_next_one_begin() {
 }
 
 #[test]
-fn a_driver_that_is_not_ready_is_reported_so() {
+fn reports_driver_that_is_not_ready() {
     let mut bench = Bench::one();
     bench.round(&Driver { ready: Some(false), ..Driver::new() });
     assert!(!bench.is_ready());
@@ -371,31 +371,31 @@ fn a_driver_that_is_not_ready_is_reported_so() {
 }
 
 #[test]
-fn a_foreign_name_is_reported_once() {
+fn reports_name_mismatch_once() {
     let mut bench = Bench::one();
     for _ in 0..3 {
         bench.round(&Driver::new());
     }
-    assert_eq!(bench.news, [News::ForeignName { found: "other".to_owned() }, News::Reached]);
+    assert_eq!(bench.notices, [Notice::NameMismatch { found: "other".to_owned() }, Notice::Reached]);
 }
 
 #[test]
-fn that_a_driver_is_away_is_said_once_each_time() {
+fn reports_each_outage_once() {
     let mut bench = Bench::one();
     for (driver, stale) in [(Driver::off(), true), (Driver::new(), false), (Driver::off(), true)] {
-        bench.news.clear();
+        bench.notices.clear();
         (0..3).for_each(|_| drop(bench.round(&driver)));
-        let away = bench.news.iter().filter(|news| matches!(news, News::Unreachable(_))).count();
+        let away = bench.notices.iter().filter(|notices| matches!(notices, Notice::Unreachable(_))).count();
         assert_eq!(away, usize::from(!driver.on));
         assert_eq!(
-            (bench.cache.says_stale(Some(&own())), bench.cache.says_stale(Some(&own()))),
+            (bench.cache.report_stale(Some(&own())), bench.cache.report_stale(Some(&own()))),
             (stale, false)
         );
     }
 }
 
 #[test]
-fn what_was_kept_answers_from_the_start_and_has_its_age() {
+fn stored_info_answers_with_its_age() {
     let mut bench = Bench::one();
     bench.round(&Driver { services: vec![1, 3], ..Driver::new() });
     let (record, as_of) = bench.cache.take_save(&own(), false).unwrap();
@@ -418,7 +418,7 @@ fn what_was_kept_answers_from_the_start_and_has_its_age() {
 }
 
 #[test]
-fn an_unchanged_record_is_kept_hourly_and_after_a_failure_and_when_the_driver_is_away() {
+fn stores_unchanged_record_hourly_and_after_failure() {
     let mut bench = Bench::one();
     let start = bench.time();
     let at = |seconds: u64| start + Duration::from_secs(seconds);
@@ -450,23 +450,24 @@ fn an_unchanged_record_is_kept_hourly_and_after_a_failure_and_when_the_driver_is
 }
 
 #[test]
-fn a_node_can_be_chosen_once_it_has_said_what_it_is_and_no_lost_hub_makes_it_offline() {
+fn node_is_selectable_after_its_info() {
     let mut bench = Bench::two();
-    bench.cache.heard(&key("edge-1"), &Outcome::ok(), bench.now);
+    bench.cache.observe(&key("edge-1"), &Outcome::ok(), bench.now);
     assert_eq!(bench.presence("edge-1"), Presence::Unknown);
     bench.due(&Driver::new());
     assert_eq!(bench.presence("edge-1"), Presence::Online);
-    let heard = |bench: &mut Bench, fault: Fault| bench.cache.heard(&key("edge-1"), &fault.into(), bench.now);
-    heard(&mut bench, Fault::HubUnreachable { reason: String::new() });
+    let observe =
+        |bench: &mut Bench, fault: Fault| bench.cache.observe(&key("edge-1"), &fault.into(), bench.now);
+    observe(&mut bench, Fault::HubUnreachable { reason: String::new() });
     assert_eq!(bench.presence("edge-1"), Presence::Online);
-    heard(&mut bench, Fault::NodeOffline { node: NodeId::new("edge-1").unwrap() });
+    observe(&mut bench, Fault::NodeOffline { node: NodeId::new("edge-1").unwrap() });
     assert_eq!(bench.presence("edge-1"), Presence::Offline);
-    bench.cache.heard(&key("edge-1"), &Outcome::ok(), bench.now);
+    bench.cache.observe(&key("edge-1"), &Outcome::ok(), bench.now);
     assert_eq!(bench.presence("edge-1"), Presence::Online);
 }
 
 #[test]
-fn a_route_that_finds_its_nodes_knows_those_that_have_the_driver_and_forgets_the_others() {
+fn discovers_nodes_with_the_driver() {
     let mut bench = Bench::discovering();
     let of_driver = |bench: &Bench| {
         let nodes = bench.cache.entries().filter(|(_, entry)| entry.is_of_driver());
@@ -480,12 +481,12 @@ fn a_route_that_finds_its_nodes_knows_those_that_have_the_driver_and_forgets_the
     bench.cache.restore([(key("edge-9"), kept, as_of)], bench.now);
     bench.cache.arrived(&key("edge-1"), bench.now);
     bench.cache.arrived(&key("edge-2"), bench.now);
-    bench.cache.current(bench.now);
+    bench.cache.synced(bench.now);
     assert_eq!(of_driver(&bench), ["edge-1", "edge-2", "edge-9"]);
     assert_eq!(bench.presence("edge-9"), Presence::Offline);
     bench.due(&Driver::new());
     bench.due(&Driver::missing());
-    assert_eq!(of_driver(&bench), ["edge-1", "edge-9"], "a node without the driver is none of it");
+    assert_eq!(of_driver(&bench), ["edge-1", "edge-9"], "a node without the driver does not count");
     for name in ["edge-1", "edge-2"] {
         bench.cache.left(&key(name), bench.now);
     }
@@ -496,10 +497,10 @@ fn a_route_that_finds_its_nodes_knows_those_that_have_the_driver_and_forgets_the
 }
 
 #[test]
-fn a_driver_that_starts_after_its_node_is_found_soon_and_one_that_never_comes_is_seldom_asked_for() {
+fn backs_off_on_node_without_the_driver() {
     let mut bench = Bench::discovering();
     bench.cache.arrived(&key("edge-1"), bench.now);
-    bench.cache.current(bench.now);
+    bench.cache.synced(bench.now);
     let mut asked = Vec::new();
     for second in 0..3600_u32 {
         if !bench.due(&Driver::missing()).is_empty() {
@@ -512,7 +513,7 @@ fn a_driver_that_starts_after_its_node_is_found_soon_and_one_that_never_comes_is
 }
 
 #[test]
-fn a_route_that_was_given_its_nodes_takes_no_others() {
+fn configured_nodes_exclude_others() {
     let mut bench = Bench::two();
     bench.cache.arrived(&key("edge-3"), bench.now);
     bench.cache.arrived(&key("edge-1"), bench.now);
@@ -521,12 +522,12 @@ fn a_route_that_was_given_its_nodes_takes_no_others() {
 }
 
 #[test]
-fn where_it_is_told_who_is_there_a_node_is_asked_when_it_comes_and_seldom_after() {
+fn connected_nodes_are_refreshed_rarely() {
     let mut bench = Bench::discovering();
     for number in 0..1000 {
         bench.cache.arrived(&key(&format!("edge-{number}")), bench.now);
     }
-    bench.cache.current(bench.now);
+    bench.cache.synced(bench.now);
     assert_eq!(bench.all_due(&Driver::new()), 1000);
     bench.now += LONGEST;
     assert_eq!(bench.all_due(&Driver::new()), 1, "the one by which Probe is answered");
@@ -537,12 +538,12 @@ fn where_it_is_told_who_is_there_a_node_is_asked_when_it_comes_and_seldom_after(
 }
 
 #[test]
-fn probe_is_ready_while_one_node_is_and_another_one_is_asked_at_once_when_that_one_is_not() {
+fn probe_is_ready_while_one_node_is_ready() {
     let mut bench = Bench::discovering();
     for name in ["edge-1", "edge-2", "edge-3"] {
         bench.cache.arrived(&key(name), bench.now);
     }
-    bench.cache.current(bench.now);
+    bench.cache.synced(bench.now);
     assert!(!bench.is_ready());
     bench.all_due(&Driver::new());
     bench.now += 5 * SECOND;
@@ -558,7 +559,7 @@ fn probe_is_ready_while_one_node_is_and_another_one_is_asked_at_once_when_that_o
 }
 
 #[test]
-fn nodes_answer_together_with_what_all_of_them_have() {
+fn nodes_answer_with_common_capabilities() {
     use Question as Q;
     let mut bench = Bench::two();
     assert_eq!(bench.answer(Q::ControllerCapabilities), None);
@@ -575,7 +576,7 @@ fn nodes_answer_together_with_what_all_of_them_have() {
 }
 
 #[test]
-fn a_node_without_a_topology_gets_that_of_the_key_that_stands_for_nodes() {
+fn uses_topology_key_for_node_without_topology() {
     let place = |topology_key: Option<&str>, node_id: &'static str| {
         let topology_key = topology_key.map(ToOwned::to_owned);
         let mut bench = Bench::new(Mode::Together { topology_key, discovers: true });
@@ -598,33 +599,33 @@ fn a_node_without_a_topology_gets_that_of_the_key_that_stands_for_nodes() {
 }
 
 #[test]
-fn a_node_that_may_be_there_is_asked_before_it_counts_as_absent_and_not_twice_in_a_moment() {
+fn refreshes_absent_nodes_once() {
     let mut bench = Bench::two();
     bench.all_due(&Driver::off());
-    assert_eq!(bench.cache.ask_absent(bench.now), [], "that was said a moment ago");
+    assert_eq!(bench.cache.ask_absent(bench.now), [], "refreshed just before");
     bench.now += SECOND;
     let asked = bench.cache.ask_absent(bench.now);
     assert_eq!(asked, [key("edge-1"), key("edge-2")]);
     assert!(bench.cache.are_open(&asked, bench.now));
     bench.all_due(&Driver::new());
     assert!(!bench.cache.are_open(&asked, bench.now));
-    // Somebody says who is there: who is not is not asked.
+    // With presence, offline nodes are not refreshed.
     bench.now += SECOND;
     bench.cache.arrived(&key("edge-1"), bench.now);
     bench.cache.left(&key("edge-2"), bench.now);
-    bench.cache.current(bench.now);
+    bench.cache.synced(bench.now);
     let fault = Fault::NodeOffline { node: NodeId::new("edge-1").unwrap() };
     bench.all_due(&Driver { fault, ..Driver::off() });
     bench.now += SECOND;
     assert_eq!(bench.cache.ask_absent(bench.now), [key("edge-1")]);
 }
 
-/// A CreateVolume that finds no node waits for the round of one that was begun a moment ago.
+/// A CreateVolume without a node waits for a round that has just begun.
 #[test]
-fn a_node_that_is_being_asked_is_waited_for_and_not_asked_twice() {
+fn waits_for_a_running_round() {
     let mut bench = Bench::discovering();
     bench.cache.arrived(&key("edge-1"), bench.now);
-    bench.cache.current(bench.now);
+    bench.cache.synced(bench.now);
     let (due, _) = bench.cache.take_due(1, bench.now);
     let asked = bench.cache.ask_absent(bench.now);
     assert_eq!(asked, [key("edge-1")]);
@@ -634,14 +635,14 @@ fn a_node_that_is_being_asked_is_waited_for_and_not_asked_twice() {
 }
 
 #[test]
-fn a_node_that_says_it_is_somewhere_else_is_reported_once() {
+fn reports_changed_topology_once() {
     let mut bench = Bench::two();
     bench.all_due(&Driver::new());
     for (node_id, expected) in [("n", 0), ("elsewhere", 2), ("elsewhere", 0)] {
-        bench.news.clear();
+        bench.notices.clear();
         bench.now += LONGEST;
         assert_eq!(bench.all_due(&Driver { node_id, ..Driver::new() }), 2);
-        let moved = bench.news.iter().filter(|news| matches!(news, News::Moved { .. })).count();
+        let moved = bench.notices.iter().filter(|notices| matches!(notices, Notice::Moved { .. })).count();
         assert_eq!(moved, expected, "{node_id}");
     }
 }

@@ -1,4 +1,4 @@
-//! The authority in a block of compressed headers (RFC 7541).
+//! Rewrites the authority in a compressed header block (RFC 7541).
 
 use std::ops::Range;
 
@@ -11,24 +11,25 @@ const NAME: &[u8] = b":authority";
 /// `:authority` in the static table.
 const NAME_INDEX: usize = 1;
 
-/// A field that calls may have twice, whose name is as long as that of the authority, and its place in the static table.
+/// A field that may repeat, whose name is as long as `:authority`, and its index in the static table.
 const OTHER: (&[u8], u8) = (b"user-agent", 58);
 
-/// The block with a proper authority, if it has another one. Nothing if there is none, or this cannot be told.
+/// The block with a valid authority, if its authority is invalid. `None` if it is valid, absent or cannot be
+/// determined.
 pub(super) fn corrected(block: &[u8]) -> Option<Vec<u8>> {
     let mut fields = Fields { block, at: 0 };
     let (part, new) = std::iter::from_fn(|| fields.next()).find_map(|field| field.change())?;
     Some([block.get(..part.start)?, &new, block.get(part.end..)?].concat())
 }
 
-/// One field as it is represented (section 6).
+/// The representation of one field (section 6).
 #[derive(Debug)]
 struct Field<'a> {
     part: Range<usize>,
-    /// Whether both ends put it into their tables.
+    /// Whether both ends add it to their tables.
     kept: bool,
     name: Name<'a>,
-    /// `None` for a field that stands for an entry of a table, with its value.
+    /// `None` for an index of a table entry that includes the value.
     value: Option<Text<'a>>,
 }
 
@@ -51,7 +52,7 @@ impl Text<'_> {
 }
 
 impl Field<'_> {
-    /// What to put in the place of the field, if it is an authority that is none.
+    /// The replacement of the field, if it is an invalid authority.
     fn change(&self) -> Option<(Range<usize>, Vec<u8>)> {
         let named = match &self.name {
             Name::Index(index) => *index == NAME_INDEX,
@@ -66,8 +67,8 @@ impl Field<'_> {
             return None;
         }
         let new = match (self.kept, value.len()) {
-            // No authority has this length. Another field has, and that the caller believes it to be the authority harms
-            // nothing: a call without an authority is served.
+            // No valid authority is empty. Another field may be, and it is harmless that the caller's table has it as
+            // the authority: a call without an authority is served.
             (true, 0) => match self.name {
                 Name::Index(_) => vec![0x40 | OTHER.1, 0],
                 Name::Text(_) => [&[0x40], &*text(OTHER.0), &[0]].concat(),
@@ -82,7 +83,7 @@ impl Field<'_> {
     }
 }
 
-/// A text without Huffman's code (section 5.2).
+/// Encodes a text without Huffman coding (section 5.2).
 fn text(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len() + 3);
     match u8::try_from(bytes.len()) {
@@ -101,7 +102,7 @@ fn text(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The fields of a block, as far as it can be read.
+/// Iterates over the fields of a block, as far as they can be decoded.
 struct Fields<'a> {
     block: &'a [u8],
     at: usize,
@@ -119,7 +120,7 @@ impl<'a> Fields<'a> {
                 }
                 0x40.. => (true, 6),
                 0x20.. => {
-                    // The size of the table: no field.
+                    // A table size update, not a field.
                     self.number(5)?;
                     continue;
                 }
@@ -140,7 +141,7 @@ impl<'a> Fields<'a> {
         Some(byte)
     }
 
-    /// A number that begins with the last bits of a byte (section 5.1).
+    /// Decodes an integer with a prefix of this many bits (section 5.1).
     fn number(&mut self, bits: u32) -> Option<usize> {
         let most = (1_usize << bits) - 1;
         let mut number = usize::from(self.byte()?) & most;

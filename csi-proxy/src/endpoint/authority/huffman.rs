@@ -1,7 +1,8 @@
-//! The Huffman code of header texts (RFC 7541, appendix B), as far as paths and names need it.
+//! The Huffman code of header texts (RFC 7541, appendix B), restricted to the characters of paths and names.
 
-/// The characters with codes of each length in bits. Codes count up through the characters in this order, and go on with the next
-/// length where the last ended: that is all there is to the code. Longer codes are those of bytes that no path has.
+/// The characters with codes of each length in bits. Codes count up through the characters in this order, and continue
+/// in the next length where the last ended, which defines the whole code. Longer codes are of bytes that no path
+/// contains.
 const BY_LENGTH: [(u32, &[u8]); 10] = [
     (5, b"012aceiost"),
     (6, b" %-./3456789=A_bdfghlmnpru"),
@@ -15,7 +16,7 @@ const BY_LENGTH: [(u32, &[u8]); 10] = [
     (15, b"<`{"),
 ];
 
-/// The text, or `None` if it holds a byte that is not in the table, or is none.
+/// Decodes a text; `None` if it contains a byte that is not in the table, or is invalid.
 pub(super) fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
     // The shortest code has five bits.
     let mut text = Vec::with_capacity(bytes.len() * 8 / 5);
@@ -29,7 +30,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
             return None;
         }
     }
-    // The last byte is filled up with ones.
+    // The last byte is padded with ones.
     (length < 8 && code == (1 << length) - 1).then_some(text)
 }
 
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_of_the_rfc_are_read() {
+    fn decodes_examples_of_the_rfc() {
         let cases: [(&[u8], &str); 4] = [
             (b"\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff", "www.example.com"),
             (b"\xa8\xeb\x10\x64\x9c\xbf", "no-cache"),

@@ -1,9 +1,10 @@
-//! Callers that name a socket's path, or nothing, as the `:authority` of their calls.
+//! Accepts callers that send the path of the socket, or nothing, as `:authority`.
 //!
-//! `h2` resets each such stream with `PROTOCOL_ERROR`, which the caller sees as `INTERNAL`. Over a unix socket the authority
-//! says nothing, so it is corrected before `h2` reads it: an authority that is none becomes one of the same length, made of `x`.
+//! `h2` resets each such stream with `PROTOCOL_ERROR`, which the caller sees as `INTERNAL`. Over a unix socket the
+//! authority carries no information, so it is rewritten before `h2` parses it: an invalid authority becomes a valid
+//! one of the same length, made of `x`.
 //!
-//! Clients that need it, with their present releases:
+//! Clients that need it, with their current releases:
 //! - gRPC's C core, and so Python, C++, Ruby and PHP: for `unix:` targets the authority is the percent-encoded path without its
 //!   first slash, since `UnixResolverFactory` in `src/core/resolver/sockaddr/sockaddr_resolver.cc` does not replace
 //!   `ResolverFactory::GetDefaultAuthority` of `src/core/resolver/resolver_factory.h`. Seen with grpcio 1.85.1.
@@ -14,11 +15,11 @@
 //! for `unix:` targets (`internal/resolver/unix/unix.go`); kubelet 1.36.3 (`pkg/volume/csi/csi_client.go`) and csi-sanity 5.6.0
 //! (`pkg/sanity/sanity.go`), which set `WithAuthority("localhost")`.
 //!
-//! The length matters. Header compression keeps the field in a table at both ends, from which it is dropped when its length says
-//! so; with the length unchanged both tables stay alike, and nothing else of the compression has to be known here.
+//! The length matters. Header compression stores the field in a table at both ends, which evicts by length; with the
+//! length unchanged both tables stay equal, and no other part of the compression must be implemented here.
 //!
-//! A connection is judged by its first call. If that has a proper authority, as today's sidecars' have, the rest of the
-//! connection passes without being looked at.
+//! The first call decides for its connection. If it has a valid authority, as those of today's sidecars have, the rest
+//! of the connection passes without inspection.
 
 mod block;
 mod huffman;
@@ -42,28 +43,28 @@ const HEADERS: u8 = 1;
 const PADDED: u8 = 0x08;
 const PRIORITY: u8 = 0x20;
 
-/// Largest header block that is held until it is there as a whole; larger ones pass as they are.
+/// The maximum size of a header block that is buffered; larger blocks pass unchanged.
 const LARGEST_BLOCK: usize = 16 * 1024;
 
-/// What is read at once until a connection is judged.
+/// The read size until the first call has been inspected.
 const CHUNK: usize = 4 * 1024;
 
-/// A connection on which proper authorities arrive. Writes pass untouched.
+/// A connection whose invalid authorities are rewritten on read. Writes pass unchanged.
 #[derive(Debug)]
-pub(super) struct ProperAuthority<S> {
+pub(super) struct AuthorityRewriter<S> {
     socket: S,
     filter: Filter,
-    /// What has passed the filter and was not read yet.
+    /// Filtered bytes that were not read yet.
     passed: bytes::BytesMut,
 }
 
-impl<S> ProperAuthority<S> {
+impl<S> AuthorityRewriter<S> {
     pub(super) fn new(socket: S) -> Self {
         Self { socket, filter: Filter::default(), passed: bytes::BytesMut::new() }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for ProperAuthority<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for AuthorityRewriter<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -83,7 +84,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ProperAuthority<S> {
             let mut chunk = ReadBuf::new(&mut bytes);
             ready!(Pin::new(&mut *socket).poll_read(cx, &mut chunk))?;
             if chunk.filled().is_empty() {
-                // The end. What is held is a part of a frame, of which nothing can be made.
+                // End of stream. The buffered bytes are an incomplete frame and are dropped.
                 return Poll::Ready(Ok(()));
             }
             filter.push(chunk.filled(), passed);
@@ -91,7 +92,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ProperAuthority<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for ProperAuthority<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for AuthorityRewriter<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(cx, buf)
     }
@@ -105,23 +106,23 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ProperAuthority<S> {
     }
 }
 
-/// Frames go in in pieces and come out with proper authorities.
+/// Rewrites the authorities in a stream of frames, received in pieces.
 #[derive(Debug)]
 struct Filter {
     state: State,
-    /// Whether an authority had to be changed on this connection.
+    /// Whether an authority was rewritten on this connection.
     changing: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum State {
-    /// So many bytes are of no interest.
+    /// This many bytes pass without inspection.
     Skipping(usize),
-    /// The head of a frame, as far as it is there.
+    /// The received part of a frame head.
     Head(Vec<u8>),
-    /// A frame with headers, as far as it is there, and how long it is.
+    /// The received part of a frame with headers, and the length of the frame.
     Block(Vec<u8>, usize),
-    /// Nothing is of interest any more.
+    /// Everything passes without inspection.
     Open,
 }
 
@@ -165,9 +166,9 @@ impl Filter {
     fn block(&mut self, frame: &[u8], passed: &mut bytes::BytesMut) {
         let (head, payload) = frame.split_at(HEAD);
         let flags = head.get(4).copied().unwrap_or_default();
-        // What comes before the block: a weight and a stream that this one depends on.
+        // The priority before the block: a weight and a stream dependency.
         let (before, block) = payload.split_at(if flags & PRIORITY == 0 { 0 } else { 5.min(payload.len()) });
-        // Nobody pads requests.
+        // Clients do not pad requests.
         let corrected = if flags & PADDED == 0 { corrected(block) } else { None };
         let Some(block) = corrected else {
             passed.extend_from_slice(frame);
@@ -175,12 +176,12 @@ impl Filter {
             return;
         };
         if !self.changing {
-            tracing::debug!("a caller's authority is none; it is not looked at");
+            tracing::debug!("rewriting invalid authority of a caller");
         }
         self.changing = true;
         self.state = State::Head(Vec::with_capacity(HEAD));
         let length = before.len() + block.len();
-        // Three bytes; a held block is far below that, and so is its change.
+        // Three bytes; a buffered block and its rewrite are far below that limit.
         passed.extend_from_slice(
             u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes().get(1..).unwrap_or_default(),
         );
@@ -190,14 +191,14 @@ impl Filter {
     }
 }
 
-/// Moves bytes until there are so many, and gives back the rest.
+/// Appends bytes up to the given length and returns the rest.
 fn fill<'a>(to: &mut Vec<u8>, whole: usize, bytes: &'a [u8]) -> &'a [u8] {
     let (taken, rest) = bytes.split_at(whole.saturating_sub(to.len()).min(bytes.len()));
     to.extend_from_slice(taken);
     rest
 }
 
-/// What comes after the head of a frame.
+/// The state after the head of a frame.
 fn after(head: Vec<u8>, passed: &mut bytes::BytesMut) -> State {
     let length = head.iter().take(3).fold(0, |length, byte| length << 8 | usize::from(*byte));
     if head.get(3) == Some(&HEADERS) && (1..=LARGEST_BLOCK).contains(&length) {

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What comes out, with the input in pieces of this size.
+/// The filtered input, pushed in pieces of this size.
 fn filtered(input: &[u8], piece: usize) -> Vec<u8> {
     let (mut filter, mut passed) = (Filter::default(), BytesMut::new());
     input.chunks(piece).for_each(|piece| filter.push(piece, &mut passed));
@@ -17,7 +17,7 @@ fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A connection whose first frames are settings, headers with this block, and data.
+/// A connection that starts with settings, headers with this block, and data.
 fn connection(flags: u8, block: &[u8]) -> Vec<u8> {
     [vec![b'P'; PREFACE], frame(4, 0, &[]), frame(HEADERS, flags, block), frame(0, 1, b"data")].concat()
 }
@@ -28,9 +28,9 @@ fn block(field: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_authority_that_is_none_becomes_one_of_the_same_length() {
+fn rewrites_invalid_authority_to_the_same_length() {
     let x = |length: usize| [&[0x41, length as u8][..], &b"x".repeat(length)].concat();
-    // Raw and in Huffman's code, kept in the table, or not, or never; by the name's number or with the name.
+    // Plain and Huffman-coded; indexed, not indexed or never indexed; with an indexed or literal name.
     let cases: [(&[u8], Vec<u8>); 9] = [
         (b"\x41\x0d/csi/csi.sock", x(13)),
         (b"\x41\x11%2Fcsi%2Fcsi.sock", x(17)),
@@ -51,7 +51,7 @@ fn an_authority_that_is_none_becomes_one_of_the_same_length() {
 }
 
 #[test]
-fn a_proper_authority_and_none_at_all_pass_and_the_rest_is_not_looked_at() {
+fn valid_or_absent_authority_ends_inspection() {
     for field in [&b"\x41\x09localhost"[..], b"\x41\x86\xa0\xe4\x1d\x13\x9d\x09", b"\x01\x06[::1]:", b""] {
         let mut input = connection(4, &block(field));
         input.extend(frame(HEADERS, 4, &block(b"\x41\x02/p")));
@@ -60,7 +60,7 @@ fn a_proper_authority_and_none_at_all_pass_and_the_rest_is_not_looked_at() {
 }
 
 #[test]
-fn once_one_was_changed_every_later_one_is() {
+fn rewrites_later_calls_of_the_connection() {
     let later =
         |field: &[u8]| [connection(4, &block(b"\x41\x02/p")), frame(HEADERS, 4, &block(field))].concat();
     let out = filtered(&later(b"\x41\x03/pp"), 3);
@@ -70,7 +70,7 @@ fn once_one_was_changed_every_later_one_is() {
 }
 
 #[test]
-fn a_block_behind_a_priority_is_found_and_a_padded_or_very_large_one_passes() {
+fn skips_priority_and_passes_padded_or_large_blocks() {
     let priority = [b"\0\0\0\0\x10", &*block(b"\x41\x02/p")].concat();
     let expected = [b"\0\0\0\0\x10", &*block(b"\x41\x02xx")].concat();
     assert_eq!(filtered(&connection(0x24, &priority), 9), connection(0x24, &expected));
@@ -82,7 +82,7 @@ fn a_block_behind_a_priority_is_found_and_a_padded_or_very_large_one_passes() {
 
 proptest! {
     #[test]
-    fn no_bytes_upset_it_and_pieces_make_no_difference(
+    fn result_is_independent_of_the_pieces(
         junk in prop::collection::vec(any::<u8>(), 0..200),
         length in 0_u8..60,
         piece in 1_usize..50,

@@ -1,4 +1,4 @@
-//! An orchestrator that keeps the rules, whatever it is answered: nothing is held against it.
+//! A legal orchestrator breaks no rule, whatever the answers.
 
 use super::super::*;
 use super::{
@@ -11,23 +11,23 @@ const STEPS: u64 = 500;
 const VOLUMES: usize = 4;
 const TARGETS: usize = 3;
 
-/// What the orchestrator knows of one thing that it has a call upward and one downward for.
+/// The knowledge of the orchestrator about one object.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Known {
     Off,
-    /// A call upward may still be running.
+    /// A setup call may still be running.
     Trying,
     On,
-    /// A call downward has not succeeded.
+    /// A teardown call has not succeeded.
     Leaving,
 }
 
 impl Known {
-    fn may_rise(self) -> bool {
+    fn may_set_up(self) -> bool {
         self != Self::Leaving
     }
 
-    fn risen(self, code: Code) -> Self {
+    fn after_setup(self, code: Code) -> Self {
         match code {
             Code::OK => Self::On,
             _ if self == Self::On => Self::On,
@@ -36,7 +36,7 @@ impl Known {
         }
     }
 
-    fn fallen(code: Code) -> Self {
+    fn after_teardown(code: Code) -> Self {
         if code == Code::OK { Self::Off } else { Self::Leaving }
     }
 }
@@ -58,14 +58,14 @@ struct Volume {
     attached: Known,
     staged: Known,
     published: [Known; TARGETS],
-    /// Which arguments were last given; new ones are taken once the old ones are of no account.
+    /// The last arguments; new ones are used once the old ones are irrelevant.
     arguments: [u64; TARGETS + 1],
-    flies: Option<(CallNumber, Step)>,
+    in_flight: Option<(CallNumber, Step)>,
 }
 
 impl Volume {
     fn steps(&self) -> Vec<Step> {
-        let gone = self.published.iter().all(|target| *target == Known::Off);
+        let unpublished = self.published.iter().all(|target| *target == Known::Off);
         let mut steps = Vec::new();
         let mut may = |condition, step| {
             if condition {
@@ -73,14 +73,14 @@ impl Volume {
             }
         };
         let on = self.attached == Known::On;
-        may(self.attached.may_rise(), Step::Attach);
-        may(on && self.staged.may_rise(), Step::Stage);
-        may(gone, Step::Unstage);
+        may(self.attached.may_set_up(), Step::Attach);
+        may(on && self.staged.may_set_up(), Step::Stage);
+        may(unpublished, Step::Unstage);
         may(self.staged == Known::On, Step::Expand);
-        may(gone && self.staged == Known::Off, Step::Detach);
-        may(gone && self.staged == Known::Off && self.attached == Known::Off, Step::Delete);
+        may(unpublished && self.staged == Known::Off, Step::Detach);
+        may(unpublished && self.staged == Known::Off && self.attached == Known::Off, Step::Delete);
         for (at, target) in self.published.iter().enumerate() {
-            may(on && self.staged == Known::On && target.may_rise(), Step::Publish(at));
+            may(on && self.staged == Known::On && target.may_set_up(), Step::Publish(at));
             may(true, Step::Unpublish(at));
         }
         steps
@@ -88,19 +88,19 @@ impl Volume {
 
     fn ended(&mut self, step: Step, code: Code) {
         match step {
-            Step::Attach => self.attached = self.attached.risen(code),
-            Step::Detach => self.attached = Known::fallen(code),
-            Step::Stage => self.staged = self.staged.risen(code),
-            Step::Unstage => self.staged = Known::fallen(code),
-            Step::Publish(at) => self.published[at] = self.published[at].risen(code),
-            Step::Unpublish(at) => self.published[at] = Known::fallen(code),
+            Step::Attach => self.attached = self.attached.after_setup(code),
+            Step::Detach => self.attached = Known::after_teardown(code),
+            Step::Stage => self.staged = self.staged.after_setup(code),
+            Step::Unstage => self.staged = Known::after_teardown(code),
+            Step::Publish(at) => self.published[at] = self.published[at].after_setup(code),
+            Step::Unpublish(at) => self.published[at] = Known::after_teardown(code),
             Step::Expand | Step::Delete => {}
         }
     }
 }
 
 struct Walk {
-    chance: u64,
+    rng: u64,
     bench: Bench,
     volumes: Vec<Volume>,
 }
@@ -108,10 +108,10 @@ struct Walk {
 impl Walk {
     /// A number below `bound`, by xorshift.
     fn below(&mut self, bound: usize) -> usize {
-        self.chance ^= self.chance << 13;
-        self.chance ^= self.chance >> 7;
-        self.chance ^= self.chance << 17;
-        (self.chance % bound as u64) as usize
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 7;
+        self.rng ^= self.rng << 17;
+        (self.rng % bound as u64) as usize
     }
 
     fn made(&mut self, at: usize, step: Step) -> Made {
@@ -120,7 +120,7 @@ impl Walk {
         let [staging, targets @ ..] = &mut volume.arguments;
         match step {
             Step::Attach => attach(&name),
-            Step::Detach => detach(&name, if self.chance.is_multiple_of(2) { NODE } else { "" }),
+            Step::Detach => detach(&name, if self.rng.is_multiple_of(2) { NODE } else { "" }),
             Step::Stage => {
                 *staging += u64::from(volume.staged == Known::Off);
                 stage_with(&name, &format!("/stage/{name}"), &staging.to_string())
@@ -157,7 +157,7 @@ impl Walk {
     /// Begins a call, or ends one.
     fn step(&mut self) -> Vec<Violation> {
         let at = self.below(VOLUMES);
-        if let Some((call, step)) = self.volumes[at].flies.take() {
+        if let Some((call, step)) = self.volumes[at].in_flight.take() {
             let code = match self.below(3) {
                 0 => Code::ALL[self.below(Code::ALL.len())],
                 _ => Code::OK,
@@ -175,22 +175,22 @@ impl Walk {
         let step = steps[self.below(steps.len())];
         let made = self.made(at, step);
         let (call, violations) = self.bench.begin(&made);
-        self.volumes[at].flies = Some((call, step));
+        self.volumes[at].in_flight = Some((call, step));
         violations
     }
 }
 
-/// Replay one seed with `EDGE_CSI_SEED=N cargo test -p csi-proxy a_legal_orchestrator`.
+/// Replay one seed with `EDGE_CSI_SEED=N cargo test -p csi-proxy legal_orchestrator`.
 #[test]
-fn a_legal_orchestrator_breaks_nothing_whatever_it_is_answered() {
+fn legal_orchestrator_breaks_nothing() {
     let seed = std::env::var("EDGE_CSI_SEED").ok().map(|seed| seed.parse().unwrap());
     let seeds = seed.map_or(1..=SEEDS, |seed| seed..=seed);
     let small = Limits { volumes: 2, bytes: 4096, open: 3 };
     let begins = [
-        (Limits::default(), Before::Nothing),
-        (Limits::default(), Before::Unknown),
-        (small, Before::Nothing),
-        (small, Before::Unknown),
+        (Limits::default(), InitialState::Empty),
+        (Limits::default(), InitialState::Unknown),
+        (small, InitialState::Empty),
+        (small, InitialState::Unknown),
     ];
     for seed in seeds {
         let (limits, before) = begins[(seed % 4) as usize];
@@ -199,49 +199,49 @@ fn a_legal_orchestrator_breaks_nothing_whatever_it_is_answered() {
             staged: Known::Off,
             published: [Known::Off; TARGETS],
             arguments: [0; TARGETS + 1],
-            flies: None,
+            in_flight: None,
         };
-        let chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut walk = Walk { chance, bench: Bench::with(limits, before), volumes: vec![volume; VOLUMES] };
+        let rng = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut walk = Walk { rng, bench: Bench::with(limits, before), volumes: vec![volume; VOLUMES] };
         for step in 0..STEPS {
             let violations = walk.step();
             walk.bench.monitor.assert_consistent();
             assert_eq!(
                 violations,
                 [],
-                "step {step}; replay with EDGE_CSI_SEED={seed} cargo test -p csi-proxy a_legal_orchestrator"
+                "step {step}; replay with EDGE_CSI_SEED={seed} cargo test -p csi-proxy legal_orchestrator"
             );
         }
     }
 }
 
-/// Replay one seed with `EDGE_CSI_SEED=N cargo test -p csi-proxy the_tables_agree`.
+/// Replay one seed with `EDGE_CSI_SEED=N cargo test -p csi-proxy state_stays_consistent`.
 #[test]
-fn the_tables_agree_whatever_an_orchestrator_does() {
+fn state_stays_consistent() {
     let seed = std::env::var("EDGE_CSI_SEED").ok().map(|seed| seed.parse().unwrap());
     let mut violations = 0;
     for seed in seed.map_or(1..=SEEDS / 4, |seed: u64| seed..=seed) {
         // Shown if the test fails.
-        println!("replay with EDGE_CSI_SEED={seed} cargo test -p csi-proxy the_tables_agree");
+        println!("replay with EDGE_CSI_SEED={seed} cargo test -p csi-proxy state_stays_consistent");
         let limits = Limits { volumes: 3, bytes: 8192, open: 6 };
-        let before = if seed.is_multiple_of(2) { Before::Nothing } else { Before::Unknown };
-        let chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut walk = Walk { chance, bench: Bench::with(limits, before), volumes: Vec::new() };
-        let mut flying = Vec::new();
+        let before = if seed.is_multiple_of(2) { InitialState::Empty } else { InitialState::Unknown };
+        let rng = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut walk = Walk { rng, bench: Bench::with(limits, before), volumes: Vec::new() };
+        let mut open = Vec::new();
         for _ in 0..STEPS {
-            if walk.below(2) == 0 && !flying.is_empty() {
-                let call = flying.swap_remove(walk.below(flying.len()));
+            if walk.below(2) == 0 && !open.is_empty() {
+                let call = open.swap_remove(walk.below(open.len()));
                 let code = Code::ALL[walk.below(Code::ALL.len())];
                 walk.bench.end(call, code);
             } else {
                 let made = walk.anything();
                 let (call, found) = walk.bench.begin(&made);
-                flying.push(call);
+                open.push(call);
                 violations += found.len();
             }
             walk.bench.monitor.assert_consistent();
         }
-        flying.into_iter().for_each(|call| walk.bench.end(call, Code::OK));
+        open.into_iter().for_each(|call| walk.bench.end(call, Code::OK));
         walk.bench.monitor.assert_consistent();
         assert_eq!(walk.bench.monitor.counts().open, 0);
         assert!(walk.bench.monitor.counts().volumes <= 3);

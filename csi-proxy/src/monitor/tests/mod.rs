@@ -1,4 +1,4 @@
-//! Each rule broken once, and what breaks none. The walk of an orchestrator that keeps them all is in `legal.rs`.
+//! Each rule broken once, and calls that break none. Random legal orchestrators are in `legal.rs`.
 
 mod legal;
 
@@ -14,7 +14,7 @@ use csi_proto::Code;
 
 const NODE: &str = "node-1";
 
-/// A monitor and an orchestrator that makes one call after the other.
+/// A monitor and an orchestrator with sequential calls.
 struct Bench {
     monitor: Monitor,
     now: Instant,
@@ -122,12 +122,12 @@ fn offers(types: &[csi::node_service_capability::rpc::Type]) -> Vec<u8> {
 }
 
 impl Bench {
-    /// A watch since the boot over a driver that is known to stage and expand.
+    /// Monitors since the boot a driver that stages and expands.
     fn new() -> Self {
-        Self::with(Limits::default(), Before::Nothing)
+        Self::with(Limits::default(), InitialState::Empty)
     }
 
-    fn with(limits: Limits, before: Before) -> Self {
+    fn with(limits: Limits, before: InitialState) -> Self {
         use csi::node_service_capability::rpc::Type::{ExpandVolume, StageUnstageVolume};
         let mut bench = Self { monitor: Monitor::new(limits, before), now: Instant::now(), calls: 0 };
         bench.learn(Method::NodeGetCapabilities, &offers(&[StageUnstageVolume, ExpandVolume]));
@@ -155,14 +155,14 @@ impl Bench {
         assert_eq!(self.monitor.handle(self.now, Event::Ended { call, end }), []);
     }
 
-    /// A call from its beginning to its end: the rules that it breaks.
+    /// Makes a call and returns the broken rules.
     fn call(&mut self, made: &Made, code: Code) -> Vec<Rule> {
         let (call, violations) = self.begin(made);
         self.end(call, code);
         violations.iter().map(|violation| violation.rule).collect()
     }
 
-    /// Calls that succeed and break nothing.
+    /// Makes calls that succeed and break nothing.
     fn all_well(&mut self, calls: &[Made]) {
         for made in calls {
             assert_eq!(self.call(made, Code::OK), [], "{}", made.0);
@@ -170,14 +170,15 @@ impl Bench {
     }
 }
 
-/// Calls that keep the rules and succeed, one that ends with a code, and one that breaks a rule.
+/// Legal calls, calls that end with a code, and a call that breaks a rule.
 type Break = (Rule, Vec<Made>, Vec<(Made, Code)>, Made);
 
 fn breaks() -> Vec<Break> {
     let up = || vec![attach("v"), stage("v"), publish("v", "/t")];
-    let lacking = (Method::NodePublishVolume, csi::NodePublishVolumeRequest::default().encode_to_vec());
+    let missing_fields =
+        (Method::NodePublishVolume, csi::NodePublishVolumeRequest::default().encode_to_vec());
     vec![
-        (Rule::RequiredField, vec![], vec![], lacking),
+        (Rule::RequiredField, vec![], vec![], missing_fields),
         (Rule::RequiredField, vec![stage("v")], vec![], publish_from("v", "", "/t", "")),
         (Rule::AttachBeforeUse, vec![attach("v"), detach("v", NODE)], vec![], stage("v")),
         (Rule::AttachBeforeUse, vec![attach("v"), detach("v", "")], vec![], stage("v")),
@@ -204,11 +205,11 @@ fn breaks() -> Vec<Break> {
         (Rule::DetachWhileInUse, vec![attach("v"), stage("v")], vec![], detach("v", "")),
         (Rule::DetachWhileInUse, vec![stage("v")], vec![(unstage("v"), Code::ABORTED)], detach("v", NODE)),
         (Rule::DeleteWhileInUse, vec![stage("v")], vec![], delete("v")),
-        (Rule::DownwardFirst, up(), vec![(unpublish("v", "/t"), Code::INTERNAL)], publish("v", "/t")),
-        (Rule::DownwardFirst, vec![stage("v")], vec![(unstage("v"), Code::DEADLINE_EXCEEDED)], stage("v")),
-        (Rule::DownwardFirst, vec![stage("v")], vec![(unstage("v"), Code::UNKNOWN)], publish("v", "/t")),
-        (Rule::DownwardFirst, vec![attach("v")], vec![(detach("v", NODE), Code::UNAVAILABLE)], attach("v")),
-        (Rule::DownwardFirst, vec![attach("v")], vec![(detach("v", ""), Code::INTERNAL)], stage("v")),
+        (Rule::FinishTeardown, up(), vec![(unpublish("v", "/t"), Code::INTERNAL)], publish("v", "/t")),
+        (Rule::FinishTeardown, vec![stage("v")], vec![(unstage("v"), Code::DEADLINE_EXCEEDED)], stage("v")),
+        (Rule::FinishTeardown, vec![stage("v")], vec![(unstage("v"), Code::UNKNOWN)], publish("v", "/t")),
+        (Rule::FinishTeardown, vec![attach("v")], vec![(detach("v", NODE), Code::UNAVAILABLE)], attach("v")),
+        (Rule::FinishTeardown, vec![attach("v")], vec![(detach("v", ""), Code::INTERNAL)], stage("v")),
         (Rule::SameArguments, vec![attach("v")], vec![], attach_with("v", "other")),
         (
             Rule::SameArguments,
@@ -233,7 +234,7 @@ fn breaks() -> Vec<Break> {
 }
 
 #[test]
-fn each_rule_that_is_broken_once_is_named_and_no_other() {
+fn reports_exactly_the_broken_rule() {
     let mut seen = BTreeSet::new();
     for (at, (rule, before, then, breaking)) in breaks().into_iter().enumerate() {
         let mut bench = Bench::new();
@@ -245,13 +246,13 @@ fn each_rule_that_is_broken_once_is_named_and_no_other() {
         assert_eq!(bench.monitor.counts().violations, 1);
         seen.insert(rule);
     }
-    // Those two have tests of their own.
+    // These two have tests of their own.
     seen.extend([Rule::OneCallPerVolume, Rule::OfferedCall]);
     assert_eq!(seen, Rule::ALL.iter().copied().collect());
 }
 
 #[test]
-fn a_call_is_one_too_many_while_another_one_for_its_volume_is_in_flight() {
+fn reports_concurrent_calls_for_a_volume() {
     let mut bench = Bench::new();
     bench.all_well(&[stage("v"), stage("w")]);
     let (first, violations) = bench.begin(&publish("v", "/1"));
@@ -261,7 +262,7 @@ fn a_call_is_one_too_many_while_another_one_for_its_volume_is_in_flight() {
     assert_eq!(violations.len(), 1, "{violations:?}");
     assert_eq!(violations[0].rule, Rule::OneCallPerVolume);
     assert!(violations[0].found.contains("NodePublishVolume that began 7.001s before"), "{violations:?}");
-    assert_eq!(bench.begin(&publish("w", "/3")).1, [], "another volume is another matter");
+    assert_eq!(bench.begin(&publish("w", "/3")).1, [], "another volume is independent");
     assert_eq!(bench.begin(&publish("v", "/1")).1, [], "the same call once more joins the first");
     bench.end(second, Code::OK);
     bench.end(first, Code::OK);
@@ -269,7 +270,7 @@ fn a_call_is_one_too_many_while_another_one_for_its_volume_is_in_flight() {
 }
 
 #[test]
-fn parts_of_an_orchestrator_that_do_not_know_each_other_may_call_at_the_same_time() {
+fn components_may_call_concurrently() {
     let named = |volume_id: &str| volume_id.to_owned();
     let snapshot =
         csi::CreateSnapshotRequest { source_volume_id: named("v"), name: named("s"), ..Default::default() };
@@ -294,12 +295,12 @@ fn parts_of_an_orchestrator_that_do_not_know_each_other_may_call_at_the_same_tim
     for made in &second {
         let violations = bench.begin(made).1;
         let rules: Vec<_> = violations.iter().map(|violation| violation.rule).collect();
-        assert_eq!(rules, [Rule::OneCallPerVolume], "{}: one part knows what it does", made.0);
+        assert_eq!(rules, [Rule::OneCallPerVolume], "{}: a component knows its own calls", made.0);
     }
 }
 
 #[test]
-fn what_two_calls_about_one_target_leave_behind_is_held_against_nobody() {
+fn state_after_concurrent_calls_is_unknown() {
     let mut bench = Bench::new();
     bench.all_well(&[stage("v")]);
     let (publishing, _) = bench.begin(&publish("v", "/t"));
@@ -312,7 +313,7 @@ fn what_two_calls_about_one_target_leave_behind_is_held_against_nobody() {
 }
 
 #[test]
-fn what_the_driver_does_not_offer_is_not_to_be_called() {
+fn reports_calls_without_capability() {
     let mut bench = Bench::new();
     bench.learn(Method::NodeGetCapabilities, &offers(&[]));
     assert_eq!(bench.call(&stage("v"), Code::UNIMPLEMENTED), [Rule::OfferedCall]);
@@ -321,7 +322,7 @@ fn what_the_driver_does_not_offer_is_not_to_be_called() {
 }
 
 #[test]
-fn a_call_upward_that_failed_may_be_repeated_or_undone() {
+fn failed_setup_may_be_repeated_or_undone() {
     for code in [Code::DEADLINE_EXCEEDED, Code::ABORTED, Code::INTERNAL, Code::INVALID_ARGUMENT] {
         let mut bench = Bench::new();
         bench.all_well(&[attach("v")]);
@@ -336,7 +337,7 @@ fn a_call_upward_that_failed_may_be_repeated_or_undone() {
 }
 
 #[test]
-fn a_final_error_frees_the_arguments_and_an_uncertain_one_does_not() {
+fn final_error_frees_the_arguments() {
     let mut bench = Bench::new();
     let other = stage_with("v", "/stage/v", "other");
     assert_eq!(bench.call(&stage("v"), Code::DEADLINE_EXCEEDED), []);
@@ -346,7 +347,7 @@ fn a_final_error_frees_the_arguments_and_an_uncertain_one_does_not() {
 }
 
 #[test]
-fn an_unpublish_of_a_target_that_nobody_knows_leaves_it_free() {
+fn unpublish_of_unknown_target_leaves_it_free() {
     let mut bench = Bench::new();
     bench.all_well(&[stage("v")]);
     assert_eq!(bench.call(&unpublish("v", "/t"), Code::NOT_FOUND), []);
@@ -360,25 +361,25 @@ fn an_unpublish_of_a_target_that_nobody_knows_leaves_it_free() {
 }
 
 #[test]
-fn a_caller_that_left_does_not_know_what_came_of_it() {
+fn cancelled_call_has_unknown_result() {
     let mut bench = Bench::new();
     bench.all_well(&[stage("v"), publish("v", "/t")]);
     let (call, _) = bench.begin(&unpublish("v", "/t"));
     bench.monitor.handle(bench.now, Event::Ended { call, end: End::Left });
-    assert_eq!(bench.call(&publish("v", "/t"), Code::OK), [Rule::DownwardFirst]);
+    assert_eq!(bench.call(&publish("v", "/t"), Code::OK), [Rule::FinishTeardown]);
 }
 
 #[test]
-fn what_happened_before_the_watch_is_held_against_nobody() {
-    let mut bench = Bench::with(Limits::default(), Before::Unknown);
+fn state_before_the_first_call_is_unknown() {
+    let mut bench = Bench::with(Limits::default(), InitialState::Unknown);
     bench.all_well(&[publish("v", "/t"), expand("v"), unpublish("v", "/t"), stage("w"), publish("w", "/t")]);
     bench.all_well(&[unpublish("w", "/t"), unstage("w"), detach("w", NODE), delete("w"), publish("x", "/x")]);
-    assert_eq!(bench.call(&unstage("x"), Code::OK), [Rule::UnstageWhilePublished], "that was seen");
+    assert_eq!(bench.call(&unstage("x"), Code::OK), [Rule::UnstageWhilePublished], "that was observed");
 }
 
 #[test]
-fn of_a_volume_that_was_seen_to_be_made_all_is_known() {
-    let mut bench = Bench::with(Limits::default(), Before::Unknown);
+fn created_volume_is_fully_known() {
+    let mut bench = Bench::with(Limits::default(), InitialState::Unknown);
     let made = |id: &str| {
         let volume = csi::Volume { volume_id: id.to_owned(), ..Default::default() };
         csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec()
@@ -394,7 +395,7 @@ fn of_a_volume_that_was_seen_to_be_made_all_is_known() {
 }
 
 #[test]
-fn other_secrets_and_tokens_are_no_other_arguments() {
+fn secrets_are_not_arguments() {
     let with = |secret: &str| {
         let (method, body) = publish("v", "/t");
         let mut request = csi::NodePublishVolumeRequest::decode(&*body).unwrap();
@@ -410,9 +411,9 @@ fn other_secrets_and_tokens_are_no_other_arguments() {
 }
 
 #[test]
-fn memory_is_bounded_and_what_was_forgotten_is_held_against_nobody() {
+fn evicted_state_is_unknown() {
     let limits = Limits { volumes: 3, bytes: 16 * 1024, open: 2 };
-    let mut bench = Bench::with(limits, Before::Nothing);
+    let mut bench = Bench::with(limits, InitialState::Empty);
     for at in 0..100 {
         let volume = format!("v{at}");
         bench.all_well(&[stage(&volume), publish(&volume, &format!("/t/{at}"))]);
@@ -420,7 +421,7 @@ fn memory_is_bounded_and_what_was_forgotten_is_held_against_nobody() {
         bench.monitor.assert_consistent();
     }
     assert_eq!(bench.monitor.counts().dropped, 97);
-    // It was staged, but that is no longer known.
+    // It was staged, but that was evicted.
     bench.all_well(&[publish("v0", "/again")]);
     for at in 0..1000 {
         bench.all_well(&[publish("v0", &format!("/t/of/v0/{at}"))]);
@@ -433,7 +434,7 @@ fn memory_is_bounded_and_what_was_forgotten_is_held_against_nobody() {
 }
 
 #[test]
-fn a_request_with_a_path_beyond_the_bound_is_not_watched() {
+fn long_path_is_not_monitored() {
     let mut bench = Bench::new();
     bench.all_well(&[stage("v"), publish("v", "/t")]);
     bench.all_well(&[publish("v", &"/t".repeat(3000))]);
@@ -442,7 +443,7 @@ fn a_request_with_a_path_beyond_the_bound_is_not_watched() {
 }
 
 #[test]
-fn a_volume_at_rest_takes_no_memory() {
+fn unused_volume_takes_no_memory() {
     let mut bench = Bench::new();
     bench.all_well(&[stage("v"), publish("v", "/t"), unpublish("v", "/t"), unstage("v")]);
     assert_eq!(bench.monitor.counts().volumes, 0);

@@ -1,4 +1,4 @@
-//! Sends a call again after a failure of ours.
+//! Retries calls after failures of the relay.
 
 mod attempts;
 mod call_numbers;
@@ -23,21 +23,24 @@ use self::term::{InUse, Refusal};
 use super::Relay;
 use crate::call::{Call, Fault, Replies, Term};
 
-/// Carries the calls of one driver's proxy over another relay, and sends a call again, as the same call, after a failure on its way.
+/// Relays the calls of one driver's proxy over another relay, and sends a call again, as the same call, after a
+/// failure of the relay.
 ///
-/// - A call is addressed to the session that its node has, as [`Reachability`] says.
-/// - A call that was not sent waits, for at most the reconnect grace in total, while its node or the hub is within its grace.
-/// - After a fault that does not [prove](crate::Fault::delivery) that nothing was sent, the call is sent again only if it changes nothing or is
-///   an [operation](crate::dispatcher::operation::Identity), and only to the same instance of the agent under the same term. That instance is waited
-///   for up to 30 s.
-/// - It never waits longer than its caller, and what travels is the time that remains. There are at most 32 attempts, after pauses of up to
-///   2 s.
-/// - The call ends with a fault that says that nothing was sent only if nothing ever was.
-/// - An answer of `GetMetadataAllocated` or `GetMetadataDelta` continues after a loss from the last offset received, on any instance.
+/// - A call is addressed to the current session of its node, as [`Reachability`] reports.
+/// - A call that was not sent waits, for at most the reconnect grace in total, while its node or the hub is within its
+///   grace.
+/// - After a fault that does not [prove](crate::Fault::delivery) that nothing was sent, the call is sent again only if
+///   it is read-only or an [operation](crate::dispatcher::operation::Identity), and only to the same instance of the
+///   agent under the same term. It waits up to 30 s for that instance.
+/// - It never waits longer than its caller, and the remaining time is sent with it. There are at most 32 attempts,
+///   with pauses of up to 2 s.
+/// - The final fault reports that nothing was sent only if that holds for every attempt.
+/// - An answer of `GetMetadataAllocated` or `GetMetadataDelta` continues after a loss from the last offset received,
+///   on any instance.
 /// - A call has a [fence](crate::call::Fence). Numbers that ended without an answer are given up.
 ///
-/// Requests of open calls are held up to 64 MiB in total: a call beyond is sent once and does not wait. A node has at most 1024 open calls;
-/// one more ends with [`Fault::Overloaded`](crate::Fault::Overloaded). Cheap to clone.
+/// Requests of open calls are buffered up to 64 MiB in total: a call beyond is sent once and does not wait. A node has
+/// at most 1024 open calls; one more ends with [`Fault::Overloaded`](crate::Fault::Overloaded). Cheap to clone.
 pub struct RetryRelay<R>(Arc<Shared<R>>);
 
 struct Shared<R> {
@@ -51,7 +54,7 @@ struct Shared<R> {
 }
 
 impl<R: Relay> RetryRelay<R> {
-    /// Raises the term of the driver's proxy, and carries its calls over `relay`.
+    /// Raises the term of the driver's proxy, and relays its calls over `relay`.
     ///
     /// # Errors
     /// If the term cannot be raised.
@@ -67,8 +70,8 @@ impl<R: Relay> RetryRelay<R> {
 }
 
 impl<R> RetryRelay<R> {
-    /// Waits until a node has refused this proxy, since another one of the same driver was started after it. From then on no call is sent: the
-    /// process should end.
+    /// Waits until a node has refused this proxy, because another proxy of the same driver was started later. From
+    /// then on no call is sent: the process should exit.
     pub async fn replaced(&self) -> Replaced {
         let mut term = self.0.term.subscribe();
         loop {
@@ -109,14 +112,15 @@ impl<R: Relay + 'static> Relay for RetryRelay<R> {
 }
 
 impl<R> Shared<R> {
-    /// A node has taken a call with this term.
+    /// A node has accepted a call with this term.
     fn accepted(&self, term: Term) {
         if *self.term.borrow() == InUse::Raised(term) {
             self.term.send_modify(|in_use| in_use.accepted(term));
         }
     }
 
-    /// A node has refused a call with the term `found`, since it knows the term `current`. Says whether to send the call again.
+    /// Handles the refusal of a call with the term `found` by a node that has recorded `current`. Returns whether to
+    /// send the call again.
     async fn refused(&self, found: Term, current: Term) -> bool {
         let _one = self.raising.lock().await;
         let mut refusal = Refusal::Outdated;
@@ -130,13 +134,13 @@ impl<R> Shared<R> {
             }
             Refusal::Raise => match self.terms.raise(Some(current)).await {
                 Ok(term) => {
-                    tracing::warn!(%found, %current, %term, "a node knows a higher term than this proxy, which has lost its state; the term is raised");
+                    tracing::warn!(%found, %current, %term, "a node has recorded a higher term than this proxy, which has lost its state, raising the term");
                     self.term.send_modify(|in_use| in_use.raised(term));
                     self.reachability.wake();
                     true
                 }
                 Err(error) => {
-                    tracing::error!(%found, %current, error = &error as &dyn std::error::Error, "a node knows a higher term than this proxy");
+                    tracing::error!(%found, %current, error = &error as &dyn std::error::Error, "a node has recorded a higher term than this proxy");
                     false
                 }
             },

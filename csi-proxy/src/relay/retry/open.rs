@@ -1,4 +1,4 @@
-//! The calls that are open: their numbers, and how many bytes are held for them.
+//! Open calls: their numbers and buffered bytes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::call_numbers::{Closed, MAX_OPEN, Numbers};
 use crate::call::{Call, CallNumber, Fault, Fence, NodeId, Term};
 
-/// Most bytes of requests that are held to be sent again, of all open calls together. A call beyond is sent once and never waits.
+/// The maximum size of buffered requests, of all open calls together. A call beyond is sent once and never waits.
 pub(super) const MAX_HELD: usize = 64 << 20;
 
-/// What a call counts besides its body and metadata.
+/// The size of a call besides its body and metadata.
 const CALL_BYTES: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -37,30 +37,30 @@ impl OpenCalls {
     }
 }
 
-/// An open call. Dropped before it was answered, it was given up.
+/// An open call. If dropped before it was answered, it is given up.
 #[derive(Debug)]
 pub(super) struct OpenCall {
     calls: Arc<OpenCalls>,
     node: NodeId,
     number: CallNumber,
-    /// Bytes that are held for it; 0 if its request cannot be held.
+    /// The buffered bytes; 0 if the request cannot be buffered.
     held: usize,
     closed: Closed,
 }
 
 impl OpenCall {
-    /// Whether its request may be held, to wait or to be sent again.
+    /// Whether its request may be buffered, to wait or to be sent again.
     pub(super) const fn may_be_held(&self) -> bool {
         self.held > 0
     }
 
-    /// The fence of one more attempt.
+    /// The fence of the next attempt.
     pub(super) fn fence(&self, term: Term) -> Result<Fence, Fault> {
         let fence = self.calls.numbers().fence(&self.node, term, self.number);
         fence.map_err(|error| Fault::Protocol { reason: error.to_string() })
     }
 
-    /// The node has answered it.
+    /// Marks the call as answered.
     pub(super) fn answered(&mut self) {
         self.closed = Closed::Answered;
     }

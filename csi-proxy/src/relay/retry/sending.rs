@@ -16,27 +16,27 @@ use crate::call::{Call, Fault, NodeSession, Replies, Reply, Term};
 use crate::dispatcher::operation::Identity;
 use crate::relay::Relay;
 
-/// How long before its caller stops waiting a call ends that cannot be sent, so that the caller gets the fault and does not end the call
-/// itself, of which nothing is known then.
+/// How long before the deadline of its caller an unsendable call ends, so that the caller receives the fault instead
+/// of cancelling the call, which would leave its delivery unknown.
 const MARGIN: Duration = Duration::from_millis(200);
 
 /// One call, from its first attempt to its answer.
 pub(super) struct Sending<R> {
     shared: Arc<Shared<R>>,
-    /// Without its body, if that may not be held and was sent.
+    /// Without its body after it was sent, if the body may not be buffered.
     pub(super) call: Call,
     pub(super) method: Option<Method>,
-    /// When the caller stops waiting.
+    /// The deadline of the caller.
     end: Option<Instant>,
-    /// When the call ends if it is not being tried then.
+    /// When the call ends unless an attempt is running.
     wait_end: Option<Instant>,
     attempts: Attempts,
-    /// Where the last attempt went.
+    /// The session of the last attempt.
     session: Option<NodeSession>,
-    /// The term of an attempt that may have begun. Under another one the node would take the next attempt for a call of its own, and
-    /// begin it beside that.
+    /// The term of an attempt that may have begun. Under another term the node would treat the next attempt as another
+    /// call, and begin it concurrently.
     begun_under: Option<Term>,
-    /// What is sent now is the rest of a stream.
+    /// Whether the request is for the rest of a stream.
     is_rest: bool,
     pub(super) open: OpenCall,
 }
@@ -52,7 +52,7 @@ impl<R: Relay> Sending<R> {
         Ok(Self { shared, call, method, end, wait_end, attempts, session, begun_under, is_rest: false, open })
     }
 
-    /// Sends until there is an answer of the node, of which nothing has been lost yet.
+    /// Sends the call until the node answers.
     pub(super) async fn send(&mut self) -> Result<Replies, Fault> {
         let mut change: Option<Pin<Box<OwnedNotified>>> = None;
         loop {
@@ -73,10 +73,10 @@ impl<R: Relay> Sending<R> {
                 Next::Fail(fault) => return Err(fault),
                 Next::Wait { or, .. } if !self.open.may_be_held() => return Err(or),
                 Next::Wait { until, .. } => match change.take() {
-                    // Once more, for what has changed before this.
+                    // Once more, for changes before this.
                     None => change = Some(Box::pin(self.shared.reachability.changed())),
                     Some(changed) => {
-                        // Whether it changed or not the state is looked at again.
+                        // Decide again after a change or a timeout.
                         let _ = tokio::time::timeout_at(until.into(), changed).await;
                     }
                 },
@@ -100,14 +100,14 @@ impl<R: Relay> Sending<R> {
         }
     }
 
-    /// The rest of a stream is to be sent for, since the answer to the last attempt ended with that fault.
+    /// Requests the rest of a stream, since its answer ended with this fault.
     pub(super) fn lost(&mut self, fault: Fault, rest: Bytes) -> Result<(), Fault> {
         let (Some(session), true) = (self.session, self.open.may_be_held()) else { return Err(fault) };
         (self.call.body, self.is_rest, self.begun_under) = (rest, true, None);
         self.attempts.failed(fault, session, || Repeat::AnyInstance, now())
     }
 
-    /// A part of a stream has come: what failed before it does not count any more.
+    /// Resets the attempts after a received part of a stream.
     pub(super) fn progressed(&mut self) {
         let Call { id, node, .. } = &self.call;
         self.attempts = Attempts::new(*id, node.clone(), self.shared.reachability.grace(), self.wait_end);
@@ -128,7 +128,7 @@ impl<R: Relay> Sending<R> {
         Ok(call)
     }
 
-    /// Ends the call, unless it is to be sent again.
+    /// Ends the call, unless it can be sent again.
     async fn failed(&mut self, fault: Fault, session: NodeSession, term: Term) -> Result<(), Fault> {
         if let Fault::StaleTerm { current, .. } = fault {
             let again = self.shared.refused(term, current).await;
@@ -151,17 +151,17 @@ impl<R: Relay> Sending<R> {
         if may_have_begun && !*is_rest {
             self.begun_under = Some(term);
         }
-        tracing::info!(call = %self.call.id, method = %self.call.method, node = %self.call.node, fault = kind, "a call is sent again");
+        tracing::info!(call = %self.call.id, method = %self.call.method, node = %self.call.node, fault = kind, "retrying call");
         Ok(())
     }
 }
 
-/// The time of the runtime, which tests may stop.
+/// The clock of the runtime, which tests may pause.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// The answer, unless a fault ended it before anything of it can be passed on. A unary answer is passed on as a whole.
+/// The answer, unless a fault ended it before anything was passed on. A unary answer is passed on as a whole.
 async fn begun(method: Option<Method>, mut replies: Replies) -> Result<Replies, Fault> {
     if method.is_some_and(|method| !method.is_server_streaming()) {
         let (message, outcome) = replies.read_unary().await;

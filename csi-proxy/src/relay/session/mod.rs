@@ -1,7 +1,8 @@
-//! Calls over a session of `edge_transport`: the near side and the far side.
+//! Calls over sessions of `edge_transport`: the near side and the far side.
 //!
-//! A call is a request to the service [`CSI_SERVICE`] of the peer that has the node's name: its metadata is the
-//! [`CallHeader`](crate::call::wire), its body the call's body. The answer's messages are messages, its end the closing bytes.
+//! A call is a request to the service [`CSI_SERVICE`] of the peer with the name of the node: its metadata is the
+//! [`CallHeader`](crate::call::wire), its body the body of the call. The messages of the answer are messages, its end
+//! is the closing bytes.
 
 mod nodes;
 
@@ -20,7 +21,7 @@ pub use self::nodes::NodeWatch;
 use crate::call::{Call, Fault, NodeId, NodeSession, Outcome, Replies, Reply};
 use crate::relay::Relay;
 
-/// The name under which a node's peer answers CSI calls.
+/// The name of the service of a node's peer for CSI calls.
 pub const CSI_SERVICE: &str = "csi";
 
 impl TryFrom<&NodeId> for PeerId {
@@ -38,17 +39,18 @@ impl From<SessionId> for NodeSession {
     }
 }
 
-/// The near side: carries calls to the peer that has the node's name, on the session that they are addressed to, if any.
+/// The near side: sends calls to the peer with the name of the node, on the session that they are addressed to, if
+/// any.
 ///
-/// One attempt each: a [`RetryRelay`](crate::RetryRelay) around it sends a call again. Dropping the answer, or the future, cancels the
-/// request.
+/// One attempt per call: wrap it in a [`RetryRelay`](crate::RetryRelay) to retry. Dropping the answer, or the future,
+/// cancels the request.
 #[derive(Debug, Clone)]
 pub struct SessionRelay {
     peer: Peer,
 }
 
 impl SessionRelay {
-    /// A relay over the sessions of this peer.
+    /// Creates a relay over the sessions of this peer.
     #[must_use]
     pub fn new(peer: Peer) -> Self {
         Self { peer }
@@ -58,7 +60,7 @@ impl SessionRelay {
 #[async_trait]
 impl Relay for SessionRelay {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
-        let way = Way::of(&call);
+        let context = CallContext::of(&call);
         let name = |error: InvalidName| Fault::Protocol { reason: error.to_string() };
         let target = PeerId::try_from(&call.node).map_err(name)?;
         let service = ServiceName::new(CSI_SERVICE).map_err(name)?;
@@ -67,26 +69,26 @@ impl Relay for SessionRelay {
             .metadata(call.encode_header())
             .remaining(call.remaining)
             .to_session(session);
-        let mut answer = self.peer.call(target, request).await.map_err(|error| way.not_sent(error))?;
-        match next(&mut answer, &way).await {
+        let mut answer = self.peer.call(target, request).await.map_err(|error| context.not_sent(error))?;
+        match next(&mut answer, &context).await {
             Reply::End(outcome) => match outcome.fault() {
                 Some(fault) => Err(fault.clone()),
                 None => Ok(Replies::outcome(outcome)),
             },
-            first => Ok(parts(first, answer, way)),
+            first => Ok(parts(first, answer, context)),
         }
     }
 }
 
-/// What the words for a failure need to know of the call.
+/// The parts of a call that its faults report.
 #[derive(Debug, Clone)]
-struct Way {
+struct CallContext {
     node: NodeId,
     driver: csi_proto::DriverName,
     remaining: Option<Duration>,
 }
 
-impl Way {
+impl CallContext {
     fn of(call: &Call) -> Self {
         Self { node: call.node.clone(), driver: call.driver.clone(), remaining: call.remaining }
     }
@@ -119,7 +121,7 @@ impl Way {
             Reason::LinkLost => Fault::LinkLost { reason: detail() },
             Reason::Draining => Fault::Draining { what: detail() },
             Reason::Deadline => self.late(),
-            // Request or answer: it cannot be told, so it does not count as never sent.
+            // Request or answer: unknown which, so the fault does not prove that nothing was sent.
             Reason::TooLarge => Fault::FrameTooLarge { reason: detail() },
             Reason::Overloaded => Fault::Overloaded { what: detail(), max: 0 },
             Reason::Forbidden => Fault::Forbidden { reason: detail() },
@@ -133,36 +135,37 @@ impl Way {
     }
 }
 
-async fn next(answer: &mut ReplyStream, way: &Way) -> Reply {
+async fn next(answer: &mut ReplyStream, context: &CallContext) -> Reply {
     let lost = || Fault::ServiceLost { what: "the session".to_owned() };
     Reply::End(match answer.next().await {
         Some(Ok(ReplyEvent::Message(message))) => return Reply::Message(message),
-        Some(Ok(ReplyEvent::Finished(closing))) => Outcome::decode(closing)
-            .unwrap_or_else(|error| Fault::Protocol { reason: format!("closing of a call: {error}") }.into()),
-        Some(Err(failure)) => way.failed(&failure).into(),
-        Some(Ok(_)) => Fault::Protocol { reason: "a part of an answer that is not known".to_owned() }.into(),
+        Some(Ok(ReplyEvent::Finished(closing))) => Outcome::decode(closing).unwrap_or_else(|error| {
+            Fault::Protocol { reason: format!("invalid closing of a call: {error}") }.into()
+        }),
+        Some(Err(failure)) => context.failed(&failure).into(),
+        Some(Ok(_)) => Fault::Protocol { reason: "unknown part of an answer".to_owned() }.into(),
         None => lost().into(),
     })
 }
 
-fn parts(first: Reply, answer: ReplyStream, way: Way) -> Replies {
-    let rest = stream::unfold(Some((answer, way)), |state| async move {
-        let (mut answer, way) = state?;
-        let part = next(&mut answer, &way).await;
-        let more = matches!(part, Reply::Message(_)).then_some((answer, way));
+fn parts(first: Reply, answer: ReplyStream, context: CallContext) -> Replies {
+    let rest = stream::unfold(Some((answer, context)), |state| async move {
+        let (mut answer, context) = state?;
+        let part = next(&mut answer, &context).await;
+        let more = matches!(part, Reply::Message(_)).then_some((answer, context));
         Some((part, more))
     });
     Replies::stream(stream::iter([first]).chain(rest))
 }
 
-/// The far side: gives the calls of other peers to a relay, usually a [`Dispatcher`](crate::Dispatcher).
+/// The far side: passes the calls of other peers to a relay, usually a [`Dispatcher`](crate::Dispatcher).
 #[derive(Debug, Clone)]
 pub struct SessionService<R> {
     relay: R,
 }
 
 impl<R: Relay> SessionService<R> {
-    /// A service to register as [`CSI_SERVICE`].
+    /// Creates a service to register as [`CSI_SERVICE`].
     #[must_use]
     pub fn new(relay: R) -> Self {
         Self { relay }
@@ -176,29 +179,31 @@ impl<R: Relay + 'static> Service for SessionService<R> {
         let answer = match Call::decode(metadata, body) {
             Ok(mut call) => {
                 call.remaining = remaining;
-                // What waits for its turn is not to be begun for nobody. What has begun goes on.
+                // A queued call without a caller must not begin. A begun call continues.
                 tokio::select! {
                     biased;
                     answer = self.relay.relay(call) => answer.unwrap_or_else(Replies::outcome),
-                    () = replies.abandoned() => Replies::outcome(Fault::CallerGone),
+                    () = replies.cancelled() => Replies::outcome(Fault::Cancelled),
                 }
             }
-            Err(error) => Replies::outcome(Fault::Protocol { reason: format!("header of a call: {error}") }),
+            Err(error) => {
+                Replies::outcome(Fault::Protocol { reason: format!("invalid header of a call: {error}") })
+            }
         };
-        // Fails only if nobody waits for the answer any more, and then another copy of the call gets it.
+        // Fails only if the caller has left; another copy of the call gets the answer then.
         let _ = send(answer, replies).await;
     }
 }
 
-async fn send(answer: Replies, mut to: ReplySender) -> Result<(), edge_transport::CallerGone> {
+async fn send(answer: Replies, mut to: ReplySender) -> Result<(), edge_transport::Cancelled> {
     let mut parts = match answer.into_whole() {
-        Ok((Some(message), outcome)) => return to.message_and_finish(message, closing(&outcome)).await,
+        Ok((Some(message), outcome)) => return to.send_and_finish(message, closing(&outcome)).await,
         Ok((None, outcome)) => return to.finish(closing(&outcome)).await,
         Err(parts) => parts,
     };
     loop {
         match parts.next().await {
-            Some(Reply::Message(message)) => to.message(message).await?,
+            Some(Reply::Message(message)) => to.send(message).await?,
             Some(Reply::End(outcome)) => return to.finish(closing(&outcome)).await,
             None => return Ok(()),
         }

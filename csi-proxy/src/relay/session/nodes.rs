@@ -1,4 +1,4 @@
-//! What presence says of the nodes, for a relay that sends calls again.
+//! Reports the presence of nodes to a retrying relay.
 
 use std::time::Instant;
 
@@ -10,7 +10,8 @@ use super::CSI_SERVICE;
 use crate::call::{NodeId, NodeSession};
 use crate::relay::Reachability;
 
-/// Watches which nodes are connected to the hub, and reports it to a [`Reachability`]. It reports while it is waited for.
+/// Watches which nodes are connected to the hub, and reports them to a [`Reachability`] while [`Self::next`] is
+/// polled.
 ///
 /// ```no_run
 /// use csi_proxy::NodeWatch;
@@ -28,37 +29,37 @@ use crate::relay::Reachability;
 pub struct NodeWatch {
     watch: Watch,
     hub: watch::Receiver<PeerState>,
-    /// The connection whose hub was reported last: its address, and since when.
+    /// The last reported connection: its address and start.
     connection: Option<(String, Instant)>,
     reachability: Reachability,
 }
 
 impl NodeWatch {
-    /// Will watch all nodes that offer [`CSI_SERVICE`] at the hub of this peer.
+    /// Watches all nodes that offer [`CSI_SERVICE`] at the hub of this peer.
     ///
     /// # Errors
-    /// None that can happen: the name of the service is a constant.
+    /// Never: the name of the service is a valid constant.
     pub fn new(peer: Peer, reachability: Reachability) -> Result<Self, InvalidName> {
         let hub = peer.watch();
         let watch = Watch::new(peer, ServiceName::new(CSI_SERVICE)?);
         Ok(Self { watch, hub, connection: None, reachability })
     }
 
-    /// The same of this node alone. No call gets to another one then.
+    /// Restricts the watch to one node. Calls to other nodes are not sent then.
     #[must_use]
     pub fn only(mut self, node: &NodeId) -> Self {
         self.watch = self.watch.only(PeerId::try_from(node));
         self
     }
 
-    /// The next changes, which have been reported by then; `None` once the peer is closed. Nothing is lost if the future is dropped.
+    /// Returns the next changes after reporting them; `None` once the peer is closed. Cancel-safe.
     pub async fn next(&mut self) -> Option<Vec<Change>> {
         loop {
             let connection = match &*self.hub.borrow_and_update() {
                 PeerState::Connected { address, since, .. } => Some((address.clone(), *since)),
                 _ => None,
             };
-            // The next connection may be there already, and be to another hub: what that has not listed yet is not lost.
+            // The next connection may exist already, to another hub: nodes that it has not listed yet are not lost.
             if connection.is_none() || connection != self.connection {
                 self.reachability.hub_lost();
             }
@@ -67,7 +68,7 @@ impl NodeWatch {
             }
             self.connection = connection;
             tokio::select! {
-                // The hub first: what it has said before its loss counts no more after it.
+                // The hub first: its reports before its loss are outdated after it.
                 biased;
                 Ok(()) = self.hub.changed() => {}
                 changes = self.watch.next() => {
@@ -85,10 +86,10 @@ impl NodeWatch {
         let (peer, session, report): (_, _, fn(&Reachability, &NodeId, NodeSession)) = match change {
             Change::Up { peer, session } => (peer, session, Reachability::node_up),
             Change::Down { peer, session } => (peer, session, Reachability::node_down),
-            Change::Current => return self.reachability.synced(),
+            Change::Synced => return self.reachability.synced(),
             _ => return,
         };
-        // A peer whose name is no node's is none.
+        // Ignores a peer whose name is not a node name.
         if let Ok(node) = NodeId::new(peer.as_str()) {
             report(&self.reachability, &node, (*session).into());
         }

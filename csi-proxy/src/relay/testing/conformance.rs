@@ -1,4 +1,4 @@
-//! What every [`Relay`] must do, as tests that an implementation of your own can run.
+//! Conformance tests of the [`Relay`] contract, for a custom relay.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -6,7 +6,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), conformance::Violation> {
-//! // `far` stands for the dispatcher on the node: connect your relay's far side to it, and return its near side.
+//! // `far` replaces the dispatcher on the node: connect the far side of your relay to it, and return its near side.
 //! conformance::check(async |far| FaultyRelay::new(far, [])).await
 //! # }
 //! ```
@@ -24,31 +24,31 @@ use crate::call::{Call, CallId, Fault, Metadata, MethodPath, NodeId, Outcome, Re
 use crate::relay::Relay;
 use csi_proto::Code;
 
-/// The node that all calls of the suite are for.
+/// The node of all calls of the suite.
 pub const NODE: &str = "conformance-node";
 
-/// How long one call may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The timeout of one call.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const LARGE: usize = 4 * 1024 * 1024;
-const AT_ONCE: u32 = 64;
+const CONCURRENT_CALLS: u32 = 64;
 const STREAMED: u32 = 500;
 
-/// A relay breaks its contract.
+/// A violation of the contract.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{case}: {found}")]
 #[non_exhaustive]
 pub struct Violation {
-    /// Which rule, as a sentence of what should hold.
+    /// The broken rule.
     pub case: &'static str,
     /// What was found.
     pub found: String,
 }
 
-/// Runs every case against one relay. `connect` gets the far end, once, and gives the relay that leads to it.
+/// Runs every case against one relay. `connect` receives the far end, once, and returns the relay to it.
 ///
 /// # Errors
-/// The first rule that does not hold.
+/// The first broken rule.
 pub async fn check<R: Relay + 'static>(
     connect: impl AsyncFnOnce(Arc<dyn Relay>) -> R,
 ) -> Result<(), Violation> {
@@ -64,7 +64,7 @@ pub async fn check<R: Relay + 'static>(
     streams_pass(&*relay).await?;
     many_at_once(&relay).await?;
 
-    let case = "a caller who leaves ends the wait, not the work, and harms no other call";
+    let case = "a cancelled call ends the wait, not the work, and affects no other call";
     let waiting = {
         let relay = Arc::clone(&relay);
         tokio::spawn(
@@ -85,7 +85,7 @@ async fn bodies_pass(relay: &dyn Relay, method: &str) -> Result<(), Violation> {
     for body in [Bytes::new(), Bytes::from_static(&[0, 0xff, 0xf8, 0x7f, 1]), large] {
         let (messages, outcome) = answer(case, relay, "echo", method, body.clone()).await?;
         expect(case, outcome == Outcome::ok(), || format!("{method}: {outcome:?}"))?;
-        let found = || format!("{method}: {} bytes went, {:?} came", body.len(), lengths(&messages));
+        let found = || format!("{method}: sent {} bytes, received {:?}", body.len(), lengths(&messages));
         expect(case, messages == [body.clone()], found)?;
     }
     Ok(())
@@ -107,7 +107,7 @@ async fn statuses_pass(relay: &dyn Relay, method: &str) -> Result<(), Violation>
 async fn faults_keep_their_kind(relay: &dyn Relay, method: &str) -> Result<(), Violation> {
     let case = "a fault at the far end is a fault at the near end";
     let (_, outcome) = answer(case, relay, "fault", method, Bytes::new()).await?;
-    let expected = Some(&gone()).cloned();
+    let expected = Some(&link_lost()).cloned();
     expect(case, outcome.fault().cloned() == expected, || format!("{method}: {outcome:?}"))
 }
 
@@ -121,9 +121,9 @@ async fn streams_pass(relay: &dyn Relay) -> Result<(), Violation> {
 }
 
 async fn many_at_once<R: Relay + 'static>(relay: &Arc<R>) -> Result<(), Violation> {
-    let case = "many calls at once each get their own answer";
+    let case = "concurrent calls each get their own answer";
     let mut calls = JoinSet::new();
-    for number in 0..AT_ONCE {
+    for number in 0..CONCURRENT_CALLS {
         let relay = Arc::clone(relay);
         calls.spawn(async move {
             let body = numbered(number);
@@ -148,7 +148,7 @@ async fn answer(
     let driver = DriverName::new(driver).map_err(|error| broken(error.to_string()))?;
     let node = NodeId::new(NODE).map_err(|error| broken(error.to_string()))?;
     let method = MethodPath::new(method).map_err(|error| broken(error.to_string()))?;
-    let call = Call::new(CallId::new(), node, driver, method, body).with_remaining(PATIENCE);
+    let call = Call::new(CallId::new(), node, driver, method, body).with_remaining(TIMEOUT);
     within(case, async {
         match relay.relay(call).await {
             Ok(replies) => replies.collect().await,
@@ -159,8 +159,8 @@ async fn answer(
 }
 
 async fn within<T>(case: &'static str, future: impl Future<Output = T>) -> Result<T, Violation> {
-    let late = |_| Violation { case, found: format!("nothing within {PATIENCE:?}") };
-    tokio::time::timeout(PATIENCE, future).await.map_err(late)
+    let late = |_| Violation { case, found: format!("no result within {TIMEOUT:?}") };
+    tokio::time::timeout(TIMEOUT, future).await.map_err(late)
 }
 
 fn expect(case: &'static str, holds: bool, found: impl FnOnce() -> String) -> Result<(), Violation> {
@@ -177,18 +177,18 @@ fn numbered(number: u32) -> Bytes {
 
 fn failure(code: Code) -> Outcome {
     let mut trailers = Metadata::default();
-    // A short entry of plain characters, which always fits.
+    // A short entry of plain characters is always valid.
     let _ = trailers.insert("x-vendor-bin", "AAEC");
     Outcome::from_driver(code, "größe: 50% von 盤\n".repeat(100))
         .with_details(vec![0, 1, 0xff])
         .with_trailers(trailers)
 }
 
-fn gone() -> Fault {
-    Fault::LinkLost { reason: "said the far end".to_owned() }
+fn link_lost() -> Fault {
+    Fault::LinkLost { reason: "reported by the far end".to_owned() }
 }
 
-/// Stands where a dispatcher would. The driver's name says what it does.
+/// Replaces a dispatcher. The name of the driver selects its behaviour.
 #[derive(Default)]
 struct FarEnd {
     started: Arc<Notify>,
@@ -211,7 +211,7 @@ impl Relay for FarEnd {
                 Ok(Replies::stream(futures_util::stream::iter(parts)))
             }
             "hang" => {
-                // In a task of its own, as a dispatcher does.
+                // In a separate task, as in a dispatcher.
                 let (started, release, done) =
                     (self.started.clone(), self.release.clone(), self.done.clone());
                 let work = tokio::spawn(async move {
@@ -222,7 +222,7 @@ impl Relay for FarEnd {
                 let _ = work.await;
                 Ok(Replies::outcome(Outcome::ok()))
             }
-            _ => Err(gone()),
+            _ => Err(link_lost()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A relay that fails on purpose, for tests of what stands before it.
+//! A relay with injected faults, for tests.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -9,61 +9,61 @@ use futures_util::stream;
 use crate::call::{Call, Fault, Replies, Reply};
 use crate::relay::Relay;
 
-/// What becomes of one call.
+/// The injected fault of one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Fate {
-    /// It passes.
+pub enum InjectedFault {
+    /// No fault.
     Pass,
-    /// It fails before the far end has seen it.
+    /// The call fails before the far end receives it.
     Lost(Fault),
-    /// The far end answers in full, and the answer is lost.
+    /// The far end answers completely, and the answer is lost.
     AnswerLost(Fault),
-    /// The answer is cut after so many messages.
+    /// The answer is truncated after a number of messages.
     Cut {
         /// Messages that still arrive.
         after: usize,
-        /// The end that stands in the place of the real one.
+        /// The end that replaces the real one.
         fault: Fault,
     },
 }
 
-/// Deals out fates by a script, one a call in the order in which calls come; when the script is over, all calls pass.
+/// Injects faults by a script, one per call in order; after the script all calls pass.
 #[derive(Debug)]
 pub struct FaultyRelay<R> {
     far: R,
-    script: Mutex<VecDeque<Fate>>,
+    script: Mutex<VecDeque<InjectedFault>>,
 }
 
 impl<R: Relay> FaultyRelay<R> {
-    /// A relay to this far end, with a script.
+    /// Creates a relay to this far end with a script.
     #[must_use]
-    pub fn new(far: R, script: impl IntoIterator<Item = Fate>) -> Self {
+    pub fn new(far: R, script: impl IntoIterator<Item = InjectedFault>) -> Self {
         Self { far, script: Mutex::new(script.into_iter().collect()) }
     }
 
-    /// Adds to the end of the script.
-    pub fn push(&self, fate: Fate) {
-        self.script.lock().unwrap_or_else(PoisonError::into_inner).push_back(fate);
+    /// Appends to the script.
+    pub fn push(&self, fault: InjectedFault) {
+        self.script.lock().unwrap_or_else(PoisonError::into_inner).push_back(fault);
     }
 
-    fn next_fate(&self) -> Fate {
-        self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(Fate::Pass)
+    fn next_fault(&self) -> InjectedFault {
+        self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(InjectedFault::Pass)
     }
 }
 
 #[async_trait]
 impl<R: Relay> Relay for FaultyRelay<R> {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
-        match self.next_fate() {
-            Fate::Pass => self.far.relay(call).await,
-            Fate::Lost(fault) => Err(fault),
-            Fate::AnswerLost(fault) => {
+        match self.next_fault() {
+            InjectedFault::Pass => self.far.relay(call).await,
+            InjectedFault::Lost(fault) => Err(fault),
+            InjectedFault::AnswerLost(fault) => {
                 let mut replies = self.far.relay(call).await?;
                 while replies.next().await.is_some() {}
                 Err(fault)
             }
-            Fate::Cut { after, fault } => {
+            InjectedFault::Cut { after, fault } => {
                 let replies = self.far.relay(call).await?;
                 Ok(Replies::stream(stream::unfold(Some((replies, after, fault)), |state| async move {
                     let (mut replies, left, fault) = state?;

@@ -1,6 +1,6 @@
-//! A relay that fails on purpose, and the contract of a relay as tests.
+//! A relay with injected faults, and conformance tests for relays.
 
 pub mod conformance;
 mod faulty;
 
-pub use self::faulty::{Fate, FaultyRelay};
+pub use self::faulty::{FaultyRelay, InjectedFault};

@@ -2,7 +2,7 @@ use csi_proto::csi::v1 as csi;
 use prost::Message as _;
 
 use super::*;
-use crate::routing::election::{Candidate, OfflinePolicy, Presence};
+use crate::routing::selection::{Candidate, OfflinePolicy, Presence};
 use crate::routing::store::{FaultyStore, Handle, MemoryStore, StoreFault};
 
 fn node(name: &str) -> NodeId {
@@ -22,8 +22,9 @@ fn request(name: &str) -> VolumeRequest {
 async fn attempt(placements: &Arc<DurablePlacements>, name: &str, to: &str) -> Result<OpenAttempt, Refusal> {
     let to = node(to);
     let candidate = Candidate { node: to.clone(), topology: None, presence: Presence::Online, room: None };
-    let ballot = Ballot { candidates: &[candidate], default: Some(&to), offline: OfflinePolicy::Wait };
-    placements.attempt(&request(name), ballot).await
+    let selector =
+        NodeSelector { candidates: &[candidate], default: Some(&to), offline: OfflinePolicy::Wait };
+    placements.attempt(&request(name), selector).await
 }
 
 fn volume(id: &str) -> Subject {
@@ -31,7 +32,7 @@ fn volume(id: &str) -> Subject {
 }
 
 #[tokio::test]
-async fn an_attempt_begins_when_its_placement_is_durable_and_one_that_was_dropped_is_uncertain() {
+async fn attempt_begins_after_its_placement_is_durable() {
     let store = MemoryStore::default();
     let (placements, _) = open(&store).await;
     let attempted = attempt(&placements, "pvc-1", "a").await.unwrap();
@@ -43,23 +44,23 @@ async fn an_attempt_begins_when_its_placement_is_durable_and_one_that_was_droppe
 }
 
 #[tokio::test]
-async fn no_node_is_selected_while_that_cannot_be_kept_and_what_was_written_all_the_same_counts() {
+async fn selects_no_node_while_the_store_fails() {
     for fault in [StoreFault::Refused, StoreFault::Written] {
         let store = MemoryStore::default();
         let (placements, handle) = open(&store).await;
         let first = attempt(&placements, "pvc-1", "a").await.unwrap();
         handle.fail(fault);
         let refused = attempt(&placements, "pvc-2", "a").await.unwrap_err();
-        assert!(matches!(refused, Refusal::NotKept { .. }), "{refused:?}");
+        assert!(matches!(refused, Refusal::NotPersisted { .. }), "{refused:?}");
         handle.cut_after(0);
-        assert!(first.end(End::Made("vol-1")).await.is_err(), "the caller must ask again");
+        assert!(first.end(AttemptResult::Created("vol-1")).await.is_err(), "the caller must retry");
         assert!(attempt(&placements, "pvc-3", "a").await.is_err());
         handle.cut_after(None);
         let second = attempt(&placements, "pvc-2", "b").await.unwrap();
         let expected = if fault == StoreFault::Written { "a" } else { "b" };
         assert_eq!(second.node(), &node(expected), "{fault:?}");
-        second.end(End::Made("vol-2")).await.unwrap();
-        attempt(&placements, "pvc-1", "b").await.unwrap().end(End::Made("vol-1")).await.unwrap();
+        second.end(AttemptResult::Created("vol-2")).await.unwrap();
+        attempt(&placements, "pvc-1", "b").await.unwrap().end(AttemptResult::Created("vol-1")).await.unwrap();
         let (placements, _) = open(&store).await;
         assert_eq!(placements.node_of(&volume("vol-1")), Some(node("a")), "{fault:?}");
         assert_eq!(placements.node_of(&volume("vol-2")), Some(node(expected)), "{fault:?}");
@@ -67,24 +68,25 @@ async fn no_node_is_selected_while_that_cannot_be_kept_and_what_was_written_all_
     }
 }
 
-/// What another proxy has chosen is read, and its choice counts.
+/// The choice of another proxy is read and used.
 #[tokio::test]
-async fn a_placement_that_another_proxy_made_first_is_the_one() {
+async fn uses_placement_of_another_proxy() {
     let store = MemoryStore::default();
-    let ((ours, _), (theirs, _)) = (open(&store).await, open(&store).await);
-    let open = attempt(&theirs, "pvc-1", "a").await.unwrap();
-    assert_eq!(attempt(&ours, "pvc-1", "b").await.unwrap().node(), &node("a"));
-    open.end(End::Made("vol-1")).await.unwrap();
-    let late = attempt(&ours, "pvc-1", "b").await.unwrap().end(End::Made("vol-1")).await.unwrap_err();
+    let ((first, _), (second, _)) = (open(&store).await, open(&store).await);
+    let open = attempt(&second, "pvc-1", "a").await.unwrap();
+    assert_eq!(attempt(&first, "pvc-1", "b").await.unwrap().node(), &node("a"));
+    open.end(AttemptResult::Created("vol-1")).await.unwrap();
+    let late =
+        attempt(&first, "pvc-1", "b").await.unwrap().end(AttemptResult::Created("vol-1")).await.unwrap_err();
     assert!(matches!(late, Refusal::Changed { .. }), "{late:?}");
-    assert_eq!(ours.node_of(&volume("vol-1")), Some(node("a")), "it is known from then on");
+    assert_eq!(first.node_of(&volume("vol-1")), Some(node("a")), "known from then on");
 }
 
 #[tokio::test]
-async fn a_deletion_that_cannot_be_kept_is_asked_for_again() {
+async fn failed_deletion_is_retried() {
     let store = MemoryStore::default();
     let (placements, handle) = open(&store).await;
-    attempt(&placements, "pvc-1", "a").await.unwrap().end(End::Made("vol-1")).await.unwrap();
+    attempt(&placements, "pvc-1", "a").await.unwrap().end(AttemptResult::Created("vol-1")).await.unwrap();
     handle.fail(StoreFault::Written);
     placements.deleted(&volume("vol-1")).await.unwrap_err();
     assert!(!placements.is_deleted(&volume("vol-1")));
@@ -94,22 +96,22 @@ async fn a_deletion_that_cannot_be_kept_is_asked_for_again() {
     placements.deleted(&volume("vol-1")).await.unwrap();
 }
 
-/// Who asked has left in the middle of a write: what is durable is known all the same.
+/// The caller has left during a write: what is durable is known anyway.
 #[tokio::test]
-async fn a_write_that_nobody_waits_for_is_taken_in() {
+async fn applies_write_of_a_cancelled_caller() {
     let store = MemoryStore::default();
     let (placements, _) = open(&store).await;
     let left = tokio::time::timeout(std::time::Duration::ZERO, attempt(&placements, "pvc-1", "a")).await;
     drop(left);
-    // The write has the turn until it is over.
-    drop(placements.turn(&Subject::VolumeName("pvc-1".into())).await);
+    // The write holds the lock until it is done.
+    drop(placements.lock_key(&Subject::VolumeName("pvc-1".into())).await);
     assert_eq!(store.keys().len(), placements.rows());
     let open = attempt(&placements, "pvc-1", "a").await.unwrap();
-    open.end(End::Made("vol-1")).await.unwrap();
+    open.end(AttemptResult::Created("vol-1")).await.unwrap();
 }
 
 #[tokio::test]
-async fn five_hundred_attempts_at_once_are_all_durable() {
+async fn concurrent_attempts_are_all_durable() {
     let store = MemoryStore::default();
     let (placements, _) = open(&store).await;
     let names: Vec<_> = (0..500).map(|number| format!("pvc-{number}")).collect();
@@ -119,9 +121,9 @@ async fn five_hundred_attempts_at_once_are_all_durable() {
     assert_eq!(store.keys().len(), 500);
 }
 
-/// What was decided before the node was decommissioned, and is written after it, is released too.
+/// A placement that was decided before the decommission and written after it is released too.
 #[tokio::test]
-async fn nothing_that_was_being_written_stays_at_a_decommissioned_node() {
+async fn decommission_releases_concurrent_writes() {
     let store = MemoryStore::default();
     let (placements, _) = open(&store).await;
     let lost = node("a");

@@ -1,7 +1,7 @@
-//! Placements: which node has the volume of a name, and everything else that has an id.
+//! Placements: the node of each volume name, and of everything else with an id.
 //!
-//! No disk and no clock: a method decides on a [`Change`], a [`PlacementStore`](super::store::PlacementStore) makes it durable, and
-//! [`Placements::apply`] takes it in. So memory never knows more than the store.
+//! No disk and no clock: a method decides on a [`Change`], a [`PlacementStore`](super::store::PlacementStore) makes it
+//! durable, and [`Placements::apply`] applies it. Therefore memory is never ahead of the store.
 
 mod record;
 
@@ -9,38 +9,40 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};
 
 pub use self::record::{Defect, Placement, Revision, Row, Status};
-use super::election::Ballot;
 use super::refusal::Refusal;
 use super::request::VolumeRequest;
+use super::selection::NodeSelector;
 use crate::call::NodeId;
-use crate::dispatcher::operation::{Digest, Subject};
+use crate::call::{Digest, Subject};
 
-/// Most placements: one for each volume, snapshot and group; each takes a few hundred bytes.
+/// The default maximum number of placements: one for each volume, snapshot and group; each takes a few hundred bytes.
 pub const DEFAULT_MAX_ROWS: usize = 400_000;
 
-/// How long a deletion is remembered, so that a repeated one succeeds while nodes are away.
+/// How long a deletion is remembered, so that a repeated deletion succeeds while nodes are offline.
 pub const DELETED_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// The digest of a placement for which several requests were sent. No refusal of one of them says that all are over.
-const SEVERAL: Digest = Digest::from_bytes([0; 32]);
+/// The digest of a placement with several different requests. The refusal of one of them does not prove that all have
+/// ended.
+const MIXED: Digest = Digest::from_bytes([0; 32]);
 
 /// The placements of a driver.
 ///
-/// The rules of a volume's placement, whose key is the volume's name:
+/// The rules of a placement of a volume, whose key is the volume's name:
 ///
 /// - its node is selected once, and durable before anything is sent;
-/// - it stays while the end of an attempt is not known, and once the volume was made, until that is deleted;
-/// - it goes when the driver has refused for good, or when nothing was ever sent.
+/// - it stays while the result of an attempt is unknown, and after the volume was created, until the volume is
+///   deleted;
+/// - it is removed when the driver has failed with a final code, or when nothing was ever sent.
 #[derive(Debug)]
 pub struct Placements {
     rows: HashMap<Subject, Entry>,
-    /// The names by which volumes were made, by their ids.
+    /// The names of created volumes by their ids.
     names: HashMap<Box<str>, Box<str>>,
-    /// What is deleted, the oldest first.
+    /// Deletions, the oldest first.
     deleted: BTreeSet<(SystemTime, Subject)>,
-    /// Rows that cannot be read. Their names stay barred.
+    /// Rows that cannot be decoded. Their names are blocked.
     damaged: HashMap<Subject, Revision>,
-    /// Decommissioned nodes. Nothing is placed or found there.
+    /// Decommissioned nodes. Nothing is placed or found on them.
     decommissioned: BTreeSet<NodeId>,
     next_attempt: u64,
     max_rows: usize,
@@ -50,15 +52,15 @@ pub struct Placements {
 struct Entry {
     placement: Placement,
     revision: Revision,
-    /// Tells a placement from a later one of the same name.
+    /// Distinguishes a placement from a later one of the same name.
     number: u64,
-    /// Attempts under way.
+    /// The number of open attempts.
     open: u32,
-    /// An attempt may have reached the node.
+    /// Whether an attempt may have reached the node.
     sent: bool,
 }
 
-/// An attempt to make a volume, and where it goes.
+/// An attempt to create a volume, and its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     number: u64,
@@ -66,22 +68,22 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Where it goes.
+    /// The node of the attempt.
     #[must_use]
     pub fn node(&self) -> &NodeId {
         &self.node
     }
 }
 
-/// What is to be made durable.
+/// A change to be made durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "the operation of a store")]
 pub struct Change {
     /// The key of the row.
     pub key: Subject,
-    /// The revision that the row has to have; `None`: there is to be none.
+    /// The revision that the row must have; `None` if it must not exist.
     pub expected: Option<Revision>,
-    /// The placement that the row gets; `None`: it goes.
+    /// The new placement of the row; `None` removes the row.
     pub placement: Option<Placement>,
 }
 
@@ -95,18 +97,18 @@ impl Change {
     }
 }
 
-/// How an attempt to make a volume ended.
+/// The result of an attempt to create a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "the inputs of the state machine")]
-pub enum End<'a> {
-    /// The driver has made it, and gave it this id.
-    Made(&'a str),
-    /// The driver refused with a code after which nothing is under way.
-    Refused,
-    /// The request provably never left.
-    NeverLeft,
-    /// Anything else. It may be made at this moment.
-    Uncertain,
+pub enum AttemptResult<'a> {
+    /// The driver has created the volume with this id.
+    Created(&'a str),
+    /// The driver failed with a code after which nothing is running.
+    Failed,
+    /// The request was provably not sent.
+    NotSent,
+    /// Anything else. The volume may be created at any moment.
+    Unknown,
 }
 
 impl Default for Placements {
@@ -116,14 +118,14 @@ impl Default for Placements {
 }
 
 impl Placements {
-    /// None yet, and at most so many.
+    /// Creates an empty table with a maximum number of rows.
     #[must_use]
     pub fn new(max_rows: usize) -> Self {
         let (rows, names, deleted, damaged) = Default::default();
         Self { rows, names, deleted, damaged, decommissioned: BTreeSet::new(), next_attempt: 1, max_rows }
     }
 
-    /// Takes in a row as the store has it. What was being made then may be made still.
+    /// Loads a row of the store. A pending volume may still be created.
     pub fn restore(&mut self, Row { key, revision, placement }: Row) {
         self.forget_row(&key);
         match placement {
@@ -132,7 +134,7 @@ impl Placements {
         }
     }
 
-    /// Takes in that the store has no such row.
+    /// Records that the store has no such row.
     pub fn forget(&mut self, key: &Subject) {
         self.forget_row(key);
     }
@@ -163,7 +165,7 @@ impl Placements {
         self.rows.insert(key, Entry { placement, revision, number, open: 0, sent });
     }
 
-    /// Takes in that a change is durable, and is this revision from now on.
+    /// Applies a durable change with its new revision.
     pub fn apply(&mut self, Change { key, placement, .. }: Change, revision: Revision) {
         let before = self.forget_row(&key).filter(|before| before.placement.status.is_live());
         let Some(placement) = placement else { return };
@@ -173,54 +175,55 @@ impl Placements {
         }
     }
 
-    /// Where something is that is there, or may be.
+    /// The node that has, or may have, a subject.
     #[must_use]
     pub fn node_of(&self, subject: &Subject) -> Option<&NodeId> {
         self.live(subject).map(|(_, entry)| &entry.placement.node)
     }
 
-    /// Whether a driver has said that it deleted this, or its node is decommissioned.
+    /// Whether a driver has deleted the subject, or its node is decommissioned.
     #[must_use]
     pub fn is_deleted(&self, subject: &Subject) -> bool {
-        let is_gone = |Placement { node, status, .. }: &Placement| match status {
+        let is_deleted_status = |Placement { node, status, .. }: &Placement| match status {
             Status::Deleted { .. } => true,
             Status::Lost { .. } => self.decommissioned.contains(node),
             Status::Pending | Status::Created { .. } => false,
         };
-        self.keys(subject).any(|key| self.rows.get(&key).is_some_and(|entry| is_gone(&entry.placement)))
+        self.keys(subject)
+            .any(|key| self.rows.get(&key).is_some_and(|entry| is_deleted_status(&entry.placement)))
             && self.node_of(subject).is_none()
     }
 
-    /// Takes in that a node is decommissioned. What is there is still to be [released](Self::forgotten).
+    /// Marks a node as decommissioned. Its rows must still be [released](Self::forgotten).
     pub fn decommission(&mut self, node: &NodeId) {
         self.decommissioned.insert(node.clone());
     }
 
-    /// Takes in that a node is no longer decommissioned.
+    /// Marks a node as no longer decommissioned.
     pub fn recommission(&mut self, node: &NodeId) {
         self.decommissioned.remove(node);
     }
 
-    /// Whether something is on a node, or may be.
+    /// Whether a node has, or may have, a subject.
     #[must_use]
     pub fn has_rows_of(&self, node: &NodeId) -> bool {
         let is_there = |placement: &Placement| placement.node == *node && placement.status.is_live();
         self.rows.values().any(|entry| is_there(&entry.placement))
     }
 
-    /// How many volumes, snapshots and groups there are, or may be.
+    /// The number of volumes, snapshots and groups that exist or may exist.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows.values().filter(|entry| entry.placement.status.is_live()).count()
     }
 
-    /// How many rows cannot be read.
+    /// The number of rows that cannot be decoded.
     #[must_use]
     pub fn damaged(&self) -> usize {
         self.damaged.len()
     }
 
-    /// The keys under which something may be: a volume has that of its name, or of its id.
+    /// The possible keys of a subject: a volume has that of its name, or of its id.
     fn keys(&self, subject: &Subject) -> impl Iterator<Item = Subject> + use<> {
         let by_name = match subject {
             Subject::Volume(id) => self.names.get(id).map(|name| Subject::VolumeName(name.clone())),
@@ -236,12 +239,16 @@ impl Placements {
         })
     }
 
-    /// Selects the node of a volume that is asked for. Once the change is durable, [`Self::begin`] begins the attempt. `None`: what is
-    /// durable already says where it goes.
+    /// Selects the node of a requested volume. Once the change is durable, [`Self::begin`] begins the attempt. `None`
+    /// if a durable placement exists already.
     ///
     /// # Errors
-    /// What the caller is answered. Then nothing is sent to a node.
-    pub fn create(&self, request: &VolumeRequest, ballot: Ballot<'_>) -> Result<Option<Change>, Refusal> {
+    /// The answer to the caller. Nothing is sent to a node.
+    pub fn create(
+        &self,
+        request: &VolumeRequest,
+        selector: NodeSelector<'_>,
+    ) -> Result<Option<Change>, Refusal> {
         let key = Subject::VolumeName(request.name.clone());
         if self.damaged.contains_key(&key) {
             return Err(Refusal::Damaged { name: request.name.clone() });
@@ -253,15 +260,15 @@ impl Placements {
             if self.decommissioned.contains(&placement.node) {
                 return Err(Refusal::Decommissioned { node: placement.node.clone() });
             }
-            // Another request goes to the same driver, which knows whether the two are compatible.
+            // Another request goes to the same driver, which decides whether the two are compatible.
             let other = placement.status == Status::Pending
                 && placement.digest != request.fingerprint
-                && placement.digest != SEVERAL;
-            let several = || Placement { digest: SEVERAL, ..placement.clone() };
+                && placement.digest != MIXED;
+            let several = || Placement { digest: MIXED, ..placement.clone() };
             return Ok(other.then(|| Change::replace(key, revision, several())));
         }
         let source = request.source.as_ref().and_then(|source| self.node_of(source));
-        let node = ballot.elect(request, source)?;
+        let node = selector.select(request, source)?;
         if self.decommissioned.contains(&node) {
             return Err(Refusal::Decommissioned { node });
         }
@@ -273,48 +280,48 @@ impl Placements {
         }
     }
 
-    /// Begins an attempt to make a volume whose placement is durable. [`Self::ended`] has to follow.
+    /// Begins an attempt to create a volume whose placement is durable. [`Self::ended`] must follow.
     pub fn begin(&mut self, request: &VolumeRequest) -> Option<Attempt> {
         let entry = self.rows.get_mut(&Subject::VolumeName(request.name.clone()))?;
         entry.open += 1;
         Some(Attempt { number: entry.number, node: entry.placement.node.clone() })
     }
 
-    /// Takes in how an attempt ended, and says what follows.
+    /// Records the result of an attempt and returns the change that follows.
     ///
     /// # Errors
-    /// If the volume was made on a node that is decommissioned, or another node has its id. In the latter case the volume is not
-    /// forgotten.
+    /// If the volume was created on a decommissioned node, or another node has its id. In the latter case the volume
+    /// is not forgotten.
     pub fn ended(
         &mut self,
         request: &VolumeRequest,
         attempt: &Attempt,
-        end: End<'_>,
+        end: AttemptResult<'_>,
     ) -> Result<Option<Change>, Refusal> {
         let key = Subject::VolumeName(request.name.clone());
-        let lost = matches!(end, End::Made(_)) && self.decommissioned.contains(&attempt.node);
+        let lost = matches!(end, AttemptResult::Created(_)) && self.decommissioned.contains(&attempt.node);
         let lost = || lost.then(|| Refusal::Decommissioned { node: attempt.node.clone() });
         let Some(entry) = self.rows.get_mut(&key).filter(|entry| entry.number == attempt.number) else {
             return lost().map_or(Ok(None), Err);
         };
         entry.open = entry.open.saturating_sub(1);
-        // After a refusal nothing is under way for this request; another one may be.
+        // After a final failure nothing is running for this request; another request may be.
         let same = entry.placement.digest == request.fingerprint;
         let pending = entry.placement.status == Status::Pending;
         let over = match end {
-            End::NeverLeft => !entry.sent,
-            End::Refused => same,
-            End::Made(_) | End::Uncertain => false,
+            AttemptResult::NotSent => !entry.sent,
+            AttemptResult::Failed => same,
+            AttemptResult::Created(_) | AttemptResult::Unknown => false,
         };
         if over && pending && entry.open == 0 {
             return Ok(Some(Change::remove(&key, &entry.revision)));
         }
         entry.sent |= match end {
-            End::NeverLeft => false,
-            End::Refused => !same,
-            End::Made(_) | End::Uncertain => true,
+            AttemptResult::NotSent => false,
+            AttemptResult::Failed => !same,
+            AttemptResult::Created(_) | AttemptResult::Unknown => true,
         };
-        let End::Made(id) = end else { return Ok(None) };
+        let AttemptResult::Created(id) = end else { return Ok(None) };
         if let Some(refusal) = lost() {
             return Err(refusal);
         }
@@ -325,14 +332,14 @@ impl Placements {
         match self.node_of(&subject) {
             Some(known) if *known != attempt.node => {
                 let (known, other) = (known.clone(), attempt.node.clone());
-                Err(Refusal::SameId { subject, known, other })
+                Err(Refusal::DuplicateId { subject, known, other })
             }
             _ => Ok(is_new.then(|| Change::replace(key, &revision, placement))),
         }
     }
 
-    /// A node's driver has this. That it is known where something is helps, but is not needed: it can be looked for. So nothing is
-    /// to be done if there is no room.
+    /// Records that a node has this subject. The record is an optimization, since a subject can be searched, so
+    /// nothing changes if the table is full.
     ///
     /// # Errors
     /// If another node has it.
@@ -345,13 +352,13 @@ impl Placements {
                 return Ok(None);
             }
             let (known, other) = (known.clone(), node.clone());
-            return Err(Refusal::SameId { subject: subject.clone(), known, other });
+            return Err(Refusal::DuplicateId { subject: subject.clone(), known, other });
         }
         if self.damaged.contains_key(subject) || matches!(subject, Subject::VolumeName(_)) {
             return Ok(None);
         }
         let status = Status::Created { id: subject.id().into() };
-        let placement = Placement { node: node.clone(), digest: SEVERAL, status };
+        let placement = Placement { node: node.clone(), digest: MIXED, status };
         Ok(match self.keys(subject).find_map(|key| Some((self.rows.get(&key)?.revision.clone(), key))) {
             Some((revision, key)) => Some(Change::replace(key, &revision, placement)),
             None if self.rows.len() >= self.max_rows => None,
@@ -359,7 +366,7 @@ impl Placements {
         })
     }
 
-    /// A driver, or all of them, have said that this is deleted.
+    /// Records that a driver, or every driver, has deleted the subject.
     #[must_use]
     pub fn deleted(&self, subject: &Subject, now: SystemTime) -> Vec<Change> {
         let change = |key: Subject| {
@@ -370,7 +377,7 @@ impl Placements {
             let id = placement.status.volume_id().unwrap_or_default().into();
             let status = match &placement.status {
                 Status::Deleted { .. } => return None,
-                // Somebody makes it anew at this moment.
+                // The volume is being created again.
                 _ if *open > 0 => Status::Pending,
                 _ => Status::Deleted { id, at: now },
             };
@@ -379,7 +386,8 @@ impl Placements {
         self.keys(subject).filter_map(change).collect()
     }
 
-    /// A node is decommissioned, and all that was there is lost: what had an id counts as deleted, and its names are free. The changes by which the ids are remembered, then those that free the names.
+    /// Releases the rows of a decommissioned node: what had an id counts as deleted, and its names are free. Returns
+    /// the changes that record the ids, then those that free the names.
     #[must_use]
     pub fn forgotten(&self, node: &NodeId) -> (Vec<Change>, Vec<Change>) {
         let (mut lost, mut free) = (Vec::new(), Vec::new());
@@ -391,21 +399,21 @@ impl Placements {
                 free.push(Change::remove(key, revision));
                 continue;
             };
-            let gone = Placement { status: Status::Lost { id: id.into() }, ..placement.clone() };
+            let lost_placement = Placement { status: Status::Lost { id: id.into() }, ..placement.clone() };
             if let Subject::VolumeName(_) = key {
                 let by_id = Subject::Volume(id.into());
                 if !self.rows.contains_key(&by_id) {
-                    lost.push(Change { key: by_id, expected: None, placement: Some(gone) });
+                    lost.push(Change { key: by_id, expected: None, placement: Some(lost_placement) });
                 }
                 free.push(Change::remove(key, revision));
             } else {
-                lost.push(Change::replace(key.clone(), revision, gone));
+                lost.push(Change::replace(key.clone(), revision, lost_placement));
             }
         }
         (lost, free)
     }
 
-    /// A deletion that need not be remembered any more: it was too long ago, or its room is needed.
+    /// A deletion that may be forgotten: it has expired, or the table is full.
     #[must_use]
     pub fn expired(&self, now: SystemTime) -> Option<Change> {
         let (at, key) = self.deleted.first()?;

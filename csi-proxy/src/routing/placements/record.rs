@@ -1,8 +1,9 @@
-//! A placement, and its bytes.
+//! A placement and its encoding.
 //!
 //! The schema is `proto/edge/csi/v1/state.proto`.
 //!
-//! Before the record stands its CRC-32 over the key and the record, little-endian: so damage is noticed, and a row in another's place.
+//! The record is preceded by its CRC-32 over the key and the record, little-endian. It detects damage, and a row under
+//! the wrong key.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,40 +11,40 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use crate::call::NodeId;
-use crate::dispatcher::operation::{Digest, Subject};
+use crate::call::{Digest, Subject};
 use crate::generated::state as pb;
 
-/// Where something is, or is being made.
+/// The node of a subject, and its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "what a store keeps")]
 pub struct Placement {
     /// The node.
     pub node: NodeId,
-    /// The digest of the request that asked for it; zero if there were several, or none is known.
+    /// The digest of its request; zero if there were several, or it is unknown.
     pub digest: Digest,
-    /// What is known of it.
+    /// Its status.
     pub status: Status,
 }
 
-/// What is known of a placement's volume, snapshot or group.
+/// The status of a volume, snapshot or group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "what a store keeps")]
 pub enum Status {
-    /// The volume may exist, or come to exist.
+    /// The volume may exist, or be created later.
     Pending,
-    /// It exists and has this id.
+    /// It exists with this id.
     Created {
         /// The id.
         id: Box<str>,
     },
-    /// A driver has said that it is deleted.
+    /// A driver has deleted it.
     Deleted {
         /// The id that it had.
         id: Box<str>,
         /// When.
         at: SystemTime,
     },
-    /// Its node was given up with everything on it.
+    /// Its node was decommissioned with everything on it.
     Lost {
         /// The id that it had.
         id: Box<str>,
@@ -51,13 +52,13 @@ pub enum Status {
 }
 
 impl Status {
-    /// Whether it is there, or may be.
+    /// Whether it exists or may exist.
     #[must_use]
     pub fn is_live(&self) -> bool {
         matches!(self, Self::Pending | Self::Created { .. })
     }
 
-    /// The id, once it has one.
+    /// The id, if it has one.
     #[must_use]
     pub fn volume_id(&self) -> Option<&str> {
         match self {
@@ -67,7 +68,7 @@ impl Status {
     }
 }
 
-/// Which of several versions of a row. Opaque, and named by the store.
+/// The version of a row. Opaque, assigned by the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(clippy::exhaustive_structs, reason = "what a store calls it")]
 pub struct Revision(pub Box<str>);
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_read_back_under_its_key_and_no_changed_byte_is_taken_for_it() {
+    fn row_round_trips_and_damage_is_detected() {
         let (key, other) = (Subject::VolumeName("pvc-1".into()), Subject::Volume("pvc-1".into()));
         let at = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
         let id: Box<str> = "vol-1".into();

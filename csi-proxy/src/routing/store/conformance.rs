@@ -1,49 +1,49 @@
-//! What every [`PlacementStore`] promises, for a store of your own.
+//! Conformance tests of the [`PlacementStore`] contract, for a custom store.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{PlacementStore, Written};
 use crate::call::NodeId;
-use crate::dispatcher::operation::{Digest, Subject};
+use crate::call::{Digest, Subject};
 use crate::routing::placements::{Change, Placement, Revision, Row, Status};
 
-/// Checks a store that is empty. `reopen` gives the same store as a process that starts anew would find it.
+/// Checks an empty store. `reopen` opens the same store as a restarted process would.
 ///
 /// # Errors
-/// What it does otherwise than it must, in words.
+/// A description of the violation.
 pub async fn check<S: PlacementStore>(mut reopen: impl FnMut() -> S) -> Result<(), String> {
-    let (ours, other) = (Subject::VolumeName("pvc-1".into()), Subject::Volume("pvc-1".into()));
+    let (key, other) = (Subject::VolumeName("pvc-1".into()), Subject::Volume("pvc-1".into()));
     let store = reopen();
     expect("the rows of an empty store", &rows(&store).await?, &BTreeMap::new())?;
-    let first = done(store.write(&create(ours.clone(), placement(1)?)).await)?;
-    let second = store.write(&create(ours.clone(), placement(2)?)).await.map_err(text)?;
-    let there = Row { key: ours.clone(), revision: first.clone(), placement: Ok(placement(1)?) };
-    expect("a second create", &second, &Written::Conflict(Some(there)))?;
+    let first = done(store.write(&create(key.clone(), placement(1)?)).await)?;
+    let second = store.write(&create(key.clone(), placement(2)?)).await.map_err(text)?;
+    let current = Row { key: key.clone(), revision: first.clone(), placement: Ok(placement(1)?) };
+    expect("a second create", &second, &Written::Conflict(Some(current)))?;
     let late = store.write(&replace(other.clone(), first.clone(), placement(2)?)).await.map_err(text)?;
     expect("a replacement of nothing", &late, &Written::Conflict(None))?;
-    let next = done(store.write(&replace(ours.clone(), first.clone(), placement(2)?)).await)?;
-    let there = Row { key: ours.clone(), revision: next.clone(), placement: Ok(placement(2)?) };
-    let old = store.write(&replace(ours.clone(), first.clone(), placement(3)?)).await.map_err(text)?;
-    expect("a replacement of an old revision", &old, &Written::Conflict(Some(there.clone())))?;
-    let old = store.write(&remove(ours.clone(), first.clone())).await.map_err(text)?;
-    expect("a removal of an old revision", &old, &Written::Conflict(Some(there)))?;
-    done(store.write(&remove(ours.clone(), next.clone())).await)?;
-    let gone = store.write(&remove(ours.clone(), next.clone())).await.map_err(text)?;
-    expect("a removal of nothing", &gone, &Written::Conflict(None))?;
-    let again = done(store.write(&create(ours.clone(), placement(3)?)).await)?;
+    let next = done(store.write(&replace(key.clone(), first.clone(), placement(2)?)).await)?;
+    let current = Row { key: key.clone(), revision: next.clone(), placement: Ok(placement(2)?) };
+    let old = store.write(&replace(key.clone(), first.clone(), placement(3)?)).await.map_err(text)?;
+    expect("a replacement of an old revision", &old, &Written::Conflict(Some(current.clone())))?;
+    let old = store.write(&remove(key.clone(), first.clone())).await.map_err(text)?;
+    expect("a removal of an old revision", &old, &Written::Conflict(Some(current)))?;
+    done(store.write(&remove(key.clone(), next.clone())).await)?;
+    let absent = store.write(&remove(key.clone(), next.clone())).await.map_err(text)?;
+    expect("a removal of nothing", &absent, &Written::Conflict(None))?;
+    let again = done(store.write(&create(key.clone(), placement(3)?)).await)?;
     if again == first || again == next {
-        return Err("a row that was made anew has a revision of before".to_owned());
+        return Err("a recreated row has an earlier revision".to_owned());
     }
     done(store.write(&create(other.clone(), placement(4)?)).await)?;
     drop(store);
-    let expected = BTreeMap::from([(ours, placement(3)?), (other, placement(4)?)]);
-    expect("what is there after a restart", &rows(&reopen()).await?, &expected)?;
+    let expected = BTreeMap::from([(key, placement(3)?), (other, placement(4)?)]);
+    expect("the rows after a restart", &rows(&reopen()).await?, &expected)?;
     decommissioned(&mut reopen).await?;
     as_a_map(reopen, expected).await
 }
 
-/// Which nodes are decommissioned is kept until it is taken back, and saying it twice is saying it once.
+/// Decommissioned nodes are stored until they are recommissioned; both operations are idempotent.
 async fn decommissioned<S: PlacementStore>(reopen: &mut impl FnMut() -> S) -> Result<(), String> {
     let node = NodeId::new("edge-1").map_err(text)?;
     for set in [true, true, false, false] {
@@ -57,15 +57,15 @@ async fn decommissioned<S: PlacementStore>(reopen: &mut impl FnMut() -> S) -> Re
     Ok(())
 }
 
-/// Any sequence of writes and restarts ends as in a map.
+/// Any sequence of writes and restarts behaves as a map.
 async fn as_a_map<S: PlacementStore>(
     mut reopen: impl FnMut() -> S,
     mut expected: BTreeMap<Subject, Placement>,
 ) -> Result<(), String> {
-    let mut chance = 7_u64;
+    let mut rng = 7_u64;
     let mut draw = |below: u64| {
-        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (chance >> 33) % below
+        rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (rng >> 33) % below
     };
     let mut store = reopen();
     for step in 0..200 {
@@ -84,12 +84,12 @@ async fn as_a_map<S: PlacementStore>(
             (Some(row), _) => replace(key.clone(), row.revision, new),
         };
         done(store.write(&change).await)?;
-        let there = rows(&store).await?;
-        match there.get(&key) {
+        let current = rows(&store).await?;
+        match current.get(&key) {
             Some(found) => drop(expected.insert(key, found.clone())),
             None => drop(expected.remove(&key)),
         }
-        expect("the rows after a write", &there, &expected)?;
+        expect("the rows after a write", &current, &expected)?;
         if draw(8) == 0 {
             drop(store);
             store = reopen();
@@ -110,7 +110,7 @@ fn remove(key: Subject, revision: Revision) -> Change {
     Change { key, expected: Some(revision), placement: None }
 }
 
-/// Placements that differ in everything.
+/// Placements that differ in every field.
 fn placement(number: u64) -> Result<Placement, String> {
     let id = format!("vol-{number}").into_boxed_str();
     Ok(Placement {
@@ -133,9 +133,7 @@ async fn rows(store: &impl PlacementStore) -> Result<BTreeMap<Subject, Placement
 fn done(written: Result<Written, super::StoreError>) -> Result<Revision, String> {
     match written.map_err(text)? {
         Written::Done(revision) => Ok(revision),
-        Written::Conflict(row) => {
-            Err(format!("a write that must be made was refused, since there is {row:?}"))
-        }
+        Written::Conflict(row) => Err(format!("a valid write was rejected, the row is {row:?}")),
     }
 }
 
@@ -153,7 +151,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_stores_in_memory_conform() {
+    async fn memory_stores_conform() {
         let memory = MemoryStore::default();
         check(|| memory.clone()).await.unwrap();
         let (faulty, _) = FaultyStore::new(MemoryStore::default());
@@ -162,7 +160,7 @@ mod tests {
 
     #[cfg(feature = "redb")]
     #[tokio::test]
-    async fn the_store_on_disk_conforms() {
+    async fn redb_store_conforms() {
         let directory = tempfile::tempdir().unwrap();
         let driver = csi_proto::DriverName::new("csi-hostpath").unwrap();
         let open = || super::super::RedbStore::open(directory.path().join("proxy.redb"), &driver).unwrap();

@@ -1,4 +1,4 @@
-//! A store that fails on purpose.
+//! A store with injected faults.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,31 +11,31 @@ use crate::call::NodeId;
 use crate::driver_info::DriverInfoStore;
 use crate::routing::placements::{Change, Row};
 
-/// How a write fails. Its caller cannot tell one from the other.
+/// How a write fails. Its caller cannot distinguish the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreFault {
     /// Nothing is written.
     Refused,
-    /// Everything is written, though the failure is reported.
+    /// The write is made, but an error is returned.
     Written,
 }
 
-/// Passes everything on to another store, or fails as its [`Handle`] says. All clones share the faults.
+/// Forwards to another store, or fails as its [`Handle`] specifies. All clones share the faults.
 #[derive(Debug, Clone)]
 pub struct FaultyStore<S> {
     inner: S,
     handle: Handle,
 }
 
-/// Commands to a faulty store. Cheap to clone.
+/// Controls a faulty store. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Handle(Arc<Mutex<Plan>>);
 
 #[derive(Debug, Default)]
 struct Plan {
     next: Option<StoreFault>,
-    /// Writes that still succeed.
+    /// The number of writes that still succeed.
     left: Option<u64>,
     no_loads: bool,
     failed: usize,
@@ -47,17 +47,17 @@ impl Handle {
         self.plan().next = Some(fault);
     }
 
-    /// Refuses every write after so many more, as a disk that is full or gone; `None` ends that.
+    /// Fails every write after this many more, as a full or removed disk; `None` ends that.
     pub fn cut_after(&self, writes: impl Into<Option<u64>>) {
         self.plan().left = writes.into();
     }
 
-    /// Whether nothing can be read from now on.
+    /// Sets whether reads fail.
     pub fn refuse_loads(&self, refuse: bool) {
         self.plan().no_loads = refuse;
     }
 
-    /// How often it has failed.
+    /// The number of failures.
     #[must_use]
     pub fn failures(&self) -> usize {
         self.plan().failed
@@ -67,7 +67,7 @@ impl Handle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What becomes of the next write.
+    /// The fault of the next write.
     fn fault(&self) -> Option<StoreFault> {
         let mut plan = self.plan();
         let mut fault = plan.next.take();
@@ -90,11 +90,11 @@ impl Handle {
 }
 
 fn failure() -> StoreError {
-    StoreError::Failed(Arc::new(io::Error::other("it was told to fail")))
+    StoreError::Failed(Arc::new(io::Error::other("injected fault")))
 }
 
 impl<S> FaultyStore<S> {
-    /// A store that does not fail yet.
+    /// Creates a store without faults.
     #[must_use]
     pub fn new(inner: S) -> (Self, Handle) {
         let handle = Handle::default();

@@ -1,4 +1,4 @@
-//! A store in memory: for tests, and where a restart may forget.
+//! A store in memory: for tests, and for proxies that may lose their state at a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,11 +8,11 @@ use bytes::Bytes;
 
 use super::{PlacementStore, StoreError, Written};
 use crate::call::NodeId;
-use crate::dispatcher::operation::Subject;
+use crate::call::Subject;
 use crate::driver_info::DriverInfoStore;
 use crate::routing::placements::{Change, Placement, Revision, Row};
 
-/// Keeps rows in memory, and never fails. All clones are one store.
+/// Stores rows in memory and never fails. All clones share one store.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore(Arc<Mutex<Tables>>);
 
@@ -96,7 +96,7 @@ mod testing {
             self.tables().placements.keys().cloned().collect()
         }
 
-        /// Writes the bytes of a row past the store, as a failing disk may.
+        /// Overwrites the bytes of a row directly, as a failing disk may.
         pub fn overwrite(&self, key: &Subject, bytes: &[u8]) {
             if let Some((_, found)) = self.tables().placements.get_mut(key) {
                 *found = bytes.to_vec();

@@ -1,9 +1,9 @@
-//! Where placements are kept over a restart.
+//! Persistent stores of placements.
 //!
-//! [`RedbStore`] (feature `redb`) is one file of one proxy; it keeps what drivers say of themselves too
-//! ([`DriverInfoStore`](crate::driver_info::DriverInfoStore)), the proxy's term and its list of nodes. [`MemoryStore`] is for tests, and
-//! where a restart may forget. The feature `testing` has `FaultyStore`, which fails on purpose, and `conformance`, which tests a store of
-//! your own.
+//! [`RedbStore`] (feature `redb`) is one file of one proxy; it also stores driver info
+//! ([`DriverInfoStore`](crate::driver_info::DriverInfoStore)), the term of the proxy and its list of nodes.
+//! [`MemoryStore`] is for tests, and for proxies that may lose their state at a restart. The feature `testing` has
+//! `FaultyStore`, which injects faults, and `conformance`, which tests a custom store.
 
 #[cfg(feature = "testing")]
 pub mod conformance;
@@ -28,64 +28,66 @@ pub use self::redb::RedbStore;
 use super::placements::{Change, Revision, Row};
 use crate::call::NodeId;
 
-/// Keeps the placements of one driver.
+/// Stores the placements of one driver.
 ///
 /// # Contract
-/// - A write is atomic and durable when it returns, and is made only if the row is as the caller believes.
-/// - After an error it is not known whether it was made. The next write of that row finds out, by its revision.
-/// - A row that cannot be read is listed as such, and stays as it is.
+/// - A write is atomic and durable when it returns, and succeeds only if the row has the expected revision.
+/// - After an error it is unknown whether the write was made. The next write of that row determines it by the
+///   revision.
+/// - A row that cannot be decoded is listed as such and not changed.
 #[async_trait]
 pub trait PlacementStore: fmt::Debug + Send + Sync {
-    /// All rows, in no order.
+    /// All rows, unordered.
     ///
     /// # Errors
     /// If they cannot be read.
     async fn list(&self) -> Result<Vec<Row>, StoreError>;
 
-    /// Makes, replaces or removes a row. If there is another one than the change expects, that is the answer: somebody else has written.
+    /// Creates, replaces or removes a row. If the row differs from the expected one, it is returned: another proxy has
+    /// written.
     ///
     /// # Errors
-    /// If it is not certain that it is durable.
+    /// If the write may not be durable.
     async fn write(&self, change: &Change) -> Result<Written, StoreError>;
 
-    /// The decommissioned nodes, in no order.
+    /// The decommissioned nodes, unordered.
     ///
     /// # Errors
     /// If they cannot be read.
     async fn decommissioned(&self) -> Result<Vec<NodeId>, StoreError>;
 
-    /// Keeps that a node is decommissioned, or is not any more.
+    /// Stores whether a node is decommissioned.
     ///
     /// # Errors
-    /// If it is not certain that it is durable.
+    /// If the write may not be durable.
     async fn set_decommissioned(&self, node: &NodeId, decommissioned: bool) -> Result<(), StoreError>;
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "made or not")]
 pub enum Written {
-    /// It is durable. The row has this revision; of one that was removed it means nothing.
+    /// The write is durable. The row has this revision, which is meaningless after a removal.
     Done(Revision),
-    /// Nothing was written: this row is there, or none is.
+    /// Nothing was written: the row is this, or does not exist.
     Conflict(Option<Row>),
 }
 
-/// A store did not do what was asked.
+/// A store failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The disk, or whatever it is on, failed.
+    /// The disk or another backend failed.
     #[error("the store cannot be read or written: {0}")]
     Failed(#[source] Arc<io::Error>),
-    /// What is on the disk is not what was written.
+    /// The stored data is not what was written.
     #[error("the store is damaged: {0}")]
     Damaged(Arc<str>),
-    /// The store has ended.
-    #[error("the store has ended")]
+    /// The store is closed.
+    #[error("the store is closed")]
     Ended,
-    /// The store does not answer.
-    #[error("the store does not answer")]
+    /// The store did not answer in time.
+    #[error("the store did not answer in time")]
     Late,
 }
 
@@ -93,23 +95,23 @@ pub enum StoreError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenStoreError {
-    /// Another process has the file.
-    #[error("the store {path:?} is in use by another process; give each its own")]
+    /// Another process has opened the file.
+    #[error("the store {path:?} is in use by another process; use one store per process")]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// The file is something else, or another driver's.
-    #[error("{path:?} is no store of this driver: {what}; give another path, or take the file away")]
+    /// The file is not a store, or belongs to another driver.
+    #[error("{path:?} is not a store of this driver: {what}; use another path, or remove the file")]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What it is instead.
+        /// What was found.
         what: String,
     },
-    /// A table was written by a version that this one does not know.
+    /// A table has an unknown version.
     #[error(
-        "the table {table:?} in {path:?} has version {found}, and this program knows {supported}; use the program that wrote it, or a backup of before the upgrade"
+        "the table {table:?} in {path:?} has version {found}; expected {supported}; use the program that wrote it, or a backup from before the upgrade"
     )]
     OtherVersion {
         /// The file.
@@ -118,7 +120,7 @@ pub enum OpenStoreError {
         table: &'static str,
         /// Its version.
         found: u64,
-        /// The one that is known.
+        /// The supported version.
         supported: u64,
     },
     /// The disk failed.
@@ -126,12 +128,12 @@ pub enum OpenStoreError {
     Disk {
         /// The file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the disk.
         source: io::Error,
     },
     /// The file is damaged.
     #[error(
-        "the store {path:?} is damaged: {what}; restore it, or take it away: then a volume that was being made may be made on another node too"
+        "the store {path:?} is damaged: {what}; restore it, or remove it (then a volume that was being created may also be created on another node)"
     )]
     Damaged {
         /// The file.
@@ -139,7 +141,7 @@ pub enum OpenStoreError {
         /// What is wrong with it.
         what: String,
     },
-    /// The thread that writes cannot be started.
+    /// The writer thread cannot be started.
     #[error("the store's thread cannot be started: {0}")]
     Thread(io::Error),
 }

@@ -2,11 +2,11 @@
 
 use csi_proto::Method;
 
-use super::remove::agreed;
-use super::{Answer, Inquiry, TopologyRouter, subjects};
+use super::remove::merge_results;
+use super::{Answer, InboundCall, TopologyRouter, subjects};
 use crate::call::NodeId;
 use crate::call::protobuf;
-use crate::dispatcher::operation::{BadRequest, Subject};
+use crate::call::{BadRequest, Subject};
 use crate::relay::Relay;
 use crate::routing::Refusal;
 
@@ -17,45 +17,49 @@ const NODE_ID: u32 = 2;
 const VOLUME_CAPABILITY: u32 = 3;
 
 impl TopologyRouter {
-    pub(super) async fn publish(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Answer, Refusal> {
-        let place = self.volume_place(Method::ControllerPublishVolume, inquiry)?;
+    pub(super) async fn publish(&self, relay: &dyn Relay, inbound: &InboundCall) -> Result<Answer, Refusal> {
+        let place = self.volume_place(Method::ControllerPublishVolume, inbound)?;
         let node_id =
-            protobuf::text(&inquiry.body, NODE_ID).ok_or(BadRequest::Missing { field: "node_id" })?;
-        if protobuf::count(&inquiry.body, VOLUME_CAPABILITY) == 0 {
+            protobuf::text(&inbound.body, NODE_ID).ok_or(BadRequest::Missing { field: "node_id" })?;
+        if protobuf::count(&inbound.body, VOLUME_CAPABILITY) == 0 {
             return Err(BadRequest::Missing { field: "volume_capability" }.into());
         }
         let node = match self.by_node_id(node_id) {
-            Err(Refusal::NoSuchNode { .. } | Refusal::NotKnown { .. }) => {
+            Err(Refusal::NoSuchNode { .. } | Refusal::Undetermined { .. }) => {
                 self.drivers.ask_absent().await;
                 self.by_node_id(node_id)?
             }
             other => other?,
         };
         if let Some(place) = place.filter(|place| self.is_out_of_reach(place, &node)) {
-            return Err(Refusal::NotThere { node: place });
+            return Err(Refusal::WrongNode { node: place });
         }
-        Ok(self.ask(relay, &node, inquiry).await)
+        Ok(self.ask(relay, &node, inbound).await)
     }
 
-    pub(super) async fn unpublish(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Answer, Refusal> {
-        let place = self.volume_place(Method::ControllerUnpublishVolume, inquiry)?;
-        let Some(node_id) = protobuf::text(&inquiry.body, NODE_ID) else {
-            // From all nodes. A volume that only one node can reach is attached to no other.
+    pub(super) async fn unpublish(
+        &self,
+        relay: &dyn Relay,
+        inbound: &InboundCall,
+    ) -> Result<Answer, Refusal> {
+        let place = self.volume_place(Method::ControllerUnpublishVolume, inbound)?;
+        let Some(node_id) = protobuf::text(&inbound.body, NODE_ID) else {
+            // From all nodes. A volume that only one node can access is attached to no other.
             let bound = |place: &NodeId| !self.topology(place).segments.is_empty();
             return Ok(match place.filter(bound) {
-                Some(place) => self.ask(relay, &place, inquiry).await,
-                None => agreed(self.ask_all(relay, inquiry, self.names()).await),
+                Some(place) => self.ask(relay, &place, inbound).await,
+                None => merge_results(self.ask_all(relay, inbound, self.names()).await),
             });
         };
         match self.by_node_id(node_id) {
-            Ok(node) => Ok(self.ask(relay, &node, inquiry).await),
-            // Whatever the node is called now, the volume's driver knows what it did.
+            Ok(node) => Ok(self.ask(relay, &node, inbound).await),
+            // The driver of the volume knows its attachments even if the `node_id` is unknown.
             Err(refusal) => match place {
-                Some(place) => Ok(self.ask(relay, &place, inquiry).await),
+                Some(place) => Ok(self.ask(relay, &place, inbound).await),
                 None => Err(match refusal {
-                    Refusal::NoSuchNode { node_id } => Refusal::NotKnown {
+                    Refusal::NoSuchNode { node_id } => Refusal::Undetermined {
                         what: format!(
-                            "no node has the node_id {node_id:?}, so it is not known that nothing is attached there"
+                            "no node has the node_id {node_id:?}, so an attachment there cannot be excluded"
                         ),
                     },
                     other => other,
@@ -64,12 +68,12 @@ impl TopologyRouter {
         }
     }
 
-    fn volume_place(&self, method: Method, inquiry: &Inquiry) -> Result<Option<NodeId>, Refusal> {
-        let subjects = subjects(method, &inquiry.body)?;
+    fn volume_place(&self, method: Method, inbound: &InboundCall) -> Result<Option<NodeId>, Refusal> {
+        let subjects = subjects(method, &inbound.body)?;
         Ok(subjects.iter().find_map(|subject: &Subject| self.placements.node_of(subject)))
     }
 
-    /// Whether what is on one node cannot be attached to the other.
+    /// Whether a volume on one node cannot be attached to the other.
     fn is_out_of_reach(&self, place: &NodeId, node: &NodeId) -> bool {
         let (there, here) = (self.topology(place), self.topology(node));
         place != node && !there.segments.is_empty() && !here.is_within(&there)

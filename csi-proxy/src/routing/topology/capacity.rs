@@ -8,28 +8,29 @@ use prost::Message as _;
 use tokio::time::Instant;
 
 use super::create::class_of;
-use super::{AT_ONCE, Answer, Inquiry, TopologyRouter};
+use super::{Answer, InboundCall, MAX_CONCURRENT_ROUNDS, TopologyRouter};
+use crate::call::{BadRequest, Digest};
 use crate::call::{Fault, NodeId, Origin, Outcome};
-use crate::dispatcher::operation::{BadRequest, Digest};
 use crate::relay::Relay;
 use crate::routing::Refusal;
 
-/// How long a node may take. A provisioner asks for every node and class once a minute, one after the other.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The timeout per node. A provisioner asks for every node and class once a minute, one after the other.
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl TopologyRouter {
-    pub(super) async fn capacity(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Answer, Refusal> {
-        let request = csi::GetCapacityRequest::decode(inquiry.body.clone());
+    pub(super) async fn capacity(&self, relay: &dyn Relay, inbound: &InboundCall) -> Result<Answer, Refusal> {
+        let request = csi::GetCapacityRequest::decode(inbound.body.clone());
         let request = request.map_err(|_| BadRequest::Unreadable { field: "the request" })?;
         let topology = request.accessible_topology.unwrap_or_default();
-        // An offline node has no room: so says the scheduler's filter that a pod must not go there.
+        // An offline node has no capacity, so that the scheduler places no pod there.
         let nodes = self.not_away(&topology);
         let class = class_of(&request.parameters);
-        let inquiry = &Inquiry { end: inquiry.end.min(Instant::now() + PATIENCE), ..inquiry.clone() };
-        let one = |node: NodeId| async move { self.capacity_of(relay, &node, inquiry, class).await };
-        let mut answers: Vec<_> = stream::iter(nodes).map(one).buffer_unordered(AT_ONCE).collect().await;
+        let inbound = &InboundCall { end: inbound.end.min(Instant::now() + NODE_TIMEOUT), ..inbound.clone() };
+        let one = |node: NodeId| async move { self.capacity_of(relay, &node, inbound, class).await };
+        let mut answers: Vec<_> =
+            stream::iter(nodes).map(one).buffer_unordered(MAX_CONCURRENT_ROUNDS).collect().await;
         if let Some(at) = answers.iter().position(|answer| !is_settled(answer)) {
-            // What was known before holds better than a figure without this node.
+            // The previous figure is better than one without this node.
             return Ok(answers.swap_remove(at));
         }
         if answers.len() == 1
@@ -37,29 +38,32 @@ impl TopologyRouter {
         {
             return Ok(answer);
         }
-        Ok((Some(together(&answers).encode_to_vec().into()), Outcome::from_endpoint(crate::Code::OK, "")))
+        Ok((
+            Some(total_capacity(&answers).encode_to_vec().into()),
+            Outcome::from_endpoint(crate::Code::OK, ""),
+        ))
     }
 
     async fn capacity_of(
         &self,
         relay: &dyn Relay,
         node: &NodeId,
-        inquiry: &Inquiry,
+        inbound: &InboundCall,
         class: Digest,
     ) -> Answer {
-        let late = |_| (None, Fault::Deadline { waited: PATIENCE }.into());
+        let late = |_| (None, Fault::Deadline { waited: NODE_TIMEOUT }.into());
         let answer =
-            tokio::time::timeout(PATIENCE, self.ask(relay, node, inquiry)).await.unwrap_or_else(late);
+            tokio::time::timeout(NODE_TIMEOUT, self.ask(relay, node, inbound)).await.unwrap_or_else(late);
         if let Some(response) = decoded(&answer) {
             let largest = response.maximum_volume_size.unwrap_or(response.available_capacity);
             let largest = u64::try_from(largest).unwrap_or_default();
-            self.rooms().put(node, class, largest, Instant::now());
+            self.capacity_cache().put(node, class, largest, Instant::now());
         }
         answer
     }
 }
 
-/// Whether a node has said how much room it has, or has none since it is away.
+/// Whether a node has reported its capacity, or has none since it is offline.
 fn is_settled((_, outcome): &Answer) -> bool {
     match &outcome.origin {
         Origin::Driver | Origin::Endpoint => true,
@@ -73,8 +77,8 @@ fn decoded(answer: &Answer) -> Option<csi::GetCapacityResponse> {
     csi::GetCapacityResponse::decode(answer.0.clone()?).ok()
 }
 
-/// The capacity of several nodes: a volume is on one of them, so the largest is what the roomiest one can take.
-fn together(answers: &[Answer]) -> csi::GetCapacityResponse {
+/// The capacity of several nodes: a volume is on one of them, so the maximum size is that of the largest.
+fn total_capacity(answers: &[Answer]) -> csi::GetCapacityResponse {
     let mut sum = csi::GetCapacityResponse::default();
     for response in answers.iter().filter_map(decoded) {
         let largest = response.maximum_volume_size.unwrap_or(response.available_capacity);

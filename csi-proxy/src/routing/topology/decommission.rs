@@ -1,7 +1,8 @@
-//! Decommissioned nodes: an operator has declared them lost, with all volumes on them.
+//! Decommissioned nodes: an operator has declared them and all their volumes lost.
 //!
-//! What such a node had is released, so that the names of its volumes may be used on other nodes. If it connects again it stays
-//! quarantined: it gets no calls and no volumes until it is recommissioned, since volumes of one name may exist twice by then.
+//! The rows of such a node are released, so that the names of its volumes may be used on other nodes. If it connects
+//! again it stays quarantined: it gets no calls and no volumes until it is recommissioned, since volumes may exist
+//! twice by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,21 +14,23 @@ use super::TopologyRouter;
 use crate::call::NodeId;
 use crate::routing::Refusal;
 
-/// Most nodes that are decommissioned at the same time.
+/// The maximum number of decommissioned nodes.
 pub const MAX_DECOMMISSIONED: usize = 10_000;
 
 /// A node cannot be decommissioned or recommissioned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecommissionError {
-    /// It is connected, so its volumes are not lost.
+    /// The node is connected, so its volumes are not lost.
     #[error("node {node} is connected, so its volumes are not lost; stop its agent first")]
     Connected {
         /// The node.
         node: NodeId,
     },
     /// The route knows neither the node nor a volume on it.
-    #[error("node {node} is not known to the proxy of driver {driver}: it was never seen and has no volume")]
+    #[error(
+        "node {node} is not known to the proxy of driver {driver}: it was never connected and has no volume"
+    )]
     Unknown {
         /// The node.
         node: NodeId,
@@ -35,12 +38,12 @@ pub enum DecommissionError {
         driver: DriverName,
     },
     /// Too many nodes are decommissioned.
-    #[error("{max} nodes are decommissioned, which is the bound; recommission those that will not return")]
+    #[error("the limit of {max} decommissioned nodes is reached; recommission nodes that will not return")]
     TooMany {
         /// The bound.
         max: usize,
     },
-    /// It is not durable. The node gets no calls as long as the process runs.
+    /// The change is not durable. The node gets no calls while the process runs.
     #[error("node {node}: not durable, repeat the command: {source}")]
     NotDurable {
         /// The node.
@@ -50,17 +53,17 @@ pub enum DecommissionError {
     },
 }
 
-/// What decommissioning a node did.
+/// The result of a decommission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decommissioned {
-    /// How many rows of the table of placements were released.
+    /// The number of released rows in the table of placements.
     pub rows: usize,
-    /// Whether the node was decommissioned before.
+    /// Whether the node was already decommissioned.
     pub before: bool,
 }
 
-/// The decommissioned nodes of a route. Durable is only who they are, in the store of placements.
+/// The decommissioned nodes of a route. Their names are durable in the placement store.
 #[derive(Debug)]
 pub(super) struct Quarantine {
     nodes: Mutex<BTreeMap<NodeId, Quarantined>>,
@@ -70,19 +73,19 @@ pub(super) struct Quarantine {
 
 #[derive(Debug, Clone, Copy)]
 struct Quarantined {
-    /// The route was given it by name.
+    /// Whether the node was configured by name.
     named: bool,
     connected: bool,
 }
 
 impl Quarantine {
-    /// Begins with these, and takes them out of the nodes that the route is given.
+    /// Starts with these nodes and removes them from the configured names.
     pub(super) fn new(
         decommissioned: impl IntoIterator<Item = NodeId>,
         names: &mut BTreeSet<NodeId>,
     ) -> Self {
         let quarantined = |node: NodeId| {
-            tracing::warn!(%node, "this node is decommissioned and gets no calls until it is recommissioned");
+            tracing::warn!(%node, "node is decommissioned, it gets no calls until it is recommissioned");
             let named = names.remove(&node);
             (node, Quarantined { named, connected: false })
         };
@@ -94,11 +97,11 @@ impl Quarantine {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ready once the node is decommissioned.
+    /// Completes when the node is decommissioned.
     pub(super) async fn until_added(&self, node: &NodeId) {
         loop {
             let mut added = std::pin::pin!(self.added.notified());
-            // Before the look, or what is added after it would be missed.
+            // Before the check, to miss no later notification.
             added.as_mut().enable();
             if self.lock().contains_key(node) {
                 return;
@@ -109,19 +112,19 @@ impl Quarantine {
 }
 
 impl TopologyRouter {
-    /// Decommissions a node, since it is lost with all volumes on it: what it had is released, the calls that it has end, and it
-    /// stays quarantined until it is [recommissioned](Self::recommission), over restarts too. Repeating it changes nothing more.
+    /// Decommissions a node that is lost with all its volumes: releases its rows, ends its calls, and quarantines it
+    /// until it is [recommissioned](Self::recommission), also over restarts. Idempotent.
     ///
     /// # Errors
-    /// If the node is connected or not known, too many are decommissioned, or it cannot be made durable. Only in the last case
-    /// something was done: the node gets no calls from this process, and a part of what it had may be released. Repeating the
-    /// command, or the next start, does the rest.
+    /// If the node is connected or unknown, too many are decommissioned, or the change is not durable. Only in the
+    /// last case something was changed: the node gets no calls from this process, and some of its rows may be
+    /// released. Repeating the command, or the next start, completes it.
     pub async fn decommission(&self, node: &NodeId) -> Result<Decommissioned, DecommissionError> {
         let before = {
             let mut quarantine = self.quarantine.lock();
             let before = quarantine.contains_key(node);
             if !before {
-                let connected = self.drivers.look(|cache| cache.is_connected(node));
+                let connected = self.drivers.read(|cache| cache.is_connected(node));
                 if connected == Some(true) {
                     return Err(DecommissionError::Connected { node: node.clone() });
                 }
@@ -141,14 +144,14 @@ impl TopologyRouter {
         let durable = self.placements.decommission(node).await;
         let rows = durable.map_err(|source| DecommissionError::NotDurable { node: node.clone(), source })?;
         self.remove_node(node).await;
-        tracing::warn!(%node, rows, "the node is decommissioned; it gets no calls until it is recommissioned");
+        tracing::warn!(%node, rows, "node decommissioned, it gets no calls until it is recommissioned");
         Ok(Decommissioned { rows, before })
     }
 
-    /// Recommissions a node: it gets calls again. Says whether it was decommissioned.
+    /// Recommissions a node: it gets calls again. Returns whether it was decommissioned.
     ///
     /// # Errors
-    /// If it cannot be made durable. The node stays quarantined.
+    /// If the change is not durable. The node stays quarantined.
     pub async fn recommission(&self, node: &NodeId) -> Result<bool, DecommissionError> {
         let durable = self.placements.recommission(node).await;
         durable.map_err(|source| DecommissionError::NotDurable { node: node.clone(), source })?;
@@ -160,24 +163,24 @@ impl TopologyRouter {
         if connected {
             self.drivers.arrived(node);
         }
-        tracing::warn!(%node, "the node is recommissioned");
+        tracing::warn!(%node, "node recommissioned");
         Ok(true)
     }
 
-    /// The decommissioned nodes, and whether each is connected all the same.
+    /// The decommissioned nodes, and whether each is connected.
     #[must_use]
     pub fn decommissioned(&self) -> Vec<(NodeId, bool)> {
         self.quarantine.lock().iter().map(|(node, known)| (node.clone(), known.connected)).collect()
     }
 
-    /// Takes in that a node has come, or has come back. Asks its driver what it is as soon as it can.
+    /// Records that a node is connected, and refreshes its driver info.
     pub fn arrived(&self, node: &NodeId) {
         let mut quarantine = self.quarantine.lock();
         if let Some(known) = quarantine.get_mut(node) {
             if !std::mem::replace(&mut known.connected, true) {
                 tracing::warn!(
                     %node,
-                    "a decommissioned node is connected; it gets no calls until it is recommissioned"
+                    "a decommissioned node is connected, it gets no calls until it is recommissioned"
                 );
             }
         } else {
@@ -185,7 +188,7 @@ impl TopologyRouter {
         }
     }
 
-    /// Takes in that a node is away. Says nothing of the calls that it may still be working on.
+    /// Records that a node is disconnected. Calls at the node may still be running.
     pub fn left(&self, node: &NodeId) {
         match self.quarantine.lock().get_mut(node) {
             Some(known) => known.connected = false,
@@ -193,9 +196,9 @@ impl TopologyRouter {
         }
     }
 
-    /// Takes a decommissioned node out, with what it has said.
+    /// Removes a decommissioned node and its driver info.
     pub(super) async fn remove_node(&self, node: &NodeId) {
         self.drivers.remove(node).await;
-        self.rooms().changed(node);
+        self.capacity_cache().changed(node);
     }
 }

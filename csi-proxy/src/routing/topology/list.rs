@@ -1,4 +1,4 @@
-//! `ListVolumes`, `ListSnapshots` and `ControllerListVolumeHealth`: node after node, whole or not at all.
+//! `ListVolumes`, `ListSnapshots` and `ControllerListVolumeHealth`: all nodes one after the other, complete or failed.
 
 use bytes::Bytes;
 use csi_proto::Method;
@@ -6,10 +6,10 @@ use csi_proto::csi::v1 as csi;
 use prost::Message as _;
 
 use super::token::Token;
-use super::{Answer, Inquiry, TopologyRouter};
+use super::{Answer, InboundCall, TopologyRouter};
 use crate::call::NodeId;
 use crate::call::protobuf;
-use crate::dispatcher::operation::{BadRequest, Subject};
+use crate::call::{BadRequest, Subject};
 use crate::relay::Relay;
 use crate::routing::Refusal;
 
@@ -22,28 +22,28 @@ const NEXT_TOKEN: u32 = 2;
 const SOURCE_VOLUME_ID: u32 = 3;
 const SNAPSHOT_ID: u32 = 4;
 
-/// A page takes no more nodes once it has so many bytes. Clients of gRPC take 4 MiB at once.
+/// A page includes no more nodes beyond this size in bytes. gRPC clients accept 4 MiB by default.
 const PAGE: usize = 1 << 20;
 
 impl TopologyRouter {
     pub(super) async fn list(
         &self,
         relay: &dyn Relay,
-        inquiry: &Inquiry,
+        inbound: &InboundCall,
         method: Method,
     ) -> Result<Answer, Refusal> {
-        // As far as it is read here, all three have this form.
-        let request = csi::ListVolumesRequest::decode(inquiry.body.clone());
+        // The fields used here are the same in all three requests.
+        let request = csi::ListVolumesRequest::decode(inbound.body.clone());
         let request = request.map_err(|_| BadRequest::Unreadable { field: "the request" })?;
-        let nodes = self.listed(method, &inquiry.body);
+        let nodes = self.listed(method, &inbound.body);
         let (mut at, mut inner) = start(&nodes, &request.starting_token)?;
         let mut page = Vec::new();
         loop {
             let Some(node) = nodes.get(at) else { return Err(Refusal::BadToken) };
-            let body = protobuf::with(&inquiry.body, STARTING_TOKEN, inner.as_bytes());
-            let answer = self.ask(relay, node, &Inquiry { body, ..inquiry.clone() }).await;
+            let body = protobuf::with(&inbound.body, STARTING_TOKEN, inner.as_bytes());
+            let answer = self.ask(relay, node, &InboundCall { body, ..inbound.clone() }).await;
             let (Some(message), outcome) = answer else { return Ok(answer) };
-            // Elements are put one after the other, and of a text the last one counts.
+            // Repeated fields concatenate, and of a text field the last one counts.
             page.extend_from_slice(&message);
             let next = match (protobuf::text(&message, NEXT_TOKEN), nodes.get(at + 1)) {
                 (Some(inner), _) => Token { node: node.clone(), inner: inner.to_owned() },
@@ -62,7 +62,7 @@ impl TopologyRouter {
         }
     }
 
-    /// The nodes that a list is made of.
+    /// The nodes of a list.
     fn listed(&self, method: Method, body: &Bytes) -> Vec<NodeId> {
         let known = |number: u32, make: fn(Box<str>) -> Subject| {
             protobuf::text(body, number).and_then(|id| self.placements.node_of(&make(id.into())))

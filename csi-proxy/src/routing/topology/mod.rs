@@ -1,14 +1,14 @@
-//! The route that finds the node of every call: new volumes by topology, everything else by what it has an id of.
+//! Routes each call of a driver on many nodes: new volumes by topology, all other calls by the id of their subject.
 
 mod attach;
 mod capacity;
+mod capacity_cache;
 mod create;
 mod decommission;
 mod list;
+mod locate;
 mod nodes;
 mod remove;
-mod room;
-mod seek;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -22,69 +22,73 @@ use csi_proto::{DriverName, Method};
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 
+use self::capacity_cache::CapacityCache;
 pub(crate) use self::create::with_topology;
 use self::decommission::Quarantine;
 pub use self::decommission::{DecommissionError, Decommissioned, MAX_DECOMMISSIONED};
-use self::room::Rooms;
 use super::durable::DurablePlacements;
-use super::election::OfflinePolicy;
 use super::placements::Placements;
 use super::refusal::Refusal;
+use super::selection::OfflinePolicy;
 use super::store::{PlacementStore, StoreError};
+use crate::call::{BadRequest, Subject, subjects_of};
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId, Outcome, Replies, Reply};
-use crate::dispatcher::operation::{Answer as DriverAnswer, BadRequest, Identity, Subject, subjects_of};
-use crate::driver_info::{AT_ONCE, DriverInfo, DriverInfoStore, Mode};
+use crate::dispatcher::operation::{Answer as DriverAnswer, Identity};
+use crate::driver_info::{DriverInfo, DriverInfoStore, MAX_CONCURRENT_ROUNDS, Mode};
 use crate::observe::{Abandoned, Observation};
 use crate::relay::Relay;
 
-/// How a [`TopologyRouter`] chooses.
+/// Settings of a [`TopologyRouter`].
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct TopologySettings {
-    /// The node of volumes whose request names no topology, as with a class that binds at once and a provisioner that is told
-    /// `--immediate-topology=false`. Default none: such a request is an `INVALID_ARGUMENT`, unless there is only one node.
+    /// The node of volumes without a topology requirement, as with immediate binding and a provisioner with
+    /// `--immediate-topology=false`. Default none: such a request is an `INVALID_ARGUMENT`, unless there is only one
+    /// node.
     pub default_node: Option<NodeId>,
-    /// What becomes of a new volume whose node is offline; default it waits.
+    /// The handling of a new volume whose node is offline; default it waits.
     pub offline: OfflinePolicy,
-    /// The topology key of nodes whose driver names none; the node's name is its value. It has to be the one that the node's
-    /// kubelet is told, as a shim in front of the driver does. Default none: such nodes are never chosen.
+    /// The topology key of nodes whose driver reports none; its value is the name of the node. It must be the key that
+    /// kubelet on the node gets, as a shim in front of the driver reports. Default none: such nodes are never
+    /// selected.
     pub topology_key: Option<String>,
-    /// Whether each node that the route is [told of](TopologyRouter::arrived) belongs to it once it has the driver; default no: only
-    /// those that it is opened with.
+    /// Whether [reported](TopologyRouter::arrived) nodes with the driver are added; default no: only the configured
+    /// ones.
     pub discovers: bool,
 }
 
-/// A route by topology cannot be opened.
+/// A topology route cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenRouteError {
-    /// There is no node.
-    #[error("a route by topology needs at least one node to choose from")]
+    /// No node is configured.
+    #[error("a topology route needs at least one node")]
     NoNodes,
-    /// The default node is none of the nodes.
-    #[error("the default node {node} is none of the nodes; name it among them")]
+    /// The default node is not one of the nodes.
+    #[error("the default node {node} is not one of the nodes; add it to them")]
     DefaultUnknown {
         /// The default node.
         node: NodeId,
     },
-    /// What is kept cannot be read.
+    /// The store cannot be read.
     #[error("table of placements: {0}")]
     Store(#[from] StoreError),
 }
 
-/// The route of a driver that is on many nodes, each with volumes of its own.
+/// The route of a driver on many nodes, each with its own volumes.
 ///
 /// | Call | Goes to |
 /// |---|---|
-/// | `CreateVolume` | the node that was chosen for the name before; else the node of its content source; else the first node by topology, by [`Ballot::elect`](super::Ballot::elect) |
-/// | what names a volume, snapshot or group by its id | where that was made; of an id that is not known, one node after the other until one has it |
-/// | `DeleteVolume`, `DeleteSnapshot` and group of an unknown id | all nodes; OK only if every one says so |
+/// | `CreateVolume` | the node already selected for the name; else the node of its content source; else a node by topology, by [`NodeSelector::select`](super::NodeSelector::select) |
+/// | calls with the id of a volume, snapshot or group | the node that created it; for an unknown id, one node after the other until one has it |
+/// | `DeleteVolume`, `DeleteSnapshot` and group with an unknown id | all nodes; OK only if all nodes return OK |
 /// | `ControllerPublishVolume`, `ControllerUnpublishVolume` | the node whose driver has the `node_id`; an empty one is all |
-/// | lists | all nodes, one after the other; if one cannot be asked the list fails |
-/// | `GetCapacity` | the nodes within the topology; an offline one has none |
-/// | start-up calls | answered from all nodes: the capabilities that all have |
+/// | lists | all nodes, one after the other; an unreachable node fails the list |
+/// | `GetCapacity` | the nodes within the topology; an offline one has no capacity |
+/// | start-up calls | answered from all nodes: their common capabilities |
 ///
-/// What it has chosen is in a [`PlacementStore`] before anything is sent, and so is where things are before a caller is told.
+/// Selections are in a [`PlacementStore`] before anything is sent, and so are locations before they are reported to a
+/// caller.
 ///
 /// ```
 /// use csi_proxy::routing::store::MemoryStore;
@@ -93,7 +97,7 @@ pub enum OpenRouteError {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let nodes = ["edge-1".parse()?, "edge-2".parse()?];
-/// // For more than a test: a `RedbStore`.
+/// // In production, use a `RedbStore`.
 /// let store = MemoryStore::default();
 /// let settings = TopologySettings::default();
 /// let route = TopologyRouter::open("csi-hostpath".parse()?, nodes, store, settings).await?;
@@ -108,23 +112,23 @@ pub struct TopologyRouter {
     placements: Arc<DurablePlacements>,
     drivers: Arc<DriverInfo>,
     quarantine: Arc<Quarantine>,
-    rooms: Mutex<Rooms>,
+    capacity_cache: Mutex<CapacityCache>,
 }
 
-/// A call that has no node yet.
+/// A call without a node yet.
 #[derive(Clone)]
-pub(crate) struct Inquiry {
+pub(crate) struct InboundCall {
     pub(crate) method: MethodPath,
     pub(crate) metadata: Metadata,
     pub(crate) body: Bytes,
-    /// When the caller stops waiting.
+    /// The deadline of the caller.
     pub(crate) end: Instant,
-    /// Why the answer is not read to its end, if it is not.
+    /// Why the answer is not read to its end.
     pub(crate) abandoned: Abandoned,
 }
 
-impl Inquiry {
-    /// The call to a node.
+impl InboundCall {
+    /// Creates the call to a node.
     pub(crate) fn call(&self, node: NodeId, driver: DriverName) -> Call {
         let remaining = self.end.saturating_duration_since(Instant::now());
         let call = Call::new(CallId::new(), node, driver, self.method.clone(), self.body.clone());
@@ -132,14 +136,14 @@ impl Inquiry {
     }
 }
 
-/// A whole unary answer: a message if and only if it is OK.
+/// A whole unary answer, with a message if and only if it is OK.
 type Answer = (Option<Bytes>, Outcome);
 
 impl TopologyRouter {
-    /// A route for a driver that is on these nodes, with what the store has.
+    /// Opens a route for a driver on these nodes, with the state of the store.
     ///
     /// # Errors
-    /// If there is no node, the default one is none of them, or the store cannot be read.
+    /// If no node is configured, the default node is not one of them, or the store cannot be read.
     pub async fn open(
         driver: DriverName,
         nodes: impl IntoIterator<Item = NodeId>,
@@ -167,92 +171,93 @@ impl TopologyRouter {
             drivers.change(|cache, now| cache.add(&name, now));
         }
         drivers.load().await;
-        let route = Self { driver, settings, placements, drivers, quarantine, rooms: Mutex::default() };
+        let route =
+            Self { driver, settings, placements, drivers, quarantine, capacity_cache: Mutex::default() };
         for (node, _) in route.decommissioned() {
             route.remove_node(&node).await;
         }
         Ok(route)
     }
 
-    /// How many nodes there are, and how many of them could be reached the last time.
+    /// The number of nodes, and how many were reachable the last time.
     #[must_use]
     pub fn node_counts(&self) -> (usize, usize) {
         (self.names().len(), self.online().len())
     }
 
-    /// How many volumes, snapshots and groups the table of placements has.
+    /// The number of volumes, snapshots and groups in the table of placements.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.placements.rows()
     }
 
-    /// What is known of the driver on its nodes.
+    /// The driver info of the nodes.
     pub(crate) fn drivers(&self) -> &Arc<DriverInfo> {
         &self.drivers
     }
 
-    fn rooms(&self) -> MutexGuard<'_, Rooms> {
-        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    fn capacity_cache(&self) -> MutexGuard<'_, CapacityCache> {
+        self.capacity_cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries a call to wherever it belongs.
-    pub(crate) async fn answer(&self, relay: &dyn Relay, inquiry: Inquiry) -> Replies {
-        let answer = self.routed(relay, &inquiry).await;
+    /// Routes a call.
+    pub(crate) async fn answer(&self, relay: &dyn Relay, inbound: InboundCall) -> Replies {
+        let answer = self.routed(relay, &inbound).await;
         answer.unwrap_or_else(|refusal| {
             let outcome = refusal.outcome();
             tracing::warn!(
-                method = %inquiry.method, driver = %self.driver, code = %outcome.code,
-                message = %outcome.loggable(), "no way for a call"
+                method = %inbound.method, driver = %self.driver, code = %outcome.code,
+                message = %outcome.redacted_message(), "call not routed"
             );
             Replies::outcome(outcome)
         })
     }
 
-    async fn routed(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Replies, Refusal> {
+    async fn routed(&self, relay: &dyn Relay, inbound: &InboundCall) -> Result<Replies, Refusal> {
         use Method as M;
-        let Some(method) = Method::from_path(inquiry.method.as_str()) else {
-            return self.to_the_only(relay, inquiry).await;
+        let Some(method) = Method::from_path(inbound.method.as_str()) else {
+            return self.to_only_node(relay, inbound).await;
         };
         let answer = match method {
-            M::CreateVolume => self.create(relay, inquiry).await?,
+            M::CreateVolume => self.create(relay, inbound).await?,
             M::DeleteVolume | M::DeleteSnapshot | M::DeleteVolumeGroupSnapshot => {
-                self.remove(relay, inquiry, method).await?
+                self.remove(relay, inbound, method).await?
             }
-            M::ControllerPublishVolume => self.publish(relay, inquiry).await?,
-            M::ControllerUnpublishVolume => self.unpublish(relay, inquiry).await?,
+            M::ControllerPublishVolume => self.publish(relay, inbound).await?,
+            M::ControllerUnpublishVolume => self.unpublish(relay, inbound).await?,
             M::ListVolumes | M::ListSnapshots | M::ControllerListVolumeHealth => {
-                self.list(relay, inquiry, method).await?
+                self.list(relay, inbound, method).await?
             }
-            M::GetCapacity => self.capacity(relay, inquiry).await?,
+            M::GetCapacity => self.capacity(relay, inbound).await?,
             _ if method.is_server_streaming() || method.volume_key().is_some() => {
-                return self.seek(relay, inquiry, method).await;
+                return self.locate(relay, inbound, method).await;
             }
-            _ => return self.to_the_only(relay, inquiry).await,
+            _ => return self.to_only_node(relay, inbound).await,
         };
         let (message, outcome) = answer;
         Ok(Replies::whole(message, outcome))
     }
 
-    /// Where it is not known what a method is about, there must be only one node.
-    async fn to_the_only(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Replies, Refusal> {
+    /// An unknown method needs a single node.
+    async fn to_only_node(&self, relay: &dyn Relay, inbound: &InboundCall) -> Result<Replies, Refusal> {
         let node = self.only().ok_or(BadRequest::UnknownMethod)?;
-        Ok(self.carry(relay, &node, inquiry).await)
+        Ok(self.carry(relay, &node, inbound).await)
     }
 
-    /// Calls one node, until it is decommissioned: then what waits for it ends, and a stream that is open.
-    async fn carry(&self, relay: &dyn Relay, node: &NodeId, inquiry: &Inquiry) -> Replies {
+    /// Calls one node. When the node is decommissioned, a waiting call and an open stream end.
+    async fn carry(&self, relay: &dyn Relay, node: &NodeId, inbound: &InboundCall) -> Replies {
         let outcome = Refusal::Decommissioned { node: node.clone() }.outcome();
         let (quarantine, name) = (Arc::clone(&self.quarantine), node.clone());
         let mut added = Box::pin(async move { quarantine.until_added(&name).await });
-        let call = inquiry.call(node.clone(), self.driver.clone());
-        let observation = Observation::start("endpoint", &call).abandoned_by(inquiry.abandoned.clone());
+        let call = inbound.call(node.clone(), self.driver.clone());
+        let observation = Observation::start("endpoint", &call).abandoned_by(inbound.abandoned.clone());
         tokio::select! {
             biased;
             () = &mut added => Replies::outcome(outcome),
             answer = relay.relay(call) => {
                 match observation.answered(answer).unwrap_or_else(Replies::outcome).into_whole() {
                     Ok((message, outcome)) => Replies::whole(message, outcome),
-                    // After the end of the replies nothing is read.
+                    // Nothing is read after the end of the replies.
                     Err(parts) => {
                         Replies::stream(parts.take_until(added).chain(stream::iter([Reply::End(outcome)])))
                     }
@@ -262,16 +267,16 @@ impl TopologyRouter {
     }
 
     /// Calls a unary method of one node.
-    async fn ask(&self, relay: &dyn Relay, node: &NodeId, inquiry: &Inquiry) -> Answer {
-        let (message, outcome) = self.carry(relay, node, inquiry).await.read_unary().await;
-        self.hear(node, &outcome);
+    async fn ask(&self, relay: &dyn Relay, node: &NodeId, inbound: &InboundCall) -> Answer {
+        let (message, outcome) = self.carry(relay, node, inbound).await.read_unary().await;
+        self.observe(node, &outcome);
         (message.filter(|_| outcome.is_ok()), outcome)
     }
 
-    /// Keeps the ids of what a call made, and of what it was about.
-    async fn learn(
+    /// Records the subjects of a call and its answer.
+    async fn record_subjects(
         &self,
-        inquiry: &Inquiry,
+        inbound: &InboundCall,
         method: Method,
         node: &NodeId,
         (message, outcome): &Answer,
@@ -280,8 +285,8 @@ impl TopologyRouter {
         else {
             return Ok(());
         };
-        let mut subjects = subjects(method, &inquiry.body).unwrap_or_default();
-        if let Some(identity) = Identity::of(&self.driver, method, &inquiry.body) {
+        let mut subjects = subjects(method, &inbound.body).unwrap_or_default();
+        if let Some(identity) = Identity::of(&self.driver, method, &inbound.body) {
             subjects.extend(answer.keys(&identity).iter().map(|key| key.subject().clone()));
         }
         for subject in subjects {
@@ -291,15 +296,15 @@ impl TopologyRouter {
     }
 }
 
-/// What a request is about.
+/// The subjects of a request.
 fn subjects(method: Method, body: &[u8]) -> Result<Vec<Subject>, BadRequest> {
     let fields =
         crate::call::protobuf::fields(body).ok_or(BadRequest::Unreadable { field: "the request" })?;
     subjects_of(method, &fields)
 }
 
-impl fmt::Debug for Inquiry {
+impl fmt::Debug for InboundCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Inquiry({}, {} bytes)", self.method, self.body.len())
+        write!(f, "InboundCall({}, {} bytes)", self.method, self.body.len())
     }
 }

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use csi_proto::{Code, Method};
 use futures_util::{StreamExt as _, stream};
 
-use super::{AT_ONCE, Answer, Inquiry, TopologyRouter, subjects};
+use super::{Answer, InboundCall, MAX_CONCURRENT_ROUNDS, TopologyRouter, subjects};
+use crate::call::Subject;
 use crate::call::{Fault, NodeId, Origin, Outcome, protobuf};
-use crate::dispatcher::operation::Subject;
 use crate::relay::Relay;
 use crate::routing::Refusal;
 
@@ -17,49 +17,49 @@ impl TopologyRouter {
     pub(super) async fn remove(
         &self,
         relay: &dyn Relay,
-        inquiry: &Inquiry,
+        inbound: &InboundCall,
         method: Method,
     ) -> Result<Answer, Refusal> {
-        let mut subjects = subjects(method, &inquiry.body)?;
+        let mut subjects = subjects(method, &inbound.body)?;
         let known = subjects.first().and_then(|subject| self.placements.node_of(subject));
         let answer = match &known {
-            // A repeated deletion succeeds while nodes are away. The answers to all three methods have no field.
+            // A repeated deletion succeeds while nodes are offline. The responses of all three methods are empty.
             _ if subjects.first().is_some_and(|subject| self.placements.is_deleted(subject)) => {
                 (Some(Bytes::new()), Outcome::from_endpoint(Code::OK, ""))
             }
-            Some(node) => self.ask(relay, node, inquiry).await,
-            None => agreed(self.ask_all(relay, inquiry, self.names()).await),
+            Some(node) => self.ask(relay, node, inbound).await,
+            None => merge_results(self.ask_all(relay, inbound, self.names()).await),
         };
         if answer.1.is_ok() {
             if method == Method::DeleteVolumeGroupSnapshot {
-                let snapshots = protobuf::texts(&inquiry.body, SNAPSHOT_IDS);
+                let snapshots = protobuf::texts(&inbound.body, SNAPSHOT_IDS);
                 subjects.extend(snapshots.into_iter().map(|id| Subject::Snapshot(id.into())));
             }
             for subject in &subjects {
                 self.placements.deleted(subject).await?;
             }
             for node in known.map_or_else(|| self.names(), |node| vec![node]) {
-                self.rooms().changed(&node);
+                self.capacity_cache().changed(&node);
             }
         }
         Ok(answer)
     }
 
-    /// Asks nodes at once. The answers are in the order of the nodes.
+    /// Calls nodes concurrently. The answers are in the order of the nodes.
     pub(super) async fn ask_all(
         &self,
         relay: &dyn Relay,
-        inquiry: &Inquiry,
+        inbound: &InboundCall,
         nodes: Vec<NodeId>,
     ) -> Vec<Answer> {
-        let one = |node: NodeId| async move { self.ask(relay, &node, inquiry).await };
-        stream::iter(nodes).map(one).buffered(AT_ONCE).collect().await
+        let one = |node: NodeId| async move { self.ask(relay, &node, inbound).await };
+        stream::iter(nodes).map(one).buffered(MAX_CONCURRENT_ROUNDS).collect().await
     }
 }
 
-/// What nodes say together of something that is to go: OK if everyone says that it is not there any more. Else why one does
-/// not, and rather in a driver's words.
-pub(super) fn agreed(answers: Vec<Answer>) -> Answer {
+/// Merges the answers of nodes to a deletion: OK if every node reports that it is deleted, otherwise a failure,
+/// preferably of a driver.
+pub(super) fn merge_results(answers: Vec<Answer>) -> Answer {
     let is_absent = |answer: &Answer| {
         answer.1.is_ok() || (answer.1.origin == Origin::Driver && answer.1.code == Code::NOT_FOUND)
     };
@@ -69,8 +69,8 @@ pub(super) fn agreed(answers: Vec<Answer>) -> Answer {
         Origin::Driver => 0,
         _ => 1,
     };
-    let nobody = || (None, Fault::NoNode { reason: "the route has no nodes".to_owned() }.into());
-    answers.into_iter().min_by_key(rank).unwrap_or_else(nobody)
+    let no_nodes = || (None, Fault::NoNode { reason: "the route has no nodes".to_owned() }.into());
+    answers.into_iter().min_by_key(rank).unwrap_or_else(no_nodes)
 }
 
 #[cfg(test)]
@@ -79,18 +79,18 @@ mod tests {
 
     fn code_of(answers: &[Outcome]) -> Code {
         let answer = |outcome: &Outcome| (outcome.is_ok().then(Bytes::new), outcome.clone());
-        agreed(answers.iter().map(answer).collect()).1.code
+        merge_results(answers.iter().map(answer).collect()).1.code
     }
 
     #[test]
-    fn what_is_to_go_is_gone_only_when_every_node_says_so() {
-        let (ok, gone) = (Outcome::ok(), Outcome::from_driver(Code::NOT_FOUND, "none"));
+    fn deleted_only_if_every_node_agrees() {
+        let (ok, not_found) = (Outcome::ok(), Outcome::from_driver(Code::NOT_FOUND, "none"));
         let in_use = Outcome::from_driver(Code::FAILED_PRECONDITION, "in use");
         let offline = Outcome::from(Fault::NodeOffline { node: NodeId::new("edge-1").unwrap() });
         assert_eq!(code_of(&[ok.clone(), ok.clone()]), Code::OK);
-        assert_eq!(code_of(&[gone.clone(), ok.clone()]), Code::OK);
-        assert_eq!(code_of(&[gone.clone(), gone.clone()]), Code::NOT_FOUND);
-        assert_eq!(code_of(&[ok.clone(), offline.clone(), gone]), Code::UNAVAILABLE);
+        assert_eq!(code_of(&[not_found.clone(), ok.clone()]), Code::OK);
+        assert_eq!(code_of(&[not_found.clone(), not_found.clone()]), Code::NOT_FOUND);
+        assert_eq!(code_of(&[ok.clone(), offline.clone(), not_found]), Code::UNAVAILABLE);
         assert_eq!(code_of(&[ok, offline, in_use]), Code::FAILED_PRECONDITION);
     }
 }

@@ -4,7 +4,7 @@ use crate::call::NodeId;
 
 const VERSION: &str = "1";
 
-/// Where a list goes on: with which node, and with which token of that node's driver.
+/// The position of a list: the next node and the token of its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) node: NodeId,
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_comes_back_with_whatever_the_driver_put_in_it_and_no_other_text_is_one() {
+    fn token_round_trips_and_rejects_other_text() {
         for inner in ["", "7", "a:b:1", "\u{e9} \n"] {
             let token = Token { node: NodeId::new("edge-1.example").unwrap(), inner: inner.to_owned() };
             assert_eq!(Token::decode(&token.encode()), Some(token));

@@ -1,7 +1,7 @@
-//! Calls through the hub: which frame goes where, and how a call ends at both sides.
+//! Calls through the hub: routing of frames, and the end of a call at both sides.
 //!
-//! A call has one number on the link of its requester and another on that of its target, so that no session can mistake a frame of
-//! an earlier one for its own.
+//! A call has one number on the link of its requester and another on the link of its target, so that a session never mistakes a
+//! frame of an earlier session for its own.
 
 use std::time::Instant;
 
@@ -11,21 +11,21 @@ use super::open::{Call, Served};
 use super::{Core, Session, SessionKey};
 use crate::frame::{DecodeError, Failure, Frame, Kind, Lane, Part, Reason, Reply, Request, decode};
 use crate::hub::Requester;
-use crate::hub::outbox::Limit;
+use crate::hub::outbox::TimeLimit;
 use crate::name::{PeerId, ServiceName};
 
-/// What to do with a request.
+/// The result of checking a request.
 enum Check {
-    /// It goes to this session.
+    /// Forward it to this session.
     Pass(SessionKey),
-    /// Its requester gets a failure.
+    /// Return a failure to its requester.
     Refuse(Reason, String),
-    /// Its call is open: it came twice.
+    /// Ignore it: its call is already open.
     Duplicate,
 }
 
 impl Core {
-    /// Passes on a frame that came from a peer now.
+    /// Forwards a frame received from a peer at `now`.
     pub fn route(&mut self, key: SessionKey, frame: Frame, now: Instant) {
         let Some(session) = self.sessions.get(&key).filter(|session| session.closed.is_none()) else {
             return;
@@ -37,7 +37,7 @@ impl Core {
         if frame.source.as_ref().is_some_and(|source| *source != session.peer) {
             self.stats.spoofed += 1;
             if matches!(part, Part::Request(_)) {
-                let detail = format!("the frame claims another source than {}", session.peer);
+                let detail = format!("the source of the frame is not {}", session.peer);
                 self.fail_to(key, number, Lane::Control, Reason::Forbidden, detail);
             }
             return;
@@ -46,11 +46,11 @@ impl Core {
             Part::Request(request) => self.request(key, frame.target, number, request, now),
             Part::Reply(reply) => self.reply(key, number, reply),
             Part::Credit { bytes } => self.credit(key, number, bytes),
-            Part::StopWaiting => self.stop_waiting(key, number),
+            Part::Cancel => self.cancel(key, number),
         }
     }
 
-    /// A frame came from a peer that could not be decoded: at most its call ends.
+    /// Handles a frame of a peer that could not be decoded. Ends its call, if there is one.
     pub fn malformed(&mut self, key: SessionKey, error: &DecodeError) {
         self.stats.malformed += 1;
         let DecodeError::InCall { number, request, .. } = error else { return };
@@ -60,9 +60,9 @@ impl Core {
         }
     }
 
-    /// The link to a peer refused a frame as too large; this was its head. Its call ends.
+    /// Handles a frame that the link to a peer refused as too large, given its head. Ends its call.
     pub fn refused(&mut self, key: SessionKey, head: Bytes) {
-        let detail = "a link refused the frame as too large: make its bound as high as max_frame".to_owned();
+        let detail = "a link refused the frame as too large: raise its frame limit to max_frame".to_owned();
         match decode(head, usize::MAX) {
             Ok(Frame { kind: Kind::Call(number, Part::Request(_)), .. }) => {
                 self.end_served(key, number, Reason::TooLarge, detail);
@@ -71,7 +71,7 @@ impl Core {
                 if self.call_of(key, number).is_some() {
                     self.end_call(key, number, Reason::TooLarge, detail);
                 } else {
-                    // The frame was the call's end.
+                    // The frame was the last of the call, which is no longer open.
                     self.fail_to(key, number, Lane::Control, Reason::TooLarge, detail);
                 }
             }
@@ -83,7 +83,7 @@ impl Core {
         self.sessions.get(&requester)?.calls.get(&number)
     }
 
-    /// Tells a requester that its call has ended.
+    /// Reports to a requester that its call has failed.
     pub(super) fn fail_to(
         &mut self,
         key: SessionKey,
@@ -127,23 +127,23 @@ impl Core {
             }
         };
         let body = request.body.len() as u64;
-        let limit = request.remaining.map(|remaining| Limit::new(remaining, now));
+        let limit = request.remaining.map(|remaining| TimeLimit::new(remaining, now));
         let Some(source) = self.sessions.get(&key).map(|session| session.peer.clone()) else { return };
         let Some(target) = self.sessions.get_mut(&target_key) else { return };
-        let there = target.last_number + 1;
-        let frame = Frame::call(Some(source), None, there, Part::Request(request));
-        let lane = Lane::Call(target.fresh_lane());
-        let place = match self.push(target_key, frame, lane, limit) {
-            Ok(place) => place,
+        let dest_id = target.last_number + 1;
+        let frame = Frame::call(Some(source), None, dest_id, Part::Request(request));
+        let lane = Lane::Call(target.next_free_lane());
+        let slot = match self.push(target_key, frame, lane, limit) {
+            Ok(slot) => slot,
             Err((reason, detail)) => return self.fail_to(key, number, Lane::Control, reason, detail),
         };
         if let Some(target) = self.sessions.get_mut(&target_key) {
-            target.last_number = there;
-            target.serving.insert(there, Served { requester: key, number, place });
+            target.last_number = dest_id;
+            target.inbound.insert(dest_id, Served { requester: key, number, slot });
         }
         if let Some(session) = self.sessions.get_mut(&key) {
-            let lane = session.fresh_lane();
-            session.calls.insert(number, Call { target: target_key, there, lane, lane_open: false });
+            let lane = session.next_free_lane();
+            session.calls.insert(number, Call { target: target_key, dest_id, lane, lane_open: false });
         }
         self.stats.calls += 1;
         self.stats.frames += 1;
@@ -168,7 +168,7 @@ impl Core {
             return Check::Refuse(Reason::Protocol, detail);
         }
         if let Some(reason) = &self.draining {
-            return Check::Refuse(Reason::Draining, format!("the hub takes no new calls: {reason}"));
+            return Check::Refuse(Reason::Draining, format!("the hub accepts no new calls: {reason}"));
         }
         if session.draining {
             return Check::Refuse(Reason::Draining, format!("{} is draining", session.peer));
@@ -192,33 +192,33 @@ impl Core {
             return Check::Refuse(Reason::WrongSession, detail);
         }
         if found.draining {
-            return Check::Refuse(Reason::Draining, format!("{target} takes no new calls"));
+            return Check::Refuse(Reason::Draining, format!("{target} accepts no new calls"));
         }
         Check::Pass(target_key)
     }
 
-    /// Why a peer may have no further call open to this target, if so.
+    /// Returns why a peer may not open another call to this target, if so.
     fn no_room(&self, session: &Session, target: &PeerId) -> Option<String> {
         let (peer, open) = (&session.peer, session.calls.len());
         if open >= self.settings.max_calls {
             return Some(format!("{peer} has {open} open calls"));
         }
-        let (own_key, _) = self.own_session().filter(|(_, own)| own.peer == *target)?;
-        let own = session.calls.values().filter(|call| call.target == own_key).count();
-        (own >= self.settings.max_own_calls).then(|| format!("{peer} has {own} open calls to the hub itself"))
+        let (local_key, _) = self.local_session().filter(|(_, local)| local.peer == *target)?;
+        let open = session.calls.values().filter(|call| call.target == local_key).count();
+        (open >= self.settings.max_local_calls).then(|| format!("{peer} has {open} open calls to the hub"))
     }
 
-    /// Whether the policy lets this peer call that one.
+    /// Whether the policy allows the call.
     fn may_call(&self, session: &Session, target: &PeerId, service: &ServiceName) -> bool {
         let requester = Requester { peer: &session.peer, services: &session.services };
         self.permits(&requester, target, service)
     }
 
-    fn reply(&mut self, key: SessionKey, there: u64, reply: Reply) {
+    fn reply(&mut self, key: SessionKey, dest_id: u64, reply: Reply) {
         let session = self.sessions.get(&key);
-        let served = session.and_then(|session| Some((session.peer.clone(), *session.serving.get(&there)?)));
+        let served = session.and_then(|found| Some((found.peer.clone(), *found.inbound.get(&dest_id)?)));
         let Some((source, Served { requester, number, .. })) = served else {
-            self.stats.stray += 1;
+            self.stats.unknown_calls += 1;
             return;
         };
         let Some(call) = self.call_of(requester, number) else { return };
@@ -242,36 +242,38 @@ impl Core {
         }
     }
 
-    /// Credit goes where the request went.
+    /// Forwards credit to the target of the call.
     fn credit(&mut self, key: SessionKey, number: u64, bytes: u64) {
-        let Some((target, there)) = self.call_of(key, number).map(|call| (call.target, call.there)) else {
-            self.stats.stray += 1;
+        let Some((target, dest_id)) = self.call_of(key, number).map(|it| (it.target, it.dest_id)) else {
+            self.stats.unknown_calls += 1;
             return;
         };
         if bytes == 0 {
             return;
         }
-        let waiting = self.sessions.get(&target).map_or(0, |session| session.outbox.places());
+        let waiting = self.sessions.get(&target).map_or(0, |session| session.outbox.slots());
         if waiting >= self.settings.queue_frames {
-            // Credit costs the requester nothing: without this bound it could fill a slow target's queue until that is cut.
-            let detail = format!("{waiting} frames wait for the target");
+            // Credit costs the requester nothing. Without this limit it could fill a slow target's queue until the target is
+            // disconnected.
+            let detail = format!("{waiting} frames are queued for the target");
             return self.end_call(key, number, Reason::Overloaded, detail);
         }
         self.stats.frames += 1;
-        self.control(target, Frame::call(None, None, there, Part::Credit { bytes }), Lane::Control);
+        self.control(target, Frame::call(None, None, dest_id, Part::Credit { bytes }), Lane::Control);
     }
 
-    /// The requester no longer waits. Where this has overtaken its request, that is not passed on when it comes.
-    fn stop_waiting(&mut self, key: SessionKey, number: u64) {
+    /// Handles a cancel of the requester. If the cancel has overtaken its request, the request is not forwarded when it
+    /// arrives.
+    fn cancel(&mut self, key: SessionKey, number: u64) {
         let Some((call, served)) = self.forget(key, number) else {
-            self.stats.stray += 1;
+            self.stats.unknown_calls += 1;
             if let Some(session) = self.sessions.get_mut(&key) {
                 session.used.take(number);
             }
             return;
         };
         if call.lane_open {
-            self.control(key, Frame::silence(), Lane::Call(call.lane));
+            self.control(key, Frame::end_of_stream(), Lane::Call(call.lane));
         }
         self.withdraw(&call, served);
     }
@@ -283,58 +285,58 @@ impl Core {
         self.fail_to(requester, number, Lane::Call(call.lane), reason, detail);
     }
 
-    /// The same, by the number that it has on its target's link.
-    fn end_served(&mut self, target: SessionKey, there: u64, reason: Reason, detail: String) {
-        let served = self.sessions.get(&target).and_then(|session| session.serving.get(&there));
+    /// Ends a call at both sides, given its number on the target's link.
+    fn end_served(&mut self, target: SessionKey, dest_id: u64, reason: Reason, detail: String) {
+        let served = self.sessions.get(&target).and_then(|session| session.inbound.get(&dest_id));
         if let Some(Served { requester, number, .. }) = served.copied() {
             self.end_call(requester, number, reason, detail);
         }
     }
 
-    /// Nobody waits for a call that is no longer open: its request is taken out of the queue, or a cancel goes after it.
+    /// Withdraws a closed call from its target: removes its request from the queue, or sends a cancel after it.
     fn withdraw(&mut self, call: &Call, served: Option<Served>) {
         let Some(target) = self.sessions.get_mut(&call.target) else { return };
-        match served.and_then(|served| target.outbox.remove(served.place)) {
+        match served.and_then(|served| target.outbox.remove(served.slot)) {
             Some(bytes) => {
                 self.queued_bytes -= bytes;
                 self.stats.withdrawn += 1;
-                // A drain may have waited for it.
+                // A drain may be waiting for it.
                 self.wakes.push(call.target);
             }
             None => {
                 self.stats.frames += 1;
-                let frame = Frame::call(None, None, call.there, Part::StopWaiting);
+                let frame = Frame::call(None, None, call.dest_id, Part::Cancel);
                 self.control(call.target, frame, Lane::Control);
             }
         }
     }
 
-    /// Takes a call off at both sides, without a word to either.
+    /// Removes a call at both sides without notifying either.
     pub(super) fn forget(&mut self, requester: SessionKey, number: u64) -> Option<(Call, Option<Served>)> {
         let call = self.sessions.get_mut(&requester)?.calls.remove(&number)?;
         let target = self.sessions.get_mut(&call.target);
-        let served = target.and_then(|target| target.serving.remove(&call.there));
+        let served = target.and_then(|target| target.inbound.remove(&call.dest_id));
         Some((call, served))
     }
 
-    /// A session is gone: its calls end at their other sides.
+    /// Handles the end of a session: ends its calls at their other sides.
     pub(super) fn end_calls(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         let peer = session.peer.clone();
         // Both in order, so that the same events give the same frames.
-        let (calls, serving) = (std::mem::take(&mut session.calls), std::mem::take(&mut session.serving));
+        let (calls, inbound) = (std::mem::take(&mut session.calls), std::mem::take(&mut session.inbound));
         for call in calls.into_values() {
             let target = self.sessions.get_mut(&call.target);
-            let served = target.and_then(|target| target.serving.remove(&call.there));
+            let served = target.and_then(|target| target.inbound.remove(&call.dest_id));
             self.withdraw(&call, served);
         }
-        for Served { requester, number, place } in serving.into_values() {
-            // A call of a peer to itself is gone already.
+        for Served { requester, number, slot } in inbound.into_values() {
+            // A call of a peer to itself was removed by the loop above.
             let Some((call, _)) = self.forget(requester, number) else { continue };
-            let is_queued = self.sessions.get(&key).is_some_and(|session| session.outbox.holds(place));
+            let is_queued = self.sessions.get(&key).is_some_and(|session| session.outbox.contains(slot));
             let (reason, detail) = match is_queued {
-                true => (Reason::PeerOffline, format!("{peer} has left; the request was not passed on")),
-                false => (Reason::LinkLost, format!("the link to {peer} was lost; the work may go on")),
+                true => (Reason::PeerOffline, format!("{peer} disconnected; the request was not forwarded")),
+                false => (Reason::LinkLost, format!("the link to {peer} was lost; the work may continue")),
             };
             self.fail_to(requester, number, Lane::Call(call.lane), reason, detail);
         }

@@ -1,4 +1,4 @@
-//! What waits for a peer goes onto its link, with the time that is left by then.
+//! Moves queued frames to a peer's link and updates the remaining time of requests.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use super::open::Served;
 use super::{Core, SessionKey};
 use crate::frame::{Frame, Kind, Lane, Part, Reason, WireFrame, decode};
-use crate::hub::outbox::Waiting;
+use crate::hub::outbox::QueuedFrame;
 use crate::session::CloseReason;
 
 impl Core {
-    /// Moves frames that wait for a peer into `frames`, about `max_bytes` of them. With 0 only asks whether to close.
+    /// Moves queued frames of a peer into `frames`, about `max_bytes` of them. With 0 it only checks whether to close.
     ///
-    /// A request whose caller does not wait for ever goes on with what is left of its time: what it spent here is taken off. One
-    /// of which nothing is left is not sent, and its call ends with [`Reason::Deadline`]. What lies with the link itself, at most
-    /// `max_bytes`, is not counted. After it, wakes are to be polled.
+    /// The time that a request with a deadline spent in the queue is subtracted from its remaining time. A request without
+    /// remaining time is not sent, and its call ends with [`Reason::Deadline`]. Time in the link's own buffer, which holds at
+    /// most `max_bytes`, is not counted. Poll the wakes afterwards.
     ///
     /// # Errors
-    /// The link is to be closed, for this reason.
+    /// The reason for which the link must be closed.
     pub fn take(
         &mut self,
         key: SessionKey,
@@ -31,14 +31,14 @@ impl Core {
         }
         let (mut taken, mut expired) = (0, Vec::new());
         while taken < max_bytes
-            && let Some(Waiting { frame, limit, .. }) = session.outbox.pop()
+            && let Some(QueuedFrame { frame, limit, .. }) = session.outbox.pop()
         {
             taken += frame.len();
-            match limit.and_then(|limit| limit.shrunk(now)) {
+            match limit.and_then(|limit| limit.reduced(now)) {
                 None => frames.push_back(frame),
                 Some(Duration::ZERO) => expired.push(frame),
-                Some(left) => frames.push_back(match with_left(&frame, left) {
-                    Some(shrunk) => self.encoder.encode(shrunk, frame.lane),
+                Some(left) => frames.push_back(match with_remaining(&frame, left) {
+                    Some(reduced) => self.encoder.encode(reduced, frame.lane),
                     None => frame,
                 }),
             }
@@ -50,27 +50,27 @@ impl Core {
         Ok(())
     }
 
-    /// A request waited for its target's link until its caller's time was over.
+    /// Ends the call of a request whose deadline passed in the queue.
     fn expire(&mut self, target: SessionKey, frame: WireFrame) {
         let Ok(Frame { kind: Kind::Call(number, _), .. }) = decode(frame.head, usize::MAX) else { return };
-        let served = self.sessions.get(&target).and_then(|session| session.serving.get(&number));
+        let served = self.sessions.get(&target).and_then(|session| session.inbound.get(&number));
         if let Some(Served { requester, number, .. }) = served.copied()
             && let Some((call, _)) = self.forget(requester, number)
         {
-            let detail = "the caller's time was over while the request waited at the hub; it was not sent";
+            let detail = "the deadline passed while the request was queued at the hub; it was not sent";
             self.fail_to(requester, number, Lane::Call(call.lane), Reason::Deadline, detail.to_owned());
         }
     }
 }
 
-/// The request with so much time left.
-fn with_left(frame: &WireFrame, left: Duration) -> Option<Frame> {
-    let mut shrunk = decode(frame.head.clone(), usize::MAX).ok()?;
-    if let Kind::Call(_, Part::Request(request)) = &mut shrunk.kind {
+/// Returns the request with a new remaining time.
+fn with_remaining(frame: &WireFrame, left: Duration) -> Option<Frame> {
+    let mut reduced = decode(frame.head.clone(), usize::MAX).ok()?;
+    if let Kind::Call(_, Part::Request(request)) = &mut reduced.kind {
         request.remaining = Some(left);
         request.body = frame.body.clone();
     }
-    Some(shrunk)
+    Some(reduced)
 }
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ mod tests {
             self.sent(Part::Request(request));
         }
 
-        /// A frame from near.
+        /// Routes a frame from near.
         fn sent(&mut self, part: Part) {
             let target = PeerId::new("far").ok();
             self.core.route(self.near, Frame::call(None, target, CALL, part), self.now);
@@ -140,7 +140,7 @@ mod tests {
             parts.collect()
         }
 
-        /// The request that far gets after so long.
+        /// The request that far receives after this time.
         fn passed_on(&mut self, after: Duration) -> Request {
             self.now += after;
             match &self.take(self.far)[..] {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_goes_on_with_what_is_left_of_its_time_and_is_otherwise_the_same() {
+    fn forwards_requests_with_their_remaining_time() {
         for (waited, left) in [(0, 1000), (1, 999), (400, 600), (999, 1)] {
             let mut hub = Hub::new();
             hub.call(Duration::from_secs(1));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_a_limit_keeps_none_however_long_it_waits() {
+    fn requests_without_deadline_never_expire() {
         let mut hub = Hub::new();
         hub.call(None);
         assert_eq!(hub.passed_on(Duration::from_secs(3600)).remaining, None);
@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn a_request_whose_time_is_over_is_not_sent_and_its_caller_is_told_that_the_deadline_ended_it() {
+    fn fails_expired_requests_with_deadline() {
         let mut hub = Hub::new();
         hub.call(Duration::from_secs(1));
         while hub.core.poll_wake().is_some() {}
         hub.now += Duration::from_secs(1);
         assert_eq!(hub.take(hub.far), []);
-        assert_eq!(hub.core.poll_wake(), Some(hub.near), "or nobody would take what it is told");
+        assert_eq!(hub.core.poll_wake(), Some(hub.near), "the caller must read its failure");
         match &hub.take(hub.near)[..] {
             [Part::Reply(Reply { sequence: 0, message: None, end: Some(End::Failed(failure)) })] => {
                 assert_eq!(failure.reason(), Reason::Deadline);
@@ -193,7 +193,7 @@ mod tests {
         assert!(hub.core.is_idle(hub.far) && hub.core.is_idle(hub.near));
     }
 
-    /// Asks for what `far` and `near` get.
+    /// The reasons of received failures.
     fn failures(parts: &[Part]) -> Vec<Reason> {
         let failure = |part: &Part| match part {
             Part::Reply(Reply { sequence: 0, end: Some(End::Failed(failure)), .. }) => failure.reason(),
@@ -203,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn a_queued_request_whose_caller_has_left_is_not_passed_on() {
-        let ways: [fn(&mut Hub); 2] = [|hub| hub.sent(Part::StopWaiting), |hub| hub.core.lost(hub.near)];
-        for leave in ways {
+    fn withdraws_queued_requests_of_lost_callers() {
+        let causes: [fn(&mut Hub); 2] = [|hub| hub.sent(Part::Cancel), |hub| hub.core.lost(hub.near)];
+        for leave in causes {
             let mut hub = Hub::new();
             hub.call(Duration::from_secs(1));
             leave(&mut hub);
@@ -217,20 +217,20 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_was_passed_on_is_cancelled_when_its_caller_leaves() {
-        let ways: [fn(&mut Hub); 2] = [|hub| hub.sent(Part::StopWaiting), |hub| hub.core.lost(hub.near)];
-        for leave in ways {
+    fn cancels_forwarded_requests_of_lost_callers() {
+        let causes: [fn(&mut Hub); 2] = [|hub| hub.sent(Part::Cancel), |hub| hub.core.lost(hub.near)];
+        for leave in causes {
             let mut hub = Hub::new();
             hub.call(Duration::from_secs(1));
             hub.passed_on(Duration::ZERO);
             leave(&mut hub);
-            assert_eq!(hub.take(hub.far), [Part::StopWaiting]);
+            assert_eq!(hub.take(hub.far), [Part::Cancel]);
             assert_eq!(hub.core.stats().withdrawn, 0);
         }
     }
 
     #[test]
-    fn a_lost_target_is_offline_only_for_what_was_not_passed_on() {
+    fn lost_target_is_offline_only_for_queued_requests() {
         for (passed_on, expected) in [(false, Reason::PeerOffline), (true, Reason::LinkLost)] {
             let mut hub = Hub::new();
             hub.call(None);
@@ -238,8 +238,8 @@ mod tests {
                 hub.passed_on(Duration::ZERO);
             }
             hub.core.lost(hub.far);
-            let heard = hub.take(hub.near);
-            assert_eq!(failures(&heard), [expected]);
+            let received = hub.take(hub.near);
+            assert_eq!(failures(&received), [expected]);
             let stats = hub.core.stats();
             assert_eq!((stats.offline, stats.link_lost), (u64::from(!passed_on), u64::from(passed_on)));
             assert_eq!((stats.queued_bytes, stats.open_calls), (0, 0));
@@ -247,39 +247,39 @@ mod tests {
     }
 
     #[test]
-    fn a_cancel_that_overtakes_its_request_keeps_it_from_the_target() {
+    fn cancel_that_overtakes_its_request_withdraws_it() {
         let mut hub = Hub::new();
-        hub.sent(Part::StopWaiting);
+        hub.sent(Part::Cancel);
         hub.call(None);
         assert_eq!(hub.take(hub.far), []);
-        let heard = hub.take(hub.near);
-        assert_eq!(failures(&heard), [Reason::Protocol]);
+        let received = hub.take(hub.near);
+        assert_eq!(failures(&received), [Reason::Protocol]);
     }
 
     #[test]
-    fn a_number_opens_once() {
+    fn call_number_opens_once() {
         let mut hub = Hub::new();
         hub.call(None);
         hub.call(None);
         hub.passed_on(Duration::ZERO);
         assert_eq!((hub.take(hub.near), hub.core.stats().duplicates), (vec![], 1), "it is open");
-        hub.sent(Part::StopWaiting);
+        hub.sent(Part::Cancel);
         hub.call(None);
-        let heard = hub.take(hub.near);
-        assert_eq!(failures(&heard), [Reason::Protocol]);
-        assert_eq!(hub.take(hub.far), [Part::StopWaiting]);
+        let received = hub.take(hub.near);
+        assert_eq!(failures(&received), [Reason::Protocol]);
+        assert_eq!(hub.take(hub.far), [Part::Cancel]);
     }
 
     #[test]
-    fn a_request_for_another_session_is_refused() {
+    fn refuses_requests_for_another_session() {
         for (instance, number) in [(1, 2), (2, 1), (1, 0)] {
             let mut hub = Hub::new();
             let mut request = Request::new(ServiceName::new("csi").unwrap(), Bytes::new());
             request.to_session = Some(SessionId { instance, number });
             hub.sent(Part::Request(request));
             assert_eq!(hub.take(hub.far), []);
-            let heard = hub.take(hub.near);
-            assert_eq!(failures(&heard), [Reason::WrongSession], "{instance} {number}");
+            let received = hub.take(hub.near);
+            assert_eq!(failures(&received), [Reason::WrongSession], "{instance} {number}");
             assert_eq!(hub.core.stats().wrong_session, 1);
         }
         let mut hub = Hub::new();

@@ -1,4 +1,4 @@
-//! The routing table of a hub: peers by name, their open calls, and the frames that wait for each.
+//! The routing table of a hub: peers by name, their open calls, and the frames queued for each.
 
 mod calls;
 mod dequeue;
@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use self::open::{Call, Served};
-use super::outbox::{Limit, Outbox, Waiting};
+use super::outbox::{Outbox, QueuedFrame, TimeLimit};
 use super::{HubSettings, HubStats, PeerInfo, Policy, Presence, Requester};
-use crate::counted::ByCount;
 use crate::frame::{Encoder, Frame, Lane, Reason};
+use crate::id_map::IdMap;
 use crate::name::{PeerId, ServiceName, SessionId};
 use crate::session::{CloseReason, Remote, UsedNumbers};
 
-/// Bytes of a small frame that must not be lost, with names of a usual length. A queue has room for so many of each of them.
+/// Bytes reserved for each control frame: the size of one with names of usual length.
 const CONTROL_FRAME: usize = 256;
 
 /// A peer's session at this hub. Never used twice.
@@ -23,7 +23,7 @@ const CONTROL_FRAME: usize = 256;
 pub struct SessionKey(u64);
 
 /// A map by session.
-pub(super) type BySession<V> = ByCount<SessionKey, V>;
+pub(super) type SessionMap<V> = IdMap<SessionKey, V>;
 
 #[derive(Debug)]
 struct Session {
@@ -34,13 +34,13 @@ struct Session {
     draining: bool,
     closed: Option<CloseReason>,
     outbox: Outbox,
-    /// Open calls of this peer, by the numbers that it gave them.
+    /// Open calls of this peer, by their numbers on its link.
     calls: BTreeMap<u64, Call>,
-    /// Numbers that it has used.
+    /// Call numbers that it has used.
     used: UsedNumbers,
-    /// Open calls to this peer, by the numbers that they have on its link.
-    serving: BTreeMap<u64, Served>,
-    /// The last of these numbers.
+    /// Open calls to this peer, by their numbers on its link.
+    inbound: BTreeMap<u64, Served>,
+    /// The last number assigned to a call to this peer.
     last_number: u64,
     next_lane: u64,
 }
@@ -50,26 +50,26 @@ impl Session {
         PeerInfo { peer: self.peer.clone(), session: self.id, services: Arc::clone(&self.services) }
     }
 
-    fn fresh_lane(&mut self) -> u64 {
+    fn next_free_lane(&mut self) -> u64 {
         self.next_lane += 1;
         self.next_lane
     }
 }
 
-/// What the hub answers itself.
-struct Own {
+/// The hub's own services.
+struct LocalServices {
     name: PeerId,
-    /// Its services, and who may call them.
+    /// The services with the policies of their callers.
     services: HashMap<ServiceName, Arc<dyn Policy>>,
 }
 
-/// The routing table. Every function is one transition; what is to be done then is polled.
+/// The routing table. Every function is one transition; its effects are polled.
 pub struct Core {
     settings: HubSettings,
     policy: Arc<dyn Policy>,
-    sessions: BySession<Session>,
+    sessions: SessionMap<Session>,
     by_name: HashMap<PeerId, SessionKey>,
-    own: Option<Own>,
+    local: Option<LocalServices>,
     next_key: u64,
     queued_bytes: usize,
     draining: Option<String>,
@@ -95,9 +95,9 @@ impl Core {
         Self {
             settings,
             policy,
-            sessions: BySession::default(),
+            sessions: SessionMap::default(),
             by_name: HashMap::new(),
-            own: None,
+            local: None,
             next_key: 0,
             queued_bytes: 0,
             draining: None,
@@ -108,24 +108,24 @@ impl Core {
         }
     }
 
-    /// The same for a hub that answers calls itself, by this name. Who may call each of its services its own policy says, in
-    /// place of the table's. It is not counted among the peers, and nobody is told of it.
+    /// Adds the hub's own services under this name. Each service has its own policy, which replaces the policy of the table.
+    /// The hub itself is not counted as a peer and is not reported as one.
     #[must_use]
-    pub fn with_own(mut self, name: PeerId, services: HashMap<ServiceName, Arc<dyn Policy>>) -> Self {
-        self.own = Some(Own { name, services });
+    pub fn with_local(mut self, name: PeerId, services: HashMap<ServiceName, Arc<dyn Policy>>) -> Self {
+        self.local = Some(LocalServices { name, services });
         self
     }
 
-    fn is_own(&self, peer: &PeerId) -> bool {
-        self.own.as_ref().is_some_and(|own| own.name == *peer)
+    fn is_local(&self, peer: &PeerId) -> bool {
+        self.local.as_ref().is_some_and(|local| local.name == *peer)
     }
 
     /// Whether a peer may call another's service.
     #[must_use]
     pub fn permits(&self, requester: &Requester<'_>, target: &PeerId, service: &ServiceName) -> bool {
-        let policy = match &self.own {
-            // That there is no such service is said by the hub's own peer, as every peer says it.
-            Some(own) if own.name == *target => match own.services.get(service) {
+        let policy = match &self.local {
+            // The hub's own peer reports an unknown service, as every peer does.
+            Some(local) if local.name == *target => match local.services.get(service) {
                 Some(policy) => policy,
                 None => return true,
             },
@@ -134,61 +134,61 @@ impl Core {
         policy.may_call(requester, target, service)
     }
 
-    /// The session of the peer that answers what the hub answers itself.
-    fn own_session(&self) -> Option<(SessionKey, &Session)> {
-        let key = *self.by_name.get(&self.own.as_ref()?.name)?;
+    /// The session of the peer that provides the hub's own services.
+    fn local_session(&self) -> Option<(SessionKey, &Session)> {
+        let key = *self.by_name.get(&self.local.as_ref()?.name)?;
         Some((key, self.sessions.get(&key)?))
     }
 
-    /// Peers but the hub itself.
-    fn others(&self) -> usize {
-        self.by_name.len() - usize::from(self.own_session().is_some())
+    /// Number of peers, without the hub itself.
+    fn remote_peers(&self) -> usize {
+        self.by_name.len() - usize::from(self.local_session().is_some())
     }
 
-    /// Counts, and what is open now.
+    /// Returns the statistics.
     #[must_use]
     pub fn stats(&self) -> HubStats {
         HubStats {
-            peers: self.others(),
+            peers: self.remote_peers(),
             open_calls: self.sessions.values().map(|session| session.calls.len()).sum(),
-            own_calls: self.own_session().map_or(0, |(_, own)| own.serving.len()),
+            local_calls: self.local_session().map_or(0, |(_, local)| local.inbound.len()),
             queued_bytes: self.queued_bytes,
             ..self.stats
         }
     }
 
-    /// The counts, for what happens before a peer is admitted.
+    /// The counters, for events before a peer is admitted.
     #[cfg(feature = "runtime")]
     pub(super) const fn stats_mut(&mut self) -> &mut HubStats {
         &mut self.stats
     }
 
-    /// Connected peers, in no order.
+    /// Connected peers, in no particular order.
     #[must_use]
     pub fn peers(&self) -> Vec<PeerInfo> {
-        let others = self.by_name.iter().filter(|(peer, _)| !self.is_own(peer));
-        others.filter_map(|(_, key)| self.sessions.get(key)).map(Session::info).collect()
+        let remote_peers = self.by_name.iter().filter(|(peer, _)| !self.is_local(peer));
+        remote_peers.filter_map(|(_, key)| self.sessions.get(key)).map(Session::info).collect()
     }
 
-    /// Takes out a session whose link has something to send, or is to be closed. Call until `None` after every transition.
+    /// Removes and returns a session whose link has frames to send or must be closed. Call until `None` after every transition.
     pub fn poll_wake(&mut self) -> Option<SessionKey> {
         self.wakes.pop()
     }
 
-    /// Takes out the next presence event. Call until `None` after [`Core::admit`] and [`Core::lost`].
+    /// Removes and returns the next presence event. Call until `None` after [`Core::admit`] and [`Core::lost`].
     pub fn poll_presence(&mut self) -> Option<Presence> {
         self.presence.pop_front()
     }
 
-    /// Whether a peer would be let in now. A newer session of the same instance would; an older one, and every other instance while
-    /// this one is connected, is kept out, which is counted. Pings find out that a session is dead.
-    fn may_come(&mut self, remote: &Remote) -> Result<(), CloseReason> {
+    /// Checks whether a peer may be admitted now. A newer session of the same instance may. An older session is refused and
+    /// counted, as is another instance while this one is connected. Pings detect dead sessions.
+    fn check_admission(&mut self, remote: &Remote) -> Result<(), CloseReason> {
         if let Some(reason) = &self.draining {
             return Err(CloseReason::Drained { reason: reason.clone() });
         }
         let known = self.by_name.get(&remote.peer).and_then(|key| self.sessions.get(key));
         let max = self.settings.max_peers;
-        if known.is_none() && self.others() >= max && !self.is_own(&remote.peer) {
+        if known.is_none() && self.remote_peers() >= max && !self.is_local(&remote.peer) {
             return Err(CloseReason::Overloaded { what: "the number of peers", max });
         }
         let Some(current) = known.filter(|known| known.closed.is_none()).map(|known| known.id) else {
@@ -206,19 +206,20 @@ impl Core {
         Err(refused)
     }
 
-    /// Lets a peer in whose name has been authenticated. The older session of the same instance is closed.
+    /// Admits a peer whose name has been authenticated. Closes the older session of the same instance.
     ///
     /// # Errors
-    /// [`CloseReason::OlderSession`] or [`CloseReason::OtherInstance`] if another session of the peer stays,
-    /// [`CloseReason::Overloaded`] if the hub is full, [`CloseReason::Drained`] if it takes no new peers.
+    /// [`CloseReason::OlderSession`] or [`CloseReason::OtherInstance`] if another session of the peer takes precedence,
+    /// [`CloseReason::Overloaded`] if the hub is full, [`CloseReason::Drained`] if it accepts no new peers.
     pub fn admit(&mut self, remote: &Remote) -> Result<SessionKey, CloseReason> {
-        self.may_come(remote)?;
+        self.check_admission(remote)?;
         if let Some(old_key) = self.by_name.get(&remote.peer).copied() {
             self.stats.fenced += 1;
             if let Some(old) = self.sessions.get(&old_key)
                 && old.id.instance != remote.session.instance
             {
-                // It is being closed. Of the end of a session of the same instance the next one's beginning says enough.
+                // The old session is closing. Its end is reported only for another instance: a new session of the same instance
+                // implies it.
                 self.presence.push_back(Presence::Down { peer: old.peer.clone(), session: old.id });
             }
             self.close(old_key, CloseReason::Replaced { peer: remote.peer.clone(), by: remote.session });
@@ -235,11 +236,11 @@ impl Core {
             outbox: Outbox::default(),
             calls: BTreeMap::new(),
             used: UsedNumbers::default(),
-            serving: BTreeMap::new(),
+            inbound: BTreeMap::new(),
             last_number: 0,
             next_lane: 0,
         };
-        if !self.is_own(&remote.peer) {
+        if !self.is_local(&remote.peer) {
             self.presence.push_back(Presence::Up(session.info()));
         }
         self.sessions.insert(key, session);
@@ -247,33 +248,33 @@ impl Core {
         Ok(key)
     }
 
-    /// Whether frames wait for a peer, or its link is to be closed.
+    /// Whether frames are queued for a peer, or its link must be closed.
     #[must_use]
     pub fn has_frames(&self, key: SessionKey) -> bool {
         self.sessions.get(&key).is_some_and(|session| session.outbox.len() > 0 || session.closed.is_some())
     }
 
-    /// The link of a session is gone: its calls end.
+    /// Handles the loss of a session's link: ends its calls.
     pub fn lost(&mut self, key: SessionKey) {
         self.end_calls(key);
         let Some(session) = self.sessions.remove(&key) else { return };
         self.queued_bytes -= session.outbox.bytes();
         if self.by_name.get(&session.peer) == Some(&key) {
             self.by_name.remove(&session.peer);
-            if !self.is_own(&session.peer) {
+            if !self.is_local(&session.peer) {
                 self.presence.push_back(Presence::Down { peer: session.peer, session: session.id });
             }
         }
     }
 
-    /// A peer takes and makes no new calls.
+    /// Marks a peer as draining: it accepts and makes no new calls.
     pub fn peer_draining(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get_mut(&key) {
             session.draining = true;
         }
     }
 
-    /// The hub takes no new peers and no new calls.
+    /// Drains the hub: it accepts no new peers and no new calls.
     pub fn drain(&mut self, reason: &str) {
         self.draining = Some(reason.to_owned());
         self.wakes.extend(self.sessions.keys().copied());
@@ -294,11 +295,11 @@ impl Core {
         self.draining.as_deref()
     }
 
-    /// Whether no call from or to this peer is open and nothing waits for it.
+    /// Whether no call from or to this peer is open and no frame is queued for it.
     #[must_use]
     pub fn is_idle(&self, key: SessionKey) -> bool {
         self.sessions.get(&key).is_none_or(|session| {
-            session.calls.is_empty() && session.serving.is_empty() && session.outbox.len() == 0
+            session.calls.is_empty() && session.inbound.is_empty() && session.outbox.len() == 0
         })
     }
 
@@ -311,13 +312,13 @@ impl Core {
         }
     }
 
-    /// Queues a frame that belongs to a call, if the bounds allow. Returns its place in the queue.
+    /// Queues a frame of a call, if the limits allow. Returns its slot in the queue.
     fn push(
         &mut self,
         key: SessionKey,
         frame: Frame,
         lane: Lane,
-        limit: Option<Limit>,
+        limit: Option<TimeLimit>,
     ) -> Result<u64, (Reason, String)> {
         let Some(session) = self.sessions.get(&key).filter(|session| session.closed.is_none()) else {
             return Err((Reason::PeerOffline, "the link to the other end is being closed".to_owned()));
@@ -326,51 +327,51 @@ impl Core {
         let (peer, bytes) = (&session.peer, session.outbox.bytes() + frame.len());
         if frame.len() > session.max_frame {
             let detail =
-                format!("frame of {} bytes; {peer} takes at most {}", frame.len(), session.max_frame);
+                format!("frame of {} bytes; {peer} accepts at most {}", frame.len(), session.max_frame);
             return Err((Reason::TooLarge, detail));
         }
-        if session.outbox.places() >= self.settings.queue_frames {
-            return Err((Reason::Overloaded, format!("{} frames wait for {peer}", session.outbox.places())));
+        if session.outbox.slots() >= self.settings.queue_frames {
+            return Err((Reason::Overloaded, format!("{peer} has {} queued frames", session.outbox.slots())));
         }
         if session.outbox.len() > 0 && bytes > self.settings.queue_bytes {
             let detail =
                 format!("{bytes} bytes would wait for {peer}; at most {} may", self.settings.queue_bytes);
             return Err((Reason::Overloaded, detail));
         }
-        // No peer may hold more than is left for the others: the last of it stays out of reach of those that do not read.
+        // No queue may exceed what is left for the others, so that peers that do not read never use up the total.
         if bytes > self.settings.total_queue_bytes.saturating_sub(self.queued_bytes) {
             let detail =
-                format!("{bytes} bytes would wait for {peer}, and {} wait at the hub", self.queued_bytes);
+                format!("{bytes} bytes would be queued for {peer}, and {} at the hub", self.queued_bytes);
             return Err((Reason::Overloaded, detail));
         }
-        Ok(self.enqueue(key, Waiting { frame, limit, is_control: false }))
+        Ok(self.enqueue(key, QueuedFrame { frame, limit, is_control: false }))
     }
 
-    /// Queues a small frame that must not be lost. A peer that lets too many of them wait is closed. They have bytes of their own, so
-    /// that a full queue of answers leaves room for them, and they take no more than that.
+    /// Queues a control frame, which must not be lost. A peer with too many queued control frames is disconnected. Control
+    /// frames have a separate byte limit, so that a full queue of replies leaves room for them.
     fn control(&mut self, key: SessionKey, frame: Frame, lane: Lane) {
         let Some(session) = self.sessions.get_mut(&key).filter(|session| session.closed.is_none()) else {
             return;
         };
         let max = self.settings.queue_frames + 4 * self.settings.max_calls;
         let max_bytes = max.saturating_mul(CONTROL_FRAME);
-        let full = if session.outbox.places() >= max {
+        let full = if session.outbox.slots() >= max {
             Some(("the queue of frames to this peer", max))
         } else {
             let is_full = session.outbox.control_bytes() >= max_bytes;
             is_full.then_some(("the queue of control frames to this peer, in bytes,", max_bytes))
         };
         if let Some((what, max)) = full {
-            // Its calls end when its link does, which the wake brings about.
+            // Its calls end with its link, which the wake closes.
             session.closed = Some(CloseReason::Overloaded { what, max });
             self.wakes.push(key);
             return;
         }
         let frame = self.encoder.encode(frame, lane);
-        self.enqueue(key, Waiting { frame, limit: None, is_control: true });
+        self.enqueue(key, QueuedFrame { frame, limit: None, is_control: true });
     }
 
-    fn enqueue(&mut self, key: SessionKey, waiting: Waiting) -> u64 {
+    fn enqueue(&mut self, key: SessionKey, waiting: QueuedFrame) -> u64 {
         let Some(session) = self.sessions.get_mut(&key) else { return 0 };
         self.queued_bytes += waiting.frame.len();
         if session.outbox.len() == 0 {

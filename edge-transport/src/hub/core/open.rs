@@ -1,26 +1,26 @@
-//! An open call, as its two sides know it.
+//! The records of an open call at its two sides.
 
 use super::SessionKey;
 
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) target: SessionKey,
-    /// Its number on the target's link.
-    pub(super) there: u64,
+    /// The call's number on the target's link.
+    pub(super) dest_id: u64,
     /// Lane of the replies on the link to the requester.
     pub(super) lane: u64,
-    /// Replies have gone out on the lane, and the last has not.
+    /// Replies were sent on the lane, but not the last one.
     pub(super) lane_open: bool,
 }
 
-/// A call, as the session of its target knows it.
+/// A call, in the session of its target.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Served {
     pub(super) requester: SessionKey,
-    /// Its number on the requester's link.
+    /// The call's number on the requester's link.
     pub(super) number: u64,
-    /// Where its request waits, or has waited, in the target's queue.
-    pub(super) place: u64,
+    /// Slot of its request in the target's queue.
+    pub(super) slot: u64,
 }
 
 #[cfg(test)]
@@ -56,9 +56,9 @@ mod tests {
     }
 
     fn hub() -> Core {
-        let settings = HubSettings { max_own_calls: 2, ..HubSettings::default() };
+        let settings = HubSettings { max_local_calls: 2, ..HubSettings::default() };
         let mut core = Core::new(settings, Arc::new(AllowAll))
-            .with_own(name("hub"), HashMap::from([(watch(), Arc::new(AllowAll) as Arc<dyn Policy>)]));
+            .with_local(name("hub"), HashMap::from([(watch(), Arc::new(AllowAll) as Arc<dyn Policy>)]));
         core.admit(&remote("hub", 1)).unwrap();
         core
     }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_replaced_and_then_lost_takes_its_calls_to_the_hub_off_the_counts_once() {
+    fn replaced_and_lost_link_is_counted_once() {
         let (mut core, now) = (hub(), Instant::now());
         let mut older = None;
         for session in 1..=3 {
@@ -77,13 +77,13 @@ mod tests {
                 let request = Part::Request(Request::new(watch(), "watch"));
                 core.route(key, to_the_hub(number, request), now);
             }
-            // The hub hears late that the link before is gone.
+            // The loss of the previous link is detected late.
             if let Some(older) = older.replace(key) {
                 core.lost(older);
             }
-            assert_eq!((core.stats().open_calls, core.stats().own_calls), (2, 2), "session {session}");
+            assert_eq!((core.stats().open_calls, core.stats().local_calls), (2, 2), "session {session}");
         }
         core.lost(older.unwrap());
-        assert_eq!((core.stats().open_calls, core.stats().own_calls), (0, 0));
+        assert_eq!((core.stats().open_calls, core.stats().local_calls), (0, 0));
     }
 }

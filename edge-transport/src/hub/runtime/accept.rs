@@ -1,9 +1,9 @@
-//! Takes links in: a bounded number of handshakes at a time, a bounded number of links that wait for theirs, and a quick no to
-//! the rest.
+//! Accepts links: a limited number of handshakes at a time, a limited backlog of waiting links, and a cheap rejection of the
+//! rest.
 //!
-//! Handshakes are what a hub can do least of in a second. When ten thousand peers come back at once, those for whom it is too late
-//! to be served before they give up must not cost one: they are told at once to come back later. Each does so after a wait with a
-//! jitter of its own, which spreads them.
+//! Handshakes are the most expensive operation of a hub. When ten thousand peers reconnect at once, a peer that would time out
+//! before its handshake must not cost one. It is rejected at once and retries after a backoff with jitter, which spreads the
+//! load.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,113 +19,106 @@ use crate::hub::HubSettings;
 use crate::link::{Incoming, LinkKind, Listener};
 use crate::session::CloseReason;
 
-/// Refusals that are being written at a time; further links are dropped without a word.
+/// Most refusals written at a time; further links are dropped without one.
 const REFUSALS: usize = 64;
 
-/// How long a refusal may take to be written.
-const REFUSAL_TIME: Duration = Duration::from_secs(2);
+/// Timeout of writing a refusal.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often it is told that links are turned away.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// Shortest interval between warnings about rejected links.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) async fn accept_loop(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
     let stop = shared.stop_accepting.clone();
     let (address, kind) = (listener.local_address(), listener.kind());
-    // Each listener has a door of its own: whoever floods one takes no place from the others.
-    let mut door = Door::new(&shared.settings);
+    // Each listener has its own limiter, so that a flood on one does not affect the others.
+    let mut limiter = AcceptLimiter::new(&shared.settings);
     tracing::info!(%address, %kind, "listening");
     loop {
         let incoming = match stop.run_until_cancelled(listener.accept()).await {
             None => return,
             Some(Ok(incoming)) => incoming,
             Some(Err(error)) => {
-                tracing::error!(%address, %error, "this listener has failed; no more links come in here");
+                tracing::error!(%address, %error, "listener failed; no longer accepting connections");
                 return;
             }
         };
-        match Arc::clone(&door.places).try_acquire_owned() {
-            Ok(place) => {
-                let turn = Arc::clone(&door.turns);
-                shared.tasks.spawn(serve(incoming, place, turn, Arc::clone(&shared)));
+        match Arc::clone(&limiter.slots).try_acquire_owned() {
+            Ok(slot) => {
+                let handshake = Arc::clone(&limiter.handshakes);
+                shared.tasks.spawn(serve(incoming, slot, handshake, Arc::clone(&shared)));
             }
             Err(_) => {
-                shared.with_core(|core| core.stats_mut().turned_away += 1);
-                door.tell(&address);
-                door.turn_away(incoming, kind, &shared);
+                shared.with_core(|core| core.stats_mut().rejected += 1);
+                limiter.warn(&address);
+                limiter.reject(incoming, kind, &shared);
             }
         }
     }
 }
 
-/// The bounds of one listener.
-struct Door {
-    /// One for each link that waits for its handshake or is at it.
-    places: Arc<Semaphore>,
-    /// One for each handshake under way; whoever waits longest gets the next.
-    turns: Arc<Semaphore>,
+/// The limits of one listener.
+struct AcceptLimiter {
+    /// One permit for each link that waits for its handshake or executes it.
+    slots: Arc<Semaphore>,
+    /// One permit for each handshake in progress, in order of arrival.
+    handshakes: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
-    max_waiting: usize,
-    told: Option<Instant>,
+    backlog: usize,
+    last_warning: Option<Instant>,
 }
 
-impl Door {
+impl AcceptLimiter {
     fn new(settings: &HubSettings) -> Self {
         let semaphore = |permits: usize| Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
-        let (turns, max_waiting) = (settings.max_handshakes, settings.max_waiting_handshakes);
+        let (handshakes, backlog) = (settings.max_handshakes, settings.handshake_backlog);
         Self {
-            places: semaphore(turns.saturating_add(max_waiting)),
-            turns: semaphore(turns),
+            slots: semaphore(handshakes.saturating_add(backlog)),
+            handshakes: semaphore(handshakes),
             refusals: semaphore(REFUSALS),
-            max_waiting,
-            told: None,
+            backlog,
+            last_warning: None,
         }
     }
 
-    fn tell(&mut self, address: &str) {
-        if self.told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
-            self.told = Some(Instant::now());
-            let waiting = self.max_waiting;
-            tracing::warn!(
-                address,
-                waiting,
-                "more links come in than handshakes can be made; some are told to try again later"
-            );
+    fn warn(&mut self, address: &str) {
+        if self.last_warning.is_none_or(|last_warning| last_warning.elapsed() >= WARN_INTERVAL) {
+            self.last_warning = Some(Instant::now());
+            let waiting = self.backlog;
+            tracing::warn!(address, waiting, "handshake backlog is full; rejecting connections");
         }
     }
 
-    /// Says no, as cheaply as the kind of link allows: before TLS by dropping it, which each kind turns into an answer.
-    fn turn_away(&self, incoming: Incoming, kind: LinkKind, shared: &Shared) {
+    /// Rejects a link as cheaply as its kind allows: before TLS by dropping it, which each kind turns into a refusal.
+    fn reject(&self, incoming: Incoming, kind: LinkKind, shared: &Shared) {
         if !matches!(kind, LinkKind::Uds | LinkKind::Memory) {
             return;
         }
         let Ok(refusal) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
-        let reason = CloseReason::Overloaded {
-            what: "the queue of links that wait to be let in",
-            max: self.max_waiting,
-        };
-        let words = encode(Frame::hop(Kind::Drain { reason: reason.to_string() }), Lane::Control);
+        let reason = CloseReason::Overloaded { what: "the handshake backlog", max: self.backlog };
+        let refusal_frame = encode(Frame::link(Kind::Drain { reason: reason.to_string() }), Lane::Control);
         shared.tasks.spawn(async move {
-            let said = async {
+            let send_refusal = async {
                 if let Ok(mut link) = incoming.await
-                    && link.send(words).await.is_ok()
+                    && link.send(refusal_frame).await.is_ok()
                 {
-                    // Whether it was heard changes nothing here.
+                    // Errors are ignored: the link ends in any case.
                     let _ = link.close().await;
                 }
             };
-            let _ = tokio::time::timeout(REFUSAL_TIME, said).await;
+            let _ = tokio::time::timeout(REFUSAL_TIMEOUT, send_refusal).await;
             drop(refusal);
         });
     }
 }
 
-/// One link, from its turn at the door to its end.
-async fn serve(incoming: Incoming, place: OwnedSemaphorePermit, turns: Arc<Semaphore>, shared: Arc<Shared>) {
+/// Serves one link, from its handshake to its end.
+async fn serve(incoming: Incoming, slot: OwnedSemaphorePermit, limit: Arc<Semaphore>, shared: Arc<Shared>) {
     let stop = shared.stop_accepting.clone();
     let admission = async {
-        let turn = turns.acquire_owned().await.ok();
+        let handshake = limit.acquire_owned().await.ok();
         let admitted = admit(incoming, shared).await;
-        drop((turn, place));
+        drop((handshake, slot));
         admitted
     };
     if let Some(connection) = stop.run_until_cancelled(Box::pin(admission)).await.flatten() {
@@ -134,12 +127,12 @@ async fn serve(incoming: Incoming, place: OwnedSemaphorePermit, turns: Arc<Semap
 }
 
 async fn admit(incoming: Incoming, shared: Arc<Shared>) -> Option<Box<Connection>> {
-    // The whole way to the peer's hello has one bound, whatever the link's own handshake allows.
+    // One timeout for everything up to the peer's hello, independent of the link's own handshake timeout.
     let bound = shared.settings.session.hello_timeout * 2;
     match tokio::time::timeout(bound, incoming).await {
         Ok(Ok(link)) => return Connection::new(link, shared).admission().await,
-        Ok(Err(error)) => tracing::info!(%error, "a link was not made"),
-        Err(_) => tracing::info!("a link was not made within {bound:?}"),
+        Ok(Err(error)) => tracing::info!(%error, "handshake failed"),
+        Err(_) => tracing::info!("handshake timed out after {bound:?}"),
     }
     shared.with_core(|core| core.stats_mut().failed_handshakes += 1);
     None

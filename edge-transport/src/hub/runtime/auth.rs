@@ -6,106 +6,108 @@ use std::time::Duration;
 use crate::link::{Credentials, LinkKind};
 use crate::name::PeerId;
 use crate::session::CloseReason;
-use crate::token::{Token, Tokens};
+use crate::token::{Token, TokenVerifier};
 
-/// Who is believed.
+/// Which peers are authenticated.
 #[derive(Clone)]
 pub(super) struct Authentication {
     pub(super) allow_unauthenticated: bool,
     pub(super) users: Vec<u32>,
-    pub(super) tokens: Option<Arc<dyn Tokens>>,
+    pub(super) token_verifier: Option<Arc<dyn TokenVerifier>>,
 }
 
 impl Default for Authentication {
     fn default() -> Self {
-        let users = std::iter::once(0).chain(own_user()).collect();
-        Self { allow_unauthenticated: false, users, tokens: None }
+        let users = std::iter::once(0).chain(process_user()).collect();
+        Self { allow_unauthenticated: false, users, token_verifier: None }
     }
 }
 
 #[cfg(target_os = "linux")]
-fn own_user() -> Option<u32> {
+fn process_user() -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").ok().map(|process| process.uid())
 }
 
 #[cfg(not(target_os = "linux"))]
-const fn own_user() -> Option<u32> {
+const fn process_user() -> Option<u32> {
     None
 }
 
-/// What is to be done about a name.
-pub(super) enum Verdict {
-    /// The link proves it.
-    Proven,
-    /// The token must prove it.
-    Ask(TokenQuestion),
-    /// Nothing proves it.
-    Refused(CloseReason),
+/// The result of checking a claimed name.
+pub(super) enum Decision {
+    /// The link proves the name.
+    Authenticated,
+    /// The token must be verified.
+    Verify(TokenCheck),
+    /// The name is not proven.
+    Rejected(CloseReason),
 }
 
 impl Authentication {
-    /// Looks at what the link proves, and at the token only where that is nothing.
+    /// Checks the link's credentials, and the token only if the link proves nothing.
     pub(super) fn check(
         &self,
         (kind, credentials): (LinkKind, &Credentials),
         token: Option<Token>,
         claimed: &PeerId,
-    ) -> Verdict {
+    ) -> Decision {
         let missing = match credentials {
             Credentials::Certificate(names) if names.iter().any(|name| name.covers(claimed)) => {
-                return Verdict::Proven;
+                return Decision::Authenticated;
             }
             Credentials::Certificate(names) => {
-                // A token cannot say that a certificate is wrong: one of them is somebody else's.
+                // A token does not override a certificate for another name: one of them belongs to another peer.
                 let names: Vec<&str> = names.iter().take(8).map(PeerId::as_str).collect();
                 return refused(claimed, format!("its certificate is for [{}]", names.join(", ")));
             }
-            Credentials::Process { uid, .. } if self.users.contains(uid) => return Verdict::Proven,
+            Credentials::Process { uid, .. } if self.users.contains(uid) => return Decision::Authenticated,
             Credentials::Process { uid, .. } => {
-                format!("user {uid} is neither root nor the hub's own")
+                format!("user {uid} is neither root nor the user of the hub")
             }
-            Credentials::None if self.allow_unauthenticated => return Verdict::Proven,
+            Credentials::None if self.allow_unauthenticated => return Decision::Authenticated,
             Credentials::None => {
-                "the link proves no name; use TLS with a client certificate, or a token that \
+                "the link has no credentials; use TLS with a client certificate, or a token that \
                 the hub knows, or allow unauthenticated peers at the hub"
                     .to_owned()
             }
         };
-        match (token, &self.tokens) {
+        match (token, &self.token_verifier) {
             (Some(_), _) if kind == LinkKind::Ws => {
-                let cause = "a token came over a link that is not encrypted, where others can read it: \
+                let cause = "a token was sent over a link that is not encrypted, where others can read it: \
                     replace that token, and use wss:// or quic://";
                 refused(claimed, cause.to_owned())
             }
             (Some(token), Some(tokens)) => {
-                Verdict::Ask(TokenQuestion { tokens: Arc::clone(tokens), claimed: claimed.clone(), token })
+                Decision::Verify(TokenCheck { tokens: Arc::clone(tokens), claimed: claimed.clone(), token })
             }
-            (Some(_), None) => refused(claimed, "it shows a token, and the hub knows none".to_owned()),
+            (Some(_), None) => {
+                refused(claimed, "it sent a token, but the hub has no token verifier".to_owned())
+            }
             (None, _) => refused(claimed, missing),
         }
     }
 }
 
-fn refused(claimed: &PeerId, cause: String) -> Verdict {
-    Verdict::Refused(CloseReason::Unauthenticated { claimed: claimed.clone(), cause })
+fn refused(claimed: &PeerId, cause: String) -> Decision {
+    Decision::Rejected(CloseReason::Unauthenticated { claimed: claimed.clone(), cause })
 }
 
-/// A token that is to be checked.
-pub(super) struct TokenQuestion {
-    tokens: Arc<dyn Tokens>,
+/// A token to be verified.
+pub(super) struct TokenCheck {
+    tokens: Arc<dyn TokenVerifier>,
     claimed: PeerId,
     token: Token,
 }
 
-impl TokenQuestion {
-    /// Asks, for no longer than `bound`.
-    pub(super) async fn ask(self, bound: Duration) -> Result<(), CloseReason> {
+impl TokenCheck {
+    /// Verifies the token within `bound`.
+    pub(super) async fn verify(self, bound: Duration) -> Result<(), CloseReason> {
         let answer = tokio::time::timeout(bound, self.tokens.check(&self.claimed, &self.token)).await;
         let cause = match answer {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(cause)) => cause.to_string(),
-            Err(_) => format!("its token could not be checked within {bound:?}, try again later"),
+            Err(_) => format!("its token could not be verified within {bound:?}; try again later"),
         };
         Err(CloseReason::Unauthenticated { claimed: self.claimed, cause })
     }
@@ -116,10 +118,10 @@ mod tests {
     use super::*;
     use crate::token::TokenRefused;
 
-    struct Known(Token);
+    struct OneToken(Token);
 
     #[async_trait::async_trait]
-    impl Tokens for Known {
+    impl TokenVerifier for OneToken {
         async fn check(&self, claimed: &PeerId, token: &Token) -> Result<(), TokenRefused> {
             match claimed.as_str() {
                 "edge-1" if *token == self.0 => Ok(()),
@@ -138,12 +140,12 @@ mod tests {
     }
 
     fn users(allow_unauthenticated: bool, users: &[u32]) -> Authentication {
-        let tokens: Option<Arc<dyn Tokens>> = Some(Arc::new(Known(token("t"))));
-        Authentication { allow_unauthenticated, users: users.to_vec(), tokens }
+        let tokens: Option<Arc<dyn TokenVerifier>> = Some(Arc::new(OneToken(token("t"))));
+        Authentication { allow_unauthenticated, users: users.to_vec(), token_verifier: tokens }
     }
 
     #[test]
-    fn a_name_needs_credentials_that_hold_it() {
+    fn name_requires_matching_credentials() {
         let (strict, open) = (users(false, &[0, 7]), users(true, &[0]));
         let edge = name("edge-1");
         for (credentials, by_strict, by_open) in [
@@ -158,14 +160,14 @@ mod tests {
             (Credentials::Process { uid: 8, gid: 0 }, false, false),
         ] {
             for (by, authentication, expected) in [("strict", &strict, by_strict), ("open", &open, by_open)] {
-                let verdict = authentication.check((LinkKind::Wss, &credentials), None, &edge);
-                assert_eq!(matches!(verdict, Verdict::Proven), expected, "{by}: {credentials:?}");
+                let decision = authentication.check((LinkKind::Wss, &credentials), None, &edge);
+                assert_eq!(matches!(decision, Decision::Authenticated), expected, "{by}: {credentials:?}");
             }
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_is_asked_for_only_where_the_link_proves_nothing_and_nobody_reads_along() {
+    async fn verifies_tokens_only_on_confidential_links() {
         let strict = users(false, &[0]);
         let (other, own) =
             (Credentials::Certificate(vec![name("edge-2")]), Credentials::Certificate(vec![name("edge-1")]));
@@ -182,11 +184,11 @@ mod tests {
             (LinkKind::Wss, &other, "edge-1", "t", false),
             (LinkKind::Wss, &own, "edge-1", "f", true),
         ] {
-            let verdict = strict.check((kind, credentials), Some(token(shown)), &name(claimed));
-            let good = match verdict {
-                Verdict::Proven => true,
-                Verdict::Ask(question) => question.ask(Duration::from_secs(5)).await.is_ok(),
-                Verdict::Refused(reason) => {
+            let decision = strict.check((kind, credentials), Some(token(shown)), &name(claimed));
+            let good = match decision {
+                Decision::Authenticated => true,
+                Decision::Verify(pending) => pending.verify(Duration::from_secs(5)).await.is_ok(),
+                Decision::Rejected(reason) => {
                     assert!(!reason.to_string().contains("tttt"), "{reason}");
                     false
                 }
@@ -196,11 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn a_hub_without_tokens_says_so() {
-        let none = Authentication { tokens: None, ..users(false, &[]) };
-        let verdict = none.check((LinkKind::Wss, &Credentials::None), Some(token("t")), &name("edge-1"));
+    fn reports_missing_token_verifier() {
+        let none = Authentication { token_verifier: None, ..users(false, &[]) };
+        let decision = none.check((LinkKind::Wss, &Credentials::None), Some(token("t")), &name("edge-1"));
         assert!(
-            matches!(verdict, Verdict::Refused(reason) if reason.to_string().contains("the hub knows none"))
+            matches!(decision, Decision::Rejected(reason) if reason.to_string().contains("no token verifier"))
         );
     }
 }

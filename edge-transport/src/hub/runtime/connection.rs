@@ -10,115 +10,115 @@ use bytes::Bytes;
 use tokio::time::Sleep;
 
 use super::Shared;
-use super::auth::Verdict;
+use super::auth::Decision;
 use crate::frame::{Frame, Kind, Lane, decode, encode};
+use crate::frame_io::{FrameIo, now};
 use crate::hub::SessionKey;
 use crate::link::{Link, LinkKind};
 use crate::name::PeerId;
-use crate::pump::{Pump, now};
-use crate::session::{CloseReason, Hop, HopAction, HopEvent, HopState, Remote, Role};
+use crate::session::{CloseReason, LinkAction, LinkCore, LinkEvent, LinkState, Remote, Role};
 use crate::token::Token;
 
-/// Frames read in a row before others on the same thread get their turn. Few, so that a burst goes on before all of it has come.
+/// Frames read before the task yields. Few, so that the start of a burst is forwarded before its end has arrived.
 const READ_BATCH: usize = 8;
 /// Bytes moved from the routing table to the link at a time.
 const WRITE_BATCH: usize = 256 * 1024;
-/// The slowest link on which a large frame gets the time that it needs, in bytes a second: 1 Mbit/s.
+/// Lowest rate in bytes per second at which a large frame may be written without counting as a stall: 1 Mbit/s.
 const SLOWEST: usize = 128 * 1024;
 
-type Asking = Pin<Box<dyn Future<Output = Result<(), CloseReason>> + Send>>;
+type TokenCheckFuture = Pin<Box<dyn Future<Output = Result<(), CloseReason>> + Send>>;
 
 pub(super) struct Connection {
     shared: Arc<Shared>,
-    pump: Pump,
-    hop: Hop,
-    hop_actions: Vec<HopAction>,
+    io: FrameIo,
+    core: LinkCore,
+    actions: Vec<LinkAction>,
     key: Option<SessionKey>,
-    /// Who it was that was admitted, for the last word in the log.
+    /// The admitted peer, for the last log line.
     peer: Option<PeerId>,
-    /// What the hello held to prove its name; never handed on.
+    /// The token of the hello; never forwarded.
     token: Option<Token>,
-    /// Asks whose token it is, and the peer that waits for the answer.
-    asking: Option<(Asking, Remote)>,
+    /// A token verification in progress, and the peer that waits for it.
+    token_check: Option<(TokenCheckFuture, Remote)>,
     timer: Pin<Box<Sleep>>,
-    /// Answer to the last ping, until the link takes it. Of several that wait only the last is worth sending, and a peer that
-    /// pings without reading must not fill the memory.
+    /// Pong for the last ping, until the link accepts it. Only the latest is kept: a peer that pings without reading must not
+    /// fill the memory.
     pong: Option<Kind>,
-    /// Since when frames wait and the link takes nothing.
+    /// Since when the link has accepted nothing although frames are queued.
     stalled: Option<Instant>,
-    /// When the hub's drain must be done.
+    /// Deadline of the hub's drain.
     drain_by: Option<Instant>,
-    ending: Option<CloseReason>,
+    closed: Option<CloseReason>,
     cut: bool,
 }
 
 impl Connection {
     pub(super) fn new(link: Link, shared: Arc<Shared>) -> Box<Self> {
-        let mut hop_actions = Vec::new();
+        let mut actions = Vec::new();
         let hello = shared.hello.clone();
-        let hop = Hop::new(Role::Acceptor, hello, shared.settings.session.clone(), now(), &mut hop_actions);
+        let core = LinkCore::new(Role::Acceptor, hello, shared.settings.session.clone(), now(), &mut actions);
         let timer = Box::pin(tokio::time::sleep(shared.settings.session.hello_timeout));
         Box::new(Self {
             shared,
-            pump: Pump::new(link),
-            hop,
-            hop_actions,
+            io: FrameIo::new(link),
+            core,
+            actions,
             key: None,
             peer: None,
             token: None,
-            asking: None,
+            token_check: None,
             timer,
             pong: None,
             stalled: None,
             drain_by: None,
-            ending: None,
+            closed: None,
             cut: false,
         })
     }
 
-    /// Until the peer is admitted; `None` if it was not.
+    /// Runs until the peer is admitted; `None` if it was not.
     pub(super) async fn admission(mut self: Box<Self>) -> Option<Box<Self>> {
         poll_fn(|cx| if self.key.is_some() { Poll::Ready(()) } else { self.poll(cx) }).await;
         if self.key.is_some() {
             return Some(self);
         }
         self.shared.with_core(|core| core.stats_mut().failed_handshakes += 1);
-        self.farewell().await;
+        self.close().await;
         None
     }
 
-    /// Until the link ends.
+    /// Runs until the link ends.
     pub(super) async fn run(mut self: Box<Self>) {
         poll_fn(|cx| self.poll(cx)).await;
         if let Some(key) = self.key.take() {
             self.shared.with_core(|core| core.lost(key));
             self.shared.table().wakers.remove(&key);
         }
-        self.farewell().await;
+        self.close().await;
     }
 
-    async fn farewell(self: Box<Self>) {
-        let remote = self.pump.link().remote();
-        match (&self.ending, &self.peer) {
+    async fn close(self: Box<Self>) {
+        let remote = self.io.link().remote();
+        match (&self.closed, &self.peer) {
             (Some(reason), Some(peer)) => tracing::info!(%peer, remote, %reason, "link closed"),
             (Some(reason), None) => tracing::info!(remote, %reason, "link closed"),
             (None, Some(peer)) => tracing::info!(%peer, remote, "link ended"),
             (None, None) => tracing::info!(remote, "link ended before its peer was admitted"),
         }
-        if !self.cut && !matches!(self.ending, Some(CloseReason::Dead { .. } | CloseReason::Stalled { .. })) {
-            let drained = matches!(self.ending, Some(CloseReason::Drained { .. }));
-            self.pump.farewell(self.drain_by.filter(|_| drained)).await;
+        if !self.cut && !matches!(self.closed, Some(CloseReason::Dead { .. } | CloseReason::Stalled { .. })) {
+            let drained = matches!(self.closed, Some(CloseReason::Drained { .. }));
+            self.io.flush_and_close(self.drain_by.filter(|_| drained)).await;
         }
     }
 
-    /// Ready when the link has ended or is to be closed.
+    /// Ready when the link has ended or must be closed.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let before = self.key;
         for _ in 0..READ_BATCH {
-            match self.pump.poll_receive(cx) {
+            match self.io.poll_receive(cx) {
                 Poll::Ready(Some(Ok(bytes))) => self.received(bytes),
                 Poll::Ready(Some(Err(error))) => {
-                    tracing::debug!(remote = self.pump.link().remote(), %error, "link failed");
+                    tracing::debug!(remote = self.io.link().remote(), %error, "link failed");
                     self.cut = true;
                     return Poll::Ready(());
                 }
@@ -127,40 +127,40 @@ impl Connection {
                     return Poll::Ready(());
                 }
                 Poll::Pending => {
-                    if self.ending.is_none() {
+                    if self.closed.is_none() {
                         return self.poll_rest(cx, before);
                     }
                 }
             }
-            if self.ending.is_some() {
+            if self.closed.is_some() {
                 return Poll::Ready(());
             }
         }
-        // More may be there: come back after the others.
+        // There may be more frames: yield to other tasks first.
         cx.waker().wake_by_ref();
         self.poll_rest(cx, before)
     }
 
     fn poll_rest(&mut self, cx: &mut Context<'_>, before: Option<SessionKey>) -> Poll<()> {
-        if let Some((asking, _)) = &mut self.asking
-            && let Poll::Ready(answer) = asking.as_mut().poll(cx)
-            && let Some((_, remote)) = self.asking.take()
+        if let Some((token_check, _)) = &mut self.token_check
+            && let Poll::Ready(answer) = token_check.as_mut().poll(cx)
+            && let Some((_, remote)) = self.token_check.take()
         {
             let decision = match answer {
                 Ok(()) => self.admit(&remote),
                 Err(reason) => self.unauthenticated(reason),
             };
-            self.hop_event(decision);
+            self.link_event(decision);
         }
         if let Some(next) = self.next_wakeup() {
-            // Being heard moves the wake-up back; that is found out when the timer fires, not at every frame.
+            // Received frames postpone the wake-up. The timer is not reset for every frame: it fires early and is reset then.
             if tokio::time::Instant::from_std(next) < self.timer.deadline() {
                 self.timer.as_mut().reset(next.into());
             }
             while self.timer.as_mut().poll(cx).is_ready() {
-                self.hop_event(HopEvent::Tick);
+                self.link_event(LinkEvent::Tick);
                 self.check_stall();
-                if self.ending.is_some() {
+                if self.closed.is_some() {
                     break;
                 }
                 let Some(next) = self.next_wakeup() else { break };
@@ -169,57 +169,57 @@ impl Connection {
         }
         loop {
             self.take_frames(cx);
-            if self.ending.is_some() {
+            if self.closed.is_some() {
                 return Poll::Ready(());
             }
-            let sent = self.pump.poll_send(cx);
-            for head in self.pump.take_refused() {
+            let sent = self.io.poll_send(cx);
+            for head in self.io.take_refused() {
                 if let Some(key) = self.key {
                     self.shared.with_core(|core| core.refused(key, head));
                 }
             }
             match sent {
-                Poll::Ready(Ok(())) if self.more() => {}
+                Poll::Ready(Ok(())) if self.has_more() => {}
                 Poll::Ready(Ok(())) => {
                     self.stalled = None;
                     self.check_idle();
-                    if self.ending.is_some() {
+                    if self.closed.is_some() {
                         return Poll::Ready(());
                     }
                     break;
                 }
                 Poll::Ready(Err(error)) => {
-                    tracing::debug!(remote = self.pump.link().remote(), %error, "link failed");
+                    tracing::debug!(remote = self.io.link().remote(), %error, "link failed");
                     self.cut = true;
                     return Poll::Ready(());
                 }
                 Poll::Pending => {
-                    self.note_stall();
+                    self.record_stall();
                     break;
                 }
             }
         }
-        // Admission is another future than the session: it must see the key at once.
+        // `admission` and `run` are separate futures: `admission` must complete as soon as the key is set.
         if before.is_none() && self.key.is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// When a link that takes nothing is given up: large frames get the time that they need on a slow link.
+    /// When a stalled link is closed: a large frame gets the time that it needs at [`SLOWEST`].
     fn stall_deadline(&self) -> Option<Instant> {
-        let bytes = u32::try_from(self.pump.last_taken()).unwrap_or(u32::MAX);
+        let bytes = u32::try_from(self.io.last_taken()).unwrap_or(u32::MAX);
         let writing = Duration::from_secs(1) * bytes / u32::try_from(SLOWEST).unwrap_or(u32::MAX);
-        self.stalled.map(|since| since + self.shared.settings.session.dead_after + writing)
+        self.stalled.map(|since| since + self.shared.settings.session.liveness_timeout + writing)
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        match (self.hop.next_wakeup(), self.stall_deadline()) {
-            (Some(hop), Some(stall)) => Some(hop.min(stall)),
-            (hop, stall) => hop.or(stall),
+        match (self.core.next_wakeup(), self.stall_deadline()) {
+            (Some(core), Some(stall)) => Some(core.min(stall)),
+            (core, stall) => core.or(stall),
         }
     }
 
-    /// The link did not take all there is. That must not go on for ever: what waits here is taken from others.
-    fn note_stall(&mut self) {
-        if self.pump.take_progress() || self.stalled.is_none() {
+    /// Records that the link did not accept all frames. Stalls are limited, because queued frames use memory of all peers.
+    fn record_stall(&mut self) {
+        if self.io.take_progress() || self.stalled.is_none() {
             self.stalled = Some(now());
         }
     }
@@ -227,30 +227,30 @@ impl Connection {
     fn check_stall(&mut self) {
         if let Some(since) = self.stalled
             && self.stall_deadline().is_some_and(|deadline| now() >= deadline)
-            && self.ending.is_none()
+            && self.closed.is_none()
         {
-            self.hop_event(HopEvent::Refuse(CloseReason::Stalled { after: now().duration_since(since) }));
+            self.link_event(LinkEvent::Refuse(CloseReason::Stalled { after: now().duration_since(since) }));
         }
     }
 
-    fn more(&self) -> bool {
+    fn has_more(&self) -> bool {
         self.pong.is_some() || self.key.is_some_and(|key| self.shared.table().core.has_frames(key))
     }
 
-    /// Gets frames from the routing table if the last ones are written, and asks to be woken for the next.
+    /// Takes frames from the routing table if the previous ones are written, and registers a wake-up for the next.
     fn take_frames(&mut self, cx: &Context<'_>) {
-        let room = if self.pump.waiting() == 0 { WRITE_BATCH } else { 0 };
+        let room = if self.io.waiting() == 0 { WRITE_BATCH } else { 0 };
         if room > 0
             && let Some(pong) = self.pong.take()
         {
-            self.pump.push(encode(Frame::hop(pong), Lane::Control));
+            self.io.push(encode(Frame::link(pong), Lane::Control));
         }
         let Some(key) = self.key else { return };
         let mut table = self.shared.table();
-        // Asked even if there is no room: a link that is to be closed must not wait for its peer to read.
-        if let Err(reason) = table.core.take(key, self.pump.queue(), room, now()) {
+        // Called even if there is no room: closing a link must not wait for its peer to read.
+        if let Err(reason) = table.core.take(key, self.io.queue(), room, now()) {
             drop(table);
-            return self.hop_event(HopEvent::Refuse(reason));
+            return self.link_event(LinkEvent::Refuse(reason));
         }
         table.wake();
         match table.wakers.get_mut(&key) {
@@ -260,26 +260,26 @@ impl Connection {
         let drain = table.core.draining().map(ToOwned::to_owned);
         drop(table);
         if let Some(reason) = drain
-            && !matches!(self.hop.state(), HopState::Draining { deadline: Some(_), .. })
+            && !matches!(self.core.state(), LinkState::Draining { deadline: Some(_), .. })
         {
             self.drain_by = Some(now() + self.shared.settings.session.drain_timeout);
-            self.hop_event(HopEvent::Drain { reason });
+            self.link_event(LinkEvent::Drain { reason });
         }
     }
 
-    /// A link that drains is closed as soon as everything is said.
+    /// Closes a draining link as soon as it is idle.
     fn check_idle(&mut self) {
-        if let (Some(key), HopState::Draining { .. }) = (self.key, self.hop.state())
+        if let (Some(key), LinkState::Draining { .. }) = (self.key, self.core.state())
             && self.shared.table().core.is_idle(key)
         {
-            self.hop_event(HopEvent::Idle);
+            self.link_event(LinkEvent::Idle);
         }
     }
 
     fn received(&mut self, bytes: Bytes) {
         match (decode(bytes, self.shared.settings.session.max_frame), self.key) {
             (Ok(frame), Some(key)) if matches!(frame.kind, Kind::Call(..)) => {
-                self.hop_event(HopEvent::Noise);
+                self.link_event(LinkEvent::Activity);
                 self.shared.with_core(|core| core.route(key, frame, now()));
             }
             (Ok(mut frame), _) => {
@@ -289,81 +289,81 @@ impl Connection {
                 if frame.kind == Kind::Unknown {
                     self.shared.with_core(|core| core.stats_mut().unknown_kinds += 1);
                 }
-                self.hop_event(HopEvent::Frame(frame.kind));
+                self.link_event(LinkEvent::Frame(frame.kind));
             }
             (Err(error), Some(key)) => {
-                tracing::debug!(remote = self.pump.link().remote(), %error, "frame refused");
-                self.hop_event(HopEvent::Noise);
+                tracing::debug!(remote = self.io.link().remote(), %error, "invalid frame");
+                self.link_event(LinkEvent::Activity);
                 self.shared.with_core(|core| core.malformed(key, &error));
             }
             (Err(error), None) => {
                 self.shared.with_core(|core| core.stats_mut().malformed += 1);
-                self.hop_event(HopEvent::Refuse(CloseReason::Protocol { cause: error.to_string() }));
+                self.link_event(LinkEvent::Refuse(CloseReason::Protocol { cause: error.to_string() }));
             }
         }
     }
 
-    fn hop_event(&mut self, event: HopEvent) {
-        self.hop.handle(event, now(), &mut self.hop_actions);
-        while !self.hop_actions.is_empty() {
-            match self.hop_actions.remove(0) {
-                HopAction::Send(pong @ Kind::Pong { .. }) => self.pong = Some(pong),
-                HopAction::Send(kind) => self.pump.push(encode(Frame::hop(kind), Lane::Control)),
-                HopAction::Introduced(remote) => {
+    fn link_event(&mut self, event: LinkEvent) {
+        self.core.handle(event, now(), &mut self.actions);
+        while !self.actions.is_empty() {
+            match self.actions.remove(0) {
+                LinkAction::Send(pong @ Kind::Pong { .. }) => self.pong = Some(pong),
+                LinkAction::Send(kind) => self.io.push(encode(Frame::link(kind), Lane::Control)),
+                LinkAction::HelloReceived(remote) => {
                     if let Some(decision) = self.decide(remote) {
-                        self.hop.handle(decision, now(), &mut self.hop_actions);
+                        self.core.handle(decision, now(), &mut self.actions);
                     }
                 }
-                HopAction::Opened(remote) => {
-                    let (address, kind) = (self.pump.link().remote(), self.pump.link().kind());
+                LinkAction::Opened(remote) => {
+                    let (address, kind) = (self.io.link().remote(), self.io.link().kind());
                     tracing::info!(peer = %remote.peer, session = %remote.session, remote = address, %kind, "peer connected");
                     self.peer = Some(remote.peer);
                 }
-                HopAction::Draining { .. } => {
+                LinkAction::Draining { .. } => {
                     if let Some(key) = self.key {
                         self.shared.with_core(|core| core.peer_draining(key));
                     }
                 }
-                HopAction::Close(reason) => self.ending = Some(reason),
+                LinkAction::Close(reason) => self.closed = Some(reason),
             }
         }
     }
 
-    /// Whether the peer may come in; `None` while something is to be known for that.
-    fn decide(&mut self, remote: Remote) -> Option<HopEvent> {
-        let link = (self.pump.link().kind(), self.pump.link().credentials());
-        if self.shared.own_name() == Some(&remote.peer) && link.0 != LinkKind::Memory {
-            let cause = "it is the name of the hub itself".to_owned();
+    /// Decides whether to admit the peer; `None` while its token is being verified.
+    fn decide(&mut self, remote: Remote) -> Option<LinkEvent> {
+        let link = (self.io.link().kind(), self.io.link().credentials());
+        if self.shared.local_name() == Some(&remote.peer) && link.0 != LinkKind::Memory {
+            let cause = "the name is reserved for the hub itself".to_owned();
             return Some(self.unauthenticated(CloseReason::Unauthenticated { claimed: remote.peer, cause }));
         }
         match self.shared.authentication.check(link, self.token.take(), &remote.peer) {
-            Verdict::Proven => Some(self.admit(&remote)),
-            Verdict::Refused(reason) => Some(self.unauthenticated(reason)),
-            Verdict::Ask(question) => {
-                self.asking = Some((Box::pin(question.ask(answer_bound(&self.shared))), remote));
+            Decision::Authenticated => Some(self.admit(&remote)),
+            Decision::Rejected(reason) => Some(self.unauthenticated(reason)),
+            Decision::Verify(pending) => {
+                self.token_check = Some((Box::pin(pending.verify(check_timeout(&self.shared))), remote));
                 None
             }
         }
     }
 
-    fn unauthenticated(&self, reason: CloseReason) -> HopEvent {
-        tracing::warn!(remote = self.pump.link().remote(), %reason, "peer refused");
+    fn unauthenticated(&self, reason: CloseReason) -> LinkEvent {
+        tracing::warn!(remote = self.io.link().remote(), %reason, "peer rejected");
         self.shared.with_core(|core| core.stats_mut().unauthenticated += 1);
-        HopEvent::Refuse(reason)
+        LinkEvent::Refuse(reason)
     }
 
-    fn admit(&mut self, remote: &Remote) -> HopEvent {
+    fn admit(&mut self, remote: &Remote) -> LinkEvent {
         match self.shared.with_core(|core| core.admit(remote)) {
             Ok(key) => {
                 self.key = Some(key);
-                HopEvent::Admit
+                LinkEvent::Admit
             }
-            Err(reason) => HopEvent::Refuse(reason),
+            Err(reason) => LinkEvent::Refuse(reason),
         }
     }
 }
 
-/// How long may be asked whether a peer may come in: it waits twice as long for this end's hello, and should hear the answer before.
-fn answer_bound(shared: &Shared) -> Duration {
+/// Timeout of a token verification. The peer waits twice as long for the hub's hello and should receive the result before.
+fn check_timeout(shared: &Shared) -> Duration {
     shared.settings.session.hello_timeout / 2
 }

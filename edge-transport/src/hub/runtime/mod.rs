@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use self::auth::Authentication;
 pub use self::builder::{HubBuilder, HubError};
-use super::core::BySession;
+use super::core::SessionMap;
 use super::{Core, HubSettings, HubStats, PeerInfo, Presence, Requester};
 use crate::frame::Hello;
 use crate::name::{PeerId, ServiceName};
@@ -36,18 +36,18 @@ struct Shared {
     stop_accepting: CancellationToken,
     tasks: TaskTracker,
     addresses: Vec<String>,
-    /// What answers calls to the hub itself.
-    own: OnceLock<Peer>,
+    /// The peer that provides the hub's own services.
+    local: OnceLock<Peer>,
 }
 
-/// The routing table, and who waits for frames from it.
+/// The routing table and the wakers of the links.
 struct Table {
     core: Core,
-    wakers: BySession<Waker>,
+    wakers: SessionMap<Waker>,
 }
 
 impl Table {
-    /// Wakes the links that a transition has something for.
+    /// Wakes the links that a transition affects.
     fn wake(&mut self) {
         while let Some(key) = self.core.poll_wake() {
             if let Some(waker) = self.wakers.remove(&key) {
@@ -58,30 +58,31 @@ impl Table {
 }
 
 impl Shared {
-    /// The name under which the hub answers calls itself.
-    fn own_name(&self) -> Option<&PeerId> {
-        self.own.get().map(Peer::name)
+    /// The name of the hub's own services.
+    fn local_name(&self) -> Option<&PeerId> {
+        self.local.get().map(Peer::name)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // No function of the table leaves it half changed when it panics on its own invariants; going on beats ending all calls.
+        // The table checks its invariants before it changes, so that it stays consistent after a panic. Continuing is better
+        // than ending all calls.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One transition of the routing table, and then what it asks for.
+    /// Executes one transition of the routing table and its effects.
     fn with_core<T>(&self, transition: impl FnOnce(&mut Core) -> T) -> T {
         let mut table = self.table();
         let result = transition(&mut table.core);
         table.wake();
         while let Some(event) = table.core.poll_presence() {
-            // No receiver is no error.
+            // Fails only without receivers.
             let _ = self.presence.send(event);
         }
         result
     }
 }
 
-/// A hub that may have ended.
+/// A weak handle of a hub.
 #[derive(Clone)]
 pub(crate) struct WeakHub(Weak<Shared>);
 
@@ -103,27 +104,27 @@ impl Hub {
         &self.shared.addresses
     }
 
-    /// Connected peers, in no order.
+    /// Connected peers, in no particular order.
     #[must_use]
     pub fn peers(&self) -> Vec<PeerInfo> {
         self.shared.table().core.peers()
     }
 
-    /// What comes and goes from now on. A receiver that falls more than 1024 events behind is told so and should ask
+    /// Subscribes to presence events. A receiver that lags by more than 1024 events gets an error and should read
     /// [`Hub::peers`] again.
     #[must_use]
     pub fn presence(&self) -> broadcast::Receiver<Presence> {
         self.shared.presence.subscribe()
     }
 
-    /// Connected peers, and what comes and goes from exactly then on.
+    /// Returns the connected peers and a receiver of all later events.
     pub(crate) fn follow(&self) -> (Vec<PeerInfo>, broadcast::Receiver<Presence>) {
         // Events are sent under the same lock.
         let table = self.shared.table();
         (table.core.peers(), self.shared.presence.subscribe())
     }
 
-    /// Counts, and what is open now.
+    /// Returns the statistics.
     #[must_use]
     pub fn stats(&self) -> HubStats {
         self.shared.table().core.stats()
@@ -143,18 +144,19 @@ impl Hub {
         self.shared.table().core.permits(&Requester { peer, services }, target, service)
     }
 
-    /// Takes no new links and no new calls, waits for open calls as long as `drain_timeout` of the settings, then closes.
+    /// Drains and closes the hub: accepts no new links and no new calls, and waits for open calls for at most `drain_timeout`
+    /// of the settings.
     pub async fn drain(&self, reason: &str) {
         self.shared.stop_accepting.cancel();
         self.shared.with_core(|core| core.drain(reason));
         self.shared.tasks.close();
         let bound = self.shared.settings.session.drain_timeout + Duration::from_secs(1);
-        let own = async {
-            if let Some(own) = self.shared.own.get() {
-                own.drain(reason).await;
+        let local = async {
+            if let Some(local) = self.shared.local.get() {
+                local.drain(reason).await;
             }
         };
-        let all = async { tokio::join!(own, self.shared.tasks.wait()) };
+        let all = async { tokio::join!(local, self.shared.tasks.wait()) };
         if tokio::time::timeout(bound, all).await.is_err() {
             self.close().await;
         }
@@ -164,8 +166,8 @@ impl Hub {
     pub async fn close(&self) {
         self.shared.stop_accepting.cancel();
         self.shared.with_core(Core::close_all);
-        if let Some(own) = self.shared.own.get() {
-            own.close().await;
+        if let Some(local) = self.shared.local.get() {
+            local.close().await;
         }
         self.shared.tasks.close();
         self.shared.tasks.wait().await;

@@ -1,4 +1,4 @@
-//! The cases. Each gets a fresh pair, and answers what it saw if that is not what was promised.
+//! The cases. Each gets a new pair of ends and returns a description of any violation.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use crate::link::{Lane, Link, LinkError, WireFrame};
 
 type Outcome = Result<(), String>;
 
-/// A sender that is not read must wait before it holds so much.
+/// A sender whose frames are not read must wait before it buffers this many bytes.
 const UNREAD_BOUND: usize = 64 << 20;
 
-/// A dropped end must be noticed in this time.
+/// Timeout for noticing a dropped end.
 const NOTICE: Duration = Duration::from_secs(5);
 
 pub(super) async fn both_ends_are_described(left: Link, right: Link, _: usize) -> Outcome {
@@ -24,7 +24,7 @@ pub(super) async fn both_ends_are_described(left: Link, right: Link, _: usize) -
         return Err(format!("the ends are {} and {}", left.kind(), right.kind()));
     }
     if left.remote().is_empty() || right.remote().is_empty() {
-        return Err("an end does not say where the other is".to_owned());
+        return Err("an end does not know the address of the other".to_owned());
     }
     Ok(())
 }
@@ -36,7 +36,7 @@ pub(super) async fn every_size_arrives(mut left: Link, mut right: Link, max_fram
     let sizes = edges.into_iter().flat_map(around).chain(large).filter(|size| *size <= max_frame);
     for size in sizes {
         let whole = body(0, 0, size);
-        // Head and body take turns in holding it all.
+        // All bytes in the head, all in the body, and half each.
         let heads = if size > 128 << 10 { vec![HEAD] } else { vec![0, size / 2, size] };
         for head in heads {
             let frame = WireFrame::new(Lane::Call(1), false, whole.slice(..head), whole.slice(head..));
@@ -44,7 +44,7 @@ pub(super) async fn every_size_arrives(mut left: Link, mut right: Link, max_fram
             sent.map_err(|what| format!("{size} bytes: {what}"))?;
             let received = received.map_err(|what| format!("{size} bytes: {what}"))?;
             if received != whole {
-                return Err(format!("of {size} bytes, {} others arrived", received.len()));
+                return Err(format!("sent {size} bytes, received {} different ones", received.len()));
             }
         }
     }
@@ -81,7 +81,7 @@ pub(super) async fn many_lanes_stay_open(mut left: Link, mut right: Link, _: usi
         let (sent, received) = tokio::join!(send(&mut left, frames), receiving);
         sent.and(received)?;
     }
-    // Lanes may be used again once they are over.
+    // Streams of finished lanes can be reused.
     let again = (0..LANES).map(|lane| numbered(Lane::Call(lane + LANES), 0, true, 100));
     let (sent, checked) =
         tokio::join!(send(&mut left, again), check(&mut right, usize::try_from(LANES).unwrap_or(usize::MAX)));
@@ -102,7 +102,7 @@ pub(super) async fn too_large_is_refused(mut left: Link, mut right: Link, max_fr
 
 pub(super) async fn full_load_both_ways(left: Link, right: Link, max_frame: usize) -> Outcome {
     const PLACES: u64 = 64;
-    // 16 MiB of large frames on one lane each way, with small calls and control frames between them.
+    // 16 MiB of large frames on one lane each way, with small calls and control frames in between.
     let large = max_frame.min(256 << 10) - HEAD;
     let load = || {
         (0..PLACES).flat_map(move |place| {
@@ -135,7 +135,7 @@ pub(super) async fn back_pressure(mut left: Link, mut right: Link, max_frame: us
                 Poll::Pending => return Poll::Ready(Ok(())),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(format!("sending failed: {error}"))),
                 Poll::Ready(Ok(())) if sent * size > UNREAD_BOUND => {
-                    return Poll::Ready(Err(format!("{} bytes were taken that nobody read", sent * size)));
+                    return Poll::Ready(Err(format!("{} unread bytes were accepted", sent * size)));
                 }
                 Poll::Ready(Ok(())) => {}
             }
@@ -159,7 +159,7 @@ pub(super) async fn closing_loses_nothing(mut left: Link, mut right: Link, _: us
             left.feed(frame).await.map_err(|error| format!("sending failed: {error}"))?;
         }
         left.close().await.map_err(|error| format!("closing failed: {error}"))?;
-        // Nothing may hang on the closed end staying.
+        // Delivery must not depend on the closed end.
         drop(left);
         Ok(())
     };
@@ -168,8 +168,8 @@ pub(super) async fn closing_loses_nothing(mut left: Link, mut right: Link, _: us
         for _ in 0..2 {
             match right.next().await {
                 None => {}
-                Some(Ok(_)) => return Err("a frame came that was never sent".to_owned()),
-                Some(Err(error)) => return Err(format!("the end in good order came as an error: {error}")),
+                Some(Ok(_)) => return Err("received a frame that was never sent".to_owned()),
+                Some(Err(error)) => return Err(format!("an orderly end returned an error: {error}")),
             }
         }
         Ok(())
@@ -181,14 +181,14 @@ pub(super) async fn closing_loses_nothing(mut left: Link, mut right: Link, _: us
 pub(super) async fn a_cut_is_noticed(mut left: Link, right: Link, _: usize) -> Outcome {
     drop(right);
     match tokio::time::timeout(NOTICE, left.next()).await {
-        Err(_) => return Err(format!("nothing was noticed within {NOTICE:?}")),
-        Ok(Some(Ok(_))) => return Err("a frame came that was never sent".to_owned()),
+        Err(_) => return Err(format!("not noticed within {NOTICE:?}")),
+        Ok(Some(Ok(_))) => return Err("received a frame that was never sent".to_owned()),
         Ok(Some(Err(_)) | None) => {}
     }
     if left.next().await.is_some() {
-        return Err("something came after the end".to_owned());
+        return Err("received an item after the end".to_owned());
     }
     let sending =
         async { while send(&mut left, [numbered(Lane::Control, 0, false, 1_000)]).await.is_ok() {} };
-    tokio::time::timeout(NOTICE, sending).await.map_err(|_| "frames are still taken after the end".to_owned())
+    tokio::time::timeout(NOTICE, sending).await.map_err(|_| "frames are accepted after the end".to_owned())
 }

@@ -1,4 +1,4 @@
-//! What every link promises, as a suite that any implementation can run.
+//! A conformance suite for implementations of links.
 //!
 //! ```
 //! use edge_transport::link::{conformance, memory};
@@ -15,22 +15,22 @@ use std::time::Duration;
 
 use super::{Link, LinkError};
 
-/// A case that takes longer than this has hung.
+/// Timeout of one case.
 const CASE_LIMIT: Duration = Duration::from_secs(30);
 
-/// A promise that the link does not keep.
+/// A guarantee that the link violates.
 #[derive(Debug, thiserror::Error)]
 #[error("{case}: {what}")]
 #[non_exhaustive]
 pub struct Violation {
-    /// The promise.
+    /// The guarantee.
     pub case: &'static str,
-    /// What was seen instead.
+    /// The observed behavior.
     pub what: String,
 }
 
-/// Runs every case, each on a pair of its own: two ends of one link that carries frames of up to `max_frame` bytes, which
-/// must be at least 64 KiB. Needs a tokio runtime with time. Takes a few seconds.
+/// Runs every case on a new pair: two ends of one link that carries frames of up to `max_frame` bytes, which must be at least
+/// 64 KiB. Needs a tokio runtime with time. Takes a few seconds.
 ///
 /// # Errors
 /// The first [`Violation`].
@@ -39,7 +39,7 @@ where
     M: Fn() -> F,
     F: Future<Output = Result<(Link, Link), LinkError>>,
 {
-    /// One line a case, so that none is forgotten.
+    /// One line per case.
     macro_rules! cases {
         ($($promise:literal => $case:path,)*) => {$(
             let outcome = tokio::time::timeout(CASE_LIMIT, async {
@@ -48,19 +48,19 @@ where
             });
             outcome
                 .await
-                .unwrap_or_else(|_| Err(format!("not done within {CASE_LIMIT:?}")))
+                .unwrap_or_else(|_| Err(format!("timed out after {CASE_LIMIT:?}")))
                 .map_err(|what| Violation { case: $promise, what })?;
         )*};
     }
     cases! {
-        "both ends know the kind, and say where the other is" => cases::both_ends_are_described,
+        "both ends know the kind of the link and the other end's address" => cases::both_ends_are_described,
         "frames of every size arrive whole" => cases::every_size_arrives,
-        "frames of a lane keep their order, among many lanes" => cases::lanes_keep_order,
-        "more lanes than a link has streams for lose nothing and hold up no control frame" => cases::many_lanes_stay_open,
-        "a frame that is too large is refused and harms no other" => cases::too_large_is_refused,
+        "frames of a lane keep their order among many lanes" => cases::lanes_keep_order,
+        "more lanes than streams lose no frame and delay no control frame" => cases::many_lanes_stay_open,
+        "a frame that is too large is refused and affects no other" => cases::too_large_is_refused,
         "both directions carry full load at once" => cases::full_load_both_ways,
-        "a receiver that does not read bounds the sender" => cases::back_pressure,
-        "an end in good order comes after every frame" => cases::closing_loses_nothing,
+        "a receiver that does not read stops the sender" => cases::back_pressure,
+        "an orderly end follows every frame" => cases::closing_loses_nothing,
         "a dropped end is noticed" => cases::a_cut_is_noticed,
     }
     Ok(())

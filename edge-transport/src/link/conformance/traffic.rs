@@ -1,4 +1,4 @@
-//! Frames that tell what they are, and both ways of moving them.
+//! Numbered frames, and functions that send, receive and check them.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::link::{Lane, LinkError, WireFrame};
 /// Bytes of the head that [`numbered`] gives a frame.
 pub(super) const HEAD: usize = 16;
 
-/// A frame that says which lane and which place in it, with a body of `size` bytes that follow from those.
+/// Creates a frame with its lane and its position in the lane, and a body of `size` bytes derived from both.
 pub(super) fn numbered(lane: Lane, place: u64, last: bool, size: usize) -> WireFrame {
     let number = match lane {
         Lane::Control => u64::MAX,
@@ -22,7 +22,7 @@ pub(super) fn numbered(lane: Lane, place: u64, last: bool, size: usize) -> WireF
     WireFrame::new(lane, last, head.freeze(), body(number, place, size))
 }
 
-/// Bytes that differ from place to place, cheap to make and to compare even in a build without optimization.
+/// Returns bytes that differ by lane and position, cheap to generate and compare even without optimization.
 pub(super) fn body(lane: u64, place: u64, size: usize) -> Bytes {
     let mut body = BytesMut::with_capacity(size);
     let row = row(lane, place);
@@ -38,7 +38,7 @@ fn row(lane: u64, place: u64) -> [u8; 251] {
     std::array::from_fn(|at| seed.wrapping_add(at.to_le_bytes()[0]))
 }
 
-/// Checks numbered frames as they come: whole, each lane in order, none twice.
+/// Checks received frames: whole, each lane in order, no duplicates.
 #[derive(Default)]
 pub(super) struct Checker {
     next: HashMap<u64, u64>,
@@ -47,19 +47,20 @@ pub(super) struct Checker {
 
 impl Checker {
     pub(super) fn check(&mut self, frame: &Bytes) -> Result<(), String> {
-        let head =
-            frame.first_chunk::<HEAD>().ok_or_else(|| format!("a frame of {} bytes came", frame.len()))?;
+        let head = frame
+            .first_chunk::<HEAD>()
+            .ok_or_else(|| format!("received a frame of {} bytes", frame.len()))?;
         let number = |at: usize| head[at..at + 8].iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
         let (lane, place) = (number(0), number(8));
         let expected = self.next.entry(lane).or_default();
         if place != *expected {
-            return Err(format!("frame {place} of lane {lane} came where {expected} was due"));
+            return Err(format!("received frame {place} of lane {lane}; expected {expected}"));
         }
         *expected += 1;
         self.frames += 1;
         let row = row(lane, place);
         if frame[HEAD..].chunks(row.len()).any(|chunk| *chunk != row[..chunk.len()]) {
-            return Err(format!("frame {place} of lane {lane} was changed on the way"));
+            return Err(format!("frame {place} of lane {lane} was corrupted"));
         }
         Ok(())
     }
@@ -76,7 +77,7 @@ pub(super) async fn send(
     link.flush().await.map_err(|error| format!("flushing failed: {error}"))
 }
 
-/// The next frame, which must come.
+/// Returns the next frame, which must arrive.
 pub(super) async fn receive(
     link: &mut (impl Stream<Item = Result<Bytes, LinkError>> + Unpin),
 ) -> Result<Bytes, String> {
@@ -87,7 +88,7 @@ pub(super) async fn receive(
     }
 }
 
-/// Receives and checks so many frames.
+/// Receives and checks this number of frames.
 pub(super) async fn check(
     link: &mut (impl Stream<Item = Result<Bytes, LinkError>> + Unpin),
     frames: usize,

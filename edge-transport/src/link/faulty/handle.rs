@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
-/// Which way, seen from the wrapped end.
+/// A direction, from the view of the wrapped end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Direction {
@@ -16,16 +16,16 @@ pub enum Direction {
     Both,
 }
 
-/// What a direction does with frames.
+/// What happens to the frames of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Passes them on.
+    /// Frames pass.
     Passing,
-    /// Holds them back.
+    /// Frames are held back.
     Stalled,
-    /// Makes them vanish.
-    Swallowing,
-    /// Is over.
+    /// Frames are dropped silently.
+    Blackhole,
+    /// The direction has ended.
     Cut,
 }
 
@@ -37,7 +37,7 @@ struct State {
     receiver: Option<Waker>,
 }
 
-/// What the handle and the link have in common.
+/// State shared by the handle and the link.
 #[derive(Debug, Clone)]
 pub(super) struct Shared(Arc<Mutex<State>>);
 
@@ -51,7 +51,7 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sending mode; a context is woken when it changes.
+    /// Returns the sending mode; wakes the context when it changes.
     pub(super) fn sending(&self, cx: Option<&mut Context<'_>>) -> Mode {
         let mut state = self.state();
         if let Some(cx) = cx {
@@ -60,7 +60,7 @@ impl Shared {
         state.sending
     }
 
-    /// The receiving mode; the context is woken when it changes.
+    /// Returns the receiving mode; wakes the context when it changes.
     pub(super) fn receiving(&self, cx: &mut Context<'_>) -> Mode {
         let mut state = self.state();
         state.receiver = Some(cx.waker().clone());
@@ -72,7 +72,7 @@ impl Shared {
         state.sending == Mode::Cut && state.receiving == Mode::Cut
     }
 
-    /// Changes a direction's mode; what is cut stays so.
+    /// Changes a direction's mode; a cut direction stays cut.
     pub(super) fn set(&self, direction: Direction, mode: Mode) {
         let wakers = {
             let mut state = self.state();
@@ -100,27 +100,27 @@ impl Handle {
         Self { seed, shared }
     }
 
-    /// Cuts a direction for good. Once both are cut, the link below is dropped, and the other end hears of it.
+    /// Cuts a direction permanently. Once both are cut, the inner link is dropped, which ends the link at the other end.
     pub fn cut(&self, direction: Direction) {
         self.shared.set(direction, Mode::Cut);
     }
 
-    /// Holds frames back, losing none, until [`Handle::heal`].
+    /// Holds frames back without loss until [`Handle::heal`].
     pub fn stall(&self, direction: Direction) {
         self.shared.set(direction, Mode::Stalled);
     }
 
-    /// Makes frames vanish both ways while each end believes that the link stands, until [`Handle::heal`].
+    /// Drops frames silently in both directions while both ends keep the link open, until [`Handle::heal`].
     pub fn half_open(&self) {
-        self.shared.set(Direction::Both, Mode::Swallowing);
+        self.shared.set(Direction::Both, Mode::Blackhole);
     }
 
-    /// Ends stalling and vanishing. What has vanished is lost; what is cut stays cut.
+    /// Ends a stall or a half-open state. Dropped frames stay lost, and a cut direction stays cut.
     pub fn heal(&self) {
         self.shared.set(Direction::Both, Mode::Passing);
     }
 
-    /// The seed that decides what happens by chance.
+    /// The seed of the random faults.
     #[must_use]
     pub const fn seed(&self) -> u64 {
         self.seed

@@ -1,6 +1,6 @@
-//! A link that fails on purpose: by script, by chance with a seed, or on command.
+//! A link with injected faults: by script, at random with a seed, or on command.
 //!
-//! Wrap one end to spoil what it sends and what it receives; the other end needs no wrapping.
+//! Wrapping one end injects faults into both of its directions.
 //!
 //! ```
 //! use edge_transport::link::{faulty, memory};
@@ -27,39 +27,39 @@ pub use self::handle::{Direction, Handle};
 use self::handle::{Mode, Shared};
 use super::{Link, LinkError, WireFrame};
 
-/// What happens to the frames of one direction. Chances are in thousandths of a frame; 1000 is always.
+/// The faults of one direction. Probabilities are in thousandths per frame; 1000 is always.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Faults {
-    /// Chance that a frame is lost.
+    /// Probability that a frame is dropped.
     pub drop: u16,
-    /// Chance that a frame comes twice.
+    /// Probability that a frame is duplicated.
     pub duplicate: u16,
-    /// Chance that one bit of a frame is turned over.
+    /// Probability that one bit of a frame is flipped.
     pub corrupt: u16,
-    /// So many frames are collected and then passed on in any order; 0 and 1 keep the order. A flush, or a pause in what
-    /// comes in, passes on what there is.
+    /// Number of frames that are collected and passed on in random order; 0 and 1 keep the order. A flush, or a pause of the
+    /// incoming frames, passes on fewer.
     pub reorder: usize,
-    /// The direction is cut after so many frames.
+    /// Number of frames after which the direction is cut.
     pub cut_after: Option<u64>,
 }
 
 impl Faults {
-    /// Sets the chance of loss in thousandths.
+    /// Sets the probability of a drop in thousandths.
     #[must_use]
     pub const fn with_drop(mut self, thousandths: u16) -> Self {
         self.drop = thousandths;
         self
     }
 
-    /// Sets the chance of a second coming in thousandths.
+    /// Sets the probability of a duplicate in thousandths.
     #[must_use]
     pub const fn with_duplicate(mut self, thousandths: u16) -> Self {
         self.duplicate = thousandths;
         self
     }
 
-    /// Sets the chance of a wrong bit in thousandths.
+    /// Sets the probability of a flipped bit in thousandths.
     #[must_use]
     pub const fn with_corrupt(mut self, thousandths: u16) -> Self {
         self.corrupt = thousandths;
@@ -81,15 +81,15 @@ impl Faults {
     }
 }
 
-/// What happens on a link. The same seed and the same frames make the same faults; print it (`Debug`) to run them again.
+/// The faults of a link. The same seed and the same frames give the same faults; print it (`Debug`) to reproduce them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {
-    /// Where chance begins.
+    /// Seed of the random faults.
     pub seed: u64,
-    /// What happens to frames that the wrapped end sends.
+    /// Faults of the frames that the wrapped end sends.
     pub sending: Faults,
-    /// What happens to frames that the wrapped end receives.
+    /// Faults of the frames that the wrapped end receives.
     pub receiving: Faults,
 }
 
@@ -100,14 +100,14 @@ impl Plan {
         Self { seed, ..Self::default() }
     }
 
-    /// Sets what happens to frames that the wrapped end sends.
+    /// Sets the faults of sent frames.
     #[must_use]
     pub const fn with_sending(mut self, faults: Faults) -> Self {
         self.sending = faults;
         self
     }
 
-    /// Sets what happens to frames that the wrapped end receives.
+    /// Sets the faults of received frames.
     #[must_use]
     pub const fn with_receiving(mut self, faults: Faults) -> Self {
         self.receiving = faults;
@@ -115,59 +115,59 @@ impl Plan {
     }
 }
 
-/// Wraps a link. Kind, address and credentials stay as they are.
+/// Wraps a link. Kind, address and credentials do not change.
 #[must_use]
 pub fn wrap(link: Link, plan: Plan) -> (Link, Handle) {
     let shared = Shared::new();
     let handle = Handle::new(plan.seed, shared.clone());
     let (kind, remote, credentials) = (link.kind(), link.remote().to_owned(), link.credentials().clone());
-    let mut chance = Rng::with_seed(plan.seed);
+    let mut rng = Rng::with_seed(plan.seed);
     let io = FaultyLink {
         inner: Some(link),
         shared,
-        outgoing: Spoiler::new(plan.sending, chance.fork()),
-        incoming: Spoiler::new(plan.receiving, chance.fork()),
-        told: false,
+        outgoing: FaultInjector::new(plan.sending, rng.fork()),
+        incoming: FaultInjector::new(plan.receiving, rng.fork()),
+        reported: false,
     };
     (Link::new(io, kind, remote, credentials), handle)
 }
 
-/// A frame in whichever form its direction has it.
-trait Spoilable: Clone {
-    fn flip(&mut self, chance: &mut Rng);
+/// A sent or received frame.
+trait Corruptible: Clone {
+    fn flip(&mut self, rng: &mut Rng);
 }
 
-impl Spoilable for Bytes {
-    fn flip(&mut self, chance: &mut Rng) {
+impl Corruptible for Bytes {
+    fn flip(&mut self, rng: &mut Rng) {
         if self.is_empty() {
             return;
         }
         let mut bytes = BytesMut::from(&self[..]);
-        let at = chance.usize(..bytes.len());
-        bytes[at] ^= 1 << chance.u8(..8);
+        let at = rng.usize(..bytes.len());
+        bytes[at] ^= 1 << rng.u8(..8);
         *self = bytes.freeze();
     }
 }
 
-impl Spoilable for WireFrame {
-    fn flip(&mut self, chance: &mut Rng) {
-        let in_head = self.body.is_empty() || chance.usize(..self.len()) < self.head.len();
-        if in_head { &mut self.head } else { &mut self.body }.flip(chance);
+impl Corruptible for WireFrame {
+    fn flip(&mut self, rng: &mut Rng) {
+        let in_head = self.body.is_empty() || rng.usize(..self.len()) < self.head.len();
+        if in_head { &mut self.head } else { &mut self.body }.flip(rng);
     }
 }
 
 /// Applies the faults of one direction.
-struct Spoiler<F> {
+struct FaultInjector<F> {
     faults: Faults,
-    chance: Rng,
+    rng: Rng,
     window: Vec<F>,
     ready: VecDeque<F>,
     seen: u64,
 }
 
-impl<F: Spoilable> Spoiler<F> {
-    const fn new(faults: Faults, chance: Rng) -> Self {
-        Self { faults, chance, window: Vec::new(), ready: VecDeque::new(), seen: 0 }
+impl<F: Corruptible> FaultInjector<F> {
+    const fn new(faults: Faults, rng: Rng) -> Self {
+        Self { faults, rng, window: Vec::new(), ready: VecDeque::new(), seen: 0 }
     }
 
     fn push(&mut self, mut frame: F) {
@@ -175,13 +175,13 @@ impl<F: Spoilable> Spoiler<F> {
             return;
         }
         self.seen += 1;
-        if self.happens(self.faults.drop) {
+        if self.roll(self.faults.drop) {
             return;
         }
-        if self.happens(self.faults.corrupt) {
-            frame.flip(&mut self.chance);
+        if self.roll(self.faults.corrupt) {
+            frame.flip(&mut self.rng);
         }
-        if self.happens(self.faults.duplicate) {
+        if self.roll(self.faults.duplicate) {
             self.window.push(frame.clone());
         }
         self.window.push(frame);
@@ -190,16 +190,16 @@ impl<F: Spoilable> Spoiler<F> {
         }
     }
 
-    /// True in so many of a thousand cases.
-    fn happens(&mut self, thousandths: u16) -> bool {
-        self.chance.u16(..1000) < thousandths
+    /// Returns `true` with a probability in thousandths.
+    fn roll(&mut self, thousandths: u16) -> bool {
+        self.rng.u16(..1000) < thousandths
     }
 
-    /// Lets the collected frames go, in any order.
+    /// Releases the collected frames in random order.
     fn release(&mut self) {
         if self.faults.reorder > 1 {
             for last in (1..self.window.len()).rev() {
-                self.window.swap(last, self.chance.usize(..=last));
+                self.window.swap(last, self.rng.usize(..=last));
             }
         }
         self.ready.extend(self.window.drain(..));
@@ -211,33 +211,33 @@ impl<F: Spoilable> Spoiler<F> {
 }
 
 struct FaultyLink {
-    /// Gone once both directions are cut.
+    /// `None` once both directions are cut.
     inner: Option<Link>,
     shared: Shared,
-    outgoing: Spoiler<WireFrame>,
-    incoming: Spoiler<Bytes>,
-    /// The cut has been told to who receives.
-    told: bool,
+    outgoing: FaultInjector<WireFrame>,
+    incoming: FaultInjector<Bytes>,
+    /// The receiver has returned the error of the cut.
+    reported: bool,
 }
 
 impl FaultyLink {
-    /// What the sending direction does just now; drops the inner link once nothing passes any more.
+    /// Returns the current mode of the sending direction; drops the inner link once both directions are cut.
     fn sending(&mut self, cx: Option<&mut Context<'_>>) -> Mode {
         let cut = self.outgoing.is_cut() && self.outgoing.ready.is_empty() && self.outgoing.window.is_empty();
         let mode = self.shared.sending(cx);
-        self.let_go();
+        self.drop_if_cut();
         if cut { Mode::Cut } else { mode }
     }
 
-    fn let_go(&mut self) {
+    fn drop_if_cut(&mut self) {
         if self.shared.is_cut_both_ways() {
             self.inner = None;
         }
     }
 
-    /// Passes on what the faults have let go.
+    /// Sends the released frames.
     fn poll_outgoing(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        let Some(inner) = &mut self.inner else { return Poll::Ready(Err(LinkError::Cut)) };
+        let Some(inner) = &mut self.inner else { return Poll::Ready(Err(LinkError::Lost)) };
         while !self.outgoing.ready.is_empty() {
             ready!(Pin::new(&mut *inner).poll_ready(cx))?;
             if let Some(frame) = self.outgoing.ready.pop_front() {
@@ -254,15 +254,15 @@ impl Stream for FaultyLink {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             let mode = self.shared.receiving(cx);
-            self.let_go();
+            self.drop_if_cut();
             match mode {
                 Mode::Stalled => return Poll::Pending,
-                Mode::Cut if self.told => return Poll::Ready(None),
+                Mode::Cut if self.reported => return Poll::Ready(None),
                 Mode::Cut => {
-                    self.told = true;
-                    return Poll::Ready(Some(Err(LinkError::Cut)));
+                    self.reported = true;
+                    return Poll::Ready(Some(Err(LinkError::Lost)));
                 }
-                Mode::Passing | Mode::Swallowing => {}
+                Mode::Passing | Mode::Blackhole => {}
             }
             if let Some(frame) = self.incoming.ready.pop_front() {
                 return Poll::Ready(Some(Ok(frame)));
@@ -277,10 +277,10 @@ impl Stream for FaultyLink {
             }
             let Some(inner) = &mut self.inner else { return Poll::Ready(None) };
             match Pin::new(inner).poll_next(cx) {
-                Poll::Ready(Some(Ok(_))) if mode == Mode::Swallowing => {}
+                Poll::Ready(Some(Ok(_))) if mode == Mode::Blackhole => {}
                 Poll::Ready(Some(Ok(frame))) => self.incoming.push(frame),
-                // On a half-open link the other end's going is not heard of either.
-                Poll::Ready(_) if mode == Mode::Swallowing => return Poll::Pending,
+                // On a half-open link the end of the other side is not noticed either.
+                Poll::Ready(_) if mode == Mode::Blackhole => return Poll::Pending,
                 Poll::Ready(end) if self.incoming.window.is_empty() => return Poll::Ready(end),
                 Poll::Ready(_) => self.incoming.release(),
                 Poll::Pending if self.incoming.window.is_empty() => return Poll::Pending,
@@ -296,13 +296,13 @@ impl Sink<WireFrame> for FaultyLink {
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         match self.sending(Some(cx)) {
             Mode::Stalled => Poll::Pending,
-            Mode::Cut => Poll::Ready(Err(LinkError::Cut)),
-            Mode::Swallowing => Poll::Ready(Ok(())),
+            Mode::Cut => Poll::Ready(Err(LinkError::Lost)),
+            Mode::Blackhole => Poll::Ready(Ok(())),
             Mode::Passing => {
                 ready!(self.poll_outgoing(cx))?;
                 match &mut self.inner {
                     Some(inner) => Pin::new(inner).poll_ready(cx),
-                    None => Poll::Ready(Err(LinkError::Cut)),
+                    None => Poll::Ready(Err(LinkError::Lost)),
                 }
             }
         }
@@ -310,15 +310,15 @@ impl Sink<WireFrame> for FaultyLink {
 
     fn start_send(mut self: Pin<&mut Self>, frame: WireFrame) -> Result<(), LinkError> {
         match self.sending(None) {
-            Mode::Cut => return Err(LinkError::Cut),
-            Mode::Swallowing => return Ok(()),
+            Mode::Cut => return Err(LinkError::Lost),
+            Mode::Blackhole => return Ok(()),
             Mode::Stalled | Mode::Passing => {}
         }
-        let untouched = self.outgoing.faults == Faults::default() && self.outgoing.ready.is_empty();
+        let no_faults = self.outgoing.faults == Faults::default() && self.outgoing.ready.is_empty();
         match &mut self.inner {
-            None => Err(LinkError::Cut),
-            // Straight through, so that the inner link's own refusals come back to who sent the frame.
-            Some(inner) if untouched => Pin::new(inner).start_send(frame),
+            None => Err(LinkError::Lost),
+            // Sent directly, so that the sender receives the errors of the inner link.
+            Some(inner) if no_faults => Pin::new(inner).start_send(frame),
             Some(_) => {
                 self.outgoing.push(frame);
                 Ok(())
@@ -328,16 +328,16 @@ impl Sink<WireFrame> for FaultyLink {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         self.outgoing.release();
-        self.let_go();
+        self.drop_if_cut();
         match self.shared.sending(Some(cx)) {
             Mode::Stalled => return Poll::Pending,
-            Mode::Cut => return Poll::Ready(Err(LinkError::Cut)),
-            Mode::Swallowing => return Poll::Ready(Ok(())),
+            Mode::Cut => return Poll::Ready(Err(LinkError::Lost)),
+            Mode::Blackhole => return Poll::Ready(Ok(())),
             Mode::Passing => ready!(self.poll_outgoing(cx))?,
         }
         let flushed = match &mut self.inner {
             Some(inner) => ready!(Pin::new(inner).poll_flush(cx)),
-            None => Err(LinkError::Cut),
+            None => Err(LinkError::Lost),
         };
         if self.outgoing.is_cut() {
             self.shared.set(Direction::Sending, Mode::Cut);
@@ -347,12 +347,12 @@ impl Sink<WireFrame> for FaultyLink {
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         ready!(self.as_mut().poll_flush(cx))?;
-        if self.shared.sending(None) == Mode::Swallowing {
+        if self.shared.sending(None) == Mode::Blackhole {
             return Poll::Ready(Ok(()));
         }
         match &mut self.inner {
             Some(inner) => Pin::new(inner).poll_close(cx),
-            None => Poll::Ready(Err(LinkError::Cut)),
+            None => Poll::Ready(Err(LinkError::Lost)),
         }
     }
 }
@@ -368,7 +368,7 @@ mod tests {
         WireFrame::new(Lane::Control, false, Bytes::from_static(b"head"), Bytes::copy_from_slice(&[number]))
     }
 
-    /// What arrives of 40 frames sent through `plan`.
+    /// Sends 40 frames through `plan` and returns those that arrive.
     async fn passed(plan: Plan) -> Vec<u8> {
         let (left, mut right) = memory::pair(100);
         let (mut left, _handle) = wrap(left, plan);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn faults_by_chance_do_what_they_say_and_the_seed_repeats_them() {
+    async fn random_faults_are_reproducible_by_seed() {
         let all: Vec<u8> = (0..40).collect();
         assert_eq!(passed(Plan::new(1)).await, all);
         let plan = |faults| Plan::new(7).with_sending(faults);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_corrupted_frame_differs_in_one_bit() {
+    async fn corrupted_frame_differs_in_one_bit() {
         let (left, mut right) = memory::pair(100);
         let (mut left, _handle) = wrap(left, Plan::new(3).with_sending(Faults::default().with_corrupt(1000)));
         left.send(frame(0)).await.unwrap();
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn faults_of_the_receiving_direction_reorder_and_cut() {
+    async fn receiving_faults_reorder_and_cut() {
         let (left, mut right) = memory::pair(100);
         let faults = Faults::default().with_reorder(4).with_cut_after(6);
         let (mut left, _handle) = wrap(left, Plan::new(5).with_receiving(faults));
@@ -429,13 +429,13 @@ mod tests {
                 end => break end,
             }
         };
-        assert!(matches!(end, Some(Err(LinkError::Cut))));
+        assert!(matches!(end, Some(Err(LinkError::Lost))));
         seen.sort_unstable();
         assert_eq!(seen, [0, 1, 2, 3, 4, 5]);
     }
 
     #[tokio::test]
-    async fn commands_stall_swallow_heal_and_cut_and_the_other_end_hears_of_a_cut() {
+    async fn commands_stall_heal_and_cut_both_ends() {
         let (left, mut right) = memory::pair(100);
         let (mut left, handle) = wrap(left, Plan::new(0));
         handle.stall(Direction::Both);
@@ -455,9 +455,9 @@ mod tests {
 
         handle.cut(Direction::Both);
         handle.heal();
-        assert!(matches!(left.next().await, Some(Err(LinkError::Cut))));
-        assert!(matches!(left.send(frame(6)).await, Err(LinkError::Cut)));
-        assert!(matches!(right.next().await, Some(Err(LinkError::Cut))));
+        assert!(matches!(left.next().await, Some(Err(LinkError::Lost))));
+        assert!(matches!(left.send(frame(6)).await, Err(LinkError::Lost)));
+        assert!(matches!(right.next().await, Some(Err(LinkError::Lost))));
         assert!(format!("{handle:?}").contains("seed: 0"));
     }
 }

@@ -1,4 +1,4 @@
-//! What both ends agree on: windows, streams, timers.
+//! The transport configuration of both ends: windows, streams, timers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,25 +9,25 @@ use quinn::{ClientConfig, ServerConfig, TransportConfig, VarInt};
 use super::{ALPN, STREAMS};
 use crate::link::LinkError;
 
-/// Bytes of one stream that may wait to be read.
+/// Most unread bytes of one stream.
 const STREAM_WINDOW: u32 = 1 << 20;
 
-/// Bytes of all streams that may wait to be read.
+/// Most unread bytes of all streams.
 const RECEIVE_WINDOW: u32 = 4 << 20;
 
-/// Bytes that may wait for the other end's acknowledgement.
+/// Most unacknowledged bytes.
 const SEND_WINDOW: u64 = 4 << 20;
 
-/// Connections that may wait to be accepted; beyond, new ones are refused.
+/// Most connections that wait to be accepted; further ones are refused.
 const BACKLOG: usize = 1024;
 
-/// Bytes kept for one waiting connection, and for all of them, until it is accepted.
+/// Bytes buffered for one waiting connection, and for all of them.
 const BACKLOG_BYTES: (u64, u64) = (64 << 10, 8 << 20);
 
-/// A link on which nothing was heard for so long is cut, in milliseconds. The other kinds leave this to the session.
+/// Idle timeout of the connection in milliseconds. The other kinds of links leave this to the session.
 const IDLE_TIMEOUT: u32 = 30_000;
 
-/// The dialling end says something this often, so that address translators keep their entry.
+/// Interval of the dialing end's keep-alives, so that address translators keep their entry.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 fn transport(keep_alive: Option<Duration>) -> TransportConfig {
@@ -54,7 +54,7 @@ pub(super) fn server(tls: &rustls::ServerConfig) -> Result<ServerConfig, LinkErr
     Ok(config)
 }
 
-/// The same with other certificates. The keys of the tokens by which addresses are told stay.
+/// Returns the configuration with other certificates. The keys of address validation tokens stay the same.
 pub(super) fn renewed(old: &ServerConfig, tls: &rustls::ServerConfig) -> Result<ServerConfig, LinkError> {
     let mut config = old.clone();
     config.crypto = crypto(tls)?;
@@ -80,7 +80,7 @@ pub(super) fn client(tls: &rustls::ClientConfig) -> Result<ClientConfig, LinkErr
 
 fn unusable(error: &dyn std::fmt::Display) -> LinkError {
     super::handshake_failed(
-        "anybody",
+        "any peer",
         format!("the TLS configuration cannot serve QUIC, which needs TLS 1.3: {error}"),
     )
 }

@@ -1,4 +1,4 @@
-//! The dialling side.
+//! The dialing side.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,11 +8,11 @@ use tokio::net::lookup_host;
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
 use crate::link::address::host_and_port;
-use crate::link::candidates::{ADDRESS_STAGGER, first_of};
+use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind};
 use crate::tls::ClientTls;
 
-/// Makes links to a QUIC listener. Each goes out from a fresh UDP port, so that it outlives whatever became of the last one.
+/// Dials a QUIC listener. Each link uses a new UDP port, so that it is not affected by the state of the previous one.
 #[derive(Debug, Clone)]
 pub struct QuicDialer {
     host: String,
@@ -23,12 +23,12 @@ pub struct QuicDialer {
 }
 
 impl QuicDialer {
-    /// Takes a host name or address (IPv6 without brackets), and TLS, without which there is no QUIC.
+    /// Creates a dialer of a host name or address (IPv6 without brackets). QUIC requires TLS.
     ///
     /// # Errors
-    /// If the TLS configuration lacks TLS 1.3.
+    /// If the TLS configuration does not support TLS 1.3.
     pub fn new(host: &str, port: u16, tls: &ClientTls, limits: Limits) -> Result<Self, LinkError> {
-        // Only whether it can be made: each attempt makes its own, since the certificates may change.
+        // Only a check: each attempt creates its own configuration, because the certificates may change.
         config::client(&tls.config())?;
         Ok(Self {
             host: host.to_owned(),
@@ -42,13 +42,13 @@ impl QuicDialer {
     async fn attempt(&self) -> Result<Link, LinkError> {
         let resolved = lookup_host((&*self.host, self.port))
             .await
-            .map_err(|source| LinkError::Io { doing: format!("look up {}", self.address), source })?;
+            .map_err(|source| LinkError::Io { doing: format!("resolve {}", self.address), source })?;
         self.attempt_any(resolved).await
     }
 
     async fn attempt_any(&self, candidates: impl IntoIterator<Item = SocketAddr>) -> Result<Link, LinkError> {
-        let outcome = first_of(candidates, ADDRESS_STAGGER, |candidate| self.attempt_at(candidate)).await;
-        outcome.unwrap_or_else(|| Err(handshake_failed(&self.address, "the name stands for no address")))
+        let outcome = first_ok(candidates, ATTEMPT_DELAY, |candidate| self.attempt_at(candidate)).await;
+        outcome.unwrap_or_else(|| Err(handshake_failed(&self.address, "the host name has no address")))
     }
 
     async fn attempt_at(&self, server: SocketAddr) -> Result<Link, LinkError> {
@@ -68,10 +68,10 @@ impl QuicDialer {
             .map_err(|error| handshake_failed(&self.address, explain(&error)))?;
         let credentials = if self.tls.verifies() { credentials(&connection) } else { Credentials::None };
         let mut io = QuicLink::start(connection.clone(), self.limits.max_frame).await?;
-        // The server looks at the client's certificate only after this end believes that all is done.
+        // The server verifies the client's certificate only after this end has completed the handshake.
         if std::future::poll_fn(|cx| io.poll_greeted(cx)).await.is_err() {
             let cause = connection.close_reason().map_or_else(
-                || "it does not speak this link's format".to_owned(),
+                || "the server does not support this link format".to_owned(),
                 |error| format!("the server refused: {error}"),
             );
             return Err(handshake_failed(&self.address, cause));
@@ -85,7 +85,7 @@ fn explain(error: &ConnectionError) -> String {
         ConnectionError::ConnectionClosed(close)
             if close.error_code == TransportErrorCode::CONNECTION_REFUSED =>
         {
-            "the hub cannot take this link now: it is busy, try again later".to_owned()
+            "the hub is overloaded; try again later".to_owned()
         }
         error => error.to_string(),
     }
@@ -96,7 +96,7 @@ impl Dialer for QuicDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
         let limit = self.limits.handshake_timeout;
         tokio::time::timeout(limit, self.attempt()).await.unwrap_or_else(|_| {
-            Err(handshake_failed(&self.address, format!("not done within {limit:?}; is UDP let through?")))
+            Err(handshake_failed(&self.address, format!("timed out after {limit:?}; is UDP blocked?")))
         })
     }
 
@@ -120,7 +120,7 @@ mod tests {
     use crate::tls::insecure_server_config;
 
     #[tokio::test]
-    async fn a_name_whose_first_address_swallows_packets_is_reached_at_the_next() {
+    async fn tries_the_next_address_when_one_drops_packets() {
         let tls = insecure_server_config().unwrap();
         let mut hub = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
         let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -133,8 +133,8 @@ mod tests {
         tokio::time::timeout(limit, both).await.expect("within its bound").unwrap();
     }
 
-    /// An address translator. What comes from `front` leaves through a port of its own: whenever `change` says so, and nothing has come
-    /// for a moment, another one, and it says `changed`.
+    /// An address translator. Packets from `front` are sent through another port. After a notification of `change`, and a
+    /// moment without packets, the translator changes that port and notifies `changed`.
     async fn translate(front: UdpSocket, hub: SocketAddr, change: Arc<Notify>, changed: Arc<Notify>) {
         const QUIET: Duration = Duration::from_millis(100);
         let mut back = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_answers_a_call_arrives_although_the_port_of_the_dialling_end_has_changed() {
+    async fn reply_arrives_after_the_dialers_port_has_changed() {
         let tls = insecure_server_config().unwrap();
         let mut hub = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
         let front = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -180,7 +180,7 @@ mod tests {
             accepted.next().await.unwrap().unwrap();
             change.notify_one();
             changed.notified().await;
-            // The dialling end only waits: its next word would come after `KEEP_ALIVE`.
+            // The dialing end only waits: its next packet would be sent after `KEEP_ALIVE`.
             let answer = async { tokio::join!(accepted.send(frame(call)), dialled.next()) };
             let (sent, received) =
                 tokio::time::timeout(Duration::from_secs(8), answer).await.expect("the hub knows the port");

@@ -1,8 +1,9 @@
-//! Keep-alives of a dialling end after calls.
+//! Keep-alives of a dialing end after calls.
 //!
-//! The other end answers to where this end last sent from. If an address translator has given this end another port meanwhile, answers
-//! and requests are lost until this end sends something, and one that waits for them sends nothing. So for some seconds
-//! after a call it does so often. Always would cost a link 40 MB a day: an idle one has [`KEEP_ALIVE`](super::config) alone.
+//! The other end sends to the address from which this end last sent. If an address translator has changed this end's port,
+//! replies and requests are lost until this end sends a packet, and an end that waits for them sends nothing. Therefore this
+//! end sends often for some seconds after a call. Sending always would cost 40 MB per day and link: an idle link uses only
+//! [`KEEP_ALIVE`](super::config).
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,13 +11,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
-/// How often.
+/// Interval of keep-alives after a call.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// For how long after a frame of a call.
+/// How long keep-alives continue after a frame of a call.
 const AFTER_CALL: Duration = Duration::from_secs(5);
 
-/// When the next one is due.
+/// The timer of keep-alives.
 pub(super) struct KeepAlive {
     timer: Pin<Box<Sleep>>,
     until: Instant,
@@ -27,8 +28,8 @@ impl KeepAlive {
         Self { timer: Box::pin(sleep(EVERY)), until: Instant::now() }
     }
 
-    /// A frame of a call goes out.
-    pub(super) fn called(&mut self) {
+    /// A frame of a call is sent.
+    pub(super) fn on_call_frame(&mut self) {
         let now = Instant::now();
         self.until = now + AFTER_CALL;
         if self.timer.is_elapsed() {
@@ -36,7 +37,7 @@ impl KeepAlive {
         }
     }
 
-    /// Ready when something is to be sent.
+    /// Ready when a keep-alive is due.
     pub(super) fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         ready!(self.timer.as_mut().poll(cx));
         let now = Instant::now();
@@ -44,7 +45,7 @@ impl KeepAlive {
             return Poll::Pending;
         }
         self.timer.as_mut().reset(now + EVERY);
-        // Arranges the wake-up.
+        // Registers the wake-up.
         let _ = self.timer.as_mut().poll(cx);
         Poll::Ready(())
     }
@@ -57,11 +58,11 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_end_speaks_often_for_some_seconds_after_a_call_and_then_no_more() {
+    async fn sends_often_for_some_seconds_after_a_call() {
         let mut keep_alive = KeepAlive::new();
         let minute = Duration::from_secs(60);
         for _ in 0..2 {
-            keep_alive.called();
+            keep_alive.on_call_frame();
             let called = Instant::now();
             let mut spoken = Vec::new();
             while tokio::time::timeout(minute, poll_fn(|cx| keep_alive.poll_due(cx))).await.is_ok() {
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn before_the_first_call_it_does_not_speak() {
+    async fn sends_nothing_before_the_first_call() {
         let mut keep_alive = KeepAlive::new();
         let due = poll_fn(|cx| keep_alive.poll_due(cx));
         tokio::time::timeout(Duration::from_secs(60), due).await.unwrap_err();

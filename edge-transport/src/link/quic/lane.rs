@@ -1,4 +1,4 @@
-//! Frames off one incoming stream.
+//! Reads frames from one incoming stream.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use super::FORMAT;
 use crate::link::LinkError;
 use crate::link::framing::{Decoded, END, NO_FRAME, PREFIX, checked, decode};
 
-/// Pieces taken from the stream at once.
+/// Most chunks read from the stream at once.
 const PIECES: usize = 16;
 
-/// Bytes behind the end mark: how many streams there were.
+/// Bytes after the end mark: the number of streams.
 const COUNT: usize = 8;
 
-/// What an incoming stream brings.
+/// An item of an incoming stream.
 #[derive(Debug)]
 pub(super) enum Arrival {
     /// A frame.
     Frame(Bytes),
-    /// The other end sends no more; it has opened so many streams.
+    /// The end mark, with the number of streams that the other end has opened.
     End(u64),
     /// The first byte of the control stream: the other end has accepted the link.
     Greeting,
-    /// A mark in place of a frame: none comes first, or a keep-alive.
+    /// A mark in place of a frame: the absence of a first frame, or a keep-alive.
     NoFrame,
 }
 
-/// The bytes of unfinished frames on all streams of a link, which have one bound together.
+/// Counts the bytes of unfinished frames on all streams of a link, which share one limit.
 #[derive(Debug, Clone)]
 pub(super) struct Unfinished {
     held: Arc<AtomicUsize>,
@@ -58,17 +58,17 @@ impl Unfinished {
     }
 }
 
-/// An incoming stream. Ends when the stream is finished, reset, or gone with its connection.
+/// An incoming stream. Ends when the stream is finished or reset, or when its connection is lost.
 pub(super) struct IncomingLane {
     stream: RecvStream,
     control: bool,
     greeted: bool,
     input: BytesMut,
-    /// How many of its bytes are counted among those of unfinished frames.
+    /// Its bytes that are counted in `unfinished`.
     held: usize,
     finished: bool,
-    /// The end is accounted for: by the end mark, or because the connection has gone.
-    excused: bool,
+    /// The end of the stream is expected: after the end mark, or because the connection is lost.
+    end_expected: bool,
     max_frame: usize,
     unfinished: Unfinished,
 }
@@ -83,21 +83,21 @@ impl IncomingLane {
             input: BytesMut::new(),
             held: 0,
             finished: false,
-            excused: !control,
+            end_expected: !control,
             max_frame,
             unfinished,
         }
     }
 
-    /// Whether nothing more can come. Looks at the stream without waiting.
+    /// Whether no item can follow. Polls the stream without waiting.
     pub(super) fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.finished && self.input.is_empty() {
             let _ = self.poll_fill(cx);
         }
-        self.finished && self.input.is_empty() && self.excused
+        self.finished && self.input.is_empty() && self.end_expected
     }
 
-    /// Takes bytes off the stream, or finds its end.
+    /// Reads bytes from the stream, or detects its end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut pieces = [const { Bytes::new() }; PIECES];
         let read = ready!(pin!(self.stream.read_chunks(&mut pieces)).poll(cx));
@@ -107,8 +107,8 @@ impl IncomingLane {
             }
             Ok(None) => self.finished = true,
             Err(error) => {
-                // The connection's end is told once, by the link.
-                self.excused |= matches!(error, ReadError::ConnectionLost(_));
+                // The link reports the end of the connection once.
+                self.end_expected |= matches!(error, ReadError::ConnectionLost(_));
                 self.finished = true;
                 self.input.clear();
             }
@@ -116,13 +116,13 @@ impl IncomingLane {
         Poll::Ready(())
     }
 
-    /// The next arrival among the bytes that wait.
+    /// Decodes the next arrival from the buffered bytes.
     fn decode(&mut self) -> Result<Option<Arrival>, LinkError> {
         if !self.greeted {
             let Ok(format) = self.input.try_get_u8() else { return Ok(None) };
             if format != FORMAT {
                 return Err(LinkError::Malformed {
-                    cause: format!("link format {format}; this end speaks {FORMAT}"),
+                    cause: format!("link format {format}; this end supports {FORMAT}"),
                 });
             }
             self.greeted = true;
@@ -135,7 +135,7 @@ impl IncomingLane {
                 END if self.input.len() < PREFIX + COUNT => return Ok(None),
                 END => {
                     self.input.advance(PREFIX);
-                    self.excused = true;
+                    self.end_expected = true;
                     return Ok(Some(Arrival::End(self.input.get_u64())));
                 }
                 NO_FRAME => {
@@ -148,18 +148,18 @@ impl IncomingLane {
         match decode(&mut self.input, self.max_frame)? {
             Decoded::Frame(frame) => Ok(Some(Arrival::Frame(frame))),
             Decoded::More(_) => Ok(None),
-            // Only the control stream has an end mark: here it is a length beyond all bounds.
+            // Only the control stream has an end mark: on other streams it is an invalid length.
             Decoded::End => checked(END, self.max_frame).map(|_| None),
         }
     }
 
-    /// Counts the bytes of a frame that has not come whole.
+    /// Counts the bytes of an unfinished frame.
     fn hold(&mut self, bytes: usize) -> Result<(), LinkError> {
         self.unfinished.remove(std::mem::replace(&mut self.held, bytes));
         self.unfinished.add(bytes)
     }
 
-    /// The next arrival, if it has come whole.
+    /// Returns the next complete arrival.
     fn arrival(&mut self) -> Result<Option<Arrival>, LinkError> {
         let arrival = self.decode()?;
         self.hold(if arrival.is_some() { 0 } else { self.input.len() })?;
@@ -176,19 +176,19 @@ impl Stream for IncomingLane {
                 Ok(Some(arrival)) => return Poll::Ready(Some(Ok(arrival))),
                 Err(error) => {
                     self.finished = true;
-                    self.excused = true;
+                    self.end_expected = true;
                     self.input.clear();
                     return Poll::Ready(Some(Err(error)));
                 }
-                Ok(None) if self.finished && !self.excused => {
-                    // Reset, or finished without the end mark: without its control stream there is no link.
-                    self.excused = true;
-                    return Poll::Ready(Some(Err(LinkError::Cut)));
+                Ok(None) if self.finished && !self.end_expected => {
+                    // Reset, or finished without the end mark: a link cannot work without its control stream.
+                    self.end_expected = true;
+                    return Poll::Ready(Some(Err(LinkError::Lost)));
                 }
                 Ok(None) if self.finished => return Poll::Ready(None),
                 Ok(None) => {
                     if self.input.is_empty() {
-                        // A stream that waits needs no memory.
+                        // A waiting stream needs no buffer.
                         self.input = BytesMut::new();
                     }
                     ready!(self.poll_fill(cx));

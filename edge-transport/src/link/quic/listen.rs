@@ -12,34 +12,34 @@ use super::{config, credentials, handshake_failed};
 use crate::link::{Incoming, Limits, Link, LinkError, LinkKind, Listener};
 use crate::tls::ServerTls;
 
-/// Handshakes under way above which a client has to show first that its address is its own (RFC 9000 section 8.1.2): half
-/// of what a hub allows by default. Costs honest clients a round trip, and those that invent addresses their place.
-const UNVALIDATED: usize = 128;
+/// Handshakes in progress above which a client must validate its address first (RFC 9000 section 8.1.2): half of a hub's
+/// default limit. Costs honest clients a round trip and stops clients with spoofed addresses.
+const ADDRESS_VALIDATION_THRESHOLD: usize = 128;
 
-/// Accepts QUIC links; made by [`bind`].
+/// Accepts QUIC links; created by [`bind`].
 #[derive(Debug)]
 pub struct QuicListener {
     endpoint: Endpoint,
     tls: ServerTls,
     current: Current,
-    /// Held by each handshake under way.
-    under_way: Arc<()>,
+    /// Cloned by each handshake in progress.
+    in_progress: Arc<()>,
     address: SocketAddr,
     limits: Limits,
 }
 
-/// The configuration of the last handshake, and the TLS configuration that it was made of.
+/// The configuration of the last handshake and its TLS configuration.
 #[derive(Debug)]
 struct Current {
     made_of: Arc<rustls::ServerConfig>,
     config: Arc<quinn::ServerConfig>,
 }
 
-/// Listens on a UDP address. The configuration comes from [`crate::tls::server_config`], or for trials from
+/// Listens on a UDP address. Use a configuration of [`crate::tls::server_config`], or for experiments of
 /// [`crate::tls::insecure_server_config`]; its application protocols are replaced by [`ALPN`](super::ALPN).
 ///
 /// # Errors
-/// If the address cannot be listened on, or the configuration lacks TLS 1.3.
+/// If the address cannot be bound, or the configuration does not support TLS 1.3.
 ///
 /// # Panics
 /// Outside of a tokio runtime with I/O and time.
@@ -51,8 +51,7 @@ pub async fn bind(
     let made_of = tls.config();
     let config = config::server(&made_of)?;
     let failed = |source| LinkError::Io { doing: format!("listen on {address} (udp)"), source };
-    let mut outcome =
-        Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the name stands for no address"));
+    let mut outcome = Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address"));
     for candidate in lookup_host(&address).await.map_err(failed)? {
         outcome = Endpoint::server(config.clone(), candidate);
         if outcome.is_ok() {
@@ -62,11 +61,18 @@ pub async fn bind(
     let endpoint = outcome.map_err(failed)?;
     let bound = endpoint.local_addr().map_err(failed)?;
     let current = Current { made_of, config: Arc::new(config) };
-    Ok(QuicListener { endpoint, tls: tls.clone(), current, under_way: Arc::new(()), address: bound, limits })
+    Ok(QuicListener {
+        endpoint,
+        tls: tls.clone(),
+        current,
+        in_progress: Arc::new(()),
+        address: bound,
+        limits,
+    })
 }
 
 impl QuicListener {
-    /// The address listened on.
+    /// The bound address.
     #[must_use]
     pub const fn socket_address(&self) -> SocketAddr {
         self.address
@@ -78,7 +84,9 @@ impl QuicListener {
         if !Arc::ptr_eq(&latest, &self.current.made_of) {
             match config::renewed(&self.current.config, &latest) {
                 Ok(config) => self.current.config = Arc::new(config),
-                Err(error) => tracing::error!(%error, "the old certificate stays in use for QUIC"),
+                Err(error) => {
+                    tracing::error!(%error, "new QUIC certificate rejected, keeping the old one");
+                }
             }
             self.current.made_of = latest;
         }
@@ -96,28 +104,28 @@ impl Listener for QuicListener {
                     source: std::io::ErrorKind::NotConnected.into(),
                 });
             };
-            let crowded = Arc::strong_count(&self.under_way) > UNVALIDATED;
-            if incoming.remote_address_validated() || !incoming.may_retry() || !crowded {
+            let many_handshakes = Arc::strong_count(&self.in_progress) > ADDRESS_VALIDATION_THRESHOLD;
+            if incoming.remote_address_validated() || !incoming.may_retry() || !many_handshakes {
                 break incoming;
             }
-            // Cannot fail: it was asked just now.
+            // Cannot fail: `may_retry` was checked above.
             let _ = incoming.retry();
         };
-        let place = Arc::clone(&self.under_way);
+        let slot = Arc::clone(&self.in_progress);
         let (limits, config) = (self.limits.clone(), self.config());
         Ok(Box::pin(async move {
             let remote = incoming.remote_address().to_string();
-            let greet = async {
+            let handshake = async {
                 let refused = |error| handshake_failed(&remote, explain(&error));
                 let connection = incoming.accept_with(config).map_err(refused)?.await.map_err(refused)?;
                 let credentials = credentials(&connection);
                 let io = QuicLink::start(connection, limits.max_frame).await?;
                 Ok(Link::new(io, LinkKind::Quic, &*remote, credentials))
             };
-            let outcome = tokio::time::timeout(limits.handshake_timeout, greet).await;
-            drop(place);
+            let outcome = tokio::time::timeout(limits.handshake_timeout, handshake).await;
+            drop(slot);
             outcome.unwrap_or_else(|_| {
-                Err(handshake_failed(&remote, format!("not done within {:?}", limits.handshake_timeout)))
+                Err(handshake_failed(&remote, format!("timed out after {:?}", limits.handshake_timeout)))
             })
         }))
     }
@@ -134,7 +142,7 @@ impl Listener for QuicListener {
 fn explain(error: &ConnectionError) -> String {
     match error {
         ConnectionError::TransportError(cause) if cause.reason.contains("no certificates") => {
-            "the client showed no certificate: give it one that the client CA has issued".to_owned()
+            "the client sent no certificate: give it one issued by the client CA".to_owned()
         }
         error => error.to_string(),
     }

@@ -1,21 +1,22 @@
 //! Links over QUIC (RFC 9000) with TLS 1.3, application protocol `edge-session/1`.
 //!
-//! Calls do not wait for each other: each lane is a stream of its own, opened by its sender with the first frame and finished
-//! with the last. Every stream is unidirectional and holds frames behind four bytes of length, high byte first. The first
-//! stream of each end carries [`Lane::Control`](super::Lane::Control), ahead of all others; the second carries what has no
-//! stream of its own because all [`STREAMS`] that the other end allows are open, so that nothing ever waits for a stream.
-//! The control stream begins with the byte 1; each dialling end waits for it, because only then has its certificate been
-//! accepted. What other streams bring is read only after the first frame of the control stream, or after the length
-//! `0xffff_fffe` on it, which says that none comes first: no request overtakes the hello. Later the same length is a keep-alive: for
-//! some seconds after a call the dialling end sends it often, since the other end reaches it only where it last sent from. At the end in good order it carries the length `0xffff_ffff` and then, in eight bytes, how many streams the end
-//! has opened in all. A stream that is reset loses its lane's frames and nothing else.
+//! Calls do not wait for each other: each lane is a separate stream, opened by its sender with the first frame and finished
+//! with the last. Every stream is unidirectional; each frame follows four bytes of length, high byte first. The first stream of
+//! each end carries [`Lane::Control`](super::Lane::Control), ahead of all others; the second carries lanes without a stream,
+//! when all [`STREAMS`] that the other end allows are open, so that no lane ever waits for a stream. The control stream begins
+//! with the byte 1. Each dialing end waits for it, because it confirms that its certificate was accepted. Other streams are
+//! read only after the first frame of the control stream, or after the length `0xffff_fffe` on it, which marks that no frame
+//! precedes: no request overtakes the hello. Later the same length is a keep-alive: for some seconds after a call the dialing
+//! end sends it often, because the other end sends to the address that it last received from. An orderly end is the length
+//! `0xffff_ffff` on the control stream, followed by the number of opened streams in eight bytes. A reset of a stream loses only
+//! the frames of its lane.
 //!
-//! Memory per link: idle about 34 KiB, most of it for the streams that might come. In use, up to 1 MiB per stream and 4 MiB
-//! in all wait to be read, 4 MiB wait for the other end's acknowledgement, besides what [`Limits`] says. A reply of 4 MiB or a
-//! transfer of any length passes; a window limits its speed to 1 MiB (of one stream) for each round trip.
+//! Memory per link: idle about 34 KiB, most of it for streams that the other end may open. In use, up to 1 MiB per stream and 4
+//! MiB in total wait to be read, and 4 MiB wait for acknowledgement, in addition to [`Limits`]. Replies of 4 MiB and transfers
+//! of any length are possible; the stream window limits the rate to 1 MiB per round trip.
 //!
-//! Busy hubs want a larger UDP receive buffer than Linux gives by default: `sysctl net.core.rmem_default=4194304`. There is no
-//! early data (0-RTT): what it carries can be replayed.
+//! Busy hubs need a larger UDP receive buffer than the default of Linux: `sysctl net.core.rmem_default=4194304`. Early data
+//! (0-RTT) is disabled, because it can be replayed.
 //!
 //! [`Limits`]: super::Limits
 
@@ -36,18 +37,18 @@ pub use self::listen::{QuicListener, bind};
 use super::{Credentials, LinkError, LinkKind};
 use crate::tls::peer_names;
 
-/// Streams that one end may have open at once, besides the two that are always open.
+/// Most open streams of one end, in addition to the two that are always open.
 pub const STREAMS: u32 = 100;
 
-/// The application protocol that both ends must name (RFC 7301).
+/// The application protocol that both ends must negotiate (RFC 7301).
 pub const ALPN: &[u8] = b"edge-session/1";
 
 /// First byte of the control stream.
 const FORMAT: u8 = 1;
 
-/// Application error codes that an end gives when it closes the connection.
+/// Application error codes of a closed connection.
 mod code {
-    /// After the end in good order.
+    /// After an orderly end.
     pub(super) const CLOSED: u32 = 0;
     /// The link was dropped.
     pub(super) const DROPPED: u32 = 1;
@@ -67,7 +68,7 @@ fn handshake_failed(remote: &str, cause: impl Into<String>) -> LinkError {
     LinkError::Handshake { kind: LinkKind::Quic, remote: remote.to_owned(), cause: cause.into() }
 }
 
-/// Why a connection ended, once the link stands.
+/// Converts the error of an established connection.
 fn lost(error: &ConnectionError) -> LinkError {
     match error {
         ConnectionError::TransportError(_) | ConnectionError::VersionMismatch => {
@@ -76,8 +77,8 @@ fn lost(error: &ConnectionError) -> LinkError {
         ConnectionError::ConnectionClosed(close)
             if close.error_code != quinn::TransportErrorCode::NO_ERROR =>
         {
-            LinkError::Malformed { cause: format!("the other end refuses: {close}") }
+            LinkError::Malformed { cause: format!("refused by the other end: {close}") }
         }
-        _ => LinkError::Cut,
+        _ => LinkError::Lost,
     }
 }

@@ -1,4 +1,4 @@
-//! All incoming streams of a link, merged fairly.
+//! Merges all incoming streams of a link fairly.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,15 +13,15 @@ use super::lane::{Arrival, IncomingLane, Unfinished};
 use super::{code, lost};
 use crate::link::LinkError;
 
-/// Frames as large as allowed that may be unfinished at once; a sender of ours has two at most.
+/// Most unfinished frames of the largest size; this implementation sends at most two at once.
 const UNFINISHED_FRAMES: usize = 4;
 
-/// What has come of the control stream, which is always the first.
+/// The progress of the control stream, which is always the first.
 enum Start {
-    /// Nothing.
+    /// The control stream is not open yet.
     NoStream,
-    /// Not yet its first frame. Other streams are left unread: what they bring may make no sense before it, as a request before
-    /// the hello. The connection's windows bound what waits.
+    /// Its first frame has not arrived. Other streams are not read, because their frames may depend on it, as a request depends
+    /// on the hello. The connection's windows limit the unread bytes.
     Alone(IncomingLane),
     /// All streams are read.
     Done,
@@ -34,10 +34,10 @@ pub(super) struct Receiver {
     start: Start,
     /// Streams that the other end has opened.
     accepted: u64,
-    /// How many it says that it has opened in all, once it has ended.
+    /// The total number of opened streams, which the other end announces at its end.
     announced: Option<u64>,
     lost: Option<ConnectionError>,
-    /// New streams and open ones are looked at in turn.
+    /// New and open streams are polled first in turn.
     new_first: bool,
     ended: bool,
     max_frame: usize,
@@ -64,17 +64,17 @@ impl Receiver {
         }
     }
 
-    /// Waits for the other end's first sign, before any frame.
+    /// Waits for the greeting of the other end, before any frame.
     pub(super) fn poll_greeted(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         match self.poll_arrival(cx) {
             Poll::Ready(Some(Ok(Arrival::Greeting))) => Poll::Ready(Ok(())),
             Poll::Ready(Some(Err(error))) => Poll::Ready(Err(error)),
-            Poll::Ready(_) => Poll::Ready(Err(LinkError::Cut)),
+            Poll::Ready(_) => Poll::Ready(Err(LinkError::Lost)),
             Poll::Pending => Poll::Pending,
         }
     }
 
-    /// The control stream alone, to its first frame. `None` if there is no more to it.
+    /// Polls only the control stream, up to its first frame. Returns `None` if it has ended.
     fn poll_start(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arrival, LinkError>>> {
         if matches!(self.start, Start::NoStream) {
             match ready!(self.accepting.poll_next_unpin(cx)) {
@@ -130,14 +130,14 @@ impl Receiver {
         }
     }
 
-    /// Accepts streams until one brings something.
+    /// Accepts streams until one yields an arrival.
     fn poll_new(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arrival, LinkError>>> {
         while self.lost.is_none() {
             let stream = match self.accepting.poll_next_unpin(cx) {
                 Poll::Ready(Some(Ok(stream))) => stream,
                 Poll::Ready(Some(Err(error))) => {
                     self.lost = Some(error);
-                    // What the open streams still hold comes first; they have to be asked again, by this waker.
+                    // The open streams are drained first; they must be polled again with this waker.
                     cx.waker().wake_by_ref();
                     break;
                 }
@@ -145,7 +145,7 @@ impl Receiver {
             };
             self.accepted += 1;
             let mut lane = IncomingLane::new(stream, self.max_frame, self.unfinished.clone());
-            // Most streams hold one frame and are over: those never need a place among the open ones.
+            // Most streams carry one frame and end: they are never added to the open ones.
             match lane.poll_next_unpin(cx) {
                 Poll::Ready(Some(arrival)) => {
                     if arrival.is_ok() && !lane.is_over(cx) {

@@ -1,4 +1,4 @@
-//! Frames out: which stream each goes on, and what waits where.
+//! Sends frames: assigns them to streams and queues them.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
@@ -13,16 +13,16 @@ use super::{FORMAT, lost};
 use crate::link::framing::{END, NO_FRAME, encode};
 use crate::link::{Lane, LinkError, SEND_BUFFER, WireFrame};
 
-/// Lanes that may be open at once, with or without a stream of their own.
+/// Most open lanes, with or without a dedicated stream.
 const MAX_LANES: usize = 1 << 16;
 
-/// An outgoing stream and what waits for it.
+/// An outgoing stream and its queue.
 struct Outgoing {
     stream: SendStream,
     waiting: VecDeque<Bytes>,
-    /// The stream ends after what waits.
+    /// The stream ends after the queued bytes.
     last: bool,
-    /// The other end wants no more of it; what waits, and what is still to come, is let go.
+    /// The other end has stopped the stream; queued and later frames are discarded.
     refused: bool,
 }
 
@@ -31,7 +31,7 @@ impl Outgoing {
         Self { stream, waiting: VecDeque::new(), last: false, refused: false }
     }
 
-    /// Appends a frame; answers how many bytes wait for it.
+    /// Appends a frame and returns the number of queued bytes.
     fn push(&mut self, frame: WireFrame, max_frame: usize) -> Result<usize, LinkError> {
         let mut small = BytesMut::new();
         let large = encode(frame, max_frame, &mut small)?;
@@ -44,38 +44,38 @@ impl Outgoing {
         Ok(added)
     }
 
-    /// Hands over what waits; answers how many bytes went, or were let go.
+    /// Writes queued bytes and returns how many were written or discarded.
     fn write(&mut self, cx: &mut Context<'_>) -> Result<usize, LinkError> {
-        let mut gone = 0;
+        let mut written_bytes = 0;
         while !self.waiting.is_empty() {
             let outcome = pin!(self.stream.write_chunks(self.waiting.make_contiguous())).poll(cx);
             match outcome {
-                Poll::Pending => return Ok(gone),
+                Poll::Pending => return Ok(written_bytes),
                 Poll::Ready(Ok(written)) => {
-                    gone += written.bytes;
-                    // Pieces that went whole are left behind empty.
+                    written_bytes += written.bytes;
+                    // Fully written buffers remain as empty ones.
                     while self.waiting.front().is_some_and(Bytes::is_empty) {
                         self.waiting.pop_front();
                     }
                 }
                 Poll::Ready(Err(WriteError::ConnectionLost(error))) => return Err(lost(&error)),
                 Poll::Ready(Err(_)) => {
-                    gone += self.waiting.drain(..).map(|piece| piece.len()).sum::<usize>();
+                    written_bytes += self.waiting.drain(..).map(|piece| piece.len()).sum::<usize>();
                     self.refused = true;
                 }
             }
         }
         if self.last {
-            // Fails only if the other end has refused the stream, and then it is over all the same.
+            // Fails only if the other end has stopped the stream, which ends it as well.
             let _ = self.stream.finish();
         }
-        Ok(gone)
+        Ok(written_bytes)
     }
 }
 
-/// Where the frames of an open lane go.
-enum Place {
-    Own(Outgoing),
+/// The stream of an open lane.
+enum LaneStream {
+    Dedicated(Outgoing),
     Shared,
 }
 
@@ -84,19 +84,19 @@ pub(super) struct Sender {
     connection: Connection,
     control: Outgoing,
     shared: Outgoing,
-    open: HashMap<u64, Place>,
-    /// Open lanes of which something waits.
+    open: HashMap<u64, LaneStream>,
+    /// Open lanes with queued bytes.
     busy: Vec<u64>,
-    /// Streams whose last frame is known but not yet handed over.
+    /// Streams whose last frame is queued but not yet written.
     closing: Vec<Outgoing>,
-    /// Bytes that wait in all streams.
+    /// Bytes queued in all streams.
     waiting: usize,
     /// Streams opened so far.
     opened: u64,
     max_frame: usize,
-    /// Of a dialling end that has not ended.
+    /// Set at a dialing end until it ends.
     keep_alive: Option<KeepAlive>,
-    /// The control stream has told the other end that it may read the others.
+    /// The first item of the control stream is queued, after which the other end reads other streams.
     begun: bool,
     ended: bool,
 }
@@ -106,7 +106,7 @@ impl Sender {
     pub(super) async fn start(connection: Connection, max_frame: usize) -> Result<Self, LinkError> {
         let control = connection.open_uni().await.map_err(|error| lost(&error))?;
         let shared = connection.open_uni().await.map_err(|error| lost(&error))?;
-        // Fails only for a stream that is closed already.
+        // Fails only if the stream is already closed.
         let _ = control.set_priority(1);
         let keep_alive = connection.side().is_client().then(KeepAlive::new);
         let mut control = Outgoing::new(control);
@@ -137,28 +137,28 @@ impl Sender {
 
     pub(super) fn push(&mut self, frame: WireFrame) -> Result<(), LinkError> {
         if self.ended {
-            return Err(LinkError::Cut);
+            return Err(LinkError::Lost);
         }
         if frame.len() > self.max_frame {
             return Err(LinkError::TooLarge { found: frame.len(), max: self.max_frame });
         }
         if !std::mem::replace(&mut self.begun, true) && frame.lane != Lane::Control {
-            self.mark();
+            self.push_no_frame();
         }
         if let (Some(keep_alive), Lane::Call(_)) = (&mut self.keep_alive, frame.lane) {
-            keep_alive.called();
+            keep_alive.on_call_frame();
         }
         let (max_frame, last) = (self.max_frame, frame.last);
         self.waiting += match frame.lane {
             Lane::Control => self.control.push(frame, max_frame)?,
             Lane::Call(lane) => match self.open.get_mut(&lane) {
-                Some(Place::Shared) => {
+                Some(LaneStream::Shared) => {
                     if last {
                         self.open.remove(&lane);
                     }
                     self.shared.push(frame, max_frame)?
                 }
-                Some(Place::Own(outgoing)) => {
+                Some(LaneStream::Dedicated(outgoing)) => {
                     let was_idle = outgoing.waiting.is_empty();
                     let added = outgoing.push(frame, max_frame)?;
                     outgoing.last = last;
@@ -166,7 +166,7 @@ impl Sender {
                         if was_idle && added > 0 {
                             self.busy.push(lane);
                         }
-                    } else if let Some(Place::Own(outgoing)) = self.open.remove(&lane) {
+                    } else if let Some(LaneStream::Dedicated(outgoing)) = self.open.remove(&lane) {
                         self.closing.push(outgoing);
                     }
                     added
@@ -177,21 +177,21 @@ impl Sender {
         Ok(())
     }
 
-    /// Ready when a keep-alive waits to be flushed.
+    /// Ready when a keep-alive must be flushed.
     pub(super) fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(keep_alive) = &mut self.keep_alive else { return Poll::Pending };
         ready!(keep_alive.poll_due(cx));
-        self.mark();
+        self.push_no_frame();
         Poll::Ready(())
     }
 
-    fn mark(&mut self) {
+    fn push_no_frame(&mut self) {
         let mark = Bytes::copy_from_slice(&NO_FRAME.to_be_bytes());
         self.waiting += mark.len();
         self.control.waiting.push_back(mark);
     }
 
-    /// The first frame of a lane: it gets a stream if the other end allows one more.
+    /// Queues the first frame of a lane, on a new stream if the other end allows one more.
     fn push_first(&mut self, lane: u64, frame: WireFrame) -> Result<usize, LinkError> {
         let last = frame.last;
         if !last && self.open.len() >= MAX_LANES {
@@ -202,7 +202,7 @@ impl Sender {
             Some(opened) => opened.map_err(|error| lost(&error))?,
             None => {
                 if !last {
-                    self.open.insert(lane, Place::Shared);
+                    self.open.insert(lane, LaneStream::Shared);
                 }
                 return self.shared.push(frame, self.max_frame);
             }
@@ -215,18 +215,18 @@ impl Sender {
             self.closing.push(outgoing);
         } else {
             self.busy.push(lane);
-            self.open.insert(lane, Place::Own(outgoing));
+            self.open.insert(lane, LaneStream::Dedicated(outgoing));
         }
         Ok(added)
     }
 
-    /// Hands over to the connection what it takes now; ready once nothing waits.
+    /// Writes as much as the connection accepts. Ready once nothing is queued.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let _ = self.poll_keep_alive(cx);
-        let mut gone = self.control.write(cx)? + self.shared.write(cx)?;
+        let mut written_bytes = self.control.write(cx)? + self.shared.write(cx)?;
         let mut at = 0;
         while let Some(outgoing) = self.closing.get_mut(at) {
-            gone += outgoing.write(cx)?;
+            written_bytes += outgoing.write(cx)?;
             if outgoing.waiting.is_empty() {
                 self.closing.swap_remove(at);
             } else {
@@ -236,9 +236,9 @@ impl Sender {
         let mut failed = None;
         let open = &mut self.open;
         self.busy.retain(|lane| match open.get_mut(lane) {
-            Some(Place::Own(outgoing)) => match outgoing.write(cx) {
+            Some(LaneStream::Dedicated(outgoing)) => match outgoing.write(cx) {
                 Ok(written) => {
-                    gone += written;
+                    written_bytes += written;
                     !outgoing.waiting.is_empty()
                 }
                 Err(error) => {
@@ -251,18 +251,18 @@ impl Sender {
         if let Some(error) = failed {
             return Poll::Ready(Err(error));
         }
-        self.waiting -= gone;
+        self.waiting -= written_bytes;
         if self.waiting > 0 {
             return Poll::Pending;
         }
-        // A link that was busy once need not hold that memory while idle.
+        // Frees memory of earlier load while idle.
         self.closing.shrink_to(128);
         self.busy.shrink_to(128);
         self.open.shrink_to(256);
         Poll::Ready(Ok(()))
     }
 
-    /// Says that no frame follows, and ends every stream after what waits for it.
+    /// Queues the end mark, and ends every stream after its queued bytes.
     pub(super) fn end(&mut self) {
         if self.ended {
             return;
@@ -278,11 +278,11 @@ impl Sender {
         self.shared.last = true;
         self.busy.clear();
         self.closing.extend(self.open.drain().filter_map(|(_, place)| match place {
-            Place::Own(mut outgoing) => {
+            LaneStream::Dedicated(mut outgoing) => {
                 outgoing.last = true;
                 Some(outgoing)
             }
-            Place::Shared => None,
+            LaneStream::Shared => None,
         }));
     }
 }

@@ -1,4 +1,4 @@
-//! Both halves together.
+//! A QUIC link of a sender and a receiver.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -16,7 +16,7 @@ use super::receive::Receiver;
 use super::send::Sender;
 use crate::link::{LinkError, WireFrame};
 
-/// A link that was closed in good order and dropped stays for so long, until the other end has read everything.
+/// How long a dropped link stays open after an orderly close, until the other end has read everything.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Frames over a QUIC connection.
@@ -24,12 +24,12 @@ pub(super) struct QuicLink {
     connection: Connection,
     sender: Sender,
     receiver: Receiver,
-    /// Done when the connection is; there once this end is closing.
+    /// Completes when the connection is closed; set while this end is closing.
     closed: Option<BoxFuture<'static, ()>>,
 }
 
 impl QuicLink {
-    /// Opens this end's streams and says that it has accepted the link.
+    /// Opens this end's streams and confirms that it has accepted the link.
     pub(super) async fn start(connection: Connection, max_frame: usize) -> Result<Self, LinkError> {
         let sender = Sender::start(connection.clone(), max_frame).await?;
         let receiver = Receiver::new(connection.clone(), max_frame);
@@ -80,8 +80,8 @@ impl Sink<WireFrame> for QuicLink {
         let this = self.get_mut();
         this.sender.end();
         ready!(this.sender.poll_flush(cx))?;
-        // What the connection has taken it may still have to send, for the first time or again. The other end drops the connection
-        // when it has read the end mark, and only then is it certain that everything has arrived.
+        // The connection may still have to send or retransmit written bytes. The other end drops the connection when it has
+        // read the end mark, which confirms that everything has arrived.
         let connection = &this.connection;
         let closed = this.closed.get_or_insert_with(|| {
             let connection = connection.clone();

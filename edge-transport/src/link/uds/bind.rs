@@ -1,4 +1,4 @@
-//! Making a unix socket that nobody else can use, steal or mistake for a live one.
+//! Binds unix sockets with restricted access and safe replacement of stale files.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -11,10 +11,10 @@ use tokio::net::{UnixListener, UnixSocket};
 /// Longest path of a unix socket in bytes: `sun_path` of `sockaddr_un`, without its closing zero.
 pub const MAX_SOCKET_PATH: usize = 107;
 
-/// Connections that may wait to be accepted.
+/// Most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// Why a socket cannot be made.
+/// Why a socket cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
@@ -26,8 +26,8 @@ pub enum BindError {
         /// Its length in bytes.
         found: usize,
     },
-    /// The path is empty or holds a zero byte.
-    #[error("socket path {} is empty or holds a zero byte; give a path such as /run/edge-csi/hub.sock", path.display())]
+    /// The path is empty or contains a zero byte.
+    #[error("socket path {} is empty or contains a zero byte; give a path such as /run/edge-csi/hub.sock", path.display())]
     PathUnusable {
         /// The path.
         path: PathBuf,
@@ -40,22 +40,22 @@ pub enum BindError {
         /// The directory that is missing.
         directory: PathBuf,
     },
-    /// Something else has that name.
-    #[error("{} exists and is no socket: remove it or choose another path", path.display())]
+    /// The path exists and is not a socket.
+    #[error("{} exists and is not a socket: remove it or choose another path", path.display())]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
-    /// Another process answers there.
+    /// Another process listens on the path.
     #[error("socket {} is in use by a running process: stop it or choose another path", path.display())]
     InUse {
         /// The path.
         path: PathBuf,
     },
-    /// The system refuses.
+    /// A system call failed.
     #[error("cannot {doing} socket {}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The failed operation.
         doing: &'static str,
         /// The path of the socket.
         path: PathBuf,
@@ -64,7 +64,7 @@ pub enum BindError {
     },
 }
 
-/// A listening socket and the guard of its file.
+/// A listening socket and the guard that removes its file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct BoundSocket {
@@ -74,7 +74,7 @@ pub struct BoundSocket {
     pub file: SocketFile,
 }
 
-/// Removes a socket's file when dropped, unless another socket has taken the path since.
+/// Removes a socket's file when dropped, unless another socket has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -88,14 +88,14 @@ impl SocketFile {
         &self.path
     }
 
-    fn is_there(&self) -> bool {
+    fn is_current(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity)
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if self.is_there() {
+        if self.is_current() {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -107,8 +107,8 @@ fn identity(file: &fs::Metadata) -> (u64, u64) {
 
 /// Listens on a unix socket that only this user (and root) can connect to.
 ///
-/// A socket file that nobody answers on is replaced; one that is answered on is left alone. The file has mode 0600 before
-/// the first connection can be made: it is not yet listened on while its mode is set.
+/// A stale socket file, on which no process listens, is replaced; a live one is not. The file has mode 0600 before the first
+/// connection: the socket does not listen until the mode is set.
 ///
 /// # Errors
 /// [`BindError`], which names the path and what to do.
@@ -116,12 +116,12 @@ fn identity(file: &fs::Metadata) -> (u64, u64) {
 /// # Panics
 /// Outside of a tokio runtime with I/O.
 pub fn bind_socket(path: impl AsRef<Path>) -> Result<BoundSocket, BindError> {
-    let (socket, file) = bind_quietly(path.as_ref())?;
+    let (socket, file) = bind_without_listen(path.as_ref())?;
     listen(socket, file)
 }
 
-/// A socket that is not listened on: to others it looks like a stale one.
-fn bind_quietly(path: &Path) -> Result<(UnixSocket, SocketFile), BindError> {
+/// Binds a socket without listening: to other processes it appears stale.
+fn bind_without_listen(path: &Path) -> Result<(UnixSocket, SocketFile), BindError> {
     check_path(path)?;
     clear_stale(path)?;
     let failed = |doing| move |source| BindError::Io { doing, path: path.to_owned(), source };
@@ -130,7 +130,7 @@ fn bind_quietly(path: &Path) -> Result<(UnixSocket, SocketFile), BindError> {
         io::ErrorKind::AddrInUse => BindError::InUse { path: path.to_owned() },
         _ => BindError::Io { doing: "create", path: path.to_owned(), source },
     })?;
-    let found = fs::symlink_metadata(path).map_err(failed("look at"))?;
+    let found = fs::symlink_metadata(path).map_err(failed("read metadata of"))?;
     let file = SocketFile { path: path.to_owned(), identity: identity(&found) };
     fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed("restrict"))?;
     Ok((socket, file))
@@ -139,14 +139,14 @@ fn bind_quietly(path: &Path) -> Result<(UnixSocket, SocketFile), BindError> {
 fn listen(socket: UnixSocket, file: SocketFile) -> Result<BoundSocket, BindError> {
     let failed = |source| BindError::Io { doing: "listen on", path: file.path.clone(), source };
     let listener = socket.listen(BACKLOG).map_err(failed)?;
-    // Whoever started at the same time may have taken it for a stale one. Nobody could ever connect to this one then.
-    if !file.is_there() {
+    // A process that started at the same time may have replaced the file as stale. Then this socket is unreachable.
+    if !file.is_current() {
         return Err(BindError::InUse { path: file.path.clone() });
     }
     Ok(BoundSocket { listener, file })
 }
 
-/// Whether the kernel can take the path at all.
+/// Checks that the kernel accepts the path.
 pub(super) fn check_path(path: &Path) -> Result<(), BindError> {
     let bytes = path.as_os_str().as_encoded_bytes();
     if bytes.is_empty() || bytes.contains(&0) {
@@ -163,7 +163,7 @@ fn clear_stale(path: &Path) -> Result<(), BindError> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return check_directory(path),
-        Err(error) => return Err(failed("look at")(error)),
+        Err(error) => return Err(failed("read metadata of")(error)),
     };
     if !found.file_type().is_socket() {
         return Err(BindError::NotASocket { path: path.to_owned() });
@@ -174,7 +174,7 @@ fn clear_stale(path: &Path) -> Result<(), BindError> {
             fs::remove_file(path).map_err(failed("replace stale"))
         }
         Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // A listener whose backlog is full is a live one all the same.
+        // A listener with a full backlog is live, too.
         Some(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => Err(failed("probe")(error)),
         _ => Err(BindError::InUse { path: path.to_owned() }),
     }
@@ -189,7 +189,7 @@ fn check_directory(path: &Path) -> Result<(), BindError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(BindError::NoDirectory { path: path.to_owned(), directory: directory.to_owned() })
         }
-        // Whatever else is wrong with it, binding will say.
+        // Binding reports any other error of the directory.
         _ => Ok(()),
     }
 }
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_file_is_for_its_owner_only_and_goes_with_the_listener() {
+    async fn file_has_mode_0600_and_is_removed_with_the_listener() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let bound = bind_socket(&path).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_another_socket_has_taken_is_left_alone() {
+    async fn keeps_a_file_that_another_socket_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let first = bind_socket(&path).unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stale_socket_is_replaced_and_a_live_one_is_an_error() {
+    async fn replaces_stale_sockets_and_rejects_live_ones() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let _live = bind_socket(&path).unwrap();
@@ -232,18 +232,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_another_start_took_for_a_stale_one_does_not_stay_as_one_that_nobody_reaches() {
+    async fn detects_replacement_by_a_concurrent_start() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
-        let (socket, file) = bind_quietly(&path).unwrap();
+        let (socket, file) = bind_without_listen(&path).unwrap();
         let other = bind_socket(&path).unwrap();
         assert!(matches!(listen(socket, file), Err(BindError::InUse { .. })));
-        assert!(matches!(bind_socket(&path), Err(BindError::InUse { .. })), "the other one is there");
+        assert!(matches!(bind_socket(&path), Err(BindError::InUse { .. })), "the other socket is live");
         drop(other);
     }
 
     #[tokio::test]
-    async fn what_is_no_socket_is_never_removed() {
+    async fn never_removes_other_files() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("precious");
         fs::write(&path, "data").unwrap();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bad_paths_are_refused_before_binding_with_the_bound() {
+    async fn rejects_bad_paths_before_binding() {
         let long = PathBuf::from(format!("/tmp/{}", "x".repeat(103)));
         let error = bind_socket(&long).unwrap_err().to_string();
         assert!(error.contains("108 bytes") && error.contains("107"), "{error}");
@@ -266,8 +266,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_place_where_nobody_may_make_a_socket_is_named() {
-        // Not even root may here.
+    async fn names_the_path_that_cannot_be_created() {
+        // Not even root may create files in /proc.
         let error = bind_socket("/proc/edge.sock").unwrap_err();
         assert!(matches!(&error, BindError::Io { doing: "create", .. }), "{error}");
         assert!(error.to_string().contains("cannot create socket /proc/edge.sock"), "{error}");

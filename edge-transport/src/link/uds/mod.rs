@@ -1,9 +1,9 @@
 //! Links over unix sockets, for peers on one host.
 //!
-//! On the wire: four bytes of length, high byte first, then the frame; the length `0xffff_ffff` says that no frame follows.
-//! The other end's credentials are its process's user and group, as the kernel knows them.
+//! On the wire: four bytes of length, high byte first, then the frame; the length `0xffff_ffff` marks the end. The other end's
+//! credentials are the user and group of its process, as reported by the kernel.
 //!
-//! An idle link holds less than 2 KiB: its buffers live only while bytes are in them.
+//! An idle link needs less than 2 KiB: its buffers exist only while they contain bytes.
 
 mod bind;
 mod socket;
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use tokio::net::{UnixListener, UnixStream};
 
 pub use self::bind::{BindError, BoundSocket, MAX_SOCKET_PATH, SocketFile, bind_socket};
-use self::socket::QuietSocket;
+use self::socket::ReadSocket;
 use self::stream::FramedStream;
-use super::{Credentials, Dialer, Incoming, Limits, Link, LinkError, LinkKind, Listener, accepted};
+use super::{Credentials, Dialer, Incoming, Limits, Link, LinkError, LinkKind, Listener, classify};
 
-/// Accepts links on a unix socket; made by [`bind`].
+/// Accepts links on a unix socket; created by [`bind`].
 #[derive(Debug)]
 pub struct UdsListener {
     listener: UnixListener,
@@ -26,7 +26,7 @@ pub struct UdsListener {
     limits: Limits,
 }
 
-/// Listens on `path`, by the rules of [`bind_socket`].
+/// Listens on `path` like [`bind_socket`].
 ///
 /// # Errors
 /// [`BindError`], which names the path and what to do.
@@ -41,7 +41,7 @@ pub fn bind(path: impl AsRef<Path>, limits: Limits) -> Result<UdsListener, BindE
 #[async_trait::async_trait]
 impl Listener for UdsListener {
     async fn accept(&mut self) -> Result<Incoming, LinkError> {
-        let accepted = accepted(self.listener.accept().await, || self.local_address()).await?;
+        let accepted = classify(self.listener.accept().await, || self.local_address()).await?;
         let link = match accepted {
             Ok((stream, _)) => link(stream, self.local_address(), &self.limits),
             Err(error) => Err(error),
@@ -58,7 +58,7 @@ impl Listener for UdsListener {
     }
 }
 
-/// Makes links to a unix socket.
+/// Dials a unix socket.
 #[derive(Debug, Clone)]
 pub struct UdsDialer {
     path: PathBuf,
@@ -67,10 +67,10 @@ pub struct UdsDialer {
 }
 
 impl UdsDialer {
-    /// Takes the path of the socket.
+    /// Creates a dialer of the socket at `path`.
     ///
     /// # Errors
-    /// If no socket can have that path: empty, or longer than [`MAX_SOCKET_PATH`].
+    /// If the path is empty or longer than [`MAX_SOCKET_PATH`].
     pub fn new(path: impl Into<PathBuf>, limits: Limits) -> Result<Self, LinkError> {
         let path = path.into();
         let address = address_of(&path);
@@ -102,11 +102,11 @@ fn address_of(path: &Path) -> String {
 
 fn link(stream: UnixStream, remote: String, limits: &Limits) -> Result<Link, LinkError> {
     let other = stream.peer_cred().map_err(|source| LinkError::Io {
-        doing: format!("ask the kernel who is behind {remote}"),
+        doing: format!("read the peer credentials of {remote}"),
         source,
     })?;
     let credentials = Credentials::Process { uid: other.uid(), gid: other.gid() };
-    let socket = QuietSocket::new(stream)
-        .map_err(|source| LinkError::Io { doing: format!("watch the connection with {remote}"), source })?;
+    let socket = ReadSocket::new(stream)
+        .map_err(|source| LinkError::Io { doing: format!("register the link with {remote}"), source })?;
     Ok(Link::new(FramedStream::new(socket, limits.max_frame), LinkKind::Uds, remote, credentials))
 }

@@ -1,4 +1,4 @@
-//! A unix socket that wakes its task only for what it waits for.
+//! A unix socket that registers for write readiness only while a write waits.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -10,34 +10,34 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
-/// A connected unix socket that is listened to for reading all the time, and for room to write only while there is none.
+/// A connected unix socket that is always registered for read readiness, and for write readiness only while a write waits.
 ///
-/// The kernel reports a unix socket as writable whenever the other end has read from it, and tokio's own type listens for that
-/// all the time: every frame that is sent would cost one more wake-up, as dear as the frame itself.
+/// The kernel reports a unix socket as writable whenever the other end has read from it, and tokio's own type is always
+/// registered for that: every sent frame would cost one more wake-up, as expensive as the frame itself.
 #[derive(Debug)]
-pub(super) struct QuietSocket {
+pub(super) struct ReadSocket {
     socket: AsyncFd<Socket>,
-    /// There only while a write waits for room.
-    room: Option<AsyncFd<Socket>>,
+    /// Set only while a write waits for buffer space.
+    writable: Option<AsyncFd<Socket>>,
 }
 
-impl QuietSocket {
-    /// Takes over a connected socket.
+impl ReadSocket {
+    /// Wraps a connected socket.
     pub(super) fn new(socket: UnixStream) -> io::Result<Self> {
         let socket = socket.into_std()?;
-        Ok(Self { socket: watch(socket, Interest::READABLE)?, room: None })
+        Ok(Self { socket: watch(socket, Interest::READABLE)?, writable: None })
     }
 }
 
 #[allow(
     deprecated,
-    reason = "unsafe is forbidden here, and a socket of the standard library keeps its descriptor to itself"
+    reason = "unsafe is forbidden here, and a socket of the standard library closes its own descriptor"
 )]
 fn watch(socket: Socket, interest: Interest) -> io::Result<AsyncFd<Socket>> {
     AsyncFd::with_interest(socket, interest)
 }
 
-impl AsyncRead for QuietSocket {
+impl AsyncRead for ReadSocket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(cx))?;
@@ -46,7 +46,7 @@ impl AsyncRead for QuietSocket {
             match ready.try_io(|socket| socket.get_ref().read(unfilled)) {
                 Ok(Ok(read)) => {
                     if read > 0 && read < asked {
-                        // The socket is empty: asking again would only be told so (epoll(7), question 9).
+                        // The socket is empty: another read would only return WouldBlock (epoll(7), question 9).
                         ready.clear_ready();
                     }
                     buf.advance(read);
@@ -59,25 +59,25 @@ impl AsyncRead for QuietSocket {
     }
 }
 
-impl QuietSocket {
-    fn poll_room(
+impl ReadSocket {
+    fn poll_write_with(
         &mut self,
         cx: &mut Context<'_>,
         mut write: impl FnMut(&Socket) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         loop {
-            if let Some(room) = &self.room {
-                ready!(room.poll_write_ready(cx))?.clear_ready();
+            if let Some(writable) = &self.writable {
+                ready!(writable.poll_write_ready(cx))?.clear_ready();
             }
             match write(self.socket.get_ref()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if self.room.is_none() {
+                    if self.writable.is_none() {
                         let again = self.socket.get_ref().try_clone()?;
-                        self.room = Some(watch(again, Interest::WRITABLE)?);
+                        self.writable = Some(watch(again, Interest::WRITABLE)?);
                     }
                 }
                 written => {
-                    self.room = None;
+                    self.writable = None;
                     return Poll::Ready(written);
                 }
             }
@@ -85,9 +85,9 @@ impl QuietSocket {
     }
 }
 
-impl AsyncWrite for QuietSocket {
+impl AsyncWrite for ReadSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_room(cx, |mut socket| socket.write(buf))
+        self.poll_write_with(cx, |mut socket| socket.write(buf))
     }
 
     fn poll_write_vectored(
@@ -95,7 +95,7 @@ impl AsyncWrite for QuietSocket {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.poll_room(cx, |mut socket| socket.write_vectored(pieces))
+        self.poll_write_with(cx, |mut socket| socket.write_vectored(pieces))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -118,9 +118,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn more_than_the_kernel_holds_goes_through_both_ways_and_then_the_end() {
+    async fn transfers_more_than_the_kernel_buffers_both_ways() {
         let (one, other) = UnixStream::pair().unwrap();
-        let (mut one, mut other) = (QuietSocket::new(one).unwrap(), QuietSocket::new(other).unwrap());
+        let (mut one, mut other) = (ReadSocket::new(one).unwrap(), ReadSocket::new(other).unwrap());
         let sent: Vec<u8> = (0..4_000_000_u32).map(|number| number as u8).collect();
         let expected = sent.clone();
         let echo = tokio::spawn(async move {
@@ -140,6 +140,6 @@ mod tests {
         let mut answers = Vec::new();
         one.read_to_end(&mut answers).await.unwrap();
         assert!(echo.await.unwrap() == expected && !answers.is_empty());
-        assert!(one.room.is_none(), "still listens for room");
+        assert!(one.writable.is_none(), "still registered for write readiness");
     }
 }

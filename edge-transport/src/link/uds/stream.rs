@@ -1,4 +1,4 @@
-//! Frames on a byte stream, with few system calls and no memory while idle.
+//! Frames on a byte stream, with few system calls and no buffers while idle.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -13,14 +13,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use crate::link::framing::{Decoded, END, FIRST_RESERVE, decode, encode};
 use crate::link::{LinkError, SEND_BUFFER, WireFrame};
 
-/// Smallest and largest amount asked for in one read; full reads double it, small ones halve it. The socket zeroes what is
-/// asked for before each, so a reader of small frames must not ask for much.
+/// Smallest and largest size of one read in bytes; full reads double it, small ones halve it. The socket zeroes the buffer
+/// before each read, so that small frames need small reads.
 const READ_SIZE: (usize, usize) = (2 << 10, 128 << 10);
 
-/// Pieces that one write may gather.
+/// Most buffers in one vectored write.
 const PIECES: usize = 16;
 
-/// A write buffer above this is given back when it is empty.
+/// A larger write buffer is freed when it is empty.
 const KEEP: usize = 64 << 10;
 
 /// Frames on a byte stream.
@@ -30,7 +30,7 @@ pub(super) struct FramedStream<S> {
     input: BytesMut,
     read_size: usize,
     ended: bool,
-    /// Pieces to send before `tail`, in order.
+    /// Buffers to send before `tail`, in order.
     pieces: VecDeque<Bytes>,
     pieces_len: usize,
     tail: BytesMut,
@@ -63,12 +63,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FramedStream<S> {
                 Decoded::End => return Poll::Ready(Ok(None)),
                 Decoded::More(missing) => missing,
             };
-            // What a length claims is believed only as far as bytes have come.
-            let believed = missing.min(self.input.len().max(FIRST_RESERVE));
-            self.input.reserve(believed.max(self.read_size));
+            // Memory is reserved for received bytes, not for the announced length.
+            let reserve = missing.min(self.input.len().max(FIRST_RESERVE));
+            self.input.reserve(reserve.max(self.read_size));
             let room = self.read_size;
             match pin!(self.io.read_buf(&mut (&mut self.input).limit(room))).poll(cx) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(LinkError::Cut)),
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(LinkError::Lost)),
                 Poll::Ready(Ok(read)) if read >= room => {
                     self.read_size = (self.read_size * 2).min(READ_SIZE.1);
                 }
@@ -87,7 +87,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FramedStream<S> {
         }
     }
 
-    /// Writes until nothing waits.
+    /// Writes until the buffers are empty.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         while self.buffered() > 0 {
             let written = {
@@ -99,7 +99,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FramedStream<S> {
                 ready!(Pin::new(&mut self.io).poll_write_vectored(cx, &slices[..count]))
             };
             match written {
-                Ok(0) => return Poll::Ready(Err(LinkError::Cut)),
+                Ok(0) => return Poll::Ready(Err(LinkError::Lost)),
                 Ok(written) => self.sent(written),
                 Err(source) => return Poll::Ready(Err(lost("write", source))),
             }
@@ -125,11 +125,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FramedStream<S> {
     }
 }
 
-/// The other end's going is a cut; anything else keeps its cause.
+/// Converts an error: a lost connection becomes [`LinkError::Lost`], any other error keeps its source.
 fn lost(doing: &'static str, source: io::Error) -> LinkError {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
     match source.kind() {
-        BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof => LinkError::Cut,
+        BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof => LinkError::Lost,
         _ => LinkError::Io { doing: format!("{doing} on the link"), source },
     }
 }
@@ -159,7 +159,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<WireFrame> for FramedStream<S> {
 
     fn start_send(mut self: Pin<&mut Self>, frame: WireFrame) -> Result<(), LinkError> {
         if self.closed {
-            return Err(LinkError::Cut);
+            return Err(LinkError::Lost);
         }
         let max_frame = self.max_frame;
         if let Some(body) = encode(frame, max_frame, &mut self.tail)? {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_fed_frames_leave_in_one_write() {
+    async fn sends_many_frames_in_one_write() {
         let (near, far) = tokio::io::duplex(1 << 20);
         let (mut io, mut writes) = (near, 0);
         let mut link = FramedStream::new(Counting { io: &mut io, writes: &mut writes }, 1 << 20);
@@ -254,24 +254,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_stops_inside_a_frame_was_cut_and_one_with_an_end_mark_was_closed() {
+    async fn distinguishes_lost_from_closed_streams() {
         let (near, mut far) = tokio::io::duplex(1 << 10);
         let mut link = FramedStream::new(near, 100);
         far.write_all(&[0, 0, 0, 2, b'o', b'k', 0, 0, 0, 9, b'x']).await.unwrap();
         drop(far);
         assert_eq!(link.next().await.unwrap().unwrap(), "ok");
-        assert!(matches!(link.next().await, Some(Err(LinkError::Cut))));
+        assert!(matches!(link.next().await, Some(Err(LinkError::Lost))));
         assert!(link.next().await.is_none());
 
         let (near, far) = tokio::io::duplex(1 << 10);
         let (mut near, mut far) = (FramedStream::new(near, 100), FramedStream::new(far, 100));
         near.close().await.unwrap();
         assert!(far.next().await.is_none());
-        assert!(matches!(near.send(frame(1)).await, Err(LinkError::Cut)));
+        assert!(matches!(near.send(frame(1)).await, Err(LinkError::Lost)));
     }
 
     #[tokio::test]
-    async fn an_idle_link_keeps_no_buffers() {
+    async fn idle_link_has_no_buffers() {
         let (near, far) = tokio::io::duplex(1 << 16);
         let (mut near, mut far) = (FramedStream::new(near, 8 << 20), FramedStream::new(far, 8 << 20));
         let (sent, received) = tokio::join!(near.send(frame(4 << 20)), far.next());
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_claimed_length_takes_no_memory_until_bytes_come() {
+    async fn announced_length_allocates_nothing() {
         let (near, mut far) = tokio::io::duplex(1 << 10);
         let mut link = FramedStream::new(near, 8 << 20);
         far.write_all(&(8_u32 << 20).to_be_bytes()).await.unwrap();

@@ -1,4 +1,4 @@
-//! The dialling side.
+//! The dialing side.
 
 use std::io;
 
@@ -10,11 +10,11 @@ use tokio_tungstenite::client_async_with_config;
 use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
 use crate::link::address::host_and_port;
-use crate::link::candidates::{ADDRESS_STAGGER, first_of};
+use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind};
 use crate::tls::{ClientTls, peer_names};
 
-/// Makes links to a websocket listener.
+/// Dials a websocket listener.
 #[derive(Debug, Clone)]
 pub struct WsDialer {
     host: String,
@@ -26,10 +26,10 @@ pub struct WsDialer {
 }
 
 impl WsDialer {
-    /// Takes a host name or address (IPv6 without brackets), for `wss` with TLS, for plain `ws` without.
+    /// Creates a dialer of a host name or address (IPv6 without brackets): `wss` with TLS, plain `ws` without.
     ///
     /// # Errors
-    /// If TLS is asked for and the host can be no server name.
+    /// If `tls` is set and the host is not a valid server name.
     pub fn new(host: &str, port: u16, tls: Option<ClientTls>, limits: Limits) -> Result<Self, LinkError> {
         let kind = if tls.is_some() { LinkKind::Wss } else { LinkKind::Ws };
         let address = format!("{kind}://{}", host_and_port(host, port));
@@ -40,7 +40,7 @@ impl WsDialer {
         Ok(Self { host: host.to_owned(), port, path: "/".to_owned(), tls, limits, address })
     }
 
-    /// Asks for this path instead of `/`, for a proxy that sorts by it.
+    /// Sets the request path, for a proxy that routes by it. Default `/`.
     #[must_use]
     pub fn with_path(mut self, path: &str) -> Self {
         let slash = if path.starts_with('/') { "" } else { "/" };
@@ -57,10 +57,10 @@ impl WsDialer {
             .connect()
             .await
             .map_err(|source| LinkError::Io { doing: format!("connect to {}", self.address), source })?;
-        // Without it the kernel holds back the small writes of the handshake, and then those of every call.
+        // Without TCP_NODELAY the kernel delays small writes of the handshake and of every call.
         let _ = stream.set_nodelay(true);
         let failed = |cause: String| handshake_failed(self.kind(), &self.address, cause);
-        // The library wants a whole URL and takes host and path from it.
+        // The library requires a whole URL and reads host and path from it.
         let (request, config) = (format!("{}{}", self.address, self.path), Some(config(&self.limits)));
         let Some((tls, name)) = &self.tls else {
             let (socket, _) =
@@ -81,8 +81,8 @@ impl WsDialer {
 
     async fn connect(&self) -> io::Result<TcpStream> {
         let candidates = lookup_host((&*self.host, self.port)).await?;
-        let nowhere = || Err(io::Error::new(io::ErrorKind::NotFound, "the name stands for no address"));
-        first_of(candidates, ADDRESS_STAGGER, TcpStream::connect).await.unwrap_or_else(nowhere)
+        let nowhere = || Err(io::Error::new(io::ErrorKind::NotFound, "the host name has no address"));
+        first_ok(candidates, ATTEMPT_DELAY, TcpStream::connect).await.unwrap_or_else(nowhere)
     }
 }
 
@@ -99,11 +99,11 @@ impl Dialer for WsDialer {
     }
 }
 
-/// What the alert of a listener that has no place stands for.
+/// Translates the TLS alert of a listener that rejects links when it is overloaded.
 fn tls_cause(error: &io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::AlertReceived(rustls::AlertDescription::InternalError)) => {
-            "the hub cannot take this link now: it is busy, try again later".to_owned()
+            "the hub is overloaded; try again later".to_owned()
         }
         _ => error.to_string(),
     }
@@ -112,6 +112,6 @@ fn tls_cause(error: &io::Error) -> String {
 fn server_name(name: &str, address: &str) -> Result<ServerName<'static>, LinkError> {
     ServerName::try_from(name.to_owned()).map_err(|_| LinkError::Address {
         address: address.to_owned(),
-        cause: format!("{name:?} can be no server name: expected a DNS name or an IP address"),
+        cause: format!("{name:?} is not a valid server name: expected a DNS name or an IP address"),
     })
 }

@@ -15,10 +15,10 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
-use crate::link::{Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener, accepted};
+use crate::link::{Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener, classify};
 use crate::tls::{ServerTls, peer_names};
 
-/// Accepts websocket links; made by [`bind`].
+/// Accepts websocket links; created by [`bind`].
 #[derive(Debug)]
 pub struct WsListener {
     listener: TcpListener,
@@ -27,11 +27,11 @@ pub struct WsListener {
     limits: Limits,
 }
 
-/// Listens on a TCP address: for `wss` with a configuration (see [`crate::tls::server_config`]), for plain `ws` without.
-/// Plain links have no credentials, and everyone on the way reads along.
+/// Listens on a TCP address: `wss` with a TLS configuration (see [`crate::tls::server_config`]), plain `ws` without. Plain
+/// links have no credentials and are not encrypted.
 ///
 /// # Errors
-/// If the address cannot be listened on.
+/// If the address cannot be bound.
 pub async fn bind(
     address: impl ToSocketAddrs + fmt::Display,
     tls: Option<ServerTls>,
@@ -44,7 +44,7 @@ pub async fn bind(
 }
 
 impl WsListener {
-    /// The address listened on.
+    /// The bound address.
     #[must_use]
     pub const fn socket_address(&self) -> SocketAddr {
         self.address
@@ -54,16 +54,16 @@ impl WsListener {
 #[async_trait::async_trait]
 impl Listener for WsListener {
     async fn accept(&mut self) -> Result<Incoming, LinkError> {
-        let (stream, from) = match accepted(self.listener.accept().await, || self.local_address()).await? {
+        let (stream, from) = match classify(self.listener.accept().await, || self.local_address()).await? {
             Ok(accepted) => accepted,
             Err(error) => return Ok(Box::pin(std::future::ready(Err(error)))),
         };
         let (kind, tls, limits) = (self.kind(), self.tls.clone(), self.limits.clone());
         let unserved = Unserved { stream: Some(stream), tls: tls.is_some() };
         Ok(Box::pin(async move {
-            let Some(stream) = unserved.serve() else { return Err(LinkError::Cut) };
+            let Some(stream) = unserved.serve() else { return Err(LinkError::Lost) };
             let remote = from.to_string();
-            let link = tokio::time::timeout(limits.handshake_timeout, greet(stream, &remote, tls, &limits));
+            let link = tokio::time::timeout(limits.handshake_timeout, accept(stream, &remote, tls, &limits));
             link.await.unwrap_or_else(|_| Err(handshake_failed(kind, &remote, timed_out(&limits))))
         }))
     }
@@ -77,13 +77,13 @@ impl Listener for WsListener {
     }
 }
 
-/// A connection whose handshake has not begun. One that is dropped like this is told to come back later.
+/// A connection whose handshake has not started. Dropping it sends a refusal, so that the peer retries later.
 struct Unserved {
     stream: Option<TcpStream>,
     tls: bool,
 }
 
-/// A TLS record with the fatal alert `internal_error`: "unrelated to the peer", as RFC 8446 section 6.2 has it.
+/// A TLS record with the fatal alert `internal_error`: "unrelated to the peer" (RFC 8446 section 6.2).
 const BUSY_TLS: &[u8] = &[21, 3, 3, 0, 2, 2, 80];
 
 const BUSY_HTTP: &[u8] =
@@ -97,22 +97,22 @@ impl Unserved {
 
 impl Drop for Unserved {
     fn drop(&mut self) {
-        // Neither call waits: the socket of the runtime's is one that does not block.
+        // Neither call blocks: the runtime's sockets are non-blocking.
         if let Some(Ok(mut stream)) = self.stream.take().map(TcpStream::into_std) {
-            // With a request unread, closing would reset the connection, and the answer be lost.
+            // If the request is not read, closing resets the connection and the response is lost.
             let _ = stream.read(&mut [0; 4096]);
             let _ = stream.write(if self.tls { BUSY_TLS } else { BUSY_HTTP });
         }
     }
 }
 
-async fn greet(
+async fn accept(
     stream: TcpStream,
     remote: &str,
     tls: Option<ServerTls>,
     limits: &Limits,
 ) -> Result<Link, LinkError> {
-    // Without it the kernel holds back the small writes of the handshake, and then those of every call.
+    // Without TCP_NODELAY the kernel delays small writes of the handshake and of every call.
     let _ = stream.set_nodelay(true);
     let Some(tls) = tls else {
         let socket = upgrade(stream, LinkKind::Ws, remote, limits).await?;
@@ -133,24 +133,24 @@ async fn greet(
 fn tls_cause(error: &io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidMessage(_)) => {
-            "what came is no TLS: dial this port with wss://".to_owned()
+            "not a TLS handshake; connect to this port with wss://".to_owned()
         }
         Some(rustls::Error::NoCertificatesPresented) => {
-            "the client showed no certificate: give it one that the client CA has issued".to_owned()
+            "the client sent no certificate: give it one issued by the client CA".to_owned()
         }
         _ => error.to_string(),
     }
 }
 
-/// The server's half of the websocket handshake. Who asks for something else gets an answer that says so.
+/// The server side of the websocket handshake. Other requests get an HTTP error.
 async fn upgrade<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     kind: LinkKind,
     remote: &str,
     limits: &Limits,
 ) -> Result<WebSocketStream<S>, LinkError> {
-    // Only lent, for the answer below; a client that sends more than its request before it is answered is refused, so
-    // nothing can be lost between this socket and the one that stays.
+    // The stream is borrowed, so that an error response can be sent below. A client that sends data before the response is
+    // refused, so that no data is lost between this socket and the final one.
     let outcome =
         tokio_tungstenite::accept_hdr_async_with_config(&mut stream, NoCallback, Some(config(limits)))
             .await
@@ -165,7 +165,7 @@ async fn upgrade<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(WebSocketStream::from_raw_socket(stream, Role::Server, Some(config(limits))).await)
 }
 
-/// What to answer; nothing to those who have gone.
+/// Returns the error response; `None` if the connection is lost.
 fn refusal(error: &Error) -> Option<String> {
     let status = match error {
         Error::Io(_) => return None,
@@ -176,7 +176,7 @@ fn refusal(error: &Error) -> Option<String> {
         ) => "426 Upgrade Required\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13",
         _ => "400 Bad Request",
     };
-    let text = format!("This port speaks websocket only: {error}\n");
+    let text = format!("This port supports only websocket: {error}\n");
     Some(format!(
         "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{text}",
         text.len()

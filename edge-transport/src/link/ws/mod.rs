@@ -1,9 +1,9 @@
 //! Links over websocket (RFC 6455), plain (`ws`) or over TLS (`wss`).
 //!
 //! One binary message is one frame; large messages travel in fragments of 16 KiB. Text messages are refused, pings are
-//! answered, a close frame is the end in good order. The path of the request is of no account.
+//! answered, a close frame is the orderly end. The path of the request is ignored.
 //!
-//! An idle link holds about 7 KiB (14 over TLS): 4 KiB to read into, and the libraries' own state.
+//! An idle link needs about 7 KiB (14 over TLS): a read buffer of 4 KiB, and the libraries' own state.
 
 mod dial;
 mod listen;
@@ -18,13 +18,13 @@ pub use self::dial::WsDialer;
 pub use self::listen::{WsListener, bind};
 use super::{Limits, LinkError, LinkKind};
 
-/// Bytes asked for in one read, and kept for it while the link lives.
+/// Size of the read buffer in bytes, allocated while the link exists.
 const READ_BUFFER: usize = 4 << 10;
 
-/// Bytes collected before they are written without waiting for a flush.
+/// Bytes buffered before a write without a flush.
 const WRITE_BUFFER: usize = 32 << 10;
 
-/// The library's own bound on what waits in it; the link stops well before.
+/// The library's own limit of its write buffer; the link stops well below.
 const WRITE_CEILING: usize = 256 << 10;
 
 fn config(limits: &Limits) -> WebSocketConfig {
@@ -37,18 +37,18 @@ fn config(limits: &Limits) -> WebSocketConfig {
 }
 
 fn timed_out(limits: &Limits) -> String {
-    format!("not done within {:?}", limits.handshake_timeout)
+    format!("timed out after {:?}", limits.handshake_timeout)
 }
 
-/// What went wrong before the first frame, in words that help.
+/// Describes an error of the handshake and what to do.
 fn explain(error: Error) -> String {
     match error {
         Error::Http(response) if response.status().as_u16() == 503 => {
-            "the hub cannot take this link now: it is busy, try again later".to_owned()
+            "the hub is overloaded; try again later".to_owned()
         }
         Error::Http(response) => format!("the server answered {} instead of a websocket", response.status()),
         Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            "the other end hung up: is its port a websocket one, and TLS used at both ends or neither?"
+            "the other end closed the connection: check that its port serves websocket, and that TLS is used at both ends or at neither"
                 .to_owned()
         }
         error => error.to_string(),

@@ -13,21 +13,21 @@ use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use crate::link::memory::joined;
+use crate::link::memory::into_bytes;
 use crate::link::{LinkError, WireFrame};
 
-/// A larger message goes out in pieces of this size: neither end then needs a second buffer of the message's whole size,
-/// which the library would keep for as long as the link lives.
+/// A larger message is sent in fragments of this size. Neither end then needs a second buffer for the whole message, which the
+/// library would keep until the link ends.
 const FRAGMENT: usize = 16 << 10;
 
-/// What is still to be sent of a large message.
+/// The unsent rest of a large message.
 struct Rest {
     pieces: [Bytes; 2],
     begun: bool,
 }
 
 impl Rest {
-    /// The next fragment; `None` once the last one has been handed out.
+    /// Returns the next fragment; `None` after the last one.
     fn next(&mut self) -> Option<Frame> {
         let from = self.pieces.iter_mut().find(|piece| !piece.is_empty())?;
         let fragment = from.split_to(from.len().min(FRAGMENT));
@@ -56,7 +56,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WsLink<S> {
         Pin::new(&mut self.socket)
     }
 
-    /// Hands over what is left of a large message.
+    /// Sends the rest of a large message.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         while self.rest.is_some() {
             ready!(self.socket().poll_ready(cx)).map_err(lost)?;
@@ -69,17 +69,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WsLink<S> {
     }
 }
 
-/// The other end's going is a cut, what it did wrong is told, anything else keeps its cause.
+/// Converts an error: a lost connection becomes [`LinkError::Lost`], a violation of the other end keeps its description, any
+/// other error its source.
 fn lost(error: Error) -> LinkError {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
     match error {
         Error::ConnectionClosed
         | Error::AlreadyClosed
         | Error::Protocol(ProtocolError::ResetWithoutClosingHandshake | ProtocolError::SendAfterClosing) => {
-            LinkError::Cut
+            LinkError::Lost
         }
         Error::Io(source) => match source.kind() {
-            BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof => LinkError::Cut,
+            BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof => {
+                LinkError::Lost
+            }
             _ => LinkError::Io { doing: "use the websocket".to_owned(), source },
         },
         Error::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
@@ -102,16 +105,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WsLink<S> {
                 // Answered by the library with the next read or write.
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(_))) => {
-                    // The answer to it is a courtesy; whether it leaves changes nothing here.
+                    // The reply is optional; whether it is sent does not matter here.
                     let _ = self.socket().poll_flush(cx);
                     break None;
                 }
                 Some(Ok(Message::Text(_))) => {
-                    let cause = "a text message came; frames are binary messages".to_owned();
+                    let cause = "received a text message; frames are binary messages".to_owned();
                     break Some(Err(LinkError::Malformed { cause }));
                 }
                 Some(Err(error)) => break Some(Err(lost(error))),
-                None => break Some(Err(LinkError::Cut)),
+                None => break Some(Err(LinkError::Lost)),
             }
         };
         self.ended = true;
@@ -129,14 +132,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<WireFrame> for WsLink<S> {
 
     fn start_send(mut self: Pin<&mut Self>, frame: WireFrame) -> Result<(), LinkError> {
         if self.closed {
-            return Err(LinkError::Cut);
+            return Err(LinkError::Lost);
         }
         let found = frame.len();
         if found > self.max_frame {
             return Err(LinkError::TooLarge { found, max: self.max_frame });
         }
         if found <= FRAGMENT {
-            return self.socket().start_send(Message::Binary(joined(frame))).map_err(lost);
+            return self.socket().start_send(Message::Binary(into_bytes(frame))).map_err(lost);
         }
         self.rest = Some(Rest { pieces: [frame.head, frame.body], begun: false });
         Ok(())
@@ -151,8 +154,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<WireFrame> for WsLink<S> {
         ready!(self.poll_rest(cx))?;
         self.closed = true;
         match ready!(self.socket().poll_close(cx)).map_err(lost) {
-            // The other end was quicker.
-            Ok(()) | Err(LinkError::Cut) => Poll::Ready(Ok(())),
+            // The other end closed first.
+            Ok(()) | Err(LinkError::Lost) => Poll::Ready(Ok(())),
             Err(error) => Poll::Ready(Err(error)),
         }
     }

@@ -7,106 +7,106 @@ use std::time::Instant;
 
 use tokio::time::Sleep;
 
-use super::dialing::{Road, Scout};
+use super::dialing::{DialedLink, FailbackProbe};
 use super::{Driver, Ending};
+use crate::frame_io::{FrameIo, now};
 use crate::link::{Link, LinkError};
-use crate::pump::{Pump, now};
 use crate::session::{CloseReason, Event};
 
-/// Frames read in a row before others on the same thread get their turn. Few, so that what they set going leaves early and the
-/// next process works on it meanwhile; eight frames a write cost hardly more than a hundred.
+/// Frames read before the task yields. Few, so that their results are sent early and the next process works on them meanwhile;
+/// eight frames per write cost hardly more than a hundred.
 const BATCH: usize = 8;
-/// Commands taken in a row.
+/// Commands handled before the task yields.
 const COMMAND_BATCH: usize = 256;
-/// Frames that may wait to be written before no more are read: answers to frames, such as pongs, must not pile up.
+/// Queued frames above which no more are read: responses to frames, such as pongs, must not accumulate.
 const WAITING_FRAMES: usize = 16 * 1024;
 
 /// How a link ended.
 pub(super) struct Ended {
-    /// When its session was opened.
+    /// When its session was established.
     pub(super) opened: Option<Instant>,
-    /// It was left for this one.
-    pub(super) next: Option<Road>,
+    /// The link that replaces it.
+    pub(super) next: Option<DialedLink>,
 }
 
 impl Driver {
-    /// Drives a link to its end, or to where a better road is found.
+    /// Drives a link until it ends or a preferred path is available.
     pub(super) async fn connection(&mut self, link: Link) -> Ended {
-        self.pump = Some(Pump::new(link));
+        self.io = Some(FrameIo::new(link));
         self.handle(Event::LinkUp);
         let mut timer = Box::pin(tokio::time::sleep(self.settings.session.hello_timeout));
         let mut opened = None;
-        let mut scout = None;
+        let mut probe = None;
         let mut next = None;
         let ended = poll_fn(|cx| {
             let polled = self.poll_link(cx, timer.as_mut());
             if opened.is_none() && self.session.is_open() {
                 opened = Some(now());
-                scout = Scout::new(self.dialled, self.disappointments, &self.settings);
+                probe = FailbackProbe::new(self.dialled, self.failed_failbacks, &self.settings);
             }
             if polled.is_pending()
                 && self.ending == Ending::No
                 && !self.session.is_draining()
-                && let Some(scout) = &mut scout
-                && let Poll::Ready(road) = scout.poll(&self.dialers, &self.settings, cx)
+                && let Some(probe) = &mut probe
+                && let Poll::Ready(dialed) = probe.poll(&self.dialers, &self.settings, cx)
             {
-                next = Some(road);
+                next = Some(dialed);
                 return Poll::Ready(Ok(()));
             }
             polled
         })
         .await;
-        if let Some(Road { index, .. }) = &next {
+        if let Some(DialedLink { index, .. }) = &next {
             let (from, to) = (self.dialers[self.dialled].address(), self.dialers[*index].address());
-            tracing::info!(from, to, "a better road is there");
-            self.pump = None;
+            tracing::info!(from, to, "preferred path available, switching");
+            self.io = None;
             self.handle(Event::LinkLost);
-            // Counted until it has shown that it holds.
-            self.disappointments += 1;
-            self.switching = true;
+            // Counted as failed until the link has lasted.
+            self.failed_failbacks += 1;
+            self.failing_back = true;
             return Ended { opened, next };
         }
-        self.switching = false;
-        let pump = self.pump.take();
+        self.failing_back = false;
+        let io = self.io.take();
         self.handle(Event::LinkLost);
         let closed = self.closed.take();
         let why = match (&closed, &ended) {
             (Some(reason), _) => reason.to_string(),
             (None, Err(error)) => error.to_string(),
-            (None, Ok(())) => "the hub has closed the link".to_owned(),
+            (None, Ok(())) => "the hub closed the link".to_owned(),
         };
         tracing::info!(address = self.dialers[self.dialled].address(), %why, "link ended");
         if self.ending == Ending::No {
             self.connecting(why);
         }
-        // Nobody hears the last words on a link that is dead or gone.
-        if let Some(pump) = pump
+        // Flushing is useless on a dead or lost link.
+        if let Some(io) = io
             && closed.is_some_and(|reason| !matches!(reason, CloseReason::Dead { .. }))
         {
-            let farewell = pump.farewell(self.drain_by);
+            let closing = io.flush_and_close(self.drain_by);
             if self.ending == Ending::No {
-                self.offline(farewell).await;
+                self.offline(closing).await;
             } else {
-                self.leave_services();
-                farewell.await;
+                self.detach_services();
+                closing.await;
             }
         }
         Ended { opened, next }
     }
 
-    /// Ready when the link has ended, or is to be closed.
+    /// Ready when the link has ended or must be closed.
     fn poll_link(&mut self, cx: &mut Context<'_>, mut timer: Pin<&mut Sleep>) -> Poll<Result<(), LinkError>> {
         let mut again = self.poll_read(cx)?;
         if again == Progress::Ended {
             return Poll::Ready(Ok(()));
         }
-        // First, so that what they answer at once leaves with this turn.
+        // Services run first, so that immediate replies are sent in the same poll.
         self.poll_services(cx);
         if self.poll_work(cx) == Progress::More {
             again = Progress::More;
         }
         if let Some(next) = self.session.next_wakeup() {
-            // Being heard moves the wake-up back; that is found out when the timer fires, not at every frame.
+            // Received frames postpone the wake-up. The timer is not reset for every frame: it fires early and is reset then.
             if tokio::time::Instant::from_std(next) < timer.deadline() {
                 timer.as_mut().reset(next.into());
             }
@@ -120,16 +120,16 @@ impl Driver {
             return Poll::Ready(Ok(()));
         }
         let held_back = self.is_held_back();
-        let Some(pump) = &mut self.pump else { return Poll::Ready(Ok(())) };
-        let sent = pump.poll_send(cx)?;
+        let Some(io) = &mut self.io else { return Poll::Ready(Ok(())) };
+        let sent = io.poll_send(cx)?;
         if sent.is_ready() && held_back {
             again = Progress::More;
         }
-        for head in pump.take_refused() {
+        for head in io.take_refused() {
             self.handle(Event::Refused(head));
             again = Progress::More;
         }
-        // Only now is it known that the last answers are out.
+        // All frames are written, including the last replies.
         if sent.is_ready() && self.session.is_draining() {
             self.handle(Event::Flushed);
             if self.closed.is_some() {
@@ -144,11 +144,11 @@ impl Driver {
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<Progress, LinkError> {
         for _ in 0..BATCH {
-            let Some(pump) = &mut self.pump else { return Ok(Progress::Ended) };
-            if pump.waiting() > WAITING_FRAMES {
+            let Some(io) = &mut self.io else { return Ok(Progress::Ended) };
+            if io.waiting() > WAITING_FRAMES {
                 return Ok(Progress::Waiting);
             }
-            match pump.poll_receive(cx) {
+            match io.poll_receive(cx) {
                 Poll::Ready(Some(Ok(bytes))) => self.handle(Event::Received(bytes)),
                 Poll::Ready(Some(Err(error))) => return Err(error),
                 Poll::Ready(None) => return Ok(Progress::Ended),
@@ -161,13 +161,13 @@ impl Driver {
         Ok(Progress::More)
     }
 
-    /// Takes what callers and services ask, as long as the link keeps up.
+    /// Handles commands of callers and services, as long as the link keeps up.
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Progress {
         for _ in 0..COMMAND_BATCH {
-            let taken = if self.is_held_back() || self.is_switching() {
-                self.poll_note(cx)
+            let taken = if self.is_held_back() || self.is_failing_back() {
+                self.poll_control(cx)
             } else {
-                self.poll_inbox(cx)
+                self.poll_messages(cx)
             };
             if taken.is_pending() {
                 return Progress::Waiting;
@@ -176,23 +176,23 @@ impl Driver {
         Progress::More
     }
 
-    /// Callers wait for the better road to be in use.
-    fn is_switching(&self) -> bool {
-        self.switching && !self.session.is_open()
+    /// Whether callers wait for the link over the preferred path.
+    fn is_failing_back(&self) -> bool {
+        self.failing_back && !self.session.is_open()
     }
 
     fn is_held_back(&self) -> bool {
-        self.pump.as_ref().is_some_and(|pump| {
-            pump.waiting_bytes() > self.settings.outgoing_bytes || pump.waiting() > WAITING_FRAMES
+        self.io.as_ref().is_some_and(|io| {
+            io.waiting_bytes() > self.settings.max_queued_bytes || io.waiting() > WAITING_FRAMES
         })
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// Nothing left for now; a wake-up is arranged.
+    /// Nothing to do now; a wake-up is registered.
     Waiting,
-    /// There may be more at once.
+    /// There may be more to do at once.
     More,
     /// The other end has closed the link.
     Ended,

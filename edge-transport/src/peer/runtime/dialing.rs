@@ -1,4 +1,4 @@
-//! The ways to a hub: which is dialled when.
+//! Dials the paths to a hub, and probes preferred paths for a failback.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,31 +9,31 @@ use std::time::Duration;
 
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::link::candidates::first_of;
+use crate::link::happy_eyeballs::first_ok;
 use crate::link::{Dialer, Link, LinkError};
 use crate::peer::PeerSettings;
 
-/// A link, and the address that it came from.
+/// A link and the index of its dialer.
 #[derive(Debug)]
-pub(super) struct Road {
+pub(super) struct DialedLink {
     pub(super) index: usize,
     pub(super) link: Link,
 }
 
-/// The first link, or what was wrong with the address that failed last.
-pub(super) type Dialling = Pin<Box<dyn Future<Output = Result<Road, String>> + Send>>;
+/// Resolves to the first link, or to the error of the address that failed last.
+pub(super) type DialFuture = Pin<Box<dyn Future<Output = Result<DialedLink, String>> + Send>>;
 
-/// When several addresses are dialled, how long one may take before the next is dialled beside it, so that a network which swallows the
-/// packets of one kind of link costs that wait and not a whole timeout.
-const ROAD_STAGGER: Duration = Duration::from_secs(1);
+/// Delay before the next address is dialled while earlier attempts are pending. A network that drops the packets of one kind of
+/// link then costs this delay and not a whole timeout.
+const PATH_ATTEMPT_DELAY: Duration = Duration::from_secs(1);
 
-/// Dials addresses in an order, each for at most `bound`, and counts the attempts.
-pub(super) fn dialling(
+/// Dials addresses in order, each for at most `bound`, and counts the attempts.
+pub(super) fn dial_in_order(
     dialers: Arc<[Box<dyn Dialer>]>,
     order: Vec<usize>,
     bound: Duration,
     attempts: Arc<AtomicU64>,
-) -> Dialling {
+) -> DialFuture {
     Box::pin(async move {
         let attempt = async |index: usize| {
             attempts.fetch_add(1, Ordering::Relaxed);
@@ -42,19 +42,19 @@ pub(super) fn dialling(
                 let cause = format!("no connection within {bound:?}");
                 Err(LinkError::Address { address: dialer.address().to_owned(), cause })
             });
-            dialled.map(|link| Road { index, link }).map_err(|error| {
+            dialled.map(|link| DialedLink { index, link }).map_err(|error| {
                 let address = dialer.address();
-                tracing::info!(%address, %error, "no connection");
+                tracing::info!(%address, %error, "connection failed");
                 format!("{address}: {error}")
             })
         };
-        first_of(order, ROAD_STAGGER, attempt).await.unwrap_or_else(|| Err(String::new()))
+        first_ok(order, PATH_ATTEMPT_DELAY, attempt).await.unwrap_or_else(|| Err(String::new()))
     })
 }
 
-/// Looks from time to time whether a better road than the one in use can be had.
-pub(super) struct Scout {
-    /// Roads before this one are better.
+/// Periodically probes the preferred paths.
+pub(super) struct FailbackProbe {
+    /// Index of the dialer in use; dialers before it are preferred.
     index: usize,
     every: Duration,
     state: State,
@@ -62,16 +62,16 @@ pub(super) struct Scout {
 
 enum State {
     Waiting(Pin<Box<Sleep>>),
-    Dialling(Dialling),
+    Dialing(DialFuture),
 }
 
-/// After so many disappointments the waits grow no more: 64 times as long.
+/// Failed failbacks after which the interval stops doubling: 64 times as long.
 const MAX_DOUBLINGS: u32 = 6;
 
-impl Scout {
-    /// `None` if the road in use is the best, or nobody is to look.
-    pub(super) fn new(index: usize, disappointments: u32, settings: &PeerSettings) -> Option<Self> {
-        let every = settings.better_road_every.saturating_mul(1 << disappointments.min(MAX_DOUBLINGS));
+impl FailbackProbe {
+    /// Returns `None` if the path in use is the most preferred one, or if failback is disabled.
+    pub(super) fn new(index: usize, failed_failbacks: u32, settings: &PeerSettings) -> Option<Self> {
+        let every = settings.failback_interval.saturating_mul(1 << failed_failbacks.min(MAX_DOUBLINGS));
         (index > 0 && !every.is_zero()).then(|| Self { index, every, state: Self::waiting(every) })
     }
 
@@ -79,13 +79,13 @@ impl Scout {
         State::Waiting(Box::pin(sleep(every)))
     }
 
-    /// Ready with a link over a better road.
+    /// Ready with a link over a preferred path.
     pub(super) fn poll(
         &mut self,
         dialers: &Arc<[Box<dyn Dialer>]>,
         settings: &PeerSettings,
         cx: &mut Context<'_>,
-    ) -> Poll<Road> {
+    ) -> Poll<DialedLink> {
         loop {
             match &mut self.state {
                 State::Waiting(wait) => {
@@ -93,12 +93,12 @@ impl Scout {
                         return Poll::Pending;
                     }
                     let order = (0..self.index).collect();
-                    let dialling =
-                        dialling(Arc::clone(dialers), order, settings.dial_timeout, Arc::default());
-                    self.state = State::Dialling(dialling);
+                    let dial_future =
+                        dial_in_order(Arc::clone(dialers), order, settings.dial_timeout, Arc::default());
+                    self.state = State::Dialing(dial_future);
                 }
-                State::Dialling(dialling) => match dialling.as_mut().poll(cx) {
-                    Poll::Ready(Ok(road)) => return Poll::Ready(road),
+                State::Dialing(dial_future) => match dial_future.as_mut().poll(cx) {
+                    Poll::Ready(Ok(dialed)) => return Poll::Ready(dialed),
                     Poll::Ready(Err(_)) => self.state = Self::waiting(self.every),
                     Poll::Pending => return Poll::Pending,
                 },

@@ -1,4 +1,4 @@
-//! The task of a peer: dials, and owns the session.
+//! The task of a peer: dials hubs and owns the session.
 
 mod connection;
 mod dialing;
@@ -19,54 +19,54 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 
 use self::connection::Ended;
-use self::dialing::{Road, dialling};
-use super::flow_control::Gate;
+use self::dialing::{DialedLink, dial_in_order};
+use super::credit_window::CreditWindow;
 use super::handle::max_request;
 use super::{Backoff, PeerSettings, PeerState, ReplyEvent, ReplySender, Service};
-use crate::counted::ByCount;
 use crate::frame::{End, Failure, Hello, Reason, Request};
+use crate::frame_io::{FrameIo, now};
+use crate::id_map::IdMap;
 use crate::link::Dialer;
 use crate::name::{PeerId, ServiceName};
-use crate::pump::{Pump, now};
-use crate::session::{Action, CloseReason, Event, Incoming, ServingId, Session};
+use crate::session::{Action, CloseReason, Event, InboundCallId, Incoming, Session};
 
-/// Commands that may wait before callers and services are held back. Few, so that a burst is written in small batches, and the
-/// next process works on the first of them while this one still makes the last.
+/// Queued commands above which callers and services wait. Few, so that a burst is written in small batches and the next process
+/// works on the first of them while this one still creates the last.
 const COMMANDS: usize = 8;
 
-/// A link that ends sooner after the hub's hello counts as ended at once. After several of these in a row the peer waits as long as
-/// for a hub that it cannot reach: else all peers of a hub that admits and closes would dial it without a pause. Short, since a bad
-/// network that cuts links every half second cuts one of ten at such an age.
-const AT_ONCE: Duration = Duration::from_millis(50);
+/// A link that ends sooner after the hub's hello does not reset the backoff. Otherwise all peers of a hub that admits and
+/// closes links would reconnect without a pause. Short, because a bad network that cuts links every half second cuts one of ten
+/// at this age.
+const MIN_LINK_DURATION: Duration = Duration::from_millis(50);
 
-/// Where the parts of an answer go.
+/// Sends the parts of a response to the caller.
 type Parts = mpsc::UnboundedSender<Result<ReplyEvent, Failure>>;
 
-/// What callers and services ask of the session, in order. Bounded: whoever asks waits.
+/// Commands of callers and services, in order. The channel is bounded: senders wait.
 #[derive(Debug)]
 pub(super) enum Command {
     Call { number: u64, target: PeerId, request: Box<Request>, deadline: Option<Instant>, sender: Parts },
-    Answer { serving: ServingId, message: Option<Bytes>, end: Option<End> },
+    Answer { inbound: InboundCallId, message: Option<Bytes>, end: Option<End> },
 }
 
-/// What must not wait. Bounded by the open calls: at most two credits and one end for each.
+/// Messages that must not wait. Bounded by the open calls: at most two credits and one end for each.
 #[derive(Debug)]
-pub(super) enum Note {
+pub(super) enum ControlMessage {
     Credit { number: u64, bytes: u64 },
-    StopWaiting { number: u64 },
-    ServiceLost { serving: ServingId },
+    Cancel { number: u64 },
+    ServiceLost { inbound: InboundCallId },
     Drain { reason: String },
     Close,
 }
 
-/// The way to the session.
+/// Sends commands to the driver.
 #[derive(Debug, Clone)]
-pub(super) struct Inbox {
+pub(super) struct DriverHandle {
     pub(super) commands: mpsc::Sender<Command>,
-    pub(super) notes: mpsc::UnboundedSender<Note>,
+    pub(super) control: mpsc::UnboundedSender<ControlMessage>,
 }
 
-/// What ends the peer.
+/// How the peer ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     No,
@@ -79,31 +79,33 @@ pub(super) struct Driver {
     settings: PeerSettings,
     dialers: Arc<[Box<dyn Dialer>]>,
     services: HashMap<ServiceName, Arc<dyn Service>>,
-    /// Waits after attempts that led to no session.
-    backoff: Backoff,
-    /// Waits after sessions. Apart from the others: an unreachable hub must not delay the replacement of a link that is cut later.
-    reopening: Backoff,
-    inbox: Inbox,
+    /// Delays after attempts that established no session.
+    dial_backoff: Backoff,
+    /// Delays after sessions. Separate from `dial_backoff`: an unreachable hub must not delay the replacement of a link that is
+    /// lost later.
+    reconnect_backoff: Backoff,
+    handle: DriverHandle,
     commands: mpsc::Receiver<Command>,
-    notes: mpsc::UnboundedReceiver<Note>,
+    control: mpsc::UnboundedReceiver<ControlMessage>,
     state: watch::Sender<PeerState>,
-    calls: ByCount<u64, Parts>,
-    gates: ByCount<ServingId, Arc<Gate>>,
-    /// What services do. Polled by this task, which has to run for each of them anyway, to read its request and to send its answer.
-    answers: FuturesUnordered<BoxFuture<'static, ()>>,
-    pump: Option<Pump>,
-    /// Index of the dialer that made the link.
+    calls: IdMap<u64, Parts>,
+    windows: IdMap<InboundCallId, Arc<CreditWindow>>,
+    /// Running service calls. Polled by this task, which must run for each of them anyway to read its request and to send its
+    /// replies.
+    service_calls: FuturesUnordered<BoxFuture<'static, ()>>,
+    io: Option<FrameIo>,
+    /// Index of the dialer of the link.
     dialled: usize,
     closed: Option<CloseReason>,
     ending: Ending,
-    /// When a drain that was asked for must be done.
+    /// Deadline of a requested drain.
     drain_by: Option<Instant>,
     /// Attempts to connect since the last connection.
     attempts: u64,
-    /// A link is being replaced by one over a better road; until that is in use, callers wait.
-    switching: bool,
-    /// How often in a row a better road did not hold what it promised.
-    disappointments: u32,
+    /// A link over a preferred path replaces the current one; callers wait until it is open.
+    failing_back: bool,
+    /// Consecutive failbacks after which the preferred path failed again.
+    failed_failbacks: u32,
 }
 
 impl Driver {
@@ -113,59 +115,59 @@ impl Driver {
         services: HashMap<ServiceName, Arc<dyn Service>>,
         settings: PeerSettings,
         backoff: Backoff,
-    ) -> (Self, Inbox, watch::Receiver<PeerState>) {
+    ) -> (Self, DriverHandle, watch::Receiver<PeerState>) {
         let (command_sender, commands) = mpsc::channel(COMMANDS);
-        let (note_sender, notes) = mpsc::unbounded_channel();
-        let inbox = Inbox { commands: command_sender, notes: note_sender };
+        let (control_sender, control) = mpsc::unbounded_channel();
+        let handle = DriverHandle { commands: command_sender, control: control_sender };
         let (state, state_receiver) = watch::channel(PeerState::Connecting { attempts: 0, last_error: None });
         let driver = Self {
             session: Session::new(hello, settings.session.clone()),
             settings,
             dialers: dialers.into(),
             services,
-            reopening: backoff.clone(),
-            backoff,
-            inbox: inbox.clone(),
+            reconnect_backoff: backoff.clone(),
+            dial_backoff: backoff,
+            handle: handle.clone(),
             commands,
-            notes,
+            control,
             state,
-            calls: ByCount::default(),
-            gates: ByCount::default(),
-            answers: FuturesUnordered::new(),
-            pump: None,
+            calls: IdMap::default(),
+            windows: IdMap::default(),
+            service_calls: FuturesUnordered::new(),
+            io: None,
             dialled: 0,
             closed: None,
             ending: Ending::No,
             drain_by: None,
             attempts: 0,
-            switching: false,
-            disappointments: 0,
+            failing_back: false,
+            failed_failbacks: 0,
         };
-        (driver, inbox, state_receiver)
+        (driver, handle, state_receiver)
     }
 
     pub(super) async fn run(mut self) {
-        // After a blip the address that worked is the best guess.
+        // After a short outage the address that worked last is the best guess.
         let mut best = None;
-        let mut better = None;
+        let mut preferred = None;
         while self.ending == Ending::No {
             let mut was_open = false;
-            let dialled = match better.take() {
-                Some(road) => Some(road),
+            let dialled = match preferred.take() {
+                Some(dialed) => Some(dialed),
                 None => self.dial(best.take()).await,
             };
-            if let Some(Road { index, link }) = dialled {
+            if let Some(DialedLink { index, link }) = dialled {
                 self.dialled = index;
                 let Ended { opened, next } = self.connection(link).await;
-                better = next;
+                preferred = next;
                 if let Some(opened) = opened {
                     was_open = true;
                     best = Some(index);
-                    self.judge_road(now().saturating_duration_since(opened), better.is_some());
+                    self.record_link_outcome(now().saturating_duration_since(opened), preferred.is_some());
                 }
             }
-            if self.ending == Ending::No && better.is_none() {
-                let backoff = if was_open { &mut self.reopening } else { &mut self.backoff };
+            if self.ending == Ending::No && preferred.is_none() {
+                let backoff = if was_open { &mut self.reconnect_backoff } else { &mut self.dial_backoff };
                 let wait = backoff.next_wait();
                 self.offline(tokio::time::sleep(wait)).await;
             }
@@ -173,14 +175,14 @@ impl Driver {
         self.stop();
     }
 
-    /// A link was in use for so long, and was then lost, or left for a better one.
-    fn judge_road(&mut self, held: Duration, left: bool) {
-        self.backoff.reset();
-        if held >= AT_ONCE {
-            self.reopening.reset();
+    /// Adjusts the backoff after a link that was open for `held` and was then lost, or was `left` for a preferred path.
+    fn record_link_outcome(&mut self, held: Duration, left: bool) {
+        self.dial_backoff.reset();
+        if held >= MIN_LINK_DURATION {
+            self.reconnect_backoff.reset();
         }
-        if !left && held >= self.settings.better_road_every {
-            self.disappointments = 0;
+        if !left && held >= self.settings.failback_interval {
+            self.failed_failbacks = 0;
         }
     }
 
@@ -188,27 +190,27 @@ impl Driver {
         self.state.send_replace(PeerState::Connecting { attempts: self.attempts, last_error: Some(error) });
     }
 
-    /// Does something else while there is no link; `None` if the peer is to end meanwhile.
+    /// Awaits `work` while there is no link. Returns `None` if the peer must end meanwhile.
     async fn offline<F: Future>(&mut self, work: F) -> Option<F::Output> {
         let mut work = pin!(work);
         poll_fn(|cx| {
             self.poll_services(cx);
-            while self.poll_inbox(cx).is_ready() {}
+            while self.poll_messages(cx).is_ready() {}
             if self.ending == Ending::No { work.as_mut().poll(cx).map(Some) } else { Poll::Ready(None) }
         })
         .await
     }
 
-    /// A link over the first road that can be had: the one that worked last, then the others in their order.
-    async fn dial(&mut self, best: Option<usize>) -> Option<Road> {
+    /// Dials the path that worked last, then the others in order, and returns the first link.
+    async fn dial(&mut self, best: Option<usize>) -> Option<DialedLink> {
         let others = (0..self.dialers.len()).filter(|index| Some(*index) != best);
         let (order, attempts) = (best.into_iter().chain(others).collect(), Arc::new(AtomicU64::new(0)));
         let bound = self.settings.dial_timeout;
-        let dialling = dialling(Arc::clone(&self.dialers), order, bound, Arc::clone(&attempts));
-        let dialled = self.offline(dialling).await;
+        let dial_future = dial_in_order(Arc::clone(&self.dialers), order, bound, Arc::clone(&attempts));
+        let dialled = self.offline(dial_future).await;
         self.attempts += attempts.load(Ordering::Relaxed);
         match dialled? {
-            Ok(road) => Some(road),
+            Ok(dialed) => Some(dialed),
             Err(error) => {
                 self.connecting(error);
                 None
@@ -216,25 +218,25 @@ impl Driver {
         }
     }
 
-    /// What services have to say comes as commands.
+    /// Polls the service calls. They send their replies as commands.
     fn poll_services(&mut self, cx: &mut Context<'_>) {
-        while let Poll::Ready(Some(())) = self.answers.poll_next_unpin(cx) {}
+        while let Poll::Ready(Some(())) = self.service_calls.poll_next_unpin(cx) {}
     }
 
-    /// What services still do ends in a task of its own.
-    fn leave_services(&mut self) {
-        let rest = std::mem::take(&mut self.answers);
+    /// Moves running service calls into a separate task, where they complete.
+    fn detach_services(&mut self) {
+        let rest = std::mem::take(&mut self.service_calls);
         if !rest.is_empty() {
             tokio::spawn(rest.for_each(|()| std::future::ready(())));
         }
     }
 
-    /// Takes one command or note. Ready if there was one.
-    fn poll_inbox(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Handles one command or control message. Ready if there was one.
+    fn poll_messages(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.poll_command(cx).is_ready() {
             return Poll::Ready(());
         }
-        self.poll_note(cx)
+        self.poll_control(cx)
     }
 
     fn poll_command(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -243,45 +245,45 @@ impl Driver {
         Poll::Ready(())
     }
 
-    fn poll_note(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Poll::Ready(Some(note)) = self.notes.poll_recv(cx) else { return Poll::Pending };
-        self.note(note);
+    fn poll_control(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Poll::Ready(Some(message)) = self.control.poll_recv(cx) else { return Poll::Pending };
+        self.on_control(message);
         Poll::Ready(())
     }
 
     fn command(&mut self, command: Command) {
         match command {
-            // The word of that may have come before the call: commands wait where notes do not.
+            // The cancel may have overtaken the call: commands wait, control messages do not.
             Command::Call { sender, .. } if sender.is_closed() => {}
             Command::Call { number, target, request, deadline, sender } => {
                 self.calls.insert(number, sender);
                 self.handle(Event::Call { number, target, request: *request, deadline });
             }
-            Command::Answer { serving, message, end } => self.answer(serving, message, end),
+            Command::Answer { inbound, message, end } => self.answer(inbound, message, end),
         }
     }
 
-    fn note(&mut self, note: Note) {
-        match note {
-            Note::Credit { number, bytes } => self.handle(Event::Credit { number, bytes }),
-            Note::StopWaiting { number } => {
+    fn on_control(&mut self, message: ControlMessage) {
+        match message {
+            ControlMessage::Credit { number, bytes } => self.handle(Event::Credit { number, bytes }),
+            ControlMessage::Cancel { number } => {
                 if self.calls.remove(&number).is_some() {
-                    self.handle(Event::StopWaiting { number });
+                    self.handle(Event::Cancel { number });
                 }
             }
-            Note::ServiceLost { serving } => {
+            ControlMessage::ServiceLost { inbound } => {
                 let failure = Failure::new(Reason::ServiceLost, "the service ended without an answer");
-                self.answer(serving, None, Some(End::Failed(failure)));
+                self.answer(inbound, None, Some(End::Failed(failure)));
             }
-            Note::Drain { reason } => {
+            ControlMessage::Drain { reason } => {
                 self.ending = Ending::Drain;
                 self.drain_by = Some(now() + self.settings.session.drain_timeout);
-                if self.pump.is_some() {
+                if self.io.is_some() {
                     self.state.send_replace(PeerState::Draining { reason: reason.clone() });
                     self.handle(Event::Drain { reason });
                 }
             }
-            Note::Close => {
+            ControlMessage::Close => {
                 self.ending = Ending::Close;
                 self.drain_by = None;
                 self.handle(Event::Close);
@@ -289,11 +291,11 @@ impl Driver {
         }
     }
 
-    fn answer(&mut self, serving: ServingId, message: Option<Bytes>, end: Option<End>) {
+    fn answer(&mut self, inbound: InboundCallId, message: Option<Bytes>, end: Option<End>) {
         if end.is_some() {
-            self.gates.remove(&serving);
+            self.windows.remove(&inbound);
         }
-        self.handle(Event::Answer { serving, message, end });
+        self.handle(Event::Answer { inbound, message, end });
     }
 
     fn handle(&mut self, event: Event) {
@@ -306,12 +308,12 @@ impl Driver {
     fn act(&mut self, action: Action) {
         match action {
             Action::Send(frame) => {
-                if let Some(pump) = &mut self.pump {
-                    pump.push(frame);
+                if let Some(io) = &mut self.io {
+                    io.push(frame);
                 }
             }
             Action::Reply { number, message, end } => {
-                // Whether the caller is still there is not asked: the note that it has left comes.
+                // Send errors are ignored: a cancel follows when the caller has dropped its stream.
                 let Some(sender) = self.calls.get(&number) else { return };
                 if let Some(message) = message {
                     let _ = sender.send(Ok(ReplyEvent::Message(message)));
@@ -325,22 +327,22 @@ impl Driver {
                 }
             }
             Action::Serve(incoming) => self.serve(incoming),
-            Action::Credit { serving, bytes } => {
-                if let Some(gate) = self.gates.get(&serving) {
-                    gate.give(bytes);
+            Action::Credit { inbound, bytes } => {
+                if let Some(window) = self.windows.get(&inbound) {
+                    window.grant(bytes);
                 }
             }
-            Action::Abandoned { serving } => {
-                if let Some(gate) = self.gates.remove(&serving) {
-                    gate.close();
+            Action::Cancelled { inbound } => {
+                if let Some(window) = self.windows.remove(&inbound) {
+                    window.close();
                 }
             }
             Action::Opened(remote) => {
-                let Some(pump) = &self.pump else { return };
+                let Some(io) = &self.io else { return };
                 self.attempts = 0;
-                self.switching = false;
+                self.failing_back = false;
                 let address = self.dialers[self.dialled].address().to_owned();
-                let kind = pump.link().kind();
+                let kind = io.link().kind();
                 tracing::info!(%address, %kind, hub = %remote.peer, "connected");
                 let max_frame = self.settings.session.max_frame.min(remote.max_frame);
                 self.state.send_replace(PeerState::Connected {
@@ -359,28 +361,28 @@ impl Driver {
     }
 
     fn serve(&mut self, incoming: Incoming) {
-        let Incoming { serving, source, request } = incoming;
-        // The session lets only those services through that this peer has named.
+        let Incoming { inbound, source, request } = incoming;
+        // The session passes on only calls of services that the hello names.
         let Some(service) = self.services.get(&request.service).map(Arc::clone) else { return };
-        let gate = Arc::new(Gate::new(request.credit));
-        self.gates.insert(serving, Arc::clone(&gate));
-        let replies = ReplySender::new(serving, gate, self.inbox.clone());
+        let window = Arc::new(CreditWindow::new(request.credit));
+        self.windows.insert(inbound, Arc::clone(&window));
+        let replies = ReplySender::new(inbound, window, self.handle.clone());
         tracing::debug!(%source, service = %request.service, "call");
         let answer = async move { service.call(source, request, replies).await };
-        // A call that panics is dropped, which tells its caller. The others continue.
-        self.answers.push(AssertUnwindSafe(answer).catch_unwind().map(drop).boxed());
+        // A call that panics is dropped, which reports SERVICE_LOST to its caller. Other calls continue.
+        self.service_calls.push(AssertUnwindSafe(answer).catch_unwind().map(drop).boxed());
     }
 
-    /// Ends everything that still waits for this peer.
+    /// Ends all calls and closes the peer.
     fn stop(mut self) {
-        self.leave_services();
+        self.detach_services();
         self.handle(Event::LinkLost);
         self.commands.close();
-        self.notes.close();
-        for gate in self.gates.values() {
-            gate.close();
+        self.control.close();
+        for window in self.windows.values() {
+            window.close();
         }
-        // A call whose sender is dropped here finds its end by that.
+        // Dropping the sender ends the caller's stream.
         while self.commands.try_recv().is_ok() {}
         self.calls.clear();
         self.state.send_replace(PeerState::Closed);

@@ -1,12 +1,12 @@
-//! The calls of others that this peer answers.
+//! Calls of other peers.
 
 use bytes::Bytes;
 
 use super::Session;
 use crate::frame::{End, Failure, Frame, Lane, MAX_CLOSING, Part, Reason, Reply, Request};
 use crate::name::PeerId;
-use crate::session::serving::Admission;
-use crate::session::{Action, Hop, HopState, Incoming, ServingId};
+use crate::session::inbound::Admission;
+use crate::session::{Action, InboundCallId, Incoming, LinkCore, LinkState};
 
 impl Session {
     pub(super) fn request(&mut self, source: Option<PeerId>, number: u64, request: Request) {
@@ -14,8 +14,8 @@ impl Session {
             self.stats.wrong_source += 1;
             return;
         };
-        let refusal = match self.serving.admission(number) {
-            Admission::New => self.refusal_of(&request),
+        let refusal = match self.inbound.admission(number) {
+            Admission::New => self.refusal_for(&request),
             Admission::Running => {
                 self.stats.duplicates += 1;
                 return;
@@ -25,45 +25,45 @@ impl Session {
                 Some((Reason::Protocol, format!("call number {number} was used before on this link")))
             }
         };
-        let lane = self.fresh_lane();
+        let lane = self.next_free_lane();
         if let Some((reason, detail)) = refusal {
             let reply = Reply::failed(Failure::new(reason, detail));
             return self.send_part(None, number, Part::Reply(reply), Lane::Call(lane));
         }
-        let serving = self.serving.open(number, lane, &request);
-        self.actions.push_back(Action::Serve(Incoming { serving, source, request }));
+        let inbound = self.inbound.open(number, lane, &request);
+        self.actions.push_back(Action::Serve(Incoming { inbound, source, request }));
     }
 
-    fn refusal_of(&self, request: &Request) -> Option<(Reason, String)> {
+    fn refusal_for(&self, request: &Request) -> Option<(Reason, String)> {
         let (peer, own) = (&self.hello.peer, self.hello.session);
         if let Some(to) = request.to_session.filter(|to| *to != own) {
             Some((Reason::WrongSession, format!("{peer} has session {own}; the request is for {to}")))
-        } else if !matches!(self.hop.as_ref().map(Hop::state), Some(HopState::Open(_))) {
-            Some((Reason::Draining, "the peer takes no new calls".to_owned()))
+        } else if !matches!(self.link.as_ref().map(LinkCore::state), Some(LinkState::Open(_))) {
+            Some((Reason::Draining, "the peer accepts no new calls".to_owned()))
         } else if !self.hello.services.contains(&request.service) {
             Some((Reason::NoSuchService, format!("{peer} does not serve {}", request.service)))
-        } else if self.serving.len() >= self.settings.max_serving {
-            Some((Reason::Overloaded, format!("{peer} works on {} calls", self.serving.len())))
-        } else if self.serving.bytes() > 0
-            && self.serving.bytes() + request.body.len() > self.settings.max_serving_bytes
+        } else if self.inbound.len() >= self.settings.max_inbound_calls {
+            Some((Reason::Overloaded, format!("{peer} has {} calls in progress", self.inbound.len())))
+        } else if self.inbound.bytes() > 0
+            && self.inbound.bytes() + request.body.len() > self.settings.max_inbound_bytes
         {
-            let detail = format!("{peer} works on {} bytes of requests", self.serving.bytes());
+            let detail = format!("{peer} has {} bytes of requests in progress", self.inbound.bytes());
             Some((Reason::Overloaded, detail))
         } else {
             None
         }
     }
 
-    pub(super) fn answer(&mut self, serving: ServingId, message: Option<Bytes>, end: Option<End>) {
+    pub(super) fn answer(&mut self, inbound: InboundCallId, message: Option<Bytes>, end: Option<End>) {
         let ends = end.is_some();
         let max = self.max_payload();
-        let Some(call) = self.serving.running(serving) else { return };
-        if call.is_wanted() {
+        let Some(call) = self.inbound.running(inbound) else { return };
+        if call.has_caller() {
             let closing = if let Some(End::Finished(closing)) = &end { closing.len() } else { 0 };
             let size = message.as_ref().map_or(0, Bytes::len) + closing;
             let failure = if size > max || closing > MAX_CLOSING {
                 let detail = format!(
-                    "answer of {size} bytes; at most {max} can be sent: raise max_frame at every end or send less"
+                    "reply of {size} bytes; at most {max} can be sent: raise max_frame at every end or send less"
                 );
                 Some(Failure::new(Reason::TooLarge, detail))
             } else if message.is_some() && !call.has_credit() {
@@ -83,29 +83,29 @@ impl Session {
             let (number, lane) = (call.number, call.lane);
             let reply = Reply { sequence: call.next_sequence(), message, end };
             self.send_part(None, number, Part::Reply(reply), Lane::Call(lane));
-            if failed && !ends && self.serving.abandon(serving) {
-                self.actions.push_back(Action::Abandoned { serving });
+            if failed && !ends && self.inbound.abandon(inbound) {
+                self.actions.push_back(Action::Cancelled { inbound });
             }
         }
         if ends {
-            self.serving.end(serving);
+            self.inbound.end(inbound);
         }
     }
 
-    pub(super) fn credited(&mut self, number: u64, bytes: u64) {
-        if let Some(serving) = self.serving.credit(number, bytes) {
-            self.actions.push_back(Action::Credit { serving, bytes });
+    pub(super) fn on_credit(&mut self, number: u64, bytes: u64) {
+        if let Some(inbound) = self.inbound.credit(number, bytes) {
+            self.actions.push_back(Action::Credit { inbound, bytes });
         }
     }
 
-    pub(super) fn requester_left(&mut self, number: u64) {
-        let Some(serving) = self.serving.stop_waiting(number) else { return };
-        self.actions.push_back(Action::Abandoned { serving });
-        if let Some(call) = self.serving.running(serving)
+    pub(super) fn on_cancel(&mut self, number: u64) {
+        let Some(inbound) = self.inbound.cancel(number) else { return };
+        self.actions.push_back(Action::Cancelled { inbound });
+        if let Some(call) = self.inbound.running(inbound)
             && std::mem::take(&mut call.lane_open)
         {
             let lane = call.lane;
-            let frame = self.encoder.encode(Frame::silence(), Lane::Call(lane));
+            let frame = self.encoder.encode(Frame::end_of_stream(), Lane::Call(lane));
             self.actions.push_back(Action::Send(frame));
         }
     }

@@ -8,79 +8,79 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::requests::Requests;
-use super::serving::ServingTable;
-use super::{Action, CloseReason, Event, Hop, HopAction, HopEvent, HopState, Role, Settings, Stats};
+use super::inbound::InboundCalls;
+use super::outbound::OutboundCalls;
+use super::{Action, CloseReason, Event, LinkAction, LinkCore, LinkEvent, LinkState, Role, Settings, Stats};
 use crate::frame::{
     DecodeError, Encoder, End, Failure, Frame, HEADROOM, Hello, Kind, Lane, Part, Reason, Reply, decode,
 };
 use crate::name::PeerId;
 
-/// The sessions of a peer, one after the other: each runs over one link, and its calls end with that. Work that goes on for calls of
-/// earlier links counts on.
+/// The successive sessions of a peer. Each runs over one link, and its calls end with the link. Calls of earlier links that
+/// services still process count against the limits.
 #[derive(Debug)]
 pub struct Session {
     hello: Hello,
     settings: Settings,
-    hop: Option<Hop>,
-    hop_actions: Vec<HopAction>,
+    link: Option<LinkCore>,
+    effects: Vec<LinkAction>,
     encoder: Encoder,
-    requests: Requests,
-    serving: ServingTable,
+    outbound: OutboundCalls,
+    inbound: InboundCalls,
     next_lane: u64,
     actions: VecDeque<Action>,
     stats: Stats,
 }
 
 impl Session {
-    /// A peer that introduces itself with `hello`, without a link. The number of the session in it rises with each link.
+    /// Creates the sessions of a peer that sends `hello`, without a link. The session number in it increases with each link.
     #[must_use]
     pub fn new(hello: Hello, settings: Settings) -> Self {
         Self {
             hello,
             settings,
-            hop: None,
-            hop_actions: Vec::new(),
+            link: None,
+            effects: Vec::new(),
             encoder: Encoder::default(),
-            requests: Requests::default(),
-            serving: ServingTable::default(),
+            outbound: OutboundCalls::default(),
+            inbound: InboundCalls::default(),
             next_lane: 0,
             actions: VecDeque::new(),
             stats: Stats::default(),
         }
     }
 
-    /// Counts of what should be rare.
+    /// Counters of unusual events.
     #[must_use]
     pub const fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Calls that this peer has open.
+    /// Open calls that this peer has made.
     #[must_use]
-    pub fn open_requests(&self) -> usize {
-        self.requests.len()
+    pub fn open_outbound(&self) -> usize {
+        self.outbound.len()
     }
 
-    /// Calls of others that services of this peer work on.
+    /// Calls of other peers that services of this peer process.
     #[must_use]
-    pub fn open_serving(&self) -> usize {
-        self.serving.len()
+    pub fn open_inbound(&self) -> usize {
+        self.inbound.len()
     }
 
-    /// Whether a link is in use.
+    /// Whether a link is open.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.hop.as_ref().is_some_and(|hop| hop.remote().is_some())
+        self.link.as_ref().is_some_and(|link| link.remote().is_some())
     }
 
-    /// Whether the link takes no new calls: [`Event::Flushed`] is of use.
+    /// Whether the link is draining, so that [`Event::Flushed`] is required.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.hop.as_ref().is_some_and(|hop| matches!(hop.state(), HopState::Draining { .. }))
+        self.link.as_ref().is_some_and(|link| matches!(link.state(), LinkState::Draining { .. }))
     }
 
-    /// Takes out the next thing to do. Call until `None` after every event.
+    /// Removes and returns the next action. Call until `None` after every event.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -88,8 +88,8 @@ impl Session {
     /// When [`Event::Tick`] is due at the latest.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Instant> {
-        let hop = self.hop.as_ref().and_then(Hop::next_wakeup);
-        hop.into_iter().chain(self.requests.next_wakeup()).min()
+        let link = self.link.as_ref().and_then(LinkCore::next_wakeup);
+        link.into_iter().chain(self.outbound.next_wakeup()).min()
     }
 
     /// The transition function.
@@ -98,8 +98,8 @@ impl Session {
             Event::LinkUp => {
                 self.hello.session.number += 1;
                 let hello = self.hello.clone();
-                self.hop =
-                    Some(Hop::new(Role::Dialer, hello, self.settings.clone(), now, &mut self.hop_actions));
+                self.link =
+                    Some(LinkCore::new(Role::Dialer, hello, self.settings.clone(), now, &mut self.effects));
             }
             Event::LinkLost => self.link_lost("the link to the hub was lost"),
             Event::Received(bytes) => self.received(bytes, now),
@@ -108,60 +108,60 @@ impl Session {
                 self.call(number, target, request, deadline, now);
             }
             Event::Credit { number, bytes } => self.credit(number, bytes),
-            Event::StopWaiting { number } => self.stop_waiting(number),
-            Event::Answer { serving, message, end } => self.answer(serving, message, end),
-            Event::Drain { reason } => self.hop(HopEvent::Drain { reason }, now),
+            Event::Cancel { number } => self.cancel(number),
+            Event::Answer { inbound, message, end } => self.answer(inbound, message, end),
+            Event::Drain { reason } => self.link_event(LinkEvent::Drain { reason }, now),
             Event::Flushed => {
-                if self.requests.len() == 0 && self.serving.wanted() == 0 {
-                    self.hop(HopEvent::Idle, now);
+                if self.outbound.len() == 0 && self.inbound.with_caller() == 0 {
+                    self.link_event(LinkEvent::Idle, now);
                 }
             }
-            Event::Close => self.hop(HopEvent::Refuse(CloseReason::Closed), now),
+            Event::Close => self.link_event(LinkEvent::Refuse(CloseReason::Closed), now),
             Event::Tick => {
                 self.expire_requests(now);
-                self.hop(HopEvent::Tick, now);
+                self.link_event(LinkEvent::Tick, now);
             }
         }
-        self.carry_out_hop_actions();
+        self.apply_link_actions();
     }
 
-    fn hop(&mut self, event: HopEvent, now: Instant) {
-        if let Some(hop) = &mut self.hop {
-            hop.handle(event, now, &mut self.hop_actions);
+    fn link_event(&mut self, event: LinkEvent, now: Instant) {
+        if let Some(link) = &mut self.link {
+            link.handle(event, now, &mut self.effects);
         }
     }
 
-    fn carry_out_hop_actions(&mut self) {
-        if self.hop_actions.is_empty() {
+    fn apply_link_actions(&mut self) {
+        if self.effects.is_empty() {
             return;
         }
-        let mut actions = std::mem::take(&mut self.hop_actions);
+        let mut actions = std::mem::take(&mut self.effects);
         for action in actions.drain(..) {
             match action {
-                HopAction::Send(kind) => {
-                    let frame = self.encoder.encode(Frame::hop(kind), Lane::Control);
+                LinkAction::Send(kind) => {
+                    let frame = self.encoder.encode(Frame::link(kind), Lane::Control);
                     self.actions.push_back(Action::Send(frame));
                 }
-                HopAction::Introduced(_) => {}
-                HopAction::Opened(remote) => self.actions.push_back(Action::Opened(remote)),
-                HopAction::Draining { reason } => self.actions.push_back(Action::Draining { reason }),
-                HopAction::Close(reason) => {
+                LinkAction::HelloReceived(_) => {}
+                LinkAction::Opened(remote) => self.actions.push_back(Action::Opened(remote)),
+                LinkAction::Draining { reason } => self.actions.push_back(Action::Draining { reason }),
+                LinkAction::Close(reason) => {
                     self.link_lost(&format!("the link to the hub was closed: {reason}"));
                     self.actions.push_back(Action::Close(reason));
                 }
             }
         }
-        self.hop_actions = actions;
+        self.effects = actions;
     }
 
-    /// The calls of the link end with it.
+    /// Ends the calls of the link.
     fn link_lost(&mut self, detail: &str) {
-        self.hop = None;
-        for number in self.requests.close_all() {
-            self.fail(number, Reason::LinkLost, format!("{detail}; the work may go on"));
+        self.link = None;
+        for number in self.outbound.close_all() {
+            self.fail(number, Reason::LinkLost, format!("{detail}; the work may continue"));
         }
-        for serving in self.serving.link_lost() {
-            self.actions.push_back(Action::Abandoned { serving });
+        for inbound in self.inbound.link_lost() {
+            self.actions.push_back(Action::Cancelled { inbound });
         }
     }
 
@@ -177,14 +177,15 @@ impl Session {
         }
     }
 
-    fn fresh_lane(&mut self) -> u64 {
+    fn next_free_lane(&mut self) -> u64 {
         self.next_lane += 1;
         self.next_lane
     }
 
-    /// Most bytes of body, metadata and closing bytes together that may be put into one frame.
+    /// Most bytes of body, metadata and closing bytes together that fit into one frame.
     fn max_payload(&self) -> usize {
-        let remote = self.hop.as_ref().and_then(Hop::remote).map_or(usize::MAX, |remote| remote.max_frame);
+        let remote =
+            self.link.as_ref().and_then(LinkCore::remote).map_or(usize::MAX, |remote| remote.max_frame);
         self.settings.max_frame.min(remote).saturating_sub(HEADROOM)
     }
 
@@ -197,41 +198,41 @@ impl Session {
             Kind::Call(number, part) => (number, part),
             kind => {
                 self.stats.unknown_kinds += u64::from(kind == Kind::Unknown);
-                return self.hop(HopEvent::Frame(kind), now);
+                return self.link_event(LinkEvent::Frame(kind), now);
             }
         };
-        self.hop(HopEvent::Noise, now);
+        self.link_event(LinkEvent::Activity, now);
         if !self.is_open() {
             return;
         }
         match part {
             Part::Request(request) => self.request(frame.source, number, request),
             Part::Reply(reply) => self.reply(frame.source.as_ref(), number, reply),
-            Part::Credit { bytes } => self.credited(number, bytes),
-            Part::StopWaiting => self.requester_left(number),
+            Part::Credit { bytes } => self.on_credit(number, bytes),
+            Part::Cancel => self.on_cancel(number),
         }
     }
 
     fn refused(&mut self, head: Bytes) {
         let detail =
-            "the link refused the frame as too large: make its bound as high as max_frame at both ends";
+            "the link refused the frame as too large: raise its frame limit to max_frame at both ends";
         match decode(head, usize::MAX) {
-            Ok(Frame { kind: Kind::Call(number, Part::Request(_)), .. }) if self.requests.close(number) => {
+            Ok(Frame { kind: Kind::Call(number, Part::Request(_)), .. }) if self.outbound.close(number) => {
                 self.fail(number, Reason::TooLarge, detail);
             }
             Ok(Frame { kind: Kind::Call(number, Part::Reply(_)), .. }) => {
-                let serving = self.serving.stop_waiting(number);
-                let lane = match serving.and_then(|serving| self.serving.running(serving)) {
+                let inbound = self.inbound.cancel(number);
+                let lane = match inbound.and_then(|inbound| self.inbound.running(inbound)) {
                     Some(call) => {
                         call.lane_open = false;
                         call.lane
                     }
-                    None => self.fresh_lane(),
+                    None => self.next_free_lane(),
                 };
                 let reply = Reply::failed(Failure::new(Reason::TooLarge, detail));
                 self.send_part(None, number, Part::Reply(reply), Lane::Call(lane));
-                if let Some(serving) = serving {
-                    self.actions.push_back(Action::Abandoned { serving });
+                if let Some(inbound) = inbound {
+                    self.actions.push_back(Action::Cancelled { inbound });
                 }
             }
             _ => {}
@@ -240,15 +241,15 @@ impl Session {
 
     fn malformed(&mut self, error: DecodeError, now: Instant) {
         self.stats.malformed += 1;
-        self.hop(HopEvent::Noise, now);
+        self.link_event(LinkEvent::Activity, now);
         let detail = error.to_string();
         let DecodeError::InCall { number, request, .. } = error else { return };
         if request {
             let reply = Reply::failed(Failure::new(Reason::Protocol, detail));
-            let lane = self.fresh_lane();
+            let lane = self.next_free_lane();
             self.send_part(None, number, Part::Reply(reply), Lane::Call(lane));
-        } else if self.requests.contains(number) {
-            self.broken(number, detail);
+        } else if self.outbound.contains(number) {
+            self.protocol_violation(number, detail);
         }
     }
 }

@@ -13,7 +13,7 @@ pub mod request {
         /// Answered by Updates without an end.
         #[prost(message, tag = "1")]
         Watch(super::Watch),
-        /// Answered by one StatusTaken.
+        /// Answered by one StatusResult.
         #[prost(message, tag = "2")]
         Status(super::NodeStatus),
         /// Answered by one SecretAnswer.
@@ -24,37 +24,37 @@ pub mod request {
         Token(super::TokenQuery),
     }
 }
-/// Asks for the objects of the node that asks, and for whatever becomes of them.
+/// Requests the objects of the calling node, and all later changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Watch {
-    /// The life of the hub that revision is of; 0 if the node has nothing.
+    /// The instance of the hub that the revision is of; 0 if the node has no objects.
     #[prost(uint64, tag = "1")]
     pub source: u64,
-    /// What the node has on its disk. The hub goes on from there if it still can, else it sends a whole set.
+    /// The revision on the node's disk. The hub resumes from there if it can, otherwise it sends a snapshot.
     #[prost(uint64, tag = "2")]
     pub revision: u64,
 }
 /// A part of what has changed. Parts count once one with complete has come: then they are one change.
 #[derive(Clone, PartialEq, Eq, ::prost::Message)]
 pub struct Update {
-    /// The life of the hub. Another one starts with a whole set.
+    /// The instance of the hub. Another instance starts with a snapshot.
     #[prost(uint64, tag = "1")]
     pub source: u64,
     /// The number of the change; a later one is higher.
     #[prost(uint64, tag = "2")]
     pub revision: u64,
-    /// This is a part of a whole set: what is not in it is gone.
+    /// This is a part of a snapshot: objects that are not in it were removed.
     #[prost(bool, tag = "3")]
-    pub whole: bool,
+    pub snapshot: bool,
     /// The last part.
     #[prost(bool, tag = "4")]
     pub complete: bool,
     /// New or changed, each once.
     #[prost(message, repeated, tag = "5")]
     pub changed: ::prost::alloc::vec::Vec<Object>,
-    /// What is no more, or no more this node's. Empty in a whole set.
+    /// Objects that were deleted or moved to another node. Empty in a snapshot.
     #[prost(message, repeated, tag = "6")]
-    pub gone: ::prost::alloc::vec::Vec<ObjectKey>,
+    pub removed: ::prost::alloc::vec::Vec<ObjectKey>,
 }
 /// What an object is known by.
 #[derive(PartialOrd, Ord)]
@@ -115,7 +115,7 @@ pub struct Pod {
     /// spec.securityContext.fsGroup.
     #[prost(uint32, optional, tag = "5")]
     pub fs_group: ::core::option::Option<u32>,
-    /// Its containers have ended for good: phase Succeeded or Failed. Its volumes are taken down.
+    /// Its containers have ended permanently: phase Succeeded or Failed. Its volumes are unmounted.
     #[prost(bool, tag = "6")]
     pub ended: bool,
     /// Its volumes of CSI: those of claims, and inline ones.
@@ -145,7 +145,7 @@ pub struct PodVolume {
     #[prost(message, optional, tag = "4")]
     pub inline: ::core::option::Option<InlineVolume>,
 }
-/// A volume that lives with its pod.
+/// A volume with the lifetime of its pod.
 #[derive(Clone, PartialEq, Eq, ::prost::Message)]
 pub struct InlineVolume {
     /// Name of the driver.
@@ -297,7 +297,7 @@ pub struct Driver {
 /// A token that a driver wants of a pod's service account.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TokenRequest {
-    /// Whom it is for; empty is the API server.
+    /// The audience; empty is the API server.
     #[prost(string, tag = "1")]
     pub audience: ::prost::alloc::string::String,
     /// How long it shall be valid; the issuer decides if absent.
@@ -313,10 +313,10 @@ pub struct NodeStatus {
     /// Volumes that must not be detached, as status.volumesInUse names them: kubernetes.io/csi/DRIVER^HANDLE.
     #[prost(string, repeated, tag = "2")]
     pub volumes_in_use: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Claims whose volume the node has made larger, with the size that was reached.
+    /// Claims with a volume that the node has expanded, with the new size.
     #[prost(message, repeated, tag = "3")]
     pub expanded: ::prost::alloc::vec::Vec<ExpandedClaim>,
-    /// What stands at pods, to be shown: for each pod volume its state and why it waits.
+    /// The state of each pod volume, and why it waits.
     #[prost(message, repeated, tag = "4")]
     pub pod_volumes: ::prost::alloc::vec::Vec<PodVolumeStatus>,
 }
@@ -335,7 +335,7 @@ pub struct NodeDriver {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
-    /// max_volumes_per_node; 0 is no limit.
+    /// max_volumes_per_node; 0: unlimited.
     #[prost(uint64, tag = "4")]
     pub max_volumes: u64,
     /// The driver answers. One that does not is left out of CSINode's drivers only after it has been deregistered.
@@ -373,13 +373,13 @@ pub struct PodVolumeStatus {
     /// What the pod calls the volume.
     #[prost(string, tag = "4")]
     pub volume: ::prost::alloc::string::String,
-    /// It is at its path, and the mount table agrees.
+    /// It is mounted at its path, as the mount table confirms.
     #[prost(bool, tag = "5")]
     pub published: bool,
     /// Why not, for people; at most 1 KiB.
     #[prost(string, tag = "6")]
     pub reason: ::prost::alloc::string::String,
-    /// What the pod's people are to be told by an event.
+    /// The event to write for the pod.
     #[prost(message, optional, tag = "7")]
     pub failure: ::core::option::Option<PodVolumeFailure>,
 }
@@ -392,17 +392,17 @@ pub struct PodVolumeFailure {
     /// What happened, for people; at most 1 KiB.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
-    /// It may end by itself, and is told if it lasts.
+    /// It may end by itself, and is reported if it lasts.
     #[prost(bool, tag = "3")]
     pub waits: bool,
 }
 /// A status was written to the API server.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct StatusTaken {
+pub struct StatusResult {
     /// Empty if so. Else why not, for people; it is to be sent again.
     #[prost(string, tag = "1")]
     pub failure: ::prost::alloc::string::String,
-    /// Whether the volumes in use were written, whatever became of the rest. They are if there is no failure.
+    /// Whether the volumes in use were written, whatever the result of the rest. True if there is no failure.
     #[prost(bool, tag = "2")]
     pub volumes_in_use: bool,
 }
@@ -468,11 +468,11 @@ pub enum Fetched {
     Unspecified = 0,
     /// Here it is.
     Found = 1,
-    /// There is no such thing.
+    /// Not found.
     NotFound = 2,
     /// No object of this node names it.
     Forbidden = 3,
-    /// Nobody can say now.
+    /// Temporarily unavailable.
     Unavailable = 4,
 }
 impl Fetched {

@@ -1,8 +1,8 @@
-//! What a hub tells a node of Kubernetes, and a node the hub.
+//! The messages about Kubernetes objects between a hub and its nodes.
 //!
-//! The hub watches the API server; a node behind NAT cannot, and must go on without it. A node asks
-//! the hub itself, service [`SERVICE`]: a [`message::Watch`] is answered by [`message::Update`]s for as long as the link
-//! and the hub live, the other requests by one reply.
+//! The hub watches the API server; a node behind NAT cannot, and must work without it. A node calls
+//! the service [`SERVICE`] of the hub itself: a [`message::Watch`] is answered by a stream of [`message::Update`]s, each of
+//! the other requests by one reply.
 
 use self::message::{ObjectKey, object};
 
@@ -27,7 +27,7 @@ pub mod message {
 /// What they are called as a service of a hub with `--kubeconfig`.
 pub const SERVICE: &str = "kubernetes";
 
-/// The kinds of objects that nodes are told of, numbered as in the messages.
+/// The kinds of objects that nodes receive, numbered as in the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum ObjectKind {
@@ -48,7 +48,7 @@ impl ObjectKind {
     pub const ALL: [Self; 5] =
         [Self::Pod, Self::Claim, Self::PersistentVolume, Self::Attachment, Self::Driver];
 
-    /// What Kubernetes calls it, in the plural and small letters.
+    /// The resource name of Kubernetes, plural and lower case.
     pub const fn resource(self) -> &'static str {
         match self {
             Self::Pod => "pods",

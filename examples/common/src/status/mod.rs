@@ -1,8 +1,8 @@
-//! `--http`: health for probes, metrics for Prometheus and a small page for people.
+//! `--http-endpoint`: health for probes, metrics for Prometheus and a small page for people.
 //!
 //! | Path | Answer |
 //! |---|---|
-//! | `/healthz` | 200 as long as the process runs |
+//! | `/livez` | 200 as long as the process runs |
 //! | `/readyz` | 200, or 503 with the reason in one line |
 //! | `/metrics` | Prometheus text format |
 //! | `/` | the facts of [`Status::facts`] as a page |
@@ -14,7 +14,7 @@ use std::borrow::Cow;
 
 pub use server::{StatusError, StatusServer};
 
-/// What a binary tells about itself.
+/// The status of a binary.
 pub trait Status: Send + Sync + 'static {
     /// Name of the binary.
     fn name(&self) -> &'static str;
@@ -23,7 +23,7 @@ pub trait Status: Send + Sync + 'static {
     /// Why the process cannot do its work now, in one line.
     fn ready(&self) -> Result<(), String>;
 
-    /// What the page shows, in this order. Nothing secret: whoever reaches the port can read it.
+    /// The rows of the page, in this order. Without secrets: every client that reaches the port can read it.
     fn facts(&self) -> Vec<Fact>;
 
     /// Sets the gauges and counters that are not kept up by themselves; called before they are read.
@@ -33,9 +33,9 @@ pub trait Status: Send + Sync + 'static {
 /// One line of the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fact {
-    /// What it is about.
+    /// The name of the row.
     pub name: Cow<'static, str>,
-    /// How it stands.
+    /// Its value.
     pub value: String,
 }
 

@@ -20,7 +20,7 @@ pub(super) fn render(status: &dyn Status) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{name}</title>\n\
          <style>body{{font-family:sans-serif;margin:2em}}th{{text-align:left;padding-right:2em}}td,th{{vertical-align:top}}</style>\n\
          </head><body><h1>{name}</h1><p>{ready}</p>\n<table>\n{rows}</table>\n\
-         <p><a href=\"/healthz\">healthz</a> <a href=\"/readyz\">readyz</a> <a href=\"/metrics\">metrics</a></p></body></html>\n"
+         <p><a href=\"/livez\">livez</a> <a href=\"/readyz\">readyz</a> <a href=\"/metrics\">metrics</a></p></body></html>\n"
     )
 }
 

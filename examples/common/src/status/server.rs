@@ -30,14 +30,14 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the recorder folds the samples that came since the last scrape, so that they stay few without one.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Pause after the host has refused to accept, for example because there are no file descriptors left.
+/// Pause after `accept` has failed, for example because no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The status server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// The address is in use or not ours.
-    #[error("--http: cannot listen on {address}: {source}")]
+    /// The address is in use or not local.
+    #[error("--http-endpoint: cannot listen on {address}: {source}")]
     Bind {
         /// The address.
         address: SocketAddr,
@@ -45,10 +45,10 @@ pub enum StatusError {
         source: std::io::Error,
     },
     /// The metrics cannot be set up.
-    #[error("--http: cannot set up metrics: {0}")]
+    #[error("--http-endpoint: cannot set up metrics: {0}")]
     Metrics(#[from] BuildError),
     /// The process has a metrics recorder already.
-    #[error("--http: cannot set up metrics: {0}")]
+    #[error("--http-endpoint: cannot set up metrics: {0}")]
     Recorder(#[from] SetRecorderError<PrometheusRecorder>),
 }
 
@@ -57,7 +57,8 @@ pub enum StatusError {
 pub struct StatusServer(JoinHandle<()>);
 
 impl StatusServer {
-    /// Listens and serves from now on, if there is an address. Installs the process's metrics recorder, so at most one can be started.
+    /// Listens and serves from now on, if there is an address. Installs the process's metrics recorder, so at most
+    /// one can be started.
     ///
     /// # Errors
     /// If the address cannot be listened on.
@@ -139,7 +140,7 @@ fn answer(
         return response;
     }
     match path {
-        "/healthz" => response(StatusCode::OK, TEXT, "ok\n".to_owned()),
+        "/livez" => response(StatusCode::OK, TEXT, "ok\n".to_owned()),
         "/readyz" => match status.ready() {
             Ok(()) => response(StatusCode::OK, TEXT, "ok\n".to_owned()),
             Err(reason) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
@@ -149,9 +150,7 @@ fn answer(
             response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics())
         }
         "/" => response(StatusCode::OK, "text/html; charset=utf-8", page::render(status)),
-        _ => {
-            response(StatusCode::NOT_FOUND, TEXT, "there are /, /healthz, /readyz and /metrics\n".to_owned())
-        }
+        _ => response(StatusCode::NOT_FOUND, TEXT, "there are /, /livez, /readyz and /metrics\n".to_owned()),
     }
 }
 
@@ -207,8 +206,8 @@ mod tests {
     #[test]
     fn each_path_has_its_answer() {
         for (method, path, code) in [
-            (Method::GET, "/healthz", 200),
-            (Method::HEAD, "/healthz", 200),
+            (Method::GET, "/livez", 200),
+            (Method::HEAD, "/livez", 200),
             (Method::GET, "/readyz", 503),
             (Method::GET, "/metrics", 200),
             (Method::GET, "/", 200),

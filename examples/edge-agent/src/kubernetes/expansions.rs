@@ -58,7 +58,7 @@ impl Expansions {
     /// Waits for the next one to end. If the future is dropped, nothing is lost.
     pub(super) async fn ended(&mut self) {
         let Some(ended) = self.running.join_next().await else { return std::future::pending().await };
-        // One that panicked stays as it is until its claim asks for something else.
+        // A job that panicked keeps its state until its claim requests another size.
         if let Ok((expansion, result)) = ended
             && let Some(state) = self.wanted.get_mut(&expansion)
         {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_volume_that_is_large_enough_or_cannot_be_made_so_is_done_and_a_failure_is_tried_again() {
+    async fn retries_failed_expansions_only() {
         let key =
             VolumeKey { driver: DriverName::new("d.example").unwrap(), id: VolumeId::new("v").unwrap() };
         let (namespace, name, uid) = ("ns".to_owned(), "data".to_owned(), "9f0c".to_owned());

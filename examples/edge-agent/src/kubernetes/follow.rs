@@ -20,14 +20,14 @@ pub(super) struct Change {
     pub(super) taken: oneshot::Sender<Result<Watch, ChangeError>>,
 }
 
-/// Who takes the changes of a watch.
+/// The receiver of the changes of a watch.
 struct Taker {
     changes: mpsc::Sender<Change>,
     /// The number of the watch.
     watch: u64,
 }
 
-/// Why nothing more comes for now.
+/// Why a watch ended.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error(transparent)]
@@ -40,12 +40,12 @@ enum Ended {
     Malformed(#[from] DecodeError),
     #[error(transparent)]
     Change(#[from] ChangeError),
-    #[error("nobody takes the changes any more")]
-    NobodyThere,
+    #[error("the receiver of the changes is closed")]
+    ReceiverClosed,
 }
 
-/// Asks for what is later than `position`, hands over each change, and waits until it was taken; then goes on. Ends when nobody
-/// takes changes any more.
+/// Watches the changes after `position`, sends each one, and waits until it was applied. Ends when the
+/// receiver is closed.
 pub(super) async fn follow(
     hub: Hub,
     mut position: Watch,
@@ -60,7 +60,7 @@ pub(super) async fn follow(
         taker.watch += 1;
         let ended = watch(&hub, &mut position, &taker, &view, &mut retries).await;
         match &ended {
-            Ended::NobodyThere => return,
+            Ended::ReceiverClosed => return,
             Ended::Change(error) if error.asks_anew() => position = Watch::default(),
             _ => {}
         }
@@ -111,7 +111,7 @@ impl Taker {
     async fn take(&self, update: Update) -> Result<Watch, Ended> {
         let (taken, answer) = oneshot::channel();
         let change = Change { update, watch: self.watch, taken };
-        self.changes.send(change).await.map_err(|_| Ended::NobodyThere)?;
-        Ok(answer.await.map_err(|_| Ended::NobodyThere)??)
+        self.changes.send(change).await.map_err(|_| Ended::ReceiverClosed)?;
+        Ok(answer.await.map_err(|_| Ended::ReceiverClosed)??)
     }
 }

@@ -38,7 +38,7 @@ pub(super) enum AskError {
     Nothing,
 }
 
-/// The way to the hub's side for Kubernetes. Clones are the same.
+/// The client of the hub's Kubernetes service. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Hub {
     service: ServiceName,
@@ -56,7 +56,7 @@ impl Hub {
 
     /// From now on questions go over this peer.
     pub(super) fn connect(&self, peer: Peer) {
-        // There is one peer in an agent's life.
+        // An agent has one peer.
         let _ = self.peer.set(peer);
     }
 

@@ -1,8 +1,8 @@
-//! Which volumes the cluster is certain to have as in use by this node. No I/O.
+//! The volumes that are certain to be in the Node's `status.volumesInUse`. No I/O.
 //!
-//! The attach/detach controller leaves a volume where it is while the Node's `status.volumesInUse` has it. So one that others
-//! attach is mounted only when that was written, as with kubelet. What was attached in the set before needs no word: it was
-//! written then, and the volume has been told to be in use ever since, so that nobody is asked after a reboot.
+//! The attach/detach controller does not detach a volume that is in `status.volumesInUse`. So a volume with an attachment
+//! is mounted only after it was written there, as with kubelet. A volume that was attached in the previous set needs
+//! no check: it was written then, and has been reported since, so that a reboot needs no hub.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use volume_manager::VolumeKey;
 
 use edge_csi_common::kubernetes::message::NodeStatus;
 
-/// What was told, and what of it was written.
+/// The reported statuses, and which of them were written.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
     /// The number of the latest status.
-    told: u64,
-    /// The latest status of which it is known that its volumes in use were written.
+    reported: u64,
+    /// The latest status with volumes in use that are known to be written.
     written: u64,
     /// The volumes of the latest status, each with the first status since when all have had it.
     since: BTreeMap<String, u64>,
@@ -27,18 +27,18 @@ pub(super) fn name_of(key: &VolumeKey) -> String {
 }
 
 impl InUse {
-    /// A status is told from now on, in place of the one before. Answers its number.
-    pub(super) fn tells(&mut self, status: &NodeStatus) -> u64 {
-        self.told += 1;
+    /// Records the status that is sent from now on. Returns its number.
+    pub(super) fn report(&mut self, status: &NodeStatus) -> u64 {
+        self.reported += 1;
         let mut before = std::mem::take(&mut self.since);
         let names = status.volumes_in_use.iter();
         self.since = names
             .map(|name| {
-                let since = before.remove(name).unwrap_or(self.told);
+                let since = before.remove(name).unwrap_or(self.reported);
                 (name.clone(), since)
             })
             .collect();
-        self.told
+        self.reported
     }
 
     /// The volumes in use of a status were written. Answers whether that is new.
@@ -48,7 +48,7 @@ impl InUse {
         is_new
     }
 
-    /// Whether the cluster has this volume as in use, and goes on to have it.
+    /// Whether the cluster has this volume in use, and keeps it there.
     pub(super) fn has(&self, key: &VolumeKey) -> bool {
         self.since.get(&name_of(key)).is_some_and(|since| *since <= self.written)
     }
@@ -70,20 +70,20 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_in_use_once_a_status_with_it_is_written_and_until_one_without_it_is_told() {
+    fn in_use_from_a_written_status_until_one_without_it() {
         let mut in_use = InUse::default();
         let has = |in_use: &InUse| [in_use.has(&key("a")), in_use.has(&key("b"))];
-        let first = in_use.tells(&status(&["a"]));
+        let first = in_use.report(&status(&["a"]));
         assert_eq!(has(&in_use), [false, false]);
-        let second = in_use.tells(&status(&["a", "b"]));
+        let second = in_use.report(&status(&["a", "b"]));
         assert!(in_use.is_written(first) && !in_use.is_written(first));
         assert_eq!(has(&in_use), [true, false], "the second is not written yet, and has it still");
         assert!(in_use.is_written(second));
         assert_eq!(has(&in_use), [true, true]);
-        // It leaves and comes back: what was written meanwhile lacks it.
-        let third = in_use.tells(&status(&["b"]));
+        // The volume leaves and returns: the status written meanwhile does not have it.
+        let third = in_use.report(&status(&["b"]));
         assert_eq!(has(&in_use), [false, true]);
-        let fourth = in_use.tells(&status(&["a", "b"]));
+        let fourth = in_use.report(&status(&["a", "b"]));
         assert!(in_use.is_written(third));
         assert_eq!(has(&in_use), [false, true]);
         assert!(!in_use.is_written(second) && in_use.is_written(fourth));

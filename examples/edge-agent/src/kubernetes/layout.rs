@@ -12,7 +12,7 @@ use edge_csi_common::excerpt::excerpt;
 /// The plugin's name as a directory has it.
 const PLUGIN: &str = "kubernetes.io~csi";
 
-/// The directory of kubelet, or of whoever stands in for it.
+/// The directory of kubelet, or of its replacement.
 #[derive(Debug, Clone)]
 pub(super) struct KubeletDirectory(PathBuf);
 
@@ -27,7 +27,7 @@ pub(super) enum NoPlace {
         /// Its beginning.
         found: String,
     },
-    /// The whole is no path for a driver.
+    /// The path is not valid for a driver.
     #[error(transparent)]
     Path(#[from] InvalidMountPath),
 }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inline_volume_is_called_what_kubelet_calls_it() {
+    fn inline_volume_id_is_kubelets() {
         // printf %s%s 9f0c scratch | sha256sum
         let id = inline_volume_id("9f0c", "scratch").unwrap();
         assert_eq!(id.as_str(), "csi-7e2d7252d6303bffb882a258a67e5b674e95d46320247ee911d00571f97debc8");

@@ -1,4 +1,4 @@
-//! The node's objects, as the hub told of them, and how a change of them comes in parts. No I/O.
+//! The node's objects as the hub sends them, and how an update is assembled from its parts. No I/O.
 
 use std::collections::BTreeMap;
 
@@ -49,14 +49,14 @@ pub(super) enum ChangeError {
     NotNext {
         /// What is there.
         expected: u64,
-        /// The life of the hub that it is of.
+        /// The instance of the hub.
         since: u64,
         /// What came.
         found: u64,
-        /// The life of the hub that it is of.
+        /// The instance of the hub.
         from: u64,
     },
-    /// It cannot be kept. Taken all the same, it would be gone with the next start, and what it brought be unmounted.
+    /// The change cannot be saved. If it were accepted, the next start would lose it and unmount its volumes.
     #[error("--state-dir: the node's objects cannot be written, so they are asked for again: {reason}")]
     NotKept {
         /// What the disk says.
@@ -85,19 +85,19 @@ impl Assembly {
             self.0 = Some(part);
             return self.finished();
         };
-        if (part.source, part.revision, part.whole) != (whole.source, whole.revision, whole.whole) {
+        if (part.source, part.revision, part.snapshot) != (whole.source, whole.revision, whole.snapshot) {
             return Err(ChangeError::Mixed { expected: whole.revision, found: part.revision });
         }
         whole.complete = part.complete;
         whole.changed.extend(part.changed);
-        whole.gone.extend(part.gone);
+        whole.removed.extend(part.removed);
         self.finished()
     }
 
     fn finished(&mut self) -> Result<Option<Update>, ChangeError> {
         let Some(change) = &self.0 else { return Ok(None) };
         // A change that takes everything away and brings as much anew is twice as long as what is kept.
-        within_bounds(change.changed.len() + change.gone.len(), change.encoded_len(), 2)?;
+        within_bounds(change.changed.len() + change.removed.len(), change.encoded_len(), 2)?;
         Ok(if change.complete { self.0.take() } else { None })
     }
 }
@@ -126,11 +126,11 @@ impl Metadata {
     /// # Errors
     /// If the change does not follow what is here, or there would be too much.
     pub(super) fn after(&self, change: Update) -> Result<Self, ChangeError> {
-        let says_nothing = change.changed.is_empty() && change.gone.is_empty();
-        // A hub that goes on where the node was says at once that it does.
+        let says_nothing = change.changed.is_empty() && change.removed.is_empty();
+        // A hub that resumes reports that at once.
         let is_greeting = says_nothing && change.revision == self.revision;
         let follows = change.source == self.source && (change.revision > self.revision || is_greeting);
-        if !change.whole && !follows {
+        if !change.snapshot && !follows {
             return Err(ChangeError::NotNext {
                 expected: self.revision,
                 since: self.source,
@@ -138,9 +138,9 @@ impl Metadata {
                 from: change.source,
             });
         }
-        let mut objects = if change.whole { BTreeMap::new() } else { self.objects.clone() };
-        for gone in &change.gone {
-            objects.remove(gone);
+        let mut objects = if change.snapshot { BTreeMap::new() } else { self.objects.clone() };
+        for key in &change.removed {
+            objects.remove(key);
         }
         // A kind that is not known here is of no use here.
         for kind in change.changed.into_iter().filter_map(|object| object.object) {
@@ -156,10 +156,10 @@ impl Metadata {
         Update {
             source: self.source,
             revision: self.revision,
-            whole: true,
+            snapshot: true,
             complete: true,
             changed: self.objects.values().map(|kind| Object { object: Some(kind.clone()) }).collect(),
-            gone: Vec::new(),
+            removed: Vec::new(),
         }
     }
 
@@ -230,14 +230,14 @@ mod tests {
         Kind::Pod(Pod { namespace: "ns".into(), name: name.into(), uid: name.into(), ..Default::default() })
     }
 
-    fn change(source: u64, revision: u64, whole: bool, changed: &[&str], gone: &[&str]) -> Update {
+    fn change(source: u64, revision: u64, snapshot: bool, changed: &[&str], removed: &[&str]) -> Update {
         Update {
             source,
             revision,
-            whole,
+            snapshot,
             complete: true,
             changed: changed.iter().map(|name| Object { object: Some(pod(name)) }).collect(),
-            gone: gone.iter().map(|name| ObjectKind::Pod.key("ns", name)).collect(),
+            removed: removed.iter().map(|name| ObjectKind::Pod.key("ns", name)).collect(),
         }
     }
 
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_count_when_the_last_one_is_there_and_are_one_change_then() {
+    fn parts_apply_together_with_the_last_one() {
         let mut assembly = Assembly::default();
         let part = |name, complete| Update { complete, ..change(7, 3, true, &[name], &[]) };
         assert_eq!(assembly.add(part("a", false)), Ok(None));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_follow_each_other_and_a_whole_set_replaces_all() {
+    fn applies_changes_in_order_and_replaces_by_snapshots() {
         let first = Metadata::default().after(change(7, 3, true, &["a", "b"], &[])).unwrap();
         let second = first.after(change(7, 5, false, &["c"], &["a", "x"])).unwrap();
         assert_eq!(names(&second), ["b", "c"]);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_bound_for_objects_and_for_bytes_and_the_error_names_it() {
+    fn bounds_objects_and_bytes() {
         let named: Vec<String> = (0..=MAX_OBJECTS).map(|number| format!("p{number}")).collect();
         let names: Vec<&str> = named.iter().map(String::as_str).collect();
         let most = Metadata::default().after(change(7, 1, true, &names[1..], &[])).unwrap();

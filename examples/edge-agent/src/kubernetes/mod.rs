@@ -1,8 +1,8 @@
 //! The volume plugin of a node without kubelet.
 //!
-//! The hub tells which pods are bound to the node, with their claims, volumes, attachments and drivers. They are kept on the
-//! disk; a pure function makes a set of volumes of them, and volume-manager mounts that. From then on nobody is asked: after a
-//! reboot the pods that were there have their volumes, and what the hub tells later is compared with the whole.
+//! The hub sends the pods that are bound to the node, with their claims, volumes, attachments and drivers. They are saved on
+//! disk; a pure function computes a set of volumes, and volume-manager mounts it. This needs no hub afterwards: after a
+//! reboot the known pods get their volumes, and later updates of the hub are applied to the saved objects.
 //!
 //! # The operations of kubelet's plugin for CSI
 //!
@@ -12,17 +12,17 @@
 //! | mark in use | [`in_use`]: such a volume waits until the hub has written it to `status.volumesInUse` |
 //! | mount device | volume-manager: NodeStageVolume, once for a volume |
 //! | set up | volume-manager: NodePublishVolume at the pod's place, see [`layout`] |
-//! | files to a group | [`groups`]: a walk over them after NodePublishVolume, if the driver does not do it |
-//! | tear down | volume-manager: NodeUnpublishVolume, when the pod has ended or is gone |
+//! | apply fsGroup | [`fs_group`]: a walk over the files after NodePublishVolume, if the driver does not apply it |
+//! | tear down | volume-manager: NodeUnpublishVolume, when the pod has ended or was removed |
 //! | unmount device | volume-manager: NodeUnstageVolume, after the last pod |
-//! | map and unmap of block volumes | the same two calls and their opposites, at the place of a device |
-//! | expand | [`expansions`]: NodeExpandVolume, when the claim says that the controller has done its part |
-//! | detach | nobody here: `status.volumesInUse` keeps the controller from it while something is mounted |
+//! | map and unmap of block volumes | the same calls, with the path of a device |
+//! | expand | [`expansions`]: NodeExpandVolume, after the controller's part, as the claim reports it |
+//! | detach | not by the agent: `status.volumesInUse` prevents it while a volume is mounted |
 //!
-//! # When a pod gives its volumes up
+//! # When a pod releases its volumes
 //!
-//! When it has ended for good (phase Succeeded or Failed), or is gone. While it is being deleted its containers may run: who
-//! runs them removes the pod when they have ended, and until then its volumes stay. That something cannot be found, such as a
+//! When it has ended (phase Succeeded or Failed), or was removed. Containers of a pod that is being deleted may still run:
+//! the container runtime removes the pod after they have ended, and until then its volumes stay. A missing object, such as a
 //! claim or a volume, unmounts nothing.
 //!
 //! [`Attach::Awaited`]: volume_manager::driver::Attach::Awaited
@@ -37,11 +37,11 @@ mod metadata;
 mod objects;
 mod plan;
 mod plugin;
+mod removed_pods;
 mod retries;
 mod secrets;
 mod status;
 mod status_reporter;
-mod vacated;
 mod view;
 
 use std::fs;
@@ -83,13 +83,13 @@ impl NodePlugin {
     ) -> Result<Option<Self>, Fatal> {
         let (Some(directory), Some(store)) = (&options.kubelet_dir, store) else { return Ok(None) };
         let directory = edge_csi_common::state::directory("--kubelet-dir", directory)?;
-        let targets = &volumes.volume_targets;
+        let targets = &volumes.allowed_target_dir;
         let is_target = |target: &PathBuf| {
             let target = fs::canonicalize(target).unwrap_or_else(|_| target.clone());
             directory.join("pods").starts_with(target)
         };
         if !targets.is_empty() && !targets.iter().any(is_target) {
-            let text = "is not below --volume-targets; leave that out, or name this one too";
+            let text = "is not below --allowed-target-dir; omit it, or repeat it with this one";
             return Err(Fatal::Input(format!("--kubelet-dir: {} {text}", directory.display())));
         }
         let objects = store.objects.clone();
@@ -123,29 +123,26 @@ impl NodePlugin {
     ) {
         let seed = seed_of(peer.name().as_str());
         self.hub.connect(peer);
-        let (news, latest) = watch::channel(None);
+        let (status, latest) = watch::channel(None);
         let (changes, taken) = mpsc::channel(1);
-        let (tell_written, written) = watch::channel(0);
+        let (report_written, written) = watch::channel(0);
         let (position, objects) = (self.kept.metadata.watch(), self.kept.metadata.len());
         tracing::info!(objects, "the pods of this node have their volumes from here");
         let (view, following) = (self.view.clone(), self.view);
-        let plugin = Plugin::new(volumes, self.kept, self.directory, segment, news, view, seed);
+        let plugin = Plugin::new(volumes, self.kept, self.directory, segment, status, view, seed);
         let follow = follow::follow(self.hub.clone(), position, changes, following, seed);
         tasks.spawn("the plugin for the volumes of pods", plugin.run(taken, written));
         tasks.spawn("what follows the node's objects", follow);
-        tasks.spawn(
-            "what tells the hub how the node is",
-            status_reporter::tell(self.hub, latest, tell_written, seed),
-        );
+        tasks.spawn("the status reporter", status_reporter::run(self.hub, latest, report_written, seed));
     }
 }
 
 /// The options about pods.
 #[derive(Debug, Clone, clap::Args)]
 pub struct KubernetesOptions {
-    /// Be the volume plugin of this node, which has no kubelet: the hub, which has --kubeconfig, tells which pods are bound to
-    /// the node, and their volumes are mounted below this directory as kubelet would (e.g. /var/lib/kubelet). What is known is
-    /// kept in --state-dir. Peers may not send sets of volumes then
-    #[arg(long, value_name = "DIR", requires = "volumes")]
+    /// Be the volume plugin of a node without kubelet: a hub with --kubeconfig sends the pods of this node, and their volumes are
+    /// mounted below this directory as kubelet does (e.g. /var/lib/kubelet). The pods are recorded in --state-dir. Sets of
+    /// volumes from peers are refused
+    #[arg(long, value_name = "DIR", requires = "staging_dir")]
     pub kubelet_dir: Option<PathBuf>,
 }

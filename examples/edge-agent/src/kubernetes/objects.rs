@@ -1,4 +1,4 @@
-//! The node's objects on its disk, so that pods have their volumes when nobody can be asked.
+//! The node's objects on disk, so that pods get their volumes without the hub.
 
 use prost::Message;
 
@@ -9,7 +9,7 @@ use edge_csi_common::kubernetes::message::Update;
 /// Reads the objects; none if nothing was saved. What is damaged is set aside: the hub is asked for all, and until it has
 /// answered nothing is unmounted.
 pub(super) fn load(document: &Document) -> Result<Metadata, TableError> {
-    let lost = "what is known of the pods is damaged and kept in the quarantine of its table; nothing is unmounted until the hub has told anew";
+    let lost = "the saved objects of the pods are damaged and quarantined; nothing is unmounted until the hub has sent them again";
     Ok(document.load(lost, read)?.unwrap_or_default())
 }
 
@@ -21,7 +21,7 @@ pub(super) async fn save(document: &Document, metadata: &Metadata) -> Result<(),
 
 fn read(bytes: &[u8]) -> Result<Metadata, String> {
     let update = Update::decode(bytes).map_err(|error| error.to_string())?;
-    if !(update.whole && update.complete) {
+    if !(update.snapshot && update.complete) {
         return Err("it is not a whole set".to_owned());
     }
     Metadata::default().after(update).map_err(|error| error.to_string())
@@ -42,7 +42,7 @@ mod tests {
         let update = Update {
             source: 7,
             revision: u64::from(pods),
-            whole: true,
+            snapshot: true,
             complete: true,
             changed: changed.collect(),
             ..Update::default()
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn objects_come_back_and_what_is_no_whole_set_is_set_aside_once() {
+    async fn loads_objects_and_quarantines_incomplete_sets() {
         let directory = tempfile::tempdir().unwrap();
         let document = AgentStore::open(directory.path()).unwrap().objects;
         assert_eq!(load(&document).unwrap(), Metadata::default());

@@ -12,30 +12,30 @@ use volume_manager::VolumeKey;
 use volume_manager::driver::DriverFacts;
 use volume_manager::message::DesiredSet;
 use volume_manager::node::core::KnownDriver;
-use volume_manager::node::{ChangeKind, Stopped, Watched};
+use volume_manager::node::{ChangeKind, Closed, WatchEvent};
 
 use super::super::store::Document;
 use super::super::volumes::NodeVolumes;
 use super::expansions::Expansions;
 use super::follow::Change;
-use super::fs_group::{Groups, wishes};
+use super::fs_group::{Groups, jobs};
 use super::in_use::InUse;
 use super::layout::KubeletDirectory;
 use super::metadata::{ChangeError, Metadata};
 use super::objects;
 use super::plan::{Known, Plan, plan};
+use super::removed_pods;
 use super::retries::Retries;
 use super::status::{Seen, node_status};
-use super::status_reporter::News;
-use super::vacated;
+use super::status_reporter::StatusUpdate;
 use super::view::PluginView;
 use edge_csi_common::kubernetes::message::{Update, Watch};
 
-/// How long changes are gathered before they are looked at.
-const GATHER: Duration = Duration::from_millis(200);
+/// How long changes are collected before the volumes are updated.
+const DEBOUNCE: Duration = Duration::from_millis(200);
 
-/// How often it is looked whether drivers have come or gone.
-const LOOK: Duration = Duration::from_secs(2);
+/// How often drivers are checked for registration changes.
+const DRIVER_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long the first status waits for drivers to answer: without one of them it would take the driver from its CSINode.
 const DRIVERS_COME: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ pub(super) struct Plugin {
     kept: Kept,
     directory: KubeletDirectory,
     segment: Option<NodeSegment>,
-    news: watch::Sender<Option<News>>,
+    status: watch::Sender<Option<StatusUpdate>>,
     view: PluginView,
     /// The watch that the latest change came with.
     watch: u64,
@@ -61,11 +61,11 @@ pub(super) struct Plugin {
     expansions: Expansions,
     in_use: InUse,
     /// Whether something was taken from a pod, or may have been before the start.
-    vacated: bool,
+    pods_removed: bool,
     /// The drivers as they are, and what each said last, also before it was connected to anew.
     drivers: Vec<KnownDriver>,
     said: BTreeMap<DriverName, DriverFacts>,
-    /// Until when the first status waits; `None` when it has gone.
+    /// When the first status is sent at the latest; `None` once it was sent.
     hold_status: Option<Instant>,
     /// What was logged last of why nothing is planned.
     held: String,
@@ -80,7 +80,7 @@ impl Plugin {
         kept: Kept,
         directory: KubeletDirectory,
         segment: Option<NodeSegment>,
-        news: watch::Sender<Option<News>>,
+        status: watch::Sender<Option<StatusUpdate>>,
         view: PluginView,
         seed: u64,
     ) -> Self {
@@ -89,13 +89,13 @@ impl Plugin {
             kept,
             directory,
             segment,
-            news,
+            status,
             view,
             watch: 0,
             plan: None,
             expansions: Expansions::default(),
             in_use: InUse::default(),
-            vacated: true,
+            pods_removed: true,
             drivers: Vec::new(),
             said: BTreeMap::new(),
             hold_status: Some(Instant::now() + DRIVERS_COME),
@@ -112,21 +112,21 @@ impl Plugin {
         mut written: watch::Receiver<u64>,
     ) {
         let mut happened = self.volumes.volumes().watch();
-        let mut look = interval(LOOK);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut check = interval(DRIVER_CHECK_INTERVAL);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut due = Some(Instant::now());
         loop {
-            let soon = || Some(due.unwrap_or_else(|| Instant::now() + GATHER));
+            let soon = || Some(due.unwrap_or_else(|| Instant::now() + DEBOUNCE));
             tokio::select! {
                 Some(change) = changes.recv() => {
                     due = soon();
                     self.watch = change.watch;
                     let taken = self.take(change.update).await;
-                    // Whoever followed may have gone.
+                    // The task that sent the change may have ended.
                     let _ = change.taken.send(taken);
                 }
                 what = happened.next() => match what {
-                    Some(Watched::Change(change)) => {
+                    Some(WatchEvent::Change(change)) => {
                         due = soon();
                         self.happened(&change.key, &change.kind);
                     }
@@ -140,7 +140,7 @@ impl Plugin {
                 }
                 () = self.expansions.ended() => due = soon(),
                 () = self.kept.groups.ended() => due = soon(),
-                _ = look.tick() => match self.has_news().await {
+                _ = check.tick() => match self.is_outdated().await {
                     Ok(true) => due = soon(),
                     Ok(false) => {}
                     Err(_) => return,
@@ -158,7 +158,7 @@ impl Plugin {
     /// Takes what happened to a volume.
     fn happened(&mut self, key: &VolumeKey, kind: &ChangeKind) {
         match kind {
-            ChangeKind::Unpublished(_) => self.vacated = true,
+            ChangeKind::Unpublished(_) => self.pods_removed = true,
             ChangeKind::Published(consumer) => {
                 let policy = self.plan.as_ref().map(|plan| plan.set.policy(&key.driver));
                 let anew = policy.is_some_and(|policy| policy.requires_republish);
@@ -183,20 +183,20 @@ impl Plugin {
         Ok(self.kept.metadata.watch())
     }
 
-    /// Whether something is new that no change tells of.
-    async fn has_news(&mut self) -> Result<bool, Stopped> {
+    /// Whether something has changed without a message.
+    async fn is_outdated(&mut self) -> Result<bool, Closed> {
         let drivers = self.volumes.volumes().drivers().await?;
         let due = [self.expansions.due(), self.kept.groups.due(), self.again];
         let is_due = due.into_iter().flatten().any(|due| due <= Instant::now());
         Ok(drivers != self.drivers || is_due || self.hold_status.is_some())
     }
 
-    /// Makes the volumes as the pods want them, and tells how they are.
-    async fn settle(&mut self) -> Result<(), Stopped> {
-        if self.vacated && !self.volumes.shown().refused.is_empty() {
+    /// Updates the volumes to the pods, and publishes the status.
+    async fn settle(&mut self) -> Result<(), Closed> {
+        if self.pods_removed && !self.volumes.shown().refused.is_empty() {
             self.volumes.settle_again().await;
         }
-        let mut seen = self.look().await?;
+        let mut seen = self.observe().await?;
         self.again = None;
         if self.kept.metadata.watch() != Watch::default() {
             let before = self.volumes.desired().await;
@@ -217,11 +217,11 @@ impl Plugin {
                     let wanted = planned.consumers();
                     self.kept.groups.let_go(|id| wanted.contains(id)).await;
                     self.want(planned.set.clone()).await;
-                    seen = self.look().await?;
+                    seen = self.observe().await?;
                 }
                 self.expansions.want(self.volumes.volumes(), &planned.expansions, Instant::now());
-                let (gifts, unsure) = wishes(&planned, &seen);
-                self.kept.groups.want(gifts, unsure, Instant::now());
+                let (jobs, unsure) = jobs(&planned, &seen);
+                self.kept.groups.want(jobs, unsure, Instant::now());
                 self.kept.groups.save().await;
                 seen.groups = self.kept.groups.states();
                 self.clear(&planned, &seen).await;
@@ -232,7 +232,7 @@ impl Plugin {
         Ok(())
     }
 
-    async fn look(&mut self) -> Result<Seen, Stopped> {
+    async fn observe(&mut self) -> Result<Seen, Closed> {
         let volumes = self.volumes.volumes();
         let mut seen = Seen { drivers: volumes.drivers().await?, ..Seen::default() };
         for key in volumes.list().await? {
@@ -254,10 +254,10 @@ impl Plugin {
         Ok(seen)
     }
 
-    /// Whether a plan takes nothing from a pod of which too little is known. It could only if the set before was lost.
+    /// Whether a plan removes nothing from a pod with missing objects. It could only if the previous set was lost.
     fn may_plan(&mut self, planned: &Plan, seen: &Seen) -> bool {
         let unknown: BTreeSet<_> = planned.unknown.iter().collect();
-        let mut holders = seen.volumes.values().flat_map(|explanation| &explanation.holders);
+        let mut holders = seen.volumes.values().flat_map(|explanation| &explanation.consumers);
         match holders.find(|holder| holder.wanted && unknown.contains(&holder.consumer)) {
             None => {
                 self.held.clear();
@@ -268,7 +268,7 @@ impl Plugin {
                 if held != self.held {
                     tracing::warn!(
                         consumer = held,
-                        "a volume is mounted for a pod whose claim is not known yet; nothing is changed until it is"
+                        "a volume is mounted for a pod with an unknown claim; volumes stay unchanged until it is known"
                     );
                     self.held = held;
                 }
@@ -300,17 +300,17 @@ impl Plugin {
 
     /// Removes the directories of pods that have nothing here any more.
     async fn clear(&mut self, planned: &Plan, seen: &Seen) {
-        if !std::mem::take(&mut self.vacated) {
+        if !std::mem::take(&mut self.pods_removed) {
             return;
         }
         let wanted = planned.set.volumes.iter().flat_map(|volume| &volume.consumers);
-        let held = seen.volumes.values().flat_map(|explanation| &explanation.holders);
+        let held = seen.volumes.values().flat_map(|explanation| &explanation.consumers);
         let ids = wanted.map(|consumer| consumer.id()).chain(held.map(|holder| &holder.consumer));
         let in_use: BTreeSet<_> = ids.map(|id| pod_of(id.as_str()).to_owned()).collect();
         let pods = self.directory.pods();
         let cleared = tokio::task::spawn_blocking(move || {
-            vacated::pods(&pods).iter().filter(|(uid, _)| !in_use.contains(uid)).for_each(|(_, pod)| {
-                vacated::remove_empty(pod);
+            removed_pods::pods(&pods).iter().filter(|(uid, _)| !in_use.contains(uid)).for_each(|(_, pod)| {
+                removed_pods::remove_empty(pod);
             });
         });
         // An empty directory that stays does no harm.
@@ -329,12 +329,12 @@ impl Plugin {
         }
         let status = node_status(self.plan.as_ref(), seen, self.segment.as_ref());
         let (source, watch, in_use) = (self.kept.metadata.watch().source, self.watch, &mut self.in_use);
-        self.news.send_if_modified(|before| {
+        self.status.send_if_modified(|before| {
             let is_new = before.as_ref().is_none_or(|before| {
                 (before.source, before.watch) != (source, watch) || before.status != status
             });
             if is_new {
-                *before = Some(News { number: in_use.tells(&status), source, watch, status });
+                *before = Some(StatusUpdate { number: in_use.report(&status), source, watch, status });
             }
             is_new
         });

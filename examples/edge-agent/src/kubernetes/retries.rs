@@ -14,28 +14,28 @@ pub(super) struct Retries {
     /// What is not done.
     what: &'static str,
     /// The cause that was logged last.
-    told: String,
+    last: String,
 }
 
 impl Retries {
     /// None so far. `what` is not done while they last; `seed` spreads the waits of nodes apart.
     pub(super) fn new(what: &'static str, seed: u64) -> Self {
-        Self { backoff: Backoff::new(AGAIN.0, AGAIN.1, seed), what, told: String::new() }
+        Self { backoff: Backoff::new(AGAIN.0, AGAIN.1, seed), what, last: String::new() }
     }
 
     /// It is done.
     pub(super) fn succeeded(&mut self) {
         self.backoff.reset();
-        self.told.clear();
+        self.last.clear();
     }
 
     /// It is not done. Answers how long to wait before the next try.
     pub(super) fn failed(&mut self, cause: &str) -> Duration {
-        if self.told == cause {
+        if self.last == cause {
             tracing::debug!("{}: {cause}", self.what);
         } else {
             tracing::warn!("{}, trying again and again: {cause}", self.what);
-            cause.clone_into(&mut self.told);
+            cause.clone_into(&mut self.last);
         }
         self.backoff.next_wait()
     }

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_those_that_are_asked_for_and_an_error_tells_none() {
+    fn returns_requested_tokens_and_no_token_in_errors() {
         let json = r#"{"":{"token":"hunter1","expirationTimestamp":"2026-01-31T12:00:00Z"},
             "vault":{"token":"hunter2","expirationTimestamp":"2026-01-31T13:00:00Z"}}"#;
         let request = |audience: &str| TokenRequest { audience: audience.into(), expiration_seconds: None };

@@ -1,37 +1,37 @@
-//! Telling the hub of the node, whenever there is something new to tell.
+//! Reports the status of the node to the hub, whenever it changes.
 
 use tokio::sync::watch;
 
 use super::hub::Hub;
 use super::retries::Retries;
 use edge_csi_common::kubernetes::message::request::Kind;
-use edge_csi_common::kubernetes::message::{NodeStatus, StatusTaken};
+use edge_csi_common::kubernetes::message::{NodeStatus, StatusResult};
 
-/// What is to be told, in which life of the hub, and since which watch.
+/// A status, with the instance of the hub and the watch that it is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct News {
-    /// Of the status, for who is told that it was written.
+pub(super) struct StatusUpdate {
+    /// The number of the status, for the acknowledgement.
     pub(super) number: u64,
     pub(super) source: u64,
-    /// The hub keeps what it was told for as long as the node listens, so each watch is told anew.
+    /// The hub keeps a status as long as the node's watch, so each watch gets it again.
     pub(super) watch: u64,
     pub(super) status: NodeStatus,
 }
 
-/// Tells the latest news until the hub has taken them, and says in `written` of which status the volumes in use were written.
-/// Ends when there will be no more.
-pub(super) async fn tell(
+/// Sends the latest status until the hub has accepted it, and puts its number into `written` once the volumes in use were
+/// written. Ends when the sender is dropped.
+pub(super) async fn run(
     hub: Hub,
-    mut news: watch::Receiver<Option<News>>,
+    mut updates: watch::Receiver<Option<StatusUpdate>>,
     written: watch::Sender<u64>,
     seed: u64,
 ) {
     let mut retries = Retries::new("the hub has not taken the status of this node", seed);
-    while news.changed().await.is_ok() {
+    while updates.changed().await.is_ok() {
         loop {
-            let Some(latest) = news.borrow_and_update().clone() else { break };
+            let Some(latest) = updates.borrow_and_update().clone() else { break };
             hub.connected().await;
-            let taken: Result<StatusTaken, _> = hub.ask(Kind::Status(latest.status)).await;
+            let taken: Result<StatusResult, _> = hub.ask(Kind::Status(latest.status)).await;
             if let Ok(taken) = &taken
                 && (taken.volumes_in_use || taken.failure.is_empty())
             {

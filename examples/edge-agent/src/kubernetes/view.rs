@@ -43,7 +43,7 @@ impl PluginView {
         let shown = self.shown();
         let hub = if shown.away.is_empty() { "followed" } else { &shown.away };
         vec![
-            Fact::new("pods, as the hub tells of them", hub),
+            Fact::new("pods of this node", hub),
             Fact::new("objects of Kubernetes", shown.objects),
             Fact::new("volumes of pods", shown.pod_volumes),
         ]

@@ -42,7 +42,7 @@ impl Document {
         Self(Arc::new(Mutex::new(Inner { store, kind, records: None })))
     }
 
-    /// What is saved, and leaves it as it is. Blocks.
+    /// Reads the saved value without changes. Blocks.
     ///
     /// # Errors
     /// If the disk cannot be read.
@@ -50,7 +50,7 @@ impl Document {
         self.lock().attempt(Inner::read)
     }
 
-    /// What is saved, decoded. What is damaged is set aside, and logged with what comes of that. Blocks.
+    /// Reads and decodes the saved value. A damaged one is quarantined and logged with the consequence. Blocks.
     ///
     /// # Errors
     /// If the disk cannot be read or written.
@@ -177,7 +177,7 @@ impl Inner {
         }
         let unreadable = loaded.quarantined.into_iter().filter(|one| one.id.is_in_place());
         let keys = loaded.records.into_iter().map(|(key, _)| key).chain(unreadable.filter_map(|one| one.key));
-        let changes: Vec<Change> = keys.map(Change::SetAside).collect();
+        let changes: Vec<Change> = keys.map(Change::Quarantine).collect();
         self.store.commit(&changes)?;
         self.records = None;
         Ok(())
@@ -188,7 +188,7 @@ impl Inner {
 mod tests {
     use volume_manager::store::faulty::{self, CommitFault};
     use volume_manager::store::memory::MemoryDisk;
-    use volume_manager::store::{Trouble, envelope};
+    use volume_manager::store::{DiskErrorKind, envelope};
 
     use super::*;
 
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_last_comes_back_longer_shorter_or_empty() {
+    fn loads_the_last_saved_value() {
         let document = Document::new(MemoryDisk::default().open(), KIND);
         assert_eq!(document.read().unwrap(), Content::Nothing);
         for bytes in [vec![], vec![1], long(1), vec![2; PART_BYTES], vec![], long(2)] {
@@ -211,9 +211,11 @@ mod tests {
     }
 
     #[test]
-    fn a_save_that_fails_leaves_all_or_nothing_of_it_and_the_next_one_goes_on() {
-        let faults =
-            [(CommitFault::Refused(Trouble::NoSpace), false), (CommitFault::Written(Trouble::Device), true)];
+    fn failed_save_is_atomic_and_the_next_one_succeeds() {
+        let faults = [
+            (CommitFault::Refused(DiskErrorKind::NoSpace), false),
+            (CommitFault::Written(DiskErrorKind::Device), true),
+        ];
         for (fault, is_there) in faults {
             let (store, handle) = faulty::wrap(MemoryDisk::default().open(), faulty::Plan::default());
             let document = Document::new(store, KIND);
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_to_any_record_is_found_kept_and_written_over() {
+    fn detects_damaged_records_and_keeps_them() {
         for damaged in 0..5 {
             let disk = MemoryDisk::default();
             Document::new(disk.open(), KIND).save(&long(1)).unwrap();

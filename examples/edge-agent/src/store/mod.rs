@@ -1,8 +1,8 @@
-//! What the agent keeps over a restart: one database file in `--state-dir`, with a table for each part.
+//! The state that the agent keeps over a restart: one database file in `--state-dir`, with a table for each part.
 //!
-//! A table that cannot be used is set aside within the file, and a record that cannot be read stays in its table's quarantine, so
-//! that what is wrong with one part stops no other. A file of which the structure is damaged is kept under another name; what can be
-//! salvaged of its volumes and terms is taken over. The other tables are empty then, as when they are damaged themselves.
+//! A table that is not usable is quarantined within the file, and an unreadable record stays in its table's quarantine, so
+//! that damage to one part stops no other. A file with a damaged structure is kept under another name; its readable
+//! volumes and terms are copied into the new file. The other tables start empty, as when they are damaged themselves.
 
 mod document;
 mod terms;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::task::JoinError;
 use volume_manager::node::RECORD_KIND;
-use volume_manager::store::redb::{self, OpenedTables, RedbStore, StartedOver, Table};
+use volume_manager::store::redb::{self, OpenedTables, Recreated, RedbStore, Table};
 use volume_manager::store::{InvalidRecordKey, OpenError, RecordKind, Store, StoreError};
 
 pub(super) use self::document::{Content, Document};
@@ -50,7 +50,7 @@ pub(super) struct AgentStore {
     pub(super) volumes: RedbStore,
     /// The latest set of volumes that is wanted, as it came.
     pub(super) desired: Document,
-    /// The node's objects, as the hub told of them.
+    /// The node's objects, as sent by the hub.
     pub(super) objects: Document,
     /// Which volumes were given to their fsGroup in this boot.
     pub(super) groups: Document,
@@ -65,8 +65,8 @@ impl AgentStore {
     /// If the file cannot be opened, or what is damaged cannot be kept.
     pub(super) fn open(directory: &Path) -> Result<Self, OpenError> {
         let opened = redb::open_tables(path(directory), &TABLES)?;
-        let OpenedTables { stores, started_over, set_aside, .. } = opened;
-        if let Some(StartedOver { reason, kept, salvaged, truncated, .. }) = started_over {
+        let OpenedTables { stores, recreated, replaced, .. } = opened;
+        if let Some(Recreated { reason, kept, salvaged, truncated, .. }) = recreated {
             tracing::error!(
                 salvaged,
                 truncated,
@@ -74,7 +74,7 @@ impl AgentStore {
                 kept.display()
             );
         }
-        for table in set_aside {
+        for table in replaced {
             tracing::error!(
                 "--state-dir: the table {} cannot be used, is kept as {} and begun anew: {}",
                 table.table,
@@ -85,7 +85,7 @@ impl AgentStore {
         Self::of(stores, directory)
     }
 
-    /// Opens the file as it is, to be looked at: what is damaged is an error. Blocks.
+    /// Opens the file without changes, for inspection: damage is an error. Blocks.
     ///
     /// # Errors
     /// If the file, or one of its tables, cannot be opened.

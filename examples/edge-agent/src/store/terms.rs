@@ -105,7 +105,7 @@ impl Inner {
         for (key, payload) in &loaded.records {
             match term(key, payload) {
                 Some((driver, term)) => drop(terms.insert(driver, term)),
-                None => tracing::error!("--state-dir: the record {key} is no term, and is left as it is"),
+                None => tracing::error!("--state-dir: the record {key} is not a term; left unchanged"),
             }
         }
         for unreadable in loaded.quarantined.iter().filter(|one| one.id.is_in_place()) {
@@ -143,7 +143,7 @@ fn term(key: &RecordKey, payload: &[u8]) -> Option<(DriverName, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use volume_manager::store::Trouble;
+    use volume_manager::store::DiskErrorKind;
     use volume_manager::store::faulty::{self, CommitFault};
     use volume_manager::store::memory::MemoryDisk;
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_term_rises_is_there_after_a_restart_and_never_falls() {
+    async fn term_never_falls_over_a_restart() {
         let disk = MemoryDisk::default();
         let terms = TermTable::new(disk.open(), KIND);
         assert!(terms.load().await.unwrap().is_empty());
@@ -171,8 +171,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_term_that_the_disk_does_not_take_is_refused_and_taken_the_next_time() {
-        for fault in [CommitFault::Refused(Trouble::NoSpace), CommitFault::Written(Trouble::Device)] {
+    async fn refuses_a_term_until_it_is_saved() {
+        for fault in
+            [CommitFault::Refused(DiskErrorKind::NoSpace), CommitFault::Written(DiskErrorKind::Device)]
+        {
             let disk = MemoryDisk::default();
             let (faulty, handle) = faulty::wrap(disk.open(), faulty::Plan::default());
             let terms = TermTable::new(faulty, KIND);
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_record_that_is_no_term_costs_the_others_nothing() {
+    async fn invalid_term_record_does_not_affect_others() {
         let disk = MemoryDisk::default();
         TermTable::new(disk.open(), KIND).raise(&driver("a.example"), 7).await.unwrap();
         let record =

@@ -5,7 +5,7 @@ use volume_manager::message::{DesiredSet, Request};
 use super::super::store::{Content, Document, TableError};
 use edge_csi_common::process::chain;
 
-/// Reads the set and leaves it as it is. One that is damaged is none.
+/// Reads the set without changes. Returns `None` for a damaged one.
 pub(super) fn read(document: &Document) -> Result<Option<DesiredSet>, TableError> {
     Ok(match document.read()? {
         Content::Bytes(request) => decode(&request).ok(),
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_comes_back_and_what_is_none_is_set_aside_once() {
+    fn loads_the_set_and_quarantines_damage() {
         let directory = tempfile::tempdir().unwrap();
         let document = AgentStore::open(directory.path()).unwrap().desired;
         assert_eq!(load(&document).unwrap(), None);

@@ -1,20 +1,20 @@
-//! The volumes of this node, as somebody at the hub wants them.
+//! The volumes of this node, as peers at the hub request them.
 //!
 //! A peer calls the service `volumes` of this node with the messages of `edge_csi.volumes.v1` (see
-//! [`volume_manager::message`]). A set that is taken is on the disk, twice: as it came, and as a record for each volume.
-//! From then on nobody is asked but the drivers of this node: after a crash, a reboot or a week without the hub, the volumes
-//! are as the latest set has them.
+//! [`volume_manager::message`]). An accepted set is on disk twice: as it was received, and as a record for each volume.
+//! Afterwards only the drivers of this node are needed: after a crash, a reboot or a week without the hub, the volumes
+//! match the latest set.
 //!
-//! # Who may decide
+//! # Authorization
 //!
-//! Whom the hub lets call: by `--callers` of `edge-hub`, or its policy. Whoever may call the service can have any driver of
-//! this node mount any of its volumes at any path that `--volume-targets` allows, so name the callers. Secrets never travel.
+//! The peers that `--allow` of `edge-hub`, or its policy, permits to call the service. Such a peer can make any driver of this
+//! node mount any of its volumes at any path that `--allowed-target-dir` permits. Secrets are never sent.
 //!
-//! # Beside the relayed calls
+//! # Relayed calls
 //!
-//! The agent relays CSI calls to the same drivers as before. A volume has one manager for each side: its controller calls
-//! come from the sidecars in the cloud (attach `AWAITED` or `NOT_REQUIRED`) or from here (`HERE`), and its node calls come
-//! from here alone. Do not have a kubelet or another peer stage and publish the same volumes.
+//! The agent also relays CSI calls to the same drivers. Each side of a volume has one manager: its controller calls
+//! are made by the sidecars in the cloud (attach `AWAITED` or `NOT_REQUIRED`) or by the agent (`HERE`), and its node calls
+//! by the agent only. Do not let a kubelet or another peer stage and publish the same volumes.
 
 mod desired;
 mod offline;
@@ -33,7 +33,7 @@ use csi_proto::DriverName;
 use volume_manager::VolumeKey;
 use volume_manager::message::{DesiredSet, Quarantined, Refused, VolumeReport, VolumeReports};
 use volume_manager::node::core::Counts;
-use volume_manager::node::{Stopped, Volumes};
+use volume_manager::node::{Closed, Volumes};
 use volume_manager::registry::DriverEndpoint;
 
 use super::store::Document;
@@ -61,13 +61,13 @@ struct Shared {
     shown: Mutex<Shown>,
 }
 
-/// What is wanted, and what was told to the volumes.
+/// The desired set, and the values passed to the volumes.
 #[derive(Debug, Default)]
 struct State {
     desired: Option<Arc<DesiredSet>>,
     /// Whether something of the set is not recorded as wanted, and is to be tried again.
     unsettled: bool,
-    /// Of the volumes that others attach: what was last told about them, if they are attached.
+    /// The attachments last passed to the volumes, for volumes that others attach.
     attached: BTreeMap<VolumeKey, Option<BTreeMap<String, String>>>,
     drivers: BTreeMap<DriverName, DriverEndpoint>,
 }
@@ -75,7 +75,7 @@ struct State {
 /// What others see without waiting for a set that is being taken.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shown {
-    /// The number of the latest set; 0 if there is none.
+    /// The revision of the latest set; 0 if there is none.
     pub(super) revision: u64,
     /// What of it cannot be had for now.
     pub(super) refused: Arc<Vec<Refused>>,
@@ -117,16 +117,16 @@ impl NodeVolumes {
         }
     }
 
-    /// A driver is gone.
-    pub(super) async fn driver_gone(&self, name: DriverName) {
+    /// A driver was deregistered.
+    pub(super) async fn driver_deregistered(&self, name: DriverName) {
         self.0.state.lock().await.drivers.remove(&name);
-        if let Err(error) = self.0.volumes.driver_gone(name).await {
+        if let Err(error) = self.0.volumes.driver_deregistered(name).await {
             tracing::error!("{error}");
         }
     }
 
-    /// How it stands with the volumes that are called `id`, or with all.
-    pub(super) async fn reports(&self, id: Option<&str>) -> Result<VolumeReports, Stopped> {
+    /// The reports of the volumes that match `id`, or of all.
+    pub(super) async fn reports(&self, id: Option<&str>) -> Result<VolumeReports, Closed> {
         let volumes = &self.0.volumes;
         let mut reports = VolumeReports::default();
         for key in volumes.list().await? {
@@ -147,7 +147,7 @@ impl NodeVolumes {
     }
 }
 
-/// Whether a person who says `id` means this volume: its id, or `DRIVER/ID`.
+/// Whether `id` names this volume: its id, or `DRIVER/ID`.
 fn is_called(key: &VolumeKey, id: &str) -> bool {
     key.id.as_str() == id || key.to_string() == id
 }
@@ -163,25 +163,25 @@ fn below_any(target: &Path, directories: &[PathBuf]) -> bool {
 /// The options about volumes.
 #[derive(Debug, Clone, clap::Args)]
 pub struct VolumesOptions {
-    /// Look after this node's volumes as told over the hub: stage them below this directory, and publish them. Peers that the
-    /// hub lets call the service `volumes` of this node decide which (see --callers of edge-hub). Needs root
+    /// Manage this node's volumes: stage them below this directory, and publish them. Peers that may call the service `volumes`
+    /// of this node send the set of volumes (see --allow of edge-hub). Needs root
     #[arg(long, value_name = "DIR", requires = "state_dir")]
-    pub volumes: Option<PathBuf>,
+    pub staging_dir: Option<PathBuf>,
 
-    /// Directory with the secrets of --volumes, as files NAMESPACE/NAME/KEY that only their owner may read. Without it,
-    /// volumes that need secrets are not mounted
-    #[arg(long, value_name = "DIR", requires = "volumes")]
+    /// Directory with secrets for the volumes of --staging-dir, as files NAMESPACE/NAME/KEY with mode 0600 or 0400. Without it,
+    /// volumes with secrets are not mounted
+    #[arg(long, value_name = "DIR", requires = "staging_dir")]
     pub secrets_dir: Option<PathBuf>,
 
-    /// Publish volumes only below this directory. May be given again; anywhere if not given
-    #[arg(long, value_name = "DIR", requires = "volumes")]
-    pub volume_targets: Vec<PathBuf>,
+    /// Directory below which volumes may be published; may be repeated. Any path is allowed if not given
+    #[arg(long, value_name = "DIR", requires = "staging_dir")]
+    pub allowed_target_dir: Vec<PathBuf>,
 
-    /// File to read the id of this boot from, to try what a reboot does
-    #[arg(long, value_name = "FILE", requires = "volumes", hide = true)]
+    /// File with the id of this boot, to test reboots
+    #[arg(long, value_name = "FILE", requires = "staging_dir", hide = true)]
     pub boot_id_file: Option<PathBuf>,
 
-    /// Time between two calls of NodePublishVolume where a driver wants it again and again, to try what that does
-    #[arg(long, value_name = "TIME", requires = "volumes", hide = true, value_parser = duration)]
+    /// Time between two NodePublishVolume calls for drivers with requiresRepublish, to test them
+    #[arg(long, value_name = "TIME", requires = "staging_dir", hide = true, value_parser = duration)]
     pub republish_interval: Option<Duration>,
 }

@@ -20,7 +20,7 @@ pub(in super::super) fn from_store(directory: &Path, id: Option<&str>) -> Result
     let loaded = store.volumes.load().map_err(Fatal::runtime)?;
     let boot = BootId::read(BootId::PATH).map_err(Fatal::runtime)?;
     let table = Arc::new(read_table().map_err(Fatal::runtime)?);
-    // Nothing is staged by this one, so that its root is of no importance; nor are the actions, which nobody performs.
+    // Nothing is staged, so the root does not matter; neither do the actions, which are not executed.
     let (node, _) = Node::open(Settings::new("/"), boot, loaded, table);
     let mut reports = VolumeReports::default();
     for key in node.keys().filter(|key| id.is_none_or(|id| is_called(key, id))) {

@@ -40,19 +40,19 @@ pub(in super::super) async fn open(
     nodeid: &str,
     own_secrets: Option<Arc<dyn Secrets>>,
 ) -> Result<Option<OpenedVolumes>, Fatal> {
-    let (Some(root), Some((state, store, document))) = (&options.volumes, kept) else { return Ok(None) };
-    let root = state::directory("--volumes", root)?;
+    let (Some(root), Some((state, store, document))) = (&options.staging_dir, kept) else { return Ok(None) };
+    let root = state::directory("--staging-dir", root)?;
     let mut targets = Vec::new();
-    for target in &options.volume_targets {
+    for target in &options.allowed_target_dir {
         let absolute = std::path::absolute(target);
         targets.push(absolute.map_err(|error| {
-            Fatal::Input(format!("--volume-targets: {} cannot be used: {error}", target.display()))
+            Fatal::Input(format!("--allowed-target-dir: {} cannot be used: {error}", target.display()))
         })?);
     }
     if let Some(directory) = &options.secrets_dir
         && !directory.is_dir()
     {
-        return Err(Fatal::Input(format!("--secrets-dir: {} is no directory", directory.display())));
+        return Err(Fatal::Input(format!("--secrets-dir: {} is not a directory", directory.display())));
     }
     let socket = state_socket::bind(&state.path().join(SOCKET))?;
     let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default());
@@ -63,18 +63,19 @@ pub(in super::super) async fn open(
     let peers_decide = own_secrets.is_none();
     let secrets = NodeSecrets { directory: options.secrets_dir.clone(), beyond: own_secrets };
     // What is out of date is put right by the mount table and the next desired set, which are compared with it.
-    let mut parts = Parts::new(store, mounts, secrets).take_back_salvaged();
+    let mut parts = Parts::new(store, mounts, secrets).release_salvaged();
     if let Some(file) = &options.boot_id_file {
         parts = parts.boot_id(BootId::read(file).map_err(Fatal::input)?);
     }
-    let mut settings = Settings::new(root).jitter_seed(seed_of(nodeid)).groups_given_by_caller(!peers_decide);
+    let mut settings =
+        Settings::new(root).jitter_seed(seed_of(nodeid)).caller_applies_fs_group(!peers_decide);
     if let Some(interval) = options.republish_interval {
         settings = settings.republish_interval(interval);
     }
     let (volumes, run) = Volumes::open(parts, settings).await.map_err(Fatal::runtime)?;
     let revision = desired.as_ref().map_or(0, |set| set.revision);
     let known = volumes.clone();
-    tracing::info!(revision, "the volumes of this node are looked after");
+    tracing::info!(revision, "managing the volumes of this node");
     let volumes = NodeVolumes::new(known, document, targets, desired, peers_decide);
     Ok(Some(OpenedVolumes { volumes, run: Box::pin(run), socket }))
 }
@@ -92,12 +93,12 @@ impl OpenedVolumes {
         tasks: &mut Essential,
     ) -> Result<(), Fatal> {
         let Self { volumes, run, socket } = self;
-        tasks.spawn("what looks after the volumes", run);
+        tasks.spawn("the volume manager", run);
         for driver in drivers {
             let endpoint = endpoint(&driver.socket)?;
             volumes.driver_registered(driver.name.clone(), endpoint).await;
         }
-        tasks.spawn("what tells drivers of the wanted volumes", volumes.clone().keep_settled());
+        tasks.spawn("the retries of the desired set", volumes.clone().keep_settled());
         let answer = move |line: String| {
             let volumes = volumes.clone();
             async move { volumes.answer_line(&line).await.encode_length_delimited_to_vec() }

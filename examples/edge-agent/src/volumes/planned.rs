@@ -12,7 +12,7 @@ use super::NodeVolumes;
 pub(in super::super) enum NotTaken {
     /// It could not be read from the disk again.
     #[error(
-        "the volumes of the pods are no valid set; the node keeps the volumes that it has, so take pods from it"
+        "the volumes of the pods are not a valid set; the node keeps its volumes, so remove pods from it"
     )]
     Invalid(#[from] InvalidMessage),
     /// It cannot be had now.

@@ -1,6 +1,6 @@
-//! Secrets from files: `DIR/NAMESPACE/NAME/KEY`, each readable for its owner alone; and then from elsewhere.
+//! Secrets from files `DIR/NAMESPACE/NAME/KEY`, each readable by its owner only, with a fallback.
 //!
-//! Files come first: they are there when nobody else can be asked.
+//! Files have priority: they are available offline.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ use volume_manager::driver::{
 /// The most keys of one secret.
 const MAX_KEYS: usize = 256;
 
-/// The secrets of a node: those that it has as files, then those that somebody else knows.
+/// The secrets of a node: its files, then the fallback.
 pub(super) struct NodeSecrets {
     pub(super) directory: Option<PathBuf>,
     pub(super) beyond: Option<Arc<dyn Secrets>>,
@@ -104,7 +104,7 @@ fn read_value(path: &Path) -> Result<String, String> {
         File::options().read(true).custom_flags(flags).open(path).map_err(|error| error.to_string())?;
     let found = file.metadata().map_err(|error| error.to_string())?;
     if !found.is_file() {
-        return Err("it is no plain file".to_owned());
+        return Err("not a regular file".to_owned());
     }
     let mode = found.mode() & 0o777;
     if mode & 0o077 != 0 {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_secret_that_is_no_file_is_asked_for_elsewhere_and_one_that_is_a_bad_file_is_not() {
+    async fn falls_back_for_missing_files_only() {
         let directory = tempfile::tempdir().unwrap();
         let reference = |name: &str| SecretReference::new("default", name).unwrap();
         write(&directory.path().join("default/file/from"), "file", 0o600);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_a_directory_of_files_that_only_their_owner_reads() {
+    fn reads_secret_files_with_private_modes_only() {
         let directory = tempfile::tempdir().unwrap();
         let reference = |namespace: &str, name: &str| SecretReference::new(namespace, name).unwrap();
         let at = |path: &str| directory.path().join(path);

@@ -11,28 +11,29 @@ use volume_manager::message::{Answer, Refusal, Request};
 use super::NodeVolumes;
 use edge_csi_common::process::chain;
 
-/// The socket in the state directory. A question is a line, `volumes` or `explain ID`; the answer is an [`Answer`] after its length.
+/// The socket in the state directory. A question is a line, `volumes` or `explain ID`; the answer is an [`Answer`]
+/// after its length.
 pub(in super::super) const SOCKET: &str = "volumes.sock";
 
 #[async_trait]
 impl Service for NodeVolumes {
     async fn call(&self, source: PeerId, request: edge_transport::Request, replies: ReplySender) {
         // In a task of its own: a set is large, and the link does not wait for it.
-        tokio::spawn(self.clone().tell(source, request.body, replies));
+        tokio::spawn(self.clone().handle(source, request.body, replies));
     }
 }
 
 impl NodeVolumes {
-    async fn tell(self, source: PeerId, body: Bytes, mut replies: ReplySender) {
+    async fn handle(self, source: PeerId, body: Bytes, mut replies: ReplySender) {
         let mut answers = self.answer(source, body).await;
         let Some(last) = answers.pop() else { return };
         for answer in answers {
-            if replies.message(answer.encode_to_vec().into()).await.is_err() {
+            if replies.send(answer.encode_to_vec().into()).await.is_err() {
                 return;
             }
         }
         // That the caller has left is its own business.
-        let _ = replies.message_and_finish(last.encode_to_vec().into(), Bytes::new()).await;
+        let _ = replies.send_and_finish(last.encode_to_vec().into(), Bytes::new()).await;
     }
 
     /// Answers a question of the socket.

@@ -8,7 +8,7 @@ use tokio::sync::MutexGuard;
 use volume_manager::driver::Attach;
 use volume_manager::message::refusal::Reason;
 use volume_manager::message::{DesiredSet, Reconciled, Refusal};
-use volume_manager::node::{AttachError, ReconcileError, Stopped};
+use volume_manager::node::{AttachError, Closed, ReconcileError};
 
 use super::{NodeVolumes, State, below_any};
 
@@ -39,7 +39,7 @@ impl NodeVolumes {
         let before = state.desired.replace(Arc::clone(&set));
         self.shown_mut().revision = set.revision;
         let settled = async {
-            self.tell_policies(&state, before.as_deref(), &set).await?;
+            self.update_policies(&state, before.as_deref(), &set).await?;
             self.settle(&mut state).await
         };
         settled.await.map_err(|error| {
@@ -71,7 +71,7 @@ impl NodeVolumes {
                 if !below_any(target.as_path(), &self.0.targets) {
                     let (key, id) = (volume.spec.key(), consumer.id());
                     let text = format!(
-                        "{key}: the target {target} of {id} is not below a directory of --volume-targets of the agent"
+                        "{key}: the target {target} of {id} is not below a directory of --allowed-target-dir of the agent"
                     );
                     return Err((Reason::Invalid, text));
                 }
@@ -80,13 +80,13 @@ impl NodeVolumes {
         Ok(())
     }
 
-    /// Registers the drivers anew of which something else is known now.
-    async fn tell_policies(
+    /// Registers the drivers with a changed policy again.
+    async fn update_policies(
         &self,
         state: &State,
         before: Option<&DesiredSet>,
         set: &DesiredSet,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), Closed> {
         for (name, endpoint) in &state.drivers {
             let policy = set.policy(name);
             if before.map(|set| set.policy(name)).unwrap_or_default() != policy {
@@ -105,20 +105,20 @@ impl NodeVolumes {
         };
         state.unsettled = true;
         let reconciled = self.0.volumes.reconcile(set.volumes.iter().cloned()).await?;
-        let told = self.tell_attached(state, &set).await?;
-        // Whoever has such a volume may go before another one gets it: then nothing is known of it in between, and that it is
-        // attached is to be told once more.
+        let updated = self.update_attachments(state, &set).await?;
+        // An existing consumer may be removed before a new one is added: then the volume is forgotten in between, and its
+        // attachment must be updated again.
         for (key, ..) in &reconciled.refused {
             state.attached.remove(key);
         }
-        state.unsettled = !reconciled.refused.is_empty() || !told;
+        state.unsettled = !reconciled.refused.is_empty() || !updated;
         let reconciled = Reconciled::new(set.revision, &reconciled);
         self.shown_mut().refused = Arc::new(reconciled.refused.clone());
         Ok(reconciled)
     }
 
-    /// Tells of the volumes that others attach, if there is anything new to tell. Answers whether all of it was taken.
-    async fn tell_attached(&self, state: &mut State, set: &DesiredSet) -> Result<bool, Stopped> {
+    /// Updates the volumes that others attach, if their attachments changed. Returns whether all updates succeeded.
+    async fn update_attachments(&self, state: &mut State, set: &DesiredSet) -> Result<bool, Closed> {
         let mut before = std::mem::take(&mut state.attached);
         let mut all = true;
         for volume in &set.volumes {
@@ -128,16 +128,16 @@ impl NodeVolumes {
             }
             let key = spec.key().clone();
             let now = set.is_attached(spec).then(|| spec.publish_context().clone());
-            let told = before.remove(&key);
+            let updated = before.remove(&key);
             let known = match &now {
-                now if told.as_ref() == Some(now) => Ok(true),
+                now if updated.as_ref() == Some(now) => Ok(true),
                 Some(context) => self.0.volumes.attached(&key, context.clone()).await,
                 None => self.0.volumes.detached(&key).await,
             };
             match known {
                 Ok(true) => drop(state.attached.insert(key, now)),
                 Ok(false) => {}
-                Err(AttachError::Stopped(stopped)) => return Err(stopped),
+                Err(AttachError::Closed(stopped)) => return Err(stopped),
                 Err(error) => {
                     tracing::warn!(volume = %key, "whether it is attached is not noted, trying again: {error}");
                     all = false;
@@ -147,7 +147,7 @@ impl NodeVolumes {
         Ok(all)
     }
 
-    /// Tries at once what could not be settled, since something has changed that may have been in its way.
+    /// Retries refused volumes at once, since a change may have removed the cause.
     pub(in super::super) async fn settle_again(&self) {
         let mut state = self.0.state.lock().await;
         if state.unsettled {
@@ -171,7 +171,7 @@ impl NodeVolumes {
                         let refused = reconciled.refused.len();
                         tracing::warn!(refused, "some volumes cannot be had as things are; trying again");
                     }
-                    Err(ReconcileError::Stopped(stopped)) => return tracing::error!("{stopped}"),
+                    Err(ReconcileError::Closed(stopped)) => return tracing::error!("{stopped}"),
                     Err(error) => {
                         tracing::warn!("the desired volumes are not settled, trying again: {error}");
                     }

@@ -1,4 +1,4 @@
-//! Which nodes there are, as the hub tells it, and which of them an operator has decommissioned.
+//! The nodes that the hub reports, and the nodes that an operator has decommissioned.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use super::decommission::{CommandError, Commanded, Order, Quarantined, by_topolo
 use super::roster::Roster;
 
 /// How long open calls may take when a node's socket is removed.
-const FAREWELL: Duration = Duration::from_secs(5);
+const SOCKET_DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who is to know which nodes there are.
+/// The receiver of node changes.
 #[derive(Debug)]
 pub(super) enum Follower {
     /// The one node that all calls go to.
     Fixed {
         node: NodeId,
         there: bool,
-        /// Told when the node is there: its driver may be asked again.
+        /// Notified when the node connects: its driver may be called again.
         online: Arc<Notify>,
     },
     /// A route that chooses among them.
@@ -110,7 +110,7 @@ impl Follower {
                 }
             }
             Change::Down { peer, .. } => return node_of(peer).inspect(|node| self.down(node)),
-            Change::Current => self.current(),
+            Change::Synced => self.current(),
             _ => {}
         }
         None
@@ -137,7 +137,7 @@ impl Follower {
         }
     }
 
-    /// A node that was lost has not come back within its grace.
+    /// A lost node did not reconnect within its grace.
     fn away(&self, node: &NodeId) {
         if let Self::Topology(route) = self {
             route.left(node);
@@ -147,13 +147,13 @@ impl Follower {
     /// The list is complete.
     fn current(&self) {
         match self {
-            // It may have come before this could ask who is there, and a call in vain before that.
+            // The node may have connected before the subscription, after a call had failed.
             Self::Fixed { there, online, .. } => {
                 if *there {
                     online.notify_one();
                 }
             }
-            Self::Topology(route) => route.current(),
+            Self::Topology(route) => route.synced(),
             Self::Sockets(BySocket { sockets, there, .. }) => {
                 there.iter().for_each(|node| sockets.online(node));
             }
@@ -178,7 +178,7 @@ impl Follower {
             }
             Self::Topology(route) => {
                 let route = Arc::clone(route);
-                // What nodes come and go must not wait for the disk.
+                // Changes of nodes must not wait for the disk.
                 tokio::spawn(async move {
                     let _ = answer.send(by_topology(&route, order).await);
                 });
@@ -189,13 +189,13 @@ impl Follower {
                 Order::Recommission(node) => by_socket.recommission(node).await,
             },
         };
-        // Fails if nobody waits for the answer any more.
+        // Fails if the caller no longer waits for the answer.
         let _ = answer.send(done);
     }
 }
 
 impl BySocket {
-    /// The nodes in the roster, of which only these may have a socket; empty for all.
+    /// The nodes in the roster that may have a socket; every node if `only` is empty.
     pub(super) fn new(driver: DriverName, sockets: NodeSockets, roster: Roster, only: Vec<NodeId>) -> Self {
         let (there, decommissioned) = (BTreeSet::new(), watch::Sender::default());
         let by_socket = Self { driver, sockets, roster, only, there, decommissioned };
@@ -236,7 +236,7 @@ impl BySocket {
         let durable = self.roster.decommission(&node).await;
         durable.map_err(|source| CommandError::NotDurable { node: node.clone(), source })?;
         self.show();
-        self.sockets.release(&node, FAREWELL).await;
+        self.sockets.release(&node, SOCKET_DRAIN_TIMEOUT).await;
         tracing::warn!(%node, "the node is decommissioned; its socket is removed until it is recommissioned");
         let already = if before { " already" } else { "" };
         Ok(format!("node {node} is{already} decommissioned: it has no socket until it is recommissioned"))
@@ -262,7 +262,7 @@ impl BySocket {
     }
 }
 
-/// A peer whose name is no node's is none.
+/// A peer with a name that is not a node id is not a node.
 fn node_of(peer: &PeerId) -> Option<NodeId> {
     NodeId::new(peer.as_str()).ok()
 }

@@ -1,4 +1,4 @@
-//! What becomes of the nodes that the hub tells of, and of the commands of an operator.
+//! Nodes that the hub reports, and commands of an operator.
 
 use async_trait::async_trait;
 use csi_proxy::CSI_SERVICE;
@@ -45,14 +45,14 @@ async fn ordered(follower: &mut Follower, order: Order) -> Result<String, String
 }
 
 #[tokio::test]
-async fn a_fixed_route_keeps_nothing_and_decommissions_no_node() {
+async fn fixed_route_refuses_decommission() {
     let (mut follower, _) = fixed();
     let refused = ordered(&mut follower, Order::Decommission(node("edge-1"))).await.unwrap_err();
     assert!(refused.contains("keeps nothing of nodes"), "{refused}");
 }
 
 #[tokio::test]
-async fn a_decommissioned_node_has_no_socket_though_it_connects_until_recommissioned() {
+async fn decommissioned_node_has_no_socket_until_recommissioned() {
     let (directory, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = RedbStore::open(state.path().join("proxy.redb"), &driver()).unwrap();
     let sockets = NodeSockets::new(directory.path(), driver(), Nowhere, EndpointSettings::default());
@@ -99,20 +99,20 @@ fn peer(name: &str) -> PeerId {
 }
 
 #[tokio::test]
-async fn a_fixed_route_asks_its_driver_when_the_node_comes_and_after_each_list_that_has_it() {
+async fn fixed_route_refreshes_when_the_node_connects() {
     let (mut follower, online) = fixed();
     let session = SessionId { instance: 1, number: 1 };
     let up = |name| Change::Up { peer: peer(name), session };
     let down = |name| Change::Down { peer: peer(name), session };
     for (change, expected) in [
-        (Change::Current, false),
+        (Change::Synced, false),
         (up("edge-2"), false),
         (up("edge-1"), true),
-        (Change::Current, true),
+        (Change::Synced, true),
         (down("edge-2"), false),
-        (Change::Current, true),
+        (Change::Synced, true),
         (down("edge-1"), false),
-        (Change::Current, false),
+        (Change::Synced, false),
         (up("edge-1"), true),
     ] {
         follower.take(&change).await;
@@ -120,7 +120,7 @@ async fn a_fixed_route_asks_its_driver_when_the_node_comes_and_after_each_list_t
     }
 }
 
-/// A hub with presence, and the way to it.
+/// A hub with presence, and its address.
 fn hub() -> (Hub, memory::MemoryDialer) {
     let (listener, dialer) = memory::listen("hub", 1 << 20);
     let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence();
@@ -136,7 +136,7 @@ fn watch(proxy: Peer, reachability: &Reachability) -> NodeWatch {
 }
 
 #[tokio::test]
-async fn a_fixed_route_hears_of_its_node_from_the_hub() {
+async fn fixed_route_follows_presence() {
     let (_hub, dialer) = hub();
     let proxy = joins(&dialer, "proxy").start().unwrap();
     let (follower, online) = fixed();
@@ -154,7 +154,7 @@ async fn a_fixed_route_hears_of_its_node_from_the_hub() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_route_by_topology_takes_a_node_for_away_when_its_grace_is_over() {
+async fn topology_route_marks_a_node_offline_after_its_grace() {
     let (_hub, dialer) = hub();
     let proxy = joins(&dialer, "proxy").start().unwrap();
     let mut settings = TopologySettings::default();

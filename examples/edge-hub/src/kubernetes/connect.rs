@@ -12,7 +12,7 @@ use edge_csi_common::process::Fatal;
 /// How long a connection to the API server may take.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Where the API server is, and who the hub is there.
+/// The address and the credentials of the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KubernetesAccess {
     /// As a pod's service account has it.

@@ -10,10 +10,10 @@ use edge_csi_common::excerpt::excerpt;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct NodeName(Arc<str>);
 
-/// A text is no name of a Node.
+/// A text is not a name of a Node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{found:?} is no name of a Node; expected at most {} bytes of a-z, 0-9, '-' and '.', each part with a letter or a \
+    "{found:?} is not a name of a Node; expected at most {} bytes of a-z, 0-9, '-' and '.', each part with a letter or a \
      digit at its ends",
     NodeName::MAX_BYTES
 )]
@@ -74,8 +74,8 @@ mod tests {
     #[test]
     fn only_what_a_node_can_be_called_is_a_name() {
         let long = "a".repeat(NodeName::MAX_BYTES);
-        for good in ["edge-1", "a", "0.b-c.example", &long] {
-            assert_eq!(NodeName::new(good).unwrap().as_str(), good);
+        for valid in ["edge-1", "a", "0.b-c.example", &long] {
+            assert_eq!(NodeName::new(valid).unwrap().as_str(), valid);
         }
         let too_long = "a".repeat(NodeName::MAX_BYTES + 1);
         for bad in ["", "Edge", "a..b", "-a", "a-", "a/b", "a.", "spiffe://a", "a_b", &too_long] {

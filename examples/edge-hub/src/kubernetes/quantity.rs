@@ -1,7 +1,7 @@
 //! Sizes as Kubernetes writes them.
 
-/// The bytes of a quantity such as `10Gi`, `1.5G` or `1e9`, rounded up; `None` if it is none, or below zero or above what 64 bits
-/// hold.
+/// Parses a quantity such as `10Gi`, `1.5G` or `1e9` into bytes, rounded up; `None` if it is invalid, negative, or exceeds 64
+/// bits.
 pub(super) fn bytes(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, suffix) = text.split_at(digits);

@@ -12,8 +12,8 @@ use kube::{Client, Resource};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::board::Board;
-use super::failure::ApiFailure;
+use super::api_error::ApiError;
+use super::node_feed::NodeFeed;
 use super::node_name::NodeName;
 use edge_csi_common::excerpt::excerpt;
 use edge_csi_common::kubernetes::message::{
@@ -36,10 +36,10 @@ impl Nothing {
     }
 }
 
-impl From<ApiFailure> for Nothing {
-    fn from(failure: ApiFailure) -> Self {
+impl From<ApiError> for Nothing {
+    fn from(failure: ApiError) -> Self {
         let fetched = match failure {
-            ApiFailure::NotFound(_) => Fetched::NotFound,
+            ApiError::NotFound(_) => Fetched::NotFound,
             _ => Fetched::Unavailable,
         };
         Self::new(fetched, failure.to_string())
@@ -56,14 +56,14 @@ struct SecretData {
 /// The values of a secret that an object of the node names.
 pub(super) async fn secret(
     client: &Client,
-    board: &Board,
+    feed: &NodeFeed,
     node: &NodeName,
     query: SecretQuery,
 ) -> Result<BTreeMap<String, String>, Nothing> {
     let secret = query.secret.unwrap_or_default();
     let SecretName { namespace, name } = &secret;
     in_path([namespace, name])?;
-    if !board.look(|core| core.names_secret(node, &secret)) {
+    if !feed.read(|core| core.names_secret(node, &secret)) {
         let reason = format!("no object of this node names secret {namespace}/{name}");
         return Err(Nothing::new(Fetched::Forbidden, reason));
     }
@@ -88,12 +88,12 @@ pub(super) async fn secret(
 /// Tokens of a pod's service account, as the driver of one of its volumes wants them.
 pub(super) async fn tokens(
     client: &Client,
-    board: &Board,
+    feed: &NodeFeed,
     node: &NodeName,
     query: TokenQuery,
 ) -> Result<String, Nothing> {
     let TokenQuery { namespace, pod, uid, driver } = &query;
-    let found = board.look(|core| core.tokens_of(node, (namespace, pod, uid), driver));
+    let found = feed.read(|core| core.tokens_of(node, (namespace, pod, uid), driver));
     let Some((account, wanted)) = found else {
         let reason = format!(
             "pod {namespace}/{pod} with UID {uid} is not on this node, or none of its volumes is of driver {driver}, or there is \
@@ -137,14 +137,14 @@ pub(super) async fn tokens(
 async fn send(
     client: &Client,
     request: Result<hyper::Request<Vec<u8>>, kube::Error>,
-) -> Result<String, ApiFailure> {
+) -> Result<String, ApiError> {
     match tokio::time::timeout(BOUND, client.request_text(request?)).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(ApiFailure::Unavailable(format!("the API server took over {} s", BOUND.as_secs()))),
+        Err(_) => Err(ApiError::Unavailable(format!("the API server took over {} s", BOUND.as_secs()))),
     }
 }
 
-/// A name becomes a part of a path: nothing but what names are made of.
+/// Checks that names are valid as parts of a URL path.
 fn in_path(names: [&str; 2]) -> Result<(), Nothing> {
     match names.into_iter().find(|name| NodeName::new(name).is_err()) {
         None => Ok(()),

@@ -9,30 +9,30 @@ use kube::Client;
 use prost::Message;
 use tokio::time::MissedTickBehavior;
 
-use super::board::{Board, Listener};
 use super::events::{self, Events, PodName};
-use super::figures::Figures;
+use super::node_feed::{NodeFeed, Subscriber};
 use super::node_name::NodeName;
+use super::node_statuses::NodeStatuses;
 use super::report::{self, ReportFailure};
+use super::request_limits::RequestLimits;
 use super::secret::{self, Nothing};
-use super::statuses::Statuses;
-use super::turns::Turns;
+use super::status::StatusCounts;
 use edge_csi_common::kubernetes::message::request::Kind;
 use edge_csi_common::kubernetes::message::{
-    Fetched, NodeStatus, Request, SecretAnswer, StatusTaken, TokenAnswer, Watch,
+    Fetched, NodeStatus, Request, SecretAnswer, StatusResult, TokenAnswer, Watch,
 };
 
-/// How often it is looked whether a node that hears nothing is still there.
-const LOOK: Duration = Duration::from_secs(10);
+/// The interval at which a watch without changes checks that its node is still connected.
+const ABANDONED_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Answers nodes, each about itself.
 #[derive(Clone)]
 pub(super) struct NodeService {
     pub(super) client: Client,
-    pub(super) board: Board,
-    pub(super) turns: Turns,
-    pub(super) figures: Figures,
-    pub(super) statuses: Statuses,
+    pub(super) feed: NodeFeed,
+    pub(super) limits: RequestLimits,
+    pub(super) counts: StatusCounts,
+    pub(super) statuses: NodeStatuses,
     pub(super) events: Events,
 }
 
@@ -60,37 +60,37 @@ impl NodeService {
             }
             Err(cause) => return fail(replies, Reason::Protocol, format!("not a request: {cause}")).await,
         };
-        // What waits for ever is no turn.
+        // A watch does not end, and needs no permit.
         if let Kind::Watch(watch) = kind {
-            return self.feed(node, watch, replies).await;
+            return self.send_updates(node, watch, replies).await;
         }
-        let Some(turn) = self.turns.enter(&node) else {
-            return fail(replies, Reason::Overloaded, "this node has too many requests under way").await;
+        let Some(permit) = self.limits.acquire(&node) else {
+            return fail(replies, Reason::Overloaded, "this node has too many open requests").await;
         };
         let answer: Bytes = match kind {
             Kind::Watch(_) => return,
             Kind::Status(status) => {
-                let _alone = turn.alone().await;
-                let _place = turn.place().await;
-                let taken = self.report(&node, &status).await;
-                self.hear(&node, &status);
-                taken.encode_to_vec().into()
+                let _lock = permit.lock_status().await;
+                let _api_permit = permit.api_permit().await;
+                let result = self.report(&node, &status).await;
+                self.report_events(&node, &status);
+                result.encode_to_vec().into()
             }
             Kind::Secret(query) => {
-                let _place = turn.place().await;
-                let read = secret::secret(&self.client, &self.board, &node, query).await;
+                let _api_permit = permit.api_permit().await;
+                let read = secret::secret(&self.client, &self.feed, &node, query).await;
                 let (values, fetched, reason) = self.fetched(&node, "secret", read);
                 SecretAnswer { fetched, reason, values }.encode_to_vec().into()
             }
             Kind::Token(query) => {
-                let _place = turn.place().await;
-                let made = secret::tokens(&self.client, &self.board, &node, query).await;
+                let _api_permit = permit.api_permit().await;
+                let made = secret::tokens(&self.client, &self.feed, &node, query).await;
                 let (tokens, fetched, reason) = self.fetched(&node, "token", made);
                 TokenAnswer { fetched, reason, tokens }.encode_to_vec().into()
             }
         };
         // That the node has left is its own business.
-        let _ = replies.message_and_finish(answer, Bytes::new()).await;
+        let _ = replies.send_and_finish(answer, Bytes::new()).await;
     }
 
     /// Counts and logs what became of a question for something secret, and makes an answer of it.
@@ -107,54 +107,56 @@ impl NodeService {
                 (T::default(), fetched, reason)
             }
         };
-        self.figures.fetched(what, fetched);
+        self.counts.fetched(what, fetched);
         (value, fetched.into(), reason)
     }
 
     /// Writes a status, and keeps it for a Node that is made anew.
-    async fn report(&self, node: &NodeName, status: &NodeStatus) -> StatusTaken {
+    async fn report(&self, node: &NodeName, status: &NodeStatus) -> StatusResult {
         let report::Written { volumes_in_use, all: written } =
-            report::write(&self.client, &self.board, node, status).await;
+            report::write(&self.client, &self.feed, node, status).await;
         if let Err(failure) = &written {
             tracing::warn!(%node, %failure, "a node's status is not written");
         }
-        self.figures.reported(node, status, written.is_ok());
+        self.counts.reported(node, status, written.is_ok());
         let failure = written.as_ref().map_or_else(ToString::to_string, |_| String::new());
         // What can never be written is not kept.
         if !matches!(written, Err(ReportFailure::OutOfBounds(_))) {
-            self.statuses.keep(node, status, written.ok());
+            self.statuses.set(node, status, written.ok());
         }
-        StatusTaken { failure, volumes_in_use }
+        StatusResult { failure, volumes_in_use }
     }
 
     /// Has events written of what a node says of its own pods.
-    fn hear(&self, node: &NodeName, status: &NodeStatus) {
-        let pods = self.board.look(|core| core.pods_of(node));
+    fn report_events(&self, node: &NodeName, status: &NodeStatus) {
+        let pods = self.feed.read(|core| core.pods_of(node));
         let own = pods.iter().map(|pod| {
             let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
             PodName { uid, namespace, name }
         });
-        self.events.hear(&self.client, node, status, &own.collect());
+        self.events.report(&self.client, node, status, &own.collect());
     }
 
     /// Counts what lasts, for ever.
-    pub(super) async fn keep_events(self) {
-        let mut round = tokio::time::interval(events::ROUND);
+    pub(super) async fn repeat_events(self) {
+        let mut round = tokio::time::interval(events::TICK_INTERVAL);
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             round.tick().await;
-            self.events.tick(&self.client, |node| self.statuses.listens(node));
+            self.events.tick(&self.client, |node| self.statuses.is_connected(node));
         }
     }
 
-    /// A Node has been seen. If it lacks what its node has said, that is written.
-    pub(super) async fn saw_node(&self, name: &str, uid: &str) {
+    /// Handles an event of a Node. If the Node misses the status of its node, the status is written.
+    pub(super) async fn node_seen(&self, name: &str, uid: &str) {
         if self.statuses.missing(name, uid).is_none() {
             return;
         }
-        let Some(turn) = NodeName::new(name).ok().and_then(|node| self.turns.enter(&node)) else { return };
-        let _alone = turn.alone().await;
-        let _place = turn.place().await;
+        let Some(permit) = NodeName::new(name).ok().and_then(|it| self.limits.acquire(&it)) else {
+            return;
+        };
+        let _lock = permit.lock_status().await;
+        let _api_permit = permit.api_permit().await;
         // Meanwhile the node itself may have said it.
         if let Some((node, status)) = self.statuses.missing(name, uid) {
             tracing::info!(%node, uid, "the Node is new: its node's status is written to it");
@@ -162,13 +164,13 @@ impl NodeService {
         }
     }
 
-    /// Tells a node its objects, until it has left.
-    async fn feed(&self, node: NodeName, has: Watch, mut replies: ReplySender) {
+    /// Sends a node its objects until it disconnects.
+    async fn send_updates(&self, node: NodeName, has: Watch, mut replies: ReplySender) {
         tracing::info!(%node, revision = has.revision, "a node watches its objects");
-        let mut listener = self.board.listen(node, has);
-        let (node, number) = (listener.subscription.node.clone(), listener.subscription.generation);
+        let mut subscriber = self.feed.subscribe(node, has);
+        let (node, number) = (subscriber.subscription.node.clone(), subscriber.subscription.generation);
         self.statuses.enter(&node, number);
-        let ended = tell(&mut listener, &mut replies).await;
+        let ended = forward(&mut subscriber, &mut replies).await;
         self.statuses.leave(&node, number);
         tracing::info!(%node, ?ended, "a node watches no more");
         if let Some(reason) = ended {
@@ -177,28 +179,28 @@ impl NodeService {
     }
 }
 
-/// Tells a node its objects, until that ends; why, if the node has not left. Changes wait in the core while the node is slow,
-/// where they become one.
-async fn tell(listener: &mut Listener, replies: &mut ReplySender) -> Option<&'static str> {
-    let mut look = tokio::time::interval(LOOK);
+/// Sends a node its objects until the subscription ends; returns why, unless the node has disconnected. While the node is slow,
+/// changes accumulate in the core and become one.
+async fn forward(subscriber: &mut Subscriber, replies: &mut ReplySender) -> Option<&'static str> {
+    let mut check = tokio::time::interval(ABANDONED_CHECK_INTERVAL);
     loop {
-        let heard = tokio::select! {
-            heard = listener.next() => heard,
-            _ = look.tick() => {
-                if replies.is_abandoned() {
+        let next = tokio::select! {
+            next = subscriber.next() => next,
+            _ = check.tick() => {
+                if replies.is_cancelled() {
                     return None;
                 }
                 continue;
             }
         };
-        let parts = match heard {
+        let parts = match next {
             Ok(parts) => parts,
             Err(ended) => return Some(ended),
         };
         for part in parts {
-            let (changed, gone, revision) = (part.changed.len(), part.gone.len(), part.revision);
-            tracing::debug!(node = %listener.subscription.node, revision, changed, gone, "a part of a change");
-            if replies.message(part.encode_to_vec().into()).await.is_err() {
+            let (changed, removed, revision) = (part.changed.len(), part.removed.len(), part.revision);
+            tracing::debug!(node = %subscriber.subscription.node, revision, changed, removed, "a part of a change");
+            if replies.send(part.encode_to_vec().into()).await.is_err() {
                 return None;
             }
         }

@@ -14,85 +14,85 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-use super::board::Board;
+use super::api_error;
 use super::core::{Event, Kind};
-use super::failure;
-use super::read::Cut;
+use super::node_feed::NodeFeed;
+use super::records::Record;
 use super::service::NodeService;
 
-/// Why watches do not go on, by what Kubernetes calls their objects.
+/// The errors of failing watches, by resource.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Troubles(Arc<Mutex<BTreeMap<&'static str, String>>>);
+pub(super) struct WatchErrors(Arc<Mutex<BTreeMap<&'static str, String>>>);
 
-impl Troubles {
-    fn troubles(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
+impl WatchErrors {
+    fn errors(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why the watch of this kind does not go on.
+    /// The error of the watch of this kind, if it fails.
     pub(super) fn of(&self, kind: Kind) -> Option<String> {
-        self.troubles().get(kind.resource()).cloned()
+        self.errors().get(kind.resource()).cloned()
     }
 
-    /// Says how it is; whether that is news.
-    fn set(&self, resource: &'static str, trouble: Option<String>) -> bool {
-        let mut troubles = self.troubles();
-        let before = match trouble.clone() {
-            Some(trouble) => troubles.insert(resource, trouble),
-            None => troubles.remove(resource),
+    /// Sets or clears an error; returns whether it has changed.
+    fn set(&self, resource: &'static str, error: Option<String>) -> bool {
+        let mut errors = self.errors();
+        let before = match error.clone() {
+            Some(error) => errors.insert(resource, error),
+            None => errors.remove(resource),
         };
-        before != trouble
+        before != error
     }
 }
 
 /// Starts them all. They end with the set.
 pub(super) fn start(
     client: &Client,
-    board: &Board,
-    troubles: &Troubles,
+    feed: &NodeFeed,
+    errors: &WatchErrors,
     service: NodeService,
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let all = watcher::Config::default;
-    // A pod without a node is nobody's.
-    tasks.spawn(watch_kept::<Pod>(client, all().fields("spec.nodeName!="), board, troubles));
-    tasks.spawn(watch_kept::<PersistentVolumeClaim>(client, all(), board, troubles));
-    tasks.spawn(watch_kept::<PersistentVolume>(client, all(), board, troubles));
-    tasks.spawn(watch_kept::<VolumeAttachment>(client, all(), board, troubles));
-    tasks.spawn(watch_kept::<CSIDriver>(client, all(), board, troubles));
-    tasks.spawn(service.clone().keep_events());
-    // A Node that is new is told of; nothing is kept of it.
+    // A pod without a node is not sent.
+    tasks.spawn(watch_objects::<Pod>(client, all().fields("spec.nodeName!="), feed, errors));
+    tasks.spawn(watch_objects::<PersistentVolumeClaim>(client, all(), feed, errors));
+    tasks.spawn(watch_objects::<PersistentVolume>(client, all(), feed, errors));
+    tasks.spawn(watch_objects::<VolumeAttachment>(client, all(), feed, errors));
+    tasks.spawn(watch_objects::<CSIDriver>(client, all(), feed, errors));
+    tasks.spawn(service.clone().repeat_events());
+    // A new Node is only reported to the service; nothing of it is kept.
     let nodes = Api::<PartialObjectMeta<Node>>::all(client.clone());
-    tasks.spawn(watch(nodes, all(), "nodes", troubles.clone(), move |event| {
+    tasks.spawn(watch(nodes, all(), "nodes", errors.clone(), move |event| {
         if let watcher::Event::Apply(node) | watcher::Event::InitApply(node) = event
             && let (Some(name), Some(uid)) = (node.metadata.name, node.metadata.uid)
         {
-            // One Node's trouble is not the others'.
+            // One Node's error is not the others'.
             let service = service.clone();
-            tokio::spawn(async move { service.saw_node(&name, &uid).await });
+            tokio::spawn(async move { service.node_seen(&name, &uid).await });
         }
     }));
     tasks
 }
 
-/// Watches a kind of which the board keeps something.
-fn watch_kept<K>(
+/// Watches a kind with objects in the feed.
+fn watch_objects<K>(
     client: &Client,
     config: watcher::Config,
-    board: &Board,
-    troubles: &Troubles,
+    feed: &NodeFeed,
+    errors: &WatchErrors,
 ) -> impl Future<Output = ()> + use<K>
 where
-    K: Cut + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Record + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let board = board.clone();
-    watch(Api::<K>::all(client.clone()), config, K::KIND.resource(), troubles.clone(), move |event| {
-        board.take(match event {
-            watcher::Event::Init => Event::Began(K::KIND),
+    let feed = feed.clone();
+    watch(Api::<K>::all(client.clone()), config, K::KIND.resource(), errors.clone(), move |event| {
+        feed.apply(match event {
+            watcher::Event::Init => Event::ListStarted(K::KIND),
             watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
-                Event::Applied(K::KIND, object.key(), object.cut())
+                Event::Applied(K::KIND, object.key(), object.into_value())
             }
-            watcher::Event::InitDone => Event::Done(K::KIND),
+            watcher::Event::InitDone => Event::ListFinished(K::KIND),
             watcher::Event::Delete(object) => Event::Deleted(K::KIND, object.key()),
         });
     })
@@ -103,7 +103,7 @@ async fn watch<K>(
     api: Api<K>,
     config: watcher::Config,
     resource: &'static str,
-    troubles: Troubles,
+    errors: WatchErrors,
     take: impl Fn(watcher::Event<K>),
 ) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -114,17 +114,17 @@ async fn watch<K>(
             Ok(event) => {
                 // That a list begins is not yet an answer.
                 let answered = !matches!(event, watcher::Event::Init);
-                if answered && troubles.set(resource, None) {
-                    tracing::info!(resource, "the watch of the API server goes on");
+                if answered && errors.set(resource, None) {
+                    tracing::info!(resource, "watch started");
                 }
                 take(event);
             }
             Err(error) => {
-                let trouble = failure::of_watch(&error);
-                if failure::is_routine(&error) {
-                    tracing::debug!(resource, "the API server is to list anew: {trouble}");
-                } else if troubles.set(resource, Some(trouble.clone())) {
-                    tracing::warn!(resource, "the watch of the API server does not go on: {trouble}");
+                let text = api_error::of_watch(&error);
+                if api_error::is_routine(&error) {
+                    tracing::debug!(resource, "watch expired, listing again: {text}");
+                } else if errors.set(resource, Some(text.clone())) {
+                    tracing::warn!(resource, "watch failed, retrying: {text}");
                 }
             }
         }

@@ -65,7 +65,7 @@ struct State {
     objects: BTreeMap<Place, Value>,
     changes: Vec<Change>,
     version: u64,
-    /// Watches from before this version are told that they are too old.
+    /// Watches from before this version get 410 Expired.
     oldest: u64,
     /// Watches that began in an earlier round end.
     round: u64,
@@ -86,7 +86,7 @@ struct Refusal {
 #[derive(Clone)]
 pub(super) struct FakeApi {
     state: Arc<Mutex<State>>,
-    news: Arc<watch::Sender<()>>,
+    change: Arc<watch::Sender<()>>,
     pub(super) address: std::net::SocketAddr,
 }
 
@@ -95,7 +95,8 @@ impl FakeApi {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let state = State { version: 1, ..State::default() };
-        let api = Self { state: Arc::new(Mutex::new(state)), news: Arc::new(watch::channel(()).0), address };
+        let api =
+            Self { state: Arc::new(Mutex::new(state)), change: Arc::new(watch::channel(()).0), address };
         let served = api.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -117,14 +118,14 @@ impl FakeApi {
         self.state.lock().unwrap()
     }
 
-    /// Ends all watches; whoever watches on from where it was is told that this is too long ago, and has to list.
+    /// Ends all watches; a watch that resumes from an old version gets 410 Expired, and has to list.
     pub(super) fn expire_watches(&self) {
         let mut state = self.state();
         state.round += 1;
         state.version += 1;
         state.oldest = state.version;
         drop(state);
-        self.news.send_replace(());
+        self.change.send_replace(());
     }
 
     /// Methods and paths of what was asked so far, without lists and watches.
@@ -154,7 +155,7 @@ impl FakeApi {
             return failure(code, "Refused");
         }
         let answer = self.one(&method, place, &part, &body);
-        self.news.send_replace(());
+        self.change.send_replace(());
         answer
     }
 
@@ -171,22 +172,22 @@ impl FakeApi {
 
     fn watch(&self, place: Place, since: u64) -> Response<Body> {
         let round = self.state().round;
-        let start = (self.clone(), self.news.subscribe(), Some(since));
-        let lines = stream::unfold(start, move |(api, mut news, told)| {
+        let start = (self.clone(), self.change.subscribe(), Some(since));
+        let lines = stream::unfold(start, move |(api, mut change, sent)| {
             let place = place.clone();
             async move {
-                let mut told = told?;
+                let mut sent = sent?;
                 loop {
-                    news.borrow_and_update();
-                    match api.news_of(&place, round, &mut told) {
-                        News::Ended => return None,
-                        News::TooOld(line) => return Some((line, (api, news, None))),
-                        News::Lines(lines) if !lines.is_empty() => {
-                            return Some((lines, (api, news, Some(told))));
+                    change.borrow_and_update();
+                    match api.changes_of(&place, round, &mut sent) {
+                        WatchBatch::Ended => return None,
+                        WatchBatch::TooOld(line) => return Some((line, (api, change, None))),
+                        WatchBatch::Lines(lines) if !lines.is_empty() => {
+                            return Some((lines, (api, change, Some(sent))));
                         }
-                        News::Lines(_) => {}
+                        WatchBatch::Lines(_) => {}
                     }
-                    news.changed().await.ok()?;
+                    change.changed().await.ok()?;
                 }
             }
         });
@@ -194,25 +195,25 @@ impl FakeApi {
         Response::new(BodyExt::boxed_unsync(body))
     }
 
-    /// What a watch is to be told, in lines.
-    fn news_of(&self, place: &Place, round: u64, told: &mut u64) -> News {
+    /// The events for a watch, in lines.
+    fn changes_of(&self, place: &Place, round: u64, sent: &mut u64) -> WatchBatch {
         let state = self.state();
-        if *told < state.oldest && state.round == round {
-            let gone = json!({
+        if *sent < state.oldest && state.round == round {
+            let expired = json!({
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                 "message": "too old resource version", "reason": "Expired", "code": 410,
             });
-            return News::TooOld(format!("{}\n", json!({ "type": "ERROR", "object": gone })));
+            return WatchBatch::TooOld(format!("{}\n", json!({ "type": "ERROR", "object": expired })));
         }
         if state.round != round {
-            return News::Ended;
+            return WatchBatch::Ended;
         }
-        let new = state.changes.iter().filter(|change| change.version > *told && place.holds(&change.place));
+        let new = state.changes.iter().filter(|change| change.version > *sent && place.holds(&change.place));
         let lines =
             new.map(|change| format!("{}\n", json!({ "type": change.kind, "object": change.object })));
         let lines = lines.collect();
-        *told = state.version;
-        News::Lines(lines)
+        *sent = state.version;
+        WatchBatch::Lines(lines)
     }
 
     /// Anything that is about one object.
@@ -269,7 +270,7 @@ impl FakeApi {
     }
 }
 
-enum News {
+enum WatchBatch {
     Lines(String),
     TooOld(String),
     Ended,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use edge_csi_common::kubernetes::SERVICE;
-use edge_csi_common::kubernetes::message::{Object, Request, StatusTaken, Update, Watch, object, request};
+use edge_csi_common::kubernetes::message::{Object, Request, StatusResult, Update, Watch, object, request};
 use edge_transport::link::{Address, DialOptions};
 use edge_transport::peer::PeerBuilder;
 use edge_transport::{
@@ -28,7 +28,7 @@ pub(super) struct Hub {
     socket: PathBuf,
     http: String,
     log: Arc<Mutex<String>>,
-    /// Tells the address of the page, and ends with the log.
+    /// Sends the address of the page; closed at the end of the log.
     page: mpsc::Receiver<String>,
 }
 
@@ -39,9 +39,9 @@ impl Hub {
         let mut child = Command::new(env!("CARGO_BIN_EXE_edge-hub"))
             .args([
                 "-vv",
-                "--uds",
+                "--listen",
                 &format!("unix://{}", socket.display()),
-                "--http",
+                "--http-endpoint",
                 "127.0.0.1:0",
                 "--kubeconfig",
             ])
@@ -52,13 +52,13 @@ impl Hub {
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let log = Arc::new(Mutex::new(String::new()));
         let kept = Arc::clone(&log);
-        let (tell, page) = mpsc::channel();
+        let (sender, page) = mpsc::channel();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 if let Some((_, port)) =
                     line.split_once("127.0.0.1:").filter(|_| line.contains("status page"))
                 {
-                    let _ = tell.send(format!("127.0.0.1:{}", port.trim()));
+                    let _ = sender.send(format!("127.0.0.1:{}", port.trim()));
                 }
                 kept.lock().unwrap().push_str(&(line + "\n"));
             }
@@ -78,7 +78,7 @@ impl Hub {
         tokio::time::timeout(PATIENCE, ready).await.unwrap();
     }
 
-    /// What a path of `--http` answers.
+    /// What a path of `--http-endpoint` answers.
     pub(super) async fn http(&self, path: &str) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let answered = async {
@@ -115,7 +115,7 @@ impl Hub {
         self.child.wait().unwrap().code()
     }
 
-    /// Waits for the end of its log, which comes with its own.
+    /// Waits for the end of the log, when the process has ended.
     fn has_ended(&self) -> bool {
         self.page.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Disconnected)
     }
@@ -156,7 +156,7 @@ impl Node {
         Self::start(dialling(&hub.address(), name).service(service, Nothing)).await
     }
 
-    /// A peer that is no node: it offers nothing.
+    /// A peer without services, which is not a node.
     pub(super) async fn proxy(hub: &Hub, name: &str) -> Self {
         Self::start(dialling(&hub.address(), name)).await
     }
@@ -197,7 +197,7 @@ impl Node {
     }
 
     /// What the hub itself says to a request to any of its services.
-    pub(super) async fn ask_service(&self, service: &str) -> Result<StatusTaken, Failure> {
+    pub(super) async fn ask_service(&self, service: &str) -> Result<StatusResult, Failure> {
         let nothing = request::Kind::Watch(Watch::default());
         self.ask_peer(&self.peer.hub().unwrap(), service, nothing).await
     }
@@ -259,7 +259,7 @@ impl Listening {
                 other => panic!("{other:?}"),
             }
         }
-        let (whole, objects) = (parts[0].whole, &mut self.objects);
+        let (whole, objects) = (parts[0].snapshot, &mut self.objects);
         if whole {
             objects.all.clear();
         }
@@ -269,7 +269,7 @@ impl Listening {
                 let (key, kind) = keyed(object);
                 objects.all.insert(key, kind);
             }
-            for key in part.gone {
+            for key in part.removed {
                 objects.all.remove(&(u8::try_from(key.kind).unwrap(), key.name));
             }
         }

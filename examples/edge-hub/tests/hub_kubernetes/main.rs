@@ -15,7 +15,7 @@ use edge::{Hub, Listening, Node, Objects};
 use edge_csi_common::kubernetes::SERVICE;
 use edge_csi_common::kubernetes::message::{
     ExpandedClaim, Fetched, NodeDriver, NodeStatus, PodVolumeFailure, PodVolumeStatus, SecretAnswer,
-    SecretName, SecretQuery, StatusTaken, TokenAnswer, TokenQuery, Watch, object, request::Kind,
+    SecretName, SecretQuery, StatusResult, TokenAnswer, TokenQuery, Watch, object, request::Kind,
 };
 use edge_transport::{PeerId, Reason};
 use k8s_openapi::api::core::v1 as core_v1;
@@ -42,7 +42,7 @@ impl Stage {
         };
         let cluster = Cluster::connect(&kubeconfig, fake.is_none()).await;
         cluster.fill().await;
-        // The hub may be somebody with fewer rights than who fills the cluster.
+        // The hub may have fewer rights than the user that fills the cluster.
         let of_hub = std::env::var_os("EDGE_CSI_HUB_KUBECONFIG").filter(|_| fake.is_none());
         let kubeconfig = of_hub.map_or(kubeconfig, PathBuf::from);
         let hub = Hub::start(directory.path(), &kubeconfig);
@@ -54,13 +54,13 @@ impl Stage {
         Node::connect(&self.hub, &self.cluster.name(name)).await
     }
 
-    /// All names that the first node is told of, in the order of kinds. A real cluster may have further drivers.
-    fn told(&self, objects: &Objects) -> Vec<String> {
+    /// All names that the first node gets, in the order of kinds. A real cluster may have further drivers.
+    fn sent(&self, objects: &Objects) -> Vec<String> {
         let own = |name: &&str| ["web", "data"].contains(name) || name.starts_with(&self.cluster.run);
         objects.names().into_iter().filter(own).map(|name| name.replace(&self.cluster.run, "run")).collect()
     }
 
-    /// The same files and names, and a hub of another life.
+    /// The same files and names, and another instance of the hub.
     fn restart_hub(self) -> Self {
         assert_eq!(self.hub.end(), Some(0));
         let hub = Hub::start(self.directory.path(), &self.kubeconfig);
@@ -82,19 +82,19 @@ fn write_kubeconfig(directory: &Path, api: &FakeApi) -> PathBuf {
 
 const EVERYTHING: [&str; 5] = ["web", "data", "run-volume", "run-attachment", "run-csi.example"];
 
-async fn first_node_hears(stage: &Stage, node: &Node) -> Listening {
+async fn first_change_of_node(stage: &Stage, node: &Node) -> Listening {
     let mut listening = node.listen(Objects::default()).await;
-    listening.until(|objects| stage.told(objects) == EVERYTHING).await;
+    listening.until(|objects| stage.sent(objects) == EVERYTHING).await;
     listening
 }
 
 /// Objects reach the node that they concern, and only that; changes follow, over a cut too.
 async fn objects_reach_their_node(stage: &Stage) {
     let (one, two) = (stage.node("one").await, stage.node("two").await);
-    let mut listening = first_node_hears(stage, &one).await;
+    let mut listening = first_change_of_node(stage, &one).await;
     let mut other = two.listen(Objects::default()).await;
     assert!(other.change().await.unwrap());
-    assert_eq!(stage.told(&other.objects), ["run-csi.example"]);
+    assert_eq!(stage.sent(&other.objects), ["run-csi.example"]);
 
     let is_attached = |objects: &Objects| {
         objects.all.values().any(|object| matches!(object, object::Kind::Attachment(a) if a.attached))
@@ -119,12 +119,12 @@ async fn objects_reach_their_node(stage: &Stage) {
     assert!(later.change().await.unwrap());
     assert_eq!(listening.change().await.unwrap_err().reason(), Reason::Draining);
 
-    // Nodes call nobody else, and no node is somebody else.
+    // Nodes call only the hub, and no node can use another's name.
     let other = PeerId::new(stage.cluster.name("two")).unwrap();
-    let refused = one.ask_peer::<StatusTaken>(&other, SERVICE, Kind::Watch(Watch::default())).await;
+    let refused = one.ask_peer::<StatusResult>(&other, SERVICE, Kind::Watch(Watch::default())).await;
     assert_eq!(refused.unwrap_err().reason(), Reason::Forbidden);
     let stranger = Node::connect(&stage.hub, "not/a/node").await;
-    let refused = stranger.ask::<StatusTaken>(Kind::Watch(Watch::default())).await;
+    let refused = stranger.ask::<StatusResult>(Kind::Watch(Watch::default())).await;
     assert_eq!(refused.unwrap_err().reason(), Reason::Forbidden);
 
     let metrics = stage.hub.http("/metrics").await;
@@ -133,10 +133,10 @@ async fn objects_reach_their_node(stage: &Stage) {
     assert!(stage.hub.http("/").await.contains("kubernetes: pods"));
 }
 
-/// What a driver's call needs is fetched for the node whose objects ask for it.
-async fn secrets_and_tokens_are_for_whose_objects_name_them(stage: &Stage) {
+/// Secrets and tokens for a driver's call are fetched for the node with objects that name them.
+async fn fetches_secrets_and_tokens(stage: &Stage) {
     let (one, two) = (stage.node("one").await, stage.node("two").await);
-    let listening = first_node_hears(stage, &one).await;
+    let listening = first_change_of_node(stage, &one).await;
     let query = |name: &str| {
         let secret = Some(SecretName { namespace: stage.cluster.run.clone(), name: name.to_owned() });
         Kind::Secret(SecretQuery { secret })
@@ -178,10 +178,10 @@ async fn secrets_and_tokens_are_for_whose_objects_name_them(stage: &Stage) {
     }
 }
 
-/// What a node says of itself is at the API server, as its kubelet would have written it.
+/// The status of a node is written to the API server as by its kubelet.
 async fn a_status_is_written(stage: &Stage) {
     let one = stage.node("one").await;
-    let mut listening = first_node_hears(stage, &one).await;
+    let mut listening = first_change_of_node(stage, &one).await;
     let driver = NodeDriver {
         name: stage.cluster.name("csi.example"),
         node_id: "id-of-one".to_owned(),
@@ -225,7 +225,7 @@ async fn a_status_is_written(stage: &Stage) {
         if round == 2 {
             status.drivers[0].node_id = "id-2".to_owned();
         }
-        let taken: StatusTaken = one.ask(Kind::Status(status.clone())).await.unwrap();
+        let taken: StatusResult = one.ask(Kind::Status(status.clone())).await.unwrap();
         assert_eq!(taken.failure, "", "round {round}");
         let csi_node = stage.cluster.all::<CSINode>().get(&name).await.unwrap();
         let written = &csi_node.spec.drivers[0];
@@ -246,20 +246,20 @@ async fn a_status_is_written(stage: &Stage) {
     assert!(claim_status.conditions.unwrap_or_default().is_empty());
 
     status.expanded[0].uid = "another".to_owned();
-    let taken: StatusTaken = one.ask(Kind::Status(status.clone())).await.unwrap();
-    assert!(taken.failure.contains("none of this node's"), "{}", taken.failure);
-    let nobody = Node::connect(&stage.hub, &stage.cluster.name("nobody")).await;
-    let taken: StatusTaken = nobody.ask(Kind::Status(NodeStatus::default())).await.unwrap();
-    assert!(taken.failure.contains("there is no Node"), "{}", taken.failure);
+    let taken: StatusResult = one.ask(Kind::Status(status.clone())).await.unwrap();
+    assert!(taken.failure.contains("is not used on this node"), "{}", taken.failure);
+    let unknown = Node::connect(&stage.hub, &stage.cluster.name("unknown")).await;
+    let taken: StatusResult = unknown.ask(Kind::Status(NodeStatus::default())).await.unwrap();
+    assert!(taken.failure.contains("not found"), "{}", taken.failure);
     assert!(
-        stage.cluster.all::<core_v1::Node>().get_opt(&stage.cluster.name("nobody")).await.unwrap().is_none()
+        stage.cluster.all::<core_v1::Node>().get_opt(&stage.cluster.name("unknown")).await.unwrap().is_none()
     );
 }
 
 /// What is wrong with a pod's volume is an event of the pod, if it is the node's pod and a reason of kubelet.
 async fn events_are_written(stage: &Stage) {
     let one = stage.node("one").await;
-    let listening = first_node_hears(stage, &one).await;
+    let listening = first_change_of_node(stage, &one).await;
     let pod = stage.cluster.own::<core_v1::Pod>().get("web").await.unwrap();
     let uid = pod.metadata.uid.unwrap();
     let wrong = |pod: &str, uid: &str, reason: &str, message: &str| PodVolumeStatus {
@@ -284,17 +284,17 @@ async fn events_are_written(stage: &Stage) {
     ];
     let status = NodeStatus { pod_volumes, ..NodeStatus::default() };
     for _ in 0..2 {
-        let taken: StatusTaken = one.ask(Kind::Status(status.clone())).await.unwrap();
+        let taken: StatusResult = one.ask(Kind::Status(status.clone())).await.unwrap();
         assert!(taken.failure.is_empty() && taken.volumes_in_use, "{taken:?}");
     }
     let events = stage.cluster.own::<core_v1::Event>();
-    let ours = async || {
+    let own = async || {
         let all = events.list(&ListParams::default()).await.unwrap().items;
         all.into_iter().filter(|event| event.reporting_component.as_deref() == Some("edge-csi"))
     };
     let written = async {
         loop {
-            if let Some(event) = ours().await.next() {
+            if let Some(event) = own().await.next() {
                 break event;
             }
         }
@@ -305,7 +305,7 @@ async fn events_are_written(stage: &Stage) {
     assert!(event.message.as_ref().unwrap().ends_with("no such device"), "{event:?}");
     assert_eq!((event.count, event.source.unwrap().host), (Some(1), Some(stage.cluster.name("one"))));
     // They are written in order, and the one is there: no other was, nor will be.
-    assert_eq!(ours().await.count(), 1);
+    assert_eq!(own().await.count(), 1);
     drop(listening);
 }
 
@@ -316,22 +316,22 @@ async fn objects_reach_the_node_that_they_concern() {
 }
 
 #[tokio::test]
-async fn secrets_and_tokens_are_fetched_for_the_node_whose_objects_name_them() {
+async fn secrets_and_tokens_are_for_the_node_that_needs_them() {
     let api = FakeApi::start().await;
-    secrets_and_tokens_are_for_whose_objects_name_them(&Stage::with(None, Some(&api)).await).await;
+    fetches_secrets_and_tokens(&Stage::with(None, Some(&api)).await).await;
     let stolen = api.requests().into_iter().filter(|request| request.contains("/secrets/other"));
     assert_eq!(stolen.filter(|request| request.starts_with("GET")).count(), 0, "not even asked for");
 }
 
 #[tokio::test]
-async fn a_status_is_written_as_kubelet_does_and_only_what_differs() {
+async fn writes_changed_parts_of_a_status_as_kubelet() {
     let api = FakeApi::start().await;
     let stage = Stage::with(None, Some(&api)).await;
     a_status_is_written(&stage).await;
     let requests = api.requests();
     let writes = |part: &str| {
-        let ours = requests.iter().filter(|request| !request.starts_with("GET") && request.contains(part));
-        ours.count()
+        let own = requests.iter().filter(|request| !request.starts_with("GET") && request.contains(part));
+        own.count()
     };
     assert_eq!(writes(&format!("PATCH /api/v1/nodes/{}/status", stage.cluster.name("one"))), 1);
     // A new id takes two: the old entry goes first.
@@ -339,13 +339,13 @@ async fn a_status_is_written_as_kubelet_does_and_only_what_differs() {
 }
 
 #[tokio::test]
-async fn a_driver_whose_topology_is_no_label_is_left_out_and_stops_no_other() {
+async fn leaves_out_a_driver_with_an_invalid_label() {
     let api = FakeApi::start().await;
     let stage = Stage::with(None, Some(&api)).await;
     let name = stage.cluster.name("one");
     // As the real one does, which has the value for no label.
     api.refuse(format!("PATCH /api/v1/nodes/{name}"), "\"a b\"", 422);
-    let taken: StatusTaken = stage.node("one").await.ask(Kind::Status(with_two_drivers())).await.unwrap();
+    let taken: StatusResult = stage.node("one").await.ask(Kind::Status(with_two_drivers())).await.unwrap();
     assert!(taken.volumes_in_use, "{}", taken.failure);
     assert!(taken.failure.contains("driver bad: topology segment"), "{}", taken.failure);
     let written = stage.cluster.all::<CSINode>().get(&name).await.unwrap().spec.drivers;
@@ -355,22 +355,22 @@ async fn a_driver_whose_topology_is_no_label_is_left_out_and_stops_no_other() {
 }
 
 #[tokio::test]
-async fn volumes_in_use_that_were_written_are_told_so_though_no_label_can_be() {
+async fn acknowledges_volumes_in_use_despite_invalid_labels() {
     let api = FakeApi::start().await;
     let stage = Stage::with(None, Some(&api)).await;
     let name = stage.cluster.name("one");
     api.refuse(format!("PATCH /api/v1/nodes/{name}"), "", 403);
     let one = stage.node("one").await;
-    let taken: StatusTaken = one.ask(Kind::Status(with_two_drivers())).await.unwrap();
+    let taken: StatusResult = one.ask(Kind::Status(with_two_drivers())).await.unwrap();
     assert!(taken.failure.contains("labels and annotations"), "{}", taken.failure);
     assert!(taken.volumes_in_use);
     api.refuse(format!("PATCH /api/v1/nodes/{name}/status"), "", 403);
     let other = NodeStatus { volumes_in_use: vec!["w".to_owned()], ..with_two_drivers() };
-    let taken: StatusTaken = one.ask(Kind::Status(other)).await.unwrap();
+    let taken: StatusResult = one.ask(Kind::Status(other)).await.unwrap();
     assert!(!taken.volumes_in_use && taken.failure.contains("volumesInUse"), "{}", taken.failure);
 }
 
-/// A volume in use, and two drivers, of which one has a topology that can be no label.
+/// A volume in use, and two drivers, one with a topology that is not a valid label.
 fn with_two_drivers() -> NodeStatus {
     let driver = |name: &str, value: &str| NodeDriver {
         name: name.to_owned(),
@@ -383,19 +383,19 @@ fn with_two_drivers() -> NodeStatus {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_volume_is_an_event_of_its_pod() {
+async fn failed_volume_is_an_event_of_its_pod() {
     let api = FakeApi::start().await;
     events_are_written(&Stage::with(None, Some(&api)).await).await;
 }
 
 #[tokio::test]
-async fn a_watch_that_has_to_list_anew_and_a_hub_of_another_life_delete_nothing() {
+async fn new_list_or_new_hub_instance_deletes_nothing() {
     let api = FakeApi::start().await;
     let stage = Stage::with(None, Some(&api)).await;
     let one = stage.node("one").await;
-    let mut listening = first_node_hears(&stage, &one).await;
+    let mut listening = first_change_of_node(&stage, &one).await;
     api.expire_watches();
-    // A change of a kind that is being listed anew: it comes alone, and nothing goes.
+    // A change of a kind that is being listed: it arrives alone, and nothing is removed.
     stage.cluster.make_pod("web-2").await;
     listening.until(|objects| objects.names().contains(&"web-2")).await;
     assert_eq!(listening.objects.all.len(), EVERYTHING.len() + 1);
@@ -405,18 +405,18 @@ async fn a_watch_that_has_to_list_anew_and_a_hub_of_another_life_delete_nothing(
     let stage = stage.restart_hub();
     let one = stage.node("one").await;
     let mut listening = one.listen(had.clone()).await;
-    assert!(listening.change().await.unwrap(), "a whole set, which comes once all has been listed");
+    assert!(listening.change().await.unwrap(), "a snapshot, sent once all has been listed");
     assert_eq!(listening.objects.all, had.all);
     assert_eq!(stage.hub.end(), Some(0));
     assert_eq!(listening.change().await.unwrap_err().reason(), Reason::Draining);
 }
 
 #[tokio::test]
-async fn a_node_made_anew_gets_back_what_its_node_has_said() {
+async fn recreated_node_gets_its_status_again() {
     let api = FakeApi::start().await;
     let stage = Stage::with(None, Some(&api)).await;
     let one = stage.node("one").await;
-    let listening = first_node_hears(&stage, &one).await;
+    let listening = first_change_of_node(&stage, &one).await;
     let (name, at_once) = (stage.cluster.name("one"), DeleteParams::default());
     let nodes = stage.cluster.all::<core_v1::Node>();
     let csi_nodes = stage.cluster.all::<CSINode>();
@@ -427,8 +427,8 @@ async fn a_node_made_anew_gets_back_what_its_node_has_said() {
             let driver =
                 NodeDriver { name: "d".to_owned(), node_id: "id".to_owned(), ..NodeDriver::default() };
             let status = NodeStatus { drivers: vec![driver], ..NodeStatus::default() };
-            let taken: StatusTaken = one.ask(Kind::Status(status)).await.unwrap();
-            assert!(taken.failure.contains("there is no Node"), "{}", taken.failure);
+            let taken: StatusResult = one.ask(Kind::Status(status)).await.unwrap();
+            assert!(taken.failure.contains("not found"), "{}", taken.failure);
         }
         let node = stage.cluster.make_node("one").await;
         let made = async {
@@ -446,14 +446,14 @@ async fn a_node_made_anew_gets_back_what_its_node_has_said() {
 }
 
 #[tokio::test]
-async fn nobody_takes_the_hubs_name_nodes_ask_it_about_themselves_alone_and_others_not_at_all() {
+async fn hub_name_is_reserved_and_only_nodes_may_call_it() {
     let api = FakeApi::start().await;
     let stage = Stage::with(None, Some(&api)).await;
     let cause = Node::is_refused(&stage.hub.address(), "hub").await;
-    assert!(cause.contains("the name of the hub itself"), "{cause}");
+    assert!(cause.contains("reserved for the hub itself"), "{cause}");
     let one = stage.node("one").await;
-    first_node_hears(&stage, &one).await;
-    // Who offers nothing is no node, whatever its name.
+    first_change_of_node(&stage, &one).await;
+    // A peer without services is not a node, whatever its name.
     for name in ["csi-proxy".to_owned(), stage.cluster.name("two"), "operator".to_owned()] {
         let refused = Node::proxy(&stage.hub, &name).await.ask_service(SERVICE).await.unwrap_err();
         assert_eq!(refused.reason(), Reason::Forbidden, "{name}: {refused:?}");
@@ -467,12 +467,12 @@ async fn nobody_takes_the_hubs_name_nodes_ask_it_about_themselves_alone_and_othe
 async fn all_of_it_at_a_real_api_server() {
     let kubeconfig = std::env::var_os("EDGE_CSI_KUBECONFIG").map(PathBuf::from);
     let kubeconfig = kubeconfig.expect("EDGE_CSI_KUBECONFIG names a kubeconfig file");
-    for leg in 0..4 {
+    for part in 0..4 {
         let stage = Stage::with(Some(&kubeconfig), None).await;
-        match leg {
+        match part {
             0 => objects_reach_their_node(&stage).await,
             1 => events_are_written(&stage).await,
-            2 => secrets_and_tokens_are_for_whose_objects_name_them(&stage).await,
+            2 => fetches_secrets_and_tokens(&stage).await,
             _ => a_status_is_written(&stage).await,
         }
         stage.cluster.clear().await;

@@ -48,7 +48,7 @@ async fn run() -> Result<ExitCode, Box<dyn Error>> {
         VolumeSpec::builder(key.clone(), Access::filesystem(), AccessMode::SingleNodeWriter).build()?;
     let pod = ConsumerSpec::new(ConsumerId::new("pod-1")?, MountPath::new(target)?);
     let published = volumes.publish(volume, pod).await?;
-    println!("{key} is at {}", published.target_path);
+    println!("{key} is published at {}", published.target_path);
     if let Some(explanation) = volumes.explain(&key).await? {
         println!("{explanation}");
     }

@@ -1,4 +1,4 @@
-//! ControllerPublishVolume and ControllerUnpublishVolume: attaching, which here is keeping count.
+//! ControllerPublishVolume and ControllerUnpublishVolume. Attaching only counts volumes here.
 
 use csi_proto::csi::v1 as csi;
 
@@ -33,7 +33,7 @@ impl Driver {
                 });
             }
             None => {
-                // Taken for the writing too, so that two volumes cannot both be the last one.
+                // Held during the write too, so that two volumes cannot both take the last place.
                 let _admission = self.admission();
                 self.check_attach_limit()?;
                 volume.attachment = Some(wanted);
@@ -64,7 +64,7 @@ impl Driver {
     ) -> Result<csi::ControllerUnpublishVolumeResponse, CallError> {
         let done = Ok(csi::ControllerUnpublishVolumeResponse {});
         let id = ResourceId::parse(required("volume_id", "the id of a volume", &request.volume_id)?);
-        // A volume or node that does not exist has no attachment. No node at all means every node.
+        // A volume or node that does not exist has no attachment. An empty node id means every node.
         let here = request.node_id.is_empty() || request.node_id == self.config.node_id;
         if !here || id.is_none_or(|id| self.volumes.by_id(&id).is_none()) {
             return done;

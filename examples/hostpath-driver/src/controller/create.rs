@@ -14,7 +14,7 @@ use crate::identifier::ResourceId;
 use crate::snapshot::SnapshotRecord;
 use crate::volume::{ContentSource, Format, Phase, VolumeKind, VolumeRecord};
 
-/// What a CreateVolume asks for, checked.
+/// A checked CreateVolume request.
 struct Wanted {
     capabilities: Vec<Capability>,
     range: SizeRange,
@@ -24,7 +24,7 @@ struct Wanted {
     mutable_parameters: BTreeMap<String, String>,
 }
 
-/// Where the content of a new volume comes from. Nobody else works on it while the guard lives.
+/// The source of a new volume's content, locked while the guard exists.
 struct Source {
     from: SourceRecord,
     _guard: OperationGuard,
@@ -58,7 +58,7 @@ impl Driver {
                 wanted.matches(&existing)?;
                 return Ok(self.created(&existing));
             }
-            // An attempt that failed, and whose cleaning up failed too.
+            // An earlier attempt failed, and so did its cleanup.
             Some(leftover) => {
                 let _volume = self.lock("volume", &leftover.id)?;
                 self.discard_volume(leftover)?;
@@ -101,7 +101,7 @@ impl Driver {
         }
     }
 
-    /// Takes the space for a volume and puts on record that it is being made.
+    /// Reserves the space for a volume and records its creation.
     fn reserve_volume(
         &self,
         name: String,
@@ -158,7 +158,7 @@ impl Driver {
 }
 
 impl Wanted {
-    /// What a new volume is made of: as asked, else as its source, else what its capabilities need.
+    /// Returns the kind of a new volume: as requested, else as its source, else as its capabilities need.
     fn kind_of_volume(&self, source: Option<VolumeKind>) -> Result<VolumeKind, CallError> {
         let own_device = |c: &Capability| c.access == Access::Block || c.fs_type().is_some();
         let by_capability =
@@ -175,13 +175,13 @@ impl Wanted {
             return Err(CallError::invalid(
                 "volume_capabilities",
                 format!("a block device or an fs_type, with kind={}", kind.name()),
-                "kind=loop, since a directory is no device and has no filesystem of its own",
+                "kind=loop, since a directory is not a device and has no filesystem of its own",
             ));
         }
         Ok(kind)
     }
 
-    /// Checks that an existing volume is what is asked for.
+    /// Checks that an existing volume matches the request.
     fn matches(&self, existing: &VolumeRecord) -> Result<(), CallError> {
         let differs = |difference, found: String, expected: String| CallError::Incompatible {
             what: format!("volume {:?}", existing.name),

@@ -29,7 +29,7 @@ impl Driver {
         Ok(csi::DeleteVolumeResponse {})
     }
 
-    /// Refuses to go on while the kernel has the volume mounted somewhere.
+    /// Fails while the volume is mounted anywhere.
     pub(super) fn refuse_if_mounted(&self, volume: &VolumeRecord) -> Result<(), CallError> {
         match self.presence(volume)?.first_mount(volume) {
             None => Ok(()),
@@ -40,10 +40,10 @@ impl Driver {
         }
     }
 
-    /// Removes a volume that nobody uses: on record first, then its data, then the record.
+    /// Removes an unused volume: marks the record, removes the data, then the record.
     pub(crate) fn discard_volume(&self, mut volume: VolumeRecord) -> Result<(), CallError> {
         let id = volume.id.clone();
-        // Before it is on record: a volume that is being deleted cannot be used any more, not even to unmount it.
+        // Checked before the phase is recorded: a volume in deletion cannot be used, not even to unmount it.
         self.data.refuse_if_mounted(&id)?;
         volume.phase = Phase::Deleting;
         let content = self.content(&volume);

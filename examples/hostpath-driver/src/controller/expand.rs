@@ -1,4 +1,4 @@
-//! ControllerExpandVolume, and ControllerModifyVolume: parameters that are remembered, and change nothing here.
+//! ControllerExpandVolume, and ControllerModifyVolume, whose parameters are recorded and have no effect here.
 
 use csi_proto::csi::v1 as csi;
 
@@ -23,7 +23,7 @@ impl Driver {
         let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
         let current = volume.capacity_bytes;
         if !range.contains(current) {
-            // A volume never shrinks: what it has is the least that it gets.
+            // A volume never shrinks: its current size is the minimum.
             let bytes = range.choose(volume.kind, current)?;
             let _admission = self.admission();
             self.check_space(bytes - current)?;
@@ -31,7 +31,7 @@ impl Driver {
             volume.grow = volume.kind == VolumeKind::Loop;
             self.volumes.put(volume.clone())?;
         }
-        // Also when the size is on record already: an earlier attempt may have come only that far.
+        // Also if the record already has the size: an earlier attempt may have stopped here.
         self.data.grow(&volume.id, volume.kind, volume.capacity_bytes)?;
         Ok(csi::ControllerExpandVolumeResponse {
             capacity_bytes: i64::try_from(volume.capacity_bytes).unwrap_or(i64::MAX),

@@ -1,4 +1,4 @@
-//! Holding a mounted volume still while it is copied.
+//! Freezes a mounted volume while it is copied.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::error::CallError;
 use crate::identifier::ResourceId;
 use crate::volume::{VolumeKind, VolumeRecord};
 
-/// A filesystem that takes no writes. It does again when this is dropped.
+/// A frozen filesystem, which is thawed on drop.
 #[derive(Debug)]
 pub(super) struct Frozen {
     on: PathBuf,
@@ -25,7 +25,7 @@ impl Drop for Frozen {
 }
 
 impl Driver {
-    /// Copies a volume as it is at one moment.
+    /// Copies a volume at one point in time.
     pub(super) fn copy_at_rest(
         &self,
         from: &VolumeRecord,
@@ -36,10 +36,9 @@ impl Driver {
         self.data.copy(&from.id, to, from.kind, bytes)
     }
 
-    /// Brings what was written to the image, and stops a mounted filesystem from writing more.
+    /// Writes cached data to the image, and freezes a mounted filesystem.
     ///
-    /// A directory cannot be held still, and neither can the user of a block device: their copy is what was there
-    /// while it was made.
+    /// A directory and a raw block device cannot be frozen: their copy contains the writes that happen during the copying.
     pub(super) fn freeze(&self, volume: &VolumeRecord) -> Result<Option<Frozen>, CallError> {
         let Some((path, placement)) = &volume.staged else { return Ok(None) };
         let presence = self.presence(volume)?;
@@ -60,12 +59,12 @@ impl Driver {
     }
 }
 
-/// Lets a volume write again that a killed process may have left frozen.
+/// Thaws a volume that a killed process may have left frozen.
 pub(crate) fn thaw(volume: &VolumeRecord) {
     if volume.kind == VolumeKind::Loop
         && let Some((path, placement)) = &volume.staged
         && placement.capability.access != Access::Block
-        // It fails when nothing is frozen there, which is what is wanted.
+        // The command fails if the filesystem is not frozen, which is fine.
         && fsfreeze("--unfreeze", path.as_ref()).is_ok()
     {
         tracing::warn!(volume = %volume.id, "a filesystem that was left frozen can be written to again");

@@ -1,4 +1,4 @@
-//! Snapshots of several volumes at one moment.
+//! Snapshots of several volumes at one point in time.
 
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use crate::identifier::ResourceId;
 use crate::snapshot::{GroupRecord, SnapshotRecord, since_epoch};
 use crate::volume::{Phase, VolumeRecord};
 
-/// Most volumes in one group.
+/// Maximum number of volumes in a group.
 const MAX_MEMBERS: usize = 64;
 
 impl Driver {
@@ -68,7 +68,7 @@ impl Driver {
     fn fill_group(&self, group: &mut GroupRecord, volumes: &[VolumeRecord]) -> Result<(), CallError> {
         let mut records = Vec::new();
         for volume in volumes {
-            // No caller can give this name to a snapshot: it is longer than the group's id, which nobody can guess.
+            // A caller cannot use this name for a snapshot: it is longer than the group's id, which cannot be guessed.
             let record =
                 self.reserve_snapshot(format!("{}/{}", group.id, volume.id), volume, Some(group.id.clone()))?;
             group.snapshots.push(record.id.clone());
@@ -120,7 +120,7 @@ impl Driver {
         Ok(csi::GetVolumeGroupSnapshotResponse { group_snapshot: Some(self.describe_group(&group)) })
     }
 
-    /// Removes a group with all its snapshots, also those that the record of a cut-off attempt does not list yet.
+    /// Removes a group with all its snapshots, including those of an interrupted attempt that the record does not list yet.
     pub(crate) fn discard_group(&self, mut group: GroupRecord) -> Result<(), CallError> {
         group.phase = Phase::Deleting;
         let id = group.id.clone();
@@ -151,13 +151,13 @@ impl Driver {
     }
 }
 
-/// A caller that lists the members must list exactly those.
-fn check_members(group: &GroupRecord, told: &[String]) -> Result<(), CallError> {
-    let told: BTreeSet<&str> = told.iter().map(String::as_str).collect();
+/// Checks that a request that lists members lists exactly those of the group.
+fn check_members(group: &GroupRecord, requested: &[String]) -> Result<(), CallError> {
+    let requested: BTreeSet<&str> = requested.iter().map(String::as_str).collect();
     let known: BTreeSet<&str> = group.snapshots.iter().map(ResourceId::as_str).collect();
-    if told.is_empty() || told == known {
+    if requested.is_empty() || requested == known {
         return Ok(());
     }
     let expected = format!("none, or exactly the members {known:?}");
-    Err(CallError::invalid("snapshot_ids", format!("{told:?}"), expected))
+    Err(CallError::invalid("snapshot_ids", format!("{requested:?}"), expected))
 }

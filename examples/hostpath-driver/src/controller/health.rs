@@ -1,4 +1,4 @@
-//! How volumes are, as far as the controller can tell (alpha in spec 1.13).
+//! The health of volumes from the controller's perspective (alpha in spec 1.13).
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ impl Driver {
         &self,
         request: csi::ControllerGetVolumeHealthRequest,
     ) -> Result<csi::ControllerGetVolumeHealthResponse, CallError> {
-        let volume = self.look_at_volume(&request.volume_id)?;
+        let volume = self.read_volume(&request.volume_id)?;
         Ok(csi::ControllerGetVolumeHealthResponse { volume_health: Some(self.health_of_data(&volume)) })
     }
 
@@ -28,7 +28,7 @@ impl Driver {
         let volumes =
             self.volumes.read(|rows| rows.values().filter(|v| v.is_ready()).cloned().collect::<Vec<_>>());
         let is_abnormal = |health: &csi::VolumeHealth| !health.health_statuses.is_empty();
-        // The list is of the abnormal ones only, so it is made before it is cut into pages.
+        // The list contains only abnormal volumes, so it is built before it is divided into pages.
         let abnormal: BTreeMap<ResourceId, csi::VolumeHealth> = volumes
             .into_iter()
             .map(|volume| (volume.id.clone(), self.health_of_data(&volume)))
@@ -39,7 +39,7 @@ impl Driver {
         Ok(csi::ControllerListVolumeHealthResponse { entries: page.entries, next_token: page.next_token })
     }
 
-    /// Whether the tree or image of a volume is where it belongs. No entry means that it is.
+    /// Reports the health of a volume's tree or image. An empty list means healthy.
     pub(crate) fn health_of_data(&self, volume: &VolumeRecord) -> csi::VolumeHealth {
         let lost = !self.data.exists(&volume.id, volume.kind);
         let entry = || VolumeHealthEntry {

@@ -1,4 +1,4 @@
-//! What can be asked of volumes: validation, lists, single volumes and free space.
+//! Queries about volumes: validation, lists, single volumes and free space.
 
 use csi::validate_volume_capabilities_response::Confirmed;
 use csi_proto::csi::v1 as csi;
@@ -20,7 +20,7 @@ impl Driver {
         if let Err(missing @ CallError::Missing { .. }) = capabilities {
             return Err(missing);
         }
-        let volume = self.look_at_volume(&request.volume_id)?;
+        let volume = self.read_volume(&request.volume_id)?;
         let confirmed = capabilities.and_then(|capabilities| {
             capabilities.iter().try_for_each(|capability| self.check_provides(&volume, capability))?;
             parameters::mutable(&request.mutable_parameters, &self.config.mutable_parameters)?;
@@ -44,7 +44,7 @@ impl Driver {
         })
     }
 
-    /// Refuses what a volume of this kind cannot do.
+    /// Refuses capabilities that a volume of this kind does not provide.
     pub(crate) fn check_provides(
         &self,
         volume: &VolumeRecord,
@@ -53,24 +53,23 @@ impl Driver {
         if volume.kind.provides(capability) {
             return Ok(());
         }
-        let state =
-            format!("is of kind {}, which is no device and has no filesystem of its own", volume.kind.name());
+        let state = format!("is of kind {}, not a device, without a filesystem", volume.kind.name());
         Err(CallError::volume_state(&volume.id, state, "ask for a mount without fs_type"))
     }
 
-    /// Refuses what is to be on another node.
+    /// Refuses a topology that excludes this node.
     pub(super) fn check_topology(
         &self,
         requirement: Option<&csi::TopologyRequirement>,
         fix: &'static str,
     ) -> Result<(), CallError> {
-        if self.config.meets(requirement) {
+        if self.config.satisfies(requirement) {
             return Ok(());
         }
         Err(CallError::Exhausted {
             what: "accessibility_requirements",
             limit: format!("node {}", self.config.node_id),
-            found: "a node that is none of the requisite topologies allows".to_owned(),
+            found: "a node that the requisite topologies exclude".to_owned(),
             fix,
         })
     }
@@ -95,7 +94,7 @@ impl Driver {
         &self,
         request: csi::ControllerGetVolumeRequest,
     ) -> Result<csi::ControllerGetVolumeResponse, CallError> {
-        let volume = self.look_at_volume(&request.volume_id)?;
+        let volume = self.read_volume(&request.volume_id)?;
         let published_node_ids = self.published_nodes(&volume);
         Ok(csi::ControllerGetVolumeResponse {
             volume: Some(volume.to_csi(self.config.topology.clone())),
@@ -130,7 +129,8 @@ impl Driver {
         })
     }
 
-    /// Bytes that new volumes and snapshots may take: what the limit leaves, and not more than is free on the disk.
+    /// Returns the bytes that new volumes and snapshots may take: the rest of the limit, but at most the free space on the
+    /// disk.
     pub(super) fn available_bytes(&self) -> Result<u64, CallError> {
         let disk = self.data.statistics()?;
         let total = self.config.capacity.unwrap_or_else(|| disk.f_blocks.saturating_mul(disk.f_frsize));
@@ -142,7 +142,7 @@ impl Driver {
         Ok(total.saturating_sub(volumes).saturating_sub(snapshots).min(free))
     }
 
-    /// Refuses to take more space than there is. The caller holds the admission until its record is written.
+    /// Refuses to reserve more than the available space. The caller holds the admission lock until its record is written.
     pub(super) fn check_space(&self, bytes: u64) -> Result<(), CallError> {
         let available = self.available_bytes()?;
         if bytes <= available {
@@ -157,9 +157,9 @@ impl Driver {
     }
 }
 
-/// What a caller tells about a volume must be what it was told.
-fn same<T: PartialEq + Default>(field: &'static str, told: &T, known: &T) -> Result<(), CallError> {
-    if *told == T::default() || told == known {
+/// Checks that a value in a request equals the recorded one.
+fn same<T: PartialEq + Default>(field: &'static str, requested: &T, known: &T) -> Result<(), CallError> {
+    if *requested == T::default() || requested == known {
         return Ok(());
     }
     let expected = "none, or those of the volume".to_owned();

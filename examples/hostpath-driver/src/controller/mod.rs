@@ -18,7 +18,7 @@ use csi_proto::csi::v1 as csi;
 use super::driver::Driver;
 use super::error::CallError;
 
-// Longest name in bytes that a caller may give: what the spec allows for a string.
+// Maximum length of a name in bytes: the spec's limit for a string.
 const MAX_NAME: usize = 128;
 
 impl Driver {
@@ -62,7 +62,7 @@ impl Driver {
     }
 }
 
-/// The name under which a caller asks for something.
+/// Checks the name in a create request.
 fn checked_name(name: &str) -> Result<&str, CallError> {
     let name = super::driver::required("name", "the name under which the caller will ask again", name)?;
     if name.len() > MAX_NAME {
@@ -72,7 +72,7 @@ fn checked_name(name: &str) -> Result<&str, CallError> {
     Ok(name)
 }
 
-/// What is half made is removed: now, or at the next try or start.
+/// Discards a partial result: now, or at the next attempt or start.
 fn or_discard<T>(
     made: Result<T, CallError>,
     what: &'static str,
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_half_made_is_discarded_and_what_is_made_is_not() {
+    fn discards_unfinished_volumes_only() {
         let mut discarded = 0;
         let mut discard = || {
             discarded += 1;

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::error::CallError;
 use crate::volume::{KIND_PARAMETER, VolumeKind};
 
-// What the sidecars add by themselves, like the name of the claim.
+// The prefix of the parameters that sidecars add, like the name of the claim.
 const SIDECAR_PREFIX: &str = "csi.storage.k8s.io/";
 
-/// Understands the parameters of a volume.
+/// Parses the parameters of a volume.
 ///
 /// # Errors
-/// For a key or a value that this driver does not know.
+/// Returns an error for an unknown key or value.
 pub(super) fn volume_kind(parameters: &BTreeMap<String, String>) -> Result<Option<VolumeKind>, CallError> {
     no_others(parameters, &[KIND_PARAMETER])?;
     let Some(kind) = parameters.get(KIND_PARAMETER) else { return Ok(None) };
@@ -24,10 +24,10 @@ pub(super) fn volume_kind(parameters: &BTreeMap<String, String>) -> Result<Optio
     })
 }
 
-/// Checks that there are no parameters but those of the sidecars and these.
+/// Checks that there are only the parameters of the sidecars and the known ones.
 ///
 /// # Errors
-/// For a key that this driver does not know.
+/// Returns an error for an unknown key.
 pub(super) fn no_others(parameters: &BTreeMap<String, String>, known: &[&str]) -> Result<(), CallError> {
     let unknown = |key: &&String| !key.starts_with(SIDECAR_PREFIX) && !known.contains(&key.as_str());
     match parameters.keys().find(unknown) {
@@ -40,10 +40,10 @@ pub(super) fn no_others(parameters: &BTreeMap<String, String>, known: &[&str]) -
     }
 }
 
-/// Checks that all of these may be changed.
+/// Checks that these parameters may be modified.
 ///
 /// # Errors
-/// For a key that the driver was not told about.
+/// Returns an error for a key that is not in the driver's configuration.
 pub(super) fn mutable(
     parameters: &BTreeMap<String, String>,
     allowed: &BTreeSet<String>,

@@ -48,7 +48,7 @@ impl Driver {
         Ok(self.cut(&snapshot))
     }
 
-    /// Takes the space for a snapshot and puts on record that it is being made.
+    /// Reserves the space for a snapshot and records its creation.
     pub(super) fn reserve_snapshot(
         &self,
         name: String,
@@ -78,7 +78,7 @@ impl Driver {
         Ok(snapshot)
     }
 
-    /// Removes a snapshot that nobody copies from: on record first, then its data, then the record.
+    /// Removes a snapshot that is not being copied: marks the record, removes the data, then the record.
     pub(crate) fn discard_snapshot(&self, mut snapshot: SnapshotRecord) -> Result<(), CallError> {
         let id = snapshot.id.clone();
         snapshot.phase = Phase::Deleting;

@@ -1,4 +1,4 @@
-//! NodeExpandVolume: a mounted volume takes the size that ControllerExpandVolume gave it.
+//! NodeExpandVolume: grows a mounted volume to the size that ControllerExpandVolume has set.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! How volumes and the disk are, as the node sees it (alpha in spec 1.13).
+//! The health of volumes and of the disk from the node's perspective (alpha in spec 1.13).
 
 use csi::StorageHealthErrorType::{StorageDegraded, StorageUnreachable};
 use csi::VolumeHealthErrorType::Inaccessible;
@@ -9,7 +9,7 @@ use csi_proto::csi::v1 as csi;
 use crate::driver::Driver;
 use crate::error::CallError;
 
-// The disk is called degraded when less than one part in so many is free.
+// The disk is degraded if less than this fraction (1/n) is free.
 const LOW_SPACE: u64 = 20;
 
 impl Driver {
@@ -17,7 +17,7 @@ impl Driver {
         &self,
         request: csi::NodeGetVolumeHealthRequest,
     ) -> Result<csi::NodeGetVolumeHealthResponse, CallError> {
-        let volume = self.look_at_volume(&request.volume_id)?;
+        let volume = self.read_volume(&request.volume_id)?;
         let mut health = self.health_of_data(&volume);
         let presence = self.presence(&volume)?;
         let lost_staging =
@@ -35,7 +35,7 @@ impl Driver {
         &self,
         _: csi::NodeGetStorageHealthRequest,
     ) -> Result<csi::NodeGetStorageHealthResponse, CallError> {
-        let trouble = match self.data.statistics() {
+        let failure = match self.data.statistics() {
             Err(error) => Some((StorageUnreachable, "StateDirectory", error.to_string())),
             Ok(disk) if disk.f_bavail < disk.f_blocks / LOW_SPACE => {
                 let free = disk.f_bavail.saturating_mul(disk.f_frsize);
@@ -54,6 +54,6 @@ impl Driver {
                 message,
                 volume_capability: None,
             };
-        Ok(csi::NodeGetStorageHealthResponse { backend_health: trouble.map(backend).into_iter().collect() })
+        Ok(csi::NodeGetStorageHealthResponse { backend_health: failure.map(backend).into_iter().collect() })
     }
 }

@@ -1,4 +1,4 @@
-//! Paths that a caller gives: staging and target paths on this host.
+//! Staging and target paths in requests.
 
 use std::fs;
 use std::io;
@@ -7,10 +7,10 @@ use std::path::{Component, Path, PathBuf};
 use crate::driver::required;
 use crate::error::CallError;
 
-// PATH_MAX of Linux without its final zero.
+// PATH_MAX of Linux without the terminating zero byte.
 const MAX_PATH: usize = 4095;
 
-/// An absolute path without `..`, in the form that the mount table has it, links in its parents resolved.
+/// An absolute path without `..`, as in the mount table, with the links in its parents resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HostPath {
     path: String,
@@ -21,7 +21,7 @@ impl HostPath {
     /// Checks a path of a request.
     ///
     /// # Errors
-    /// If it is empty, relative, too long, or leads upwards.
+    /// Returns an error if the path is empty, relative or too long, or contains `..`.
     pub(super) fn parse(field: &'static str, text: &str) -> Result<Self, CallError> {
         required(field, "an absolute path", text)?;
         let invalid = |expected: &str| CallError::invalid(field, text, expected);
@@ -38,12 +38,12 @@ impl HostPath {
         };
         let (parent, parent_exists) = match parent.canonicalize() {
             Ok(parent) => (parent, true),
-            // Nothing can be mounted there, so the path as it was told is as good.
+            // Nothing can be mounted there, so the path of the request is sufficient.
             Err(_) => (parent.to_owned(), false),
         };
         match parent.join(name).into_os_string().into_string() {
             Ok(path) => Ok(Self { path, parent_exists }),
-            Err(_) => Err(invalid("a path whose parents have names in UTF-8")),
+            Err(_) => Err(invalid("a path with parents named in UTF-8")),
         }
     }
 
@@ -55,22 +55,22 @@ impl HostPath {
         &self.path
     }
 
-    /// What is there, itself and not what it links to.
+    /// Reads the metadata of the path itself, without following a link.
     ///
     /// # Errors
-    /// If it is a symbolic link, or cannot be looked at.
-    pub(super) fn look(&self, field: &'static str) -> Result<Option<fs::Metadata>, CallError> {
+    /// Returns an error if the path is a symbolic link, or cannot be read.
+    pub(super) fn metadata(&self, field: &'static str) -> Result<Option<fs::Metadata>, CallError> {
         match fs::symlink_metadata(self.as_path()) {
             Ok(found) if found.is_symlink() => {
-                Err(CallError::invalid(field, &self.path, "a path that is no symbolic link"))
+                Err(CallError::invalid(field, &self.path, "a path that is not a symbolic link"))
             }
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(CallError::path("look at", self.as_path(), error)),
+            Err(error) => Err(CallError::path("read", self.as_path(), error)),
         }
     }
 
-    /// The path is not free for a mount.
+    /// Creates an error for a path that is not free for a mount.
     pub(super) fn occupied(&self, field: &'static str) -> CallError {
         CallError::Precondition {
             what: format!("{field} {}", self.path),
@@ -79,7 +79,7 @@ impl HostPath {
         }
     }
 
-    /// Refuses a path whose parent the caller has not made.
+    /// Fails if the parent of the path is missing.
     pub(super) fn need_parent(&self, field: &'static str) -> Result<(), CallError> {
         if self.parent_exists {
             return Ok(());
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_absolute_paths_that_lead_downwards_are_taken() {
+    fn accepts_absolute_normalized_paths_only() {
         let long = format!("/nowhere/{}", "a".repeat(MAX_PATH));
         for bad in ["", "some/path", "/", "/a/../b", "/a/..", "/a\0b", long.as_str()] {
             assert_eq!(
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn links_in_parents_are_resolved_and_a_link_itself_is_refused() {
+    fn resolves_links_in_parents_and_refuses_a_link() {
         let dir = tempfile::tempdir().unwrap();
         let real = dir.path().canonicalize().unwrap().join("real");
         fs::create_dir(&real).unwrap();
@@ -121,6 +121,6 @@ mod tests {
         let through = HostPath::parse("target_path", dir.path().join("link/x").to_str().unwrap()).unwrap();
         assert_eq!(through.as_path(), real.join("x"));
         let link = HostPath::parse("target_path", dir.path().join("link").to_str().unwrap()).unwrap();
-        assert!(link.look("target_path").is_err());
+        assert!(link.metadata("target_path").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Where the kernel has a volume, which is the truth; the record only says what is meant.
+//! The kernel's state of a volume, which takes precedence over the record.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -15,7 +15,7 @@ use crate::loop_device::{self, LoopDevice};
 use crate::mounts::unmount;
 use crate::volume::{VolumeKind, VolumeRecord};
 
-/// What the kernel knows of a volume at one moment.
+/// The kernel's state of a volume at one point in time.
 #[derive(Debug)]
 pub(crate) struct Presence {
     table: MountTable,
@@ -24,14 +24,14 @@ pub(crate) struct Presence {
 
 #[derive(Debug)]
 enum Content {
-    /// Device and inode of the tree; none if it is lost.
+    /// Device and inode of the tree; `None` if it is lost.
     Directory(Option<(u64, u64)>),
     /// The loop device with the image.
     Loop(Option<LoopDevice>),
 }
 
 impl Driver {
-    /// Asks the kernel where a volume is.
+    /// Reads the mounts and the loop device of a volume.
     pub(crate) fn presence(&self, volume: &VolumeRecord) -> Result<Presence, CallError> {
         let content = self.content(volume);
         let content = match volume.kind {
@@ -40,13 +40,13 @@ impl Driver {
             }
             VolumeKind::Loop => Content::Loop(loop_device::find(&content)?),
         };
-        // Read after the device was looked up, so that no mount of it is missed.
+        // Read after the device is resolved, so that no mount of it is missed.
         Ok(Presence { table: read_table()?, content })
     }
 }
 
 impl Presence {
-    /// The loop device, if there is one.
+    /// Returns the loop device, if there is one.
     pub(crate) fn device(&self) -> Option<&LoopDevice> {
         match &self.content {
             Content::Loop(device) => device.as_ref(),
@@ -54,7 +54,7 @@ impl Presence {
         }
     }
 
-    /// Whether this volume is what is mounted on a path.
+    /// Returns true if this volume is mounted on a path.
     pub(crate) fn is_on(&self, path: &Path) -> bool {
         let Some(mount) = self.table.at(path) else { return false };
         match &self.content {
@@ -71,12 +71,12 @@ impl Presence {
         }
     }
 
-    /// Whether something else is mounted on a path.
+    /// Returns true if something else is mounted on a path.
     pub(super) fn is_foreign(&self, path: &Path) -> bool {
         self.table.at(path).is_some() && !self.is_on(path)
     }
 
-    /// Whether the staging that is on record has taken place.
+    /// Returns true if the volume is mounted on its recorded staging path.
     pub(super) fn is_staged(&self, volume: &VolumeRecord) -> bool {
         volume.staged.as_ref().is_some_and(|(path, placement)| match placement.capability.access {
             Access::Block => self.device().is_some(),
@@ -84,12 +84,12 @@ impl Presence {
         })
     }
 
-    /// The target paths on record at which the volume is.
+    /// Returns the recorded target paths at which the volume is mounted.
     pub(super) fn targets<'a>(&'a self, volume: &'a VolumeRecord) -> impl Iterator<Item = &'a String> {
         volume.published.keys().filter(|path| self.is_on(Path::new(path)))
     }
 
-    /// Any place at which the volume is mounted, on record or not.
+    /// Returns a path at which the volume is mounted, recorded or not.
     pub(crate) fn first_mount(&self, volume: &VolumeRecord) -> Option<PathBuf> {
         let staging = volume.staged.iter().map(|(path, _)| path);
         let on_record = || volume.published.keys().chain(staging).find(|path| self.is_on(Path::new(path)));
@@ -98,7 +98,7 @@ impl Presence {
             .or_else(|| on_record().map(PathBuf::from))
     }
 
-    /// Whether the device is mounted anywhere.
+    /// Returns true if the device is mounted anywhere.
     pub(super) fn device_is_mounted(&self) -> bool {
         self.mount_of_device().is_some()
     }
@@ -113,7 +113,7 @@ fn number_of(device: u64) -> DeviceNumber {
 }
 
 impl Driver {
-    /// Unmounts a volume from a path, all layers of it, and nothing else that is there.
+    /// Unmounts all layers of a volume from a path, and leaves other mounts there.
     pub(super) fn take_off(&self, volume: &VolumeRecord, path: &Path) -> Result<Presence, CallError> {
         loop {
             let presence = self.presence(volume)?;

@@ -52,7 +52,7 @@ impl Driver {
         Ok(csi::NodePublishVolumeResponse {})
     }
 
-    /// What the volume is staged for, at the path that the caller names.
+    /// Returns the staging that the request's staging path refers to.
     fn staged_for(
         &self,
         volume: &VolumeRecord,
@@ -93,7 +93,7 @@ impl Driver {
                 None => Err(CallError::volume_state(
                     &volume.id,
                     format!(
-                        "is at {} already, as its staging path or by somebody else's mount",
+                        "is mounted at {} already, as its staging path or by another process",
                         target.as_str()
                     ),
                     "give another path",
@@ -119,7 +119,7 @@ impl Driver {
         Ok(false)
     }
 
-    /// Makes the target and binds the volume to it.
+    /// Creates the target and binds the volume to it.
     fn bind_to_target(
         &self,
         volume: &VolumeRecord,
@@ -146,13 +146,13 @@ impl Driver {
                 ));
             }
         };
-        // A device file cannot be made read-only by its mount: its device is.
+        // The mount of a device file cannot make it read-only: the device must be read-only.
         let read_only = placement.read_only && placement.capability.access != Access::Block;
         bind(&from, target.as_path(), &flags, read_only)
     }
 }
 
-/// A filesystem has its own flags from the staging on; the bind mount takes those that it can have too.
+/// Returns the flags of the bind mount. A filesystem has its flags since staging; the bind mount takes those that it supports.
 fn flags_of_bind(kind: VolumeKind, capability: &Capability) -> Vec<String> {
     let flags = mount_flags(capability).iter().flat_map(|flags| flags.split(','));
     flags
@@ -163,7 +163,7 @@ fn flags_of_bind(kind: VolumeKind, capability: &Capability) -> Vec<String> {
 
 fn make_directory(target: &HostPath) -> Result<(), CallError> {
     let path = target.as_path();
-    match target.look(FIELD)? {
+    match target.metadata(FIELD)? {
         None => fs::DirBuilder::new()
             .mode(0o750)
             .create(path)
@@ -174,19 +174,19 @@ fn make_directory(target: &HostPath) -> Result<(), CallError> {
             Ok(false) => Err(occupied(target, "is a directory with something in it")),
             Err(error) => Err(CallError::path("list", path, error)),
         },
-        Some(_) => Err(occupied(target, "is no directory")),
+        Some(_) => Err(occupied(target, "is not a directory")),
     }
 }
 
 fn make_file(target: &HostPath) -> Result<(), CallError> {
     let path = target.as_path();
-    match target.look(FIELD)? {
+    match target.metadata(FIELD)? {
         None => {
             let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
             made.map(drop).map_err(|error: io::Error| CallError::path("make", path, error))
         }
         Some(found) if found.is_file() && found.len() == 0 => Ok(()),
-        Some(_) => Err(occupied(target, "is no empty file")),
+        Some(_) => Err(occupied(target, "is not an empty file")),
     }
 }
 
@@ -198,7 +198,7 @@ fn occupied(target: &HostPath, state: &str) -> CallError {
     }
 }
 
-/// The same path, used in another way.
+/// Creates an error for a path that is in use with another capability or readonly flag.
 pub(super) fn differs(
     volume: &VolumeRecord,
     path: &HostPath,
@@ -220,7 +220,7 @@ impl Driver {
     ) -> Result<csi::NodeUnpublishVolumeResponse, CallError> {
         let target = HostPath::parse("target_path", &request.target_path)?;
         let (volume, _guard) = self.take_volume(&request.volume_id)?;
-        // The staging path is no target, whoever asks.
+        // A staging path is never a target.
         if volume.staged.as_ref().is_some_and(|(at, _)| at == target.as_str()) {
             return Err(CallError::volume_state(
                 &volume.id,
@@ -232,7 +232,7 @@ impl Driver {
         Ok(csi::NodeUnpublishVolumeResponse {})
     }
 
-    /// Takes a volume off a target, removes the target if this driver made it, and forgets it.
+    /// Unmounts a volume from a target, removes the target if this driver created it, and removes its record.
     pub(super) fn unpublish(&self, mut volume: VolumeRecord, target: &HostPath) -> Result<(), CallError> {
         let presence = self.take_off(&volume, target.as_path())?;
         if volume.published.contains_key(target.as_str()) {
@@ -246,10 +246,10 @@ impl Driver {
     }
 }
 
-/// Removes a directory or a file with nothing in it. One with something in it stays, since it is not ours.
+/// Removes an empty directory or file. A directory with content stays, since the content is not the driver's.
 fn remove_empty(target: &HostPath) -> Result<(), CallError> {
     let path = target.as_path();
-    let removed = match target.look("target_path")? {
+    let removed = match target.metadata("target_path")? {
         Some(found) if found.is_dir() => fs::remove_dir(path),
         Some(found) if found.is_file() && found.len() == 0 => fs::remove_file(path),
         _ => Ok(()),

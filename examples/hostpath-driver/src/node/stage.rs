@@ -24,7 +24,7 @@ impl Driver {
         let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
         self.check_provides(&volume, &capability)?;
         let path = HostPath::parse(FIELD, &request.staging_target_path)?;
-        if path.look(FIELD)?.is_none_or(|found| !found.is_dir()) {
+        if path.metadata(FIELD)?.is_none_or(|found| !found.is_dir()) {
             let expected = "a directory that exists; the caller makes it".to_owned();
             return Err(CallError::invalid(FIELD, path.as_str(), expected));
         }
@@ -89,7 +89,7 @@ impl Driver {
         placement: &Placement,
     ) -> Result<(), CallError> {
         let image = self.content(volume);
-        // One that an earlier process left may be of another size or mode.
+        // A device that an earlier process left may have another size or mode.
         if let Some(leftover) = loop_device::find(&image)? {
             leftover.detach()?;
         }
@@ -118,7 +118,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The filesystem fills the device from now on.
+    /// Records that the filesystem fills the device.
     pub(super) fn is_grown(&self, volume: &mut VolumeRecord) -> Result<(), CallError> {
         if volume.grow {
             volume.grow = false;
@@ -127,7 +127,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Finds the filesystem on a device, or makes one where nothing was ever written.
+    /// Detects the filesystem on a device, or creates one on a blank device.
     fn prepare_filesystem(
         &self,
         volume: &mut VolumeRecord,
@@ -137,10 +137,10 @@ impl Driver {
         let expected = wanted.unwrap_or(FileSystem::Ext4);
         let foreign = |found: &str| CallError::Precondition {
             what: device.path.display().to_string(),
-            state: format!("holds {found} and not {}, and is left as it is", expected.name()),
+            state: format!("holds {found} and not {}, and is left unchanged", expected.name()),
             fix: "use a new volume, or the access type that wrote it",
         };
-        // A making that was cut off can be begun again, since the volume was never mounted after it.
+        // An interrupted creation can be restarted, since the volume has not been mounted since.
         if !matches!(volume.format, Format::Started(_)) {
             match probe(&device.path)? {
                 Signature::FileSystem(found) if wanted.is_none_or(|wanted| wanted == found) => {
@@ -165,7 +165,7 @@ impl Driver {
     }
 }
 
-/// The flags of a mount; a block device has none.
+/// Returns the flags of a mount; a block device has none.
 pub(super) fn mount_flags(capability: &Capability) -> &[String] {
     match &capability.access {
         Access::Mount { flags, .. } => flags,
@@ -193,7 +193,7 @@ impl Driver {
         Ok(csi::NodeUnstageVolumeResponse {})
     }
 
-    /// Takes a volume off its staging path, gives its device back, and forgets what was meant.
+    /// Unmounts a volume from its staging path, detaches its device, and removes the staging record.
     pub(super) fn unstage(&self, mut volume: VolumeRecord, path: &HostPath) -> Result<(), CallError> {
         let presence = self.take_off(&volume, path.as_path())?;
         if let Some(device) = presence.device()

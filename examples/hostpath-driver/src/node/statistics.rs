@@ -11,13 +11,13 @@ use crate::error::CallError;
 use crate::volume::{Placement, VolumeRecord};
 
 impl Driver {
-    /// Bytes and inodes of a filesystem; of a directory volume those of the filesystem that holds it.
+    /// Returns bytes and inodes of a filesystem; for a directory volume, those of the filesystem that contains it.
     pub(crate) fn node_get_volume_stats(
         &self,
         request: csi::NodeGetVolumeStatsRequest,
     ) -> Result<csi::NodeGetVolumeStatsResponse, CallError> {
         required("volume_path", "a path at which the volume is published or staged", &request.volume_path)?;
-        let volume = self.look_at_volume(&request.volume_id)?;
+        let volume = self.read_volume(&request.volume_id)?;
         let (path, placement) = self.place(&volume, &request.volume_path)?;
         if placement.capability.access == Access::Block {
             let total = i64::try_from(volume.capacity_bytes).unwrap_or(i64::MAX);
@@ -40,7 +40,7 @@ impl Driver {
         Ok(csi::NodeGetVolumeStatsResponse { usage: vec![bytes, inodes] })
     }
 
-    /// The path at which a volume really is, and what for.
+    /// Returns the placement of the volume at a path at which it is mounted.
     pub(super) fn place<'a>(
         &self,
         volume: &'a VolumeRecord,

@@ -1,4 +1,4 @@
-//! Records on disk: one JSON file each, replaced as a whole, so that a reader finds the old one or the new one.
+//! Records on disk: one JSON file each, replaced atomically, so that a reader finds the old or the new record.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -14,24 +14,24 @@ use super::error::CallError;
 use super::identifier::ResourceId;
 use edge_csi_common::state::{PathError, failed};
 
-/// Most records that a table holds, which bounds memory: about 1 KiB each.
+/// Maximum number of records in a table, which bounds memory: about 1 KiB each.
 pub const MAX_RECORDS: usize = 16_384;
 
-/// A thing that the driver remembers over a restart.
+/// A record that the driver keeps across restarts.
 pub trait Record: Clone + Serialize + DeserializeOwned + Send + 'static {
-    /// What it is called in messages, and the folder of its files.
+    /// The name in messages, and the folder of the files.
     const FOLDER: &'static str;
 
-    /// Its id, which names its file.
+    /// Returns the id, which names the file.
     fn id(&self) -> &ResourceId;
 
-    /// The name that the caller gave it, unique in the table.
+    /// Returns the name in the create request, unique in the table.
     fn name(&self) -> &str;
 }
 
 /// All records of one kind, in memory and on disk.
 ///
-/// Writers of one record take turns by themselves: the driver runs one operation a volume.
+/// The driver serializes writers of one record, since it runs one operation per volume.
 #[derive(Debug)]
 pub struct Table<R, D = RealDisk> {
     folder: PathBuf,
@@ -42,20 +42,20 @@ pub struct Table<R, D = RealDisk> {
 impl<R: Record> Table<R> {
     /// Reads every record below `state_dir`.
     ///
-    /// A file that cannot be understood is set aside as `<id>.json.bad` with a warning, never deleted.
+    /// A file that cannot be parsed is renamed to `<id>.json.bad` with a warning, never deleted.
     ///
     /// # Errors
-    /// If the folder cannot be made or listed.
+    /// Returns an error if the folder cannot be created or listed.
     pub fn open(state_dir: &Path) -> Result<Self, PathError> {
         Self::open_on(RealDisk, state_dir)
     }
 }
 
 impl<R: Record, D: Disk> Table<R, D> {
-    /// As [`Table::open`], on a disk of the caller's choice.
+    /// Reads every record below `state_dir` on the given disk, like [`Table::open`].
     ///
     /// # Errors
-    /// If the folder cannot be made or listed.
+    /// Returns an error if the folder cannot be created or listed.
     pub fn open_on(disk: D, state_dir: &Path) -> Result<Self, PathError> {
         let folder = state_dir.join(R::FOLDER);
         fs::create_dir_all(&folder).map_err(failed("make folder", &folder))?;
@@ -64,7 +64,7 @@ impl<R: Record, D: Disk> Table<R, D> {
             let path = entry.map_err(failed("list", &folder))?.path();
             match path.extension().and_then(|e| e.to_str()) {
                 Some("json") => {}
-                // A write that did not get as far as its rename.
+                // A write that was interrupted before its rename.
                 Some("new") => {
                     disk.remove(&path).map_err(failed("remove", &path))?;
                     continue;
@@ -85,29 +85,29 @@ impl<R: Record, D: Disk> Table<R, D> {
     }
 
     fn rows(&self) -> MutexGuard<'_, BTreeMap<ResourceId, R>> {
-        // Nothing panics between two changes of the rows, so what a poisoned lock guards is whole.
+        // No change of the rows panics midway, so the data behind a poisoned lock is consistent.
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The record with this id.
+    /// Returns the record with this id.
     pub fn by_id(&self, id: &ResourceId) -> Option<R> {
         self.rows().get(id).cloned()
     }
 
-    /// The record with this name.
+    /// Returns the record with this name.
     pub fn by_name(&self, name: &str) -> Option<R> {
         self.rows().values().find(|record| record.name() == name).cloned()
     }
 
-    /// Looks at all records, in the order of their ids. Nothing else reads or writes meanwhile: be quick.
-    pub fn read<T>(&self, look: impl FnOnce(&BTreeMap<ResourceId, R>) -> T) -> T {
-        look(&self.rows())
+    /// Reads all records, sorted by id. Blocks all other access, so `read` must be fast.
+    pub fn read<T>(&self, read: impl FnOnce(&BTreeMap<ResourceId, R>) -> T) -> T {
+        read(&self.rows())
     }
 
-    /// Stores a record durably, replacing the one with its id.
+    /// Stores a record durably, and replaces the record with the same id.
     ///
     /// # Errors
-    /// If it cannot be written; then the old one stays, or on a power cut the old or the new one.
+    /// Returns an error if the record cannot be written. The old record stays; after a power cut, the old or the new one.
     pub fn put(&self, record: R) -> Result<(), CallError> {
         let id = record.id().clone();
         {
@@ -133,10 +133,10 @@ impl<R: Record, D: Disk> Table<R, D> {
         Ok(())
     }
 
-    /// Forgets a record durably. An unknown one is forgotten already.
+    /// Removes a record durably. Removing an unknown record is a success.
     ///
     /// # Errors
-    /// If its file cannot be removed; then it may be there or not after a restart.
+    /// Returns an error if the file cannot be removed; the record may then exist or not after a restart.
     pub fn remove(&self, id: &ResourceId) -> Result<(), CallError> {
         let path = self.path_of(id);
         match self.disk.remove(&path) {
@@ -151,7 +151,7 @@ impl<R: Record, D: Disk> Table<R, D> {
     }
 
     fn path_of(&self, id: &ResourceId) -> PathBuf {
-        // `set_extension` would take a dot in the id for its own.
+        // `set_extension` would treat a dot in the id as the start of an extension.
         self.folder.join(format!("{id}.json"))
     }
 }
@@ -166,36 +166,36 @@ fn read_record<R: Record>(path: &Path) -> Result<R, String> {
     Ok(record)
 }
 
-/// The steps of a durable write. Each may be the last one before a power cut.
+/// The steps of a durable write. A power cut may follow each.
 pub trait Disk: Send + Sync + 'static {
-    /// Writes a new file or replaces one, readable by its owner only; not yet durable.
+    /// Writes a new file or replaces one, readable only by its owner; not yet durable.
     ///
     /// # Errors
-    /// Those of the filesystem.
+    /// Returns the errors of the filesystem.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes a file's bytes durable.
     ///
     /// # Errors
-    /// Those of the filesystem.
+    /// Returns the errors of the filesystem.
     fn sync_file(&self, path: &Path) -> io::Result<()>;
 
-    /// Gives a file another name, replacing what has it.
+    /// Renames a file, and replaces the target.
     ///
     /// # Errors
-    /// Those of the filesystem.
+    /// Returns the errors of the filesystem.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// Those of the filesystem.
+    /// Returns the errors of the filesystem.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Makes the names in a folder durable.
     ///
     /// # Errors
-    /// Those of the filesystem.
+    /// Returns the errors of the filesystem.
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
 }
 

@@ -1,4 +1,4 @@
-//! What holds for records when the power goes at any step of a write.
+//! Checks the records after a power cut at each step of a write.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -30,7 +30,7 @@ impl Record for Note {
     }
 }
 
-/// Does so many steps, then nothing any more: the machine has no power. Bytes not synced by then are half lost.
+/// A disk that stops after a number of steps, as at a power cut. Half of the bytes that are not synced by then are lost.
 struct CutDisk {
     steps_left: AtomicUsize,
 }
@@ -77,7 +77,7 @@ const STEPS_TO_OPEN: usize = 1;
 const STEPS_OF_A_PUT: usize = 4;
 
 #[test]
-fn after_a_cut_at_any_step_of_a_write_the_old_or_the_new_record_is_there() {
+fn power_cut_during_a_write_leaves_the_old_or_new_record() {
     let (old, new) = (Note::new("n", "old"), Note::new("n", "new"));
     for cut_at in 1..=STEPS_OF_A_PUT {
         let dir = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn a_write_has_no_more_steps_than_are_tested() {
 }
 
 #[test]
-fn a_record_that_cannot_be_read_is_set_aside_and_the_others_are_served() {
+fn quarantines_an_unreadable_record() {
     let dir = tempfile::tempdir().unwrap();
     Table::open(dir.path()).unwrap().put(Note::new("good", "g")).unwrap();
     let folder = dir.path().join("notes");

@@ -1,4 +1,4 @@
-//! A driver in a directory of its own, and requests as sidecars and kubelet send them.
+//! A driver in a separate directory, and requests as sidecars and kubelet send them.
 #![allow(clippy::unwrap_used, reason = "a fixture fails as its test does")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
@@ -48,7 +48,7 @@ impl Fixture {
         Self { service: Service::new(Driver::open(config).unwrap()), dir }
     }
 
-    /// The process ends and a new one starts.
+    /// Ends the driver and starts a new one.
     pub fn restart(self) -> Self {
         let Self { service, dir } = self;
         drop(service);
@@ -63,7 +63,7 @@ impl Fixture {
         self.dir.path().canonicalize().unwrap().join(name).to_str().unwrap().to_owned()
     }
 
-    /// A directory, as the caller of a Node service makes it.
+    /// Creates a directory, as the caller of a Node service does.
     pub fn directory(&self, name: &str) -> String {
         let path = self.path(name);
         fs::create_dir_all(&path).unwrap();

@@ -5,7 +5,9 @@
 #
 #   tests/e2e/deploy/pods/images.sh FOLDER
 #
-#   PROGRAMS, SIDECARS, KUBECTL   as for pods.sh
+#   SIDECARS   a folder with what the tests build of Go: the sidecars, the program pod, registrar in
+#              place of node-driver-registrar, and livenessprobe
+#   PROGRAMS   a folder with edge-hub, edge-agent, edge-csi-driver and hostpath-driver
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../../../deploy"
 folder=${1:?names the folder for the archives}
@@ -75,7 +77,7 @@ CONFIG
 }
 
 mkdir -p "$folder"
-named=$("$KUBECTL" kustomize overlays/topology | cat - examples/*.yaml | sed -nE 's/^ *(- )?image: //p' | sort -u)
+named=$(kubectl kustomize overlays/topology | cat - examples/*.yaml | sed -nE 's/^ *(- )?image: //p' | sort -u)
 for reference in $named edge-csi.invalid/pause:1; do
     # An image without a registry is one of Docker's.
     [[ $reference == */* ]] || reference=docker.io/library/$reference

@@ -1,6 +1,6 @@
 """A name server for the pods: services of the cluster by their names, and the hub by the name that agents dial.
 
-    names.py ADDRESS KUBECTL NAME=NAMESPACE/SERVICE
+    names.py ADDRESS NAME=NAMESPACE/SERVICE
 
 Whatever it says it has just asked the API server, by way of kubectl. NAME leads to where that service's load balancer is.
 """
@@ -14,19 +14,19 @@ SUFFIX = ".svc.cluster.local"
 NO_SUCH_NAME = 3
 
 
-def asked(kubectl, service, namespace, path):
-    command = [kubectl, "get", "service", service, "--namespace", namespace, "--output", f"jsonpath={path}"]
+def asked(service, namespace, path):
+    command = ["kubectl", "get", "service", service, "--namespace", namespace, "--output", f"jsonpath={path}"]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     return said.stdout if said.returncode == 0 else ""
 
 
-def address(kubectl, name, outside):
+def address(name, outside):
     if name in outside:
         namespace, service = outside[name].split("/")
-        return asked(kubectl, service, namespace, "{.status.loadBalancer.ingress[0].ip}")
+        return asked(service, namespace, "{.status.loadBalancer.ingress[0].ip}")
     labels = name.removesuffix(SUFFIX).split(".")
     if name.endswith(SUFFIX) and len(labels) == 2:
-        return asked(kubectl, labels[0], labels[1], "{.spec.clusterIP}")
+        return asked(labels[0], labels[1], "{.spec.clusterIP}")
     return ""
 
 
@@ -45,13 +45,13 @@ def answer(packet, find):
 
 
 def main():
-    listen, kubectl, *names = sys.argv[1:]
+    listen, *names = sys.argv[1:]
     outside = dict(name.split("=") for name in names)
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind((listen, 53))
     while True:
         packet, client = server.recvfrom(512)
-        server.sendto(answer(packet, lambda name: address(kubectl, name, outside)), client)
+        server.sendto(answer(packet, lambda name: address(name, outside)), client)
 
 
 main()

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# A node: containerd and kubelet, in a network namespace that has been made and a mount namespace of its own, where /var, /run and /etc
-# are the node's. It runs until it is killed.
+# A node: containerd and kubelet, in a network namespace that has been made and a mount namespace of its own, where
+# /var, /run and /etc are the node's. It runs until it is killed.
 #
 #   nsenter --net=... unshare --mount tests/e2e/deploy/pods/node.sh FOLDER NAME ADDRESS GATEWAY PODS [ARCHIVE...]
 #
-# PODS is the network of its pods, as 10.244.1; ARCHIVEs are the images that it has. SIDECARS has the program `kubernetes`; KUBECONFIG is an admin's.
-# CGROUP names the control group of its containers.
+# PODS is the network of its pods, as 10.244.1; ARCHIVEs are the images that it has. SIDECARS has the program
+# `kubernetes`; KUBECONFIG is an admin's. CGROUP names the control group of its containers.
 set -euo pipefail
 folder=$1 name=$2 address=$3 gateway=$4 pods=$5
 shift 5
+echo 1 >/proc/sys/net/ipv4/ip_forward
 mkdir -p "$folder"/{var/{lib,log,tmp,cache},run,networks,images}
 cp --archive /etc "$folder/etc"
 echo "nameserver $gateway" >"$folder/resolv.conf"

@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// plugin says what kubelet's example says. The example hands what it is told to
+// plugin answers as kubelet's example does. The example hands notifications to
 // the test that made it, and waits for it to be taken; here it is printed.
 type plugin struct {
 	registerapi.RegistrationServer
@@ -39,9 +39,9 @@ type plugin struct {
 
 func (plugin) NotifyRegistrationStatus(_ context.Context, status *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
 	if status.PluginRegistered {
-		fmt.Println("told: registered")
+		fmt.Println("notified: registered")
 	} else {
-		fmt.Println("told: not registered:", status.Error)
+		fmt.Println("notified: not registered:", status.Error)
 	}
 	return &registerapi.RegistrationStatusResponse{}, nil
 }

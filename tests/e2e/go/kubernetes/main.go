@@ -39,7 +39,7 @@ func main() {
 	}
 	command := parts[part]
 	if command == nil {
-		fmt.Fprintf(os.Stderr, "kubernetes: %q is no part of it; there are:\n", part)
+		fmt.Fprintf(os.Stderr, "kubernetes: unknown part %q; expected one of:\n", part)
 		for name := range parts {
 			fmt.Fprintln(os.Stderr, "  "+name)
 		}

@@ -66,7 +66,7 @@ func serve(endpoint, secret string, config service.Config) error {
 	return nil
 }
 
-// demand refuses requests whose secrets lack a value, and prints which calls had it.
+// demand refuses requests with a secret missing, and prints which calls had it.
 func demand(secret string) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		guarded, ok := request.(interface{ GetSecrets() map[string]string })

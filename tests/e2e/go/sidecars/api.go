@@ -7,7 +7,7 @@ import (
 )
 
 // serveAPI is as much of a Kubernetes API server as a sidecar needs to start
-// and to wait for work: there is nothing in any list, and nothing ever comes.
+// and to wait for work: every list is empty, and stays so.
 func serveAPI(listen string) error {
 	return http.ListenAndServe(listen, http.HandlerFunc(answerAPI))
 }

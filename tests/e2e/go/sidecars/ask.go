@@ -25,18 +25,18 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 )
 
-// Who asks.
+// The clients.
 const (
 	logicClient      = "client"
 	logicProvisioner = "provisioner"
 	logicAttacher    = "attacher"
 )
 
-// Verdict is what somebody who asked makes of the answer.
-type Verdict struct {
+// Decision is a client's interpretation of the answer.
+type Decision struct {
 	// Name of the gRPC code.
 	Code string `json:"code"`
-	// Whether whoever asked takes it that nothing is running any more.
+	// Whether the client assumes that no operation is running any more.
 	// grpc-go by itself has no opinion.
 	Final bool `json:"final"`
 	// In the sidecar's own words, if it has any.
@@ -46,15 +46,15 @@ type Verdict struct {
 	Answer  string `json:"-"`
 }
 
-// asker is a connection made as the sidecars make it: it ends the process if
+// driverClient is a connection made as the sidecars make it: it ends the process if
 // the socket is closed.
-type asker struct {
+type driverClient struct {
 	conn    *grpc.ClientConn
 	name    string
 	timeout time.Duration
 }
 
-func connect(endpoint, name string, timeout time.Duration) (*asker, error) {
+func connect(endpoint, name string, timeout time.Duration) (*driverClient, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	manager := metrics.NewCSIMetricsManager(name)
@@ -63,23 +63,23 @@ func connect(endpoint, name string, timeout time.Duration) (*asker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &asker{conn: conn, name: name, timeout: timeout}, nil
+	return &driverClient{conn: conn, name: name, timeout: timeout}, nil
 }
 
-// askOnce asks and prints the verdict as a line of JSON.
+// askOnce asks and prints the decision as a line of JSON.
 func askOnce(endpoint, name, logic, manner string, timeout time.Duration) error {
-	asker, err := connect(endpoint, name, timeout)
+	client, err := connect(endpoint, name, timeout)
 	if err != nil {
 		return err
 	}
-	verdict, err := asker.ask(logic, manner)
+	decision, err := client.ask(logic, manner)
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(os.Stdout).Encode(verdict)
+	return json.NewEncoder(os.Stdout).Encode(decision)
 }
 
-func (a *asker) ask(logic, manner string) (*Verdict, error) {
+func (a *driverClient) ask(logic, manner string) (*Decision, error) {
 	switch logic {
 	case logicClient:
 		return a.client(manner), nil
@@ -88,11 +88,11 @@ func (a *asker) ask(logic, manner string) (*Verdict, error) {
 	case logicAttacher:
 		return a.attacher(manner), nil
 	default:
-		return nil, fmt.Errorf("%s is nobody who asks", logic)
+		return nil, fmt.Errorf("unknown client %s", logic)
 	}
 }
 
-// unique is a name that nobody has asked for, so that no two calls have to do
+// unique is a name that was not used before, so that no two calls have to do
 // with each other.
 func unique() string {
 	return fmt.Sprintf("pvc-%d-%d", os.Getpid(), time.Now().UnixNano())
@@ -105,19 +105,19 @@ func capability() *csi.VolumeCapability {
 	}
 }
 
-func verdictOf(err error) *Verdict {
-	told := status.Convert(err)
-	verdict := &Verdict{Code: told.Code().String(), Message: told.Message()}
-	for _, detail := range told.Proto().GetDetails() {
-		verdict.Details = append(verdict.Details, detail.GetTypeUrl()...)
-		verdict.Details = append(verdict.Details, 0)
-		verdict.Details = append(verdict.Details, detail.GetValue()...)
+func decisionOf(err error) *Decision {
+	converted := status.Convert(err)
+	decision := &Decision{Code: converted.Code().String(), Message: converted.Message()}
+	for _, detail := range converted.Proto().GetDetails() {
+		decision.Details = append(decision.Details, detail.GetTypeUrl()...)
+		decision.Details = append(decision.Details, 0)
+		decision.Details = append(decision.Details, detail.GetValue()...)
 	}
-	return verdict
+	return decision
 }
 
 // client is a plain client of grpc-go.
-func (a *asker) client(manner string) *Verdict {
+func (a *driverClient) client(manner string) *Decision {
 	ctx, cancel := context.WithTimeout(context.Background(), a.timeout)
 	defer cancel()
 	response, err := csi.NewControllerClient(a.conn).CreateVolume(ctx, &csi.CreateVolumeRequest{
@@ -126,13 +126,13 @@ func (a *asker) client(manner string) *Verdict {
 		VolumeCapabilities: []*csi.VolumeCapability{capability()},
 		Parameters:         map[string]string{mannerKey: manner},
 	}, grpc.MaxCallRecvMsgSize(math.MaxInt32))
-	verdict := verdictOf(err)
-	verdict.Answer = fmt.Sprint(response.GetVolume().GetCapacityBytes())
-	return verdict
+	decision := decisionOf(err)
+	decision.Answer = fmt.Sprint(response.GetVolume().GetCapacityBytes())
+	return decision
 }
 
 // provisioner is external-provisioner with a claim.
-func (a *asker) provisioner(manner string) *Verdict {
+func (a *driverClient) provisioner(manner string) *Decision {
 	client := fake.NewClientset()
 	sidecar := provisioner.NewCSIProvisioner(client, a.timeout, "identity", "pvc", -1, a.conn, nil, a.name,
 		rpc.PluginCapabilitySet{csi.PluginCapability_Service_CONTROLLER_SERVICE: true},
@@ -162,22 +162,22 @@ func (a *asker) provisioner(manner string) *Verdict {
 			},
 		},
 	})
-	verdict := verdictOf(err)
-	verdict.State = string(state)
-	verdict.Final = state != controller.ProvisioningInBackground
-	verdict.Answer = fmt.Sprint(volume != nil)
-	return verdict
+	decision := decisionOf(err)
+	decision.State = string(state)
+	decision.Final = state != controller.ProvisioningInBackground
+	decision.Answer = fmt.Sprint(volume != nil)
+	return decision
 }
 
 // attacher is external-attacher with a volume.
-func (a *asker) attacher(manner string) *Verdict {
+func (a *driverClient) attacher(manner string) *Decision {
 	ctx, cancel := context.WithTimeout(context.Background(), a.timeout)
 	defer cancel()
 	published, detached, err := attacher.NewAttacher(a.conn).Attach(ctx, "attacher-"+unique(), false, "edge-1",
 		capability(), map[string]string{mannerKey: manner}, nil)
-	verdict := verdictOf(err)
-	verdict.Final = detached
-	verdict.State = fmt.Sprintf("detached: %t", detached)
-	verdict.Answer = fmt.Sprint(len(published))
-	return verdict
+	decision := decisionOf(err)
+	decision.Final = detached
+	decision.State = fmt.Sprintf("detached: %t", detached)
+	decision.Answer = fmt.Sprint(len(published))
+	return decision
 }

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Comparison is what came of one code for one who asked.
+// Comparison is the result for one code and one client.
 type Comparison struct {
 	Logic string `json:"logic"`
 	Code  string `json:"code"`
@@ -23,19 +23,19 @@ type Comparison struct {
 // socket and through the relay, and prints a line of JSON for each.
 func compareCodes(direct, relayed, name string, timeout time.Duration) error {
 	sockets := [2]string{direct, relayed}
-	var askers [2]*asker
+	var clients [2]*driverClient
 	for i, socket := range sockets {
-		asker, err := connect(socket, name, timeout)
+		client, err := connect(socket, name, timeout)
 		if err != nil {
 			return err
 		}
-		askers[i] = asker
+		clients[i] = client
 	}
 	out := json.NewEncoder(os.Stdout)
 	for number := int(codes.OK); number <= int(codes.Unauthenticated); number++ {
 		for _, prefix := range []string{mannerCode, mannerPlain} {
 			for _, logic := range []string{logicClient, logicProvisioner, logicAttacher} {
-				comparison, err := compare(askers, logic, prefix, number)
+				comparison, err := compare(clients, logic, prefix, number)
 				if err != nil {
 					return err
 				}
@@ -48,25 +48,25 @@ func compareCodes(direct, relayed, name string, timeout time.Duration) error {
 	return nil
 }
 
-func compare(askers [2]*asker, logic, prefix string, number int) (*Comparison, error) {
-	var verdicts [2]*Verdict
-	for i := range askers {
-		verdict, err := askers[i].ask(logic, fmt.Sprintf("%s%d", prefix, number))
+func compare(clients [2]*driverClient, logic, prefix string, number int) (*Comparison, error) {
+	var decisions [2]*Decision
+	for i := range clients {
+		decision, err := clients[i].ask(logic, fmt.Sprintf("%s%d", prefix, number))
 		if err != nil {
 			return nil, err
 		}
-		verdicts[i] = verdict
+		decisions[i] = decision
 	}
-	meant := verdictOf(status.FromProto(statusOf(prefix, number)).Err())
+	meant := decisionOf(status.FromProto(statusOf(prefix, number)).Err())
 	if number == int(codes.OK) {
-		meant = verdictOf(nil)
+		meant = decisionOf(nil)
 	}
-	said := difference(verdicts[0], verdicts[1], meant)
+	said := difference(decisions[0], decisions[1], meant)
 	return &Comparison{Logic: logic, Code: codes.Code(number).String(), Same: said == "", Said: said}, nil
 }
 
-// difference is empty if both are the same, and are what the driver was told.
-func difference(direct, relayed, meant *Verdict) string {
+// difference is empty if both are the same, and are what the driver was asked to return.
+func difference(direct, relayed, meant *Decision) string {
 	switch {
 	case direct.Code != meant.Code || direct.Message != meant.Message || !bytes.Equal(direct.Details, meant.Details):
 		return fmt.Sprintf("the driver itself says %s: %.60q", direct.Code, direct.Message)

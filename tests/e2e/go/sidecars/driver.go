@@ -39,8 +39,8 @@ const (
 	mannerNotGRPC   = "not-grpc"   // a page of text
 	mannerHTTPError = "http-503"   // an HTTP status
 	mannerNoStatus  = "no-status"  // the stream ends without a status
-	mannerBadStatus = "bad-status" // a status that is no number
-	mannerGarbage   = "garbage"    // bytes that are no message
+	mannerBadStatus = "bad-status" // a status that is not a number
+	mannerGarbage   = "garbage"    // bytes that are not a message
 )
 
 // Larger than the largest message that any part of the relay takes by default.
@@ -86,8 +86,8 @@ func serveDriver(endpoint, name string) error {
 	}
 }
 
-// handle looks at the request before grpc-go does, and leaves to it what is
-// told by a status.
+// handle reads the request before grpc-go does, and leaves to it what is
+// expressed by a status.
 func handle(server *grpc.Server, w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -163,7 +163,7 @@ func mannerOf(path string, body []byte) string {
 	return ""
 }
 
-// answer is what a manner that grpc-go can tell comes to.
+// answer is the result of a manner that grpc-go can express.
 func answer(manner string) error {
 	for _, prefix := range []string{mannerCode, mannerPlain} {
 		number, found := strings.CutPrefix(manner, prefix)
@@ -189,14 +189,14 @@ func statusOf(prefix string, code int) *spb.Status {
 		every[i] = byte(i)
 	}
 	message := fmt.Sprintf("code %d: größer als 100 %% — 容量不足 🐘\n\t%%41 ", code)
-	told := &spb.Status{Code: int32(code), Message: message + strings.Repeat("容量 ", 1000) + "end"}
+	converted := &spb.Status{Code: int32(code), Message: message + strings.Repeat("容量 ", 1000) + "end"}
 	if prefix == mannerCode {
-		told.Details = []*anypb.Any{
+		converted.Details = []*anypb.Any{
 			{TypeUrl: "example.invalid/unknown.Type", Value: every},
 			{TypeUrl: "example.invalid/empty"},
 		}
 	}
-	return told
+	return converted
 }
 
 func (d *driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {

@@ -1,7 +1,7 @@
 // Command sidecars asks a CSI socket as the Kubernetes sidecars do, with their
 // own code: external-provisioner and external-attacher say of each error
 // whether it is final, which is what a relay must never make them believe of
-// its own troubles. It is also the driver that fails in the way it is told to.
+// its own faults. It is also the driver that fails as requested.
 package main
 
 import (
@@ -27,10 +27,10 @@ func main() {
 	direct := flags.String("direct", "", "path of the driver's own unix socket")
 	relayed := flags.String("relayed", "", "path of the unix socket in front of it")
 	name := flags.String("drivername", "", "name of the driver")
-	logic := flags.String("logic", "", "who asks: client, provisioner or attacher")
-	manner := flags.String("manner", "", "what the driver is told to do")
+	logic := flags.String("logic", "", "the client: client, provisioner or attacher")
+	manner := flags.String("manner", "", "how the driver answers")
 	timeout := flags.Duration("timeout", 10*time.Second, "time for one call")
-	length := flags.Duration("for", 0, "how long to go on asking")
+	length := flags.Duration("for", 0, "how long to keep asking")
 	every := flags.Duration("every", time.Second, "time between two turns")
 	listen := flags.String("listen", "", "address to serve on")
 	if err := flags.Parse(os.Args[2:]); err != nil {
@@ -49,7 +49,7 @@ func main() {
 	case "api":
 		err = serveAPI(*listen)
 	default:
-		err = fmt.Errorf("%s is no command\n%s", os.Args[1], usage)
+		err = fmt.Errorf("unknown command %s\n%s", os.Args[1], usage)
 	}
 	if err != nil {
 		fail(err)

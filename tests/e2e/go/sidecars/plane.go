@@ -29,14 +29,14 @@ type Plane struct {
 // watchPlane asks again and again, and prints a line of JSON for each turn.
 // The process ends with an error if the socket is ever closed.
 func watchPlane(endpoint, name string, timeout, length, every time.Duration) error {
-	asker, err := connect(endpoint, name, timeout)
+	client, err := connect(endpoint, name, timeout)
 	if err != nil {
 		return err
 	}
 	lines := json.NewEncoder(os.Stdout)
 	end := time.Now().Add(length)
 	for {
-		if err := lines.Encode(asker.plane()); err != nil {
+		if err := lines.Encode(client.plane()); err != nil {
 			return err
 		}
 		if time.Now().Add(every).After(end) {
@@ -46,7 +46,7 @@ func watchPlane(endpoint, name string, timeout, length, every time.Duration) err
 	}
 }
 
-func (a *asker) plane() *Plane {
+func (a *driverClient) plane() *Plane {
 	ctx, cancel := context.WithTimeout(context.Background(), a.timeout)
 	defer cancel()
 	identity, controller := csi.NewIdentityClient(a.conn), csi.NewControllerClient(a.conn)

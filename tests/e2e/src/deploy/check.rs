@@ -1,99 +1,97 @@
-//! The manifests against an API server that authorizes by RBAC: every overlay and component is accepted, pods meet the level of
-//! their namespace, and the accounts may do what they do and no more.
+//! Checks the manifests against an API server with RBAC: the server accepts every overlay and component, pods meet the security
+//! level of their namespace, and the accounts have exactly the rights that they need.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use edge_csi_tests::wait;
 use serde_json::{Value, json};
 
+use super::cluster::TestCluster;
 use super::rights::{self, Account};
+use super::{entries, read, write};
 use crate::error::RealError;
 use crate::kubernetes::Plane;
 use crate::setup::Setup;
 use crate::table::Fact;
 
-/// Time for what the server or a controller does a moment later.
-const SOON: Duration = Duration::from_secs(60);
-
-/// Time in which the authorizer learns of a role.
+/// Time until the authorizer has seen a new role.
 const LEARNT: Duration = Duration::from_secs(10);
 
-/// Accounts that pods have: they are admitted only if it exists.
+/// Service accounts of pods: a pod is admitted only if its account exists.
 const ACCOUNTS: [(&str, &str); 3] =
     [("edge-csi", "edge-hub"), ("edge-csi", "edge-csi-controller"), ("edge-csi-node", "edge-csi-node")];
 
 /// The roles of the sidecars' account.
 const SIDECAR_ROLES: [&str; 5] = ["provisioner", "attacher", "resizer", "snapshotter", "leader-election"];
 
-/// A server, and the manifests that are held against it.
+/// A server, and the manifests to check against it.
 struct Check<'a> {
-    setup: Setup<'a>,
-    plane: Plane,
+    cluster: TestCluster<'a>,
     /// The folder `deploy`.
     manifests: PathBuf,
-    facts: Vec<Fact>,
 }
 
-/// Makes all the checks; `definitions` are folders with definitions of resources that the manifests use.
+/// Runs all checks. `definitions` are folders with the definitions of resources that the manifests use.
 pub(super) fn run(setup: Setup<'_>, root: &Path, definitions: &[PathBuf]) -> Result<Vec<Fact>, RealError> {
-    let plane = Plane::start(&setup)?;
-    let mut check = Check { setup, plane, manifests: root.join("deploy"), facts: Vec::new() };
+    let cluster = TestCluster::new(setup, root, Plane::start(&setup)?)?;
+    let mut check = Check { cluster, manifests: root.join("deploy") };
     check.prepare(definitions)?;
     let overlays = check.overlays()?;
     check.components()?;
     check.pods(&overlays)?;
     check.rights()?;
-    Ok(check.facts)
+    Ok(check.cluster.into_facts())
 }
 
 impl Check<'_> {
-    /// Defines what the manifests use, and makes their namespaces, in which pods that are not restricted give a warning.
+    /// Creates the definitions that the manifests use, and their namespaces, which warn about unrestricted pods.
     fn prepare(&mut self, definitions: &[PathBuf]) -> Result<(), RealError> {
         let mut text = String::new();
         for file in definitions.iter().map(|folder| yaml_in(folder)).collect::<Result<Vec<_>, _>>()?.concat()
         {
-            // cert-manager's are a chart's, with labels to be filled in.
+            // cert-manager's definitions are a Helm template with labels to fill in.
             let defined = read(&file)?;
             text.extend(defined.lines().filter(|line| !line.contains("{{")).flat_map(|line| [line, "\n"]));
             text.push_str("---\n");
         }
-        let file = self.written("definitions.yaml", &text)?;
-        self.kubectl(["apply", "--server-side", "--force-conflicts", "-f", &file])?;
-        self.kubectl(["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
-        self.kubectl(["apply", "-k", "base/namespaces"])?;
+        let file = self.cluster.written("definitions.yaml", &text)?;
+        self.cluster.kubectl(["apply", "--server-side", "--force-conflicts", "-f", &file])?;
+        self.cluster.kubectl(["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
+        self.cluster.kubectl(["apply", "-k", "base/namespaces"])?;
         let level = "pod-security.kubernetes.io/warn=restricted";
-        self.kubectl(["label", "namespace", "edge-csi", level, "--overwrite"])?;
+        self.cluster.kubectl(["label", "namespace", "edge-csi", level, "--overwrite"])?;
         for namespace in ["default", "edge-csi", "edge-csi-node"] {
             let account = format!("/api/v1/namespaces/{namespace}/serviceaccounts/default");
-            self.plane.api.until(&account, "made", SOON, |_| Some(()))?;
+            let exists = format!("{namespace} has an account");
+            self.cluster.until(&exists, |c| c.object(&account).map(drop))?;
         }
         Ok(())
     }
 
-    /// Every overlay: it is accepted, its images have versions, and its agent sees the drivers' sockets. Their names and texts.
+    /// Checks that every overlay is accepted, that its images have versions and that its agent sees the drivers' sockets.
+    /// Returns names and texts.
     fn overlays(&mut self) -> Result<Vec<(String, String)>, RealError> {
         let mut overlays = Vec::new();
         for folder in entries(&self.manifests.join("overlays"))? {
             let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let text = self.kubectl(["kustomize", &format!("overlays/{name}")])?;
+            let text = self.cluster.kubectl(["kustomize", &format!("overlays/{name}")])?;
             self.accepted(&format!("overlay {name}"), &text)?;
             let untagged: Vec<&str> = text.lines().filter(|line| is_image_without_version(line)).collect();
-            self.note(untagged.is_empty(), format!("overlay {name}: images without a version: {untagged:?}"));
-            // A name that kustomize looks for is taken for a part of another as well.
+            self.cluster
+                .note(untagged.is_empty(), format!("overlay {name}: images without a version: {untagged:?}"));
+            // kustomize also matches a name that is part of another name.
             let sees = text.lines().any(|line| line.ends_with("path: /var/lib/kubelet/plugins"));
-            self.note(sees, format!("overlay {name}: the agent sees the drivers' sockets"));
+            self.cluster.note(sees, format!("overlay {name}: the agent sees the drivers' sockets"));
             overlays.push((name, text));
         }
         Ok(overlays)
     }
 
-    /// Every component and every example.
+    /// Checks every component and every example.
     fn components(&mut self) -> Result<(), RealError> {
-        // The namespace of a component cannot be tried, as long as nothing has made it.
-        self.kubectl(["create", "namespace", "edge-csi-secrets", "--save-config"])?;
+        // A dry run cannot create the namespace of a component, and objects in a missing namespace are refused.
+        self.cluster.kubectl(["create", "namespace", "edge-csi-secrets", "--save-config"])?;
         for component in ["cert-manager", "secrets"] {
             let text = self.with_components(&[component])?;
             self.accepted(&format!("component {component}"), &text)?;
@@ -101,7 +99,7 @@ impl Check<'_> {
         let text = self.with_components(&["without-snapshots"])?;
         self.accepted("component without-snapshots", &text)?;
         let left = text.contains("csi-snapshotter") || text.contains("VolumeSnapshotClass");
-        self.note(!left, "without-snapshots leaves nothing of snapshots");
+        self.cluster.note(!left, "without-snapshots leaves nothing of snapshots");
         let text = self.with_components(&["secrets", "hub-kubernetes"])?;
         self.accepted("components of the hub", &text)?;
         let mut files = yaml_in(&self.manifests.join("examples"))?;
@@ -112,54 +110,55 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Three kinds of pods, as their namespaces demand.
+    /// Checks three kinds of pods against the security levels of their namespaces.
     fn pods(&mut self, overlays: &[(String, String)]) -> Result<(), RealError> {
         for (namespace, name) in ACCOUNTS {
             let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
-            self.plane.api.create(&format!("/api/v1/namespaces/{namespace}/serviceaccounts"), &account)?;
+            self.cluster
+                .plane
+                .api
+                .create(&format!("/api/v1/namespaces/{namespace}/serviceaccounts"), &account)?;
         }
         for overlay in ["topology", "sockets"] {
             let text = overlays.iter().find(|(name, _)| name == overlay).map(|(_, text)| text.as_str());
-            let file = self.written("overlay.yaml", text.unwrap_or_default())?;
-            let objects = self.kubectl(["create", "--dry-run=client", "--output", "json", "-f", &file])?;
-            let pods = pods_of(&objects);
-            self.note(pods.len() == 3, format!("{overlay} has {} kinds of pods, of 3", pods.len()));
+            let pods = pods_of(self.cluster.objects(text.unwrap_or_default())?);
+            self.cluster.note(pods.len() == 3, format!("{overlay} has {} kinds of pods, of 3", pods.len()));
             let list = json!({"apiVersion": "v1", "kind": "List", "items": pods});
             self.accepted(&format!("pods of {overlay}"), &list.to_string())?;
         }
         Ok(())
     }
 
-    /// What the accounts may do: what the sources of the sidecars and of the hub ask for.
+    /// Checks the accounts' rights against the requests that the sources of the sidecars and of the hub make.
     fn rights(&mut self) -> Result<(), RealError> {
-        let nobody = Account { namespace: "default", name: "nobody" };
-        let refused = !nobody.may(&self.plane.api, &rights::Right::new("get", "nodes", None))?;
-        self.note(refused, "an account without roles may not get nodes");
+        let stranger = Account { namespace: "default", name: "stranger" };
+        let refused = !stranger.may(&self.cluster.plane.api, &rights::Right::new("get", "nodes", None))?;
+        self.cluster.note(refused, "an account without roles may not get nodes");
         for role in SIDECAR_ROLES {
-            self.kubectl(["apply", "-f", &format!("base/controller/rbac-{role}.yaml")])?;
+            self.cluster.kubectl(["apply", "-f", &format!("base/controller/rbac-{role}.yaml")])?;
         }
         let controller = Account { namespace: "edge-csi", name: "edge-csi-controller" };
         self.all_may(controller, true, rights::SIDECARS_NEED)?;
         self.all_may(controller, false, rights::SIDECARS_ARE_REFUSED)?;
-        self.kubectl(["apply", "-f", "components/secrets/rbac-secrets.yaml"])?;
+        self.cluster.kubectl(["apply", "-f", "components/secrets/rbac-secrets.yaml"])?;
         self.all_may(controller, true, "get secrets edge-csi-secrets")?;
         self.all_may(controller, false, "list secrets edge-csi-secrets\nget secrets edge-csi")?;
-        self.kubectl(["apply", "-f", "components/hub-kubernetes/rbac-hub.yaml"])?;
+        self.cluster.kubectl(["apply", "-f", "components/hub-kubernetes/rbac-hub.yaml"])?;
         let hub = Account { namespace: "edge-csi", name: "edge-hub" };
         self.all_may(hub, true, rights::HUB_NEEDS)?;
         self.all_may(hub, false, rights::HUB_IS_REFUSED)
     }
 
-    /// Whether an account may do everything on a list, or nothing of it.
+    /// Notes whether an account has every right on a list, or no right on it.
     fn all_may(&mut self, account: Account, may: bool, list: &str) -> Result<(), RealError> {
         let rights = rights::list(list);
         let mut wrong = Vec::new();
         for right in &rights {
-            // The authorizer may learn of a role a moment after it was made; a right that nobody gave does not go by itself.
+            // The authorizer may see a role shortly after its creation; a right without a grant does not disappear by itself.
             let bound = if may { LEARNT } else { Duration::ZERO };
             let mut asked = Ok(false);
             let as_it_should = wait::poll(bound, || {
-                asked = account.may(&self.plane.api, right);
+                asked = account.may(&self.cluster.plane.api, right);
                 asked.as_ref().map_or(true, |allowed| *allowed == may).then_some(())
             });
             asked?;
@@ -170,18 +169,14 @@ impl Check<'_> {
         let words = if may { "may do" } else { "may not do" };
         let (name, all) = (account.name, rights.len());
         let words = format!("{name} {words} {} of {all} things; wrong: {wrong:?}", all - wrong.len());
-        self.note(wrong.is_empty(), words);
+        self.cluster.note(wrong.is_empty(), words);
         Ok(())
     }
 
-    fn note(&mut self, right: bool, words: impl Into<String>) {
-        self.facts.push(Fact { words: words.into(), right });
-    }
-
-    /// Notes whether objects would be taken as they are, without a warning.
+    /// Notes whether a dry run accepts the objects unchanged and without a warning.
     fn accepted(&mut self, name: &str, objects: &str) -> Result<(), RealError> {
-        let file = self.written("objects.yaml", objects)?;
-        let tried = self.kubectl([
+        let file = self.cluster.written("objects.yaml", objects)?;
+        let tried = self.cluster.kubectl([
             "apply",
             "--server-side",
             "--force-conflicts",
@@ -192,21 +187,21 @@ impl Check<'_> {
             &file,
         ]);
         match tried {
-            Ok(_) => self.note(true, format!("{name} is accepted")),
+            Ok(_) => self.cluster.note(true, format!("{name} is accepted")),
             Err(RealError::Command { output, .. }) => {
                 let said: Vec<&str> =
                     output.lines().filter(|line| !line.contains("serverside-applied")).collect();
-                self.note(false, format!("{name} is not accepted: {}", said.join("\n")));
+                self.cluster.note(false, format!("{name} is not accepted: {}", said.join("\n")));
             }
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// The overlay `topology` with components on top.
+    /// Renders the overlay `topology` with additional components.
     fn with_components(&self, components: &[&str]) -> Result<String, RealError> {
-        let folder = self.setup.folder("overlay")?;
-        // Paths in it have to be relative.
+        let folder = self.cluster.setup.folder("overlay")?;
+        // kustomize accepts only relative paths.
         let up = "../".repeat(folder.components().count() - 1);
         let manifests = self.manifests.strip_prefix("/").unwrap_or(&self.manifests).display();
         let components: String = components
@@ -218,31 +213,14 @@ impl Check<'_> {
              resources: [{up}{manifests}/overlays/topology]\ncomponents:\n{components}"
         );
         write(&folder.join("kustomization.yaml"), &text)?;
-        self.kubectl(["kustomize", &folder.display().to_string()])
-    }
-
-    fn written(&self, name: &str, text: &str) -> Result<String, RealError> {
-        let path = self.setup.scratch.join(name);
-        write(&path, text)?;
-        Ok(path.display().to_string())
-    }
-
-    /// What kubectl prints; it has to go well.
-    fn kubectl<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<String, RealError> {
-        let mut command: Command = self.plane.client(&self.setup, "kubectl");
-        command.args(arguments).current_dir(&self.manifests);
-        crate::component::check("kubectl", command.output(), "`.ci/run tools` should have made it")
+        self.cluster.kubectl(["kustomize", &folder.display().to_string()])
     }
 }
 
-/// The pods that the sets and deployments in kubectl's JSON would make, as objects of their own.
-fn pods_of(objects: &str) -> Vec<Value> {
-    let found = serde_json::Deserializer::from_str(objects).into_iter::<Value>().flatten();
-    let objects = found.flat_map(|object| match object["items"].as_array() {
-        Some(items) => items.clone(),
-        None => vec![object],
-    });
+/// Returns the pods that these objects' StatefulSets, DaemonSets and Deployments would create, as standalone objects.
+fn pods_of(objects: Vec<Value>) -> Vec<Value> {
     objects
+        .into_iter()
         .filter(|owner| ["StatefulSet", "Deployment", "DaemonSet"].iter().any(|kind| owner["kind"] == *kind))
         .map(|owner| {
             let mut pod = owner["spec"]["template"].clone();
@@ -270,33 +248,13 @@ fn is_image_without_version(line: &str) -> bool {
     image.contains(' ') || !version.is_some_and(is_version)
 }
 
-/// The files with objects in a folder.
+/// Returns the YAML files with objects in a folder.
 fn yaml_in(folder: &Path) -> Result<Vec<PathBuf>, RealError> {
     let mut files = entries(folder)?;
     files.retain(|file| {
         file.extension().is_some_and(|it| it == "yaml") && !file.ends_with("kustomization.yaml")
     });
     Ok(files)
-}
-
-/// What is in a folder, which must not be empty.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, RealError> {
-    let failed = |cause| RealError::Folder { path: folder.to_owned(), cause };
-    let mut found: Vec<PathBuf> =
-        fs::read_dir(folder).map_err(failed)?.flatten().map(|entry| entry.path()).collect();
-    if found.is_empty() {
-        return Err(failed(std::io::ErrorKind::NotFound.into()));
-    }
-    found.sort();
-    Ok(found)
-}
-
-fn read(path: &Path) -> Result<String, RealError> {
-    fs::read_to_string(path).map_err(|cause| RealError::File { path: path.to_owned(), cause })
-}
-
-fn write(path: &Path, text: &str) -> Result<(), RealError> {
-    fs::write(path, text).map_err(|cause| RealError::File { path: path.to_owned(), cause })
 }
 
 #[cfg(test)]
@@ -325,7 +283,7 @@ mod tests {
                 "volumeClaimTemplates": [{"metadata": {"name": "state"}}],
             },
         });
-        let pods = pods_of(&format!("{set}\n{}", json!({"kind": "Service"})));
+        let pods = pods_of(vec![set, json!({"kind": "Service"})]);
         assert_eq!(pods.len(), 1);
         assert_eq!((&pods[0]["kind"], &pods[0]["metadata"]["name"]), (&"Pod".into(), &"a".into()));
         assert_eq!(pods[0]["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"], "state");

@@ -1,31 +1,29 @@
-//! The manifests, and the guide's commands, on API servers and as pods.
+//! The manifests and the guide's commands, on API servers and as pods.
 
 mod check;
+mod cluster;
+mod live;
+mod namespaces;
+mod pods;
 mod rights;
 
-use std::fmt;
-use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use std::{fmt, fs};
 
-use edge_csi_tests::process::Process;
 use libtest_mimic::Failed;
 
 use super::Place;
 use super::component::Part;
 use super::error::RealError;
-use super::kubernetes::Plane;
 use super::setup::Setup;
-use super::table::{self, Fact};
+use super::table;
+pub(crate) use namespaces::inside;
 
-/// They take two minutes side by side.
-const BOUND: Duration = Duration::from_secs(900);
-
-/// What is set up.
+/// The deployment under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deployment {
-    /// All manifests are held against an API server.
+    /// All manifests, checked against an API server.
     Check,
     /// The overlay `topology` on an API server.
     Topology,
@@ -50,47 +48,39 @@ impl Deployment {
                 let definitions = [components.snapshot_definitions()?, components.certificate_definitions()?];
                 check::run(setup, &place.root, &definitions)?
             }
-            Self::Topology => vec![Self::live(setup, &place.root, "topology")?],
-            Self::Sockets => vec![Self::live(setup, &place.root, "sockets")?],
-            Self::Pods => vec![Self::pods(setup, &place.root)?],
+            Self::Topology => live::run(setup, &place.root, "topology")?,
+            Self::Sockets => live::run(setup, &place.root, "sockets")?,
+            Self::Pods => namespaces::run(setup)?,
         };
         table::found(&self.to_string(), facts, started.elapsed())
     }
-
-    /// The guide on an API server.
-    fn live(setup: Setup<'_>, root: &Path, overlay: &str) -> Result<Fact, RealError> {
-        let plane = Plane::start(&setup)?;
-        // By this name the program is kubectl, which the guide's commands look for.
-        let programs = setup.folder("bin")?;
-        let kubectl = programs.join("kubectl");
-        symlink(&setup.components.kubernetes, &kubectl)
-            .map_err(|cause| RealError::File { path: kubectl.clone(), cause })?;
-        let mut path = programs.into_os_string();
-        path.push(":");
-        path.push(std::env::var_os("PATH").unwrap_or_default());
-        let mut command = Command::new(root.join("tests/e2e/deploy/live.sh"));
-        command.env("KUBECONFIG", &plane.kubeconfig).env("KUBECTL", &kubectl).env("PATH", path);
-        script(setup, root, command.env("OVERLAY", overlay))
-    }
-
-    /// The guide on nodes that run pods.
-    fn pods(setup: Setup<'_>, root: &Path) -> Result<Fact, RealError> {
-        let mut command = Command::new(root.join("tests/e2e/deploy/pods.sh"));
-        script(setup, root, command.env("CRDS", setup.components.snapshot_definitions()?))
-    }
 }
 
-/// Runs a script.
-fn script(setup: Setup<'_>, root: &Path, command: &mut Command) -> Result<Fact, RealError> {
-    let components = setup.components;
-    command
-        .current_dir(root)
-        .env("SIDECARS", components.kubernetes.parent().unwrap_or(root))
-        .env("PROGRAMS", components.hub.parent().unwrap_or(root));
-    let mut script = Process::spawn(setup.logs, "script", command)?;
-    let right = script.finish(BOUND)?;
-    let words = if right { "the script found nothing wrong".to_owned() } else { script.tail() };
-    Ok(Fact { words, right })
+/// Lists a folder, which must not be empty.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, RealError> {
+    let failed = |cause| RealError::Folder { path: folder.to_owned(), cause };
+    let mut found: Vec<PathBuf> =
+        fs::read_dir(folder).map_err(failed)?.flatten().map(|entry| entry.path()).collect();
+    if found.is_empty() {
+        return Err(failed(std::io::ErrorKind::NotFound.into()));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Lists the entries of all folders in a folder.
+fn inner_entries(folder: &Path) -> Vec<PathBuf> {
+    let paths =
+        |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    paths(folder).flat_map(|folder| paths(&folder)).collect()
+}
+
+fn read(path: &Path) -> Result<String, RealError> {
+    fs::read_to_string(path).map_err(|cause| RealError::File { path: path.to_owned(), cause })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), RealError> {
+    fs::write(path, text).map_err(|cause| RealError::File { path: path.to_owned(), cause })
 }
 
 impl fmt::Display for Deployment {

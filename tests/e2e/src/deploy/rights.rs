@@ -1,4 +1,4 @@
-//! What accounts may do, and what they may not.
+//! The rights that accounts must have, and those that they must not have.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::error::RealError;
 use crate::kubernetes::Api;
 
-/// What the sidecars do, as their sources say: verbs, a resource and, if it has one, a namespace.
+/// The sidecars' requests according to their sources: verbs, a resource and, if the resource has one, a namespace.
 pub(super) const SIDECARS_NEED: &str = "\
 get,list,watch,update persistentvolumeclaims default
 get,list,watch,create,patch,delete persistentvolumes
@@ -29,7 +29,7 @@ get pods edge-csi
 get,create,update leases.coordination.k8s.io edge-csi
 ";
 
-/// What they must not do.
+/// Requests that the sidecars must not be allowed to make.
 pub(super) const SIDECARS_ARE_REFUSED: &str = "\
 get,list,watch,create secrets default
 get,list,watch,create secrets edge-csi
@@ -51,7 +51,7 @@ impersonate users
 create serviceaccounts/token edge-csi
 ";
 
-/// What a hub with `--kubeconfig` does.
+/// The requests of a hub with `--kubeconfig`.
 pub(super) const HUB_NEEDS: &str = "\
 list,watch pods
 get,list,watch persistentvolumeclaims
@@ -66,7 +66,7 @@ create,patch events default
 get secrets edge-csi-secrets
 ";
 
-/// What it must not do.
+/// Requests that a hub must not be allowed to make.
 pub(super) const HUB_IS_REFUSED: &str = "\
 get,list,watch secrets default
 list,watch secrets edge-csi-secrets
@@ -80,7 +80,7 @@ get,list,delete events default
 delete csinodes.storage.k8s.io
 ";
 
-/// Where the server says whether somebody may do something.
+/// The API server's resource that reports whether an account has a right.
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
 /// A service account.
@@ -97,12 +97,12 @@ pub(super) struct Right<'a> {
     group: &'a str,
     resource: &'a str,
     subresource: &'a str,
-    /// In all of them if there is none.
+    /// `None`: all namespaces.
     namespace: Option<&'a str>,
 }
 
 impl<'a> Right<'a> {
-    /// `resource` is `RESOURCE[.GROUP][/SUBRESOURCE]`.
+    /// Creates a right from a verb and a resource of the form `RESOURCE[.GROUP][/SUBRESOURCE]`.
     pub(super) fn new(verb: &'a str, resource: &'a str, namespace: Option<&'a str>) -> Self {
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
@@ -117,7 +117,7 @@ impl fmt::Display for Right<'_> {
     }
 }
 
-/// Every verb of every line.
+/// Parses lines into one right for each verb.
 pub(super) fn list(lines: &str) -> Vec<Right<'_>> {
     let rights = lines.lines().filter_map(|line| {
         let mut words = line.split(' ');
@@ -129,7 +129,7 @@ pub(super) fn list(lines: &str) -> Vec<Right<'_>> {
 }
 
 impl Account {
-    /// Whether it may do it.
+    /// Returns true if the account has the right.
     pub(super) fn may(self, api: &Api, right: &Right<'_>) -> Result<bool, RealError> {
         let Self { namespace, name } = self;
         let review = json!({

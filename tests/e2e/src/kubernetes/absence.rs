@@ -1,4 +1,4 @@
-//! What sidecars and scheduler do while a node, or the hub, is away.
+//! The behaviour of sidecars and scheduler while a node or the hub is offline.
 
 use std::time::{Duration, Instant};
 
@@ -9,23 +9,23 @@ use super::cluster::{BOUND, Cluster, Findings, text};
 use super::edge::{DRIVERS, NODES, STRICT, Victim};
 use super::objects::{self, CAPACITIES, CLAIMS, CSI_DRIVERS, PODS, class_of};
 use crate::error::RealError;
+use crate::link_condition::LinkCondition;
 use crate::offline;
 use crate::setup::Setup;
-use crate::weather::Weather;
 
 const DRIVER: &str = DRIVERS[0];
 
-/// The node that is cut off.
+/// The node that is disconnected.
 const AWAY: usize = 1;
 
-/// Options with which the provisioner tells the scheduler where there is room, asking often.
+/// Options with which the provisioner publishes storage capacity to the scheduler, at short intervals.
 const WITH_CAPACITY: [&str; 4] =
     [STRICT, "--enable-capacity", "--capacity-ownerref-level=-1", "--capacity-poll-interval=2s"];
 
-/// How long the hub is away if nobody says otherwise.
+/// The default duration of the hub's outage.
 const SHORT: Duration = Duration::from_secs(15);
 
-/// The scheduler keeps away from a node that is offline, since there is no room on it.
+/// Checks that the scheduler avoids an offline node, since no capacity is published for it.
 pub(super) fn capacity(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
@@ -52,7 +52,7 @@ pub(super) fn capacity(
     })?;
     findings.note(said.contains("enough free storage"), format!("a pod that needs it waits: {said}"));
     if let Some(node) = cluster.edge.nodes.get_mut(AWAY) {
-        node.connect(setup, Weather::Fair)?;
+        node.connect(setup, LinkCondition::Clean)?;
     }
     let volume = cluster.bound("later")?;
     let expressions = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"];
@@ -66,7 +66,7 @@ pub(super) fn capacity(
     Ok(())
 }
 
-/// Waits until what the scheduler is told of room on the nodes is as wanted: nothing where it is told nothing.
+/// Waits until the capacity published for each node is as expected: `None` for a node without one.
 fn rooms(
     cluster: &Cluster,
     wanted: impl Fn(&[Option<bool>]) -> bool,
@@ -85,7 +85,7 @@ fn rooms(
     })
 }
 
-/// Sidecars stay while there is no hub, and what was asked meanwhile is done when there is one.
+/// Checks that sidecars keep running without a hub, and that pending requests complete when it returns.
 pub(super) fn hub(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
@@ -105,7 +105,7 @@ pub(super) fn hub(
         &objects::pod("new", node, "new", &["write", "/data/file", "after", "wait"]),
     )?;
     cluster.end_pod("old")?;
-    findings.note(true, "a pod goes while there is no hub, and its mounts with it");
+    findings.note(true, "a pod and its mounts are removed without a hub");
     cluster.api.delete(&format!("{CLAIMS}/old"))?;
     let mut ended = Vec::new();
     wait::poll_every(Duration::from_secs(1), length, || {

@@ -1,4 +1,4 @@
-//! As much of a client of the API server as the legs need, over `kubectl proxy`, which spares them TLS and tokens.
+//! A minimal client of the API server over `kubectl proxy`, which handles TLS and tokens.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use crate::error::RealError;
 
-/// Time for one answer.
+/// Time limit for one response.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Time between two looks at an object.
+/// Time between two reads of an object.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest piece of an object that an error shows, in bytes.
+/// The longest excerpt of an object in an error message, in bytes.
 const SHOWN: usize = 1500;
 
-/// The server at one address.
+/// The API server at one address.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Api {
     address: SocketAddr,
@@ -29,17 +29,17 @@ impl Api {
         Self { address }
     }
 
-    /// Whether the server answers at all and says that it is ready.
+    /// Returns true if the server responds and reports that it is ready.
     pub(crate) fn is_ready(&self) -> bool {
         matches!(self.ask("GET", "/readyz", "", ""), Ok((200, _)))
     }
 
-    /// Makes an object in `collection`.
+    /// Creates an object in `collection`.
     pub(crate) fn create(&self, collection: &str, object: &Value) -> Result<(), RealError> {
         self.change("POST", collection, "application/json", &object.to_string())
     }
 
-    /// Puts a question that is written as an object; the object that answers it.
+    /// Posts a query object, such as a review, and returns the object in the response.
     pub(crate) fn ask_with(&self, collection: &str, object: &Value) -> Result<Value, RealError> {
         match self.ask("POST", collection, "application/json", &object.to_string())? {
             (200..=202, text) => serde_json::from_str(&text).map_err(|cause| RealError::Api {
@@ -50,7 +50,7 @@ impl Api {
         }
     }
 
-    /// Makes an object that is written as YAML.
+    /// Creates an object given as YAML.
     pub(crate) fn create_yaml(&self, collection: &str, object: &str) -> Result<(), RealError> {
         self.change("POST", collection, "application/yaml", object)
     }
@@ -60,7 +60,7 @@ impl Api {
         self.change("PATCH", path, "application/merge-patch+json", &patch.to_string())
     }
 
-    /// Deletes the object at `path`, if it is there.
+    /// Deletes the object at `path`, if it exists.
     pub(crate) fn delete(&self, path: &str) -> Result<(), RealError> {
         match self.ask("DELETE", path, "", "")? {
             (200 | 202 | 404, _) => Ok(()),
@@ -68,7 +68,7 @@ impl Api {
         }
     }
 
-    /// The object at `path`, if it is there.
+    /// Returns the object at `path`, if it exists.
     pub(crate) fn read(&self, path: &str) -> Result<Option<Value>, RealError> {
         match self.ask("GET", path, "", "")? {
             (200, text) => serde_json::from_str(&text).map(Some).map_err(|cause| RealError::Api {
@@ -80,7 +80,7 @@ impl Api {
         }
     }
 
-    /// All objects of a collection.
+    /// Returns all objects of a collection.
     pub(crate) fn list(&self, collection: &str) -> Result<Vec<Value>, RealError> {
         let mut list = self.read(collection)?.unwrap_or_default();
         match list["items"].take() {
@@ -89,7 +89,7 @@ impl Api {
         }
     }
 
-    /// Waits until `reached` says something of the object at `path`, and answers that.
+    /// Waits until `reached` returns a value for the object at `path`, and returns that value.
     pub(crate) fn until<T>(
         &self,
         path: &str,
@@ -105,7 +105,7 @@ impl Api {
                 found
             }
             Ok(None) => {
-                last = "there is no such object".to_owned();
+                last = "object not found".to_owned();
                 None
             }
             Err(error) => {
@@ -117,10 +117,10 @@ impl Api {
         found.ok_or(RealError::NeverSo { waited_for, bound, last })
     }
 
-    /// Waits until there is nothing at `path`.
-    pub(crate) fn until_gone(&self, path: &str, bound: Duration) -> Result<(), RealError> {
+    /// Waits until no object exists at `path`.
+    pub(crate) fn until_removed(&self, path: &str, bound: Duration) -> Result<(), RealError> {
         let mut last = String::new();
-        let gone = wait::poll_every(PAUSE, bound, || match self.read(path) {
+        let removed = wait::poll_every(PAUSE, bound, || match self.read(path) {
             Ok(None) => Some(()),
             Ok(Some(object)) => {
                 last = brief(&object);
@@ -131,7 +131,7 @@ impl Api {
                 None
             }
         });
-        gone.ok_or_else(|| RealError::NeverSo { waited_for: format!("{path} gone"), bound, last })
+        removed.ok_or_else(|| RealError::NeverSo { waited_for: format!("{path} removed"), bound, last })
     }
 
     fn change(&self, method: &str, path: &str, kind: &str, body: &str) -> Result<(), RealError> {
@@ -141,7 +141,7 @@ impl Api {
         }
     }
 
-    /// Puts one question; the status and the text of the answer.
+    /// Sends one request, and returns the status and the body of the response.
     fn ask(&self, method: &str, path: &str, kind: &str, body: &str) -> Result<(u16, String), RealError> {
         self.exchange(method, path, kind, body)
             .map_err(|cause| RealError::Api { asked: format!("{method} {path}"), cause })
@@ -150,7 +150,7 @@ impl Api {
     fn exchange(&self, method: &str, path: &str, kind: &str, body: &str) -> io::Result<(u16, String)> {
         let mut stream = TcpStream::connect_timeout(&self.address, ANSWER)?;
         stream.set_read_timeout(Some(ANSWER))?;
-        // In version 1.0 an answer ends with its connection, and comes in no pieces.
+        // An HTTP/1.0 response ends with its connection and is not chunked.
         let head = format!(
             "{method} {path} HTTP/1.0\r\nHost: localhost\r\nAccept: application/json\r\nContent-Type: {kind}\r\n\
              Content-Length: {}\r\n\r\n",
@@ -164,7 +164,7 @@ impl Api {
     }
 }
 
-/// Status and body of an answer.
+/// Parses the status and the body of a response.
 fn parse(answer: &str) -> Option<(u16, String)> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
@@ -179,7 +179,7 @@ fn refused(method: &str, path: &str, status: u16, said: &str) -> RealError {
     RealError::Refused { asked: format!("{method} {path}"), status, said }
 }
 
-/// An object without what is only bookkeeping.
+/// Formats an object without its metadata that is only bookkeeping.
 fn brief(object: &Value) -> String {
     let mut object = object.clone();
     if let Some(metadata) = object["metadata"].as_object_mut() {

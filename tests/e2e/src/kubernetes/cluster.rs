@@ -1,4 +1,4 @@
-//! What the legs do with claims and pods, and what they look at.
+//! The operations of the test cases on claims and pods, and their checks.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::api::Api;
-use super::edge::{DRIVERS, Edge, FOREIGN, NODES as OURS};
+use super::edge::{DRIVERS, Edge, FOREIGN, NODES as OWN_NODES};
 use super::kubelet::Kubelet;
 use super::objects::{
     self, ATTACHMENTS, CLAIMS, CSI_NODES, NODES, PODS, SNAPSHOT_CONTENTS, SNAPSHOTS, VOLUMES,
@@ -16,20 +16,20 @@ use crate::error::RealError;
 use crate::setup::Setup;
 use crate::table::Fact;
 
-/// Time for what takes a moment where the host is idle: sidecars wait up to half a minute between two tries.
+/// Time limit for operations that are short on an idle host: sidecars wait up to half a minute between two attempts.
 pub(crate) const BOUND: Duration = Duration::from_secs(120);
 
-/// Everything together. Killed when dropped.
+/// The control plane, the edge and the kubelet. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    // In the order in which they end.
+    // In drop order.
     kubelet: Option<Kubelet>,
     pub(crate) edge: Edge,
     pub(crate) plane: Plane,
     pub(crate) api: Api,
 }
 
-/// What was looked at, and how it is.
+/// The checks and their results.
 #[derive(Debug, Default)]
 pub(crate) struct Findings(pub(crate) Vec<Fact>);
 
@@ -38,7 +38,7 @@ impl Findings {
         self.0.push(Fact { words: words.into(), right });
     }
 
-    /// Notes that two things are the same, or what there is instead.
+    /// Notes that a value is as expected, or else the value that was found.
     pub(crate) fn same(&mut self, what: &str, found: &Value, expected: &Value) {
         let right = found == expected;
         let words =
@@ -48,7 +48,7 @@ impl Findings {
 }
 
 impl Cluster {
-    /// Brings everything up; without a kubelet, its node is like the others.
+    /// Starts the cluster. Without a kubelet, its node is like the others.
     pub(crate) fn start(setup: &Setup<'_>, with_kubelet: bool) -> Result<Self, RealError> {
         let plane = Plane::start(setup)?;
         let api = plane.api;
@@ -56,8 +56,8 @@ impl Cluster {
         for (collection, object) in objects::foundation() {
             api.create(collection, &object)?;
         }
-        let first = OURS[0];
-        for name in OURS.into_iter().filter(|name| !with_kubelet || *name != first) {
+        let first = OWN_NODES[0];
+        for name in OWN_NODES.into_iter().filter(|name| !with_kubelet || *name != first) {
             add_node(api, name, &DRIVERS)?;
         }
         edge.start_sidecars(setup, &plane)?;
@@ -71,7 +71,7 @@ impl Cluster {
         Ok(Self { kubelet, edge, plane, api })
     }
 
-    /// Ends everything: ours in good order, the rest at once.
+    /// Stops the cluster: the edge-csi processes gracefully, the others immediately.
     pub(crate) fn stop(self) -> Result<(), RealError> {
         drop(self.kubelet);
         let stopped = self.edge.stop();
@@ -79,13 +79,13 @@ impl Cluster {
         stopped
     }
 
-    /// Makes a claim and a pod that uses it.
+    /// Creates a claim and a pod that uses it.
     pub(crate) fn make(&self, claim: &Value, pod: &Value) -> Result<(), RealError> {
         self.api.create(CLAIMS, claim)?;
         self.api.create(PODS, pod)
     }
 
-    /// Waits until a claim is bound; its PersistentVolume.
+    /// Waits until a claim is bound, and returns its PersistentVolume.
     pub(crate) fn bound(&self, claim: &str) -> Result<Value, RealError> {
         let volume = self.api.until(&format!("{CLAIMS}/{claim}"), "bound", BOUND, |claim| {
             let bound = claim["status"]["phase"] == "Bound";
@@ -94,19 +94,19 @@ impl Cluster {
         self.api.until(&format!("{VOLUMES}/{volume}"), "there", BOUND, |volume| Some(volume.clone()))
     }
 
-    /// The UID of a pod, which the directory of its volumes has for its name.
+    /// Returns the UID of a pod, which is also the name of the directory of its volumes.
     pub(crate) fn uid(&self, pod: &str) -> Result<String, RealError> {
         self.api.until(&format!("{PODS}/{pod}"), "known", BOUND, |pod| {
             pod["metadata"]["uid"].as_str().map(ToOwned::to_owned)
         })
     }
 
-    /// Waits until a pod does nothing more than wait.
+    /// Waits until a pod is running.
     pub(crate) fn running(&self, pod: &str) -> Result<(), RealError> {
         self.phase(pod, "Running")
     }
 
-    /// Waits until a pod has done what it was told to.
+    /// Waits until a pod has completed.
     pub(crate) fn succeeded(&self, pod: &str) -> Result<(), RealError> {
         self.phase(pod, "Succeeded")
     }
@@ -125,33 +125,33 @@ impl Cluster {
         Err(RealError::NeverSo { waited_for, bound: BOUND, last })
     }
 
-    /// Deletes a pod, and waits until it is gone.
+    /// Deletes a pod, and waits until it is removed.
     pub(crate) fn end_pod(&self, pod: &str) -> Result<(), RealError> {
         let path = format!("{PODS}/{pod}");
         self.api.delete(&path)?;
-        self.api.until_gone(&path, BOUND)
+        self.api.until_removed(&path, BOUND)
     }
 
-    /// Deletes a pod of a node that has no kubelet, which nobody would confirm.
+    /// Force-deletes a pod on a node without a kubelet, which would have to confirm the deletion.
     pub(crate) fn forget_pod(&self, pod: &str) -> Result<(), RealError> {
         let path = format!("{PODS}/{pod}");
         self.api.delete(&format!("{path}?gracePeriodSeconds=0"))?;
-        self.api.until_gone(&path, BOUND)
+        self.api.until_removed(&path, BOUND)
     }
 
-    /// Deletes a claim, and waits until its PersistentVolume is gone.
+    /// Deletes a claim, and waits until its PersistentVolume is removed.
     pub(crate) fn end_claim(&self, claim: &str) -> Result<(), RealError> {
         let path = format!("{CLAIMS}/{claim}");
         let volume = self.api.read(&path)?.map(|claim| text(&claim["spec"]["volumeName"]));
         self.api.delete(&path)?;
-        self.api.until_gone(&path, BOUND)?;
+        self.api.until_removed(&path, BOUND)?;
         match volume.filter(|volume| !volume.is_empty()) {
-            Some(volume) => self.api.until_gone(&format!("{VOLUMES}/{volume}"), BOUND),
+            Some(volume) => self.api.until_removed(&format!("{VOLUMES}/{volume}"), BOUND),
             None => Ok(()),
         }
     }
 
-    /// The attachment of a volume, once the sidecar says that it is attached.
+    /// Waits until the attacher reports a volume as attached, and returns its VolumeAttachment.
     pub(crate) fn attached(&self, volume: &str) -> Result<Value, RealError> {
         self.api.until(ATTACHMENTS, &format!("{volume} attached"), BOUND, |all| {
             let all = all["items"].as_array()?;
@@ -163,29 +163,33 @@ impl Cluster {
         })
     }
 
-    /// Waits until nothing is attached anywhere.
+    /// Waits until no VolumeAttachment is left.
     pub(crate) fn detached(&self) -> Result<(), RealError> {
         let none = |all: &Value| all["items"].as_array()?.is_empty().then_some(());
         self.api.until(ATTACHMENTS, "none", BOUND, none)
     }
 
-    /// Takes away whatever a leg left in the API server, and notes what there is of it anywhere then.
+    /// Deletes all objects that a test run left in the API server, and notes any remaining trace of them.
     pub(crate) fn clear(&mut self, findings: &mut Findings) -> Result<(), RealError> {
         for pod in self.api.list(PODS)? {
             let name = text(&pod["metadata"]["name"]);
-            if pod["spec"]["nodeName"] == OURS[0] { self.end_pod(&name)? } else { self.forget_pod(&name)? }
+            if pod["spec"]["nodeName"] == OWN_NODES[0] {
+                self.end_pod(&name)?;
+            } else {
+                self.forget_pod(&name)?;
+            }
         }
         for collection in [SNAPSHOTS, CLAIMS] {
             for object in self.api.list(collection)? {
                 let path = format!("{collection}/{}", text(&object["metadata"]["name"]));
                 self.api.delete(&path)?;
-                self.api.until_gone(&path, BOUND)?;
+                self.api.until_removed(&path, BOUND)?;
             }
         }
         for collection in [ATTACHMENTS, VOLUMES, SNAPSHOT_CONTENTS] {
             for object in self.api.list(collection)? {
                 let path = format!("{collection}/{}", text(&object["metadata"]["name"]));
-                self.api.until_gone(&path, BOUND)?;
+                self.api.until_removed(&path, BOUND)?;
             }
         }
         let left: Vec<String> = self
@@ -202,14 +206,14 @@ impl Cluster {
     }
 }
 
-/// Makes a node that nobody runs pods on.
+/// Creates a node that runs no pods.
 pub(crate) fn add_node(api: Api, name: &str, drivers: &[&str]) -> Result<(), RealError> {
     let [node, csi_node] = objects::node(name, drivers);
     join(api, name, &node)?;
     api.create(CSI_NODES, &csi_node)
 }
 
-/// Makes a node of which nobody has said yet what drivers it has.
+/// Creates a node without a CSINode.
 pub(crate) fn add_bare_node(api: Api, name: &str) -> Result<(), RealError> {
     join(api, name, &objects::bare_node(name))
 }
@@ -220,16 +224,16 @@ fn join(api: Api, name: &str, node: &Value) -> Result<(), RealError> {
     api.merge(&format!("{NODES}/{name}"), &json!({"spec": {"taints": null}}))
 }
 
-/// Takes a node out of the cluster.
+/// Removes a node from the cluster.
 pub(crate) fn remove_node(api: Api, name: &str) -> Result<(), RealError> {
     [CSI_NODES, NODES].into_iter().try_for_each(|collection| {
         let path = format!("{collection}/{name}");
         api.delete(&path)?;
-        api.until_gone(&path, BOUND)
+        api.until_removed(&path, BOUND)
     })
 }
 
-/// A text in an object, or an empty one.
+/// Returns a string value, or an empty string for any other value.
 pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }

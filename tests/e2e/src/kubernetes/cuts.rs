@@ -1,4 +1,4 @@
-//! What the link does to work that is under way.
+//! Link faults during operations.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,39 +11,39 @@ use super::cluster::{BOUND, Cluster, Findings, text};
 use super::edge::{DRIVERS, NODES};
 use super::objects::{self, CLAIMS, VOLUMES, class_of};
 use crate::error::RealError;
+use crate::link_condition::LinkCondition;
 use crate::setup::Setup;
-use crate::weather::Weather;
 
 const DRIVER: &str = DRIVERS[0];
 
-/// What the scheduler writes on a claim when it has chosen a node.
+/// The scheduler's annotation on a claim with the selected node.
 pub(super) const CHOSEN: &str = "volume.kubernetes.io/selected-node";
 
-/// Claims of the storm.
+/// The number of claims in the storm.
 const CLAIMS_IN_STORM: usize = 200;
 
-/// Time for all of them.
+/// Time limit for all claims of the storm.
 const STORM: Duration = Duration::from_secs(420);
 
-/// What the agent logs when it calls a driver.
+/// The agent's log message for a call to a driver.
 const DISPATCHED: &str = "CreateVolume";
 
-/// What the provisioner logs when its call ended without an answer of the driver.
+/// The provisioner's log messages for a call that ended without a response of the driver.
 const UNCERTAIN: [&str; 2] = ["rpc error: code = Unavailable", "rpc error: code = DeadlineExceeded"];
 
-/// The node that is cut off.
+/// The node whose link is cut.
 const CUT: usize = 1;
 
-/// How long the link is away.
+/// The duration of a link cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Absence {
-    /// The provisioner's call goes on.
+    /// The provisioner's call continues.
     Short,
-    /// The provisioner's call ends, and it asks again.
+    /// The provisioner's call ends, and the provisioner retries it.
     Long,
 }
 
-/// A volume is being made, the link is cut, the claim is deleted, and the volume gets made all the same.
+/// Cuts the link during a CreateVolume and deletes the claim, and checks that the volume is created and then deleted.
 pub(super) fn deleted_meanwhile(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
@@ -64,7 +64,7 @@ fn delete_behind_cut(
     let agent = setup.logs.join(format!("agent-{node}.log"));
     let dispatched = || count(&agent, &[DISPATCHED]);
     let before = dispatched();
-    // A driver that does not get on is one that is slow.
+    // A frozen driver stands in for a slow one.
     freeze(cluster, true);
     let claim = objects::claim("lost", &class_of(DRIVER), "16Mi");
     cluster.make(&claim, &objects::pod("user", node, "lost", &["wait"]))?;
@@ -80,27 +80,27 @@ fn delete_behind_cut(
     cluster.forget_pod("user")?;
     let claim = format!("{CLAIMS}/lost");
     cluster.api.delete(&claim)?;
-    cluster.api.until_gone(&claim, BOUND)?;
+    cluster.api.until_removed(&claim, BOUND)?;
     findings.note(true, "the link is cut, and pod and claim are deleted");
     if absence == Absence::Long {
-        let told = wait::poll(BOUND, || (ended() > before).then_some(()));
+        let logged = wait::poll(BOUND, || (ended() > before).then_some(()));
         let words = format!("the provisioner's call ends without an answer {:.1?} later", begun.elapsed());
-        findings.note(told.is_some(), words);
+        findings.note(logged.is_some(), words);
     }
     freeze(cluster, false);
     let made = wait::poll(BOUND, || {
         cluster.edge.nodes.get(CUT).filter(|node| node.volumes(DRIVER) == 1).map(|_| ())
     });
-    findings.note(made.is_some(), "the driver makes the volume that nobody waits for");
+    findings.note(made.is_some(), "the driver makes the volume without a waiter");
     let healed = Instant::now();
     if let Some(node) = cluster.edge.nodes.get_mut(CUT) {
-        node.connect(setup, Weather::Fair)?;
+        node.connect(setup, LinkCondition::Clean)?;
     }
-    let gone = wait::poll(BOUND, || {
+    let removed = wait::poll(BOUND, || {
         cluster.edge.nodes.iter().all(|node| node.holds(DRIVER).is_empty()).then_some(())
     });
     findings.note(
-        gone.is_some(),
+        removed.is_some(),
         format!("no volume on any node {:.1?} after the link is back", healed.elapsed()),
     );
     let forgotten = wait::poll(BOUND, || cluster.api.list(VOLUMES).ok().filter(Vec::is_empty).map(|_| ()));
@@ -114,20 +114,20 @@ fn freeze(cluster: &Cluster, frozen: bool) {
     }
 }
 
-/// How often a log has one of these words.
+/// Counts the occurrences of these texts in a log.
 fn count(log: &Path, words: &[&str]) -> usize {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     words.iter().map(|word| text.matches(word).count()).sum()
 }
 
-/// Many claims on all nodes while every link is cut every two seconds.
+/// Creates many claims on all nodes while every link is cut every two seconds.
 pub(super) fn storm(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
     for node in &mut cluster.edge.nodes {
-        node.connect(setup, Weather::Cuts)?;
+        node.connect(setup, LinkCondition::Cuts)?;
     }
     let begun = Instant::now();
     let node_of = |number: usize| NODES.get(number % NODES.len()).copied().unwrap_or_default();
@@ -158,18 +158,18 @@ pub(super) fn storm(
     for number in 0..CLAIMS_IN_STORM {
         cluster.api.delete(&format!("{CLAIMS}/storm-{number}"))?;
     }
-    let gone = wait::poll_every(Duration::from_secs(1), STORM, || {
+    let removed = wait::poll_every(Duration::from_secs(1), STORM, || {
         last = cluster.api.list(VOLUMES).ok()?.len();
         (last == 0).then_some(())
     });
     findings.note(
-        gone.is_some(),
+        removed.is_some(),
         format!("{last} PersistentVolumes left {:.0?} after the claims went", begun.elapsed()),
     );
     let held: Vec<usize> = cluster.edge.nodes.iter().map(|node| node.holds(DRIVER).len()).collect();
     findings.note(held == [0; NODES.len()], format!("left with the drivers: {held:?}"));
     for node in &mut cluster.edge.nodes {
-        node.connect(setup, Weather::Fair)?;
+        node.connect(setup, LinkCondition::Clean)?;
     }
     cluster.clear(findings)
 }

@@ -1,4 +1,4 @@
-//! Who has a hand in the making of a volume dies meanwhile, and the volume is made once.
+//! Kills each process that takes part in the creation of a volume, and checks that the volume is created once.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,15 +15,15 @@ use crate::setup::Setup;
 
 const DRIVER: &str = DRIVERS[0];
 
-/// Where the volumes are made.
+/// The node of the volumes.
 const PLACE: usize = 1;
 
-/// What the agent logs when it calls a driver.
+/// The agent's log message for a call to a driver.
 const DISPATCHED: &str = "CreateVolume";
 
 const VICTIMS: [Victim; 5] = [Victim::Provisioner, Victim::Proxy, Victim::Hub, Victim::Agent, Victim::Driver];
 
-/// One after the other.
+/// Runs the case for each process, one after another.
 pub(super) fn run(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
@@ -56,7 +56,7 @@ fn dies(
     let begun = Instant::now();
     cluster.edge.kill(victim, node);
     cluster.edge.restore(setup, victim, node)?;
-    // A driver that is there again is one that goes on.
+    // A restarted driver serves again.
     if let Some(process) = cluster.edge.nodes.get(PLACE).and_then(|node| node.driver(DRIVER)) {
         process.thaw();
     }
@@ -73,18 +73,18 @@ fn dies(
     let made = count(&driver, MADE) - made;
     findings.note(volumes == 1 && made == 1, format!("volumes: {volumes}, made: {made} times"));
     cluster.api.delete(&path)?;
-    let gone = wait::poll_every(Duration::from_millis(200), BOUND, || {
+    let removed = wait::poll_every(Duration::from_millis(200), BOUND, || {
         cluster.edge.revive_sidecars(setup).ok()?;
         cluster.edge.nodes.iter().all(|node| node.holds(DRIVER).is_empty()).then_some(())
     });
-    findings.note(gone.is_some(), "and it is deleted with its claim");
+    findings.note(removed.is_some(), "and it is deleted with its claim");
     Ok(())
 }
 
-/// What the driver logs when it has made a volume.
+/// The driver's log message for a created volume.
 const MADE: &str = "volume created";
 
-/// How often a log has these words.
+/// Counts the occurrences of a text in a log.
 fn count(log: &Path, words: &str) -> usize {
     std::fs::read_to_string(log).unwrap_or_default().matches(words).count()
 }

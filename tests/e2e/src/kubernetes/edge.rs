@@ -1,4 +1,4 @@
-//! Our own part: one hub, the nodes behind it, and a proxy with its sidecars for each driver.
+//! The edge-csi processes: one hub, the nodes behind it, and a proxy with its sidecars for each driver.
 
 use std::path::{Path, PathBuf};
 
@@ -18,11 +18,11 @@ pub(crate) const DRIVERS: [&str; 2] = ["csi-hostpath", "csi-hostpath-second"];
 /// The nodes; the first one has a real kubelet.
 pub(crate) const NODES: [&str; 4] = ["edge-1", "edge-2", "edge-3", "edge-4"];
 
-/// A driver of others that names no topology, wants a secret with each call, and has volumes grow on the node alone. The first
-/// node has it.
+/// A third-party driver that reports no topology, requires a secret in each call, and expands volumes only on the node. It runs
+/// on the first node.
 pub(crate) const FOREIGN: &str = "mock.csi.edge";
 
-/// Sidecars of each driver, with what is not their default; the rest is what the guide tells.
+/// The sidecars of each driver with their additional options; the others are as in the guide.
 const SIDECARS: [(&str, &[&str]); 4] = [
     ("csi-provisioner", &["--immediate-topology=false", "--kube-api-qps=100", "--kube-api-burst=200"]),
     ("csi-attacher", &["--kube-api-qps=100", "--kube-api-burst=200"]),
@@ -30,13 +30,13 @@ const SIDECARS: [(&str, &[&str]); 4] = [
     ("csi-snapshotter", &[GROUPS]),
 ];
 
-/// The option with which snapshots of several volumes at once are made.
+/// The option that enables snapshots of several volumes at one point in time.
 const GROUPS: &str = "--feature-gates=CSIVolumeGroupSnapshot=true";
 
-/// The option that makes the provisioner ask for the node of the pod alone.
+/// The option that makes the provisioner request only the node of the pod.
 pub(crate) const STRICT: &str = "--strict-topology";
 
-/// Everything of ours. Killed when dropped.
+/// The edge-csi processes. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Edge {
     hub: Part,
@@ -45,7 +45,7 @@ pub(crate) struct Edge {
     sidecars: Vec<Part>,
 }
 
-/// Who has a hand in the making of a volume, and may die meanwhile.
+/// The processes that take part in the creation of a volume and can be killed during it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Victim {
     Provisioner,
@@ -56,7 +56,7 @@ pub(crate) enum Victim {
 }
 
 impl Edge {
-    /// Starts hub, nodes and proxies, all connected; sidecars come later.
+    /// Starts hub, nodes and proxies, all connected. Sidecars start later.
     pub(crate) fn start(setup: &Setup<'_>, plane: &Plane) -> Result<Self, RealError> {
         let port = port::free();
         setup.folder("edge")?;
@@ -74,7 +74,7 @@ impl Edge {
         Ok(Self { hub, nodes, proxies, sidecars: Vec::new() })
     }
 
-    /// Starts the sidecars of all drivers, and the controller of snapshots.
+    /// Starts the sidecars of all drivers, and the snapshot controller.
     pub(crate) fn start_sidecars(&mut self, setup: &Setup<'_>, plane: &Plane) -> Result<(), RealError> {
         let name = "snapshot-controller";
         let arguments = Arguments::new().pair("--kubeconfig", &plane.kubeconfig).flag("--v=4").flag(GROUPS);
@@ -92,7 +92,7 @@ impl Edge {
         Ok(())
     }
 
-    /// Puts a provisioner with other options in the place of the first driver's.
+    /// Replaces the first driver's provisioner by one with other options.
     pub(crate) fn provision_with(
         &mut self,
         setup: &Setup<'_>,
@@ -105,23 +105,23 @@ impl Edge {
         Ok(())
     }
 
-    /// Ends the first driver's provisioner.
+    /// Stops the first driver's provisioner.
     pub(crate) fn end_provisioner(&mut self) {
         let ended = sidecar_name(SIDECARS[0].0, DRIVERS[0]);
         self.sidecars.retain(|sidecar| sidecar.name != ended);
     }
 
-    /// A node by its name.
+    /// Returns the node with this name.
     pub(crate) fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.iter().find(|node| node.name == name)
     }
 
-    /// Somebody dies who has to do with the first driver on a node.
+    /// Kills a process that serves the first driver on a node.
     pub(crate) fn kill(&mut self, victim: Victim, node: &str) {
         self.parts(victim, node).for_each(Part::kill);
     }
 
-    /// They are there again.
+    /// Restarts the killed processes.
     pub(crate) fn restore(&mut self, setup: &Setup<'_>, victim: Victim, node: &str) -> Result<(), RealError> {
         self.parts(victim, node).try_for_each(|part| part.restart(setup))
     }
@@ -140,7 +140,7 @@ impl Edge {
         }
     }
 
-    /// Starts sidecars that have ended, as kubelet does with theirs: they do when their proxy dies.
+    /// Restarts sidecars that have ended, as kubelet does: sidecars exit when their proxy dies.
     pub(crate) fn revive_sidecars(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
         for sidecar in &mut self.sidecars {
             if sidecar.ended().is_some() {
@@ -150,20 +150,20 @@ impl Edge {
         Ok(())
     }
 
-    /// Starts the sidecars of the first driver anew: each ends at its first call after its proxy has died, whenever that is.
+    /// Restarts all sidecars of the first driver: each exits at its first call after its proxy has died, at any later time.
     pub(crate) fn renew_sidecars(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
         let names = SIDECARS.map(|(name, _)| sidecar_name(name, DRIVERS[0]));
         let mut of_the_first = self.sidecars.iter_mut().filter(|sidecar| names.contains(&sidecar.name));
         of_the_first.try_for_each(|sidecar| sidecar.restart(setup))
     }
 
-    /// The sidecars that have ended.
+    /// Returns the sidecars that have ended.
     pub(crate) fn ended_sidecars(&mut self) -> Vec<String> {
         let ended = |sidecar: &mut Part| Some(format!("{}: {}", sidecar.name.clone(), sidecar.ended()?));
         self.sidecars.iter_mut().filter_map(ended).collect()
     }
 
-    /// Ends the sidecars, and asks everything of ours to stop; all is stopped even if one of them does not in good order.
+    /// Kills the sidecars, and stops the edge-csi processes; each is stopped even if another fails to stop.
     pub(crate) fn stop(self) -> Result<(), RealError> {
         drop(self.sidecars);
         let mut ends: Vec<Result<(), RealError>> = self.proxies.into_iter().map(Part::stop).collect();
@@ -174,7 +174,7 @@ impl Edge {
         ends.into_iter().collect()
     }
 
-    /// Names of the logs of our own processes.
+    /// Returns the log names of the edge-csi processes.
     pub(crate) fn logs() -> Vec<String> {
         let mut names = vec!["hub".to_owned()];
         names.extend(DRIVERS.iter().chain([&FOREIGN]).map(|driver| format!("proxy-{driver}")));
@@ -193,14 +193,15 @@ fn start_proxy(setup: &Setup<'_>, driver: &str, nodes: Arguments, hub: u16) -> R
         .pair("--hub", format!("wss://localhost:{hub}"))
         .pair("--route", "topology")
         .pair("--state-dir", setup.scratch.join("edge").join(driver))
-        .dialer(&setup.certificates.endpoint);
+        .dialer(&setup.certificates.proxy);
     start(&format!("proxy-{driver}"), &setup.components.endpoint, arguments, setup)
 }
 
 fn start_hub(setup: &Setup<'_>, plane: &Plane, port: u16) -> Result<Part, RealError> {
     let arguments = Arguments::new()
-        .pair("--uds", unix(&setup.scratch.join("edge/hub.sock")))
-        .pair("--ws", format!("127.0.0.1:{port}"))
+        .pair("--listen", unix(&setup.scratch.join("edge/hub.sock")))
+        .pair("--listen", format!("wss://127.0.0.1:{port}"))
+        .pair("--allow", "proxy=*")
         .pair("--kubeconfig", &plane.kubeconfig)
         .listener(&setup.certificates.hub);
     start("hub", &setup.components.hub, arguments, setup)
@@ -235,7 +236,7 @@ fn sidecar_options(
     arguments.flags(common).flags(more)
 }
 
-/// One provisioner of several for the first driver, on what it takes for a host of this name: by that they tell each other apart.
+/// Starts one of several provisioners for the first driver with this host name, which identifies it in the leader election.
 pub(super) fn start_rival(
     setup: &Setup<'_>,
     plane: &Plane,
@@ -251,12 +252,12 @@ pub(super) fn start_rival(
     Part::start(setup, rival_log(host), Path::new("unshare"), arguments, Ready::AtOnce)
 }
 
-/// Name of the log of such a one.
+/// Returns the log name of such a provisioner.
 pub(super) fn rival_log(host: &str) -> String {
     format!("{}-{host}", sidecar_name(SIDECARS[0].0, DRIVERS[0]))
 }
 
-/// Starts one of the binaries that have a status page, and waits until it is ready.
+/// Starts one of the binaries with a status page, and waits until it is ready.
 pub(super) fn start(
     name: &str,
     program: &Path,
@@ -264,12 +265,14 @@ pub(super) fn start(
     setup: &Setup<'_>,
 ) -> Result<Part, RealError> {
     let port = port::free();
-    let arguments =
-        arguments.pair("--drain-timeout", "1s").pair("--http", format!("127.0.0.1:{port}")).flag("-vv");
+    let arguments = arguments
+        .pair("--drain-timeout", "1s")
+        .pair("--http-endpoint", format!("127.0.0.1:{port}"))
+        .flag("-vv");
     Part::start(setup, name.to_owned(), program, arguments, Ready::Page(port))
 }
 
-/// The socket of the proxy that stands for a driver.
+/// Returns the path of the socket of a driver's proxy.
 fn proxy_socket(setup: &Setup<'_>, driver: &str) -> PathBuf {
     setup.scratch.join("edge").join(format!("{driver}.sock"))
 }

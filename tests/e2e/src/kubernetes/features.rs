@@ -1,4 +1,4 @@
-//! What a class, a claim or a snapshot can ask for beyond a folder.
+//! Features that a class, a claim or a snapshot can request beyond a folder.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ const NODE: &str = NODES[0];
 const DRIVER: &str = DRIVERS[0];
 const FILE: &str = "/data/file";
 
-/// How long a pod that must not start is watched.
+/// Time for which a pod that must not start is watched.
 const WATCHED: Duration = Duration::from_secs(5);
 
-/// A snapshot holds what was there when it was made, and a claim made of it does too.
+/// Checks that a snapshot, and a claim restored from it, contain the data of the snapshot's time.
 pub(super) fn snapshot(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
     cluster.api.create(SNAPSHOT_CLASSES, &objects::snapshot_class("edge", DRIVER))?;
     cluster.make(
@@ -27,8 +27,8 @@ pub(super) fn snapshot(cluster: &mut Cluster, findings: &mut Findings) -> Result
     )?;
     cluster.succeeded("before")?;
     cluster.end_pod("before")?;
-    // The volume is being detached: whichever of the two comes second waits for its turn. If it were refused, Kubernetes would
-    // attach the next pod by a VolumeAttachment that is about to go, and that costs it two minutes.
+    // The volume is being detached, and the second of the two calls waits for its turn. If that call were refused, Kubernetes
+    // would attach the next pod by a VolumeAttachment that is being deleted, which delays the pod by two minutes.
     cluster.api.create(SNAPSHOTS, &objects::snapshot("moment", "edge", "origin"))?;
     let size = cluster.api.until(&format!("{SNAPSHOTS}/moment"), "ready", BOUND, |snapshot| {
         let status = &snapshot["status"];
@@ -53,9 +53,9 @@ pub(super) fn snapshot(cluster: &mut Cluster, findings: &mut Findings) -> Result
     cluster.api.delete(&format!("{SNAPSHOT_CLASSES}/edge"))
 }
 
-/// A claim grows under a pod that goes on.
+/// Expands a claim under a running pod.
 pub(super) fn expansion(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
-    // A mounted ext4 grows only for who has CAP_SYS_RESOURCE, which root does not have everywhere.
+    // A mounted ext4 grows only with CAP_SYS_RESOURCE, which root does not have everywhere.
     let parameters = json!({"csi.storage.k8s.io/fstype": "xfs"});
     cluster.api.create(CLASSES, &objects::class("growing", DRIVER, &parameters, "Delete"))?;
     cluster.make(
@@ -84,14 +84,14 @@ pub(super) fn expansion(cluster: &mut Cluster, findings: &mut Findings) -> Resul
     cluster.api.delete(&format!("{CLASSES}/growing"))
 }
 
-/// The size of the filesystem that is mounted for a PersistentVolume, in bytes.
+/// Returns the size in bytes of the filesystem that is mounted for a PersistentVolume.
 pub(super) fn size_of(volume: &str) -> Option<u64> {
     let (target, _) = mount_of(volume)?;
     let facts = rustix::fs::statvfs(target).ok()?;
     Some(facts.f_blocks * facts.f_frsize)
 }
 
-/// Where a PersistentVolume is mounted for a pod, and the type of its filesystem.
+/// Returns a pod's mount point of a PersistentVolume, and the filesystem type.
 fn mount_of(volume: &str) -> Option<(String, String)> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let end = format!("/volumes/kubernetes.io~csi/{volume}/mount");
@@ -100,7 +100,7 @@ fn mount_of(volume: &str) -> Option<(String, String)> {
     Some((line.split(' ').nth(4)?.to_owned(), kind.to_owned()))
 }
 
-/// The filesystem that a class asks for is the one that a pod gets.
+/// Checks that a pod gets the filesystem that the class specifies.
 pub(super) fn filesystem(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
     for kind in ["xfs", "ext4"] {
         let parameters = json!({"csi.storage.k8s.io/fstype": kind});
@@ -119,7 +119,7 @@ pub(super) fn filesystem(cluster: &mut Cluster, findings: &mut Findings) -> Resu
     ["xfs", "ext4"].into_iter().try_for_each(|kind| cluster.api.delete(&format!("{CLASSES}/{kind}")))
 }
 
-/// A raw block device goes from one pod to the next.
+/// Moves a raw block device from one pod to the next.
 pub(super) fn block(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
     let claim = objects::device_claim("device", &class_of(DRIVER), "16Mi");
     cluster.make(&claim, &objects::pod_with_device("writer", NODE, "device", &["write", DEVICE, "raw"]))?;
@@ -134,7 +134,7 @@ pub(super) fn block(cluster: &mut Cluster, findings: &mut Findings) -> Result<()
     cluster.clear(findings)
 }
 
-/// A claim for one pod has one pod.
+/// Checks that a claim for a single pod is used by one pod only.
 pub(super) fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
     let mut claim = objects::claim("single", &class_of(DRIVER), "16Mi");
     claim["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
@@ -153,14 +153,14 @@ pub(super) fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<
     let started = cluster
         .api
         .until(&path, "started", WATCHED, |pod| (pod["status"]["phase"] != "Pending").then_some(()));
-    findings.note(started.is_err(), "and goes on waiting");
+    findings.note(started.is_err(), "and keeps waiting");
     cluster.end_pod("first")?;
     cluster.running("second")?;
-    findings.note(true, "it starts when the first one is gone");
+    findings.note(true, "it starts when the first one is removed");
     cluster.clear(findings)
 }
 
-/// A claim goes to another class of attributes, and the volume with it.
+/// Moves a claim, and with it the volume, to another VolumeAttributesClass.
 pub(super) fn modification(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
     for (name, iops) in [("silver", "100"), ("gold", "1000")] {
         cluster

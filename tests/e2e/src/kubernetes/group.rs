@@ -1,4 +1,4 @@
-//! Snapshots of several claims at once.
+//! Group snapshots of several claims.
 
 use serde_json::{Value, json};
 
@@ -11,13 +11,13 @@ const NODE: &str = NODES[0];
 const DRIVER: &str = DRIVERS[0];
 const FILE: &str = "/data/file";
 
-/// The claims, each of which has its own name in its file.
+/// The claims. The file in each contains the claim's name.
 const CLAIMS: [&str; 2] = ["left", "right"];
 
-/// The label by which they are chosen.
+/// The label that selects the claims.
 const LABEL: (&str, &str) = ("group", "together");
 
-/// All of a group are taken together, each can be restored, and they go together.
+/// Checks that the snapshots of a group are created together, can each be restored, and are deleted together.
 pub(super) fn run(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
     for name in CLAIMS {
         let mut claim = objects::claim(name, &class_of(DRIVER), "16Mi");
@@ -28,7 +28,7 @@ pub(super) fn run(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), 
         cluster.succeeded(name)?;
         cluster.end_pod(name)?;
     }
-    // As with one snapshot, a detachment that is put off costs minutes.
+    // As with a single snapshot, a delayed detach costs minutes.
     cluster.detached()?;
     cluster.api.create(GROUP_CLASSES, &class())?;
     cluster.api.create(GROUP_SNAPSHOTS, &group())?;
@@ -56,10 +56,10 @@ pub(super) fn run(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), 
     }
     let path = format!("{GROUP_SNAPSHOTS}/moment");
     cluster.api.delete(&path)?;
-    cluster.api.until_gone(&path, BOUND)?;
+    cluster.api.until_removed(&path, BOUND)?;
     let none = |all: &Value| all["items"].as_array()?.is_empty().then_some(());
     cluster.api.until(SNAPSHOTS, "none", BOUND, none)?;
-    findings.note(true, "with the group its snapshots are gone");
+    findings.note(true, "with the group its snapshots are removed");
     cluster.clear(findings)?;
     cluster.api.delete(&format!("{GROUP_CLASSES}/edge"))
 }

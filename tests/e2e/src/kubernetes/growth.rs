@@ -1,4 +1,5 @@
-//! A claim grows whose driver can do that on the node alone: the resizer asks the proxy's socket what nodes can do.
+//! Expands a claim of a driver that supports expansion only on the node: the resizer reads the node capabilities from the
+//! proxy's socket.
 
 use edge_csi_tests::wait;
 use serde_json::json;
@@ -10,10 +11,10 @@ use super::secrets;
 use crate::error::RealError;
 use crate::setup::Setup;
 
-/// What the resizer logs when it finds a driver of this kind.
+/// The resizer's log message for such a driver.
 const TRIVIAL: &str = "supports node resize only";
 
-/// What the driver prints of the call that matters, and what it would of one that it does not have.
+/// The driver's log lines for the node's expansion, and for the controller's, which the driver does not support.
 const GROWN: &str = "with the secret: /csi.v1.Node/NodeExpandVolume";
 const NEVER: &str = "/csi.v1.Controller/ControllerExpandVolume";
 

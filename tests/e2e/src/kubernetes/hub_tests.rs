@@ -1,4 +1,4 @@
-//! The tests of the hub alone, which play an API server otherwise, with the real one.
+//! Runs the hub's test that otherwise uses a fake API server, with a real API server.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use super::objects::ATTACHMENTS;
 use crate::error::RealError;
 use crate::setup::Setup;
 
-/// The test that takes an API server, and where it finds it.
+/// The name of the test, and the variable with the API server's address.
 const TEST: &str = "all_of_it_at_a_real_api_server";
 const KUBECONFIG: &str = "EDGE_CSI_KUBECONFIG";
 
-/// Time for it.
+/// Time limit for the test.
 const BOUND: Duration = Duration::from_secs(120);
 
 /// The pods of all namespaces.
 const ALL_PODS: &str = "/api/v1/pods";
 
-/// What it prints if it was there at all.
+/// The test's output, which shows that it was not filtered out.
 const PASSED: &str = "1 passed";
 
-/// Objects, secrets, tokens and statuses, each as the test has it.
+/// Checks objects, secrets, tokens and statuses, each as the test defines it.
 pub(super) fn run(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
@@ -36,7 +36,7 @@ pub(super) fn run(
     let passed = good && test.log().contains(PASSED);
     let words = if passed { format!("{TEST}: {PASSED}") } else { test.reason() };
     findings.note(passed, words);
-    // Its pods are bound to Nodes that are gone, and its driver has no attacher: nobody would confirm that either ends.
+    // The test's pods are bound to removed Nodes, and its driver has no attacher: no process would confirm their end.
     for pod in cluster.api.list(ALL_PODS)? {
         let metadata = &pod["metadata"];
         let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));

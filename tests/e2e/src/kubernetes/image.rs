@@ -1,4 +1,4 @@
-//! The one image of the test's pods, made of one static program, so that nothing has to be pulled.
+//! The one image of the test's pods. It contains one static program, so that nothing must be pulled.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,12 +9,12 @@ use super::plane::write;
 use crate::error::RealError;
 use crate::setup::Setup;
 
-/// What pods and their sandboxes call it.
+/// The name of the image in pods and sandboxes.
 pub(crate) const IMAGE: &str = "edge-csi.invalid/pod:1";
 
 const NEEDS: &str = "install tar and coreutils";
 
-/// Makes an archive that containerd imports.
+/// Creates an archive that containerd can import.
 pub(super) fn make(setup: &Setup<'_>) -> Result<PathBuf, RealError> {
     let folder = setup.folder("image")?;
     let root = folder.join("root");
@@ -49,7 +49,7 @@ fn archive(archive: &Path, folder: &Path, files: &[&str]) -> Result<(), RealErro
     run(&mut tar).map(drop)
 }
 
-/// Runs a command to its end; what it printed.
+/// Runs a command to its end, and returns its output.
 pub(super) fn run(command: &mut Command) -> Result<String, RealError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|cause| RealError::Missing {

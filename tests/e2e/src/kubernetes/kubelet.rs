@@ -14,18 +14,18 @@ use super::plane::{Plane, write};
 use crate::error::RealError;
 use crate::setup::Setup;
 
-/// Time for containerd, for kubelet, and for a driver's registration.
+/// Time limit for the start of containerd, the start of kubelet, and a driver's registration.
 const START: Duration = Duration::from_secs(90);
 
-/// Where kubelet keeps everything: its own choice, so that paths are those of a node out there.
+/// kubelet's root directory: its default, so that paths are those of a production node.
 pub(crate) const ROOT: &str = "/var/lib/kubelet";
 
-/// Folders of the host that kubelet and containerd write to whatever they are told. Each gets a filesystem of its own, which
-/// goes with the namespace.
+/// Host folders that kubelet and containerd write to despite their options. Each gets a separate filesystem, which ends with
+/// the namespace.
 pub(crate) const HOST_FOLDERS: [&str; 5] =
     [ROOT, "/run/containerd", "/var/log/pods", "/var/log/containers", "/var/lib/cni"];
 
-/// The control group that containerd puts pods into, if kubelet names none.
+/// containerd's control group for pods if kubelet specifies none.
 pub(crate) const CGROUP: &str = "k8s.io";
 
 /// A node with a kubelet. Killed when dropped.
@@ -35,7 +35,7 @@ pub(crate) struct Kubelet {
 }
 
 impl Kubelet {
-    /// Starts it, and waits until the node is ready.
+    /// Starts kubelet and containerd, and waits until the node is ready.
     pub(crate) fn start(setup: &Setup<'_>, plane: &Plane, node: &str) -> Result<Self, RealError> {
         for folder in HOST_FOLDERS {
             std::fs::create_dir_all(folder)
@@ -56,12 +56,12 @@ impl Kubelet {
         let started = Self { processes: vec![containerd, kubelet] };
         let path = format!("/api/v1/nodes/{node}");
         plane.api.until(&path, "ready", START, |node| has_condition(node, "Ready").then_some(()))?;
-        // The controller that would take it away is off.
+        // The controller that would remove the taint is off.
         plane.api.merge(&path, &json!({"spec": {"taints": null}}))?;
         Ok(started)
     }
 
-    /// Tells kubelet of a driver, and waits until the API server knows that the node has it.
+    /// Registers a driver with kubelet, and waits until the node's CSINode lists it.
     pub(crate) fn register(
         &mut self,
         setup: &Setup<'_>,
@@ -89,10 +89,10 @@ fn start_containerd(setup: &Setup<'_>, folder: &Path) -> Result<(Process, PathBu
         (folder.join("c.sock"), folder.join("containerd.toml"), folder.join("networks"));
     std::fs::create_dir_all(&networks)
         .map_err(|cause| RealError::Folder { path: networks.clone(), cause })?;
-    // Pods use the host's network; the loopback alone makes the node ready.
+    // Pods use the host's network; the loopback plugin alone makes the node ready.
     let loopback = json!({"cniVersion": "0.4.0", "name": "lo", "plugins": [{"type": "loopback"}]});
     write(&networks.join("10-lo.conflist"), &loopback.to_string())?;
-    // Without restrict_oom_score_adj, runc dies on hosts whose root lacks CAP_SYS_RESOURCE.
+    // Without restrict_oom_score_adj, runc fails on hosts where root lacks CAP_SYS_RESOURCE.
     let text = format!(
         "version = 2\nroot = {root:?}\nstate = {state:?}\n[grpc]\n  address = {socket:?}\n\
          [plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = {IMAGE:?}\n  disable_apparmor = true\n  \
@@ -135,7 +135,7 @@ fn start_kubelet(
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},
         "containerRuntimeEndpoint": format!("unix://{}", socket.display()),
-        // A host may have cgroups of the first version, and swap.
+        // A host may have cgroup v1, and swap.
         "failCgroupV1": false,
         "failSwapOn": false,
         "cgroupDriver": "cgroupfs",
@@ -143,7 +143,7 @@ fn start_kubelet(
         "enforceNodeAllocatable": [],
         "localStorageCapacityIsolation": false,
         "enableControllerAttachDetach": true,
-        // By default each attachment waits for up to ten seconds for the node's next report.
+        // With the default, each attachment waits up to ten seconds for the node's next status report.
         "syncFrequency": "1s",
         "nodeStatusUpdateFrequency": "1s",
         "volumeStatsAggPeriod": "10s",

@@ -1,4 +1,4 @@
-//! A provisioner loses its lease in the middle of a CreateVolume, and does not know.
+//! A provisioner loses its lease in the middle of a CreateVolume without noticing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::setup::Setup;
 
 const DRIVER: &str = DRIVERS[0];
 
-/// Where the volumes are made.
+/// The node of the volumes.
 const NODE: &str = NODES[1];
 
-/// The provisioners, by what they take for their hosts' names.
+/// The provisioners, by the host names that they see.
 const RIVALS: [&str; 2] = ["first", "second"];
 
-/// A lease so short that the other one need not be waited for.
+/// A lease so short that the other provisioner takes over without a long wait.
 const ELECTION: [&str; 5] = [
     "--leader-election",
     "--leader-election-namespace=default",
@@ -30,26 +30,26 @@ const ELECTION: [&str; 5] = [
     "--leader-election-retry-period=1s",
 ];
 
-/// What the agent logs when it calls a driver, and what a provisioner logs of the same.
+/// The agent's log message for a call to a driver, and the provisioner's for the same call.
 const DISPATCHED: &str = "CreateVolume";
 const ASKED: &str = "/csi.v1.Controller/CreateVolume";
 
-/// What the agent logs of a call that shares the operation of another one.
-const JOINED: &str = "joins the same operation";
+/// The agent's log message for a call that joined another call's operation.
+const JOINED: &str = "joined the running operation";
 
-/// What the driver logs when it has made a volume.
+/// The driver's log message for a created volume.
 const MADE: &str = "volume created";
 
-/// When the one that lost its lease goes on.
+/// When the provisioner that lost its lease continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Awakes {
-    /// While the driver is at it still.
+    /// While the driver still executes the call.
     Meanwhile,
-    /// When the other one has the volume.
+    /// After the other provisioner has the volume.
     Afterwards,
 }
 
-/// Both ways.
+/// Runs the case for both values of [`Awakes`].
 pub(super) fn run(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
@@ -59,7 +59,7 @@ pub(super) fn run(
     let played = [Awakes::Meanwhile, Awakes::Afterwards]
         .into_iter()
         .try_for_each(|awakes| lost(setup, cluster, findings, awakes));
-    // Only now, since a claim that is left needs one.
+    // Last, since deleting a remaining claim needs a provisioner.
     cluster.edge.provision_with(setup, &cluster.plane, &[STRICT])?;
     cluster.api.delete(&format!("{LEASES}/{DRIVER}"))?;
     played.and_then(|()| cluster.clear(findings))
@@ -107,7 +107,7 @@ fn lost(
     let again = wait::poll(BOUND, || (asked() > before.2 && joined() > before.1).then_some(()));
     findings.note(
         sent.is_some() && again.is_some(),
-        "who holds the lease stops while the driver makes a volume; another one has it, asks for the same, and joins that",
+        "the lease holder stops while the driver makes a volume; another one gets the lease, requests the same, and joins that operation",
     );
     let mut ends = || {
         if let Some(process) = first.process() {
@@ -125,7 +125,8 @@ fn lost(
         cluster.bound("contested")?;
         ends()
     };
-    findings.note(ended, format!("the first one goes on {awakes:?}, and ends by itself; the claim is bound"));
+    findings
+        .note(ended, format!("the first one continues {awakes:?}, and ends by itself; the claim is bound"));
     let volumes: usize =
         cluster.edge.nodes.iter().flat_map(|node| DRIVERS.map(|driver| node.volumes(driver))).sum();
     let (made, objects) = (counted(&driver, MADE) - before.3, cluster.api.list(VOLUMES)?.len());

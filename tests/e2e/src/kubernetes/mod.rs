@@ -1,15 +1,14 @@
-//! A real control plane with stock sidecars before our hub, proxies and agents, and a real kubelet on one node.
+//! A real control plane with stock sidecars in front of our hub, proxies and agents, and a real kubelet on one node.
 //!
-//! etcd, API server, controllers, scheduler, kubelet and containerd are what a cluster has, in its own programs; the last two are
-//! left out if no scene has pods that run. Four nodes have two drivers each, and the first one a third, of others, that names no
-//! topology. `edge-1` has the kubelet; the others are a Node and a CSINode, where pods are only ever bound, until a scene makes the
-//! agents of some of them their volume plugin (`plugin`). One edge-csi-driver for each driver chooses among them by topology, before
-//! provisioner, attacher, resizer and snapshotter.
+//! etcd, API server, controllers, scheduler, kubelet and containerd are the programs of a real cluster; the last two are not
+//! started if no case needs running pods. Four nodes have two drivers each, and the first node also has a third-party driver
+//! without topology. `edge-1` has the kubelet; the others are a Node and a CSINode to which pods are only bound, unless a case
+//! makes the agents of some of them their volume plugin (`plugin`). One edge-csi-driver for each driver routes calls to the
+//! nodes by topology; its clients are provisioner, attacher, resizer and snapshotter.
 
 mod absence;
 mod api;
 mod cluster;
-mod crowd;
 mod cuts;
 mod deaths;
 mod edge;
@@ -20,9 +19,10 @@ mod hub_tests;
 mod image;
 mod kubelet;
 mod lease;
-mod life;
+mod lifecycle;
+mod many_nodes;
 mod node;
-mod objects;
+pub(crate) mod objects;
 mod outage;
 mod own;
 mod own_pods;
@@ -48,62 +48,62 @@ use cluster::{Cluster, Findings};
 pub(crate) use kubelet::{CGROUP, HOST_FOLDERS};
 pub(crate) use plane::Plane;
 
-/// One leg: what is done with claims, and what is looked at.
+/// One test case: its operations on claims, and its checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scene {
-    /// Made, attached, mounted, unmounted, detached, deleted.
-    Life,
-    /// The same on nodes without kubelet, as far as it goes.
+pub(crate) enum Case {
+    /// A claim is created, attached, mounted, unmounted, detached and deleted.
+    Lifecycle,
+    /// The same steps on nodes without kubelet, without the mounts.
     OtherNodes,
-    /// A PersistentVolume that a person wrote.
+    /// A manually written PersistentVolume.
     Static,
     /// Snapshot, restore and clone.
     Snapshot,
-    /// A claim that grows under its pod.
+    /// A claim that expands under its pod.
     Expansion,
-    /// A claim that grows on its node alone.
+    /// A claim that expands only on its node.
     Growth,
-    /// Snapshots of several claims at once.
+    /// Group snapshots of several claims.
     Group,
-    /// A claim that changes its class of attributes.
+    /// A claim that changes its VolumeAttributesClass.
     Modification,
     /// A raw block device.
     Block,
-    /// A claim for one pod.
+    /// A claim for a single pod.
     OnePod,
-    /// Secrets by the class.
+    /// Secrets specified by the class.
     Secrets,
-    /// Filesystems by the class.
+    /// Filesystems specified by the class.
     FileSystem,
-    /// The scheduler, told of room on nodes.
+    /// The scheduler, with storage capacity of nodes.
     Capacity,
     /// All workflows with the agent's own volume plugin.
     Own,
-    /// What a pod can ask for beyond a claim, there.
+    /// Features of pods beyond claims, with the agent's volume plugin.
     OwnPods,
-    /// A node with that boots while hub and API server are away.
+    /// A node that boots while hub and API server are offline.
     Offline,
     /// The tests of the hub alone.
     HubTests,
-    /// No hub for some time.
+    /// A hub that is offline for some time.
     Hub,
-    /// A claim that is deleted while its volume is made behind a cut.
+    /// A claim that is deleted while its volume is created behind a cut link.
     Cut,
-    /// Each who has a hand in the making of a volume dies meanwhile.
+    /// A kill of each process that takes part in the creation of a volume.
     Deaths,
-    /// A provisioner loses its lease meanwhile.
+    /// A provisioner that loses its lease during a call.
     Lease,
     /// Many claims and many cuts.
     Storm,
-    /// Many pods of such nodes, and many cuts.
+    /// Many pods on nodes with the agent's volume plugin, and many cuts.
     OwnStorm,
     /// A thousand nodes.
-    Crowd,
+    ManyNodes,
 }
 
-impl Scene {
+impl Case {
     pub(crate) const ALL: [Self; 24] = [
-        Self::Life,
+        Self::Lifecycle,
         Self::OtherNodes,
         Self::Static,
         Self::Snapshot,
@@ -126,19 +126,19 @@ impl Scene {
         Self::Lease,
         Self::Storm,
         Self::OwnStorm,
-        Self::Crowd,
+        Self::ManyNodes,
     ];
 
-    /// Whether it has pods that run.
+    /// Returns true if the case has pods that run.
     pub(crate) const fn needs_kubelet(self) -> bool {
         !matches!(self, Self::Own | Self::OwnPods | Self::OwnStorm | Self::Offline)
     }
 
     fn run(self, setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
         match self {
-            Self::Life => life::workflows(cluster, findings),
-            Self::OtherNodes => life::other_nodes(cluster, findings),
-            Self::Static => life::static_volume(cluster, findings),
+            Self::Lifecycle => lifecycle::workflows(cluster, findings),
+            Self::OtherNodes => lifecycle::other_nodes(cluster, findings),
+            Self::Static => lifecycle::static_volume(cluster, findings),
             Self::Snapshot => features::snapshot(cluster, findings),
             Self::Expansion => features::expansion(cluster, findings),
             Self::Growth => growth::run(setup, cluster, findings),
@@ -159,15 +159,15 @@ impl Scene {
             Self::Lease => lease::run(setup, cluster, findings),
             Self::Storm => cuts::storm(setup, cluster, findings),
             Self::OwnStorm => own_storm::run(setup, cluster, findings),
-            Self::Crowd => crowd::run(setup, cluster, findings),
+            Self::ManyNodes => many_nodes::run(setup, cluster, findings),
         }
     }
 }
 
-impl fmt::Display for Scene {
+impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Life => "kubernetes-life",
+            Self::Lifecycle => "kubernetes-lifecycle",
             Self::OtherNodes => "kubernetes-nodes",
             Self::Static => "kubernetes-static",
             Self::Snapshot => "kubernetes-snapshot",
@@ -190,12 +190,12 @@ impl fmt::Display for Scene {
             Self::Lease => "kubernetes-lease",
             Self::Storm => "kubernetes-storm",
             Self::OwnStorm => "kubernetes-own-storm",
-            Self::Crowd => "kubernetes-crowd",
+            Self::ManyNodes => "kubernetes-many-nodes",
         })
     }
 }
 
-/// Where the scenes are played: everything is brought up for the first one, and taken down after the last.
+/// The cluster of the test cases: started for the first case, and stopped after the last.
 pub(crate) struct Stage {
     place: &'static Place,
     with_kubelet: bool,
@@ -207,19 +207,19 @@ impl Stage {
         Self { place, with_kubelet, up: Mutex::new(None) }
     }
 
-    /// Plays one, and leaves nothing of it for the next one.
-    pub(crate) fn play(&self, scene: Scene) -> Result<(), Failed> {
+    /// Runs a case, and removes all that it created.
+    pub(crate) fn play(&self, case: Case) -> Result<(), Failed> {
         let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
         let up = up.get_or_insert_with(|| self.set_up().map_err(|error| error.to_string()));
         let (setup, cluster) = up.as_mut().map_err(|error| format!("the cluster is not up: {error}"))?;
         let (started, mut findings) = (Instant::now(), Findings::default());
-        if let Err(error) = scene.run(setup, cluster, &mut findings) {
+        if let Err(error) = case.run(setup, cluster, &mut findings) {
             findings.note(false, error.to_string());
             if let Err(error) = cluster.clear(&mut findings) {
                 findings.note(false, error.to_string());
             }
         }
-        table::found(&scene.to_string(), findings.0, started.elapsed())
+        table::found(&case.to_string(), findings.0, started.elapsed())
     }
 
     fn set_up(&self) -> Result<(Setup<'static>, Cluster), RealError> {
@@ -238,7 +238,7 @@ impl Stage {
         Ok((setup, cluster))
     }
 
-    /// Stops everything, and looks at what it leaves.
+    /// Stops everything, and checks for leftovers.
     pub(crate) fn end(&self) -> Result<(), Failed> {
         let up = self.up.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Ok((setup, cluster))) = up else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! One of our nodes: its drivers, its agent, and the cable to the hub.
+//! One of the edge-csi nodes: its drivers, its agent, and the cable to the hub.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,9 +10,9 @@ use edge_csi_tests::process::Process;
 use super::edge::{DRIVERS, FOREIGN, NODES, start};
 use super::part::{Part, Ready};
 use crate::error::RealError;
+use crate::link_condition::LinkCondition;
 use crate::sanity::SECRET;
 use crate::setup::Setup;
-use crate::weather::Weather;
 
 /// A node with its drivers, its agent and the cable to the hub. Killed when dropped.
 #[derive(Debug)]
@@ -22,21 +22,21 @@ pub(crate) struct Node {
     pub(super) agent: Part,
     cable: Cable,
     pub(super) folder: PathBuf,
-    /// How often it has booted.
+    /// The number of boots so far.
     pub(super) boots: u32,
 }
 
-/// The way from a node to the hub, which can be cut.
+/// The cable from a node to the hub, which can be cut.
 #[derive(Debug)]
 struct Cable {
     log: String,
-    /// From where to where it goes.
+    /// The listening and the forwarding address.
     ends: String,
     process: Option<Process>,
 }
 
 impl Node {
-    /// Starts the drivers, then the agent, and waits until that is at the hub.
+    /// Starts the drivers, then the agent, and waits until the agent is connected to the hub.
     pub(super) fn start(setup: &Setup<'_>, name: &'static str, hub: u16) -> Result<Self, RealError> {
         let folder = setup.folder(name)?;
         let mut drivers = Vec::new();
@@ -65,18 +65,18 @@ impl Node {
         let dialled = port::free();
         let ends = format!("127.0.0.1:{dialled}=127.0.0.1:{hub}");
         let mut cable = Cable { log: format!("cable-{name}"), ends, process: None };
-        cable.connect(setup, Weather::Fair)?;
+        cable.connect(setup, LinkCondition::Clean)?;
         let arguments = arguments
             .pair("--nodeid", name)
             .pair("--hub", format!("wss://localhost:{dialled}"))
             .pair("--state-dir", folder.join("agent"))
-            .pair("--shim", folder.join("shim"))
-            .dialer(&setup.certificates.agent_of(name));
+            .pair("--kubelet-socket-dir", folder.join("shim"))
+            .dialer(&setup.certificates.issue(&[name]));
         let agent = start(&format!("agent-{name}"), &setup.components.agent, arguments, setup)?;
         Ok(Self { name, drivers, agent, cable, folder, boots: 0 })
     }
 
-    /// Stops agent and drivers; how each of them ended.
+    /// Stops agent and drivers, and returns the result of each stop.
     pub(super) fn stop(self) -> Vec<Result<(), RealError>> {
         let mut ends = vec![self.agent.stop()];
         drop(self.cable);
@@ -84,17 +84,17 @@ impl Node {
         ends
     }
 
-    /// Puts the cable to the hub in its place.
-    pub(crate) fn connect(&mut self, setup: &Setup<'_>, weather: Weather) -> Result<(), RealError> {
-        self.cable.connect(setup, weather)
+    /// Connects the cable to the hub.
+    pub(crate) fn connect(&mut self, setup: &Setup<'_>, condition: LinkCondition) -> Result<(), RealError> {
+        self.cable.connect(setup, condition)
     }
 
-    /// Takes it away: the node is offline.
+    /// Disconnects the cable: the node is offline.
     pub(crate) fn cut(&mut self) {
         self.cable.process = None;
     }
 
-    /// The process of a driver.
+    /// Returns the process of a driver.
     pub(crate) fn driver(&self, name: &str) -> Option<&Process> {
         DRIVERS
             .iter()
@@ -103,31 +103,31 @@ impl Node {
             .and_then(Part::process)
     }
 
-    /// The socket that kubelet is given for a driver.
+    /// Returns the path of the driver's socket for kubelet.
     pub(crate) fn kubelet_socket(&self, driver: &str) -> PathBuf {
         self.folder.join("shim").join(format!("{driver}.sock"))
     }
 
-    /// Where a driver has the data of a volume.
+    /// Returns the path of a volume's data in a driver.
     pub(crate) fn data(&self, driver: &str, volume: &str) -> PathBuf {
         self.folder.join(driver).join("data").join(volume)
     }
 
-    /// What a driver has: its volumes and snapshots, as records and as data.
+    /// Lists the volumes and snapshots of a driver, as records and as data.
     pub(crate) fn holds(&self, driver: &str) -> Vec<String> {
         let folders = ["data", "volumes", "snapshots"].map(|part| self.folder.join(driver).join(part));
         let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten());
         entries.flatten().map(|entry| entry.path().display().to_string()).collect()
     }
 
-    /// What a driver has on record of its volumes.
+    /// Reads a driver's volume records.
     pub(crate) fn records(&self, driver: &str) -> Vec<serde_json::Value> {
         let folder = self.folder.join(driver).join("volumes");
         let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
         files.filter_map(|file| serde_json::from_slice(&std::fs::read(file.path()).ok()?).ok()).collect()
     }
 
-    /// How many volumes a driver has.
+    /// Returns the number of volumes of a driver.
     pub(crate) fn volumes(&self, driver: &str) -> usize {
         let folder = self.folder.join(driver).join("volumes");
         std::fs::read_dir(folder).into_iter().flatten().count()
@@ -135,10 +135,10 @@ impl Node {
 }
 
 impl Cable {
-    fn connect(&mut self, setup: &Setup<'_>, weather: Weather) -> Result<(), RealError> {
-        // The port is free again once the one before has ended.
+    fn connect(&mut self, setup: &Setup<'_>, condition: LinkCondition) -> Result<(), RealError> {
+        // The port is free once the previous process has ended.
         self.process = None;
-        let options = weather.cable().unwrap_or_default();
+        let options = condition.cable().unwrap_or_default();
         let arguments = Arguments::new().flags(options).pair("--tcp", &self.ends);
         let mut command = Command::new(&setup.components.cable);
         self.process = Some(Process::respawn(setup.logs, &self.log, command.args(arguments))?);

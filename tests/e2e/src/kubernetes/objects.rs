@@ -1,4 +1,4 @@
-//! The objects of the API server that the legs make.
+//! The API objects that the test runs create.
 
 use serde_json::{Value, json};
 
@@ -25,21 +25,21 @@ pub(crate) const GROUP_CLASSES: &str = "/apis/groupsnapshot.storage.k8s.io/v1/vo
 pub(crate) const GROUP_SNAPSHOTS: &str =
     "/apis/groupsnapshot.storage.k8s.io/v1/namespaces/default/volumegroupsnapshots";
 
-/// Where a pod's claim is, inside of it.
+/// The mount path of a pod's claim.
 pub(crate) const MOUNTED: &str = "/data";
 
-/// The events of an object, by its UID.
+/// Returns the path of the events of an object, by its UID.
 pub(crate) fn events_of(uid: &str) -> String {
     format!("/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid={uid}")
 }
 
-/// The label that a driver's topology makes on a node.
+/// Returns the node label for a driver's topology.
 pub(crate) fn topology_key(driver: &str) -> String {
     format!("topology.{driver}/node")
 }
 
-/// Whether an object's status says that it is so, such as `Ready`.
-pub(super) fn has_condition(object: &Value, kind: &str) -> bool {
+/// Returns true if the object's status has this condition, such as `Ready`, with the value `True`.
+pub(crate) fn has_condition(object: &Value, kind: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array();
     conditions.is_some_and(|all| all.iter().any(|one| one["type"] == kind && one["status"] == "True"))
 }
@@ -59,7 +59,7 @@ pub(crate) fn csi_driver(name: &str) -> Value {
     })
 }
 
-/// A class whose volumes are made where their first pod goes.
+/// Returns a class whose volumes are created on the node of their first pod.
 pub(crate) fn class(name: &str, driver: &str, parameters: &Value, reclaim: &str) -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1",
@@ -102,13 +102,13 @@ pub(crate) fn snapshot(name: &str, class: &str, claim: &str) -> Value {
     })
 }
 
-/// A Node as it joins a cluster.
+/// Returns a Node that has just joined a cluster.
 pub(crate) fn bare_node(name: &str) -> Value {
     let labels = json!({"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"});
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
 }
 
-/// A Node and its CSINode for a node of ours that has no kubelet: what kubelet would have written of it.
+/// Returns the Node and the CSINode that kubelet would have written for an edge-csi node without kubelet.
 pub(crate) fn node(name: &str, drivers: &[&str]) -> [Value; 2] {
     let (mut node, mut ids) = (bare_node(name), json!({}));
     for driver in drivers {
@@ -128,13 +128,13 @@ pub(crate) fn node(name: &str, drivers: &[&str]) -> [Value; 2] {
     [node, csi_node]
 }
 
-/// The annotation of a Node that has volumes attached by the controller.
+/// The annotation of a Node whose volumes the controller attaches.
 pub(crate) const ATTACHED_BY_CONTROLLER: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
-/// The annotation of a Node with what its drivers call it.
+/// The annotation of a Node with its id in each driver.
 pub(crate) const IDS: &str = "csi.volume.kubernetes.io/nodeid";
 
-/// What such a node reports.
+/// Returns the status that kubelet would report for such a node.
 pub(crate) fn node_status() -> Value {
     let room = json!({"cpu": "64", "memory": "64Gi", "pods": "1000"});
     json!({"status": {
@@ -144,7 +144,7 @@ pub(crate) fn node_status() -> Value {
     }})
 }
 
-/// A claim; what it asks for beyond the class can be changed afterwards.
+/// Returns a claim. The caller can change requests beyond the class in the result.
 pub(crate) fn claim(name: &str, class: &str, size: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -158,31 +158,31 @@ pub(crate) fn claim(name: &str, class: &str, size: &str) -> Value {
     })
 }
 
-/// A claim for a raw block device.
+/// Returns a claim for a raw block device.
 pub(crate) fn device_claim(name: &str, class: &str, size: &str) -> Value {
     let mut claim = claim(name, class, size);
     claim["spec"]["volumeMode"] = json!("Block");
     claim
 }
 
-/// A pod with one claim, on a node of this name, that does what `orders` say.
+/// Returns a pod with one claim, on this node, that executes `orders`.
 pub(crate) fn pod(name: &str, node: &str, claim: &str, orders: &[&str]) -> Value {
     let mut pod = bare_pod(name, node, claim, orders);
     pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": MOUNTED}]);
     pod
 }
 
-/// The same, with the claim as a device.
+/// Returns a pod with the claim as a device.
 pub(crate) fn pod_with_device(name: &str, node: &str, claim: &str, orders: &[&str]) -> Value {
     let mut pod = bare_pod(name, node, claim, orders);
     pod["spec"]["containers"][0]["volumeDevices"] = json!([{"name": "v", "devicePath": DEVICE}]);
     pod
 }
 
-/// Where such a pod has it.
+/// The path of the device in such a pod.
 pub(crate) const DEVICE: &str = "/dev/claim";
 
-/// The same, with a volume of its own in the place of a claim: what the volume is.
+/// Returns a pod with an inline volume in place of a claim. `inline` is the volume's source.
 pub(crate) fn pod_with_inline(name: &str, node: &str, inline: &Value) -> Value {
     let mut pod = pod(name, node, "", &["wait"]);
     pod["spec"]["volumes"] = json!([{"name": "v", "csi": inline}]);
@@ -214,12 +214,12 @@ fn bare_pod(name: &str, node: &str, claim: &str, orders: &[&str]) -> Value {
     })
 }
 
-/// The class of a driver that most legs use.
+/// Returns the name of the class of a driver that most test runs use.
 pub(crate) fn class_of(driver: &str) -> String {
     format!("edge-{driver}")
 }
 
-/// The objects that every leg may rely on: where each goes, and itself.
+/// Returns the objects that every test run may rely on, each with its collection.
 pub(crate) fn foundation() -> Vec<(&'static str, Value)> {
     let mut objects = Vec::new();
     for driver in DRIVERS.into_iter().chain([FOREIGN]) {

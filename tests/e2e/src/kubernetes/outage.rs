@@ -1,4 +1,4 @@
-//! A node that is its own volume plugin boots with no hub and no API server in sight.
+//! Boots a node with the agent's volume plugin without a hub and an API server.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -15,21 +15,21 @@ use crate::setup::Setup;
 
 const NODE: &str = OWN[0];
 
-/// A pod of before, and its volume.
+/// A pod from before the boot, and its volume.
 #[derive(Debug)]
 struct Before {
     uid: String,
-    /// The PersistentVolume, and what the driver calls it.
+    /// The PersistentVolume, and its id in the driver.
     volume: String,
     handle: String,
     driver: &'static str,
-    /// Where it is mounted.
+    /// The path of its mount.
     place: PathBuf,
     device: bool,
 }
 
 impl Before {
-    /// Claim and pod of this name, until the pod has written its name.
+    /// Creates a claim and a pod with this name, and writes the name as the pod.
     fn make(cluster: &Cluster, name: &str, driver: &'static str, device: bool) -> Result<Self, RealError> {
         let claim = if device { objects::device_claim } else { objects::claim };
         let claim = claim(name, &class_of(driver), "16Mi");
@@ -45,7 +45,7 @@ impl Before {
         Ok(before)
     }
 
-    /// Where the pod has written.
+    /// Returns the path that the pod has written to.
     fn file(&self) -> PathBuf {
         if self.device { self.place.clone() } else { self.place.join("file") }
     }
@@ -59,7 +59,7 @@ fn mounted(cluster: &Cluster, place: &Path) -> Result<Option<Mount>, RealError> 
     cluster.edge.node(NODE).map(|node| node.mounted(place)).transpose()
 }
 
-/// All that pods had is there after the boot, and what changed meanwhile is made up for afterwards.
+/// Checks that the pods' volumes are mounted after the boot, and that missed changes are applied after the outage.
 pub(super) fn offline(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
@@ -67,7 +67,7 @@ pub(super) fn offline(
 ) -> Result<(), RealError> {
     plugin::with(setup, cluster, findings, &OWN, |cluster, findings| {
         boots(setup, cluster, findings).inspect_err(|_| {
-            // The next scenes need them, and what these would say is worth less than the first error.
+            // The next cases need the server and the cables, and these errors matter less than the first one.
             let _ = cluster.plane.restore_server(setup);
             let _ = cluster.edge.restore(setup, Victim::Hub, NODE);
         })
@@ -83,11 +83,7 @@ fn boots(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> R
     cluster.plane.lose_server();
     for node in cluster.edge.nodes.iter_mut().filter(|node| node.name == NODE) {
         node.lose_power()?;
-        findings.same(
-            "hub, API server and power are gone, and mounts",
-            &json!(node.mounts().len()),
-            &json!(0),
-        );
+        findings.same("hub, API server, power and mounts are lost", &json!(node.mounts().len()), &json!(0));
         node.boot(setup)?;
     }
     let begun = Instant::now();
@@ -97,7 +93,7 @@ fn boots(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> R
     }
     findings.note(true, format!("all volumes are back after {:.1?}", begun.elapsed()));
 
-    // The cluster goes on while the node hears of nothing.
+    // The cluster changes while the node is offline.
     cluster.plane.restore_server(setup)?;
     cluster.forget_pod("goes")?;
     cluster.api.delete(&format!("{CLAIMS}/goes"))?;
@@ -123,7 +119,7 @@ fn boots(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> R
         &json!("stays"),
     );
     if let Some(node) = cluster.edge.node(NODE) {
-        node.vacated(&goes.uid)?;
+        node.check_removed(&goes.uid)?;
     }
     findings.note(true, "merged: nothing is left of the pod that went meanwhile");
     let volume = cluster.bound("new")?;
@@ -131,8 +127,8 @@ fn boots(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> R
     mounted(cluster, &at_new)?;
     findings.note(true, "merged: a claim of meanwhile is bound, and its pod has it");
     let same = mounted(cluster, &stays.place)? == of_stays;
-    findings.note(same, "whose pod stayed was not mounted anew");
-    cluster.api.until_gone(&format!("{VOLUMES}/{}", goes.volume), BOUND)?;
+    findings.note(same, "the volume of a remaining pod was not remounted");
+    cluster.api.until_removed(&format!("{VOLUMES}/{}", goes.volume), BOUND)?;
     findings.note(true, "the volume of the claim that went is detached and deleted");
     let new = plugin::used(DRIVERS[1], &text(&volume["spec"]["csi"]["volumeHandle"]));
     let of_before = [&stays, &device].map(|pod| plugin::used(pod.driver, &pod.handle));

@@ -1,5 +1,5 @@
-//! The life of a claim on nodes that are their own volume plugin: made, attached, mounted, used by one pod after another, and
-//! gone again.
+//! The lifecycle of a claim on nodes with the agent's volume plugin: created, attached, mounted, used by one pod after another,
+//! and deleted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Findings, text};
 use super::edge::DRIVERS;
-use super::life::describe;
+use super::lifecycle::describe;
 use super::objects::{self, CLAIMS, PODS, class_of};
 use super::plugin::{self, OWN};
 use crate::error::RealError;
 use crate::setup::Setup;
 
-/// What a pod leaves for the next one.
+/// The text that a pod leaves for the next pod.
 const TEXT: &str = "written by a pod";
 
-/// A claim, where it is used, and as what.
+/// A claim, its node and driver, and its kind of volume.
 #[derive(Debug)]
 struct Case {
     name: String,
@@ -28,7 +28,7 @@ struct Case {
 }
 
 impl Case {
-    /// A folder of each driver on each node, and a device.
+    /// Returns a case with a folder for each driver on each node, and one with a device.
     fn all() -> Vec<Self> {
         let folders = OWN.iter().flat_map(|node| DRIVERS.map(|driver| (*node, driver, false)));
         let cases = folders.chain([(OWN[0], DRIVERS[1], true)]).enumerate();
@@ -42,7 +42,7 @@ impl Case {
         claim(&self.name, &class_of(self.driver), "16Mi")
     }
 
-    /// A pod of this case that nobody runs, and whose name begins so.
+    /// Returns a pod of this case for a node without a container runtime, with this prefix in its name.
     fn pod(&self, prefix: &str) -> Value {
         let pod = if self.device { objects::pod_with_device } else { objects::pod };
         pod(&self.pod_name(prefix), self.node, &self.name, &["wait"])
@@ -52,7 +52,7 @@ impl Case {
         format!("{prefix}-{}", self.name)
     }
 
-    /// Waits until the pod has the volume; the file or the device in which it would read and write.
+    /// Waits until the pod has the volume, and returns the file or device that the pod would read and write.
     fn opened(&self, cluster: &Cluster, prefix: &str, volume: &str) -> Result<PathBuf, RealError> {
         let uid = cluster.uid(&self.pod_name(prefix))?;
         let Some(node) = cluster.edge.node(self.node) else { return Ok(PathBuf::new()) };
@@ -61,12 +61,12 @@ impl Case {
     }
 
     /// Waits until nothing is left of the pod on the node.
-    fn vacated(&self, cluster: &Cluster, uid: &str) -> Result<(), RealError> {
-        cluster.edge.node(self.node).map_or(Ok(()), |node| node.vacated(uid))
+    fn check_removed(&self, cluster: &Cluster, uid: &str) -> Result<(), RealError> {
+        cluster.edge.node(self.node).map_or(Ok(()), |node| node.check_removed(uid))
     }
 }
 
-/// Writes as a pod does, to the disk.
+/// Writes a text as a pod does, and syncs it to the disk.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), RealError> {
     use std::io::Write as _;
     let written = || {
@@ -77,7 +77,7 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), RealError> {
     written().map_err(|cause| RealError::File { path: path.to_owned(), cause })
 }
 
-/// What a pod reads of what another one has written: as much as that is.
+/// Reads as many bytes as another pod has written.
 pub(super) fn read(path: &Path, written: &str) -> Result<String, RealError> {
     use std::io::Read as _;
     let read = || {
@@ -89,16 +89,18 @@ pub(super) fn read(path: &Path, written: &str) -> Result<String, RealError> {
     read().map_err(|cause| RealError::File { path: path.to_owned(), cause })
 }
 
-/// All six workflows, on two nodes with two drivers at once.
+/// Runs all six workflows, on two nodes with two drivers concurrently.
 pub(super) fn workflows(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
-    plugin::with(setup, cluster, findings, &OWN, |cluster, findings| lives(cluster, findings, &Case::all()))
+    plugin::with(setup, cluster, findings, &OWN, |cluster, findings| {
+        lifecycles(cluster, findings, &Case::all())
+    })
 }
 
-fn lives(cluster: &mut Cluster, findings: &mut Findings, cases: &[Case]) -> Result<(), RealError> {
+fn lifecycles(cluster: &mut Cluster, findings: &mut Findings, cases: &[Case]) -> Result<(), RealError> {
     let begun = Instant::now();
     for case in cases {
         cluster.make(&case.claim(), &case.pod("writer"))?;
@@ -123,7 +125,7 @@ fn lives(cluster: &mut Cluster, findings: &mut Findings, cases: &[Case]) -> Resu
     }
     findings.note(true, "each Node says which volumes it uses");
 
-    // Pods end in two ways: their containers do, or they are deleted and whoever ran them is done with that.
+    // Pods end when their containers end, or when they are deleted and have been stopped.
     for (number, case) in cases.iter().enumerate() {
         let name = case.pod_name("writer");
         let uid = cluster.uid(&name)?;
@@ -131,14 +133,14 @@ fn lives(cluster: &mut Cluster, findings: &mut Findings, cases: &[Case]) -> Resu
             cluster
                 .api
                 .merge(&format!("{PODS}/{name}/status"), &json!({"status": {"phase": "Succeeded"}}))?;
-            case.vacated(cluster, &uid)?;
+            case.check_removed(cluster, &uid)?;
             cluster.forget_pod(&name)?;
         } else {
             cluster.forget_pod(&name)?;
-            case.vacated(cluster, &uid)?;
+            case.check_removed(cluster, &uid)?;
         }
     }
-    findings.note(true, "nothing is left on the nodes of pods that have ended, or are gone");
+    findings.note(true, "nothing is left on the nodes of pods that have ended or were deleted");
     cluster.detached()?;
     findings.note(true, "detached when no pod needs them");
 
@@ -158,7 +160,7 @@ fn lives(cluster: &mut Cluster, findings: &mut Findings, cases: &[Case]) -> Resu
         let waits = going["metadata"]["deletionTimestamp"].is_string();
         findings.note(waits && there, "a pod that is being deleted has its volume still");
         cluster.forget_pod(&name)?;
-        case.vacated(cluster, &uid)?;
+        case.check_removed(cluster, &uid)?;
     }
     for case in cases {
         cluster.api.delete(&format!("{CLAIMS}/{}", case.name))?;
@@ -166,6 +168,6 @@ fn lives(cluster: &mut Cluster, findings: &mut Findings, cases: &[Case]) -> Resu
     for case in cases {
         cluster.end_claim(&case.name)?;
     }
-    findings.note(true, format!("all gone after {:.1?}", begun.elapsed()));
+    findings.note(true, format!("all removed after {:.1?}", begun.elapsed()));
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! What a pod can ask for beyond a claim, on a node whose agent is the volume plugin: groups, secrets, tokens, volumes of its
-//! own, a claim for itself alone, one that grows; and what it is told when it cannot have them.
+//! The features that a pod can request beyond a claim, on a node with the agent's volume plugin: groups, secrets, tokens,
+//! inline volumes, a claim for a single pod, and expansion; and the pod's events if a request cannot be met.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -24,34 +24,34 @@ use crate::setup::Setup;
 const NODE: &str = OWN[0];
 const DRIVER: &str = DRIVERS[0];
 
-/// The class whose volumes want the secret on the node.
+/// The class whose volumes need the secret on the node.
 const GUARDED: &str = "guarded";
 
 /// The class whose volumes have a filesystem that grows while it is mounted.
 const GROWING: &str = "growing";
 
-/// Groups that nobody else has.
+/// Groups that no other process has.
 const GROUP: u32 = 4711;
 const OTHER_GROUP: u32 = 4712;
 
-/// What the secret is changed to.
+/// The secret's value after its change.
 const ROTATED: &str = "another-value";
 
-/// How often a mount fails before it is looked how often its pod was told.
+/// The number of failed mounts before a pod's events are counted.
 const FAILURES: usize = 3;
 
-/// How long a pod that must not get a volume is watched.
+/// Time for which a pod that must not get a volume is watched.
 const WATCHED: Duration = Duration::from_secs(3);
 
-/// The agent logs so when it has given the files of a pod's volume to its group.
+/// The agent's log message after it has applied a pod's group to the volume's files.
 const GIVEN: &str = "the files are the group's";
 
-/// What volume-manager says of a volume that has a pod and may have no other.
+/// The error of volume-manager for a volume that allows only one pod and already has one.
 const SINGLE: &str = "one consumer at a time";
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 
-/// A pod that has its volume.
+/// A pod with its mounted volume.
 #[derive(Debug)]
 struct Mounted {
     name: &'static str,
@@ -75,13 +75,13 @@ pub(super) fn run(
             node.mount_pods_with(setup, vault.options())?;
         }
         let pods = guarded(setup, cluster, findings)?;
-        let before = told_of(cluster, &pods)?;
+        let before = failure_counts(cluster, &pods)?;
         groups(setup, cluster, findings)?;
         one_pod(cluster, findings)?;
         grows(cluster, findings)?;
         findings.same(
-            "since they had their volumes, the first three were told no more than",
-            &json!(told_of(cluster, &pods)?),
+            "since they had their volumes, the first three got no more events than",
+            &json!(failure_counts(cluster, &pods)?),
             &json!(before),
         );
         Ok(())
@@ -94,7 +94,7 @@ pub(super) fn run(
     played
 }
 
-/// Three pods whose volumes want a secret that is made later: of a class, of a PersistentVolume by hand, and inline.
+/// Creates three pods whose volumes need a secret that is created later: by a class, by a manual PersistentVolume, and inline.
 fn guarded(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
@@ -115,7 +115,7 @@ fn guarded(
         let message = text(&events[0]["message"]);
         findings.note(
             message.contains(secrets::NAME),
-            format!("{name} waits for a secret, and is told: {message}"),
+            format!("{name} waits for a secret, with the event: {message}"),
         );
     }
     let volume = cluster.bound("by-class")?;
@@ -125,9 +125,10 @@ fn guarded(
         let lines = text.lines().filter(|line| line.contains(&handle) && line.contains(secrets::NAME));
         Some(lines.count()).filter(|count| *count >= FAILURES)
     });
-    let told = failures(cluster, &cluster.uid("by-class")?)?;
-    let words = format!("its mount has failed {failed:?} times, and it has so many events: {}", told.len());
-    findings.note(failed.is_some() && told.len() == 1, words);
+    let events = failures(cluster, &cluster.uid("by-class")?)?;
+    let words =
+        format!("its mount has failed {failed:?} times, and the number of its events: {}", events.len());
+    findings.note(failed.is_some() && events.len() == 1, words);
     findings.note(mounts_of(cluster, "by-class")?.is_empty(), "and nothing is mounted for it");
 
     cluster.api.create(SECRETS, &secrets::secret())?;
@@ -136,14 +137,14 @@ fn guarded(
     let inline = mounted(cluster, "inline", "v")?;
     findings.note(true, "with the secret all three have their volumes");
 
-    let said = wait::poll(BOUND, || vault::told(&by_hand.place)).unwrap_or_default();
+    let said = wait::poll(BOUND, || vault::context(&by_hand.place)).unwrap_or_default();
     let values = json!([said["staged"]["password"], said["secrets"]["password"]]);
     findings.same("NodeStageVolume and NodePublishVolume had", &values, &json!([SECRET, SECRET]));
     let folder = by_hand.place.parent().map(names_in).unwrap_or_default();
     findings.same("beside the mount is", &json!(folder), &json!(["mount"]));
     let token = of_its_own(cluster, findings, &inline)?;
     again(cluster, findings, &inline, &token)?;
-    // While the pods have them nothing is on the disk either: it is looked once, since nobody takes it away meanwhile.
+    // The secret must not be on any disk while the pods have it: one check is enough, since no process removes it meanwhile.
     let places = ["edge".to_owned(), format!("{NODE}/agent")].map(|part| setup.scratch.join(part));
     for (what, text) in texts(&token) {
         let holders = holders_below(&places, text);
@@ -155,9 +156,9 @@ fn guarded(
 
     for pod in [&by_hand, &inline] {
         cluster.forget_pod(pod.name)?;
-        vacated(cluster, pod)?;
+        check_removed(cluster, pod)?;
     }
-    // What the driver itself had of them was in memory, and is unmounted.
+    // The driver kept the texts in memory, which is unmounted.
     let [edge, agent] = places;
     let places = [edge, agent, setup.scratch.join(NODE).join("volumes")];
     for (what, text) in texts(&token) {
@@ -178,7 +179,7 @@ fn guarded(
     Ok([by_class, by_hand, inline])
 }
 
-/// What is to be on no disk, by what it is. A token that was never passed is empty.
+/// Returns the texts that must not be on any disk, with their names. The text of a token that was never passed is empty.
 fn texts(token: &str) -> [(&'static str, &str); 3] {
     [("secret", SECRET), ("secret of later", ROTATED), ("token", token)]
 }
@@ -187,12 +188,12 @@ fn holders_below(places: &[PathBuf], text: &str) -> Vec<PathBuf> {
     places.iter().flat_map(|place| secrets::holders_of(text, place)).collect()
 }
 
-/// An inline volume is told of its pod, with a token of the pod's own, and is the pod's group's; the token, which is empty if the agent
-/// has passed none.
+/// Checks that an inline volume gets its pod's context and token, and the pod's group. Returns the token, which is empty if the
+/// agent has passed none.
 fn of_its_own(cluster: &Cluster, findings: &mut Findings, inline: &Mounted) -> Result<String, RealError> {
-    let said = wait::poll(BOUND, || vault::told(&inline.place)).unwrap_or_default();
+    let said = wait::poll(BOUND, || vault::context(&inline.place)).unwrap_or_default();
     let key = |part: &str| said["context"][format!("csi.storage.k8s.io/{part}")].clone();
-    let told = json!([
+    let context = json!([
         said["context"]["role"],
         key("ephemeral"),
         key("pod.name"),
@@ -204,7 +205,7 @@ fn of_its_own(cluster: &Cluster, findings: &mut Findings, inline: &Mounted) -> R
         said["staging"],
     ]);
     let expected = json!(["reader", "true", inline.name, "default", inline.uid, "default", SECRET, null, ""]);
-    findings.same("an inline volume is told of its pod, and is not staged", &told, &expected);
+    findings.same("an inline volume gets its pod's context, and is not staged", &context, &expected);
     let Some(token) = vault::token(&inline.place).filter(|token| !token.is_empty()) else {
         findings.note(false, "the agent has passed no token");
         return Ok(String::new());
@@ -223,26 +224,26 @@ fn of_its_own(cluster: &Cluster, findings: &mut Findings, inline: &Mounted) -> R
     Ok(token)
 }
 
-/// It is told of the pod again, with what there is then, and its files stay the group's.
+/// Checks that the volume gets the pod's context again with the present values, and that its files keep the group.
 fn again(cluster: &Cluster, findings: &mut Findings, inline: &Mounted, token: &str) -> Result<(), RealError> {
     let secret = format!("{SECRETS}/{}", secrets::NAME);
     cluster.api.merge(&secret, &json!({"stringData": {"password": ROTATED}}))?;
     let later = wait::poll(BOUND, || {
-        vault::told(&inline.place).filter(|told| told["secrets"]["password"] == ROTATED)
+        vault::context(&inline.place).filter(|context| context["secrets"]["password"] == ROTATED)
     });
     let times = later.unwrap_or_default()["published"].as_u64();
     findings.note(times > Some(1), format!("published {times:?} times, it has the secret of then"));
     let another = vault::token(&inline.place).is_some_and(|later| later != token);
     findings.note(another, "and another token");
-    // The driver writes its files anew each time, for root alone.
-    let expected = json!({"told": format!("{GROUP} 660"), "tokens": format!("{GROUP} 660")});
-    let files = || owned(&inline.place, &["told", "tokens"]);
+    // The driver rewrites its files each time, readable only by root.
+    let expected = json!({"context": format!("{GROUP} 660"), "tokens": format!("{GROUP} 660")});
+    let files = || owned(&inline.place, &["context", "tokens"]);
     wait::poll(BOUND, || (files() == expected).then_some(()));
     findings.same("and its files have group and mode", &files(), &expected);
     Ok(())
 }
 
-/// The files of a volume are those of the group that its pod asks for.
+/// Checks that a volume's files have the group that its pod requests.
 fn groups(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
     cluster.make(
         &objects::claim("shared", &class_of(DRIVER), "16Mi"),
@@ -257,7 +258,7 @@ fn groups(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> 
     let expected = json!({"inner": "0 700", "inner/file": "0 600", "script": "0 755", "late": "0 600"});
     findings.same("a pod of no group has made", &owned(&first.place, &files), &expected);
     cluster.forget_pod(first.name)?;
-    vacated(cluster, &first)?;
+    check_removed(cluster, &first)?;
 
     let given = |group: u32, late: &str| {
         json!({
@@ -288,7 +289,7 @@ fn groups(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> 
     Ok(())
 }
 
-/// A claim for one pod has one, though somebody bound another one to the node past the scheduler.
+/// Checks that only one pod gets a claim for a single pod, although a second pod was bound to the node without the scheduler.
 fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
     let mut claim = objects::claim("single", &class_of(DRIVER), "16Mi");
     claim["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
@@ -299,23 +300,23 @@ fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealErr
     let mut second = objects::pod("second", NODE, "single", &["wait"]);
     second["spec"]["nodeName"] = json!(NODE);
     cluster.api.create(PODS, &second)?;
-    let told = failures(cluster, &cluster.uid("second")?)?;
-    let message = text(&told[0]["message"]);
+    let events = failures(cluster, &cluster.uid("second")?)?;
+    let message = text(&events[0]["message"]);
     findings.note(
         message.contains(SINGLE),
-        format!("a second pod of a ReadWriteOncePod claim is told: {message}"),
+        format!("a second pod of a ReadWriteOncePod claim gets the event: {message}"),
     );
     let got = wait::poll(WATCHED, || mounts_of(cluster, "second").ok().filter(|mounts| !mounts.is_empty()));
     findings.note(got.is_none(), "and has no mount");
     cluster.forget_pod("alone")?;
-    vacated(cluster, &first)?;
+    check_removed(cluster, &first)?;
     let second = mounted(cluster, "second", &volume)?;
     let found = read(&second.place.join("file"), "mine")?;
-    findings.same("when the first one is gone it reads", &json!(found), &json!("mine"));
+    findings.same("when the first one is removed it reads", &json!(found), &json!("mine"));
     Ok(())
 }
 
-/// A claim grows under its pod, and is told so.
+/// Expands a claim under its pod, and checks the pod's event.
 fn grows(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
     let parameters = json!({"csi.storage.k8s.io/fstype": "xfs"});
     cluster.api.create(CLASSES, &objects::class(GROWING, DRIVER, &parameters, "Delete"))?;
@@ -327,7 +328,7 @@ fn grows(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError
     let path = format!("{CLAIMS}/grows");
     cluster.api.merge(&path, &json!({"spec": {"resources": {"requests": {"storage": "480Mi"}}}}))?;
     let claim = cluster.api.until(&path, "grown", BOUND, |claim| {
-        // The node tells bytes.
+        // The node reports bytes.
         (claim["status"]["capacity"]["storage"] == "503316480").then(|| claim.clone())
     })?;
     let after = size_of(&volume);
@@ -340,7 +341,7 @@ fn grows(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError
             .find(|event| event["reason"] == "FileSystemResizeSuccessful")
             .map(|event| text(&event["message"]))
     })?;
-    findings.note(said.contains(&volume), format!("the claim is told: {said}"));
+    findings.note(said.contains(&volume), format!("the claim gets the event: {said}"));
     Ok(())
 }
 
@@ -349,7 +350,7 @@ fn in_group(mut pod: Value, group: u32) -> Value {
     pod
 }
 
-/// A further pod of the shared claim.
+/// Creates another pod of the shared claim, and waits until it is mounted.
 fn of_group(
     cluster: &Cluster,
     name: &'static str,
@@ -363,7 +364,7 @@ fn of_group(
     mounted(cluster, name, volume)
 }
 
-/// Waits until a pod has its volume, by the name of the volume's directory.
+/// Waits until a pod has its volume, which the name of the volume's directory identifies.
 fn mounted(cluster: &Cluster, name: &'static str, volume: &str) -> Result<Mounted, RealError> {
     let uid = cluster.uid(name)?;
     let place = match cluster.edge.node(NODE) {
@@ -373,11 +374,11 @@ fn mounted(cluster: &Cluster, name: &'static str, volume: &str) -> Result<Mounte
     Ok(Mounted { name, uid, place })
 }
 
-fn vacated(cluster: &Cluster, pod: &Mounted) -> Result<(), RealError> {
-    cluster.edge.node(NODE).map_or(Ok(()), |node| node.vacated(&pod.uid))
+fn check_removed(cluster: &Cluster, pod: &Mounted) -> Result<(), RealError> {
+    cluster.edge.node(NODE).map_or(Ok(()), |node| node.check_removed(&pod.uid))
 }
 
-/// What is mounted for a pod.
+/// Returns the mounts of a pod.
 fn mounts_of(cluster: &Cluster, pod: &str) -> Result<Vec<plugin::Mount>, RealError> {
     let uid = cluster.uid(pod)?;
     let Some(node) = cluster.edge.node(NODE) else { return Ok(Vec::new()) };
@@ -385,7 +386,7 @@ fn mounts_of(cluster: &Cluster, pod: &str) -> Result<Vec<plugin::Mount>, RealErr
     Ok(node.mounts().into_iter().filter(|mount| mount.place.starts_with(&below)).collect())
 }
 
-/// Waits until a pod was told that a mount has failed; all events that say so.
+/// Waits until a pod has an event of a failed mount, and returns its failure events.
 fn failures(cluster: &Cluster, uid: &str) -> Result<Vec<Value>, RealError> {
     cluster.api.until(&events_of(uid), "a failed mount", BOUND, |events| {
         let events = events["items"].as_array()?.iter();
@@ -394,23 +395,23 @@ fn failures(cluster: &Cluster, uid: &str) -> Result<Vec<Value>, RealError> {
     })
 }
 
-/// Whether the hub says in this event that a mount has failed.
+/// Returns true if the hub reports a failed mount in this event.
 fn is_failure(event: &Value) -> bool {
     event["reason"] == "FailedMount" && event["source"]["component"] == "edge-csi"
 }
 
-/// How often each of these pods was told of each failure, so far.
-fn told_of(cluster: &Cluster, pods: &[Mounted]) -> Result<Vec<Value>, RealError> {
-    let mut told = Vec::new();
+/// Returns each pod's event counts, one for each failure so far.
+fn failure_counts(cluster: &Cluster, pods: &[Mounted]) -> Result<Vec<Value>, RealError> {
+    let mut all = Vec::new();
     for pod in pods {
         let events = cluster.api.list(&events_of(&pod.uid))?;
         let counts = events.iter().filter(|event| is_failure(event)).map(|event| event["count"].clone());
-        told.push(json!([pod.name, counts.collect::<Vec<_>>()]));
+        all.push(json!([pod.name, counts.collect::<Vec<_>>()]));
     }
-    Ok(told)
+    Ok(all)
 }
 
-/// Waits until the agent says that it has done its part for the group of a pod.
+/// Waits until the agent logs that it has applied the group of a pod.
 fn logged(setup: &Setup<'_>, pod: &Mounted) -> Result<(), RealError> {
     let is_said = |line: &str| line.contains(&pod.uid) && line.contains(GIVEN);
     let said = wait::poll(BOUND, || agent_log(setup).lines().any(is_said).then_some(()));
@@ -425,7 +426,7 @@ fn agent_log(setup: &Setup<'_>) -> String {
     fs::read_to_string(setup.logs.join(format!("agent-{NODE}.log"))).unwrap_or_default()
 }
 
-/// What the first pod leaves: files for itself alone, and a link that leads out of the volume.
+/// Creates the files of the first pod: private files, and a link that leads out of the volume.
 fn fill(place: &Path, outside: &Path) -> std::io::Result<()> {
     fs::create_dir(place.join("inner"))?;
     for (name, permissions) in [("inner/file", 0o600), ("script", 0o755), ("late", 0o600)] {
@@ -440,7 +441,7 @@ fn mode(bits: u32) -> fs::Permissions {
     fs::Permissions::from_mode(bits)
 }
 
-/// Group and mode of each of these files.
+/// Returns the group and mode of each of these files.
 fn owned(place: &Path, names: &[&str]) -> Value {
     let facts = names.iter().map(|name| {
         let facts = fs::symlink_metadata(place.join(name));

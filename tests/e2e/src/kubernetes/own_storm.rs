@@ -1,4 +1,4 @@
-//! Pods on nodes that are their own volume plugin come and go while every link is cut every two seconds.
+//! Creates and deletes pods on nodes with the agent's volume plugin while every link is cut every two seconds.
 
 use std::time::{Duration, Instant};
 
@@ -11,23 +11,23 @@ use super::objects::{self, CLAIMS, PODS, VOLUMES, class_of};
 use super::own::{read, write};
 use super::plugin;
 use crate::error::RealError;
+use crate::link_condition::LinkCondition;
 use crate::offline;
 use crate::setup::Setup;
-use crate::weather::Weather;
 
 const DRIVER: &str = DRIVERS[0];
 
 /// All nodes without a kubelet.
 const PLACES: [&str; 3] = [NODES[1], NODES[2], NODES[3]];
 
-/// Claims of one round, each with its pod, where the run is to be short, and where it has minutes.
+/// Claims of one round, each with a pod, in a short run and in a run of minutes.
 const FEW: usize = 12;
 const MANY: usize = 198;
 
-/// Time for all pods of a round to have their volumes, and for all to be gone.
+/// Time limit for all pods of a round to get their volumes, and for all to be removed.
 const STORM: Duration = Duration::from_secs(420);
 
-/// A claim, and the pod that has it.
+/// A claim, and its pod.
 #[derive(Debug)]
 struct Case {
     name: String,
@@ -35,7 +35,7 @@ struct Case {
     uid: String,
 }
 
-/// One round, or as many as there is time for.
+/// Runs one round, or as many as fit into the configured minutes.
 pub(super) fn run(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
@@ -45,7 +45,7 @@ pub(super) fn run(
     let cases = if length.is_zero() { FEW } else { MANY };
     plugin::with(setup, cluster, findings, &PLACES, |cluster, findings| {
         let begun = Instant::now();
-        let played = weather(setup, cluster, Weather::Cuts).and_then(|()| {
+        let played = condition(setup, cluster, LinkCondition::Cuts).and_then(|()| {
             for number in 0.. {
                 round(setup, cluster, findings, number, cases)?;
                 if begun.elapsed() >= length {
@@ -54,14 +54,14 @@ pub(super) fn run(
             }
             Ok(())
         });
-        // What is left is taken away where links hold.
-        weather(setup, cluster, Weather::Fair)?;
+        // Leftovers are removed over intact links.
+        condition(setup, cluster, LinkCondition::Clean)?;
         played
     })
 }
 
-fn weather(setup: &Setup<'_>, cluster: &mut Cluster, weather: Weather) -> Result<(), RealError> {
-    cluster.edge.nodes.iter_mut().try_for_each(|node| node.connect(setup, weather))
+fn condition(setup: &Setup<'_>, cluster: &mut Cluster, condition: LinkCondition) -> Result<(), RealError> {
+    cluster.edge.nodes.iter_mut().try_for_each(|node| node.connect(setup, condition))
 }
 
 fn round(
@@ -106,7 +106,7 @@ fn round(
     let times: Vec<usize> = made.iter().map(|case| published(setup, case)).collect();
     findings.note(times.iter().all(|times| *times == 1), format!("how often each was mounted: {times:?}"));
 
-    // Pods end in two ways, and their claims go with them.
+    // Half of the pods complete, the others are deleted; their claims are deleted with them.
     let begun = Instant::now();
     for (number, case) in made.iter().enumerate() {
         let path = format!("{PODS}/{}", case.name);
@@ -117,17 +117,17 @@ fn round(
         }
         cluster.api.delete(&format!("{CLAIMS}/{}", case.name))?;
     }
-    let gone = |cluster: &Cluster| {
+    let remaining = |cluster: &Cluster| {
         let there =
             |case: &&Case| cluster.edge.node(case.node).is_some_and(|node| node.pod(&case.uid).exists());
         made.iter().filter(there).count()
     };
-    let vacated = wait::poll_every(Duration::from_millis(500), STORM, || {
-        last = gone(cluster);
+    let removed = wait::poll_every(Duration::from_millis(500), STORM, || {
+        last = remaining(cluster);
         (last == 0).then_some(())
     });
     let words = format!("{last} pods' directories left {:.0?} after they ended", begun.elapsed());
-    findings.note(vacated.is_some(), words);
+    findings.note(removed.is_some(), words);
     for case in made.iter().step_by(2) {
         cluster.api.delete(&format!("{PODS}/{}?gracePeriodSeconds=0", case.name))?;
     }
@@ -142,7 +142,7 @@ fn round(
     Ok(())
 }
 
-/// How many mounts a pod has.
+/// Counts the mounts of a pod.
 fn mounts(cluster: &Cluster, case: &Case) -> usize {
     let Some(node) = cluster.edge.node(case.node) else { return 0 };
     let below = node.pod(&case.uid);
@@ -153,7 +153,7 @@ fn volumes(cluster: &Cluster, node: &str) -> usize {
     cluster.edge.node(node).map_or(0, |node| node.volumes(DRIVER))
 }
 
-/// How often the agent says that a pod has got its volume.
+/// Counts the log messages about a published volume of a pod.
 fn published(setup: &Setup<'_>, case: &Case) -> usize {
     let log = setup.logs.join(format!("agent-{}.log", case.node));
     let text = std::fs::read_to_string(log).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A process that may die, and be there again.
+//! A process that can be killed and restarted.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,31 +11,31 @@ use edge_csi_tests::wait;
 use crate::error::RealError;
 use crate::setup::Setup;
 
-/// When it is there.
+/// The condition under which a process is ready.
 #[derive(Debug)]
 pub(super) enum Ready {
-    /// Once its status page at this port says so.
+    /// Once its status page at this port reports ready.
     Page(u16),
-    /// Once somebody accepts on this socket.
+    /// Once this socket accepts connections.
     Socket(PathBuf),
     /// As soon as it runs.
     AtOnce,
 }
 
-/// What is to run, and the process if it does. Killed when dropped.
+/// The command line of a process, and the process while it runs. Killed when dropped.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) name: String,
     program: PathBuf,
     arguments: Arguments,
-    /// Options beside those that it has always.
+    /// Options in addition to `arguments`.
     more: Arguments,
     ready: Ready,
     process: Option<Process>,
 }
 
 impl Part {
-    /// Starts it, and waits until it is there.
+    /// Starts the process, and waits until it is ready.
     pub(super) fn start(
         setup: &Setup<'_>,
         name: String,
@@ -49,13 +49,13 @@ impl Part {
         Ok(part)
     }
 
-    /// Starts it anew with these options beside its own, in the place of those that it was given so before.
+    /// Restarts the process with these options in place of earlier additional ones.
     pub(super) fn restart_with(&mut self, setup: &Setup<'_>, more: Arguments) -> Result<(), RealError> {
         self.more = more;
         self.restart(setup)
     }
 
-    /// Starts it anew, after its death if it runs.
+    /// Kills the process if it runs, starts it, and waits until it is ready.
     pub(super) fn restart(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
         self.revive(setup)?;
         let Some(process) = &mut self.process else { return Ok(()) };
@@ -69,17 +69,17 @@ impl Part {
         Ok(())
     }
 
-    /// The same without waiting until it is there, since what it needs for that is away.
+    /// Restarts the process without a wait, since its dependencies may be unavailable.
     pub(super) fn revive(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
         self.kill();
         let mut command = Command::new(&self.program);
-        // The provisioner's objects for capacities are in a namespace.
+        // The provisioner needs a namespace for its capacity objects.
         command.args(&self.arguments).args(&self.more).env("NAMESPACE", "default");
         self.process = Some(Process::respawn(setup.logs, &self.name, &mut command)?);
         Ok(())
     }
 
-    /// Waits so long until `reached`, which `waited_for` names.
+    /// Waits at most `bound` until `reached` returns true. `waited_for` names the condition in errors.
     pub(super) fn ready_within(
         &mut self,
         bound: Duration,
@@ -90,12 +90,12 @@ impl Part {
         Ok(process.ready_within(bound, waited_for, reached)?)
     }
 
-    /// It dies.
+    /// Kills the process.
     pub(super) fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Asks it to stop, if it runs.
+    /// Stops the process gracefully, if it runs.
     pub(super) fn stop(self) -> Result<(), RealError> {
         Ok(self.process.map_or(Ok(()), Process::stop)?)
     }
@@ -104,7 +104,7 @@ impl Part {
         self.process.as_ref()
     }
 
-    /// What it said last, if it has ended by itself.
+    /// Returns the end of the log if the process has exited by itself.
     pub(super) fn ended(&mut self) -> Option<String> {
         let process = self.process.as_mut()?;
         (!process.runs()).then(|| process.tail())

@@ -1,7 +1,8 @@
-//! The control plane: etcd, API server, controllers and scheduler, on the loopback address.
+//! The control plane: etcd, API server, controllers and scheduler.
 
 use std::fs::File;
 use std::io::Read;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -18,10 +19,10 @@ use super::part::{Part, Ready};
 use crate::error::RealError;
 use crate::setup::Setup;
 
-/// Time for the server to come up: most of it goes to its own start.
+/// Time limit for the start of the server, which is mostly its own initialization.
 const START: Duration = Duration::from_secs(120);
 
-/// The definitions of snapshots, by group and resource as their files in the module of their client are called.
+/// The snapshot definitions, by group and resource as in the file names of the client's module.
 const SNAPSHOTS: [(&str, &str); 6] = [
     ("snapshot", "volumesnapshotclasses"),
     ("snapshot", "volumesnapshotcontents"),
@@ -31,10 +32,10 @@ const SNAPSHOTS: [(&str, &str); 6] = [
     ("groupsnapshot", "volumegroupsnapshots"),
 ];
 
-/// The key that signs the tokens of service accounts: the file of the name `accounts` of the authority `accounts`.
+/// The key that signs service account tokens: the file for the name `accounts` of the authority `accounts`.
 const ACCOUNTS_KEY: &str = "accounts-accounts.key";
 
-/// Where definitions of resources are made.
+/// The collection of resource definitions.
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// A running control plane. Killed when dropped.
@@ -47,57 +48,73 @@ pub(crate) struct Plane {
 }
 
 impl Plane {
-    /// Starts everything, and waits until a pod could be made.
+    /// Starts the control plane on the loopback address, and waits until a pod can be created.
     pub(crate) fn start(setup: &Setup<'_>) -> Result<Self, RealError> {
+        Self::start_at(setup, Ipv4Addr::LOCALHOST)
+    }
+
+    /// Starts the control plane with the API server at an address of this machine. With an address other than loopback, other
+    /// nodes have kubelets, and their pods use the API server.
+    pub(crate) fn start_at(setup: &Setup<'_>, address: Ipv4Addr) -> Result<Self, RealError> {
         let folder = setup.folder("plane")?;
         let etcd = start_etcd(setup, &folder)?;
         let kubeconfig = folder.join("kubeconfig");
-        let mut server = start_server(setup, &folder, &etcd.1, &kubeconfig)?;
+        let mut server = start_server(setup, &folder, &etcd.1, (address, &kubeconfig))?;
         let mut proxy = Process::spawn(
             setup.logs,
             "kubectl-proxy",
             part(setup, "kubectl").args(["proxy", "--port=0", "--kubeconfig"]).arg(&kubeconfig),
         )?;
         let log = setup.logs.join("kubectl-proxy.log");
-        let address = || address_in(&std::fs::read_to_string(&log).unwrap_or_default());
-        proxy.ready("its address", || address().is_some())?;
-        let api = Api::new(address().unwrap_or_else(|| ([127, 0, 0, 1], 0).into()));
+        let serves_at = || address_in(&std::fs::read_to_string(&log).unwrap_or_default());
+        proxy.ready("its address", || serves_at().is_some())?;
+        let api = Api::new(serves_at().unwrap_or_else(|| ([127, 0, 0, 1], 0).into()));
         server.ready_within(START, "/readyz", || api.is_ready())?;
         let mut plane = Self { processes: vec![etcd.0, proxy], server, api, kubeconfig };
-        plane.start_controllers(setup, &folder)?;
+        plane.start_controllers(setup, &folder, !address.is_loopback())?;
         api.until("/api/v1/namespaces/default/serviceaccounts/default", "made", START, |_| Some(()))?;
         plane.define_snapshots(setup)?;
         Ok(plane)
     }
 
-    /// The API server dies. What it knows is with etcd.
+    /// Kills the API server. Its state is in etcd.
     pub(super) fn lose_server(&mut self) {
         self.server.kill();
     }
 
-    /// It is there again.
+    /// Restarts the API server, and waits until it is ready.
     pub(super) fn restore_server(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
         self.server.restart(setup)?;
         let api = self.api;
         self.server.ready_within(START, "/readyz", || api.is_ready())
     }
 
-    /// A command of Kubernetes that acts on this control plane.
+    /// Returns a Kubernetes command that acts on this control plane.
     pub(crate) fn client(&self, setup: &Setup<'_>, name: &str) -> Command {
         let mut command = part(setup, name);
         command.arg("--kubeconfig").arg(&self.kubeconfig);
         command
     }
 
-    fn start_controllers(&mut self, setup: &Setup<'_>, folder: &Path) -> Result<(), RealError> {
-        // Nodes without a kubelet would be given up within a minute by the controller of their life.
+    fn start_controllers(
+        &mut self,
+        setup: &Setup<'_>,
+        folder: &Path,
+        kubelets: bool,
+    ) -> Result<(), RealError> {
+        // node-lifecycle-controller would evict the pods of nodes without a kubelet within a minute.
+        let lifecycle = if kubelets { "" } else { ",-node-lifecycle-controller" };
         let mut controllers = self.client(setup, "kube-controller-manager");
         controllers
             .args(["--leader-elect=false", "--secure-port=0", "--attach-detach-reconcile-sync-period=10s"])
-            .arg("--controllers=*,-node-lifecycle-controller,-node-ipam-controller")
+            .arg(format!("--controllers=*,-node-ipam-controller{lifecycle}"))
             .args(["--kube-api-qps=200", "--kube-api-burst=400"])
             .arg("--service-account-private-key-file")
             .arg(folder.join(ACCOUNTS_KEY));
+        if kubelets {
+            // Pods get this file to trust the API server.
+            controllers.arg("--root-ca-file").arg(folder.join("certificates/apiserver.crt"));
+        }
         let mut scheduler = self.client(setup, "kube-scheduler");
         scheduler.args(["--leader-elect=false", "--secure-port=0"]);
         for (name, command) in
@@ -108,7 +125,7 @@ impl Plane {
         Ok(())
     }
 
-    /// Makes the server know snapshots, by the definitions that their client's module has.
+    /// Creates the snapshot definitions from the client's module, and waits until the API server serves them.
     fn define_snapshots(&self, setup: &Setup<'_>) -> Result<(), RealError> {
         let definitions = setup.components.snapshot_definitions()?;
         for (group, resource) in SNAPSHOTS {
@@ -123,7 +140,7 @@ impl Plane {
     }
 }
 
-/// One of the programs in the binary.
+/// Returns a command that runs one of the binary's programs.
 fn part(setup: &Setup<'_>, name: &str) -> Command {
     let mut command = Command::new(&setup.components.kubernetes);
     command.arg(name);
@@ -145,9 +162,14 @@ fn start_etcd(setup: &Setup<'_>, folder: &Path) -> Result<(Process, String), Rea
     Ok((process, client))
 }
 
-fn start_server(setup: &Setup<'_>, folder: &Path, etcd: &str, kubeconfig: &Path) -> Result<Part, RealError> {
+fn start_server(
+    setup: &Setup<'_>,
+    folder: &Path,
+    etcd: &str,
+    (address, kubeconfig): (Ipv4Addr, &Path),
+) -> Result<Part, RealError> {
     let port = port::free();
-    // It signs tokens with the key, and takes the public one from the certificate.
+    // The API server signs tokens with the key, and takes the public key from the certificate.
     let accounts = Authority::new(folder, "accounts").issue(&["accounts"]);
     let (token, tokens) = (random_token()?, folder.join("tokens.csv"));
     write(&tokens, &format!("{token},admin,admin,\"system:masters\"\n"))?;
@@ -159,7 +181,7 @@ fn start_server(setup: &Setup<'_>, folder: &Path, etcd: &str, kubeconfig: &Path)
             "current-context": "c",
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "admin"}}],
             "clusters": [{"name": "c", "cluster": {
-                "server": format!("https://127.0.0.1:{port}"),
+                "server": format!("https://{address}:{port}"),
                 "insecure-skip-tls-verify": true,
             }}],
             "users": [{"name": "admin", "user": {"token": token}}],
@@ -170,8 +192,8 @@ fn start_server(setup: &Setup<'_>, folder: &Path, etcd: &str, kubeconfig: &Path)
     let arguments = Arguments::new()
         .flag(name)
         .pair("--etcd-servers", etcd)
-        .pair("--bind-address", "127.0.0.1")
-        .pair("--advertise-address", "127.0.0.1")
+        .pair("--bind-address", address.to_string())
+        .pair("--advertise-address", address.to_string())
         .pair("--secure-port", port.to_string())
         .pair("--cert-dir", folder.join("certificates"))
         .pair("--token-auth-file", &tokens)
@@ -181,17 +203,22 @@ fn start_server(setup: &Setup<'_>, folder: &Path, etcd: &str, kubeconfig: &Path)
         .pair("--service-account-issuer", "https://kubernetes.default.svc")
         .pair("--service-account-key-file", &accounts.certificate)
         .pair("--service-account-signing-key-file", &accounts.key)
-        .pair("--service-cluster-ip-range", "10.96.0.0/16")
-        .pair("--endpoint-reconciler-type", "none");
+        .pair("--service-cluster-ip-range", "10.96.0.0/16");
+    let arguments = if address.is_loopback() {
+        // A loopback address is not valid for an endpoint of a service.
+        arguments.pair("--endpoint-reconciler-type", "none")
+    } else {
+        arguments.pair("--kubelet-preferred-address-types", "InternalIP")
+    };
     Part::start(setup, name.to_owned(), &setup.components.kubernetes, arguments, Ready::AtOnce)
 }
 
-/// Where `kubectl proxy` says that it serves.
+/// Parses the address that `kubectl proxy` prints.
 fn address_in(printed: &str) -> Option<std::net::SocketAddr> {
     printed.lines().find_map(|line| line.strip_prefix("Starting to serve on ")?.trim().parse().ok())
 }
 
-/// A token that nobody else on the host can guess.
+/// Returns a token that other users of the host cannot guess.
 fn random_token() -> Result<String, RealError> {
     const SOURCE: &str = "/dev/urandom";
     let mut bytes = [0; 16];

@@ -1,8 +1,8 @@
-//! Nodes whose agent is the volume plugin itself, where no kubelet is.
+//! Nodes without kubelet, with the agent as the volume plugin.
 //!
-//! Some of the nodes get it for a scene, and give it back afterwards. They join the cluster as Nodes of which nothing is said;
-//! what kubelet would say of them is the agent's and the hub's. Pods are bound to them by the scheduler, and nobody runs their
-//! containers: the scene writes and reads in the directories that are made for them.
+//! A case turns the plugin on for some of the nodes and restores them afterwards. They join the cluster as Nodes without a
+//! status; agent and hub report the status that kubelet would. The scheduler binds pods to them, and no process runs their
+//! containers: the case writes and reads in the directories that are created for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,34 +23,34 @@ use crate::error::RealError;
 use crate::leftovers;
 use crate::setup::Setup;
 
-/// The nodes that have it in most scenes.
+/// The nodes with the volume plugin in most cases.
 pub(super) const OWN: [&str; 2] = [NODES[2], NODES[3]];
 
-/// Plays a scene in which these nodes are their own volume plugin. Whatever it leaves is taken away, and then looked for.
+/// Runs a case in which these nodes have the agent's volume plugin. Leftovers are removed, and their removal is checked.
 pub(super) fn with(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
     nodes: &[&'static str],
-    scene: impl FnOnce(&mut Cluster, &mut Findings) -> Result<(), RealError>,
+    case: impl FnOnce(&mut Cluster, &mut Findings) -> Result<(), RealError>,
 ) -> Result<(), RealError> {
     let played = begin(setup, cluster, findings, nodes)
-        .and_then(|()| scene(cluster, findings))
+        .and_then(|()| case(cluster, findings))
         .and_then(|()| cluster.clear(findings))
         .and_then(|()| nothing_is_left(cluster, findings, nodes));
     if let Err(error) = played {
         findings.note(false, error.to_string());
-        // As long as the plugin is there to unmount.
+        // While the plugin can still unmount.
         if let Err(error) = cluster.clear(findings) {
             findings.note(false, error.to_string());
         }
     }
-    // What the hub has written of them is what the other scenes write themselves.
+    // The hub has written the same Nodes that the other cases write themselves.
     let mut own = cluster.edge.nodes.iter_mut().filter(|node| nodes.contains(&node.name));
     own.try_for_each(|node| node.agent.restart_with(setup, Arguments::new()))
 }
 
-/// The nodes join the cluster anew, and tell of themselves what kubelet would have told.
+/// Rejoins the nodes to the cluster, and checks that they report the status that kubelet would.
 fn begin(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
@@ -87,7 +87,7 @@ fn begin(
     Ok(())
 }
 
-/// With the last pod goes the last mount, and the last directory of a pod.
+/// Checks that no mount and no pod's directory is left after the last pod.
 fn nothing_is_left(
     cluster: &Cluster,
     findings: &mut Findings,
@@ -106,12 +106,12 @@ fn nothing_is_left(
     Ok(())
 }
 
-/// What a Node calls a volume that it uses.
+/// Returns the name of a volume in a Node's `volumesInUse`.
 pub(super) fn used(driver: &str, handle: &str) -> String {
     format!("kubernetes.io/csi/{driver}^{handle}")
 }
 
-/// Waits until a Node says that it uses these volumes and no others.
+/// Waits until a Node reports exactly these volumes in use.
 pub(super) fn uses(cluster: &Cluster, node: &str, mut volumes: Vec<String>) -> Result<(), RealError> {
     volumes.sort();
     let path = format!("{ALL_NODES}/{node}");
@@ -123,35 +123,35 @@ pub(super) fn uses(cluster: &Cluster, node: &str, mut volumes: Vec<String>) -> R
     })
 }
 
-/// A mount, and where it is.
+/// A mount, and its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
-    /// No two mounts have the same, one after the other neither.
+    /// Unique among all mounts, including earlier ones.
     pub(super) id: String,
     pub(super) place: PathBuf,
 }
 
 impl Node {
-    /// Its agent is the volume plugin from now on.
+    /// Makes the agent the volume plugin, in a new boot.
     fn mount_pods(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
         self.another_boot()?;
         self.mount_pods_with(setup, Arguments::new())
     }
 
-    /// The same in the boot that it is in, with these options beside.
+    /// Makes the agent the volume plugin in the current boot, with additional options.
     pub(super) fn mount_pods_with(&mut self, setup: &Setup<'_>, more: Arguments) -> Result<(), RealError> {
         let options = more
-            .pair("--volumes", self.folder.join("volumes"))
+            .pair("--staging-dir", self.folder.join("volumes"))
             .pair("--kubelet-dir", self.folder.join("kubelet"))
             .pair("--boot-id-file", self.boot_id());
         self.agent.restart_with(setup, options)
     }
 
-    /// The power goes: no process is left, no mount and no loop device.
+    /// Simulates a power loss: kills all processes, and removes all mounts and loop devices.
     pub(super) fn lose_power(&mut self) -> Result<(), RealError> {
         self.agent.kill();
         self.drivers.iter_mut().for_each(super::part::Part::kill);
-        // What was mounted last is on top of the others.
+        // Later mounts are on top of earlier ones.
         for mount in self.mounts().into_iter().rev() {
             unmount(&mount.place, UnmountFlags::DETACH)
                 .map_err(|cause| RealError::File { path: mount.place, cause: cause.into() })?;
@@ -163,7 +163,7 @@ impl Node {
         self.another_boot()
     }
 
-    /// Drivers and agent start, whoever else is there.
+    /// Starts drivers and agent, independent of other processes.
     pub(super) fn boot(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
         self.drivers.iter_mut().try_for_each(|driver| driver.restart(setup))?;
         self.agent.revive(setup)
@@ -174,12 +174,12 @@ impl Node {
         write(&self.boot_id(), &format!("00000000-0000-4000-8000-{:012}", self.boots))
     }
 
-    /// The file that has the id of its boot.
+    /// Returns the path of the file with the boot id.
     fn boot_id(&self) -> PathBuf {
         self.folder.join("boot-id")
     }
 
-    /// Where a pod has a volume, by its UID and the PersistentVolume: a device, or else a file system.
+    /// Returns the path of a pod's volume, by the pod's UID and the PersistentVolume: a device, or else a filesystem.
     pub(super) fn place_of(&self, uid: &str, volume: &str, device: bool) -> PathBuf {
         if device {
             return self.pod(uid).join("volumeDevices/kubernetes.io~csi").join(volume);
@@ -187,18 +187,18 @@ impl Node {
         self.pod(uid).join("volumes/kubernetes.io~csi").join(volume).join("mount")
     }
 
-    /// All that is made for a pod.
+    /// Returns the directory of a pod.
     pub(super) fn pod(&self, uid: &str) -> PathBuf {
         self.folder.join("kubelet/pods").join(uid)
     }
 
-    /// The directories of pods.
+    /// Lists the directories of pods.
     fn pods(&self) -> Vec<PathBuf> {
         let pods = fs::read_dir(self.folder.join("kubelet/pods")).into_iter().flatten().flatten();
         pods.map(|pod| pod.path()).collect()
     }
 
-    /// All that is mounted on the node, in the order in which it was.
+    /// Lists the node's mounts in the order of their creation.
     pub(super) fn mounts(&self) -> Vec<Mount> {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let mount = |line: &str| {
@@ -208,17 +208,17 @@ impl Node {
         table.lines().filter_map(mount).filter(|mount| mount.place.starts_with(&self.folder)).collect()
     }
 
-    /// The mount at a place, once it is there.
+    /// Waits for a mount at a path, and returns it.
     pub(super) fn mounted(&self, place: &Path) -> Result<Mount, RealError> {
         let at = || self.mounts().into_iter().find(|mount| mount.place == place);
         wait::poll(BOUND, at).ok_or_else(|| self.never(format!("a mount at {}", place.display())))
     }
 
-    /// Waits until nothing is left of a pod, not even its directory.
-    pub(super) fn vacated(&self, uid: &str) -> Result<(), RealError> {
+    /// Waits until nothing is left of a pod, including its directory.
+    pub(super) fn check_removed(&self, uid: &str) -> Result<(), RealError> {
         let pod = self.pod(uid);
-        let gone = || (!pod.exists()).then_some(());
-        wait::poll(BOUND, gone).ok_or_else(|| self.never(format!("{} gone", pod.display())))
+        let removed = || (!pod.exists()).then_some(());
+        wait::poll(BOUND, removed).ok_or_else(|| self.never(format!("{} removed", pod.display())))
     }
 
     fn never(&self, waited_for: String) -> RealError {

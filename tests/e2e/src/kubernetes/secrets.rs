@@ -1,4 +1,4 @@
-//! Secrets that a class names come with each call to the driver, and go nowhere else.
+//! Checks that secrets named by a class are passed with each call to the driver, and are stored nowhere else.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,18 +13,18 @@ use crate::error::RealError;
 use crate::sanity::SECRET;
 use crate::setup::Setup;
 
-/// How long a claim that must not be bound is watched.
+/// Time for which a claim that must not be bound is watched.
 const WATCHED: Duration = Duration::from_secs(5);
 
-/// Name of the class, and of its secret.
+/// The name of the class, and of its secret.
 pub(super) const CLASS: &str = "secret";
 pub(super) const NAME: &str = "credentials";
 
-/// The secrets that a class can name.
+/// The kinds of secrets that a class can name.
 const KINDS: [&str; 6] =
     ["provisioner", "controller-publish", "node-stage", "node-publish", "controller-expand", "node-expand"];
 
-/// The calls that a claim's life has.
+/// The calls during the lifetime of a claim.
 const CALLS: [&str; 6] = [
     "/csi.v1.Controller/CreateVolume",
     "/csi.v1.Controller/ControllerPublishVolume",
@@ -34,10 +34,11 @@ const CALLS: [&str; 6] = [
     "/csi.v1.Controller/DeleteVolume",
 ];
 
-/// What the proxy asks of a node that comes, in the background. It has no secret; refused, it looks for snapshots one by one.
+/// The proxy's background call to each connecting node. It carries no secret; if it is refused, the proxy reads snapshots
+/// singly.
 const LISTED: &str = "/csi.v1.Controller/ListSnapshots";
 
-/// Anchors of the relay, (f) 13: a claim with a driver that refuses whoever comes without the secret.
+/// Runs a claim with a driver that refuses calls without the secret.
 pub(super) fn run(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
@@ -80,12 +81,12 @@ pub(super) fn run(
     forget(cluster)
 }
 
-/// A class whose volumes want the secret with each call.
+/// Returns a class whose volumes need the secret in each call.
 pub(super) fn class() -> Value {
     objects::class(CLASS, FOREIGN, &parameters(&KINDS), "Delete")
 }
 
-/// Parameters of a class that name the secret for these kinds of calls.
+/// Returns the parameters of a class that name the secret for these kinds of calls.
 pub(super) fn parameters(kinds: &[&str]) -> Value {
     let parameters: Map<String, Value> = kinds
         .iter()
@@ -97,7 +98,7 @@ pub(super) fn parameters(kinds: &[&str]) -> Value {
     json!(parameters)
 }
 
-/// The secret that it names.
+/// Returns the secret that the class names.
 pub(super) fn secret() -> Value {
     json!({
         "apiVersion": "v1",
@@ -107,18 +108,18 @@ pub(super) fn secret() -> Value {
     })
 }
 
-/// Takes both away.
+/// Deletes the class and the secret.
 pub(super) fn forget(cluster: &Cluster) -> Result<(), RealError> {
     cluster.api.delete(&format!("{CLASSES}/{CLASS}"))?;
     cluster.api.delete(&format!("{SECRETS}/{NAME}"))
 }
 
-/// Files below `folder` that have the secret in them.
+/// Lists the files below `folder` that contain the secret.
 fn holders(folder: &Path) -> Vec<PathBuf> {
     holders_of(SECRET, folder)
 }
 
-/// Files below `folder` that have a text in them. An empty one is in none.
+/// Lists the files below `folder` that contain a text. An empty text is in no file.
 pub(super) fn holders_of(text: &str, folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     if text.is_empty() {

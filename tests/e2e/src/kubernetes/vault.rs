@@ -1,4 +1,4 @@
-//! A driver that hands secrets and tokens to pods, and is told of each pod anew now and then.
+//! A driver that passes secrets and tokens to pods, and receives each pod's context repeatedly.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,10 +16,10 @@ use crate::setup::Setup;
 
 pub(super) const DRIVER: &str = "vault.csi.edge";
 
-/// Whom the tokens are for that it wants.
+/// The audience of the tokens that the driver requests.
 pub(super) const AUDIENCE: &str = "vault";
 
-/// How often it is told of each pod.
+/// The interval at which the driver receives each pod's context.
 const INTERVAL: &str = "3s";
 
 /// The driver on one node. Killed when dropped.
@@ -42,13 +42,13 @@ impl Vault {
         Ok(Self { _process: process, socket })
     }
 
-    /// Options with which an agent has it.
+    /// Returns the agent's options for the driver.
     pub(super) fn options(&self) -> Arguments {
         Arguments::new().serving(DRIVER, &self.socket).pair("--republish-interval", INTERVAL)
     }
 }
 
-/// Its object.
+/// Returns the driver's CSIDriver object.
 pub(super) fn csi_driver() -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1",
@@ -65,12 +65,12 @@ pub(super) fn csi_driver() -> Value {
     })
 }
 
-/// Where that is.
+/// Returns the path of the CSIDriver object.
 pub(super) fn path() -> String {
     format!("{CSI_DRIVERS}/{DRIVER}")
 }
 
-/// A volume of a pod's own, with the secret.
+/// Returns an inline volume with the secret.
 pub(super) fn inline() -> Value {
     json!({
         "driver": DRIVER,
@@ -79,7 +79,7 @@ pub(super) fn inline() -> Value {
     })
 }
 
-/// A PersistentVolume that names the secret for both calls of a node.
+/// Returns a PersistentVolume that names the secret for both calls on a node.
 pub(super) fn persistent_volume(name: &str) -> Value {
     let secret = json!({"name": secrets::NAME, "namespace": "default"});
     json!({
@@ -101,12 +101,12 @@ pub(super) fn persistent_volume(name: &str) -> Value {
     })
 }
 
-/// What the driver was told of a pod, as the pod finds it.
-pub(super) fn told(mount: &Path) -> Option<Value> {
-    serde_json::from_slice(&std::fs::read(mount.join("told")).ok()?).ok()
+/// Reads the pod context that the driver received, from the pod's volume.
+pub(super) fn context(mount: &Path) -> Option<Value> {
+    serde_json::from_slice(&std::fs::read(mount.join("context")).ok()?).ok()
 }
 
-/// The token that the pod finds.
+/// Reads the token in the pod's volume.
 pub(super) fn token(mount: &Path) -> Option<String> {
     let tokens: Value = serde_json::from_slice(&std::fs::read(mount.join("tokens")).ok()?).ok()?;
     tokens[AUDIENCE]["token"].as_str().map(ToOwned::to_owned)

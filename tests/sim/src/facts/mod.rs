@@ -1,4 +1,4 @@
-//! What has happened, as it is seen from outside: calls at their sidecars, frames at the agents' ends of links, and executions in
+//! What has happened, as observed from outside: calls at their sidecars, frames at the agents' ends of links, and executions in
 //! drivers. The oracle reads it.
 
 mod record;
@@ -11,27 +11,27 @@ use csi_proxy::{Call, CallId, Outcome};
 use edge_transport::Reason;
 use edge_transport::frame::{self, Frame, Kind, Part};
 
-pub(crate) use self::record::{Attempt, Delivery, End, Execution, Life, LinkFact, Replied};
+pub(crate) use self::record::{Attempt, Delivery, End, Execution, Instance, LinkFact, Replied};
 
 use crate::answer::{Closing, wanted};
-use crate::ids::{AttemptId, ExecutionId, LifeId, LinkId, Moment, OperationId, OrderId};
+use crate::ids::{AttemptId, ExecutionId, InstanceId, LinkId, Moment, OperationId, OrderId};
 use crate::plan::{Operation, Place, Plan};
 
-/// What is on its way inside a process at one moment of the clock.
+/// The time that something inside a process may take: one moment of the clock.
 const INSIDE: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(crate) plan: Arc<Plan>,
-    pub(crate) lives: Vec<Life>,
+    pub(crate) instances: Vec<Instance>,
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) executions: Vec<Execution>,
     pub(crate) deliveries: Vec<Delivery>,
     pub(crate) links: BTreeMap<LinkId, LinkFact>,
     /// The first and the last term of each proxy.
-    pub(crate) terms: BTreeMap<LifeId, (u64, u64)>,
+    pub(crate) terms: BTreeMap<InstanceId, (u64, u64)>,
     /// When each proxy was given its last term.
-    pub(crate) raised: BTreeMap<LifeId, Duration>,
+    pub(crate) raised: BTreeMap<InstanceId, Duration>,
     /// The latest delivery of each call of a link.
     serving: BTreeMap<(LinkId, u64), usize>,
 }
@@ -40,7 +40,7 @@ impl Facts {
     pub(crate) fn new(plan: Arc<Plan>) -> Self {
         Self {
             plan,
-            lives: Vec::new(),
+            instances: Vec::new(),
             attempts: Vec::new(),
             executions: Vec::new(),
             deliveries: Vec::new(),
@@ -63,12 +63,12 @@ impl Facts {
         self.attempts.get(id.0)
     }
 
-    /// Whether two agents never ran at once. Two processes of one node are kept apart by the lock of their state directory: what one does while
-    /// the other runs, which only a node without that lock can see, the other does not know of.
-    pub(crate) fn ran_in_turn(&self, one: LifeId, other: LifeId) -> bool {
-        let life = |id: LifeId| self.lives.get(id.0);
-        let before = |one: &Life, other: &Life| one.ended.is_some_and(|ended| ended < other.began);
-        match (life(one), life(other)) {
+    /// Whether two agents never ran at once. Two processes of one node are kept apart by the lock of their state directory: what
+    /// one does while the other runs, which only a node without that lock can see, the other does not know of.
+    pub(crate) fn ran_in_turn(&self, one: InstanceId, other: InstanceId) -> bool {
+        let instance = |id: InstanceId| self.instances.get(id.0);
+        let before = |one: &Instance, other: &Instance| one.ended.is_some_and(|ended| ended < other.began);
+        match (instance(one), instance(other)) {
             (Some(first), Some(second)) => one == other || before(first, second) || before(second, first),
             _ => false,
         }
@@ -82,43 +82,43 @@ impl Facts {
         }
     }
 
-    pub(crate) fn begins(&mut self, place: Place, moment: Moment) -> LifeId {
-        self.lives.push(Life { place, began: moment, ended: None, leaving: None });
-        LifeId(self.lives.len() - 1)
+    pub(crate) fn begins(&mut self, place: Place, moment: Moment) -> InstanceId {
+        self.instances.push(Instance { place, began: moment, ended: None, leaving: None });
+        InstanceId(self.instances.len() - 1)
     }
 
     /// A proxy is given a term.
-    pub(crate) fn has_term(&mut self, proxy: LifeId, term: u64, now: Duration) {
+    pub(crate) fn has_term(&mut self, proxy: InstanceId, term: u64, now: Duration) {
         self.raised.insert(proxy, now);
         self.terms.entry(proxy).or_insert((term, term)).1 = term;
     }
 
     /// A process is asked to end, or another one is begun beside it.
-    pub(crate) fn leaves(&mut self, life: LifeId, moment: Moment) {
-        if let Some(life) = self.lives.get_mut(life.0) {
-            life.leaving.get_or_insert(moment);
+    pub(crate) fn leaves(&mut self, instance: InstanceId, moment: Moment) {
+        if let Some(instance) = self.instances.get_mut(instance.0) {
+            instance.leaving.get_or_insert(moment);
         }
     }
 
-    pub(crate) fn dies(&mut self, life: LifeId, moment: Moment) {
-        if let Some(life) = self.lives.get_mut(life.0) {
-            life.ended.get_or_insert(moment);
+    pub(crate) fn dies(&mut self, instance: InstanceId, moment: Moment) {
+        if let Some(instance) = self.instances.get_mut(instance.0) {
+            instance.ended.get_or_insert(moment);
         }
         let links: Vec<LinkId> =
-            self.links.iter().filter(|(_, link)| link.life == life).map(|(id, _)| *id).collect();
+            self.links.iter().filter(|(_, link)| link.instance == instance).map(|(id, _)| *id).collect();
         for link in links {
             self.link_lost(link, moment);
         }
     }
 
-    pub(crate) fn label(&self, life: LifeId) -> String {
-        let place = self.lives.get(life.0).map_or(usize::MAX, |life| life.place);
-        format!("{}#{}", self.plan.name(place), life.0)
+    pub(crate) fn label(&self, instance: InstanceId) -> String {
+        let place = self.instances.get(instance.0).map_or(usize::MAX, |instance| instance.place);
+        format!("{}#{}", self.plan.name(place), instance.0)
     }
 
-    pub(crate) fn link_begins(&mut self, link: LinkId, life: LifeId, hub: (usize, u32), _: Moment) {
+    pub(crate) fn link_begins(&mut self, link: LinkId, instance: InstanceId, hub: (usize, u32), _: Moment) {
         self.links
-            .insert(link, LinkFact { life, hub, session: None, opened: None, lost: None, broken: None });
+            .insert(link, LinkFact { instance, hub, session: None, opened: None, lost: None, broken: None });
     }
 
     /// The peer's end of a link is over: its calls have ended there.
@@ -149,7 +149,7 @@ impl Facts {
     pub(crate) fn asks(
         &mut self,
         order: OrderId,
-        proxy: LifeId,
+        proxy: InstanceId,
         moment: Moment,
     ) -> Option<(AttemptId, OperationId)> {
         let order = self.plan.orders.get(order.0)?;
@@ -178,7 +178,7 @@ impl Facts {
     }
 
     /// A frame has arrived at a peer.
-    pub(crate) fn arrived(&mut self, link: LinkId, life: LifeId, frame: &Frame, moment: Moment) {
+    pub(crate) fn arrived(&mut self, link: LinkId, instance: InstanceId, frame: &Frame, moment: Moment) {
         let (id, part) = match &frame.kind {
             Kind::Hello(_) => {
                 if let Some(link) = self.links.get_mut(&link) {
@@ -192,8 +192,8 @@ impl Facts {
         let key = (link, id);
         match part {
             Part::Request(request) => {
-                let Some((operation, attempt)) = self.requested(life, request) else { return };
-                // A frame that comes twice is one request.
+                let Some((operation, attempt)) = self.requested(instance, request) else { return };
+                // A frame that arrives twice is one request.
                 if self.serving.contains_key(&key) {
                     return;
                 }
@@ -201,7 +201,7 @@ impl Facts {
                 self.deliveries.push(Delivery {
                     attempt,
                     operation,
-                    agent: life,
+                    agent: instance,
                     link,
                     at: moment,
                     to_session: request.to_session,
@@ -210,7 +210,7 @@ impl Facts {
                     refusal: None,
                 });
             }
-            Part::StopWaiting => {
+            Part::Cancel => {
                 let delivery = self.serving.get(&key).and_then(|delivery| self.deliveries.get_mut(*delivery));
                 if let Some(delivery) = delivery {
                     delivery.over.get_or_insert(moment);
@@ -221,15 +221,15 @@ impl Facts {
     }
 
     /// Which call a request is.
-    fn requested(&self, life: LifeId, request: &frame::Request) -> Option<(OperationId, AttemptId)> {
+    fn requested(&self, instance: InstanceId, request: &frame::Request) -> Option<(OperationId, AttemptId)> {
         let call = Call::decode(request.metadata.clone(), request.body.clone()).ok()?;
         let driver = (0..self.plan.proxies)
             .find(|driver| crate::plan::driver_name(*driver) == call.driver.as_str())?;
-        let place = self.lives.get(life.0)?.place;
+        let place = self.instances.get(instance.0)?.place;
         wanted(&self.plan.operations, place, driver, call.method.as_str(), &call.body)
     }
 
-    /// A peer has put a frame on its way.
+    /// A peer has put a frame on its direction.
     pub(crate) fn sent(&mut self, link: LinkId, frame: &Frame, moment: Moment) -> Option<Replied> {
         let (id, reply) = match &frame.kind {
             Kind::Hello(hello) => {
@@ -290,7 +290,7 @@ impl Facts {
         &mut self,
         operation: OperationId,
         attempt: AttemptId,
-        agent: LifeId,
+        agent: InstanceId,
         moment: Moment,
     ) -> ExecutionId {
         self.executions.push(Execution {
@@ -311,10 +311,10 @@ impl Facts {
     pub(crate) fn executed(&mut self, execution: ExecutionId, moment: Moment) -> Option<OperationId> {
         let run = self.executions.get(execution.0).filter(|run| run.ended.is_none())?;
         let (agent, operation) = (run.agent, run.operation);
-        // What an agent hears at the same moment it may not have understood yet.
-        let heard = |over: Option<Moment>| over.is_some_and(|over| over.at + INSIDE < moment.at);
+        // An agent may not yet have processed what arrives at the same moment.
+        let delivered = |over: Option<Moment>| over.is_some_and(|over| over.at + INSIDE < moment.at);
         let waits = |delivery: &Delivery| {
-            delivery.agent == agent && delivery.operation == operation && !heard(delivery.over)
+            delivery.agent == agent && delivery.operation == operation && !delivered(delivery.over)
         };
         let unwanted = !self.deliveries.iter().any(waits);
         let run = self.executions.get_mut(execution.0)?;
@@ -325,7 +325,7 @@ impl Facts {
 
     pub(crate) fn answered(&mut self, execution: ExecutionId, moment: Moment) {
         let Some(run) = self.executions.get_mut(execution.0) else { return };
-        if self.lives.get(run.agent.0).is_some_and(|agent| agent.ended.is_none()) {
+        if self.instances.get(run.agent.0).is_some_and(|agent| agent.ended.is_none()) {
             run.answered = Some(moment);
         }
     }

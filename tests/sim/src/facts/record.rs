@@ -6,7 +6,7 @@ use std::time::Duration;
 use csi_proxy::{Fault, Outcome};
 use edge_transport::SessionId;
 
-use crate::ids::{AttemptId, ExecutionId, LifeId, LinkId, Moment, OperationId};
+use crate::ids::{AttemptId, ExecutionId, InstanceId, LinkId, Moment, OperationId};
 use crate::plan::Place;
 
 /// How a sidecar's call ended.
@@ -14,7 +14,7 @@ use crate::plan::Place;
 pub(crate) enum End {
     /// With what the driver says.
     Answered(Outcome),
-    /// With a failure of ours.
+    /// With a fault of the relay.
     Failed(Fault),
     /// The sidecar has left before its time.
     Left,
@@ -28,7 +28,7 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Attempt {
     pub(crate) operation: OperationId,
-    pub(crate) proxy: LifeId,
+    pub(crate) proxy: InstanceId,
     pub(crate) asked: Moment,
     /// When its sidecar's time is over.
     pub(crate) until: Option<Duration>,
@@ -49,10 +49,10 @@ impl Attempt {
 #[derive(Debug)]
 pub(crate) struct Execution {
     pub(crate) operation: OperationId,
-    /// The call whose request it began with.
+    /// The call that started it.
     pub(crate) attempt: AttemptId,
     /// The agent's process that asked.
-    pub(crate) agent: LifeId,
+    pub(crate) agent: InstanceId,
     pub(crate) began: Moment,
     pub(crate) ended: Option<Moment>,
     /// The agent has the answer.
@@ -72,12 +72,12 @@ pub(crate) struct Execution {
 pub(crate) struct Delivery {
     pub(crate) attempt: AttemptId,
     pub(crate) operation: OperationId,
-    pub(crate) agent: LifeId,
+    pub(crate) agent: InstanceId,
     pub(crate) link: LinkId,
     pub(crate) at: Moment,
     /// The session that it was for.
     pub(crate) to_session: Option<SessionId>,
-    /// When the agent was through with it, or heard that nobody waits.
+    /// When the agent finished it, or was notified that no call waits.
     pub(crate) over: Option<Moment>,
     /// The agent has said that nothing came of it.
     pub(crate) refused: bool,
@@ -88,7 +88,7 @@ pub(crate) struct Delivery {
 /// One link of a process.
 #[derive(Debug)]
 pub(crate) struct LinkFact {
-    pub(crate) life: LifeId,
+    pub(crate) instance: InstanceId,
     pub(crate) hub: (usize, u32),
     /// What the peer's hello says.
     pub(crate) session: Option<SessionId>,
@@ -102,7 +102,7 @@ pub(crate) struct LinkFact {
 
 /// One run of a process.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct Instance {
     pub(crate) place: Place,
     pub(crate) began: Moment,
     pub(crate) ended: Option<Moment>,

@@ -1,4 +1,4 @@
-//! Where the links of a hub come in.
+//! The listener of a simulated hub.
 
 use edge_transport::link::{Incoming, Link, LinkError, LinkKind, Listener, faulty, memory};
 use tokio::sync::mpsc;
@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use super::MAX_FRAME;
 use crate::plan::Hostile;
 
-/// Where a hub's links come in: it is given one end, whose writing can be held back and whose frames can be spoiled.
+/// Makes a hub's listener and its dialler's side. What the hub writes can be held back, and its frames can be damaged.
 pub(crate) fn listen(address: String) -> (Gate, Door) {
     let (door, links) = mpsc::channel(BACKLOG);
     (Gate { links, address }, Door(door))
@@ -15,7 +15,7 @@ pub(crate) fn listen(address: String) -> (Gate, Door) {
 /// Links that may wait for the hub.
 const BACKLOG: usize = 64;
 
-/// The hub's side of where links come in.
+/// The hub's listener.
 pub(crate) struct Gate {
     links: mpsc::Receiver<Link>,
     address: String,
@@ -39,7 +39,7 @@ impl Listener for Gate {
     }
 }
 
-/// The way to a hub.
+/// The dialler's side of a hub's listener.
 #[derive(Debug, Clone)]
 pub(crate) struct Door(mpsc::Sender<Link>);
 
@@ -54,7 +54,7 @@ impl Door {
         let faults = faulty::Faults::default().with_duplicate(doubled).with_drop(lost).with_corrupt(twisted);
         let plan = faulty::Plan::new(seed).with_sending(faults).with_receiving(faults);
         let (hubs, brake) = faulty::wrap(hubs, plan);
-        self.0.send(hubs).await.map_err(|_| LinkError::Cut)?;
+        self.0.send(hubs).await.map_err(|_| LinkError::Lost)?;
         Ok((far, brake))
     }
 }

@@ -1,8 +1,8 @@
 //! The network: what happens to frames between a peer's end of a link and the hub's. Both ends are memory links of
 //! `edge_transport`; in between frames take their time, overtake each other, are held up, and get lost with their link.
 
-mod direction;
 mod gate;
+mod pipe;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -17,27 +17,27 @@ use futures_core::Stream;
 use futures_sink::Sink;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-use self::direction::{Cargo, Direction};
 pub(crate) use self::gate::{Door, listen};
-use crate::chance::Chance;
+use self::pipe::{Cargo, Pipe};
 use crate::context::Context;
-use crate::ids::{LifeId, LinkId};
-use crate::plan::{Place, Road, Way};
+use crate::ids::{InstanceId, LinkId};
+use crate::plan::{Direction, LinkProfile, Place};
+use crate::rng::Rng;
 
 /// Largest frame of a link.
 pub(crate) const MAX_FRAME: usize = 64 * 1024;
 
-/// Frames that are on their way at once before no more are taken.
+/// The number of frames in flight above which no more are taken.
 const IN_FLIGHT: usize = 512;
 
-/// The way of a process to one hub.
+/// The network between a process and one hub.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) context: Arc<Context>,
     pub(crate) place: Place,
-    pub(crate) life: LifeId,
+    pub(crate) instance: InstanceId,
     pub(crate) hub: usize,
-    pub(crate) road: Road,
+    pub(crate) profile: LinkProfile,
     pub(crate) address: String,
 }
 
@@ -48,26 +48,27 @@ impl Dialer for Network {
         while let Some(until) = context.away(self.place) {
             sleep_until(until).await;
         }
-        sleep(2 * self.road.latency).await;
-        if !context.is_alive(self.life) {
+        sleep(2 * self.profile.latency).await;
+        if !context.is_alive(self.instance) {
             std::future::pending::<()>().await;
         }
-        let (hub_life, door) = context.door(self.place, self.hub).ok_or(LinkError::Cut)?;
-        let (mut chance, hostile) = context.with(|inner| (inner.chance.fork(), inner.hostile()));
-        let (far, brake) = door.dial(hostile, chance.number()).await?;
+        let (hub_instance, door) = context.door(self.place, self.hub).ok_or(LinkError::Lost)?;
+        let (mut rng, hostile) = context.with(|inner| (inner.rng.fork(), inner.hostile()));
+        let (far, brake) = door.dial(hostile, rng.number()).await?;
         let (near, end) = memory::pair(MAX_FRAME);
         let control = Arc::new(Control::new(brake));
-        let link = context.link_begins(self.place, self.life, (self.hub, hub_life), Arc::clone(&control));
+        let link =
+            context.link_begins(self.place, self.instance, (self.hub, hub_instance), Arc::clone(&control));
         let wire = Wire {
             context: Arc::clone(context),
             link,
-            life: self.life,
-            road: self.road,
-            chance: chance.fork(),
+            instance: self.instance,
+            profile: self.profile,
+            rng: rng.fork(),
             peer: Some(end),
             hub: Some(far),
-            up: Direction::default(),
-            down: Direction::default(),
+            up: Pipe::default(),
+            down: Pipe::default(),
             control,
             timer: Box::pin(sleep(Duration::ZERO)),
         };
@@ -90,13 +91,13 @@ pub(crate) struct Control {
 
 #[derive(Debug, Default)]
 struct Commands {
-    /// Until when nothing arrives; the last entry of a way counts. `None`: for ever.
-    holds: Vec<(Way, Option<Instant>)>,
-    stalls: Vec<(Way, Instant)>,
-    /// The link is cut, and so many of ten frames on their way still come.
-    cuts: Vec<(usize, Chance)>,
-    /// An end's process is gone, with a word to the other end or without.
-    gone: Vec<(Way, bool)>,
+    /// Until when nothing arrives; the last entry of a direction counts. `None`: permanently.
+    holds: Vec<(Direction, Option<Instant>)>,
+    stalls: Vec<(Direction, Instant)>,
+    /// The link is cut, and this many of ten frames in flight still arrive.
+    cuts: Vec<(usize, Rng)>,
+    /// An end's process has ended, with a notification of the other end or silently.
+    closed: Vec<(Direction, bool)>,
     waker: Option<Waker>,
 }
 
@@ -117,42 +118,42 @@ impl Control {
         }
     }
 
-    /// Holds up what is on its way and what will be.
-    pub(crate) fn hold(&self, way: Way, until: Option<Instant>) {
-        self.command(|commands| commands.holds.push((way, until)));
+    /// Holds up what is in flight and what follows.
+    pub(crate) fn hold(&self, direction: Direction, until: Option<Instant>) {
+        self.command(|commands| commands.holds.push((direction, until)));
     }
 
-    /// A way takes nothing until a moment.
-    pub(crate) fn stall(&self, way: Way, until: Instant) {
-        if way == Way::Down {
+    /// Makes a direction take nothing until a moment.
+    pub(crate) fn stall(&self, direction: Direction, until: Instant) {
+        if direction == Direction::Down {
             self.brake.stall(faulty::Direction::Sending);
         }
-        self.command(|commands| commands.stalls.push((way, until)));
+        self.command(|commands| commands.stalls.push((direction, until)));
     }
 
     /// Ends a link at both ends.
-    pub(crate) fn cut(&self, kept: usize, chance: &mut Chance) {
-        let chance = chance.fork();
-        self.command(|commands| commands.cuts.push((kept, chance)));
+    pub(crate) fn cut(&self, kept: usize, rng: &mut Rng) {
+        let rng = rng.fork();
+        self.command(|commands| commands.cuts.push((kept, rng)));
     }
 
-    /// The process that sends this way is gone at once. Its last frames may come, and then the link's end, unless it is silent.
-    pub(crate) fn sender_gone(&self, way: Way, silent: bool) {
-        self.command(|commands| commands.gone.push((way, silent)));
+    /// The sender of this direction ends at once. Its last frames may arrive, and then the link's end, unless it is silent.
+    pub(crate) fn sender_closed(&self, direction: Direction, silent: bool) {
+        self.command(|commands| commands.closed.push((direction, silent)));
     }
 }
 
-/// A link on its way through the network.
+/// A link in transit through the network.
 struct Wire {
     context: Arc<Context>,
     link: LinkId,
-    life: LifeId,
-    road: Road,
-    chance: Chance,
+    instance: InstanceId,
+    profile: LinkProfile,
+    rng: Rng,
     peer: Option<Link>,
     hub: Option<Link>,
-    up: Direction,
-    down: Direction,
+    up: Pipe,
+    down: Pipe,
     control: Arc<Control>,
     timer: Pin<Box<Sleep>>,
 }
@@ -172,9 +173,9 @@ impl Wire {
                 self.down.stalled = None;
                 self.control.brake.heal();
             }
-            for way in [Way::Up, Way::Down] {
-                progress |= self.take(way, now, cx);
-                progress |= self.give(way, now, cx);
+            for direction in [Direction::Up, Direction::Down] {
+                progress |= self.take(direction, now, cx);
+                progress |= self.give(direction, now, cx);
             }
             if self.is_over() {
                 return Poll::Ready(());
@@ -185,7 +186,7 @@ impl Wire {
             let Some(due) = self.up.due(now).into_iter().chain(self.down.due(now)).min() else {
                 return Poll::Pending;
             };
-            // What is due and was not given waits for its receiver, who wakes this task.
+            // A frame that is due but not delivered waits for its receiver, which wakes this task.
             if due <= now {
                 return Poll::Pending;
             }
@@ -196,7 +197,7 @@ impl Wire {
         }
     }
 
-    /// Nobody is left to hear anything.
+    /// Whether no receiver is left.
     fn is_over(&self) -> bool {
         (self.peer.is_none() && self.hub.is_none()) || (self.up.spent && self.down.spent)
     }
@@ -209,65 +210,65 @@ impl Wire {
             none => *none = Some(cx.waker().clone()),
         }
         let now = Instant::now();
-        for (way, until) in commands.holds.drain(..) {
-            let direction = self.direction(way);
+        for (direction, until) in commands.holds.drain(..) {
+            let pipe = self.pipe(direction);
             // What is held for ever stays so.
-            if direction.held != Some(None) {
-                let longest = direction.held.flatten().max(until);
-                direction.held = Some(until.and(longest));
+            if pipe.held != Some(None) {
+                let longest = pipe.held.flatten().max(until);
+                pipe.held = Some(until.and(longest));
             }
         }
-        for (way, until) in commands.stalls.drain(..) {
-            let direction = self.direction(way);
-            direction.stalled = direction.stalled.max(Some(until));
+        for (direction, until) in commands.stalls.drain(..) {
+            let pipe = self.pipe(direction);
+            pipe.stalled = pipe.stalled.max(Some(until));
         }
-        let road = self.road;
-        for (kept, mut chance) in commands.cuts.drain(..) {
-            self.up.cut(now, kept, &road, &mut chance);
-            self.down.cut(now, kept, &road, &mut chance);
+        let profile = self.profile;
+        for (kept, mut rng) in commands.cuts.drain(..) {
+            self.up.cut(now, kept, &profile, &mut rng);
+            self.down.cut(now, kept, &profile, &mut rng);
         }
-        for (way, silent) in commands.gone.drain(..) {
-            match way {
-                Way::Up => self.peer = None,
-                Way::Down => self.hub = None,
+        for (direction, silent) in commands.closed.drain(..) {
+            match direction {
+                Direction::Up => self.peer = None,
+                Direction::Down => self.hub = None,
             }
-            let mut chance = self.chance.fork();
-            let kept = chance.below(11);
-            let direction = self.direction(way);
-            direction.spent = true;
+            let mut rng = self.rng.fork();
+            let kept = rng.below(11);
+            let pipe = self.pipe(direction);
+            pipe.spent = true;
             if silent {
-                direction.flights.clear();
-                direction.ended = true;
+                pipe.flights.clear();
+                pipe.ended = true;
             } else {
-                direction.cut(now, kept, &road, &mut chance);
+                pipe.cut(now, kept, &profile, &mut rng);
             }
-            match way {
-                Way::Up => self.context.link_lost(self.link),
-                Way::Down => self.context.link_broken(self.link),
+            match direction {
+                Direction::Up => self.context.link_lost(self.link),
+                Direction::Down => self.context.link_broken(self.link),
             }
         }
     }
 
-    const fn direction(&mut self, way: Way) -> &mut Direction {
-        match way {
-            Way::Up => &mut self.up,
-            Way::Down => &mut self.down,
+    const fn pipe(&mut self, direction: Direction) -> &mut Pipe {
+        match direction {
+            Direction::Up => &mut self.up,
+            Direction::Down => &mut self.down,
         }
     }
 
     /// Takes one frame from its sender.
-    fn take(&mut self, way: Way, now: Instant, cx: &mut Polling<'_>) -> bool {
-        let (direction, from) = match way {
-            Way::Up => (&mut self.up, &mut self.peer),
-            Way::Down => (&mut self.down, &mut self.hub),
+    fn take(&mut self, direction: Direction, now: Instant, cx: &mut Polling<'_>) -> bool {
+        let (pipe, from) = match direction {
+            Direction::Up => (&mut self.up, &mut self.peer),
+            Direction::Down => (&mut self.down, &mut self.hub),
         };
-        let full = direction.flights.len() >= IN_FLIGHT && !direction.ended;
+        let full = pipe.flights.len() >= IN_FLIGHT && !pipe.ended;
         // What the hub writes is held back at its own end.
-        if direction.spent || full || (way == Way::Up && direction.is_stalled(now)) {
+        if pipe.spent || full || (direction == Direction::Up && pipe.is_stalled(now)) {
             return false;
         }
         let Some(link) = from else {
-            direction.spent = true;
+            pipe.spent = true;
             return true;
         };
         let (lane, cargo) = match Pin::new(link).poll_next(cx) {
@@ -275,8 +276,8 @@ impl Wire {
             Poll::Ready(Some(Ok(bytes))) => {
                 let frame = decode(bytes.clone(), usize::MAX).ok().map(Box::new);
                 // Also what the link has lost already: its sender cannot know.
-                if let Some(frame) = frame.as_deref().filter(|_| way == Way::Up) {
-                    self.context.sent(self.link, self.life, frame);
+                if let Some(frame) = frame.as_deref().filter(|_| direction == Direction::Up) {
+                    self.context.sent(self.link, self.instance, frame);
                 }
                 (frame.as_deref().map_or(Lane::Control, lane_of), Cargo::Frame(bytes, frame))
             }
@@ -284,29 +285,29 @@ impl Wire {
             Poll::Ready(Some(Err(_))) => (Lane::Control, Cargo::Broken),
         };
         if !matches!(cargo, Cargo::Frame(..)) {
-            direction.spent = true;
-            match way {
-                Way::Up => self.context.link_lost(self.link),
-                Way::Down => self.context.link_broken(self.link),
+            pipe.spent = true;
+            match direction {
+                Direction::Up => self.context.link_lost(self.link),
+                Direction::Down => self.context.link_broken(self.link),
             }
         }
-        direction.fly(now, lane, cargo, &self.road, &mut self.chance);
+        pipe.fly(now, lane, cargo, &self.profile, &mut self.rng);
         true
     }
 
     /// Hands what has arrived to its receiver.
-    fn give(&mut self, way: Way, now: Instant, cx: &mut Polling<'_>) -> bool {
-        let (direction, to) = match way {
-            Way::Up => (&mut self.up, &mut self.hub),
-            Way::Down => (&mut self.down, &mut self.peer),
+    fn give(&mut self, direction: Direction, now: Instant, cx: &mut Polling<'_>) -> bool {
+        let (pipe, to) = match direction {
+            Direction::Up => (&mut self.up, &mut self.hub),
+            Direction::Down => (&mut self.down, &mut self.peer),
         };
-        if direction.is_held(now) {
+        if pipe.is_held(now) {
             return false;
         }
         let mut progress = false;
-        while let Some(flight) = direction.flights.first_entry().filter(|flight| flight.key().0 <= now) {
+        while let Some(flight) = pipe.flights.first_entry().filter(|flight| flight.key().0 <= now) {
             let Some(link) = to else {
-                direction.flights.clear();
+                pipe.flights.clear();
                 return true;
             };
             let mut pinned = Pin::new(link);
@@ -316,17 +317,17 @@ impl Wire {
                     Poll::Ready(Ok(())) => {
                         let (lane, cargo) = flight.remove();
                         let Cargo::Frame(bytes, frame) = cargo else { continue };
-                        if let Some(frame) = frame.filter(|_| way == Way::Down) {
-                            self.context.arrived(self.link, self.life, &frame);
+                        if let Some(frame) = frame.filter(|_| direction == Direction::Down) {
+                            self.context.arrived(self.link, self.instance, &frame);
                         }
                         let wire = WireFrame::new(lane, false, bytes, Bytes::new());
                         if pinned.as_mut().start_send(wire).is_err() {
-                            direction.flights.clear();
+                            pipe.flights.clear();
                             return true;
                         }
                     }
                     Poll::Ready(Err(_)) => {
-                        direction.flights.clear();
+                        pipe.flights.clear();
                         return true;
                     }
                 },
@@ -338,9 +339,9 @@ impl Wire {
                 }
                 Cargo::Broken => {
                     flight.remove();
-                    match way {
-                        Way::Up => self.context.link_broken(self.link),
-                        Way::Down => self.context.link_lost(self.link),
+                    match direction {
+                        Direction::Up => self.context.link_broken(self.link),
+                        Direction::Down => self.context.link_lost(self.link),
                     }
                     *to = None;
                 }

@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-use super::Verdict;
+use super::FirstViolation;
 
 const PROPERTY: &str = "memory is bounded";
 
 #[derive(Debug, Default)]
 pub(crate) struct Bounds {
-    verdict: Verdict,
+    first_violation: FirstViolation,
 }
 
 impl Bounds {
     /// Something that is counted now.
-    pub(crate) fn within(&mut self, at: Duration, who: &str, what: &str, found: usize, max: usize) {
+    pub(crate) fn within(&mut self, at: Duration, label: &str, what: &str, found: usize, max: usize) {
         if found > max {
-            self.verdict
-                .broken(PROPERTY, at, || format!("{who} has {found} {what}; at most {max} are allowed"));
+            self.first_violation
+                .broken(PROPERTY, at, || format!("{label} has {found} {what}; at most {max} are allowed"));
         }
     }
 
-    pub(super) const fn verdict(&mut self) -> &mut Verdict {
-        &mut self.verdict
+    pub(super) const fn first_violation(&mut self) -> &mut FirstViolation {
+        &mut self.first_violation
     }
 }

@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-use super::{Expect, Verdict};
+use super::{Expect, FirstViolation};
 use crate::facts::{Execution, Facts};
 use crate::ids::Moment;
 use crate::plan::Operation;
 
 const PROPERTY: &str = "no copy of a call that was given up begins after a later one";
 
-/// What is on its way inside a process at one moment of the clock.
+/// The time that something inside a process may take: one moment of the clock.
 const INSIDE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(crate) struct Fence {
     expect: Expect,
-    verdict: Verdict,
+    first_violation: FirstViolation,
 }
 
 impl Fence {
     pub(crate) fn new(expect: Expect) -> Self {
-        Self { expect, verdict: Verdict::default() }
+        Self { expect, first_violation: FirstViolation::default() }
     }
 
     pub(crate) fn began(&mut self, now: Moment, facts: &Facts, run: &Execution) {
@@ -53,7 +53,7 @@ impl Fence {
                 && asked.is_some_and(|asked| asked > given_up)
         });
         if let Some(later) = later {
-            self.verdict.broken(PROPERTY, now.at, || {
+            self.first_violation.broken(PROPERTY, now.at, || {
                 format!(
                     "{:?} of {:?}, given up at {:?}, begins after {:?} of {:?} began at {:?}",
                     run.attempt, run.operation, given_up.at, later.attempt, later.operation, later.began.at
@@ -62,7 +62,7 @@ impl Fence {
         }
     }
 
-    pub(super) const fn verdict(&mut self) -> &mut Verdict {
-        &mut self.verdict
+    pub(super) const fn first_violation(&mut self) -> &mut FirstViolation {
+        &mut self.first_violation
     }
 }

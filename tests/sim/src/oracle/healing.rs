@@ -1,10 +1,10 @@
-//! When the faults have stopped all becomes well: every sidecar gets its driver's answer, and no table keeps anything.
+//! After the faults have stopped the system recovers: every sidecar gets its driver's answer, and no table keeps an entry.
 
 use std::time::Duration;
 
-use super::Verdict;
+use super::FirstViolation;
 
-/// What is still there when everything should be over.
+/// What is left when everything should have ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leftovers {
     /// In words, one for each.
@@ -13,13 +13,13 @@ pub(crate) struct Leftovers {
 
 #[derive(Debug, Default)]
 pub(crate) struct Healing {
-    verdict: Verdict,
+    first_violation: FirstViolation,
 }
 
 impl Healing {
     /// The time to heal is over, and these orders are not done.
     pub(crate) fn late(&mut self, at: Duration, orders: &[crate::ids::OrderId]) {
-        self.verdict.broken("faults stop, then every call gets its end", at, || {
+        self.first_violation.broken("faults stop, then every call gets its end", at, || {
             format!("the orders {orders:?} have no answer of their driver")
         });
     }
@@ -27,11 +27,12 @@ impl Healing {
     /// All orders are done, and nothing moves any more.
     pub(crate) fn done(&mut self, at: Duration, left: &Leftovers) {
         if !left.found.is_empty() {
-            self.verdict.broken("faults stop, then no table keeps anything", at, || left.found.join("; "));
+            self.first_violation
+                .broken("faults stop, then no table keeps anything", at, || left.found.join("; "));
         }
     }
 
-    pub(super) const fn verdict(&mut self) -> &mut Verdict {
-        &mut self.verdict
+    pub(super) const fn first_violation(&mut self) -> &mut FirstViolation {
+        &mut self.first_violation
     }
 }

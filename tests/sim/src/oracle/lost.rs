@@ -1,5 +1,5 @@
-//! No call is lost whose node comes back in time: one that was not sent within the reconnect grace, and one that may have begun, at the
-//! same instance, within half a minute.
+//! No call is lost if its node returns in time: one that was not sent within the reconnect grace, and one that may have begun,
+//! at the same instance, within half a minute.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use std::time::Duration;
 use csi_proxy::{Delivery as Proof, Fault};
 
 use super::once::is_void;
-use super::{Expect, Verdict};
-use crate::facts::{Attempt, End, Execution, Facts, Life, LinkFact};
-use crate::ids::{AttemptId, LifeId, Moment};
+use super::{Expect, FirstViolation};
+use crate::facts::{Attempt, End, Execution, Facts, Instance, LinkFact};
+use crate::ids::{AttemptId, InstanceId, Moment};
 
-const PROPERTY: &str = "no call is lost whose node comes back in time";
+const PROPERTY: &str = "no call is lost if its node returns in time";
 
 /// The reconnect grace.
 const GRACE: Duration = Duration::from_secs(5);
@@ -19,7 +19,7 @@ const GRACE: Duration = Duration::from_secs(5);
 const INSTANCE_WAIT: Duration = Duration::from_secs(30);
 /// How long a result is there for the same call.
 const REPLAYED: Duration = Duration::from_secs(60);
-/// How long it may take until a proxy knows what it is to know, and a call to come and go.
+/// The longest time for a proxy to learn of a change and for a call to be sent and answered.
 const MARGIN: Duration = Duration::from_secs(3);
 /// A call ends so long before its sidecar stops waiting.
 const SOON: Duration = Duration::from_millis(250);
@@ -29,12 +29,12 @@ const FLAPPING: (usize, Duration) = (3, Duration::from_secs(65));
 #[derive(Debug)]
 pub(crate) struct Lost {
     expect: Expect,
-    verdict: Verdict,
+    first_violation: FirstViolation,
 }
 
 impl Lost {
     pub(crate) fn new(expect: Expect) -> Self {
-        Self { expect, verdict: Verdict::default() }
+        Self { expect, first_violation: FirstViolation::default() }
     }
 
     /// A sidecar's call ends.
@@ -49,7 +49,7 @@ impl Lost {
         }
         let Some(wanted) = facts.operation(attempt.operation) else { return };
         let Some(agent) = stays(facts, wanted.agent, attempt) else { return };
-        if facts.lives.get(attempt.proxy.0).is_none_or(|proxy| proxy.leaving.is_some()) {
+        if facts.instances.get(attempt.proxy.0).is_none_or(|proxy| proxy.leaving.is_some()) {
             return;
         }
         let ups = ups(facts, attempt.proxy, agent, now.at);
@@ -65,11 +65,11 @@ impl Lost {
             }
             Proof::Unknown => {
                 let last = ups.iter().map(|(_, to)| *to).max();
-                // What was sent to an instance that the hub still took for connected ends with it.
+                // What was sent to an instance that the hub still considered connected ends with it.
                 let instances: BTreeSet<u64> = facts
                     .links
                     .values()
-                    .filter(|link| link.life == agent)
+                    .filter(|link| link.instance == agent)
                     .filter_map(|link| Some(link.session?.instance))
                     .collect();
                 // What may have begun under one term is not sent under another.
@@ -85,22 +85,22 @@ impl Lost {
             }
         };
         if broken {
-            self.verdict.broken(PROPERTY, now.at, || {
+            self.first_violation.broken(PROPERTY, now.at, || {
                 format!(
-                    "{id:?}, made at {:?}, ends with {fault:?}; its way was there {ups:?}",
+                    "{id:?}, made at {:?}, ends with {fault:?}; its path was available {ups:?}",
                     attempt.asked.at
                 )
             });
         }
     }
 
-    pub(super) const fn verdict(&mut self) -> &mut Verdict {
-        &mut self.verdict
+    pub(super) const fn first_violation(&mut self) -> &mut FirstViolation {
+        &mut self.first_violation
     }
 }
 
 /// Whether the agent has refused the last copy of a call for a result that is not there any more: it does not begin twice.
-fn is_over(facts: &Facts, id: AttemptId, attempt: &Attempt, agent: LifeId, now: Moment) -> bool {
+fn is_over(facts: &Facts, id: AttemptId, attempt: &Attempt, agent: InstanceId, now: Moment) -> bool {
     let copies = facts.deliveries.iter().filter(|copy| copy.attempt == id && copy.agent == agent);
     let refusals: Vec<&Fault> = copies.filter_map(|copy| copy.refusal.as_ref()).collect();
     let of_call = |run: &&Execution| run.agent == agent && run.operation == attempt.operation;
@@ -118,21 +118,23 @@ fn is_over(facts: &Facts, id: AttemptId, attempt: &Attempt, agent: LifeId, now: 
 }
 
 /// The one process of an agent's place that was there all the time.
-fn stays(facts: &Facts, place: usize, attempt: &Attempt) -> Option<LifeId> {
-    let during = |life: &Life| life.place == place && life.ended.is_none_or(|ended| ended > attempt.asked);
-    let mut found = facts.lives.iter().enumerate().filter(|(_, life)| during(life));
-    let (index, life) = found.next()?;
-    let stays = life.began < attempt.asked && life.ended.is_none() && life.leaving.is_none();
-    (stays && found.next().is_none()).then_some(LifeId(index))
+fn stays(facts: &Facts, place: usize, attempt: &Attempt) -> Option<InstanceId> {
+    let during = |instance: &Instance| {
+        instance.place == place && instance.ended.is_none_or(|ended| ended > attempt.asked)
+    };
+    let mut found = facts.instances.iter().enumerate().filter(|(_, instance)| during(instance));
+    let (index, instance) = found.next()?;
+    let stays = instance.began < attempt.asked && instance.ended.is_none() && instance.leaving.is_none();
+    (stays && found.next().is_none()).then_some(InstanceId(index))
 }
 
 /// When both processes had links to the same hub.
-fn ups(facts: &Facts, proxy: LifeId, agent: LifeId, now: Duration) -> Vec<(Duration, Duration)> {
+fn ups(facts: &Facts, proxy: InstanceId, agent: InstanceId, now: Duration) -> Vec<(Duration, Duration)> {
     let open = |link: &LinkFact| {
         let from = link.opened?;
         Some((from.at, link.broken.map_or(now, |broken| broken.at)))
     };
-    let of = |life: LifeId| facts.links.values().filter(move |link| link.life == life);
+    let of = |instance: InstanceId| facts.links.values().filter(move |link| link.instance == instance);
     let both = of(proxy).flat_map(|near| of(agent).map(move |far| (near, far)));
     both.filter(|(near, far)| near.hub == far.hub)
         .filter_map(|(near, far)| {
@@ -150,9 +152,11 @@ fn covered(ups: &[(Duration, Duration)], from: Duration, to: Duration) -> Durati
 
 /// Whether a node was lost so often that it has no grace.
 fn flaps(facts: &Facts, place: usize, now: Duration) -> bool {
-    let of_place = |life: LifeId| facts.lives.get(life.0).is_some_and(|life| life.place == place);
+    let of_place = |instance: InstanceId| {
+        facts.instances.get(instance.0).is_some_and(|instance| instance.place == place)
+    };
     let lost = |link: &&LinkFact| {
-        of_place(link.life) && link.broken.is_some_and(|broken| broken.at + FLAPPING.1 > now)
+        of_place(link.instance) && link.broken.is_some_and(|broken| broken.at + FLAPPING.1 > now)
     };
     facts.links.values().filter(lost).count() >= FLAPPING.0
 }

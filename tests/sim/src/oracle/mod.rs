@@ -1,5 +1,5 @@
-//! What must hold, whatever goes wrong. One file a property; each sees what has happened from outside and knows nothing of how the
-//! parts work.
+//! What must hold, whatever goes wrong. One file a property; each sees what has happened from outside and knows nothing of how
+//! the parts work.
 
 mod bounds;
 mod fence;
@@ -48,9 +48,9 @@ pub struct Violation {
 
 /// The first violation that a property saw.
 #[derive(Debug, Default)]
-struct Verdict(Option<Violation>);
+struct FirstViolation(Option<Violation>);
 
-impl Verdict {
+impl FirstViolation {
     fn broken(&mut self, property: &'static str, at: Duration, what: impl FnOnce() -> String) {
         if self.0.is_none() {
             self.0 = Some(Violation { property, at, what: what() });
@@ -61,15 +61,15 @@ impl Verdict {
 /// What a run allows the oracle to expect.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expect {
-    /// What arrives is what was sent. Where bits are twisted, it cannot be said whose answer it is.
+    /// What arrives is what was sent. If bits are damaged, the owner of an answer is unknown.
     pub(crate) whole: bool,
     /// No bound is so low that a result is forgotten for it.
     pub(crate) keeps: bool,
     /// What is put on a link leaves at once.
     pub(crate) prompt: bool,
-    /// Frames may come twice.
+    /// Frames may arrive twice.
     pub(crate) doubles: bool,
-    /// What a proxy hears of its hub it hears soon, and no call is refused for a bound.
+    /// A proxy receives its hub's reports soon, and no call is refused because of a bound.
     pub(crate) informed: bool,
     /// How long a call waits for its turn.
     pub(crate) wait: Duration,
@@ -172,19 +172,19 @@ impl Oracle {
     pub(crate) fn violation(&mut self) -> Option<Violation> {
         let Self { once, own_answer, void, turn, fence, stale, sent, retry, lost, bounds, healing } = self;
         [
-            once.verdict(),
-            own_answer.verdict(),
-            void.verdict(),
-            turn.verdict(),
-            fence.verdict(),
-            stale.verdict(),
-            sent.verdict(),
-            retry.verdict(),
-            lost.verdict(),
-            bounds.verdict(),
-            healing.verdict(),
+            once.first_violation(),
+            own_answer.first_violation(),
+            void.first_violation(),
+            turn.first_violation(),
+            fence.first_violation(),
+            stale.first_violation(),
+            sent.first_violation(),
+            retry.first_violation(),
+            lost.first_violation(),
+            bounds.first_violation(),
+            healing.first_violation(),
         ]
         .into_iter()
-        .find_map(|verdict| verdict.0.take())
+        .find_map(|first_violation| first_violation.0.take())
     }
 }

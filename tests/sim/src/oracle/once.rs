@@ -1,28 +1,29 @@
-//! While an agent's process lives, a driver is not asked for what it is at, nor for something else on its volume, nor twice by the same call; and a result that no call waited
+//! While an agent's process runs, a driver is not called for an operation that it is executing, nor for another operation on the
+//! same volume, nor twice by the same call; and a result that no call waited
 //! for is given to the next equal call, and to that one only. The results of node calls are not kept.
 
 use std::time::Duration;
 
 use super::turn::are_in_one_line;
-use super::{Expect, Verdict};
+use super::{Expect, FirstViolation};
 use crate::facts::{Delivery, Execution, Facts, Replied};
 use crate::ids::{ExecutionId, Moment};
 use crate::plan::Operation;
 
 /// How long a result that no call waited for is there for the next.
 const KEPT: Duration = Duration::from_secs(600);
-/// What is on its way inside a process at one moment of the clock.
+/// The time that something inside a process may take: one moment of the clock.
 const INSIDE: Duration = Duration::from_millis(3);
 
 #[derive(Debug)]
 pub(crate) struct Once {
     expect: Expect,
-    verdict: Verdict,
+    first_violation: FirstViolation,
 }
 
 impl Once {
     pub(crate) fn new(expect: Expect) -> Self {
-        Self { expect, verdict: Verdict::default() }
+        Self { expect, first_violation: FirstViolation::default() }
     }
 
     /// A driver begins to do an operation.
@@ -35,7 +36,7 @@ impl Once {
         for before in facts.executions.iter().take(id.0) {
             let line = are_in_one_line(facts, operation, before.operation) && operation != before.operation;
             if line && before.agent == agent && before.ended.is_none() {
-                self.verdict.broken("one thing at a time is done to a volume", now.at, || {
+                self.first_violation.broken("one thing at a time is done to a volume", now.at, || {
                     format!("{agent:?} begins {operation:?} while {:?} runs", before.operation)
                 });
             }
@@ -43,13 +44,13 @@ impl Once {
                 continue;
             }
             let Some(ended) = before.ended else {
-                self.verdict.broken("an operation does not run twice at once", now.at, || {
+                self.first_violation.broken("an operation does not run twice at once", now.at, || {
                     format!("{agent:?} begins {operation:?} while it runs")
                 });
                 return;
             };
             if before.attempt == attempt {
-                self.verdict.broken("a call is executed once", now.at, || {
+                self.first_violation.broken("a call is executed once", now.at, || {
                     format!("{agent:?} begins {operation:?} again for {attempt:?}, which it was begun for")
                 });
             }
@@ -71,8 +72,8 @@ impl Once {
                 && since > INSIDE
                 && since + INSIDE < KEPT
             {
-                self.verdict.broken("what no call waited for is there for the next", now.at, || {
-                    format!("{agent:?} begins {operation:?} again, whose result nothing has got")
+                self.first_violation.broken("what no call waited for is there for the next", now.at, || {
+                    format!("{agent:?} begins {operation:?} again, but no call has received its result")
                 });
             }
         }
@@ -85,7 +86,7 @@ impl Once {
         };
         let Some(wanted) = facts.operation(run.operation).filter(|wanted| wanted.changes()) else { return };
         if self.expect.whole && run.later.len() > 1 {
-            self.verdict.broken("what is kept is given once", now.at, || {
+            self.first_violation.broken("what is kept is given once", now.at, || {
                 format!("{id:?} of {:?} is given to {:?}", run.operation, run.later)
             });
         }
@@ -94,7 +95,7 @@ impl Once {
             return;
         };
         if self.expect.whole && !wanted.is_kept() && asked.at > ended.at + INSIDE {
-            self.verdict.broken("the result of a node call is not kept", now.at, || {
+            self.first_violation.broken("the result of a node call is not kept", now.at, || {
                 format!(
                     "{id:?}, which ended at {:?}, is given to a call that came at {:?}",
                     ended.at, asked.at
@@ -103,12 +104,12 @@ impl Once {
         }
     }
 
-    pub(super) const fn verdict(&mut self) -> &mut Verdict {
-        &mut self.verdict
+    pub(super) const fn first_violation(&mut self) -> &mut FirstViolation {
+        &mut self.first_violation
     }
 }
 
-/// Whether something else has come between.
+/// Whether another operation ran between the two.
 pub(super) fn is_void(facts: &Facts, before: &Execution, now: Moment) -> bool {
     let other = |operation| operation != before.operation && facts.are_about_one(operation, before.operation);
     let ran = facts.executions.iter().any(|run| {

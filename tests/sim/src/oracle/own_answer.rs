@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use csi_proxy::{Code, Origin, Outcome};
 
-use super::{Expect, Verdict};
+use super::{Expect, FirstViolation};
 use crate::answer::{Closing, Part};
 use crate::facts::{End, Facts};
 use crate::ids::{AttemptId, Moment, OperationId};
@@ -13,12 +13,12 @@ const PROPERTY: &str = "an answer is the driver's own, to the call that was made
 #[derive(Debug)]
 pub(crate) struct OwnAnswer {
     expect: Expect,
-    verdict: Verdict,
+    first_violation: FirstViolation,
 }
 
 impl OwnAnswer {
     pub(crate) fn new(expect: Expect) -> Self {
-        Self { expect, verdict: Verdict::default() }
+        Self { expect, first_violation: FirstViolation::default() }
     }
 
     /// A sidecar's call ends.
@@ -40,7 +40,7 @@ impl OwnAnswer {
                 let Outcome { code, message: text, .. } = fault.to_status();
                 let may_go_on = [Code::CANCELLED, Code::DEADLINE_EXCEEDED, Code::UNAVAILABLE, Code::ABORTED];
                 if !may_go_on.contains(&code) {
-                    self.verdict.broken(PROPERTY, now.at, || {
+                    self.first_violation.broken(PROPERTY, now.at, || {
                         format!("{attempt:?} failed with the final code {code}: {text}")
                     });
                 }
@@ -51,7 +51,7 @@ impl OwnAnswer {
 
     fn answered(&mut self, now: Moment, operation: OperationId, messages: &[Bytes], outcome: &Outcome) {
         let Some(end) = Closing::read(outcome).filter(|_| outcome.origin == Origin::Driver) else {
-            self.verdict.broken(PROPERTY, now.at, || format!("{operation:?} ended with {outcome:?}"));
+            self.first_violation.broken(PROPERTY, now.at, || format!("{operation:?} ended with {outcome:?}"));
             return;
         };
         let parts: Vec<Option<Part>> = messages.iter().map(Part::read).collect();
@@ -59,13 +59,13 @@ impl OwnAnswer {
             .map(|number| Some(Part { operation, execution: end.execution, number }))
             .collect();
         if end.operation != operation || parts != expected {
-            self.verdict.broken(PROPERTY, now.at, || {
+            self.first_violation.broken(PROPERTY, now.at, || {
                 format!("{operation:?} got the messages {parts:?} and the end {end:?}")
             });
         }
     }
 
-    pub(super) const fn verdict(&mut self) -> &mut Verdict {
-        &mut self.verdict
+    pub(super) const fn first_violation(&mut self) -> &mut FirstViolation {
+        &mut self.first_violation
     }
 }

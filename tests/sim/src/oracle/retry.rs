@@ -1,6 +1,6 @@
 //! A call that may have begun is sent again only to the same instance of its agent, and only if it is an operation.
 
-use super::{Expect, Verdict};
+use super::{Expect, FirstViolation};
 use crate::facts::Facts;
 use crate::ids::Moment;
 use crate::plan::Operation;
@@ -11,14 +11,14 @@ const PROPERTY: &str =
 #[derive(Debug)]
 pub(crate) struct Retry {
     expect: Expect,
-    /// How many deliveries were looked at.
+    /// The number of deliveries that were checked.
     seen: usize,
-    verdict: Verdict,
+    first_violation: FirstViolation,
 }
 
 impl Retry {
     pub(crate) fn new(expect: Expect) -> Self {
-        Self { expect, seen: 0, verdict: Verdict::default() }
+        Self { expect, seen: 0, first_violation: FirstViolation::default() }
     }
 
     /// A frame has arrived at a peer.
@@ -36,9 +36,9 @@ impl Retry {
                 .filter(|earlier| earlier.attempt == copy.attempt && !earlier.refused)
                 .find(|earlier| earlier.agent != copy.agent || !repeats);
             if let Some(earlier) = bad {
-                self.verdict.broken(PROPERTY, now.at, || {
+                self.first_violation.broken(PROPERTY, now.at, || {
                     format!(
-                        "{:?} comes to {:?}; {:?} has had it since {:?}",
+                        "{:?} arrives at {:?}; {:?} has had it since {:?}",
                         copy.attempt, copy.agent, earlier.agent, earlier.at.at
                     )
                 });
@@ -46,7 +46,7 @@ impl Retry {
         }
     }
 
-    pub(super) const fn verdict(&mut self) -> &mut Verdict {
-        &mut self.verdict
+    pub(super) const fn first_violation(&mut self) -> &mut FirstViolation {
+        &mut self.first_violation
     }
 }

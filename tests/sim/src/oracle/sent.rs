@@ -2,7 +2,7 @@
 
 use csi_proxy::Delivery as Proof;
 
-use super::{Expect, Verdict};
+use super::{Expect, FirstViolation};
 use crate::facts::{End, Execution, Facts};
 use crate::ids::{AttemptId, Moment};
 
@@ -11,12 +11,12 @@ const PROPERTY: &str = "what is called not sent was not sent";
 #[derive(Debug)]
 pub(crate) struct Sent {
     expect: Expect,
-    verdict: Verdict,
+    first_violation: FirstViolation,
 }
 
 impl Sent {
     pub(crate) fn new(expect: Expect) -> Self {
-        Self { expect, verdict: Verdict::default() }
+        Self { expect, first_violation: FirstViolation::default() }
     }
 
     /// A sidecar's call ends.
@@ -28,7 +28,7 @@ impl Sent {
         let ran = facts.executions.iter().find(|run| run.attempt == attempt);
         let when = has.map(|delivery| delivery.at).or_else(|| ran.map(|run| run.began));
         if let Some(when) = when {
-            self.verdict.broken(PROPERTY, now.at, || {
+            self.first_violation.broken(PROPERTY, now.at, || {
                 format!("{attempt:?} ends with {end:?}; an agent has had it since {:?}", when.at)
             });
         }
@@ -38,14 +38,14 @@ impl Sent {
     pub(crate) fn began(&mut self, now: Moment, facts: &Facts, run: &Execution) {
         let ended = facts.attempt(run.attempt).and_then(|attempt| attempt.ended.as_ref());
         if let Some((since, end)) = ended.filter(|(_, end)| self.expect.whole && is_not_sent(end)) {
-            self.verdict.broken(PROPERTY, now.at, || {
+            self.first_violation.broken(PROPERTY, now.at, || {
                 format!("{:?} begins; it ended at {:?} with {end:?}", run.attempt, since.at)
             });
         }
     }
 
-    pub(super) const fn verdict(&mut self) -> &mut Verdict {
-        &mut self.verdict
+    pub(super) const fn first_violation(&mut self) -> &mut FirstViolation {
+        &mut self.first_violation
     }
 }
 

@@ -1,6 +1,7 @@
-//! A call begins only on the session that it is for, and not for a proxy of a lower term than that of one whose call has begun.
+//! A call begins only on the session that it is addressed to, and not for a proxy of a lower term than one with a call that has
+//! begun.
 
-use super::{Expect, Verdict};
+use super::{Expect, FirstViolation};
 use crate::facts::{Delivery, Execution, Facts};
 use crate::ids::Moment;
 
@@ -10,12 +11,12 @@ const TERM: &str = "no call of an older term begins";
 #[derive(Debug)]
 pub(crate) struct Stale {
     expect: Expect,
-    verdict: Verdict,
+    first_violation: FirstViolation,
 }
 
 impl Stale {
     pub(crate) fn new(expect: Expect) -> Self {
-        Self { expect, verdict: Verdict::default() }
+        Self { expect, first_violation: FirstViolation::default() }
     }
 
     /// A driver begins an execution.
@@ -32,7 +33,7 @@ impl Stale {
             delivery.to_session.is_some() && delivery.to_session == session
         };
         if !copies.clone().any(rightly) {
-            self.verdict.broken(SESSION, now.at, || {
+            self.first_violation.broken(SESSION, now.at, || {
                 let copies: Vec<_> = copies.clone().map(|copy| (copy.at.at, copy.to_session)).collect();
                 format!("{:?} begins at {:?}; its copies were for {copies:?}", run.attempt, run.agent)
             });
@@ -55,7 +56,7 @@ impl Stale {
             ))
         });
         if let Some((least, attempt, began)) = higher {
-            self.verdict.broken(TERM, now.at, || {
+            self.first_violation.broken(TERM, now.at, || {
                 format!(
                     "{:?} begins with term {term}, after {attempt:?} with term {least} began at {:?}",
                     run.attempt, began.at
@@ -64,7 +65,7 @@ impl Stale {
         }
     }
 
-    pub(super) const fn verdict(&mut self) -> &mut Verdict {
-        &mut self.verdict
+    pub(super) const fn first_violation(&mut self) -> &mut FirstViolation {
+        &mut self.first_violation
     }
 }

@@ -1,35 +1,35 @@
-//! What waits for something else on its volume has its turn in the order of arrival, and what is refused hears of it in time.
+//! Operations that wait for another one on their volume run in the order of arrival, and refused ones are answered in time.
 
 use std::time::Duration;
 
 use csi_proxy::Fault;
 
-use super::{Expect, Verdict};
+use super::{Expect, FirstViolation};
 use crate::facts::{Delivery, Execution, Facts, Replied};
 use crate::ids::{Moment, OperationId};
 use crate::plan::Operation;
 
 const PROPERTY: &str = "first come, first served, or refused in time";
 
-/// What is on its way inside a process at one moment of the clock.
+/// The time that something inside a process may take: one moment of the clock.
 const INSIDE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(crate) struct Turn {
     expect: Expect,
-    verdict: Verdict,
+    first_violation: FirstViolation,
 }
 
 impl Turn {
     pub(crate) fn new(expect: Expect) -> Self {
-        Self { expect, verdict: Verdict::default() }
+        Self { expect, first_violation: FirstViolation::default() }
     }
 
     /// A driver begins to do an operation.
     pub(crate) fn began(&mut self, now: Moment, facts: &Facts, run: &Execution) {
         let of = |delivery: &&Delivery| delivery.agent == run.agent;
         let mine = |delivery: &&Delivery| of(delivery) && delivery.attempt == run.attempt;
-        // What a link has not taken yet looks as if it waited.
+        // A request that a link has not taken yet seems to wait.
         let seen = self.expect.whole && self.expect.prompt;
         let Some(own) = facts.deliveries.iter().rfind(mine).filter(|_| seen) else { return };
         let passed = facts.deliveries.iter().filter(of).find(|other| {
@@ -43,7 +43,7 @@ impl Turn {
                 && !has_place_before(facts, run, other)
         });
         if let Some(passed) = passed {
-            self.verdict.broken(PROPERTY, now.at, || {
+            self.first_violation.broken(PROPERTY, now.at, || {
                 format!(
                     "{:?} begins {:?} before {:?}, which came first",
                     run.agent, run.attempt, passed.attempt
@@ -63,13 +63,13 @@ impl Turn {
         let waited = now.at - delivery.at.at;
         let linked = facts.links.get(&delivery.link).is_some_and(|link| link.lost.is_none());
         if linked && self.expect.prompt && self.expect.whole && waited > self.expect.wait + INSIDE {
-            self.verdict
+            self.first_violation
                 .broken(PROPERTY, now.at, || format!("{:?} is refused after {waited:?}", delivery.attempt));
         }
     }
 
-    pub(super) const fn verdict(&mut self) -> &mut Verdict {
-        &mut self.verdict
+    pub(super) const fn first_violation(&mut self) -> &mut FirstViolation {
+        &mut self.first_violation
     }
 }
 

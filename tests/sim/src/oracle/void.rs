@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use super::{Expect, Verdict};
+use super::{Expect, FirstViolation};
 use crate::facts::{Facts, Replied};
 
-/// What is on its way inside a process at one moment of the clock.
+/// The time that something inside a process may take: one moment of the clock.
 const INSIDE: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(crate) struct Void {
     expect: Expect,
-    verdict: Verdict,
+    first_violation: FirstViolation,
 }
 
 impl Void {
     pub(crate) fn new(expect: Expect) -> Self {
-        Self { expect, verdict: Verdict::default() }
+        Self { expect, first_violation: FirstViolation::default() }
     }
 
     /// An agent gives an answer.
@@ -55,7 +55,7 @@ impl Void {
                 && touched < asked
         });
         if let Some((later, _)) = later {
-            self.verdict.broken("a void result is not given", now.at, || {
+            self.first_violation.broken("a void result is not given", now.at, || {
                 format!(
                     "{:?}, which asked at {:?}, gets the result of {execution:?}, which ended at {:?}; execution {later} has begun on the same volume since",
                     delivery.attempt, asked.at, ended.at
@@ -64,7 +64,7 @@ impl Void {
         }
     }
 
-    pub(super) const fn verdict(&mut self) -> &mut Verdict {
-        &mut self.verdict
+    pub(super) const fn first_violation(&mut self) -> &mut FirstViolation {
+        &mut self.first_violation
     }
 }

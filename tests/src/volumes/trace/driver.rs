@@ -49,7 +49,7 @@ impl Deviation {
                 "it has its volumes in memory: a start or a boot would lose them, and is left out"
             }
             Self::RefusesReadOnlyTwice => {
-                "it answers ALREADY_EXISTS to a read-only NodePublishVolume that is repeated, as it must be when nobody \
+                "it answers ALREADY_EXISTS to a read-only NodePublishVolume that is repeated, as it must if no pod \
                  knows how the first one ended: the volume is unpublished before it is published again"
             }
             Self::CountsBoots => {
@@ -82,7 +82,7 @@ impl FromStr for Deviation {
         Self::ALL
             .into_iter()
             .find(|deviation| deviation.to_string() == text)
-            .ok_or_else(|| format!("{text:?} is no deviation; there are {}", known()))
+            .ok_or_else(|| format!("unknown deviation {text:?}; expected {}", known()))
     }
 }
 
@@ -92,7 +92,7 @@ impl FromStr for Deviation {
 pub struct TracedDriver {
     /// The name that it answers.
     pub name: String,
-    /// Program and arguments; `{socket}` and `{state}` in them stand for the paths it is given.
+    /// Program and arguments; `{socket}` and `{state}` in them are replaced by paths.
     pub command: Vec<String>,
     /// What it does otherwise.
     pub deviations: Vec<Deviation>,

@@ -1,8 +1,8 @@
 //! One random trace of orders to a node's volumes, put to different drivers.
 //!
-//! A [`Model`] says what has to stand after each step, whatever the driver: which volume is at which target, how, and
+//! A [`Model`] holds the expected state after each step, for every driver: which volume is at which target, how, and
 //! that nothing else is. A driver may do otherwise only by a [`Deviation`], which states its reason, and which has to be
-//! there: one that has become needless fails.
+//! there: a deviation that no longer occurs fails.
 
 mod driver;
 mod model;

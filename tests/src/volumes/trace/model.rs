@@ -1,4 +1,4 @@
-//! The steps, and what has to stand after each.
+//! The steps, and the expected state after each.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,12 +8,12 @@ use crate::volumes::rounds::Rounds;
 /// The volumes of a trace, by name.
 pub const VOLUMES: [&str; 3] = ["one", "two", "three"];
 
-/// Who wants them; each consumer may have each volume.
+/// The consumers; each may have each volume.
 pub const CONSUMERS: [&str; 3] = ["a", "b", "c"];
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// No process comes to more steps than this in one order.
+/// The highest number of steps of a process in one order.
 const KILLS_WITHIN: u64 = 24;
 
 /// What a node is asked, by the numbers of volume and consumer.
@@ -49,7 +49,7 @@ pub enum Step {
 }
 
 /// What the node has to say to an order.
-#[allow(clippy::exhaustive_enums, reason = "there is no third")]
+#[allow(clippy::exhaustive_enums, reason = "there are only two")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// It is done.
@@ -60,10 +60,10 @@ pub enum Answer {
     Refused,
 }
 
-/// What has to stand.
+/// The expected state.
 #[derive(Debug, Clone, Default)]
 pub struct Model {
-    /// Who has which volume, and whether read-only.
+    /// The holders of each volume, and whether read-only.
     held: BTreeMap<(usize, usize), bool>,
     /// The most that was ever asked for, by volume.
     largest: [u64; VOLUMES.len()],
@@ -72,19 +72,19 @@ pub struct Model {
 }
 
 impl Model {
-    /// Who has which volume, and whether read-only.
+    /// The holders of each volume, and whether read-only.
     #[must_use]
     pub fn held(&self) -> &BTreeMap<(usize, usize), bool> {
         &self.held
     }
 
-    /// Whether somebody has the volume.
+    /// Whether a consumer has the volume.
     #[must_use]
     pub fn is_held(&self, volume: usize) -> bool {
         self.held.keys().any(|(held, _)| *held == volume)
     }
 
-    /// What might come next: each kind of step, those more often of which more can go wrong.
+    /// A random next step: each kind, more often those with more failure modes.
     pub fn next(&self, rounds: &mut Rounds) -> Step {
         let below = |rounds: &mut Rounds, bound: usize| {
             usize::try_from(rounds.below(bound as u64)).unwrap_or_default()
@@ -94,16 +94,16 @@ impl Model {
         let publish = Order::Publish(volume, consumer, read_only);
         // Of those that have one, so that there is something to take away.
         let holders: Vec<_> = self.held.keys().copied().collect();
-        let (from, whose) = match holders.get(below(rounds, holders.len())) {
+        let (from, owner) = match holders.get(below(rounds, holders.len())) {
             Some(holder) => *holder,
             None => (volume, consumer),
         };
         match rounds.below(32) {
             0..9 => Step::Order(publish),
-            9..14 => Step::Order(Order::Unpublish(from, whose)),
-            // One who may have nothing.
+            9..14 => Step::Order(Order::Unpublish(from, owner)),
+            // A consumer that may have no volume.
             14 => Step::Order(Order::Unpublish(volume, consumer)),
-            15..17 => Step::Order(Order::Release(from, whose)),
+            15..17 => Step::Order(Order::Release(from, owner)),
             17..20 => {
                 let bytes = self.largest.get(from).copied().unwrap_or_default().max(MEBIBYTE) + MEBIBYTE;
                 Step::Order(Order::Expand(from, bytes))
@@ -113,10 +113,10 @@ impl Model {
                 None => Step::Order(publish),
             },
             21..24 => Step::Killed(1 + rounds.below(KILLS_WITHIN), publish),
-            24..26 => Step::Killed(1 + rounds.below(KILLS_WITHIN), Order::Unpublish(from, whose)),
+            24..26 => Step::Killed(1 + rounds.below(KILLS_WITHIN), Order::Unpublish(from, owner)),
             26..28 => Step::RestartNode,
             28..30 => Step::RestartDriver,
-            30 => Step::ReleaseUnheard(from, whose),
+            30 => Step::ReleaseUnheard(from, owner),
             _ => Step::Reboot,
         }
     }
@@ -165,8 +165,8 @@ impl fmt::Display for Order {
         let (volume, consumer) = (|of| name(&VOLUMES, of), |of| name(&CONSUMERS, of));
         match *self {
             Self::Publish(of, to, read_only) => {
-                let way = if read_only { "ro" } else { "rw" };
-                write!(f, "publish {} {} {way}", volume(of), consumer(to))
+                let path = if read_only { "ro" } else { "rw" };
+                write!(f, "publish {} {} {path}", volume(of), consumer(to))
             }
             Self::Unpublish(of, from) => write!(f, "unpublish {} {}", volume(of), consumer(from)),
             Self::Release(of, from) => write!(f, "release {} {}", volume(of), consumer(from)),
@@ -205,10 +205,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_volume_never_gets_smaller_and_its_size_is_forgotten_with_it() {
+    fn a_volume_never_shrinks_and_its_size_is_removed_with_it() {
         let mut model = Model::default();
         let expand = |bytes| Step::Order(Order::Expand(0, bytes));
-        assert_eq!(model.step(expand(2)), Answer::Refused, "nobody has it");
+        assert_eq!(model.step(expand(2)), Answer::Refused, "no consumer has it");
         model.step(Step::Order(Order::Publish(0, 1, false)));
         assert_eq!(model.step(expand(5)), Answer::Bytes(5));
         assert_eq!(model.step(expand(4)), Answer::Refused);

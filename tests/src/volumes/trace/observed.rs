@@ -1,4 +1,4 @@
-//! What stands, as the node says and as the mount table and the files show.
+//! The state as the node reports it and as the mount table and the files show.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,14 +6,14 @@ use std::path::Path;
 
 use super::driver::{Deviation, TracedDriver};
 use super::model::{CONSUMERS, Model, VOLUMES};
-use crate::volumes::ground;
+use crate::volumes::namespace;
 
-/// The file that tells the volumes apart.
+/// The file that identifies a volume.
 pub(super) const CANARY: &str = "canary";
 
 /// Where the targets and the staging paths are, and what the driver may do otherwise.
 #[derive(Debug)]
-pub(super) struct Ground<'a> {
+pub(super) struct Fixture<'a> {
     pub(super) pods: &'a Path,
     pub(super) staging: &'a Path,
     pub(super) driver: &'a TracedDriver,
@@ -33,20 +33,20 @@ pub(super) fn expected(model: &Model) -> String {
     })
 }
 
-/// The same as it is found, and what else is found that must not be.
+/// The observed state, and what was found in addition that must not be there.
 ///
 /// `holders` is what the node says, by volume id, and `ids` are the ids of the volumes.
 pub(super) fn found(
-    ground: &Ground<'_>,
+    namespace: &Fixture<'_>,
     holders: &BTreeMap<String, BTreeSet<String>>,
     ids: &[String],
     model: &Model,
 ) -> (String, Vec<String>) {
-    let table = ground::table();
+    let table = namespace::table();
     let mut mounts = 0;
     let targets = line(|volume, number| {
         let name = consumer(volume, number);
-        let target = ground.pods.join(&name).join("mount");
+        let target = namespace.pods.join(&name).join("mount");
         let stack = table.stack(&target);
         mounts += stack.len();
         let there = match stack.as_slice() {
@@ -69,17 +69,17 @@ pub(super) fn found(
 
     let mut wrong = Vec::new();
     let below = |place: &Path| table.within(place).filter(|mount| mount.mount_point != place).count();
-    let other = below(ground.pods) - mounts;
+    let other = below(namespace.pods) - mounts;
     if other > 0 {
         wrong.push(format!("{other} mounts beside the targets"));
     }
     let held = (0..VOLUMES.len()).filter(|volume| model.is_held(*volume)).count();
-    let staged = below(ground.staging);
-    let mounted = if ground.driver.has(Deviation::StagesWithoutMount) { 0 } else { held };
+    let staged = below(namespace.staging);
+    let mounted = if namespace.driver.has(Deviation::StagesWithoutMount) { 0 } else { held };
     if staged != mounted {
         wrong.push(format!("{staged} mounts where volumes are staged, expected {mounted}"));
     }
-    let directories: usize = fs::read_dir(ground.staging)
+    let directories: usize = fs::read_dir(namespace.staging)
         .into_iter()
         .flatten()
         .flatten()
@@ -89,17 +89,17 @@ pub(super) fn found(
         wrong.push(format!("{directories} directories for volumes to be staged in, expected {held}"));
     }
     let moving = holders.values().flatten().filter(|holder| holder.starts_with('!'));
-    wrong.extend(moving.map(|holder| format!("{holder} is on its way")));
+    wrong.extend(moving.map(|holder| format!("{holder} is in transition")));
     for (volume, id) in ids.iter().enumerate() {
         if holders.contains_key(id) != model.is_held(volume) {
-            let what = if model.is_held(volume) { "knows nothing of" } else { "still looks after" };
+            let what = if model.is_held(volume) { "does not know" } else { "still manages" };
             wrong.push(format!("the node {what} volume {}", VOLUMES[volume]));
         }
     }
     (targets, wrong)
 }
 
-/// What the node answers to `holders`; one that is on its way has a `!`.
+/// The node's answer to `holders`; one in transition has a `!`.
 pub(super) fn holders(answer: &str) -> BTreeMap<String, BTreeSet<String>> {
     let volumes = answer.split(';').filter(|volume| !volume.trim().is_empty());
     volumes

@@ -15,17 +15,17 @@ use tokio::runtime::Handle;
 
 use super::driver::{Deviation, TracedDriver, log_of, socket_of};
 use super::model::{Answer, CONSUMERS, Model, Order, Step, VOLUMES};
-use super::observed::{CANARY, Ground, consumer, expected, found, holders};
+use super::observed::{CANARY, Fixture, consumer, expected, found, holders};
 use crate::csi::{channel, controller, create_volume};
 use crate::process::Process;
-use crate::volumes::between::{Act, Between};
-use crate::volumes::ground;
 use crate::volumes::history::History;
+use crate::volumes::interceptor::{Act, Interceptor};
+use crate::volumes::namespace;
 use crate::volumes::node::{Ended, NodeOptions, NodeProcess, log_of as end_of};
 use crate::volumes::rounds::Rounds;
 use crate::wait;
 
-/// A trace, and whom it is put to.
+/// A trace and its driver.
 #[allow(clippy::exhaustive_structs, reason = "this is all there is to a trace")]
 #[derive(Debug)]
 pub struct Trace {
@@ -39,10 +39,10 @@ pub struct Trace {
     pub steps: u64,
 }
 
-/// Puts it to the driver. Answers a line for each step: what was done, what the node said, and what stood.
+/// Runs it on the driver. Returns a line for each step: the step, the node's answer and the state.
 ///
 /// # Panics
-/// If anything stands otherwise than the model says.
+/// If the state differs from the model.
 pub async fn run(trace: &Trace, rounds: &mut Rounds) -> Vec<String> {
     let mut run = Run::begin(trace).await;
     for id in 0..VOLUMES.len() {
@@ -61,7 +61,7 @@ pub async fn run(trace: &Trace, rounds: &mut Rounds) -> Vec<String> {
 
 struct Run<'a> {
     trace: &'a Trace,
-    between: Between,
+    interceptor: Interceptor,
     driver: Option<Process>,
     options: NodeOptions,
     node: Option<NodeProcess>,
@@ -77,13 +77,13 @@ impl<'a> Run<'a> {
     async fn begin(trace: &'a Trace) -> Self {
         let directory = &trace.directory;
         let driver = trace.driver.start(directory).await;
-        let between = Between::start(&directory.join("between.sock"), &socket_of(directory));
-        let options = NodeOptions::new(&trace.program, directory, &trace.driver.name, between.socket());
+        let interceptor = Interceptor::start(&directory.join("between.sock"), &socket_of(directory));
+        let options = NodeOptions::new(&trace.program, directory, &trace.driver.name, interceptor.socket());
         let read_only = Arc::default();
         let (node, model, boots) = (None, Model::default(), Arc::default());
         let mut run = Self {
             trace,
-            between,
+            interceptor,
             driver: Some(driver),
             options,
             node,
@@ -113,7 +113,7 @@ impl<'a> Run<'a> {
         let read_only = Arc::clone(&self.read_only);
         let publish = Act::also(move |about| {
             let target = Path::new(&about.path);
-            if ground::table().at(target).is_some() {
+            if namespace::table().at(target).is_some() {
                 return Ok(());
             }
             fs::create_dir_all(target)?;
@@ -123,15 +123,15 @@ impl<'a> Run<'a> {
             }
             Ok(())
         });
-        // Before the mock, which removes whatever is at the target.
+        // Before the mock, which removes every entry at the target.
         let unpublish = Act::first(|about| {
-            while ground::table().at(Path::new(&about.path)).is_some() {
-                ground::unmount(Path::new(&about.path));
+            while namespace::table().at(Path::new(&about.path)).is_some() {
+                namespace::unmount(Path::new(&about.path));
             }
             Ok(())
         });
-        self.between.always(Method::NodePublishVolume, id, publish);
-        self.between.always(Method::NodeUnpublishVolume, id, unpublish);
+        self.interceptor.always(Method::NodePublishVolume, id, publish);
+        self.interceptor.always(Method::NodeUnpublishVolume, id, unpublish);
     }
 
     /// Lets the witness repeat NodeUnpublishVolume.
@@ -147,10 +147,10 @@ impl<'a> Run<'a> {
             }
             Ok(())
         });
-        self.between.always(Method::NodeUnpublishVolume, id, again);
+        self.interceptor.always(Method::NodeUnpublishVolume, id, again);
     }
 
-    /// So that each volume can be told from the others.
+    /// Makes each volume identifiable.
     async fn write_canary(&mut self, volume: usize) {
         self.must(Order::Publish(volume, 0, false)).await;
         fs::write(self.target(volume, 0).join(CANARY), VOLUMES[volume]).expect("a canary");
@@ -190,17 +190,17 @@ impl<'a> Run<'a> {
             }
         };
         assert_eq!(answer, wanted, "{number} {step}: the node says this; {}", self.logs());
-        let stands = self.settled(&format!("{number} {step}")).await;
+        let state = self.settled(&format!("{number} {step}")).await;
         if matches!(step, Step::RestartNode | Step::Killed(..) | Step::Reboot) {
-            // Another process is asked for a set as a whole, so it has to have heard of all. What stands is what it was.
-            let held: Vec<_> = self.model.held().iter().map(|(held, way)| (*held, *way)).collect();
+            // Another process gets a set as a whole, so it must have received all. The state is unchanged.
+            let held: Vec<_> = self.model.held().iter().map(|(held, path)| (*held, *path)).collect();
             for ((volume, consumer), read_only) in held {
                 self.must(Order::Publish(volume, consumer, read_only)).await;
             }
             self.settled(&format!("{number} {step}, and asked again")).await;
         }
-        self.between.assert_lawful();
-        format!("{number} {step} -> {answer} | {stands}")
+        self.interceptor.assert_lawful();
+        format!("{number} {step} -> {answer} | {state}")
     }
 
     /// The node is started such that it dies before its so-manyth effect. It may do all of the order before.
@@ -209,7 +209,7 @@ impl<'a> Run<'a> {
         self.options.kill_at = Some(at);
         if let Ok(node) = NodeProcess::start(&self.options).await {
             self.node = Some(node);
-            // Whether it comes to an answer is left to chance.
+            // Whether it gets an answer is random.
             let _ = self.ask(order).await;
         }
         self.options.kill_at = None;
@@ -234,8 +234,8 @@ impl<'a> Run<'a> {
         self.kill_node().await;
         if !self.trace.driver.has(Deviation::ForgetsAtRestart) {
             self.driver = None;
-            ground::unmount_all(&[&self.trace.directory]);
-            self.between.history(History::reboot);
+            namespace::unmount_all(&[&self.trace.directory]);
+            self.interceptor.history(History::reboot);
             self.restart_driver().await;
             self.options.boot += 1;
             self.boots.fetch_add(1, Ordering::SeqCst);
@@ -261,7 +261,7 @@ impl<'a> Run<'a> {
         if let Some(node) = self.node.take() {
             node.kill().await;
         }
-        self.between.history(History::another_caller);
+        self.interceptor.history(History::another_caller);
     }
 
     async fn must(&mut self, order: Order) {
@@ -283,8 +283,8 @@ impl<'a> Run<'a> {
                     targets.remove(&target)
                 };
                 let (id, name) = (&self.ids[volume], consumer(volume, of));
-                let way = if read_only { "ro" } else { "rw" };
-                format!("publish {driver} {id} {name} pods/{name}/mount {way}")
+                let path = if read_only { "ro" } else { "rw" };
+                format!("publish {driver} {id} {name} pods/{name}/mount {path}")
             }
             Order::Unpublish(volume, of) => {
                 format!("unpublish {driver} {} {}", self.ids[volume], consumer(volume, of))
@@ -305,7 +305,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Waits until all stands as the model says, and answers that as a line.
+    /// Waits until the state equals the model, and returns it as a line.
     async fn settled(&mut self, when: &str) -> String {
         let expected = expected(&self.model);
         let since = Instant::now();
@@ -313,8 +313,8 @@ impl<'a> Run<'a> {
             let node = self.node.as_mut().expect("a node runs between two steps");
             let said = holders(&node.must("holders").await);
             let (pods, staging) = (self.trace.directory.join("pods"), self.trace.directory.join("v"));
-            let ground = Ground { pods: &pods, staging: &staging, driver: &self.trace.driver };
-            let (found, wrong) = found(&ground, &said, &self.ids, &self.model);
+            let namespace = Fixture { pods: &pods, staging: &staging, driver: &self.trace.driver };
+            let (found, wrong) = found(&namespace, &said, &self.ids, &self.model);
             if found == expected && wrong.is_empty() {
                 return found;
             }
@@ -339,7 +339,7 @@ impl<'a> Run<'a> {
             let deleted = client.delete_volume(request).await;
             assert!(deleted.is_ok(), "{id} is not let go: {deleted:?}; {}", self.logs());
         }
-        self.between.assert_lawful();
+        self.interceptor.assert_lawful();
     }
 
     fn target(&self, volume: usize, of: usize) -> PathBuf {

@@ -1,4 +1,4 @@
-//! The requests, built from what a volume is and what its driver can do.
+//! Builds the requests from a volume's spec and its driver's capabilities.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use super::secret_reference::SecretReference;
 use super::secrets::{SecretValues, TOKENS};
 use super::volume_spec::VolumeSpec;
 
-/// What all requests about one volume to one generation of its driver are built from.
+/// Builds the requests about one volume for one connection of its driver.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Requests<'a> {
     pub(super) volume: &'a VolumeSpec,
@@ -28,14 +28,14 @@ pub(super) struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    /// Whether the operation can be asked at all. Calls downward always can: if a driver has lost a capability, it is
-    /// for the driver to say what becomes of the volumes that it has.
+    /// Checks that the driver supports the operation. Teardown calls are always allowed: if an upgraded driver no longer has a
+    /// capability, the driver itself decides about its existing volumes.
     pub(super) fn check(&self, operation: &Operation) -> Result<(), RequestError> {
         let (volume, name) = (self.volume, &self.facts.name);
         if volume.key().driver != *name {
             return Err(RequestError::Driver { expected: volume.key().driver.clone(), found: name.clone() });
         }
-        // Nothing is begun that could not be brought to its end.
+        // Start nothing that the driver cannot complete.
         let begins = matches!(
             operation,
             Operation::ControllerPublish | Operation::NodeStage { .. } | Operation::NodePublish { .. }
@@ -71,7 +71,7 @@ impl<'a> Requests<'a> {
         Ok(())
     }
 
-    /// The secret that the operation takes.
+    /// The reference of the secret that the operation needs.
     pub(super) fn secret(&self, operation: &Operation) -> Option<&'a SecretReference> {
         let secrets = self.volume.secrets();
         let reference = match operation {
@@ -98,7 +98,7 @@ impl<'a> Requests<'a> {
             volume_id: self.volume_id(),
             node_id: self.facts.node_id.clone().ok_or(RequestError::NoNodeId)?,
             volume_capability: Some(self.controller_capability()),
-            // Drivers without the capability are told by the access mode alone.
+            // Drivers without the capability see the access mode only.
             readonly: self.volume.is_read_only() && self.facts.capabilities.controller.publish_read_only,
             secrets: secrets.to_message(),
             volume_context: self.volume.volume_context().clone(),
@@ -213,7 +213,7 @@ impl<'a> Requests<'a> {
         self.volume.access().capability(mode, flag, group.filter(|_| node.volume_mount_group))
     }
 
-    /// The keys under which kubelet tells a driver of a pod.
+    /// The pod information under kubelet's keys (`podInfoOnMount`).
     fn pod_info(&self, consumer: &ConsumerSpec) -> BTreeMap<String, String> {
         let ephemeral = ("ephemeral", if self.volume.is_ephemeral() { "true" } else { "false" });
         let pod = consumer.pod_info().map(|pod| {

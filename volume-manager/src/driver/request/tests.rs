@@ -1,4 +1,4 @@
-//! What a request holds, field by field.
+//! Tests of the requests' fields.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ fn mount(capability: Option<VolumeCapability>) -> MountVolume {
 }
 
 #[test]
-fn a_stage_request_has_the_contexts_the_path_and_the_capability() {
+fn stage_request_has_contexts_path_and_capability() {
     let volume = builder(ext4(), AccessMode::SingleNodeWriter).publish_context([("device", "/dev/sdb")]);
     let volume = volume.build().unwrap();
     let (facts, policy) = (facts(), DriverPolicy::default());
@@ -60,7 +60,7 @@ fn a_stage_request_has_the_contexts_the_path_and_the_capability() {
 }
 
 #[test]
-fn the_mode_that_is_sent_depends_on_the_service_that_gets_it() {
+fn access_mode_depends_on_the_receiving_service() {
     let volume = builder(Access::Block, AccessMode::SingleNodeSingleWriter).build().unwrap();
     let policy = DriverPolicy::default();
     for (controller, node) in [(false, true), (true, false)] {
@@ -79,7 +79,7 @@ fn the_mode_that_is_sent_depends_on_the_service_that_gets_it() {
 }
 
 #[test]
-fn read_only_is_what_the_volume_the_mode_or_the_consumer_says() {
+fn volume_mode_or_consumer_makes_a_publish_read_only() {
     let policy = DriverPolicy::default();
     for (mode, of_volume, of_consumer, publish) in [
         (AccessMode::SingleNodeWriter, false, false, false),
@@ -95,7 +95,7 @@ fn read_only_is_what_the_volume_the_mode_or_the_consumer_says() {
             let consumer = consumer().read_only(of_consumer);
             let sent = requests.node_publish(&consumer, &path("/s"), None, &SecretValues::default());
             assert_eq!(sent.readonly, publish, "{mode:?} {of_volume} {of_consumer}");
-            // One consumer that only reads does not make the attachment read-only.
+            // A read-only consumer does not make the attachment read-only.
             let attach = requests.controller_publish(&SecretValues::default()).unwrap();
             assert_eq!(attach.readonly, volume.is_read_only() && able);
         }
@@ -103,7 +103,7 @@ fn read_only_is_what_the_volume_the_mode_or_the_consumer_says() {
 }
 
 #[test]
-fn a_group_is_sent_to_a_driver_that_heeds_it_and_the_consumers_comes_first() {
+fn sends_fs_group_to_capable_drivers_consumer_first() {
     let volume = builder(ext4(), AccessMode::SingleNodeWriter).fs_group(5).build().unwrap();
     let policy = DriverPolicy::default();
     for able in [false, true] {
@@ -120,7 +120,7 @@ fn a_group_is_sent_to_a_driver_that_heeds_it_and_the_consumers_comes_first() {
 }
 
 #[test]
-fn a_selinux_label_becomes_a_quoted_mount_option_where_the_policy_allows_it() {
+fn selinux_label_becomes_a_quoted_mount_option() {
     let label = "system_u:object_r:container_file_t:s0:c1,c2";
     let volume = builder(ext4(), AccessMode::SingleNodeWriter).selinux_label(label).build().unwrap();
     let facts = facts();
@@ -137,7 +137,7 @@ fn a_selinux_label_becomes_a_quoted_mount_option_where_the_policy_allows_it() {
 }
 
 #[test]
-fn pod_info_has_kubelets_keys_and_only_where_the_policy_asks_for_it() {
+fn sends_pod_info_with_kubelets_keys_on_request() {
     let pod = PodInfo::new("web-0", "default", "9f0c", "web").unwrap();
     let volume = builder(ext4(), AccessMode::SingleNodeWriter);
     let ephemeral = volume.clone().ephemeral().build().unwrap();
@@ -163,11 +163,11 @@ fn pod_info_has_kubelets_keys_and_only_where_the_policy_asks_for_it() {
     let inline = sent(&ephemeral, true, &of_pod);
     assert_eq!(inline.volume_context["csi.storage.k8s.io/ephemeral"], "true");
     assert_eq!(inline.staging_target_path, "", "an ephemeral volume is not staged");
-    assert_eq!(sent(&volume, true, &consumer()).volume_context.len(), 2, "a consumer that is no pod");
+    assert_eq!(sent(&volume, true, &consumer()).volume_context.len(), 2, "a consumer that is not a pod");
 }
 
 #[test]
-fn a_driver_that_does_not_stage_is_told_no_staging_path() {
+fn omits_staging_path_for_drivers_that_do_not_stage() {
     let volume = builder(ext4(), AccessMode::SingleNodeWriter).build().unwrap();
     let policy = DriverPolicy::default();
     for stages in [false, true] {
@@ -181,7 +181,7 @@ fn a_driver_that_does_not_stage_is_told_no_staging_path() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_named() {
+fn unsupported_operations_have_typed_errors() {
     let facts = facts();
     let policy = DriverPolicy { ephemeral: true, ..Default::default() };
     let other = VolumeKey { driver: DriverName::new("b").unwrap(), id: VolumeId::new("v").unwrap() };
@@ -195,12 +195,12 @@ fn what_cannot_be_asked_is_named() {
     assert_eq!(check(&inline, &policy, &stage), Err(RequestError::Ephemeral));
     let publish = Operation::NodePublish { consumer: Arc::new(consumer()), staging_path: path("/s") };
     assert_eq!(check(&inline, &policy, &publish), Ok(()));
-    let refused = check(&inline, &DriverPolicy::default(), &publish);
-    assert!(matches!(refused, Err(RequestError::LifecycleMode { mode: "Ephemeral" })), "{refused:?}");
+    let rejected = check(&inline, &DriverPolicy::default(), &publish);
+    assert!(matches!(rejected, Err(RequestError::LifecycleMode { mode: "Ephemeral" })), "{rejected:?}");
 }
 
 #[test]
-fn nothing_is_attached_or_detached_without_a_node_id() {
+fn attach_and_detach_need_a_node_id() {
     let volume = builder(ext4(), AccessMode::SingleNodeWriter).attach(Attach::Here).build().unwrap();
     let policy = DriverPolicy::default();
     let mut facts = facts();

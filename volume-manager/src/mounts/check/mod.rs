@@ -1,4 +1,4 @@
-//! What a record says of a path, held against the mount table and what is at the path.
+//! Compares the expected state of a path with the mount table and the path.
 
 #[cfg(test)]
 mod tests;
@@ -6,61 +6,61 @@ mod tests;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::{DeviceNumber, Inspection, Mount, MountId, MountIdentity, MountTable, Presence};
+use super::{DeviceNumber, Inspection, Mount, MountId, MountIdentity, MountTable, PathState};
 
-/// What a record says should be at a path.
+/// A path with its expected state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Expectation {
     /// The path.
     pub path: PathBuf,
-    /// What should be there.
+    /// The expected state.
     pub expected: Expected,
 }
 
-/// What should be at a path.
+/// The expected state of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Expected {
-    /// Nothing: it was unpublished or unstaged, and removed.
+    /// Nothing: the volume was unpublished or unstaged, and the entry removed.
     Nothing,
-    /// A mounted file system. What is `None` is not compared.
+    /// A mounted file system. Fields that are `None` are not compared.
     FileSystem {
-        /// The part of which file system.
+        /// The file system and the mounted part of it.
         identity: Option<MountIdentity>,
-        /// The file system, whichever part of it.
+        /// The device of the file system, whatever part is mounted.
         device: Option<DeviceNumber>,
-        /// Whether it can be only read.
+        /// Whether the mount is read-only.
         read_only: Option<bool>,
     },
     /// A block device.
     BlockDevice {
-        /// Which; `None` takes any.
+        /// The device; `None` accepts any.
         device: Option<DeviceNumber>,
     },
 }
 
 impl Expectation {
-    /// Nothing is at the path.
+    /// Expects that the path does not exist.
     #[must_use]
     pub fn nothing(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), expected: Expected::Nothing }
     }
 
-    /// A file system is mounted at the path, whichever.
+    /// Expects a mounted file system.
     #[must_use]
     pub fn file_system(path: impl Into<PathBuf>) -> Self {
         let expected = Expected::FileSystem { identity: None, device: None, read_only: None };
         Self { path: path.into(), expected }
     }
 
-    /// A block device is at the path.
+    /// Expects a block device.
     #[must_use]
     pub fn block_device(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), expected: Expected::BlockDevice { device: None } }
     }
 
-    /// And it is this part of this file system, as was seen before. Of no meaning to other than file systems.
+    /// Expects also this part of this file system. Ignored unless a file system is expected.
     #[must_use]
     pub fn identity(mut self, expected: MountIdentity) -> Self {
         if let Expected::FileSystem { identity, .. } = &mut self.expected {
@@ -69,7 +69,7 @@ impl Expectation {
         self
     }
 
-    /// And it is on, or is, this device. Of no meaning where nothing is expected.
+    /// Expects also this device. Ignored if nothing is expected at the path.
     #[must_use]
     pub fn device(mut self, expected: DeviceNumber) -> Self {
         if let Expected::FileSystem { device, .. } | Expected::BlockDevice { device } = &mut self.expected {
@@ -78,7 +78,7 @@ impl Expectation {
         self
     }
 
-    /// And it can, or cannot, be written to. Of no meaning to other than file systems.
+    /// Expects also a read-only or a writable mount. Ignored unless a file system is expected.
     #[must_use]
     pub fn read_only(mut self, expected: bool) -> Self {
         if let Expected::FileSystem { read_only, .. } = &mut self.expected {
@@ -88,173 +88,178 @@ impl Expectation {
     }
 }
 
-/// How a path is, held against what its record says. Each disagreement has a name.
+/// The result of a comparison of a path with its expected state. Each kind of mismatch is a variant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Verdict {
-    /// All agree.
+pub enum MountCheck {
+    /// The state is as expected.
     AsExpected,
-    /// A mount should be there and none is, over what is given.
-    NothingMounted(Presence),
-    /// The table has no mount there, and nobody looked at the path, without which nothing more can be said. The table
-    /// has paths without symbolic links: only of a path that was found in it before is this the loss of a mount.
-    NotLookedAt,
-    /// The right mount is there as it should be, and another one lies on it. It is not lost: to undo it would take away
-    /// what lies above, which is not ours.
-    Covered {
-        /// The right one.
+    /// A mount is expected, and nothing is mounted on the path, whose state is given.
+    NotMounted(PathState),
+    /// The table has no mount at the path, and the path was not inspected, so nothing more is known. The table has paths
+    /// without symbolic links: this means a lost mount only for a path that was found in the table before.
+    NotInspected,
+    /// The expected mount exists, and another mount is on top of it. It is not lost: an unmount would remove the upper mount,
+    /// which is foreign.
+    Overmounted {
+        /// The expected mount.
         mount: MountId,
-        /// The one that lies on top.
+        /// The mount on top.
         by: MountId,
     },
-    /// A mount is at the path, and one of a directory above hides it. If something should be mounted there, it is that;
-    /// if nothing should, it is still mounted, and no call for the path reaches it.
-    Hidden {
-        /// The one that is hidden.
+    /// A mount is at the path, and a mount on a parent directory hides it. If a mount is expected, it is that one; if nothing is
+    /// expected, it is still mounted, and no call for the path reaches it.
+    Shadowed {
+        /// The hidden mount.
         mount: MountId,
     },
-    /// A mount should be there, and the path itself is missing.
+    /// A mount or a device is expected, and the path does not exist.
     MissingPath,
-    /// Another file system is mounted there, or another part of it, or another device is there.
-    AnotherDevice {
-        /// What should be.
+    /// Another file system is mounted, or another device is at the path.
+    WrongDevice {
+        /// The expected device.
         expected: DeviceNumber,
-        /// What is.
+        /// The device found.
         found: DeviceNumber,
     },
-    /// Another part of the right file system is mounted there.
-    AnotherRoot {
-        /// The part that should be.
+    /// Another part of the expected file system is mounted.
+    WrongRoot {
+        /// The expected part.
         expected: PathBuf,
-        /// The part that is.
+        /// The part found.
         found: PathBuf,
     },
-    /// A file system of another type is mounted there.
-    AnotherType {
-        /// The type that should be.
+    /// A file system of another type is mounted.
+    WrongFsType {
+        /// The expected type.
         expected: String,
-        /// The type that is.
+        /// The type found.
         found: String,
     },
-    /// The right file system is there, and can be written where it should be only read, or the other way round.
+    /// The expected file system is writable instead of read-only, or read-only instead of writable.
     OptionsDiffer {
-        /// Whether it is read-only; it should be the opposite.
+        /// Whether the mount is read-only; the opposite is expected.
         read_only: bool,
     },
-    /// The right mount is there more than once, one on the other.
+    /// The expected mount exists more than once, stacked.
     StackedMounts {
-        /// How many there are, at least 2.
+        /// The number of mounts, at least 2.
         count: usize,
     },
-    /// A mount is there that should be gone.
+    /// Nothing is expected, and a mount exists.
     StillMounted {
-        /// It.
+        /// The mount.
         mount: MountId,
     },
-    /// Nothing is mounted, as it should be, and an empty place or leftover is still there.
+    /// Nothing is mounted, as expected, but the path still exists.
     ///
-    /// A symbolic link is one too, whatever it points to: no block volume counts as published by a link, so a link
-    /// holds none.
-    Leftover(Presence),
-    /// A block device is there that should be gone: a volume is published by such a node without any mount.
-    DeviceLeft(DeviceNumber),
-    /// A file is where a device should be. What is written to it lands on the node's own disk (longhorn/longhorn#8009).
+    /// Symbolic links count as stale, whatever their target: a link does not publish a block volume.
+    StaleMountPoint(PathState),
+    /// Nothing is expected, and a block device exists: a device node publishes a volume without a mount.
+    StaleDevice(DeviceNumber),
+    /// A device or a mount is expected, and a regular file found. Writes to it would land on the node's own disk
+    /// (longhorn/longhorn#8009).
     RegularFileAtTarget {
-        /// How many bytes it has.
+        /// The size of the file in bytes.
         size: u64,
     },
-    /// Something else is there that cannot be a target.
-    UnfitTarget(Presence),
-    /// Somebody else binds the file system, at these mount points.
+    /// The path has a state that no target can have.
+    InvalidTarget(PathState),
+    /// Foreign bind mounts of the file system exist.
     ForeignBind {
-        /// Where, in the order of the table.
+        /// Their mount points, in the order of the table.
         mount_points: Vec<PathBuf>,
     },
-    /// The mount is there and its server is gone.
+    /// The mount exists and lost its server.
     DeadMount {
-        /// The number of the system's error.
+        /// The errno.
         errno: i32,
     },
-    /// The storage does not answer; nothing can be said.
+    /// The storage does not answer; the state is unknown.
     Unreachable,
 }
 
-/// Holds the record, the mount table and the path against each other.
+/// Compares the expected state of a path with the mount table and the inspected path.
 ///
-/// `inspection` is not needed where the table alone decides, and then costs nothing: a file system that is expected and
-/// in the table as expected. Without it, a dead or hanging mount is not noticed; where it would decide, the answer
-/// is [`Verdict::NotLookedAt`].
+/// `inspection` is not needed where the table is sufficient: a file system is expected, and the table has it. Without an
+/// inspection, a dead or hanging mount is not noticed; where it would be decisive, the result is
+/// [`MountCheck::NotInspected`].
 #[must_use]
-pub fn verdict(expectation: &Expectation, table: &MountTable, inspection: Option<&Inspection>) -> Verdict {
+pub fn check_mount(
+    expectation: &Expectation,
+    table: &MountTable,
+    inspection: Option<&Inspection>,
+) -> MountCheck {
     let path = &expectation.path;
     let mount = mount_at(path, table, inspection);
-    let presence = inspection.map(|inspection| inspection.presence);
-    if presence == Some(Presence::Hung) {
-        return Verdict::Unreachable;
+    let state = inspection.map(|inspection| inspection.state);
+    if state == Some(PathState::Hung) {
+        return MountCheck::Unreachable;
     }
-    // Before all that is said of what is seen there, since that is another mount then.
+    // Checked before the inspected state, which belongs to the upper mount.
     if let Some(beneath) = beneath(expectation, mount, table) {
         return beneath;
     }
-    if let Some(Presence::Dead { errno }) = presence {
-        return Verdict::DeadMount { errno };
+    if let Some(PathState::Dead { errno }) = state {
+        return MountCheck::DeadMount { errno };
     }
     match &expectation.expected {
-        Expected::Nothing => match (mount, presence) {
-            (Some(mount), _) => Verdict::StillMounted { mount: mount.id },
-            (None, None) => Verdict::NotLookedAt,
-            (None, Some(Presence::Missing)) => Verdict::AsExpected,
-            (None, Some(Presence::BlockDevice(device))) => Verdict::DeviceLeft(device),
-            (None, Some(found)) => Verdict::Leftover(found),
+        Expected::Nothing => match (mount, state) {
+            (Some(mount), _) => MountCheck::StillMounted { mount: mount.id },
+            (None, None) => MountCheck::NotInspected,
+            (None, Some(PathState::Missing)) => MountCheck::AsExpected,
+            (None, Some(PathState::BlockDevice(device))) => MountCheck::StaleDevice(device),
+            (None, Some(found)) => MountCheck::StaleMountPoint(found),
         },
-        Expected::BlockDevice { device } => match presence {
-            None => Verdict::NotLookedAt,
-            Some(Presence::BlockDevice(found)) => match device {
-                Some(expected) if *expected != found => Verdict::AnotherDevice { expected: *expected, found },
-                _ => stacked(mount, table).unwrap_or(Verdict::AsExpected),
+        Expected::BlockDevice { device } => match state {
+            None => MountCheck::NotInspected,
+            Some(PathState::BlockDevice(found)) => match device {
+                Some(expected) if *expected != found => {
+                    MountCheck::WrongDevice { expected: *expected, found }
+                }
+                _ => stacked(mount, table).unwrap_or(MountCheck::AsExpected),
             },
-            Some(Presence::RegularFile { size }) => Verdict::RegularFileAtTarget { size },
-            Some(Presence::Missing) => Verdict::MissingPath,
-            Some(found) => Verdict::UnfitTarget(found),
+            Some(PathState::RegularFile { size }) => MountCheck::RegularFileAtTarget { size },
+            Some(PathState::Missing) => MountCheck::MissingPath,
+            Some(found) => MountCheck::InvalidTarget(found),
         },
-        Expected::FileSystem { .. } => match (mount, presence) {
+        Expected::FileSystem { .. } => match (mount, state) {
             (Some(mount), _) => compare(&expectation.expected, mount)
                 .or_else(|| stacked(Some(mount), table))
-                .unwrap_or(Verdict::AsExpected),
-            (None, None) => Verdict::NotLookedAt,
-            (None, Some(Presence::Missing)) => Verdict::MissingPath,
-            (None, Some(Presence::RegularFile { size })) => Verdict::RegularFileAtTarget { size },
-            (None, Some(Presence::Directory)) => Verdict::NothingMounted(Presence::Directory),
-            (None, Some(found)) => Verdict::UnfitTarget(found),
+                .unwrap_or(MountCheck::AsExpected),
+            (None, None) => MountCheck::NotInspected,
+            (None, Some(PathState::Missing)) => MountCheck::MissingPath,
+            (None, Some(PathState::RegularFile { size })) => MountCheck::RegularFileAtTarget { size },
+            (None, Some(PathState::Directory)) => MountCheck::NotMounted(PathState::Directory),
+            (None, Some(found)) => MountCheck::InvalidTarget(found),
         },
     }
 }
 
-/// Whether somebody else holds what is staged, so that it must not be unstaged.
+/// Checks that a staged file system is unused, so that it can be unstaged.
 ///
-/// `seen` is the mount that the record has for the staging path, if one was seen there. Who holds it is searched for by what
-/// is mounted at the path, also where another mount covers or hides it, and by that recorded mount, of which a bind can
-/// live on after the path itself was unmounted. Of a volume with nothing recorded and nothing at the path there is
-/// nothing to search by, and the answer is [`Verdict::AsExpected`].
+/// `seen` is the mount that the record has for the staging path. Users of the file system are searched by the mount at the path,
+/// also if another mount covers or hides it, and by the recorded mount: a bind of it can remain after the path itself was
+/// unmounted. Without a recorded mount and a mount at the path, the result is [`MountCheck::AsExpected`].
 ///
-/// If nobody holds it and another mount lies on it, the answer is [`Verdict::Covered`] or [`Verdict::Hidden`]: the driver's
-/// unmount would meet that one.
+/// If the file system is unused and another mount is on top of it, the result is [`MountCheck::Overmounted`] or
+/// [`MountCheck::Shadowed`]: the driver would unmount the wrong mount.
 ///
-/// `known` says which mount points are accounted for: the targets of the volume, and what other volumes' records have. They must
-/// be among them, or one share used by two volumes looks like one that is held (kubernetes-csi/csi-driver-smb#353).
+/// `known` reports which mount points are accounted for: the targets of the volume, and those in other volumes' records. The
+/// latter must be included, or a share that two volumes use appears to be in foreign use (kubernetes-csi/csi-driver-smb#353).
 #[must_use]
-pub fn held(
+pub fn check_unused(
     staging: &Path,
     seen: Option<&MountIdentity>,
     table: &MountTable,
     known: impl Fn(&Path) -> bool,
-) -> Verdict {
+) -> MountCheck {
     let known = |path: &Path| path == staging || known(path);
     let top = table.at(staging);
-    let is_ours = |mount: &&Mount| seen.is_none_or(|identity| identity.is_of(mount));
-    let ours: Vec<&Mount> = table.exactly_at(staging).filter(is_ours).collect();
-    let mut holders: Vec<&Mount> = ours.iter().flat_map(|mount| table.holders(mount, known)).collect();
-    if let (true, Some(identity)) = (ours.is_empty(), seen) {
+    let is_own = |mount: &&Mount| seen.is_none_or(|identity| identity.is_of(mount));
+    let own: Vec<&Mount> = table.exactly_at(staging).filter(is_own).collect();
+    let mut holders: Vec<&Mount> = own.iter().flat_map(|mount| table.holders(mount, known)).collect();
+    if let (true, Some(identity)) = (own.is_empty(), seen) {
         holders.extend(table.holders_of(identity, known));
     }
     let mut mount_points = Vec::new();
@@ -264,68 +269,71 @@ pub fn held(
         }
     }
     if !mount_points.is_empty() {
-        return Verdict::ForeignBind { mount_points };
+        return MountCheck::ForeignBind { mount_points };
     }
     let mut expectation = Expectation::file_system(staging);
     if let Some(identity) = seen {
         expectation = expectation.identity(identity.clone());
     }
-    beneath(&expectation, top, table).unwrap_or(Verdict::AsExpected)
+    beneath(&expectation, top, table).unwrap_or(MountCheck::AsExpected)
 }
 
-/// The mount at a path: by the path, or else, since a link on the way hides it from the table, by the id that was seen.
+/// The mount at a path: by the path, or by the inspected mount id, since the table has paths without symbolic links.
 fn mount_at<'a>(path: &Path, table: &'a MountTable, inspection: Option<&Inspection>) -> Option<&'a Mount> {
     table.at(path).or_else(|| table.by_id(inspection?.mount?))
 }
 
-/// The mount that a record speaks of, if it is at the path and is not the one that is seen there.
-fn beneath(expectation: &Expectation, seen: Option<&Mount>, table: &MountTable) -> Option<Verdict> {
-    // The table's own spelling, if a link led there.
+/// Finds the expected mount beneath the visible one.
+fn beneath(expectation: &Expectation, seen: Option<&Mount>, table: &MountTable) -> Option<MountCheck> {
+    // The mount point without symbolic links.
     let path = seen.map_or(&expectation.path, |seen| &seen.mount_point);
-    let is_meant = |mount: &Mount| match &expectation.expected {
+    let is_expected = |mount: &Mount| match &expectation.expected {
         Expected::FileSystem { .. } => !is_another(&expectation.expected, mount),
         Expected::Nothing | Expected::BlockDevice { .. } => true,
     };
-    // One that is seen is what calls for the path are about. Only if it is not the one that is meant, it lies over that.
-    if seen.is_some_and(is_meant) {
+    // Calls for the path reach the visible mount. It covers the expected one only if it is another mount.
+    if seen.is_some_and(is_expected) {
         return None;
     }
-    let mut meant = table.exactly_at(path).filter(|mount| is_meant(mount));
-    let meant = meant.next()?;
-    let by =
-        seen.filter(|seen| table.stack(path).iter().any(|mount| mount.id == meant.id) && seen.id != meant.id);
+    let mut beneath = table.exactly_at(path).filter(|mount| is_expected(mount));
+    let beneath = beneath.next()?;
+    let by = seen
+        .filter(|seen| table.stack(path).iter().any(|mount| mount.id == beneath.id) && seen.id != beneath.id);
     Some(match by {
-        Some(by) => Verdict::Covered { mount: meant.id, by: by.id },
-        None => Verdict::Hidden { mount: meant.id },
+        Some(by) => MountCheck::Overmounted { mount: beneath.id, by: by.id },
+        None => MountCheck::Shadowed { mount: beneath.id },
     })
 }
 
-/// Whether a mount is not the part of the file system that is expected, whatever can be done with it.
+/// Whether a mount is not of the expected file system and part, whatever its access mode.
 fn is_another(expected: &Expected, mount: &Mount) -> bool {
-    !matches!(compare(expected, mount), None | Some(Verdict::OptionsDiffer { .. }))
+    !matches!(compare(expected, mount), None | Some(MountCheck::OptionsDiffer { .. }))
 }
 
-fn stacked(mount: Option<&Mount>, table: &MountTable) -> Option<Verdict> {
+fn stacked(mount: Option<&Mount>, table: &MountTable) -> Option<MountCheck> {
     let count = table.stack(&mount?.mount_point).len();
-    (count > 1).then_some(Verdict::StackedMounts { count })
+    (count > 1).then_some(MountCheck::StackedMounts { count })
 }
 
-/// The first thing in which a mount is not as expected.
-fn compare(expected: &Expected, mount: &Mount) -> Option<Verdict> {
+/// The first mismatch between a mount and the expected file system.
+fn compare(expected: &Expected, mount: &Mount) -> Option<MountCheck> {
     let Expected::FileSystem { identity, device, read_only } = expected else { return None };
     let device = identity.as_ref().map(|identity| identity.device).or(*device);
     if let Some(expected) = device.filter(|device| *device != mount.device) {
-        return Some(Verdict::AnotherDevice { expected, found: mount.device });
+        return Some(MountCheck::WrongDevice { expected, found: mount.device });
     }
     if let Some(identity) = identity.as_ref().filter(|identity| identity.root != mount.root) {
-        return Some(Verdict::AnotherRoot { expected: identity.root.clone(), found: mount.root.clone() });
+        return Some(MountCheck::WrongRoot { expected: identity.root.clone(), found: mount.root.clone() });
     }
     if let Some(identity) = identity.as_ref().filter(|identity| identity.fs_type != mount.fs_type) {
         let name = |fs_type: &OsStr| fs_type.to_string_lossy().into_owned();
-        return Some(Verdict::AnotherType { expected: name(&identity.fs_type), found: name(&mount.fs_type) });
+        return Some(MountCheck::WrongFsType {
+            expected: name(&identity.fs_type),
+            found: name(&mount.fs_type),
+        });
     }
     let is_read_only = mount.is_read_only();
     read_only
         .is_some_and(|expected| expected != is_read_only)
-        .then_some(Verdict::OptionsDiffer { read_only: is_read_only })
+        .then_some(MountCheck::OptionsDiffer { read_only: is_read_only })
 }

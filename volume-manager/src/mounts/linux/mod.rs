@@ -1,19 +1,19 @@
 //! The mounts of Linux.
 //!
-//! Whatever walks a path may hang for ever, if a server behind a mount on the way is gone. A thread that hangs cannot be
-//! ended; a process can be killed. So each such operation is a process of its own, the [`probe`], with a deadline.
-//! The program of the embedder itself is that process too: its `main` begins with [`probe::serve_if_asked`].
-//! What cannot be killed either, deep in the kernel, costs a process that waits, a bounded number of them, and no thread.
+//! A path lookup may hang forever if it crosses a mount whose server does not answer. A hanging thread cannot be stopped; a
+//! process can be killed. Each such operation therefore runs in its own process, the [`probe`], with a deadline. The probe is
+//! the embedder's own program, whose `main` calls [`probe::serve_if_asked`] first. A probe that hangs in the kernel and cannot
+//! be killed is left behind; their number is bounded, and none costs a thread.
 
 mod entry;
+mod limits;
 mod operation;
 pub mod probe;
 mod process;
-mod reading;
-mod reaping;
+mod reader;
+mod reaper;
 mod system;
 mod table;
-mod turns;
 
 pub use process::{ProbeCommand, Settings};
 pub use system::{LinuxMounts, OpenError};

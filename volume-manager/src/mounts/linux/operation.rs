@@ -1,4 +1,4 @@
-//! The operations themselves. Each may hang, and so runs in a probe process only.
+//! The operations. Each may hang, and therefore runs in a probe process only.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -8,12 +8,12 @@ use std::path::{Component, Path};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::super::{Inspection, MountPath, Presence, RemoveError, SafeRemoval};
+use super::super::{Inspection, MountPath, PathState, RemoveError, SafeRemoval};
 use super::entry::{Entry, inspect, open_directory};
 use super::probe::{Answer, Request};
 
-/// Carries out one request.
-pub(super) fn carry_out(request: &Request) -> Answer {
+/// Executes a request.
+pub(super) fn execute(request: &Request) -> Answer {
     let done = match request {
         Request::Inspect(path) => inspect(path).map(Answer::Is),
         Request::CreateDirectory(path) => create_directory(path),
@@ -22,7 +22,7 @@ pub(super) fn carry_out(request: &Request) -> Answer {
     done.unwrap_or_else(|errno| Answer::Errno(errno.raw_os_error()))
 }
 
-/// As kubelet makes its directories. The process of a probe has no umask, so it is taken as it is.
+/// The mode of kubelet's directories. A probe process has no umask.
 const MODE: Mode = Mode::RWXU.union(Mode::RGRP).union(Mode::XGRP);
 
 fn create_directory(path: &MountPath) -> Result<Answer, Errno> {
@@ -36,8 +36,8 @@ fn create_directory(path: &MountPath) -> Result<Answer, Errno> {
         Err(Errno::EXIST) => {}
         Err(errno) => return Err(errno),
     }
-    match Entry::open_in(parent, name)?.presence()? {
-        Presence::Directory => Ok(Answer::Done),
+    match Entry::open_in(parent, name)?.state()? {
+        PathState::Directory => Ok(Answer::Done),
         found => Ok(Answer::Is(Inspection::of(found))),
     }
 }
@@ -61,27 +61,27 @@ fn make_directories(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(at)
 }
 
-/// The one removal there is. See [`SafeRemoval`] for its rules.
+/// Removes an empty entry by the rules of [`SafeRemoval`].
 fn remove(removal: &SafeRemoval) -> Result<Answer, Errno> {
     let path = removal.path();
-    let held = match Entry::open(path) {
-        Ok(held) => held,
-        Err(Errno::NOENT) => return Ok(Answer::Is(Inspection::of(Presence::Missing))),
+    let opened = match Entry::open(path) {
+        Ok(opened) => opened,
+        Err(Errno::NOENT) => return Ok(Answer::Is(Inspection::of(PathState::Missing))),
         Err(errno) => return Err(errno),
     };
-    if held.mount()?.is_some() {
+    if opened.mount()?.is_some() {
         return Ok(Answer::Mounted);
     }
-    let found = held.presence()?;
-    if !SafeRemoval::admits(found) {
+    let found = opened.state()?;
+    if !SafeRemoval::is_removable(found) {
         return Ok(Answer::Is(Inspection::of(found)));
     }
-    let is_directory = found == Presence::Directory;
-    if is_directory && let Some((count, first)) = entries(&held)? {
+    let is_directory = found == PathState::Directory;
+    if is_directory && let Some((count, first)) = entries(&opened)? {
         return Ok(Answer::NotEmpty { count, first });
     }
     let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-    let Entry { parent, entry } = held;
+    let Entry { parent, entry } = opened;
     drop(entry);
     unlink(&parent, path.name(), flags)
 }
@@ -89,17 +89,17 @@ fn remove(removal: &SafeRemoval) -> Result<Answer, Errno> {
 fn unlink(parent: &OwnedFd, name: &OsStr, flags: AtFlags) -> Result<Answer, Errno> {
     match rustix::fs::unlinkat(parent, name, flags) {
         Ok(()) => Ok(Answer::Done),
-        Err(Errno::NOENT) => Ok(Answer::Is(Inspection::of(Presence::Missing))),
+        Err(Errno::NOENT) => Ok(Answer::Is(Inspection::of(PathState::Missing))),
         Err(Errno::BUSY) => Ok(Answer::Mounted),
         Err(errno) => Err(errno),
     }
 }
 
-/// How many entries a directory has, up to a bound, and one of them. `None` if there are none.
-fn entries(held: &Entry) -> Result<Option<(usize, OsString)>, Errno> {
+/// The number of entries of a directory, up to a bound, and the first one. `None` if it is empty.
+fn entries(directory: &Entry) -> Result<Option<(usize, OsString)>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // Through the held directory itself, not by its name, which may be another's by now.
-    let directory = rustix::fs::openat(&held.entry, ".", flags, Mode::empty())?;
+    // Relative to the open descriptor, since the name may refer to another directory by now.
+    let directory = rustix::fs::openat(&directory.entry, ".", flags, Mode::empty())?;
     let (mut count, mut first) = (0, None);
     for entry in Dir::new(directory)? {
         let entry = entry?;

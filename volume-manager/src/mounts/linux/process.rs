@@ -1,4 +1,4 @@
-//! Asking a probe process, with a deadline.
+//! Runs probe processes with a deadline.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,27 +11,27 @@ use std::time::Duration;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
-use super::super::Trouble;
+use super::super::ProbeError;
+use super::limits::{ProbeLimits, ProbeTarget, Storage};
 use super::probe::{Answer, Request};
-use super::reading::Reading;
-use super::reaping::{Reaping, end_of};
-use super::turns::{Storage, Turns, Walk};
+use super::reader::SharedReader;
+use super::reaper::{ChildReaper, end_of};
 
-/// How a probe process is started. The arguments of the [`probe`](super::probe) follow those that are given here.
+/// The command of the probe process. The arguments of the [`probe`](super::probe) are appended to those given here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProbeCommand {
-    /// The program. A relative path without a slash is searched for as a shell does.
+    /// The program. A name without a slash is searched in `PATH`.
     pub program: PathBuf,
-    /// Its first arguments.
+    /// The first arguments.
     pub arguments: Vec<OsString>,
 }
 
 impl ProbeCommand {
-    /// This program itself, whose `main` begins with [`serve_if_asked`](super::probe::serve_if_asked). It is the same
-    /// program also after its file was replaced by an upgrade.
+    /// This program, whose `main` must call [`serve_if_asked`](super::probe::serve_if_asked) first. It is the running program
+    /// even after an upgrade replaced its file.
     ///
-    /// Without that beginning of `main`, the whole program is started a second time, until the deadline ends it.
+    /// Without that call, the whole program would be started a second time, until the deadline ends it.
     #[must_use]
     pub fn own() -> Self {
         Self::new("/proc/self/exe")
@@ -42,7 +42,7 @@ impl ProbeCommand {
         Self { program: program.into(), arguments: Vec::new() }
     }
 
-    /// With one more argument before those of the probe.
+    /// Adds an argument before those of the probe.
     #[must_use]
     pub fn argument(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
@@ -50,27 +50,26 @@ impl ProbeCommand {
     }
 }
 
-/// The bounds of the mounts of Linux.
-#[allow(clippy::exhaustive_structs, reason = "written as a change of the default")]
+/// The limits of [`LinuxMounts`](super::LinuxMounts).
+#[allow(clippy::exhaustive_structs, reason = "constructed with struct update syntax")]
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// After what time an operation counts as hung. Default: 5 s, and then up to 0.2 s more for the process to end.
+    /// The time after which an operation counts as hung. Default: 5 s. The process then has up to 0.2 s to exit.
     ///
-    /// The mount table has to be read within it too. So an answer of any kind comes within 6 deadlines and 0.2 s: one for
-    /// the table, [`Self::DEADLINES_FOR_A_TURN`] for a turn, and one for the operation.
+    /// It also bounds the read of the mount table. Every call returns within 6 deadlines and 0.2 s: one for the table,
+    /// [`Self::QUEUE_DEADLINES`] in the queue, and one for the operation.
     pub deadline: Duration,
-    /// How many operations run at the same time. Default: 16. More wait for a turn: on one
-    /// storage (a device, or all shares of one server) run half of them at most, and on all those together that hung
-    /// the last time a quarter.
+    /// The most operations that run at the same time. Default: 16. More are queued. One storage (a device, or all shares of
+    /// one server) uses at most half of them, and all storages whose last operation hung together use a quarter.
     pub running_processes: usize,
-    /// How many processes may be left behind that cannot be killed, since they hang deep in the kernel. Default: 64.
-    /// One storage may have a quarter of them. On a path on which one hangs, nothing more is tried until it has ended.
+    /// The most processes that hang in the kernel and cannot be killed. Default: 64. One storage may have a quarter of them.
+    /// While a process hangs on a path, no other operation is started on that path.
     pub hung_processes: usize,
 }
 
 impl Settings {
-    /// How many deadlines an operation waits for its turn before it is refused as crowded out.
-    pub const DEADLINES_FOR_A_TURN: u32 = 4;
+    /// The number of deadlines that an operation may be queued before it fails with [`ProbeError::Overloaded`].
+    pub const QUEUE_DEADLINES: u32 = 4;
 }
 
 impl Default for Settings {
@@ -79,124 +78,125 @@ impl Default for Settings {
     }
 }
 
-/// How long a process that was killed is waited for before it counts as one that cannot be killed.
-const GRACE: Duration = Duration::from_millis(200);
+/// How long a killed process may take to exit before it counts as hung in the kernel.
+const KILL_GRACE: Duration = Duration::from_millis(200);
 
-/// How much later than its parent a probe gives itself up, so that it is the parent who decides.
-const LATER: Duration = Duration::from_secs(1);
+/// How much later than its parent's timeout a probe exits by itself, so that the parent's timeout comes first.
+const PROBE_EXTRA: Duration = Duration::from_secs(1);
 
-/// The probes of one node.
+/// Runs the probes of a node.
 #[derive(Debug)]
 pub(super) struct Probes {
     command: ProbeCommand,
     deadline: Duration,
-    turns: Turns,
-    tables: Arc<Reading>,
-    reaping: Arc<Reaping>,
+    limits: ProbeLimits,
+    tables: Arc<SharedReader>,
+    reaper: Arc<ChildReaper>,
 }
 
 impl Probes {
-    pub(super) fn new(command: ProbeCommand, settings: &Settings, tables: Arc<Reading>) -> Self {
+    pub(super) fn new(command: ProbeCommand, settings: &Settings, tables: Arc<SharedReader>) -> Self {
         Self {
             command,
             deadline: settings.deadline,
-            turns: Turns::new(settings.running_processes),
+            limits: ProbeLimits::new(settings.running_processes),
             tables,
-            reaping: Arc::new(Reaping::new(settings.hung_processes)),
+            reaper: Arc::new(ChildReaper::new(settings.hung_processes)),
         }
     }
 
-    /// How many processes were killed and have not ended.
+    /// The number of killed processes that have not exited.
     pub(super) fn hung(&self) -> usize {
-        self.reaping.count()
+        self.reaper.count()
     }
 
-    pub(super) fn wrong(&self, source: io::Error) -> Trouble {
-        Trouble::Probe { program: self.command.program.clone(), source }
+    pub(super) fn broken(&self, source: io::Error) -> ProbeError {
+        ProbeError::Broken { program: self.command.program.clone(), source }
     }
 
-    /// Has one request carried out. If this is dropped, the process is killed.
-    pub(super) async fn ask(&self, request: &Request) -> Result<Answer, Trouble> {
-        let walk = self.walk(request).await;
-        self.reaping.admit(&walk)?;
-        let patience = self.deadline.saturating_mul(Settings::DEADLINES_FOR_A_TURN);
-        let Ok(_turn) = timeout(patience, self.turns.turn(&walk)).await else {
-            return Err(Trouble::Crowded { path: walk.path, waited: patience });
+    /// Executes a request in a probe process. If the future is dropped, the process is killed.
+    pub(super) async fn run(&self, request: &Request) -> Result<Answer, ProbeError> {
+        let target = self.target(request).await;
+        self.reaper.admit(&target)?;
+        let queue_timeout = self.deadline.saturating_mul(Settings::QUEUE_DEADLINES);
+        let Ok(_permit) = timeout(queue_timeout, self.limits.acquire(&target)).await else {
+            return Err(ProbeError::Overloaded { path: target.path, waited: queue_timeout });
         };
-        // Another of the same path may have hung while this one waited.
-        self.reaping.admit(&walk)?;
-        let mut probe = self.start(request, walk).await?;
+        // Another operation on this path may have hung meanwhile.
+        self.reaper.admit(&target)?;
+        let mut probe = self.start(request, target).await?;
         match timeout(self.deadline, probe.answer()).await {
             Ok(Ok((Some(answer), _))) => {
-                self.turns.clear(&probe.walk);
+                self.limits.clear(&probe.target);
                 Ok(answer)
             }
             Ok(Ok((None, status))) => {
-                Err(self.wrong(io::Error::other(format!("it ended ({status}) and gave no answer"))))
+                Err(self.broken(io::Error::other(format!("it exited ({status}) without an answer"))))
             }
-            Ok(Err(error)) => Err(self.wrong(error)),
+            Ok(Err(error)) => Err(self.broken(error)),
             Err(_) => {
-                let path = probe.walk.path.clone();
-                self.turns.suspect(&probe.walk);
-                probe.end_now().await;
-                Err(Trouble::Hung { path })
+                let path = probe.target.path.clone();
+                self.limits.suspect(&probe.target);
+                probe.kill().await;
+                Err(ProbeError::Hung { path })
             }
         }
     }
 
-    async fn walk(&self, request: &Request) -> Walk {
+    async fn target(&self, request: &Request) -> ProbeTarget {
         let path = request.path().as_path().to_owned();
-        // Where the table is not known, only the paths tell what hangs together.
+        // Without the table, only the path is known.
         let table = self.tables.table().await.ok();
         let storage = table.and_then(|table| table.covering(&path).map(Storage::of));
-        Walk { path, storage }
+        ProbeTarget { path, storage }
     }
 
-    async fn start(&self, request: &Request, walk: Walk) -> Result<Probe, Trouble> {
+    async fn start(&self, request: &Request, target: ProbeTarget) -> Result<Probe, ProbeError> {
         let mut command = Command::new(&self.command.program);
         command
             .args(&self.command.arguments)
-            .args(request.encode(self.deadline.saturating_add(LATER)))
+            .args(request.encode(self.deadline.saturating_add(PROBE_EXTRA)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let reaping = Arc::clone(&self.reaping);
-        // The start of a process reads its program, which blocks.
+        let reaper = Arc::clone(&self.reaper);
+        // Starting a process reads its program file, which blocks.
         let started = tokio::task::spawn_blocking(move || {
             let child = command.spawn()?;
-            Ok::<_, io::Error>(Probe { child: Some(child), walk, reaping })
+            Ok::<_, io::Error>(Probe { child: Some(child), target, reaper })
         });
-        started.await.unwrap_or_else(|error| Err(error.into())).map_err(|error| self.wrong(error))
+        started.await.unwrap_or_else(|error| Err(error.into())).map_err(|error| self.broken(error))
     }
 }
 
-/// A process that runs. Dropped, it is killed, and its end is waited for elsewhere.
+/// A running probe process. On drop it is killed, and reaped in the background.
 struct Probe {
     child: Option<Child>,
-    walk: Walk,
-    reaping: Arc<Reaping>,
+    target: ProbeTarget,
+    reaper: Arc<ChildReaper>,
 }
 
 impl Probe {
-    /// What it printed, and how it ended.
+    /// Waits for the output and the exit status.
     async fn answer(&mut self) -> io::Result<(Option<Answer>, ExitStatus)> {
         let child = self.child.as_mut().ok_or(io::ErrorKind::NotFound)?;
         let end = end_of(child)?;
         let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let output = read(&pipe::Receiver::from_owned_fd(OwnedFd::from(output))?).await?;
-        // A process that is waited for without being ended blocks the thread.
+        // `wait` blocks the thread until the process has exited.
         let _ = end.readable().await?;
         let status = child.wait()?;
         self.child = None;
         Ok((Answer::decode(&output), status))
     }
 
-    /// Kills it, and waits a moment for its end.
-    async fn end_now(&mut self) {
+    /// Kills the process and waits up to [`KILL_GRACE`] for its exit.
+    async fn kill(&mut self) {
         let Some(child) = self.child.as_mut() else { return };
         let _ = child.kill();
         let Ok(end) = end_of(child) else { return };
-        if timeout(GRACE, end.readable()).await.is_ok() && child.try_wait().is_ok_and(|ended| ended.is_some())
+        if timeout(KILL_GRACE, end.readable()).await.is_ok()
+            && child.try_wait().is_ok_and(|ended| ended.is_some())
         {
             self.child = None;
         }
@@ -206,7 +206,7 @@ impl Probe {
 impl Drop for Probe {
     fn drop(&mut self) {
         if let Some(child) = self.child.take() {
-            self.reaping.take(child, self.walk.clone());
+            self.reaper.reap(child, self.target.clone());
         }
     }
 }

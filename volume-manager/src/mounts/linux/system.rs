@@ -1,4 +1,4 @@
-//! The mounts of Linux behind the trait.
+//! The Linux implementation of [`Mounts`].
 
 use std::io;
 use std::path::Path;
@@ -7,74 +7,74 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 
 use super::super::{
-    CreateError, Inspection, MountChanges, MountPath, MountTable, Mounts, Presence, RemoveError, Removed,
-    SafeRemoval, TableError, Trouble,
+    CreateError, Inspection, MountChanges, MountPath, MountTable, Mounts, PathState, ProbeError, RemoveError,
+    Removed, SafeRemoval, TableError,
 };
 use super::probe::{Answer, Request};
 use super::process::{ProbeCommand, Probes, Settings};
-use super::reading::{Changes, Reading};
+use super::reader::{Changes, SharedReader};
 use super::table::TableReader;
 
-/// The mounts of the mount namespace of this process. Clones share their bounds.
+/// The mounts in the mount namespace of this process. Clones share their limits.
 ///
-/// Every operation but the reading of the table is a process of its own with a deadline, see [`linux`](super). It needs
-/// a tokio runtime with I/O and time.
+/// Every operation except reading the table runs in its own process with a deadline, see [`linux`](super). It needs a tokio
+/// runtime with I/O and time enabled.
 #[derive(Debug, Clone)]
 pub struct LinuxMounts {
     probes: Arc<Probes>,
-    tables: Arc<Reading>,
+    tables: Arc<SharedReader>,
 }
 
 impl LinuxMounts {
-    /// Opens the table, and tries a probe once.
+    /// Opens the table, and runs a test probe.
     ///
     /// # Errors
-    /// If the table cannot be read, or the program is no probe.
+    /// If the table cannot be read, or the test probe fails.
     pub async fn open(command: ProbeCommand, settings: Settings) -> Result<Self, OpenError> {
         let table = TableReader::open().map_err(TableError::Read)?;
         let table = Mutex::new(table);
-        // Nothing of the reader is left half done by a panic: it has no table then and reads anew.
+        // After a panic the reader has no cached table, and reads again.
         let read = move || table.lock().unwrap_or_else(PoisonError::into_inner).table();
-        let tables = Arc::new(Reading::new(settings.deadline, read));
+        let tables = Arc::new(SharedReader::new(settings.deadline, read));
         let probes = Arc::new(Probes::new(command, &settings, Arc::clone(&tables)));
         let mounts = Self { probes, tables };
         mounts.table().await?;
-        match mounts.inspect(Path::new("/proc")).await?.presence {
-            Presence::Hung => Err(mounts.probes.wrong(io::Error::other("it does not answer")).into()),
+        match mounts.inspect(Path::new("/proc")).await?.state {
+            PathState::Hung => Err(mounts.probes.broken(io::Error::other("it does not answer")).into()),
             _ => Ok(mounts),
         }
     }
 
-    /// How many processes were killed and hang in the kernel still.
+    /// The number of killed processes that still hang in the kernel.
     #[must_use]
     pub fn hung_processes(&self) -> usize {
         self.probes.hung()
     }
 
-    /// What a probe says that it could not do, or what it says though it was not asked.
-    fn trouble(&self, path: &MountPath, answer: &Answer) -> Trouble {
+    /// The error of an answer that is an errno, or does not match the request.
+    fn error(&self, path: &MountPath, answer: &Answer) -> ProbeError {
         match answer {
             Answer::Errno(errno) => {
                 let source = io::Error::from_raw_os_error(*errno);
-                Trouble::Io { path: path.as_path().to_owned(), source }
+                ProbeError::Io { path: path.as_path().to_owned(), source }
             }
-            other => {
-                self.probes.wrong(io::Error::other(format!("it answered {other:?}, which was not asked")))
-            }
+            other => self
+                .probes
+                .broken(io::Error::other(format!("its answer {other:?} does not match the request"))),
         }
     }
 }
 
-/// Why the mounts of Linux cannot be used.
+/// Why [`LinuxMounts`] could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The table cannot be read.
+    /// The mount table cannot be read.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// The probe does not work.
+    /// The probe failed.
     #[error(transparent)]
-    Probe(#[from] Trouble),
+    Probe(#[from] ProbeError),
 }
 
 #[async_trait]
@@ -83,37 +83,37 @@ impl Mounts for LinuxMounts {
         self.tables.table().await
     }
 
-    async fn inspect(&self, path: &Path) -> Result<Inspection, Trouble> {
-        let path = MountPath::new(path).map_err(|error| Trouble::Io {
+    async fn inspect(&self, path: &Path) -> Result<Inspection, ProbeError> {
+        let path = MountPath::new(path).map_err(|error| ProbeError::Io {
             path: path.to_owned(),
             source: io::Error::new(io::ErrorKind::InvalidInput, error),
         })?;
-        match self.probes.ask(&Request::Inspect(path.clone())).await {
+        match self.probes.run(&Request::Inspect(path.clone())).await {
             Ok(Answer::Is(inspection)) => Ok(inspection),
-            Ok(other) => Err(self.trouble(&path, &other)),
-            Err(Trouble::Hung { .. }) => Ok(Inspection::of(Presence::Hung)),
-            Err(trouble) => Err(trouble),
+            Ok(other) => Err(self.error(&path, &other)),
+            Err(ProbeError::Hung { .. }) => Ok(Inspection::of(PathState::Hung)),
+            Err(error) => Err(error),
         }
     }
 
     async fn create_directory(&self, path: &MountPath) -> Result<(), CreateError> {
-        match self.probes.ask(&Request::CreateDirectory(path.clone())).await? {
+        match self.probes.run(&Request::CreateDirectory(path.clone())).await? {
             Answer::Done => Ok(()),
-            Answer::Is(Inspection { presence: found, .. }) => {
+            Answer::Is(Inspection { state: found, .. }) => {
                 Err(CreateError::Occupied { path: path.as_path().to_owned(), found })
             }
-            other => Err(self.trouble(path, &other).into()),
+            other => Err(self.error(path, &other).into()),
         }
     }
 
     async fn remove(&self, removal: &SafeRemoval) -> Result<Removed, RemoveError> {
         let path = removal.path().as_path().to_owned();
-        match self.probes.ask(&Request::Remove(removal.clone())).await? {
+        match self.probes.run(&Request::Remove(removal.clone())).await? {
             Answer::Done => Ok(Removed::Removed),
-            Answer::Is(found) => removal.refused(found.presence),
+            Answer::Is(found) => removal.reject(found.state),
             Answer::Mounted => Err(RemoveError::Mounted { path }),
             Answer::NotEmpty { count, first } => Err(RemoveError::NotEmpty { path, count, first }),
-            other => Err(self.trouble(removal.path(), &other).into()),
+            other => Err(self.error(removal.path(), &other).into()),
         }
     }
 

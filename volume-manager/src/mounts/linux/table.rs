@@ -1,4 +1,4 @@
-//! Reading the table of the kernel, and not reading it again while it is the same.
+//! Reads the kernel's mount table, and caches it while it is unchanged.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -10,21 +10,21 @@ use super::super::{InvalidMountTable, MountTable, TableError};
 
 const PATH: &str = "/proc/self/mountinfo";
 
-/// How often a table that changes while it is read is read. One of 10,000 mounts takes some milliseconds.
+/// The most reads of a table that changes during each read. A read of 10,000 mounts takes some milliseconds.
 const MAX_READS: usize = 64;
 
-/// The mounts of this process's namespace, now.
+/// Reads the mounts of this process's namespace.
 ///
 /// # Errors
-/// If the file cannot be read or is none, or the table never stays the same while it is read.
+/// If the file cannot be read or is invalid, or the table changes during every read.
 pub fn read_table() -> Result<MountTable, TableError> {
     let mut file = File::open(PATH).map_err(TableError::Read)?;
     Ok(MountTable::parse(&read(&mut file)?)?)
 }
 
-/// Reads the table again only if the kernel says that it has changed, which costs one system call.
+/// A reader that reads the table again only after a change, which it finds with one system call.
 ///
-/// The kernel does not count a change of the propagation of a mount (`mount --make-private`) as a change.
+/// The kernel does not signal a change of a mount's propagation (`mount --make-private`).
 #[derive(Debug)]
 pub struct TableReader {
     file: File,
@@ -32,7 +32,7 @@ pub struct TableReader {
 }
 
 impl TableReader {
-    /// A reader for the mount namespace that this process is in now.
+    /// Opens a reader for the present mount namespace of this process.
     ///
     /// # Errors
     /// If the file cannot be opened.
@@ -40,10 +40,10 @@ impl TableReader {
         Ok(Self { file: File::open(PATH)?, last: None })
     }
 
-    /// The table, at least as new as the call.
+    /// Returns the table, no older than the call.
     ///
     /// # Errors
-    /// If it cannot be read or is none, or it never stays the same while it is read.
+    /// If the file cannot be read or is invalid, or the table changes during every read.
     pub fn table(&mut self) -> Result<Arc<MountTable>, TableError> {
         let changed = has_changed(&self.file).map_err(TableError::Read)?;
         if !changed && let Some(last) = &self.last {
@@ -56,7 +56,7 @@ impl TableReader {
     }
 }
 
-/// Whether the table has changed since this was asked the last time, or the file opened.
+/// Whether the table has changed since the last call, or since the file was opened.
 fn has_changed(file: &File) -> io::Result<bool> {
     let mut polled = [PollFd::new(file, PollFlags::PRI)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -70,12 +70,12 @@ fn has_changed(file: &File) -> io::Result<bool> {
 }
 
 fn read(file: &mut File) -> Result<Vec<u8>, TableError> {
-    read_until_quiet(file, read_once, has_changed)
+    read_until_stable(file, read_once, has_changed)
 }
 
-/// The kernel hands the table out in pieces. Before Linux 5.8 it goes on by counting, and an unmount between two pieces makes
-/// it leave out a mount that is there, which then looks lost. So only what was read without a change counts.
-fn read_until_quiet<F>(
+/// Reads until the table did not change during a read. The kernel returns the table in several parts. Before Linux 5.8 it
+/// continues by position, and an unmount between two parts makes it skip an existing mount, which would appear lost.
+fn read_until_stable<F>(
     file: &mut F,
     mut read: impl FnMut(&mut F) -> io::Result<Vec<u8>>,
     mut has_changed: impl FnMut(&F) -> io::Result<bool>,
@@ -89,7 +89,7 @@ fn read_until_quiet<F>(
             return Ok(text);
         }
     }
-    Err(TableError::Restless { reads: MAX_READS })
+    Err(TableError::Unstable { reads: MAX_READS })
 }
 
 fn read_once(file: &mut File) -> io::Result<Vec<u8>> {
@@ -106,17 +106,17 @@ mod tests {
 
     use super::*;
 
-    /// The first text lacks a mount that is there all the time.
+    /// The first text is missing a mount that exists all the time.
     #[test]
-    fn what_was_read_while_the_table_changed_is_read_again() {
+    fn reads_again_after_a_change_during_the_read() {
         let reads = Cell::new(0);
         let read = |_: &mut ()| {
             reads.set(reads.get() + 1);
             Ok(if reads.get() == 1 { b"torn".to_vec() } else { b"whole".to_vec() })
         };
-        let text = read_until_quiet(&mut (), read, |()| Ok(reads.get() < 2)).unwrap();
+        let text = read_until_stable(&mut (), read, |()| Ok(reads.get() < 2)).unwrap();
         assert_eq!((text.as_slice(), reads.get()), (&b"whole"[..], 2));
-        let restless = read_until_quiet(&mut (), |()| Ok(Vec::new()), |()| Ok(true));
-        assert!(matches!(restless, Err(TableError::Restless { reads: MAX_READS })), "{restless:?}");
+        let unstable = read_until_stable(&mut (), |()| Ok(Vec::new()), |()| Ok(true));
+        assert!(matches!(unstable, Err(TableError::Unstable { reads: MAX_READS })), "{unstable:?}");
     }
 }

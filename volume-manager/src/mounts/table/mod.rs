@@ -1,4 +1,4 @@
-//! All mounts, and what can be asked of them.
+//! The mount table, with lookups.
 
 mod holders;
 #[cfg(test)]
@@ -9,27 +9,30 @@ use std::path::{Path, PathBuf};
 
 use super::{DeviceNumber, Mount, MountId};
 
-/// The mounts of one moment, as `/proc/self/mountinfo` has them. Paths are as the kernel knows them: without symbolic
-/// links, and seen from the root directory of the process.
+/// A snapshot of `/proc/self/mountinfo`. Its paths are the kernel's: without symbolic links, and relative to the root directory
+/// of the process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MountTable {
     mounts: Vec<Mount>,
     by_id: HashMap<MountId, usize>,
     by_point: HashMap<PathBuf, Vec<usize>>,
     by_device: HashMap<DeviceNumber, Vec<usize>>,
-    /// Whether another mount lies on exactly the same place, for each of the mounts.
+    /// For each mount, whether another one is mounted directly on top of it.
     covered: Vec<bool>,
 }
 
-/// Why bytes are no mount table.
+/// Why bytes are not a valid mount table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMountTable {
     /// The text is too long.
-    #[error("the mount table has more than {} bytes; find what mounts without end", MountTable::MAX_BYTES)]
+    #[error("the mount table has more than {} bytes; check what mounts continuously", MountTable::MAX_BYTES)]
     TooLong,
     /// There are too many mounts.
-    #[error("the mount table has more than {} mounts; find what mounts without end", MountTable::MAX_MOUNTS)]
+    #[error(
+        "the mount table has more than {} mounts; check what mounts continuously",
+        MountTable::MAX_MOUNTS
+    )]
     TooMany,
     /// A line is too long.
     #[error(
@@ -39,12 +42,12 @@ pub enum InvalidMountTable {
     LongLine {
         /// The line, from 1.
         line: usize,
-        /// How many bytes it has.
+        /// The number of bytes.
         found: usize,
     },
-    /// A line has no such field, or one that cannot be read.
+    /// A field is missing or invalid.
     #[error(
-        "line {line} of the mount table: the field `{field}` is missing or cannot be read; proc(5) has the form"
+        "line {line} of the mount table: the field `{field}` is missing or invalid; see proc(5) for the format"
     )]
     Field {
         /// The line, from 1.
@@ -52,9 +55,9 @@ pub enum InvalidMountTable {
         /// The field.
         field: &'static str,
     },
-    /// Two lines have one id.
-    #[error("line {line} of the mount table: the mount id {id} was there before")]
-    DoubledId {
+    /// Two lines have the same id.
+    #[error("line {line} of the mount table: duplicate mount id {id}")]
+    DuplicateId {
         /// The line, from 1.
         line: usize,
         /// The id.
@@ -63,17 +66,17 @@ pub enum InvalidMountTable {
 }
 
 impl MountTable {
-    /// The most bytes that are read as a table: 64 MiB.
+    /// The most bytes of a table: 64 MiB.
     pub const MAX_BYTES: usize = 64 * 1024 * 1024;
 
-    /// The most mounts: what the kernel allows in a namespace unless it is told otherwise (`fs.mount-max`).
+    /// The most mounts: the kernel's default limit per mount namespace (`fs.mount-max`).
     pub const MAX_MOUNTS: usize = 100_000;
 
-    /// Reads the text of a `mountinfo` file.
+    /// Parses the text of a `mountinfo` file.
     ///
     /// # Errors
-    /// If it is too long, or a line is not as proc(5) has it. Nothing is guessed: a mount that was left out would look
-    /// like one that is gone.
+    /// If the text is too long, or a line does not have the format of proc(5). Invalid lines are not skipped: a missing line
+    /// would appear as an unmounted volume.
     pub fn parse(text: &[u8]) -> Result<Self, InvalidMountTable> {
         if text.len() > Self::MAX_BYTES {
             return Err(InvalidMountTable::TooLong);
@@ -96,13 +99,13 @@ impl MountTable {
         let mut by_id = HashMap::with_capacity(mounts.len());
         for (index, (line, mount)) in mounts.iter().enumerate() {
             if by_id.insert(mount.id, index).is_some() {
-                return Err(InvalidMountTable::DoubledId { line: *line, id: mount.id });
+                return Err(InvalidMountTable::DuplicateId { line: *line, id: mount.id });
             }
         }
         Ok(Self::indexed(mounts.into_iter().map(|(_, mount)| mount).collect(), by_id))
     }
 
-    /// Of mounts whose ids differ.
+    /// Builds a table of mounts with distinct ids.
     #[cfg(feature = "testing")]
     pub(super) fn of(mounts: Vec<Mount>) -> Self {
         let by_id = mounts.iter().enumerate().map(|(index, mount)| (mount.id, index)).collect();
@@ -136,13 +139,13 @@ impl MountTable {
         self.mounts.iter()
     }
 
-    /// How many mounts there are.
+    /// The number of mounts.
     #[must_use]
     pub fn len(&self) -> usize {
         self.mounts.len()
     }
 
-    /// Whether there is none.
+    /// Whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.mounts.is_empty()
@@ -154,7 +157,8 @@ impl MountTable {
         self.by_id.get(&id).map(|&index| &self.mounts[index])
     }
 
-    /// The mount that who opens the path gets: the topmost one that is exactly there and that nothing above hides.
+    /// The mount that an open of the path reaches: the topmost one at exactly this path that no mount on a parent directory
+    /// hides.
     #[must_use]
     pub fn at(&self, path: &Path) -> Option<&Mount> {
         self.by_point
@@ -166,8 +170,8 @@ impl MountTable {
             .find(|mount| self.is_reachable(mount))
     }
 
-    /// The mounts stacked exactly at a path, from the one seen first down. One or none is right; more come of a driver
-    /// that mounts again on each call.
+    /// The mounts stacked at exactly this path, from the topmost down. More than one is usually the result of a driver that
+    /// mounts again on each call.
     #[must_use]
     pub fn stack(&self, path: &Path) -> Vec<&Mount> {
         let mut stack: Vec<&Mount> = self.at(path).into_iter().collect();
@@ -180,41 +184,41 @@ impl MountTable {
         stack
     }
 
-    /// Every mount of a path and of all below it, also those that another hides.
+    /// All mounts at or below a path, including hidden ones.
     pub fn within<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Mount> {
         self.mounts.iter().filter(move |mount| mount.mount_point.starts_with(path))
     }
 
-    /// Every mount of a file system, wherever and of whatever part.
+    /// All mounts of a file system or of a part of it.
     pub fn of_device(&self, device: DeviceNumber) -> impl Iterator<Item = &Mount> {
         self.by_device.get(&device).into_iter().flatten().map(|&index| &self.mounts[index])
     }
 
-    /// Every mount exactly at a path, also those that others cover or hide, in the order of the table.
+    /// All mounts at exactly this path, including hidden ones, in the order of the table.
     pub(super) fn exactly_at(&self, path: &Path) -> impl Iterator<Item = &Mount> {
         self.by_point.get(path).into_iter().flatten().map(|&index| &self.mounts[index])
     }
 
-    /// The mount that a path is in, whether it is there or not: the one at it, or at the nearest directory above.
+    /// The mount that contains a path, whether the path exists or not: the one at the path, or at its nearest parent directory.
     #[must_use]
     pub fn covering(&self, path: &Path) -> Option<&Mount> {
         path.ancestors().find_map(|path| self.at(path))
     }
 
-    /// The mount that another is mounted on.
+    /// The parent of a mount.
     fn below(&self, mount: &Mount) -> Option<&Mount> {
         if mount.parent == mount.id { None } else { self.by_id(mount.parent) }
     }
 
-    /// Whether the way to the mount is not covered by a mount above it.
+    /// Whether no mount on a parent directory hides the mount.
     fn is_reachable(&self, mount: &Mount) -> bool {
         let mut upper = mount;
-        // A table that was tampered with could lead round in a circle.
+        // A corrupt table could contain a cycle.
         for _ in 0..=self.len() {
             let Some(lower) = self.below(upper) else { return true };
-            let on_the_way = upper.mount_point.ancestors().skip(1);
-            let on_the_way = on_the_way.take_while(|path| path.starts_with(&lower.mount_point));
-            for path in on_the_way {
+            let parents = upper.mount_point.ancestors().skip(1);
+            let parents = parents.take_while(|path| path.starts_with(&lower.mount_point));
+            for path in parents {
                 let here = self.by_point.get(path).into_iter().flatten();
                 if here.map(|&index| &self.mounts[index]).any(|m| m.parent == lower.id && m.id != lower.id) {
                     return false;

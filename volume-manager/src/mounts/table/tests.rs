@@ -21,7 +21,7 @@ const SMALL: &str = r"22 1 254:0 / / rw,relatime - ext4 /dev/root rw
 ";
 
 #[test]
-fn every_field_of_a_line_is_read() {
+fn parses_every_field() {
     let table = table(SMALL);
     assert_eq!(table.len(), 5);
     let data = at(&table, "/data").unwrap();
@@ -42,7 +42,7 @@ fn every_field_of_a_line_is_read() {
 }
 
 #[test]
-fn a_field_that_cannot_be_read_is_named_with_its_line() {
+fn invalid_fields_are_reported_with_their_line() {
     let good = "22 1 254:0 / / rw - ext4 /dev/root rw";
     for (line, field) in [
         ("", "none"),
@@ -68,13 +68,13 @@ fn a_field_that_cannot_be_read_is_named_with_its_line() {
             field => assert_eq!(parsed, Err(InvalidMountTable::Field { line: 2, field }), "{line}"),
         }
     }
-    let doubled = format!("{good}\n{good}\n");
+    let duplicate = format!("{good}\n{good}\n");
     let id = MountId::new(22);
-    assert_eq!(MountTable::parse(doubled.as_bytes()), Err(InvalidMountTable::DoubledId { line: 2, id }));
+    assert_eq!(MountTable::parse(duplicate.as_bytes()), Err(InvalidMountTable::DuplicateId { line: 2, id }));
 }
 
 #[test]
-fn a_table_is_bounded_in_lines_and_bytes() {
+fn table_is_bounded_in_lines_and_bytes() {
     let long = format!("22 1 254:0 / /{} rw - ext4 /dev/root rw", "x".repeat(Mount::MAX_LINE_BYTES));
     let found = long.len();
     assert_eq!(MountTable::parse(long.as_bytes()), Err(InvalidMountTable::LongLine { line: 1, found }));
@@ -86,16 +86,16 @@ fn a_table_is_bounded_in_lines_and_bytes() {
 }
 
 #[test]
-fn bytes_that_are_no_utf8_are_kept() {
+fn keeps_bytes_that_are_not_utf8() {
     let line = b"22 1 254:0 / / rw - ext4 /dev/root rw\n23 22 0:9 / /m\xff\xfe rw - nfs h:/\xe9 rw\n";
     let table = MountTable::parse(line).unwrap();
     let path = Path::new(std::ffi::OsStr::from_bytes(b"/m\xff\xfe"));
     assert_eq!(table.at(path).unwrap().source.as_bytes(), b"h:/\xe9");
 }
 
-/// One mount of somebody else must not cost the whole table.
+/// One foreign mount must not make the whole table unreadable.
 #[test]
-fn only_the_paths_have_to_be_escaped() {
+fn only_paths_have_to_be_escaped() {
     let line = r"22 1 254:0 / / rw - ext4 /dev/root rw
 23 22 0:9 / /m rw,a\b - ci\fs \\server\share rw,user=DOMAIN\me
 ";
@@ -106,9 +106,9 @@ fn only_the_paths_have_to_be_escaped() {
     assert_eq!(mount.fs_options.as_bytes(), br"rw,user=DOMAIN\me");
 }
 
-/// Anchors (f) 11: mounts that were made one on the other are counted, and 49,153 of them (spiffe/spiffe-csi#331) as fast.
+/// Stacked mounts are counted, also 49,153 of them (spiffe/spiffe-csi#331).
 #[test]
-fn a_stack_is_counted_from_the_top() {
+fn counts_a_stack_from_the_top() {
     let count = 49_153;
     let mut text = String::from("1 0 254:0 / / rw - ext4 /dev/root rw\n");
     for id in 2..=count + 1 {
@@ -118,15 +118,16 @@ fn a_stack_is_counted_from_the_top() {
     let path = Path::new("/t");
     assert_eq!(table.stack(path).len(), count);
     assert_eq!(table.at(path).unwrap().id, MountId::new(u64::try_from(count).unwrap() + 1));
-    let Verdict::StackedMounts { count: told } = verdict(&Expectation::file_system(path), &table, None)
+    let MountCheck::StackedMounts { count: found } =
+        check_mount(&Expectation::file_system(path), &table, None)
     else {
         panic!("a stack")
     };
-    assert_eq!(told, count);
+    assert_eq!(found, count);
 }
 
 #[test]
-fn what_another_mount_hides_is_not_there_to_who_opens_the_path() {
+fn hidden_mount_is_not_at_its_path() {
     // /a was mounted over after /a/b was.
     let table = table(
         "1 0 254:0 / / rw - ext4 /dev/root rw\n2 1 8:1 / /a/b rw - ext4 /dev/sda1 rw\n\
@@ -135,14 +136,14 @@ fn what_another_mount_hides_is_not_there_to_who_opens_the_path() {
     assert_eq!(at(&table, "/a/b"), None);
     assert_eq!(at(&table, "/a").unwrap().id, MountId::new(3));
     assert_eq!(table.stack(Path::new("/a/b")).len(), 0);
-    assert_eq!(table.within(Path::new("/a")).count(), 2, "they are in the table all the same");
+    assert_eq!(table.within(Path::new("/a")).count(), 2, "hidden mounts remain in the table");
     assert_eq!(table.within(Path::new("/a/b")).count(), 1);
     assert_eq!(table.covering(Path::new("/a/b/c")).unwrap().id, MountId::new(3));
     assert_eq!(table.covering(Path::new("/x")).unwrap().id, MountId::new(1));
 }
 
 #[test]
-fn a_mount_inside_of_another_is_reached_through_it() {
+fn finds_a_mount_inside_of_another() {
     let table = table(
         "1 0 254:0 / / rw - ext4 /dev/root rw\n2 1 8:1 / /a rw - ext4 /dev/sda1 rw\n\
          3 2 8:2 / /a rw - ext4 /dev/sda2 rw\n4 3 8:3 / /a/b/c rw - ext4 /dev/sda3 rw\n\
@@ -154,7 +155,7 @@ fn a_mount_inside_of_another_is_reached_through_it() {
 }
 
 #[test]
-fn a_circle_of_parents_ends() {
+fn cycle_of_parents_terminates() {
     let table = table("1 2 8:1 / /a rw - ext4 x rw\n2 1 8:1 / /a rw - ext4 x rw\n");
     assert_eq!(at(&table, "/a"), None);
     let own = self::table("1 1 8:1 / / rw - ext4 x rw\n");
@@ -162,7 +163,7 @@ fn a_circle_of_parents_ends() {
 }
 
 #[test]
-fn the_disk_of_which_a_directory_is_staged_does_not_hold_the_volume_and_a_bind_of_a_part_does() {
+fn bind_of_a_part_is_a_holder_and_the_whole_disk_is_not() {
     let table = table(
         "1 0 254:0 / / rw - ext4 /dev/root rw\n2 1 254:0 /data/v /staging rw - ext4 /dev/root rw\n\
          3 1 254:0 /data /srv rw - ext4 /dev/root rw\n4 1 254:0 /data/v/part /mnt rw - ext4 /dev/root rw\n",
@@ -171,7 +172,7 @@ fn the_disk_of_which_a_directory_is_staged_does_not_hold_the_volume_and_a_bind_o
     assert_eq!(holders.iter().map(|holder| holder.id).collect::<Vec<_>>(), [MountId::new(4)]);
 }
 
-/// Pieces of lines, so that the search gets past the first field.
+/// Fragments of lines, so that the inputs get past the first field.
 fn garbage() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         Just(b"-".to_vec()),
@@ -203,7 +204,7 @@ fn some_table() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn no_bytes_make_the_parser_panic(text in prop_oneof![
+    fn parser_never_panics(text in prop_oneof![
         garbage(), some_table(), proptest::collection::vec(any::<u8>(), 0..300)
     ]) {
         let Ok(table) = MountTable::parse(&text) else { return Ok(()) };
@@ -212,13 +213,13 @@ proptest! {
             let stack = table.stack(path);
             prop_assert!(stack.len() <= table.len());
             prop_assert_eq!(stack.first().copied(), table.at(path));
-            let _ = verdict(&Expectation::file_system(path), &table, None);
-            let _ = held(path, None, &table, |_| false);
+            let _ = check_mount(&Expectation::file_system(path), &table, None);
+            let _ = check_unused(path, None, &table, |_| false);
         }
     }
 
     #[test]
-    fn a_holder_shares_the_device_and_a_part_and_is_never_one_that_is_known(text in some_table()) {
+    fn holders_share_device_and_root_and_are_not_known(text in some_table()) {
         let Ok(table) = MountTable::parse(&text) else { return Ok(()) };
         for mount in table.iter() {
             for other in table.holders(mount, |path| path == Path::new("/a")) {

@@ -1,4 +1,4 @@
-//! Mounts that fail when they are told to.
+//! Fault injection for [`Mounts`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use crate::mounts::{
-    CreateError, Inspection, MountChanges, MountPath, MountTable, Mounts, Presence, RemoveError, Removed,
-    SafeRemoval, TableError, Trouble,
+    CreateError, Inspection, MountChanges, MountPath, MountTable, Mounts, PathState, ProbeError, RemoveError,
+    Removed, SafeRemoval, TableError,
 };
 
-/// Which function of [`Mounts`].
-#[allow(clippy::exhaustive_enums, reason = "one for each function that does something")]
+/// A method of [`Mounts`].
+#[allow(clippy::exhaustive_enums, reason = "one variant for each method")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
     /// [`Mounts::table`].
@@ -26,24 +26,24 @@ pub enum Operation {
     Remove,
 }
 
-/// What goes wrong with a call.
-#[allow(clippy::exhaustive_enums, reason = "a test has to know each")]
+/// A fault of a call.
+#[allow(clippy::exhaustive_enums, reason = "tests match on every variant")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// Nothing is done, and the error with this number is told.
+    /// The call has no effect, and returns this errno.
     Fail(i32),
-    /// It is done, and the error with this number is told.
+    /// The call has its effect, and returns this errno.
     DoAndFail(i32),
-    /// Nothing is done, and it is told as hung: as the presence [`Presence::Hung`] by `inspect`, by the others as
-    /// [`Trouble::Hung`]. A table cannot hang and tells an error.
+    /// The call has no effect, and reports a hang: `inspect` as [`PathState::Hung`], the others as [`ProbeError::Hung`].
+    /// `table` cannot hang, and returns an error.
     Hang,
-    /// Nothing is done, and the call never ends. Who calls has to have a bound of his own.
+    /// The call has no effect, and never returns. The caller needs its own timeout.
     Stall,
-    /// Nothing is done, and success is told. `table` tells the table that it told last, `inspect` that nothing is there.
+    /// The call has no effect, and reports success. `table` returns its last result, `inspect` a missing path.
     Lie,
 }
 
-/// Other mounts, with faults that were put in their way.
+/// Wraps [`Mounts`] and injects faults.
 #[derive(Debug)]
 pub struct FaultyMounts<M> {
     mounts: M,
@@ -61,41 +61,41 @@ struct Script {
 #[derive(Debug)]
 struct Planned {
     operation: Operation,
-    /// How many calls pass before.
+    /// The number of successful calls before the fault.
     after: u32,
     fault: Fault,
 }
 
 impl<M: Mounts> FaultyMounts<M> {
-    /// How many calls are remembered.
+    /// The most calls that are recorded.
     pub const MAX_CALLS: usize = 4096;
 
-    /// Without a fault yet.
+    /// Wraps mounts, without faults.
     pub fn new(mounts: M) -> Self {
         Self { mounts, script: Mutex::default() }
     }
 
-    /// What the calls go to.
+    /// The wrapped mounts.
     pub fn inner(&self) -> &M {
         &self.mounts
     }
 
-    /// Lets one call of an operation go wrong, after `after` calls of it that go well, counted from now.
+    /// Injects a fault into one call of an operation, after `after` further successful calls of it.
     pub fn inject(&self, operation: Operation, after: u32, fault: Fault) {
         self.script().faults.push(Planned { operation, after, fault });
     }
 
-    /// The last calls, the oldest first, with their paths; `table` has an empty one.
+    /// The recorded calls with their paths, the oldest first; the path of `table` is empty.
     pub fn calls(&self) -> Vec<(Operation, PathBuf)> {
         self.script().calls.iter().cloned().collect()
     }
 
     fn script(&self) -> MutexGuard<'_, Script> {
-        // A script is whole between any two of its statements.
+        // A panic cannot leave the script inconsistent.
         self.script.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a call. The fault that is due for it.
+    /// Records a call, and returns its fault.
     async fn begin(&self, operation: Operation, path: &Path) -> Option<Fault> {
         let fault = {
             let mut script = self.script();
@@ -116,21 +116,21 @@ impl<M: Mounts> FaultyMounts<M> {
     }
 }
 
-fn trouble(path: &Path, errno: i32) -> Trouble {
-    Trouble::Io { path: path.to_owned(), source: io::Error::from_raw_os_error(errno) }
+fn io_error(path: &Path, errno: i32) -> ProbeError {
+    ProbeError::Io { path: path.to_owned(), source: io::Error::from_raw_os_error(errno) }
 }
 
-/// What the fault makes of a call that changes something.
+/// Makes a mutating call with its fault.
 macro_rules! with_fault {
     ($self:ident, $operation:expr, $path:expr, $call:expr, $lie:expr) => {{
         let path = $path;
         match $self.begin($operation, path).await {
-            Some(Fault::Fail(errno)) => Err(trouble(path, errno).into()),
+            Some(Fault::Fail(errno)) => Err(io_error(path, errno).into()),
             Some(Fault::DoAndFail(errno)) => {
                 $call.await?;
-                Err(trouble(path, errno).into())
+                Err(io_error(path, errno).into())
             }
-            Some(Fault::Hang | Fault::Stall) => Err(Trouble::Hung { path: path.to_owned() }.into()),
+            Some(Fault::Hang | Fault::Stall) => Err(ProbeError::Hung { path: path.to_owned() }.into()),
             Some(Fault::Lie) => Ok($lie),
             None => $call.await,
         }
@@ -153,11 +153,11 @@ impl<M: Mounts> Mounts for FaultyMounts<M> {
         Ok(table)
     }
 
-    async fn inspect(&self, path: &Path) -> Result<Inspection, Trouble> {
+    async fn inspect(&self, path: &Path) -> Result<Inspection, ProbeError> {
         match self.begin(Operation::Inspect, path).await {
-            Some(Fault::Fail(errno) | Fault::DoAndFail(errno)) => Err(trouble(path, errno)),
-            Some(Fault::Hang | Fault::Stall) => Ok(Inspection::of(Presence::Hung)),
-            Some(Fault::Lie) => Ok(Inspection::of(Presence::Missing)),
+            Some(Fault::Fail(errno) | Fault::DoAndFail(errno)) => Err(io_error(path, errno)),
+            Some(Fault::Hang | Fault::Stall) => Ok(Inspection::of(PathState::Hung)),
+            Some(Fault::Lie) => Ok(Inspection::of(PathState::Missing)),
             None => self.mounts.inspect(path).await,
         }
     }

@@ -1,4 +1,4 @@
-//! Test tooling: mounts in memory, mounts that fail on purpose, and the suite that any mounts are put to.
+//! Test tools: in-memory mounts, fault injection, and a conformance suite.
 
 pub mod conformance;
 mod faulty;

@@ -1,12 +1,12 @@
-//! Jobs: when they begin, and what their ends mean.
+//! The jobs of volumes: calls, queries and inspections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::entry::{Entry, Job, What};
-use super::event::{Action, CallOrder, Inspect, Look, LookError, Query, Sight};
-use super::findings::{self, Found, Unfit, Wanted};
+use super::entry::{Entry, Job, JobKind};
+use super::event::{Action, CallOrder, CheckResult, Inspect, PathCheck, Query};
+use super::mount_checks::{self, CheckFailure, Expected, Verified};
 use super::{Node, Slot};
 use crate::driver::{CallError, CallOutcome, Operation, VolumeSpec};
 use crate::excerpt::chain;
@@ -17,38 +17,38 @@ use crate::node::explanation::CallFailure;
 use crate::store::MAX_PAYLOAD_BYTES;
 
 impl Node {
-    /// Puts a volume in its driver's line, if it has something to ask and nothing of it runs.
-    pub(super) fn wait_for_turn(&mut self, slot: Slot) {
+    /// Queues a volume for a call slot if it has a call or query and no job.
+    pub(super) fn enqueue(&mut self, slot: Slot) {
         let Some(entry) = self.volumes.get(&slot) else { return };
         let asks = entry.awaited_call().is_some() || !entry.queries.is_empty();
         if asks
             && entry.job.is_none()
             && let Some(driver) = self.drivers.get_mut(&entry.key.driver)
         {
-            driver.turns.wait(slot);
+            driver.queue.wait(slot);
         }
     }
 
-    /// Begins every call whose turn it is, of every driver that is there.
+    /// Starts queued calls of all connected drivers while call slots are free.
     pub(super) fn start_calls(&mut self, now: Duration) {
         let connected: Vec<_> = self
             .drivers
             .iter()
-            .filter(|(_, driver)| driver.connected && driver.turns.waiting() > 0)
+            .filter(|(_, driver)| driver.connected && driver.queue.waiting() > 0)
             .map(|(name, _)| name.clone())
             .collect();
         for name in connected {
-            while let Some(slot) = self.drivers.get_mut(&name).and_then(|driver| driver.turns.begin()) {
+            while let Some(slot) = self.drivers.get_mut(&name).and_then(|driver| driver.queue.begin()) {
                 if !self.start_job(slot, now)
                     && let Some(driver) = self.drivers.get_mut(&name)
                 {
-                    driver.turns.ended();
+                    driver.queue.ended();
                 }
             }
         }
     }
 
-    /// Begins what a volume waits for. `false` if that is nothing any more.
+    /// Starts the pending call or query of a volume. Returns `false` if nothing is pending.
     fn start_job(&mut self, slot: Slot, now: Duration) -> bool {
         let Some(entry) = self.volumes.get_mut(&slot).filter(|entry| entry.job.is_none()) else {
             return false;
@@ -56,27 +56,27 @@ impl Node {
         if let Some(call) = entry.awaited_call().cloned() {
             let staging = entry.staging.as_path().to_owned();
             let consumer = call.consumer.as_ref();
-            let look = match call.rpc {
-                // It may have stood in line for long, and nobody else may use what is staged.
+            let check = match call.rpc {
+                // The call may have been queued for long, and no foreign mount may use the staging path.
                 Rpc::NodeUnstageVolume => {
-                    Some(Look { path: staging, inspect: Inspect::Never, remove: Vec::new() })
+                    Some(PathCheck { path: staging, inspect: Inspect::Never, remove: Vec::new() })
                 }
-                // No publish call was sent, so there is nothing to undo, and what stands there is somebody else's.
-                Rpc::NodeUnpublishVolume if consumer.is_some_and(|id| entry.fresh.contains(id)) => {
+                // No publish call was sent, so there is nothing to undo, and anything at the target is foreign.
+                Rpc::NodeUnpublishVolume if consumer.is_some_and(|id| entry.first_publish.contains(id)) => {
                     entry.verification(&call)
                 }
                 _ => None,
             };
-            let Some(look) = look else { return self.send(slot, call, now) };
-            entry.job = Some(Job { what: What::Call { call, sent: false }, since: now });
-            self.actions.push(Action::Look { slot, look });
+            let Some(check) = check else { return self.send(slot, call, now) };
+            entry.job = Some(Job { kind: JobKind::Call { call, sent: false }, since: now });
+            self.actions.push(Action::Check { slot, check });
             return true;
         }
         let Some((query, reply)) = entry.queries.pop_front() else { return false };
         let Some(volume_path) = entry.volume_path() else {
             let (key, state) = (entry.key.clone(), entry.state.to_string());
             self.answer(reply, Err(InspectError::NotMounted { key, state }));
-            self.wait_for_turn(slot);
+            self.enqueue(slot);
             return false;
         };
         let staging_path = entry.staging.clone();
@@ -84,9 +84,9 @@ impl Node {
             Query::Stats => Operation::Stats { volume_path, staging_path },
             Query::Health => Operation::Health { volume_path: Some(volume_path), staging_path },
         };
-        entry.job = Some(Job { what: What::Query(reply), since: now });
+        entry.job = Some(Job { kind: JobKind::Query(reply), since: now });
         let spec = Arc::clone(&entry.record.spec);
-        let order = CallOrder { slot, spec, operation, fresh: false, verify: None };
+        let order = CallOrder { slot, spec, operation, first_publish: false, verify: None };
         self.actions.push(Action::Call(order));
         true
     }
@@ -98,11 +98,11 @@ impl Node {
             self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::Failed(Failure::Final) }, now);
             return false;
         };
-        let fresh = call.rpc == Rpc::NodePublishVolume
-            && call.consumer.as_ref().is_some_and(|consumer| entry.fresh.contains(consumer));
+        let first_publish = call.rpc == Rpc::NodePublishVolume
+            && call.consumer.as_ref().is_some_and(|consumer| entry.first_publish.contains(consumer));
         let (spec, verify) = (Arc::clone(&entry.record.spec), entry.verification(&call));
-        entry.job = Some(Job { what: What::Call { call, sent: true }, since: now });
-        self.actions.push(Action::Call(CallOrder { slot, spec, operation, fresh, verify }));
+        entry.job = Some(Job { kind: JobKind::Call { call, sent: true }, since: now });
+        self.actions.push(Action::Call(CallOrder { slot, spec, operation, first_publish, verify }));
         true
     }
 
@@ -110,41 +110,41 @@ impl Node {
         &mut self,
         slot: Slot,
         result: Result<CallOutcome, CallError>,
-        seen: Option<&Result<Sight, LookError>>,
+        observed: Option<&CheckResult>,
         now: Duration,
     ) {
         let Some(job) = self.take_job(slot) else { return };
-        match job.what {
-            What::Query(reply) => {
+        match job.kind {
+            JobKind::Query(reply) => {
                 let answer = result.map_err(|error| self.inspect_error(slot, &error));
                 self.answer(reply, answer);
             }
-            What::Call { call, .. } => {
+            JobKind::Call { call, .. } => {
                 let sent = result.as_ref().map_or_else(CallError::was_sent, |_| true);
                 if let Some(entry) = self.volumes.get_mut(&slot)
                     && let Some(id) = call.consumer.as_ref().filter(|_| sent)
                 {
-                    entry.fresh.remove(id);
+                    entry.first_publish.remove(id);
                 }
                 let mut outcome = match result {
                     Ok(outcome) => self.succeeded(slot, &call, outcome),
                     Err(error) => self.call_failed(slot, &call, &error),
                 };
                 if outcome == Outcome::Ok && call.rpc.shows_in_mount_table() {
-                    outcome = self.verify(slot, &call, seen);
+                    outcome = self.verify(slot, &call, observed);
                 }
                 self.feed(slot, Lifecycle::Finished { call, outcome }, now);
             }
-            What::Inspection(_) => {}
+            JobKind::Inspection(_) => {}
         }
-        self.wait_for_turn(slot);
+        self.enqueue(slot);
     }
 
     fn inspect_error(&self, slot: Slot, error: &CallError) -> InspectError {
         let driver = self.volumes.get(&slot).map(|entry| entry.key.driver.clone());
         match driver {
             Some(driver) => InspectError::Failed { driver, message: bounded(&chain(error)) },
-            None => InspectError::Stopped(crate::node::error::Stopped),
+            None => InspectError::Closed(crate::node::error::Closed),
         }
     }
 
@@ -177,89 +177,88 @@ impl Node {
         } else {
             Outcome::Failed(Failure::NotSent)
         };
-        self.note(slot, CallFailure::of(call.rpc, outcome, error));
+        self.record_failure(slot, CallFailure::of(call.rpc, outcome, error));
         outcome
     }
 
-    /// Keeps a failure, and tells of it.
-    fn note(&mut self, slot: Slot, failure: CallFailure) {
+    /// Records a failure and notifies watchers.
+    fn record_failure(&mut self, slot: Slot, failure: CallFailure) {
         if let Some(entry) = self.volumes.get_mut(&slot) {
             entry.record.last_error = Some(failure.clone());
-            self.tell(slot, ChangeKind::Failed(failure));
+            self.notify(slot, ChangeKind::Failed(failure));
         }
     }
 
-    pub(super) fn looked(&mut self, slot: Slot, seen: &Result<Sight, LookError>, now: Duration) {
-        if let Ok(sight) = seen {
-            self.table = Arc::clone(&sight.table);
+    pub(super) fn checked(&mut self, slot: Slot, observed: &CheckResult, now: Duration) {
+        if let Ok(observation) = observed {
+            self.table = Arc::clone(&observation.table);
         }
         let job = self.volumes.get(&slot).and_then(|entry| entry.job.as_ref());
-        if let Some(Job { what: What::Call { call, sent: false }, .. }) = job
+        if let Some(Job { kind: JobKind::Call { call, sent: false }, .. }) = job
             && call.rpc == Rpc::NodeUnstageVolume
         {
             let call = call.clone();
-            return self.looked_before_unstage(slot, call, seen, now);
+            return self.checked_before_unstage(slot, call, observed, now);
         }
         let Some(job) = self.take_job(slot) else { return };
-        match job.what {
-            What::Inspection(lost) => self.inspected(slot, lost, seen, now),
-            What::Call { call, .. } => {
-                let outcome = self.verify(slot, &call, Some(seen));
+        match job.kind {
+            JobKind::Inspection(lost) => self.inspected(slot, lost, observed, now),
+            JobKind::Call { call, .. } => {
+                let outcome = self.verify(slot, &call, Some(observed));
                 self.feed(slot, Lifecycle::Finished { call, outcome }, now);
             }
-            What::Query(_) => {}
+            JobKind::Query(_) => {}
         }
-        self.wait_for_turn(slot);
+        self.enqueue(slot);
     }
 
-    fn looked_before_unstage(
-        &mut self,
-        slot: Slot,
-        call: Call,
-        seen: &Result<Sight, LookError>,
-        now: Duration,
-    ) {
+    fn checked_before_unstage(&mut self, slot: Slot, call: Call, observed: &CheckResult, now: Duration) {
         let awaited = self.volumes.get(&slot).and_then(Entry::awaited_call) == Some(&call);
-        match self.may_unstage(slot, seen) {
-            // The turn goes on with the call, unless its driver was replaced meanwhile.
+        match self.may_unstage(slot, observed) {
+            // The call keeps its slot, unless its driver was replaced meanwhile.
             Ok(()) if awaited => {
                 self.send(slot, call, now);
             }
             Ok(()) => {
                 self.take_job(slot);
-                self.wait_for_turn(slot);
+                self.enqueue(slot);
             }
-            Err(Unfit { failure, words }) => {
+            Err(CheckFailure { failure, description }) => {
                 self.take_job(slot);
-                self.note(slot, CallFailure::new(call.rpc, failure, None, &words));
+                self.record_failure(slot, CallFailure::new(call.rpc, failure, None, &description));
                 self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::Failed(failure) }, now);
-                self.wait_for_turn(slot);
+                self.enqueue(slot);
             }
         }
     }
 
-    fn may_unstage(&self, slot: Slot, seen: &Result<Sight, LookError>) -> Result<(), Unfit> {
+    fn may_unstage(&self, slot: Slot, observed: &CheckResult) -> Result<(), CheckFailure> {
         let Some(entry) = self.volumes.get(&slot) else { return Ok(()) };
         let known = |path: &std::path::Path| self.is_known(path);
-        // Without an answer it is not sent.
-        let sight = seen.as_ref().map_err(|error| Unfit::new(Failure::NotSent, chain(error)))?;
-        findings::unused(entry.staging.as_path(), entry.record.staged.as_ref(), known, &sight.table)
+        // The call is not sent without an observation.
+        let observation =
+            observed.as_ref().map_err(|error| CheckFailure::new(Failure::NotSent, chain(error)))?;
+        mount_checks::not_in_use(
+            entry.staging.as_path(),
+            entry.record.staged.as_ref(),
+            known,
+            &observation.table,
+        )
     }
 
-    /// Compares what was seen with what a call should have done, and keeps it: it is on disk with the next record, which
-    /// follows.
-    fn verify(&mut self, slot: Slot, call: &Call, seen: Option<&Result<Sight, LookError>>) -> Outcome {
+    /// Compares the observation with the expected result of a call, and stores it in the record that is written next.
+    fn verify(&mut self, slot: Slot, call: &Call, observed: Option<&CheckResult>) -> Outcome {
         let Some(entry) = self.volumes.get_mut(&slot) else { return Outcome::Ok };
-        if let Some(Ok(sight)) = seen {
-            self.table = Arc::clone(&sight.table);
+        if let Some(Ok(observation)) = observed {
+            self.table = Arc::clone(&observation.table);
         }
-        let found = match entry.find(call, seen, self.settings.targets_are_mounts) {
+        let found = match entry.check_result(call, observed, self.settings.require_mounted_targets) {
             Ok(found) => found,
-            Err(Unfit { failure, words }) => {
-                // An error that counts as success, such as that there is no such volume, was noted when the call ended.
-                let said = entry.record.last_error.as_ref().filter(|error| error.rpc == call.rpc);
-                let code = said.and_then(|error| error.code);
-                self.note(slot, CallFailure::new(call.rpc, failure, code, &words));
+            Err(CheckFailure { failure, description }) => {
+                // An error that counts as success, such as NOT_FOUND, was recorded when the call ended.
+                let recorded = entry.record.last_error.as_ref().filter(|error| error.rpc == call.rpc);
+                let code = recorded.and_then(|error| error.code);
+                self.record_failure(slot, CallFailure::new(call.rpc, failure, code, &description));
                 return Outcome::Failed(failure);
             }
         };
@@ -272,15 +271,15 @@ impl Node {
         }
         if let Some(left) = found.left {
             let failure = Failure::Contradicted(Mismatch::StillThere);
-            self.note(
+            self.record_failure(
                 slot,
-                CallFailure::new(call.rpc, failure, None, &format!("{left} was left at the path")),
+                CallFailure::new(call.rpc, failure, None, &format!("{left} was left behind at the path")),
             );
         }
         Outcome::Ok
     }
 
-    /// Whether a path is the target or the staging path of any volume.
+    /// Returns whether a path is the target or the staging path of any volume.
     fn is_known(&self, path: &std::path::Path) -> bool {
         let target = path.to_str().and_then(|text| crate::driver::MountPath::new(text).ok());
         target.is_some_and(|target| self.targets.contains_key(&target)) || self.is_staging(path)
@@ -296,8 +295,8 @@ impl Node {
 }
 
 impl Entry {
-    /// Where to look after a call, and what to remove before.
-    fn verification(&self, call: &Call) -> Option<Look> {
+    /// Returns the check after a call: the path to inspect and the directories to remove before.
+    fn verification(&self, call: &Call) -> Option<PathCheck> {
         let staging = self.staging.as_path();
         let target = || {
             let consumer = self.record.consumers.get(call.consumer.as_ref()?)?;
@@ -313,45 +312,47 @@ impl Entry {
             Rpc::NodeUnpublishVolume => (target()?, vec![target()?]),
             _ => return None,
         };
-        // The table has the mount of a device, and does not say that it is one.
+        // The mount table lists the bind mount of a device, but not that it is a device.
         let device = call.rpc == Rpc::NodePublishVolume && self.record.spec.access().is_block();
         let inspect = if device { Inspect::Always } else { Inspect::Unmounted };
-        Some(Look { path, inspect, remove })
+        Some(PathCheck { path, inspect, remove })
     }
 
-    /// Compares what was seen with what a call should have done.
-    fn find(
+    /// Compares the observation with the expected result of a call.
+    fn check_result(
         &self,
         call: &Call,
-        seen: Option<&Result<Sight, LookError>>,
-        targets_are_mounts: bool,
-    ) -> Result<Found, Unfit> {
-        let not_looked = || Unfit::new(Failure::Unchecked, "the path was not looked at");
-        let (sight, staging) = (seen.ok_or_else(not_looked)?.as_ref()?, self.staging.as_path());
+        observed: Option<&CheckResult>,
+        require_mounted_targets: bool,
+    ) -> Result<Verified, CheckFailure> {
+        let not_checked = || CheckFailure::new(Failure::Unchecked, "the path was not checked");
+        let (observation, staging) = (observed.ok_or_else(not_checked)?.as_ref()?, self.staging.as_path());
         let consumer = call.consumer.as_ref().and_then(|consumer| self.record.consumers.get(consumer));
         let block = self.record.spec.access().is_block();
         match (call.rpc, consumer) {
-            (Rpc::NodeStageVolume, _) => findings::staged(staging, self.record.staged.as_ref(), block, sight),
-            (Rpc::NodeUnstageVolume, _) => findings::gone(staging, sight),
+            (Rpc::NodeStageVolume, _) => {
+                mount_checks::staged(staging, self.record.staged.as_ref(), block, observation)
+            }
+            (Rpc::NodeUnstageVolume, _) => mount_checks::unmounted(staging, observation),
             (Rpc::NodePublishVolume, Some(consumer)) => {
-                let wanted = Wanted {
+                let wanted = Expected {
                     block,
                     read_only: self.record.spec.is_read_only() || consumer.spec.is_read_only(),
                     before: consumer.mounted.as_ref(),
                     device: consumer.device,
                     staged: self.record.staged.as_ref(),
-                    mount: targets_are_mounts,
+                    mount: require_mounted_targets,
                 };
-                findings::published(consumer.spec.target_path().as_path(), wanted, sight)
+                mount_checks::published(consumer.spec.target_path().as_path(), wanted, observation)
             }
             (Rpc::NodeUnpublishVolume, Some(consumer)) => {
-                findings::gone(consumer.spec.target_path().as_path(), sight)
+                mount_checks::unmounted(consumer.spec.target_path().as_path(), observation)
             }
-            _ => Ok(Found::default()),
+            _ => Ok(Verified::default()),
         }
     }
 
-    /// Keeps what the attach answered, if it can be kept.
+    /// Stores the publish context of an attach, if it fits into the record.
     pub(super) fn take_publish_context(
         &mut self,
         publish_context: BTreeMap<String, String>,
@@ -362,12 +363,12 @@ impl Entry {
         self.record.payload().map(drop).map_err(|found| {
             self.record.spec = before;
             format!(
-                "with its publish_context the record has {found} bytes; at most {MAX_PAYLOAD_BYTES} are kept"
+                "with publish_context the record has {found} bytes; at most {MAX_PAYLOAD_BYTES} are allowed"
             )
         })
     }
 
-    /// The volume as it was asked for, with the context that its attach gave.
+    /// Returns the requested volume with the publish context of its attach.
     pub(super) fn with_publish_context(&self, spec: &Arc<VolumeSpec>) -> Arc<VolumeSpec> {
         if !spec.publish_context().is_empty() || self.record.spec.publish_context().is_empty() {
             return Arc::clone(spec);

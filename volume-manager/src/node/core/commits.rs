@@ -1,4 +1,4 @@
-//! One commit for all records that wait: whatever comes while a commit runs goes together in the next.
+//! Group commit: all records that change while a commit runs are written together by the next one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -9,23 +9,23 @@ use super::timers::Alarm;
 use super::{Node, Slot};
 use crate::lifecycle::{BackOff, Event as Lifecycle};
 use crate::node::change::ChangeKind;
-use crate::node::error::{InspectError, NotYetRecorded, StoreTrouble, bounded};
+use crate::node::error::{InspectError, NotYetRecorded, StoreUnavailable, bounded};
 use crate::node::settings::{LONGEST_REOPEN_INTERVAL, REOPEN_INTERVAL, Settings};
 use crate::store::{self, MAX_PAYLOAD_BYTES, RecordKey};
 
-/// The records that wait, and how the store is.
+/// The pending records and the state of the store.
 #[derive(Debug)]
 pub(super) struct Commits {
     waiting: BTreeSet<Slot>,
-    /// What goes with the next commit and is no volume's.
+    /// Changes of the next commit that do not belong to a volume.
     changes: Vec<store::Change>,
-    /// What the commit that runs has.
+    /// The records of the running commit.
     running: Vec<Part>,
     running_changes: Vec<store::Change>,
     state: State,
-    /// What the store said when it failed, until it has taken a commit again.
-    trouble: Option<String>,
-    /// How often it failed since.
+    /// The last error of the store, until it accepts a commit again.
+    error: Option<String>,
+    /// The number of consecutive failures.
     failures: u8,
     barriers: Vec<Barrier>,
 }
@@ -43,15 +43,15 @@ enum State {
 struct Part {
     slot: Slot,
     version: u64,
-    /// Whether the machine of the volume waits for it.
+    /// True if the state machine of the volume waits for the commit.
     awaited: bool,
     removed: bool,
 }
 
-/// An answer that is due when some records are on disk.
+/// A reply that is sent when a set of records is on disk.
 #[derive(Debug)]
 struct Barrier {
-    reply: Reply<Result<(), StoreTrouble>>,
+    reply: Reply<Result<(), StoreUnavailable>>,
     waits_for: HashMap<Slot, u64>,
 }
 
@@ -63,7 +63,7 @@ impl Commits {
             running: Vec::new(),
             running_changes: Vec::new(),
             state: State::Ready,
-            trouble: None,
+            error: None,
             failures: 0,
             barriers: Vec::new(),
         }
@@ -73,14 +73,14 @@ impl Commits {
         self.waiting.insert(slot);
     }
 
-    /// Moves records that cannot be read aside, once. If that fails, the next process does it.
+    /// Quarantines unreadable records. If that fails, the next process repeats it.
     pub(super) fn set_aside(&mut self, changes: Vec<store::Change>) {
         self.changes = changes;
     }
 
-    /// Why no intent is taken.
-    pub(super) fn trouble(&self) -> Option<StoreTrouble> {
-        self.trouble.as_ref().map(|reason| StoreTrouble { reason: reason.clone() })
+    /// Returns why the store does not accept records, or `None` if it does.
+    pub(super) fn unavailable(&self) -> Option<StoreUnavailable> {
+        self.error.as_ref().map(|reason| StoreUnavailable { reason: reason.clone() })
     }
 
     pub(super) fn reopen_at(&self) -> Option<Duration> {
@@ -98,35 +98,36 @@ impl Commits {
         due
     }
 
-    /// The store failed: it is opened again after a wait that grows, until it takes a commit.
+    /// Handles a failure of the store: it is reopened after a back-off, until it accepts a commit.
     fn fail(&mut self, reason: &str, settings: &Settings, now: Duration) {
         self.failures = self.failures.saturating_add(1);
         let waits = BackOff::new(REOPEN_INTERVAL, LONGEST_REOPEN_INTERVAL);
         let wait = waits.wait(self.failures, settings.jitter_seed);
-        self.trouble = Some(bounded(reason));
+        self.error = Some(bounded(reason));
         self.state = State::Failed { retry_at: now.saturating_add(wait) };
     }
 
-    fn heal(&mut self) {
-        self.trouble = None;
+    fn recovered(&mut self) {
+        self.error = None;
         self.failures = 0;
     }
 }
 
 impl Node {
-    /// Something was asked of a volume that has to be on disk. What waits for it hears of the commit that is added here.
-    pub(super) fn note_asked(&mut self, slot: Slot) {
+    /// Schedules a write of the volume's record after a request. Waiters are notified after the commit that is
+    /// scheduled here.
+    pub(super) fn mark_dirty(&mut self, slot: Slot) {
         if let Some(entry) = self.volumes.get_mut(&slot) {
             entry.saved.version += 1;
             self.commits.add(slot);
         }
     }
 
-    /// Answers once everything that these volumes were asked is on disk.
+    /// Replies when the current records of these volumes are on disk.
     pub(super) fn answer_when_durable(
         &mut self,
         touched: impl IntoIterator<Item = Slot>,
-        reply: Reply<Result<(), StoreTrouble>>,
+        reply: Reply<Result<(), StoreUnavailable>>,
     ) {
         let behind = |slot: Slot| {
             let entry = self.volumes.get(&slot)?;
@@ -136,7 +137,7 @@ impl Node {
         if waits_for.is_empty() {
             return self.answer(reply, Ok(()));
         }
-        // Those whose answers are not waited for any more cannot pile up.
+        // Abandoned requests are dropped, so that they cannot accumulate.
         self.commits.barriers.retain(|barrier| !barrier.reply.is_closed());
         self.commits.barriers.push(Barrier { reply, waits_for });
     }
@@ -176,22 +177,21 @@ impl Node {
             self.actions.push(Action::Commit(changes));
         }
         for (slot, found) in too_large {
-            let reason =
-                format!("its record has {found} bytes, and at most {MAX_PAYLOAD_BYTES} can be stored");
-            self.leave_out(slot, &reason, now);
+            let reason = format!("the record has {found} bytes; at most {MAX_PAYLOAD_BYTES} can be stored");
+            self.exclude_record(slot, &reason, now);
         }
     }
 
-    /// One record cannot be stored. Its volume alone waits, so that all others go on.
-    fn leave_out(&mut self, slot: Slot, reason: &str, now: Duration) {
+    /// Excludes a record that cannot be stored. Only its own volume must wait.
+    fn exclude_record(&mut self, slot: Slot, reason: &str, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         if std::mem::take(&mut entry.saved.recording) {
             self.feed(slot, Lifecycle::Recorded(false), now);
         }
-        self.give_up_for_store(slot, reason);
+        self.fail_waiters_for_store(slot, reason);
         let waits = |barrier: &mut Barrier| barrier.waits_for.contains_key(&slot);
         for barrier in self.commits.barriers.extract_if(.., waits).collect::<Vec<_>>() {
-            self.answer(barrier.reply, Err(StoreTrouble { reason: reason.to_owned() }));
+            self.answer(barrier.reply, Err(StoreUnavailable { reason: reason.to_owned() }));
         }
         self.timers.set(slot, Alarm::Record, now.saturating_add(LONGEST_REOPEN_INTERVAL));
     }
@@ -201,8 +201,8 @@ impl Node {
         self.feed(slot, Lifecycle::Proceed, now);
     }
 
-    /// The store refused one record and takes the others, which wait for the next commit.
-    fn refused_one(&mut self, key: &RecordKey, reason: &str, parts: Vec<Part>, now: Duration) {
+    /// Handles a commit with one record that the store rejected: the others go into the next commit.
+    fn record_rejected(&mut self, key: &RecordKey, reason: &str, parts: Vec<Part>, now: Duration) {
         self.commits.state = State::Ready;
         let aside = std::mem::take(&mut self.commits.running_changes);
         self.commits.changes.extend(aside.into_iter().filter(|change| change.key() != key));
@@ -217,9 +217,9 @@ impl Node {
             }
         }
         if let Some(slot) = refused {
-            // What came meanwhile is no reason to try at once.
+            // A change made meanwhile does not trigger an immediate retry.
             self.commits.waiting.remove(&slot);
-            self.leave_out(slot, reason, now);
+            self.exclude_record(slot, reason, now);
         }
     }
 
@@ -227,35 +227,35 @@ impl Node {
         let parts = std::mem::take(&mut self.commits.running);
         let outcome = match outcome {
             Err(CommitFailure { reason, refused: Some(key) }) if self.is_in_commit(&key, &parts) => {
-                return self.refused_one(&key, &bounded(&reason), parts, now);
+                return self.record_rejected(&key, &bounded(&reason), parts, now);
             }
             outcome => outcome.map_err(|failure| failure.reason),
         };
         match outcome {
             Ok(()) => {
                 self.commits.state = State::Ready;
-                self.commits.heal();
+                self.commits.recovered();
                 for part in &parts {
                     self.is_durable(part, now);
                 }
-                self.lift_barriers(&parts);
+                self.complete_barriers(&parts);
             }
             Err(reason) => {
                 let reason = bounded(&reason);
                 self.commits.fail(&reason, &self.settings, now);
-                // Those whose records wait for the next commit would wait for as long as the store fails.
+                // Waiters of the next commit would wait for as long as the store fails.
                 for slot in self.commits.waiting.clone() {
-                    self.give_up_for_store(slot, &reason);
+                    self.fail_waiters_for_store(slot, &reason);
                 }
                 for part in parts {
                     self.commits.waiting.insert(part.slot);
                     if part.awaited {
                         self.feed(part.slot, Lifecycle::Recorded(false), now);
                     }
-                    self.give_up_for_store(part.slot, &reason);
+                    self.fail_waiters_for_store(part.slot, &reason);
                 }
                 for barrier in std::mem::take(&mut self.commits.barriers) {
-                    self.answer(barrier.reply, Err(StoreTrouble { reason: reason.clone() }));
+                    self.answer(barrier.reply, Err(StoreUnavailable { reason: reason.clone() }));
                 }
             }
         }
@@ -270,8 +270,10 @@ impl Node {
         let Some(entry) = self.volumes.get_mut(&part.slot) else { return };
         entry.saved.durable = entry.saved.durable.max(part.version);
         if part.version == entry.saved.version {
-            let leaving = std::mem::take(&mut entry.saved.leaving);
-            for id in leaving.into_iter().filter(|id| entry.target(id).is_none()).collect::<Vec<_>>() {
+            let unrecorded_releases = std::mem::take(&mut entry.saved.unrecorded_releases);
+            for id in
+                unrecorded_releases.into_iter().filter(|id| entry.target(id).is_none()).collect::<Vec<_>>()
+            {
                 self.drop_consumer(part.slot, &id);
                 self.answer_all(part.slot, |waiters| &mut waiters.unpublished, |waits| *waits == id, Ok(()));
             }
@@ -285,7 +287,7 @@ impl Node {
         }
     }
 
-    fn lift_barriers(&mut self, parts: &[Part]) {
+    fn complete_barriers(&mut self, parts: &[Part]) {
         for barrier in &mut self.commits.barriers {
             for part in parts {
                 if barrier.waits_for.get(&part.slot).is_some_and(|version| *version <= part.version) {
@@ -300,8 +302,9 @@ impl Node {
         }
     }
 
-    /// Whoever waits for something that is not on disk is told. What was asked for goes on when the store does.
-    fn give_up_for_store(&mut self, slot: Slot, reason: &str) {
+    /// Fails all waiters of a volume, because its record is not on disk. The requests themselves continue when the
+    /// store is available again.
+    fn fail_waiters_for_store(&mut self, slot: Slot, reason: &str) {
         let late = NotYetRecorded { reason: reason.to_owned() };
         self.answer_all(slot, |waiters| &mut waiters.published, |_| true, Err(late.clone().into()));
         self.answer_all(slot, |waiters| &mut waiters.unpublished, |_| true, Err(late.clone().into()));
@@ -315,9 +318,9 @@ impl Node {
         match outcome {
             Ok(()) => {
                 self.commits.state = State::Ready;
-                // It is believed when it has taken a commit; with nothing to commit there is nothing to wait for.
+                // The store counts as recovered after a commit, or immediately if there is nothing to commit.
                 if self.commits.waiting.is_empty() {
-                    self.commits.heal();
+                    self.commits.recovered();
                 }
                 let stuck: Vec<_> = self.commits.waiting.iter().copied().collect();
                 for slot in stuck {
@@ -328,25 +331,25 @@ impl Node {
         }
     }
 
-    /// Nothing is left of a volume, on disk neither.
+    /// Removes a volume after its record was removed from disk.
     fn forget(&mut self, slot: Slot) {
-        self.tell(slot, ChangeKind::Forgotten);
+        self.notify(slot, ChangeKind::Removed);
         let Some(entry) = self.volumes.remove(&slot) else { return };
         if entry.record.touched {
             let staging = entry.staging.as_path();
-            let places = [Some(staging), staging.parent()].into_iter().flatten();
-            self.actions.push(Action::Clear(places.map(ToOwned::to_owned).collect()));
+            let paths = [Some(staging), staging.parent()].into_iter().flatten();
+            self.actions.push(Action::RemoveEmpty(paths.map(ToOwned::to_owned).collect()));
         }
         self.by_key.remove(&entry.key);
         self.directories.remove(entry.record_key.name());
         self.timers.clear(slot, |_| true);
         self.targets.retain(|_, (of, _)| *of != slot);
-        if entry.job.is_some_and(|job| job.what.takes_turn())
+        if entry.job.is_some_and(|job| job.kind.uses_call_slot())
             && let Some(driver) = self.drivers.get_mut(&entry.key.driver)
         {
-            driver.turns.ended();
+            driver.queue.ended();
         }
-        self.leave_driver(&entry.key.driver, slot);
+        self.detach_from_driver(&entry.key.driver, slot);
         for (_, reply) in entry.queries {
             self.answer(reply, Err(InspectError::Unknown { key: entry.key.clone() }));
         }

@@ -1,4 +1,4 @@
-//! Drivers that come, are replaced and go.
+//! Registration, connection and replacement of drivers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use csi_proto::DriverName;
 
 use super::timers::Alarm;
-use super::{DriverSlot, Node, Slot, Turns};
+use super::{CallQueue, DriverSlot, Node, Slot};
 use crate::driver::{DriverFacts, DriverPolicy, VolumeSpec};
 use crate::lifecycle::{Attach, DriverCapabilities, Event as Lifecycle, Failure, Outcome, Policy, Volume};
 use crate::node::error::{InspectError, PublishError};
 
 impl Node {
-    /// The slot of a driver, made if there is none.
+    /// Returns the entry of a driver, and creates it if needed.
     pub(super) fn driver(&mut self, name: &DriverName) -> &mut DriverSlot {
         let cap = self.settings.calls_per_driver;
         self.drivers.entry(name.clone()).or_insert_with(|| DriverSlot {
@@ -21,16 +21,16 @@ impl Node {
             registered: false,
             connected: false,
             facts: None,
-            turns: Turns::new(cap),
+            queue: CallQueue::new(cap),
             volumes: BTreeSet::new(),
         })
     }
 
-    pub(super) fn leave_driver(&mut self, name: &DriverName, slot: Slot) {
+    pub(super) fn detach_from_driver(&mut self, name: &DriverName, slot: Slot) {
         let Some(driver) = self.drivers.get_mut(name) else { return };
         driver.volumes.remove(&slot);
-        driver.turns.leave(slot);
-        if driver.volumes.is_empty() && !driver.registered && driver.turns.in_flight() == 0 {
+        driver.queue.leave(slot);
+        if driver.volumes.is_empty() && !driver.registered && driver.queue.in_flight() == 0 {
             self.drivers.remove(name);
         }
     }
@@ -41,7 +41,12 @@ impl Node {
         driver.policy = Arc::new(policy);
     }
 
-    pub(super) fn connected(&mut self, facts: Box<DriverFacts>, predecessors_ended: bool, now: Duration) {
+    pub(super) fn connected(
+        &mut self,
+        facts: Box<DriverFacts>,
+        earlier_processes_ended: bool,
+        now: Duration,
+    ) {
         let name = facts.name.clone();
         let driver = self.driver(&name);
         driver.connected = true;
@@ -51,37 +56,37 @@ impl Node {
         for slot in slots {
             let Some(entry) = self.volumes.get(&slot) else { continue };
             match entry.machine {
-                None => self.wake(slot, now),
-                Some(_) if predecessors_ended => self.replace_driver(slot, now),
+                None => self.activate(slot, now),
+                Some(_) if earlier_processes_ended => self.driver_restarted(slot, now),
                 Some(_) => {
                     if let Some(capabilities) = self.capabilities(slot) {
                         self.feed(slot, Lifecycle::Reconnected(capabilities), now);
                     }
-                    self.wait_for_turn(slot);
+                    self.enqueue(slot);
                 }
             }
-            self.keep_watch(slot, now);
+            self.arm_timers(slot, now);
         }
     }
 
-    /// A new process of the driver: no call of the old one runs any more.
-    fn replace_driver(&mut self, slot: Slot, now: Duration) {
+    /// Handles a new process of the driver: no call of the old process is running.
+    fn driver_restarted(&mut self, slot: Slot, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        // It waits for a turn, or for a look before it is sent, with the old process. Its machine has to hear of its end, or it would take the end of the
-        // one that is made with the new process for that of the old.
+        // The call waits for a call slot, or for the check before it is sent. The state machine must see its end first;
+        // otherwise it would take the end of a call to the new process for the end of the old call.
         if let Some(call) = entry.awaited_call().cloned() {
             if let Some(driver) = self.drivers.get_mut(&entry.key.driver) {
-                driver.turns.leave(slot);
+                driver.queue.leave(slot);
             }
             self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::Failed(Failure::Uncertain) }, now);
         }
         let Some(capabilities) = self.capabilities(slot) else { return };
         self.timers.clear(slot, |alarm| matches!(alarm, Alarm::Resume(_)));
-        self.feed(slot, Lifecycle::NewGeneration(capabilities), now);
-        self.wait_for_turn(slot);
+        self.feed(slot, Lifecycle::DriverRestarted(capabilities), now);
+        self.enqueue(slot);
     }
 
-    /// The connection is gone, and the driver is registered still.
+    /// Handles a lost connection. The driver is still registered.
     pub(super) fn disconnected(&mut self, name: &DriverName) {
         let Some(driver) = self.drivers.get_mut(name) else { return };
         driver.connected = false;
@@ -94,36 +99,36 @@ impl Node {
         }
     }
 
-    /// The driver is not registered any more.
-    pub(super) fn gone(&mut self, name: &DriverName) {
+    /// Handles a deregistration.
+    pub(super) fn deregistered(&mut self, name: &DriverName) {
         self.disconnected(name);
         if let Some(driver) = self.drivers.get_mut(name) {
             driver.registered = false;
         }
         if let Some(driver) = self.drivers.get(name)
             && driver.volumes.is_empty()
-            && driver.turns.in_flight() == 0
+            && driver.queue.in_flight() == 0
         {
             self.drivers.remove(name);
         }
     }
 
-    /// What a volume's driver can do for it.
+    /// Returns the capabilities of the driver for this volume.
     fn capabilities(&self, slot: Slot) -> Option<DriverCapabilities> {
         let entry = self.volumes.get(&slot)?;
         let facts = self.drivers.get(&entry.key.driver)?.facts.as_ref()?;
-        // An ephemeral volume is made and deleted by its publish and unpublish, and has nothing around them.
+        // An ephemeral volume is created and deleted by its publish and unpublish calls, with no calls around them.
         if entry.record.spec.is_ephemeral() {
             return Some(DriverCapabilities::default());
         }
         let mut capabilities = facts.capabilities.lifecycle();
-        // A volume that is not attached from here has somebody else for all its controller calls.
+        // The controller calls of a volume that this node does not attach are made elsewhere.
         capabilities.controller_expand &= entry.record.spec.attach() == Attach::Here;
         Some(capabilities)
     }
 
-    /// Gives a volume its machine, now that its driver is known.
-    pub(super) fn wake(&mut self, slot: Slot, now: Duration) {
+    /// Creates the state machine of a volume when its driver is known.
+    pub(super) fn activate(&mut self, slot: Slot, now: Duration) {
         let Some(capabilities) = self.capabilities(slot) else { return };
         let Some(entry) = self.volumes.get(&slot) else { return };
         let Some(policy) = self.drivers.get(&entry.key.driver).map(|driver| Arc::clone(&driver.policy))
@@ -133,7 +138,7 @@ impl Node {
         if !policy.admits(&entry.record.spec) {
             let begun = entry.is_begun();
             self.refuse(slot);
-            // What was done before has to be undone all the same.
+            // Earlier calls must still be undone.
             if !begun {
                 return;
             }
@@ -142,7 +147,7 @@ impl Node {
         let attach = policy.attach(&entry.record.spec);
         let boot = self.boot;
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let Some(snapshot) = entry.dormant().cloned() else { return };
+        let Some(snapshot) = entry.inactive_snapshot().cloned() else { return };
         let volume = Volume::restored(snapshot, attach, capabilities, Policy::default());
         entry.record.snapshot = volume.snapshot().clone();
         entry.machine = Some(Box::new(volume));
@@ -153,27 +158,28 @@ impl Node {
             for consumer in entry.record.consumers.values_mut() {
                 (consumer.mounted, consumer.device) = (None, None);
             }
-            entry.fresh = entry.record.consumers.keys().cloned().collect();
+            entry.first_publish = entry.record.consumers.keys().cloned().collect();
             self.feed(slot, Lifecycle::Rebooted, now);
         }
-        self.note_state(slot, now);
-        self.attach_if_told(slot, now);
+        self.update_state(slot, now);
+        self.attach_if_known(slot, now);
         if recorded == boot {
-            self.find_losses(slot, now);
+            self.find_lost_mounts(slot, now);
         }
-        // Whoever asked before there was a machine is told by it, even if what was asked for is there.
+        // Publish requests from before the activation are completed by the state machine, even if the volume is
+        // published.
         let Some(entry) = self.volumes.get(&slot) else { return };
         let asked: Vec<_> = entry.waiters.published.iter().map(|(consumer, _)| consumer.clone()).collect();
         for consumer in asked {
             self.feed(slot, Lifecycle::Want(consumer), now);
         }
         self.feed(slot, Lifecycle::Proceed, now);
-        self.keep_watch(slot, now);
-        self.wait_for_turn(slot);
+        self.arm_timers(slot, now);
+        self.enqueue(slot);
     }
 
-    /// An attach that is made elsewhere stands if its context was handed in with the volume.
-    pub(super) fn attach_if_told(&mut self, slot: Slot, now: Duration) {
+    /// Reports an external attach as complete if its context is part of the volume's spec.
+    pub(super) fn attach_if_known(&mut self, slot: Slot, now: Duration) {
         let Some(entry) = self.volumes.get(&slot) else { return };
         let awaited = entry.record.spec.attach() == Attach::Awaited;
         if awaited && !entry.record.spec.publish_context().is_empty() && !entry.snapshot().attached {
@@ -189,7 +195,7 @@ impl Node {
     }
 }
 
-/// That a driver does not take a volume of this kind of life.
+/// Returns the error for a driver that does not support the lifecycle mode of a volume.
 pub(super) fn lifecycle_mode(spec: &VolumeSpec) -> PublishError {
     PublishError::LifecycleMode { driver: spec.key().driver.clone(), mode: spec.lifecycle_mode() }
 }

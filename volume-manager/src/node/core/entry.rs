@@ -1,4 +1,4 @@
-//! One volume among others.
+//! The state of one volume in the node.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
@@ -8,7 +8,8 @@ use super::event::Query;
 use super::reply::Reply;
 use crate::driver::{CallOutcome, ConsumerSpec, MountPath};
 use crate::lifecycle::{
-    Attach, Base, Call, DriverCapabilities, Lost, Policy, Snapshot, Target, TargetState, Volume, VolumeState,
+    Attach, Base, Call, DriverCapabilities, LostMount, Policy, Snapshot, Target, TargetState, Volume,
+    VolumeState,
 };
 use crate::name::{ConsumerId, VolumeKey};
 use crate::node::desired::Published;
@@ -21,99 +22,99 @@ pub(super) struct Entry {
     pub(super) key: VolumeKey,
     pub(super) record_key: RecordKey,
     pub(super) staging: MountPath,
-    /// The record, as it shall be on disk now.
+    /// The record that must be on disk.
     pub(super) record: Record,
-    /// `None` as long as its driver has not said what it can do. It is the master of the record's snapshot.
+    /// The state machine, which owns the record's snapshot; `None` until the driver's capabilities are known.
     pub(super) machine: Option<Box<Volume>>,
-    /// The state of the volume as a whole, and since when.
+    /// The state of the volume as a whole, and when it was entered.
     pub(super) state: VolumeState,
     pub(super) since: Duration,
-    /// Why its driver does not take it.
+    /// The reason why the driver does not support the volume.
     pub(super) refused: Option<String>,
-    /// What is under way. There is never more than one.
+    /// The current job; at most one.
     pub(super) job: Option<Job>,
-    /// What it is to be asked besides.
+    /// Queued queries.
     pub(super) queries: VecDeque<(Query, Reply<Result<CallOutcome, InspectError>>)>,
     pub(super) waiters: Waiters,
     pub(super) saved: Saved,
     pub(super) health: Health,
-    /// Consumers for which no call of this boot was sent that may have mounted anything.
-    pub(super) fresh: BTreeSet<ConsumerId>,
+    /// Consumers for which no call was sent in this boot that may have mounted anything.
+    pub(super) first_publish: BTreeSet<ConsumerId>,
 }
 
-/// How the record on disk compares with the one in memory.
+/// The progress of the record towards the disk.
 #[derive(Debug, Default)]
 pub(super) struct Saved {
-    /// Counts what was asked of it and has to be on disk.
+    /// The number of changes that must be on disk.
     pub(super) version: u64,
-    /// Up to which version it is.
+    /// The version that is on disk.
     pub(super) durable: u64,
-    /// Whether the machine waits for its record to be on disk.
+    /// True if the state machine waits for the record to be on disk.
     pub(super) recording: bool,
-    /// Consumers for which nothing was ever done, and whose release is not on disk yet.
-    pub(super) leaving: BTreeSet<ConsumerId>,
-    /// Whether nothing is left of it, so that its record may go.
+    /// Released consumers for which no call was made, until their release is on disk.
+    pub(super) unrecorded_releases: BTreeSet<ConsumerId>,
+    /// True if nothing of the volume remains, so that its record may be removed.
     pub(super) forgotten: bool,
 }
 
-/// How its mounts fare.
+/// The health of the volume's mounts.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    /// How often in a row they were lost, and from when on they are made again if they are lost once more.
-    pub(super) losses: u8,
-    pub(super) heal_at: Duration,
-    /// How often one of them was looked at.
+    /// Consecutive losses, and the earliest time to mount again after the next one.
+    pub(super) remount_attempts: u8,
+    pub(super) remount_not_before: Duration,
+    /// The number of inspections.
     pub(super) inspections: usize,
-    /// When something of the volume was last seen to end, in steps.
-    pub(super) checked: u64,
+    /// The step in which a job of the volume ended last.
+    pub(super) last_activity: u64,
 }
 
-/// The one thing under way for a volume.
+/// The job in progress for a volume.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) what: What,
+    pub(super) kind: JobKind,
     pub(super) since: Duration,
 }
 
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum JobKind {
     /// A call with its verification.
     Call {
         call: Call,
-        /// Not while it is looked whether it has to be sent, or may be.
+        /// `false` during the check whether the call is needed and permitted.
         sent: bool,
     },
     Query(Reply<Result<CallOutcome, InspectError>>),
-    /// Whether this mount, which was published or staged, is alive.
-    Inspection(Lost),
+    /// A check whether this staging or target mount is alive.
+    Inspection(LostMount),
 }
 
-impl What {
-    /// Whether it counts among the calls to its driver.
-    pub(super) fn takes_turn(&self) -> bool {
+impl JobKind {
+    /// Returns whether the job occupies a call slot of its driver.
+    pub(super) fn uses_call_slot(&self) -> bool {
         !matches!(self, Self::Inspection(_))
     }
 }
 
-/// Who waits to be answered.
+/// Requests that wait for a result.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     pub(super) published: Waiting<ConsumerId, Result<Published, PublishError>>,
     pub(super) unpublished: Waiting<ConsumerId, Result<(), UnpublishError>>,
-    /// For at least this size, in bytes.
+    /// Waiters for at least this size, in bytes.
     pub(super) expanded: Waiting<u64, Result<u64, ExpandError>>,
 }
 
-/// What is waited for, each with where the answer goes.
+/// Waiters by key, each with its reply.
 pub(super) type Waiting<K, T> = Vec<(K, Reply<T>)>;
 
-/// Adds one, and drops those whose answers are not waited for any more, so that they cannot pile up.
-pub(super) fn wait<K, T: Send + 'static>(waiting: &mut Waiting<K, T>, what: K, reply: Reply<T>) {
+/// Adds a waiter and drops abandoned ones, so that they cannot accumulate.
+pub(super) fn add_waiter<K, T: Send + 'static>(waiting: &mut Waiting<K, T>, what: K, reply: Reply<T>) {
     waiting.retain(|(_, reply)| !reply.is_closed());
     waiting.push((what, reply));
 }
 
-/// The most queries that one volume keeps waiting.
+/// The maximum number of queued queries of a volume.
 pub(super) const MAX_QUERIES: usize = 16;
 
 impl Entry {
@@ -132,7 +133,7 @@ impl Entry {
             waiters: Waiters::default(),
             saved: Saved::default(),
             health: Health::default(),
-            fresh: BTreeSet::new(),
+            first_publish: BTreeSet::new(),
         }
     }
 
@@ -140,20 +141,20 @@ impl Entry {
         &self.record.snapshot
     }
 
-    /// The snapshot, as long as no machine is its master.
-    pub(super) fn dormant(&mut self) -> Option<&mut Snapshot> {
+    /// Returns the snapshot, unless a state machine owns it.
+    pub(super) fn inactive_snapshot(&mut self) -> Option<&mut Snapshot> {
         self.machine.is_none().then_some(&mut self.record.snapshot)
     }
 
-    /// The call that its machine waits for, and that is not sent.
+    /// Returns the call that its state machine waits for and that was not sent.
     pub(super) fn awaited_call(&self) -> Option<&Call> {
         let machine = self.machine.as_ref()?;
         machine
             .in_flight()
-            .filter(|_| !matches!(self.job, Some(Job { what: What::Call { sent: true, .. }, .. })))
+            .filter(|_| !matches!(self.job, Some(Job { kind: JobKind::Call { sent: true, .. }, .. })))
     }
 
-    /// Whether nothing is under way that could change what is mounted, nor about to be.
+    /// Returns whether no job is running or due that could change the mounts.
     pub(super) fn is_quiet(&self) -> bool {
         self.job.is_none() && self.awaited_call().is_none()
     }
@@ -166,7 +167,7 @@ impl Entry {
         self.target(consumer).is_some_and(|target| target.wanted)
     }
 
-    /// The consumers that have it now.
+    /// Returns the consumers that the volume is published for.
     pub(super) fn published(&self) -> impl Iterator<Item = (&ConsumerId, &RecordedConsumer)> {
         let has = move |id| self.target(id).is_some_and(|target| target.state.is_published());
         self.record.consumers.iter().filter(move |(id, _)| has(id))
@@ -176,18 +177,18 @@ impl Entry {
         self.snapshot().base == Base::VolReady
     }
 
-    /// A path through which the driver can be asked about the volume.
+    /// Returns a path for queries to the driver.
     pub(super) fn volume_path(&self) -> Option<MountPath> {
         let target = self.published().next().map(|(_, consumer)| consumer.spec.target_path().clone());
         target.or_else(|| self.is_staged().then(|| self.staging.clone()))
     }
 
-    pub(super) fn holders(&self) -> impl Iterator<Item = &ConsumerSpec> {
-        let stays = |(id, _): &(&ConsumerId, _)| !self.saved.leaving.contains(*id);
+    pub(super) fn active_consumers(&self) -> impl Iterator<Item = &ConsumerSpec> {
+        let stays = |(id, _): &(&ConsumerId, _)| !self.saved.unrecorded_releases.contains(*id);
         self.record.consumers.iter().filter(stays).map(|(_, consumer)| &*consumer.spec)
     }
 
-    /// Notes what is going to be made by a call of which the record has the intent.
+    /// Marks the directories that the intended call may create.
     pub(super) fn touch(&mut self) {
         let Record { snapshot, consumers, touched, .. } = &mut self.record;
         *touched |= matches!(snapshot.base, Base::NodeStage | Base::NodeUnstage | Base::VolReady);
@@ -197,17 +198,17 @@ impl Entry {
                 && !consumer.touched
             {
                 consumer.touched = true;
-                self.fresh.insert(id.clone());
+                self.first_publish.insert(id.clone());
             }
         }
     }
 
-    /// The state of the volume as a whole.
+    /// Returns the state of the volume as a whole.
     pub(super) fn current_state(&self) -> VolumeState {
         if let Some(machine) = &self.machine {
             return machine.state();
         }
-        // As a driver with all capabilities would have it, so that nothing that is recorded is left out.
+        // Computed with all capabilities, so that every recorded state counts.
         let capabilities = DriverCapabilities {
             publish_unpublish: true,
             stage_unstage: true,
@@ -217,13 +218,15 @@ impl Entry {
         Volume::restored(self.snapshot().clone(), Attach::Here, capabilities, Policy::default()).state()
     }
 
-    /// Whether nothing is done, under way or left of it that its description was used for.
+    /// Returns whether the volume is unused: no consumer, no call made and none in progress.
     pub(super) fn is_idle(&self) -> bool {
         let untouched = self.machine.is_none() && *self.snapshot() == Snapshot::default();
-        self.holders().next().is_none() && !self.saved.recording && (self.saved.forgotten || untouched)
+        self.active_consumers().next().is_none()
+            && !self.saved.recording
+            && (self.saved.forgotten || untouched)
     }
 
-    /// Whether anything was done to it, so that it has to be taken down.
+    /// Returns whether any call was made, so that the volume must be torn down.
     pub(super) fn is_begun(&self) -> bool {
         let Snapshot { base, calling, targets, attached_here, .. } = self.snapshot();
         *attached_here
@@ -232,7 +235,7 @@ impl Entry {
             || targets.values().any(|target| target.state != TargetState::Absent)
     }
 
-    /// Whether a path is one of this volume's own.
+    /// Returns whether a path is the volume's staging path.
     pub(super) fn has_path(&self, path: &Path) -> bool {
         self.staging.as_path() == path
     }

@@ -1,4 +1,4 @@
-//! What goes into the core, and what comes out.
+//! The events and actions of the core.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,51 +18,51 @@ use crate::mounts::{self, Inspection, MountTable, TableError};
 use crate::name::{ConsumerId, VolumeKey};
 use crate::store::{self, RecordKey, StoreError};
 
-/// What happened.
+/// An event for the core.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Something is asked for. One [`Action::Answer`] follows, now or later.
+    /// A request. One [`Action::Answer`] follows, now or later.
     Request(Request),
-    /// A driver is registered, perhaps again. Nothing is called before it is [connected](Self::DriverConnected).
+    /// A driver is registered, possibly again. No call is made before it is [connected](Self::DriverConnected).
     ///
-    /// Calls go by the newest policy. Whether an attach is made for a volume that has a machine stays as it was.
+    /// Calls use the new policy. The attach mode of volumes with a state machine does not change.
     DriverRegistered {
         /// Its name.
         driver: DriverName,
-        /// What its CSIDriver object says.
+        /// The policy from its CSIDriver object.
         policy: DriverPolicy,
     },
-    /// There is a live connection to a driver.
+    /// A driver is connected.
     DriverConnected {
-        /// What it is and can do.
+        /// Its identity and capabilities.
         facts: Box<DriverFacts>,
-        /// Whether every process that served it before is certain to have ended, so that no call of it runs any more.
-        predecessors_ended: bool,
+        /// True if every earlier process of the driver is known to have exited, so that none of their calls is running.
+        earlier_processes_ended: bool,
     },
-    /// There is no connection to a driver any more. It is registered still, with its policy. Its calls end by themselves.
+    /// The connection to a driver was lost. The driver stays registered, with its policy. Its calls end by themselves.
     DriverDisconnected(DriverName),
-    /// A driver is not registered any more. Its calls end by themselves.
-    DriverGone(DriverName),
-    /// A call ended that an [`Action::Call`] asked for.
+    /// A driver was deregistered. Its calls end by themselves.
+    DriverDeregistered(DriverName),
+    /// The call of an [`Action::Call`] ended.
     CallEnded {
         /// The volume.
         slot: Slot,
-        /// How.
+        /// Its result.
         result: Result<CallOutcome, CallError>,
-        /// What was seen of it after a result that may be good, if the order says where to look.
-        seen: Option<Result<Sight, LookError>>,
+        /// The observation after a result that may be a success, if the order has a check.
+        observed: Option<CheckResult>,
     },
-    /// The mount table was read that an [`Action::Look`] asked for.
-    Looked {
+    /// The check of an [`Action::Check`] ended.
+    Checked {
         /// The volume.
         slot: Slot,
-        /// What was seen.
-        seen: Result<Sight, LookError>,
+        /// The observation.
+        observed: CheckResult,
     },
-    /// The commit ended that an [`Action::Commit`] asked for.
+    /// The commit of an [`Action::Commit`] ended.
     Committed(Result<(), CommitFailure>),
-    /// The reopening ended that an [`Action::Reopen`] asked for. An error says what the store said.
+    /// The reopening of an [`Action::Reopen`] ended. An error is the text of the store's error.
     Reopened(Result<(), String>),
     /// The mount table changed.
     MountsSeen {
@@ -71,184 +71,187 @@ pub enum Event {
         /// [`Node::epoch`](super::Node::epoch) from before the table was read.
         since: Epoch,
     },
-    /// The time has come that [`Node::next_deadline`](super::Node::next_deadline) gave.
+    /// The time of [`Node::next_deadline`](super::Node::next_deadline) is reached.
     Tick,
 }
 
-/// Why nothing of a commit is on disk.
+/// A failed commit: none of its changes is on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CommitFailure {
-    /// What the store said.
+    /// The text of the store's error.
     pub reason: String,
-    /// The record that was refused, if the store takes others still. They are committed without it.
+    /// The rejected record, if the store still accepts others. They are committed without it.
     pub refused: Option<RecordKey>,
 }
 
 impl CommitFailure {
-    /// What an error of the store means.
+    /// Classifies an error of the store.
     #[must_use]
     pub fn of(error: &StoreError) -> Self {
-        Self { reason: crate::excerpt::chain(error), refused: error.refused().cloned() }
+        Self { reason: crate::excerpt::chain(error), refused: error.rejected_record().cloned() }
     }
 }
 
-/// What can be asked for. What was asked for stays so if its answer is not waited for any more.
+/// A request to the node. It stays in effect if its answer is abandoned.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Request {
-    /// A consumer wants a volume.
+    /// Publishes a volume for a consumer.
     Publish {
         /// The volume.
         spec: Arc<VolumeSpec>,
         /// The consumer.
         consumer: Arc<ConsumerSpec>,
-        /// The consumer has it, as the mount table shows.
+        /// Answered when the volume is published and the mount table agrees.
         reply: Reply<Result<Published, PublishError>>,
     },
-    /// A consumer does not want a volume any more.
+    /// Unpublishes a volume for a consumer.
     Unpublish {
         /// The volume.
         key: VolumeKey,
         /// The consumer.
         consumer: ConsumerId,
-        /// Nothing of it is at the target.
+        /// Answered when nothing of the volume is at the target.
         reply: Reply<Result<(), UnpublishError>>,
     },
-    /// A volume shall be at least so large.
+    /// Expands a volume to at least this size.
     Expand {
         /// The volume.
         key: VolumeKey,
-        /// In bytes.
+        /// The size in bytes.
         required_bytes: u64,
-        /// Its size, in bytes.
+        /// Answered with the new size in bytes.
         reply: Reply<Result<u64, ExpandError>>,
     },
-    /// A volume was attached by others, or shall be detached by them: then what is above is taken down.
+    /// A volume was attached externally, or will be detached externally, which unstages it first.
     Attach {
         /// The volume.
         key: VolumeKey,
-        /// What its ControllerPublishVolume answered; `None` to detach.
+        /// The publish context from ControllerPublishVolume; `None` to detach.
         publish_context: Option<BTreeMap<String, String>>,
-        /// Whether the volume is known. What was said is on disk then.
+        /// Answered with whether the volume is known, when the request is on disk.
         reply: Reply<Result<bool, AttachError>>,
     },
-    /// These volumes, and no others, are wanted.
+    /// Replaces the desired set of volumes.
     Reconcile {
-        /// All of them.
+        /// All desired volumes.
         desired: Vec<DesiredVolume>,
-        /// What that changed. It is on disk.
+        /// Answered with the changes, when they are on disk.
         reply: Reply<Result<Reconciled, ReconcileError>>,
     },
-    /// A question to the driver that changes nothing.
+    /// A read-only query to the driver.
     Inspect {
         /// The volume.
         key: VolumeKey,
-        /// What is asked.
+        /// The query.
         query: Query,
-        /// What the driver says.
+        /// Answered with the driver's response.
         reply: Reply<Result<CallOutcome, InspectError>>,
     },
 }
 
-/// A question to the driver that changes nothing.
-#[allow(clippy::exhaustive_enums, reason = "the two calls of the spec that ask")]
+/// A read-only query to the driver.
+#[allow(clippy::exhaustive_enums, reason = "the two read-only calls of the spec")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Query {
-    /// How full a volume is.
+    /// The usage of a volume.
     Stats,
-    /// What is wrong with a volume.
+    /// The health issues of a volume.
     Health,
 }
 
-/// What to do.
+/// An action for the driver of the core.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Action {
-    /// Make these changes durable, all or none; then send [`Event::Committed`]. One at a time.
+    /// Make these changes durable, all or none, then send [`Event::Committed`]. One at a time.
     Commit(Vec<store::Change>),
-    /// Open the store again; then send [`Event::Reopened`].
+    /// Reopen the store, then send [`Event::Reopened`].
     Reopen,
-    /// Make a call, and look at what it did; then send [`Event::CallEnded`].
+    /// Make a call and verify it, then send [`Event::CallEnded`].
     Call(CallOrder),
-    /// Look at a path and the mount table; then send [`Event::Looked`].
-    Look {
+    /// Check a path and the mount table, then send [`Event::Checked`].
+    Check {
         /// The volume.
         slot: Slot,
-        /// Where and how.
-        look: Look,
+        /// The check.
+        check: PathCheck,
     },
-    /// Remove these places, in this order, as far as they are empty and no mounts. Nothing is to be sent.
-    Clear(Vec<PathBuf>),
+    /// Remove these paths in order, if they are empty and not mounted. No event follows.
+    RemoveEmpty(Vec<PathBuf>),
     /// [Deliver](Answer::deliver) an answer.
     Answer(Answer),
-    /// Read the mount table again; then send [`Event::MountsSeen`]. If it cannot be read, try again after a while.
+    /// Read the mount table again, then send [`Event::MountsSeen`]. If it cannot be read, retry later.
     ReadTable,
-    /// Tell those who watch.
-    Tell(Change),
+    /// Notify the watchers.
+    Notify(Change),
 }
 
 /// A call to make.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CallOrder {
-    /// Names the volume, for the end of the call.
+    /// The volume's id, for [`Event::CallEnded`].
     pub slot: Slot,
     /// The volume.
     pub spec: Arc<VolumeSpec>,
-    /// The call. Directories that the spec wants from the caller are to be made before: that of a stage call, and the
-    /// parent of a publish call's target.
+    /// The call. The caller creates the directories that the spec requires: the staging directory of a stage call, and
+    /// the parent directory of a publish call's target.
     pub operation: Operation,
-    /// Whether nothing of the volume can be at the target of a publish call yet. Then whatever is mounted or kept there is
-    /// not the volume's, and the call is to be prevented.
-    pub fresh: bool,
-    /// Where to look after an OK, and after NOT_FOUND, which may be as good.
-    pub verify: Option<Look>,
+    /// True if nothing of the volume can be at the target of a publish call yet. Anything found there is foreign, and
+    /// the call must not be sent.
+    pub first_publish: bool,
+    /// The check after OK, and after NOT_FOUND, which may count as OK.
+    pub verify: Option<PathCheck>,
 }
 
-/// Something to look at.
+/// A check of a path.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Look {
+pub struct PathCheck {
     /// The path.
     pub path: PathBuf,
-    /// Whether to look at the path itself besides the mount table, which may cost a process.
+    /// Whether to inspect the path besides the mount table, which may cost a process.
     pub inspect: Inspect,
-    /// Empty places to remove if no mount is at the path, in this order, before the path is looked at. What is not
-    /// empty stays.
+    /// Empty directories to remove, in order, before the path is inspected, if it is not mounted. Non-empty directories
+    /// stay.
     pub remove: Vec<PathBuf>,
 }
 
-/// When to look at a path itself.
-#[allow(clippy::exhaustive_enums, reason = "never, always, or where the table says too little")]
+/// When to inspect a path.
+#[allow(clippy::exhaustive_enums, reason = "never, always, or where the table is not enough")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inspect {
-    /// The table is enough.
+    /// Only read the mount table.
     Never,
-    /// If the table has no mount at the path.
+    /// Inspect the path if the mount table has no mount there.
     Unmounted,
-    /// Whatever the table has.
+    /// Always inspect the path.
     Always,
 }
 
-/// What was seen.
+/// The observation.
 #[derive(Debug, Clone)]
-#[allow(clippy::exhaustive_structs, reason = "the two places to look at")]
-pub struct Sight {
+#[allow(clippy::exhaustive_structs, reason = "the mount table and the path")]
+pub struct Observation {
     /// The mount table.
     pub table: Arc<MountTable>,
-    /// What is at the path, if that was asked for.
+    /// The inspection of the path, if requested.
     pub inspection: Option<Inspection>,
 }
 
-/// Why nothing was seen.
+/// The result of a [`PathCheck`].
+pub type CheckResult = Result<Observation, CheckError>;
+
+/// The reason why a path could not be checked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum LookError {
-    /// The mount table is not known.
+pub enum CheckError {
+    /// The mount table could not be read.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// It is not known what is at the path.
+    /// The path could not be inspected.
     #[error(transparent)]
-    Path(#[from] mounts::Trouble),
+    Path(#[from] mounts::ProbeError),
 }

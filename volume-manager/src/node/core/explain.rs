@@ -1,47 +1,48 @@
-//! What is known of the volumes, for people and for figures.
+//! Status of the volumes, for explanations and metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use csi_proto::DriverName;
 
-use super::entry::{Entry, Job, What};
+use super::entry::{Entry, Job, JobKind};
 use super::{Node, Slot};
 use crate::driver::{DriverFacts, OwnershipChange};
-use crate::lifecycle::{Failure, VolumeState, Waits};
+use crate::lifecycle::{Failure, VolumeState, WaitReason};
 use crate::name::VolumeKey;
-use crate::node::explanation::{Explanation, Holder, Waiting};
+use crate::node::explanation::{ConsumerStatus, Explanation, Waiting};
 
-/// How many volumes are in which state.
+/// The number of volumes by state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// By state; states without a volume are left out.
+    /// By state; states without volumes are omitted.
     pub states: BTreeMap<VolumeState, usize>,
-    /// Volumes with a call whose end is not known.
+    /// Volumes with a call of unknown outcome.
     pub uncertain: usize,
     /// Records that cannot be read.
     pub quarantined: usize,
-    /// Volumes whose driver has not been there since the volumes were opened.
+    /// Volumes whose driver has not connected since the volumes were opened.
     pub dormant: usize,
-    /// Calls that run.
+    /// Running calls.
     pub calls: usize,
 }
 
-/// A driver that is registered.
+/// A registered driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KnownDriver {
     /// Its name.
     pub name: DriverName,
-    /// Whether it is connected to.
+    /// True if it is connected.
     pub connected: bool,
-    /// What it said when it was last connected to; `None` if it has not been since the volumes were opened.
+    /// Its identity and capabilities at the last connection; `None` if it has not connected since the volumes were
+    /// opened.
     pub facts: Option<DriverFacts>,
 }
 
 impl Node {
-    /// The drivers that are registered, in order.
+    /// Returns the registered drivers, in order.
     #[must_use]
     pub fn known_drivers(&self) -> Vec<KnownDriver> {
         let registered = self.drivers.iter().filter(|(_, driver)| driver.registered);
@@ -53,33 +54,33 @@ impl Node {
         known.collect()
     }
 
-    /// Every volume, in order.
+    /// Returns all volumes, in order.
     pub fn keys(&self) -> impl Iterator<Item = &VolumeKey> {
         self.by_key.keys()
     }
 
-    /// The records that cannot be read: what they are called in the store, and why.
+    /// Returns the unreadable records: the name in the store, and the reason.
     #[must_use]
     pub fn quarantined(&self) -> &[(String, String)] {
         &self.quarantined
     }
 
-    /// How many volumes there are, by state.
+    /// Returns the number of volumes by state.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = Counts { quarantined: self.quarantined.len(), ..Counts::default() };
         for entry in self.volumes.values() {
             *counts.states.entry(entry.state).or_default() += 1;
             match &entry.machine {
-                Some(volume) => counts.uncertain += usize::from(volume.suspect().is_some()),
+                Some(volume) => counts.uncertain += usize::from(volume.uncertain_call().is_some()),
                 None => counts.dormant += 1,
             }
         }
-        counts.calls = self.drivers.values().map(|driver| driver.turns.in_flight()).sum();
+        counts.calls = self.drivers.values().map(|driver| driver.queue.in_flight()).sum();
         counts
     }
 
-    /// Where a volume is and why it waits. `None` if nothing is known of it.
+    /// Returns the state of a volume and why it waits, or `None` if the volume is unknown.
     #[must_use]
     pub fn explain(&self, key: &VolumeKey, now: Duration) -> Option<Explanation> {
         let Some(slot) = self.by_key.get(key).copied() else {
@@ -87,17 +88,17 @@ impl Node {
             return Some(Explanation {
                 key: key.clone(),
                 state: None,
-                dwell: Duration::ZERO,
+                time_in_state: Duration::ZERO,
                 waiting: Waiting::Quarantine { reason },
-                holders: Vec::new(),
+                consumers: Vec::new(),
                 last_error: None,
-                not_done: Vec::new(),
+                unapplied: Vec::new(),
             });
         };
         let entry = self.volumes.get(&slot)?;
-        let holder = |consumer: &crate::node::record::RecordedConsumer| {
+        let status = |consumer: &crate::node::record::RecordedConsumer| {
             let target = entry.target(consumer.spec.id());
-            Holder {
+            ConsumerStatus {
                 consumer: consumer.spec.id().clone(),
                 target: consumer.spec.target_path().as_path().to_owned(),
                 wanted: target.is_some_and(|target| target.wanted),
@@ -107,11 +108,11 @@ impl Node {
         Some(Explanation {
             key: key.clone(),
             state: Some(entry.state),
-            dwell: now.saturating_sub(entry.since),
+            time_in_state: now.saturating_sub(entry.since),
             waiting: self.waiting(slot, entry, now),
-            holders: entry.record.consumers.values().map(holder).collect(),
+            consumers: entry.record.consumers.values().map(status).collect(),
             last_error: entry.record.last_error.clone(),
-            not_done: self.not_done(entry),
+            unapplied: self.unapplied(entry),
         })
     }
 
@@ -120,49 +121,50 @@ impl Node {
             return Waiting::Refused { reason: reason.clone() };
         }
         let store = || {
-            let reason = self.commits.trouble()?.reason;
+            let reason = self.commits.unavailable()?.reason;
             let next_try = self.commits.reopen_at().map_or(Duration::ZERO, |at| at.saturating_sub(now));
             Some(Waiting::Store { reason, next_try })
         };
         let Some(volume) = &entry.machine else {
             return store().unwrap_or(Waiting::Driver);
         };
-        match volume.waits() {
-            Waits::ForNothing => Waiting::Nothing,
-            Waits::ForRecord | Waits::ForStore | Waits::ForStart => store().unwrap_or(Waiting::Record),
-            Waits::ForCall(call) => match &entry.job {
-                Some(Job { what: What::Call { sent: true, .. }, since }) => Waiting::Call {
+        match volume.wait_reason() {
+            WaitReason::Nothing => Waiting::Nothing,
+            WaitReason::Record | WaitReason::Store | WaitReason::Proceed => {
+                store().unwrap_or(Waiting::Record)
+            }
+            WaitReason::Call(call) => match &entry.job {
+                Some(Job { kind: JobKind::Call { sent: true, .. }, since }) => Waiting::Call {
                     rpc: call.rpc,
                     consumer: call.consumer,
                     elapsed: now.saturating_sub(*since),
                 },
-                Some(Job { what: What::Call { .. }, .. }) => Waiting::Check { rpc: call.rpc },
+                Some(Job { kind: JobKind::Call { .. }, .. }) => Waiting::Check { rpc: call.rpc },
                 _ => match self.drivers.get(&entry.key.driver).filter(|driver| driver.connected) {
-                    Some(driver) => {
-                        Waiting::Turn { in_flight: driver.turns.in_flight(), waiting: driver.turns.waiting() }
-                    }
+                    Some(driver) => Waiting::CallSlot {
+                        in_flight: driver.queue.in_flight(),
+                        waiting: driver.queue.waiting(),
+                    },
                     None => Waiting::Driver,
                 },
             },
-            Waits::ForBackOff(call) => {
-                let trouble = volume.troubles().find(|trouble| trouble.call == call);
+            WaitReason::BackOff(call) => {
+                let error = volume.failed_calls().find(|error| error.call == call);
                 let at = self.timers.resumes_at(slot, &call);
                 let next_try = at.map_or(Duration::ZERO, |at| at.saturating_sub(now));
-                match trouble {
-                    Some(trouble) if trouble.failure == Failure::InUse => Waiting::Foreign { next_try },
-                    trouble => {
-                        Waiting::Retry { next_try, attempts: trouble.map_or(0, |trouble| trouble.attempts) }
-                    }
+                match error {
+                    Some(error) if error.failure == Failure::InUse => Waiting::ForeignMount { next_try },
+                    error => Waiting::Retry { next_try, attempts: error.map_or(0, |error| error.attempts) },
                 }
             }
-            Waits::ForAttach => Waiting::Attach,
-            Waits::ForDriver(rpc) => Waiting::OtherDriver { rpc },
-            Waits::ForRequest(rpc) => Waiting::Request { rpc },
+            WaitReason::Attach => Waiting::Attach,
+            WaitReason::OtherDriver(rpc) => Waiting::OtherDriver { rpc },
+            WaitReason::Request(rpc) => Waiting::Request { rpc },
         }
     }
 
-    fn not_done(&self, entry: &Entry) -> Vec<String> {
-        if self.settings.groups_given_by_caller {
+    fn unapplied(&self, entry: &Entry) -> Vec<String> {
+        if self.settings.caller_applies_fs_group {
             return Vec::new();
         }
         let Some(driver) = self.drivers.get(&entry.key.driver) else { return Vec::new() };
@@ -170,10 +172,10 @@ impl Node {
         let groups = entry.published().filter_map(|(id, consumer)| {
             let node = &facts.capabilities.node;
             match driver.policy.ownership_change(&entry.record.spec, &consumer.spec, node) {
-                OwnershipChange::Caller { group } => Some(format!(
-                    "the files are not given to group {group} for {id}, which the driver cannot do"
-                )),
-                OwnershipChange::Nobody | OwnershipChange::Driver { .. } => None,
+                OwnershipChange::Caller { group } => {
+                    Some(format!("fsGroup {group} is not applied for {id}; the driver does not support it"))
+                }
+                OwnershipChange::None | OwnershipChange::Driver { .. } => None,
             }
         });
         groups.collect()

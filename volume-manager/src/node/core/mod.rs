@@ -1,11 +1,10 @@
-//! The logic of all volumes of a node: what is asked for and what happens go in, what to do comes out.
+//! The state machine of all volumes of a node: requests and events in, actions out.
 //!
-//! No clock, no socket, no task. The time is an argument: how long the core has been running. Whoever drives it hands in
-//! an [`Event`] for each [`Action`] that asks for one, in any order, and an [`Event::Tick`] at
-//! [`Node::next_deadline`].
+//! It has no clock, sockets or tasks. Time is an argument: how long the core has been running. Its driver sends an
+//! [`Event`] for each [`Action`] that requests one, in any order, and an [`Event::Tick`] at [`Node::next_deadline`].
 //!
-//! Each volume is a [`lifecycle::Volume`](crate::lifecycle::Volume); here is what they share: the store, whose commits
-//! carry the records of all volumes that wait for one; the drivers, with their turns; time; and the mount table.
+//! Each volume is a [`lifecycle::Volume`](crate::lifecycle::Volume). The node adds what the volumes share: the store,
+//! with one commit for all pending records; the drivers, with their call queues; timers; and the mount table.
 //!
 //! ```
 //! use std::time::Duration;
@@ -35,34 +34,37 @@ use crate::mounts::MountTable;
 use crate::name::{ConsumerId, VolumeKey};
 use crate::store::BootId;
 
+mod call_queue;
 mod calls;
 mod commits;
 mod drivers;
 mod entry;
 mod event;
 mod explain;
-mod findings;
+mod mount_checks;
 mod mount_loss;
 mod recovery;
 mod reply;
 mod requests;
 mod steps;
 mod timers;
-mod turns;
 
+use call_queue::CallQueue;
 use commits::Commits;
 use entry::{Entry, Job};
-pub use event::{Action, CallOrder, CommitFailure, Event, Inspect, Look, LookError, Query, Request, Sight};
+pub use event::{
+    Action, CallOrder, CheckError, CheckResult, CommitFailure, Event, Inspect, Observation, PathCheck, Query,
+    Request,
+};
 pub use explain::{Counts, KnownDriver};
 pub use reply::{Answer, Reply, ReplyTo};
 use timers::{Alarm, Timers};
-use turns::Turns;
 
-/// A moment, in steps of the core.
+/// A point in time, counted in steps of the core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(u64);
 
-/// One volume, as long as it is known, and the job that it has. Never given out again.
+/// The internal id of a volume and its job. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(u64);
 
@@ -73,53 +75,55 @@ pub struct Node {
     boot: BootId,
     volumes: HashMap<Slot, Entry>,
     by_key: BTreeMap<VolumeKey, Slot>,
-    /// The directories that are taken, by their record keys' names.
+    /// The staging directories in use, by the names of their record keys.
     directories: HashMap<Box<[u8]>, Slot>,
-    /// Which consumer has a path.
+    /// The consumer of each target path.
     targets: HashMap<MountPath, (Slot, ConsumerId)>,
     drivers: BTreeMap<DriverName, DriverSlot>,
-    /// Why the record of a volume cannot be used, as far as it says of which volume it is.
+    /// The quarantined records, with the reason.
     quarantined: Vec<(String, String)>,
-    /// The rows that are not to be written over, so that no quarantined record is lost sight of.
+    /// Row names that must not be overwritten, so that no quarantined record is lost.
     quarantined_names: BTreeMap<Box<[u8]>, String>,
     timers: Timers,
     commits: Commits,
     last_slot: u64,
     epoch: u64,
-    /// The mount table as it was seen last.
+    /// The last mount table that was read.
     table: Arc<MountTable>,
-    /// Volumes that lack a mount in a table that says nothing certain of them, since something of them ran.
-    missed: BTreeSet<Slot>,
+    /// Volumes whose mount is missing from an inconclusive table, because a job of the volume was running.
+    mounts_missing: BTreeSet<Slot>,
     actions: Vec<Action>,
 }
 
-/// A driver that is registered, or has volumes.
+/// A driver that is registered or has volumes.
 #[derive(Debug)]
 struct DriverSlot {
     policy: Arc<DriverPolicy>,
     registered: bool,
     connected: bool,
-    /// What was last known of it.
+    /// Its last known capabilities.
     facts: Option<Box<DriverFacts>>,
-    turns: Turns,
+    queue: CallQueue,
     volumes: BTreeSet<Slot>,
 }
 
 impl Node {
-    /// Takes what happened, and answers what to do, in this order. `now` is how long the core has been running.
+    /// Handles an event and returns the actions to perform, in order. `now` is how long the core has been running.
     #[must_use = "nothing is done unless the actions are performed"]
     pub fn step(&mut self, event: Event, now: Duration) -> Vec<Action> {
         self.epoch += 1;
         match event {
             Event::Request(request) => self.request(request, now),
             Event::DriverRegistered { driver, policy } => self.register(driver, policy),
-            Event::DriverConnected { facts, predecessors_ended } => {
-                self.connected(facts, predecessors_ended, now);
+            Event::DriverConnected { facts, earlier_processes_ended } => {
+                self.connected(facts, earlier_processes_ended, now);
             }
             Event::DriverDisconnected(driver) => self.disconnected(&driver),
-            Event::DriverGone(driver) => self.gone(&driver),
-            Event::CallEnded { slot, result, seen } => self.call_ended(slot, result, seen.as_ref(), now),
-            Event::Looked { slot, seen } => self.looked(slot, &seen, now),
+            Event::DriverDeregistered(driver) => self.deregistered(&driver),
+            Event::CallEnded { slot, result, observed } => {
+                self.call_ended(slot, result, observed.as_ref(), now);
+            }
+            Event::Checked { slot, observed } => self.checked(slot, &observed, now),
             Event::Committed(outcome) => self.committed(outcome, now),
             Event::Reopened(outcome) => self.reopened(outcome, now),
             Event::MountsSeen { table, since } => self.mounts_seen(table, since, now),
@@ -127,18 +131,18 @@ impl Node {
         }
         self.start_calls(now);
         self.start_commit(now);
-        self.seek_missed();
+        self.request_table_read();
         std::mem::take(&mut self.actions)
     }
 
-    /// When the next [`Event::Tick`] is due. It may be in the past.
+    /// Returns the time at which the next [`Event::Tick`] is due. The time may be in the past.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         let reopen = self.commits.reopen_at();
         [self.timers.next(), reopen].into_iter().flatten().min()
     }
 
-    /// The present moment, to be noted before the mount table is read for an [`Event::MountsSeen`].
+    /// Returns the current epoch, to be saved before the mount table is read for an [`Event::MountsSeen`].
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         Epoch(self.epoch)
@@ -150,8 +154,8 @@ impl Node {
                 Alarm::Resume(call) => self.feed(slot, crate::lifecycle::Event::Resume(call), now),
                 Alarm::Republish => self.republish(slot, now),
                 Alarm::Inspect => self.inspect(slot, now),
-                Alarm::Heal => {
-                    self.missed.insert(slot);
+                Alarm::Remount => {
+                    self.mounts_missing.insert(slot);
                 }
                 Alarm::Record => self.record_again(slot, now),
             }
@@ -161,9 +165,9 @@ impl Node {
         }
     }
 
-    fn tell(&mut self, slot: Slot, kind: ChangeKind) {
+    fn notify(&mut self, slot: Slot, kind: ChangeKind) {
         if let Some(entry) = self.volumes.get(&slot) {
-            self.actions.push(Action::Tell(Change { key: entry.key.clone(), kind }));
+            self.actions.push(Action::Notify(Change { key: entry.key.clone(), kind }));
         }
     }
 
@@ -171,16 +175,16 @@ impl Node {
         self.actions.push(Action::Answer(reply.with(answer)));
     }
 
-    /// Ends the job of a volume, and the turn that it took. `None` if the volume is gone meanwhile.
+    /// Ends the job of a volume and releases its call slot. `None` if the volume was removed meanwhile.
     fn take_job(&mut self, slot: Slot) -> Option<Job> {
         let epoch = self.epoch;
         let entry = self.volumes.get_mut(&slot)?;
         let job = entry.job.take()?;
-        entry.health.checked = epoch;
-        if job.what.takes_turn()
+        entry.health.last_activity = epoch;
+        if job.kind.uses_call_slot()
             && let Some(driver) = self.drivers.get_mut(&entry.key.driver)
         {
-            driver.turns.ended();
+            driver.queue.ended();
         }
         Some(job)
     }

@@ -1,4 +1,4 @@
-//! From what is on disk to volumes: without a call to anybody.
+//! Recovery of the volumes from their records, without calls.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::node::staging;
 use crate::store::{BootId, Change, Loaded, RecordKey};
 
 impl Node {
-    /// The volumes that were recorded, as they were recorded: nothing is called before their drivers connect.
+    /// Restores the recorded volumes. No call is made before their drivers connect.
     ///
-    /// A record that cannot be read is set aside in the store, kept and counted, and no other volume minds. The actions
-    /// are to be performed like those of [`step`](Self::step).
+    /// An unreadable record is quarantined in the store and counted, and other volumes are not affected. The actions
+    /// must be performed like those of [`step`](Self::step).
     #[must_use = "nothing is done unless the actions are performed"]
     pub fn open(
         settings: Settings,
@@ -42,7 +42,7 @@ impl Node {
             last_slot: 0,
             epoch: 0,
             table,
-            missed: BTreeSet::new(),
+            mounts_missing: BTreeSet::new(),
             actions: Vec::new(),
         };
         for quarantined in loaded.quarantined {
@@ -53,15 +53,15 @@ impl Node {
         }
         let mut set_aside = Vec::new();
         for (key, payload) in loaded.records {
-            // Records of other kinds are other people's.
+            // Records of other kinds belong to other users of the store.
             if key.kind() != KIND {
                 continue;
             }
             if let Err(error) = node.restore(&key, &payload) {
-                node.quarantine(&key, error.to_string());
-                // It is good where a later version runs again. Until then its name is not given to another.
+                node.quarantine(&key, crate::excerpt::chain(&error));
+                // A record of a later schema is readable again after an upgrade. Until then its name is reserved.
                 if !matches!(error, RecordError::Schema { .. }) {
-                    set_aside.push(Change::SetAside(key));
+                    set_aside.push(Change::Quarantine(key));
                 }
             }
         }
@@ -83,7 +83,7 @@ impl Node {
         let volume = record.spec.key().clone();
         let wrong = |reason: &str| RecordError::Field { field: "key", reason: reason.to_owned() };
         if record_key(&volume, &record.directory)? != *key {
-            return Err(wrong("it is another volume's"));
+            return Err(wrong("it is the key of another volume"));
         }
         if self.by_key.contains_key(&volume) {
             return Err(wrong("the volume has another record"));

@@ -1,17 +1,17 @@
-//! Where answers go.
+//! Replies to requests.
 
 use std::fmt;
 
-/// Takes the answer to a request.
+/// Receives the answer to a request.
 pub trait ReplyTo<T>: Send {
-    /// Hands the answer over.
+    /// Delivers the answer.
     fn answer(self: Box<Self>, answer: T);
 
-    /// Whether the answer is not waited for any more.
+    /// Returns whether the request was abandoned.
     fn is_closed(&self) -> bool;
 }
 
-/// The answer is not waited for.
+/// A reply that discards the answer.
 impl<T> ReplyTo<T> for () {
     fn answer(self: Box<Self>, _: T) {}
 
@@ -20,16 +20,16 @@ impl<T> ReplyTo<T> for () {
     }
 }
 
-/// Where the answer to one request goes.
+/// The reply handle of one request.
 pub struct Reply<T>(Box<dyn ReplyTo<T>>);
 
 impl<T: Send + 'static> Reply<T> {
-    /// The answer goes there.
+    /// Creates a handle that delivers to `to`.
     pub fn new(to: impl ReplyTo<T> + 'static) -> Self {
         Self(Box::new(to))
     }
 
-    /// Takes another kind of answer, which is turned into this one.
+    /// Converts the handle to another answer type.
     pub(super) fn map<U: Send + 'static>(self, map: impl FnOnce(U) -> T + Send + 'static) -> Reply<U> {
         Reply::new(Mapped { reply: self, map })
     }
@@ -65,11 +65,11 @@ impl<T, U, F: FnOnce(U) -> T + Send> ReplyTo<U> for Mapped<T, F> {
     }
 }
 
-/// An answer, to be handed over.
+/// An answer that is ready for delivery.
 pub struct Answer(Box<dyn FnOnce() + Send>);
 
 impl Answer {
-    /// Hands it over to who asked.
+    /// Delivers the answer.
     pub fn deliver(self) {
         (self.0)();
     }

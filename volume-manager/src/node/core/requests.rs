@@ -1,4 +1,4 @@
-//! What is asked for: whether it can be, and what it changes.
+//! Requests: validation and their effect on volumes.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as MapEntry;
@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::drivers::lifecycle_mode;
-use super::entry::{Entry, MAX_QUERIES, wait};
+use super::entry::{Entry, MAX_QUERIES, add_waiter};
 use super::event::{Action, Query, Request};
 use super::reply::Reply;
 use super::{Node, Slot};
 use crate::driver::{CallOutcome, ConsumerSpec, VolumeSpec};
 use crate::lifecycle::{Event as Lifecycle, Snapshot, Target, TargetState, VolumeState};
+use crate::message::{MAX_CONSUMERS, MAX_VOLUMES};
 use crate::name::{ConsumerId, VolumeKey};
 use crate::node::change::ChangeKind;
 use crate::node::desired::{DesiredVolume, Published, Reconciled};
@@ -19,7 +20,6 @@ use crate::node::error::{
     AttachError, ExpandError, InspectError, PublishError, ReconcileError, UnpublishError,
 };
 use crate::node::record::{Record, RecordedConsumer, record_key};
-use crate::node::settings::{MAX_CONSUMERS, MAX_VOLUMES};
 use crate::node::staging::directory_name;
 use crate::store::MAX_PAYLOAD_BYTES;
 
@@ -28,7 +28,7 @@ impl Node {
         match request {
             Request::Publish { spec, consumer, reply } => {
                 let mut reply = Some(reply);
-                let taken = self.want(&spec, &consumer, &mut reply, now);
+                let taken = self.add_consumer(&spec, &consumer, &mut reply, now);
                 if let (Err(error), Some(reply)) = (taken, reply) {
                     self.answer(reply, Err(error));
                 }
@@ -46,16 +46,16 @@ impl Node {
         }
     }
 
-    /// Notes that a consumer wants a volume, and who is to be told when it has it. Answers whether it is wanted anew.
-    fn want(
+    /// Adds a consumer to a volume and registers its reply. Returns whether the consumer is new.
+    fn add_consumer(
         &mut self,
         spec: &Arc<VolumeSpec>,
         consumer: &Arc<ConsumerSpec>,
         reply: &mut Option<Reply<Result<Published, PublishError>>>,
         now: Duration,
     ) -> Result<(Slot, bool), PublishError> {
-        if let Some(trouble) = self.commits.trouble() {
-            return Err(trouble.into());
+        if let Some(error) = self.commits.unavailable() {
+            return Err(error.into());
         }
         let slot = self.by_key.get(spec.key()).copied();
         if let Some((slot, holder)) = self.targets.get(consumer.target_path())
@@ -71,7 +71,7 @@ impl Node {
         }
         let slot = match slot {
             Some(slot) => {
-                self.may_have(slot, spec, consumer)?;
+                self.check_consumer(slot, spec, consumer)?;
                 slot
             }
             None => self.admit(spec, now)?,
@@ -79,7 +79,7 @@ impl Node {
         let id = consumer.id().clone();
         let Some(entry) = self.volumes.get_mut(&slot) else { return Ok((slot, false)) };
         if entry.is_idle() && difference(&entry.record.spec, spec).is_some() {
-            // Nothing was done with the old description, and it is the new one's life that begins.
+            // No call was made for the old spec, so the volume starts over with the new one.
             entry.machine = None;
             (entry.record.snapshot, entry.record.boot) = (Snapshot::default(), self.boot);
             entry.record.spec = Arc::clone(spec);
@@ -88,8 +88,8 @@ impl Node {
         let described = entry.with_publish_context(spec);
         let changed = entry.record.spec != described;
         let before = std::mem::replace(&mut entry.record.spec, described);
-        // One that leaves and for which nothing was done comes anew.
-        if entry.saved.leaving.remove(&id) {
+        // A consumer whose release is not recorded yet is added again.
+        if entry.saved.unrecorded_releases.remove(&id) {
             entry.record.consumers.remove(&id);
         }
         if let MapEntry::Vacant(vacant) = entry.record.consumers.entry(id.clone()) {
@@ -102,22 +102,23 @@ impl Node {
             self.targets.insert(consumer.target_path().clone(), (slot, id.clone()));
         }
         if new || changed {
-            if let Some(snapshot) = entry.dormant() {
+            if let Some(snapshot) = entry.inactive_snapshot() {
                 let absent = Target { wanted: true, state: TargetState::Absent };
                 snapshot.targets.entry(id.clone()).or_insert(absent).wanted = true;
                 entry.saved.forgotten = false;
             }
             let found = entry.record.encode().len();
-            if found > MAX_ASKED_BYTES {
+            if found > MAX_REQUESTED_BYTES {
                 entry.record.spec = before;
                 if new {
-                    self.take_back(slot, &id);
+                    self.revert_consumer(slot, &id);
                 }
-                let reason =
-                    format!("its record would have {found} bytes, and at most {MAX_ASKED_BYTES} are taken");
+                let reason = format!(
+                    "its record would have {found} bytes; at most {MAX_REQUESTED_BYTES} are accepted"
+                );
                 return Err(PublishError::Invalid { key: spec.key().clone(), reason });
             }
-            self.note_asked(slot);
+            self.mark_dirty(slot);
         }
         if new {
             let wanted = UnpublishError::Wanted { key: spec.key().clone(), consumer: id.clone() };
@@ -126,24 +127,24 @@ impl Node {
         let Some(entry) = self.volumes.get_mut(&slot) else { return Ok((slot, new)) };
         let asked = reply.is_some();
         if let Some(reply) = reply.take() {
-            wait(&mut entry.waiters.published, id.clone(), reply);
+            add_waiter(&mut entry.waiters.published, id.clone(), reply);
         }
         let dormant = entry.machine.is_none();
         if dormant && self.drivers.get(&spec.key().driver).is_some_and(|driver| driver.connected) {
-            self.wake(slot, now);
+            self.activate(slot, now);
         } else if new || asked {
-            self.attach_if_told(slot, now);
-            // Asked again, the machine tells again.
+            self.attach_if_known(slot, now);
+            // The state machine notifies again after a repeated request.
             self.feed(slot, Lifecycle::Want(id), now);
         }
         Ok((slot, new))
     }
 
-    fn take_back(&mut self, slot: Slot, id: &ConsumerId) {
+    fn revert_consumer(&mut self, slot: Slot, id: &ConsumerId) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        // It had it before, and it is the machine's to let it go.
+        // The consumer was published before, and the state machine releases it.
         if entry.target(id).is_some_and(|target| target.state != TargetState::Absent) {
-            if let Some(snapshot) = entry.dormant()
+            if let Some(snapshot) = entry.inactive_snapshot()
                 && let Some(target) = snapshot.targets.get_mut(id)
             {
                 target.wanted = false;
@@ -153,14 +154,19 @@ impl Node {
         if let Some(consumer) = entry.record.consumers.remove(id) {
             self.targets.remove(consumer.spec.target_path());
         }
-        if let Some(snapshot) = entry.dormant() {
+        if let Some(snapshot) = entry.inactive_snapshot() {
             snapshot.targets.remove(id);
         }
         self.forget_if_untouched(slot);
     }
 
-    /// Whether a consumer may have a volume that is known.
-    fn may_have(&self, slot: Slot, spec: &VolumeSpec, consumer: &ConsumerSpec) -> Result<(), PublishError> {
+    /// Checks whether a consumer may be added to a known volume.
+    fn check_consumer(
+        &self,
+        slot: Slot,
+        spec: &VolumeSpec,
+        consumer: &ConsumerSpec,
+    ) -> Result<(), PublishError> {
         let Some(entry) = self.volumes.get(&slot) else { return Ok(()) };
         let key = entry.key.clone();
         if let Some(field) = difference(&entry.record.spec, spec)
@@ -168,7 +174,7 @@ impl Node {
         {
             return Err(PublishError::SpecDiffers { key, field });
         }
-        for holder in entry.holders() {
+        for holder in entry.active_consumers() {
             if holder.id() != consumer.id() && spec.is_exclusive() {
                 return Err(PublishError::Exclusive { key, holder: holder.id().clone() });
             }
@@ -178,17 +184,18 @@ impl Node {
                 return Err(PublishError::ConsumerDiffers { key, consumer: consumer.id().clone(), field });
             }
         }
-        let known = |id| entry.record.consumers.contains_key(id) && !entry.saved.leaving.contains(id);
+        let known =
+            |id| entry.record.consumers.contains_key(id) && !entry.saved.unrecorded_releases.contains(id);
         if known(consumer.id()) {
             return Ok(());
         }
-        if entry.holders().count() >= MAX_CONSUMERS {
+        if entry.active_consumers().count() >= MAX_CONSUMERS {
             return Err(PublishError::TooManyConsumers { key, limit: MAX_CONSUMERS });
         }
         Ok(())
     }
 
-    /// Takes in a volume that is not known yet.
+    /// Adds a new volume.
     fn admit(&mut self, spec: &Arc<VolumeSpec>, now: Duration) -> Result<Slot, PublishError> {
         let key = spec.key();
         if self.volumes.len() >= MAX_VOLUMES {
@@ -206,9 +213,9 @@ impl Node {
             }
         }
         let invalid = |reason: String| PublishError::Invalid { key: key.clone(), reason };
-        let mut turn = 0;
+        let mut suffix = 0;
         let (directory, record_key) = loop {
-            let directory = directory_name(key, turn);
+            let directory = directory_name(key, suffix);
             let record_key = record_key(key, &directory).map_err(|error| invalid(error.to_string()))?;
             if let Some(reason) = self.quarantined_names.get(record_key.name()) {
                 return Err(PublishError::Quarantined { key: key.clone(), reason: reason.clone() });
@@ -216,7 +223,7 @@ impl Node {
             if !self.directories.contains_key(record_key.name()) {
                 break (directory, record_key);
             }
-            turn += 1;
+            suffix += 1;
         };
         let staging = self.staging_of(key, &directory).map_err(|error| invalid(error.to_string()))?;
         let slot = self.new_slot();
@@ -240,70 +247,70 @@ impl Node {
                 quarantined.map(|reason| UnpublishError::Quarantined { key: key.clone(), reason });
             return self.answer(reply, quarantined.map_or(Ok(()), Err));
         };
-        if let Some(trouble) = self.commits.trouble() {
-            return self.answer(reply, Err(trouble.into()));
+        if let Some(error) = self.commits.unavailable() {
+            return self.answer(reply, Err(error.into()));
         }
         let entry = self.volumes.get_mut(&slot);
         let Some(entry) = entry.filter(|entry| entry.record.consumers.contains_key(id)) else {
             return self.answer(reply, Ok(()));
         };
-        wait(&mut entry.waiters.unpublished, id.clone(), reply);
+        add_waiter(&mut entry.waiters.unpublished, id.clone(), reply);
         self.release(slot, id, now);
     }
 
-    /// Notes that a consumer does not want a volume any more.
+    /// Releases a consumer.
     fn release(&mut self, slot: Slot, id: &ConsumerId, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         let key = entry.key.clone();
         if entry.is_wanted_by(id) {
-            self.note_asked(slot);
+            self.mark_dirty(slot);
         }
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        if let Some(snapshot) = entry.dormant()
+        if let Some(snapshot) = entry.inactive_snapshot()
             && let Some(target) = snapshot.targets.get_mut(id)
         {
             target.wanted = false;
-            // Nothing was ever done for it, so there is nothing to undo.
+            // No call was made for the consumer, so there is nothing to undo.
             if target.state == TargetState::Absent {
                 snapshot.targets.remove(id);
-                entry.saved.leaving.insert(id.clone());
-                // Its target is free for another at once.
+                entry.saved.unrecorded_releases.insert(id.clone());
+                // The target is immediately available to other consumers.
                 if let Some(consumer) = entry.record.consumers.get(id) {
                     self.targets.remove(consumer.spec.target_path());
                 }
-                self.note_asked(slot);
+                self.mark_dirty(slot);
                 self.forget_if_untouched(slot);
             }
         }
         let released = PublishError::Released { key, consumer: id.clone() };
         self.answer_all(slot, |waiters| &mut waiters.published, |waits| waits == id, Err(released));
-        // The machine does not know one that leaves, and would say that it is gone before that is on disk.
-        if self.volumes.get(&slot).is_some_and(|entry| !entry.saved.leaving.contains(id)) {
+        // The state machine does not know this consumer, and would report the release before it is on disk.
+        if self.volumes.get(&slot).is_some_and(|entry| !entry.saved.unrecorded_releases.contains(id)) {
             self.feed(slot, Lifecycle::Release(id.clone()), now);
         }
     }
 
-    /// Forgets a consumer at whose target nothing is any more, but perhaps an empty place.
+    /// Removes a consumer whose target is unmounted. An empty directory may remain.
     pub(super) fn drop_consumer(&mut self, slot: Slot, id: &ConsumerId) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let Some(gone) = entry.record.consumers.remove(id) else { return };
-        entry.fresh.remove(id);
-        let target = gone.spec.target_path();
+        let Some(removed) = entry.record.consumers.remove(id) else { return };
+        entry.first_publish.remove(id);
+        let target = removed.spec.target_path();
         if self.targets.get(target).is_some_and(|(of, holder)| *of == slot && holder == id) {
             self.targets.remove(target);
         }
-        if gone.touched {
-            let place = gone.spec.target_path().as_path().to_owned();
-            self.actions.push(Action::Clear(vec![place]));
+        if removed.touched {
+            let path = removed.spec.target_path().as_path().to_owned();
+            self.actions.push(Action::RemoveEmpty(vec![path]));
         }
-        self.tell(slot, ChangeKind::Unpublished(id.clone()));
+        self.notify(slot, ChangeKind::Unpublished(id.clone()));
     }
 
-    /// A volume that nothing was done with, and that nobody wants, leaves no record.
+    /// Removes the record of a volume without consumers for which no call was made.
     fn forget_if_untouched(&mut self, slot: Slot) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         let is_created = entry.state == VolumeState::Created;
-        let Some(snapshot) = entry.dormant() else { return };
+        let Some(snapshot) = entry.inactive_snapshot() else { return };
         if snapshot.targets.is_empty() && is_created && snapshot.expansion.is_none() {
             entry.saved.forgotten = true;
             self.commits.add(slot);
@@ -313,8 +320,8 @@ impl Node {
     fn may_expand(&self, key: &VolumeKey, required_bytes: u64) -> Result<Slot, ExpandError> {
         let unknown = || ExpandError::Unknown { key: key.clone() };
         let slot = self.by_key.get(key).copied().ok_or_else(unknown)?;
-        if let Some(trouble) = self.commits.trouble() {
-            return Err(trouble.into());
+        if let Some(error) = self.commits.unavailable() {
+            return Err(error.into());
         }
         let entry = self.volumes.get(&slot).ok_or_else(unknown)?;
         if entry.machine.is_none() {
@@ -334,12 +341,12 @@ impl Node {
         now: Duration,
     ) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        wait(&mut entry.waiters.expanded, required_bytes, reply);
-        self.note_asked(slot);
+        add_waiter(&mut entry.waiters.expanded, required_bytes, reply);
+        self.mark_dirty(slot);
         self.feed(slot, Lifecycle::Expand { required_bytes }, now);
     }
 
-    /// Notes that a volume was attached by others, or, without a context, shall be detached by them.
+    /// Records an external attach or, without a context, an external detach.
     fn attach(
         &mut self,
         key: &VolumeKey,
@@ -348,8 +355,8 @@ impl Node {
         now: Duration,
     ) {
         let Some(slot) = self.by_key.get(key).copied() else { return self.answer(reply, Ok(false)) };
-        if let Some(trouble) = self.commits.trouble() {
-            return self.answer(reply, Err(trouble.into()));
+        if let Some(error) = self.commits.unavailable() {
+            return self.answer(reply, Err(error.into()));
         }
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         let is_attached = publish_context.is_some();
@@ -357,10 +364,10 @@ impl Node {
         if let Err(reason) = taken.or_else(|reason| if is_attached { Err(reason) } else { Ok(()) }) {
             return self.answer(reply, Err(AttachError::Invalid { key: key.clone(), reason }));
         }
-        if let Some(snapshot) = entry.dormant() {
+        if let Some(snapshot) = entry.inactive_snapshot() {
             snapshot.attached = is_attached;
         }
-        self.note_asked(slot);
+        self.mark_dirty(slot);
         self.answer_when_durable(
             [slot],
             reply.map(|durable: Result<(), _>| durable.map(|()| true).map_err(AttachError::from)),
@@ -374,8 +381,8 @@ impl Node {
         reply: Reply<Result<Reconciled, ReconcileError>>,
         now: Duration,
     ) {
-        if let Some(trouble) = self.commits.trouble() {
-            return self.answer(reply, Err(trouble.into()));
+        if let Some(error) = self.commits.unavailable() {
+            return self.answer(reply, Err(error.into()));
         }
         let mut wanted: BTreeMap<&VolumeKey, &DesiredVolume> = BTreeMap::new();
         for volume in desired {
@@ -386,7 +393,7 @@ impl Node {
         }
         let mut reconciled = Reconciled::default();
         let mut touched = Vec::new();
-        // What is not wanted any more goes first, so that its target is free for what is.
+        // Releases come first, so that their targets are available.
         let mut releases = Vec::new();
         for (key, slot) in &self.by_key {
             let Some(entry) = self.volumes.get(slot) else { continue };
@@ -407,7 +414,7 @@ impl Node {
         }
         for volume in wanted.values() {
             for consumer in &volume.consumers {
-                match self.want(&volume.spec, consumer, &mut None, now) {
+                match self.add_consumer(&volume.spec, consumer, &mut None, now) {
                     Ok((slot, new)) => {
                         reconciled.wanted += usize::from(new);
                         touched.push(slot);
@@ -432,7 +439,7 @@ impl Node {
         match entry {
             Ok((slot, entry)) => {
                 entry.queries.push_back((query, reply));
-                self.wait_for_turn(slot);
+                self.enqueue(slot);
             }
             Err(error) => self.answer(reply, Err(error)),
         }
@@ -465,17 +472,18 @@ impl Node {
         Ok(slot)
     }
 
-    /// Why the record of a volume cannot be used.
+    /// Returns the reason why the record of a volume is quarantined, if it is.
     pub(super) fn quarantine_of(&self, key: &VolumeKey) -> Option<String> {
         let name = record_key(key, &directory_name(key, 0)).ok()?;
         self.quarantined_names.get(name.name()).cloned()
     }
 }
 
-/// The most bytes of a record when something is asked for: what a driver answers and what is seen mounted comes on top.
-const MAX_ASKED_BYTES: usize = MAX_PAYLOAD_BYTES - 96 * 1024;
+/// The maximum size of a record in bytes when a request is accepted. Driver responses and observed mounts need the
+/// rest.
+const MAX_REQUESTED_BYTES: usize = MAX_PAYLOAD_BYTES - 96 * 1024;
 
-/// The first field in which two descriptions of a volume would make a driver do different things.
+/// Returns the first field in which two specs of a volume differ for a driver.
 fn difference(known: &VolumeSpec, asked: &VolumeSpec) -> Option<&'static str> {
     [
         ("access", known.access() == asked.access()),

@@ -1,4 +1,4 @@
-//! From the machine of one volume to actions.
+//! Effects of the lifecycle state machine as actions of the node.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::event::Action;
 use super::timers::Alarm;
 use super::{Node, Slot};
 use crate::driver::{MountPath, Operation};
-use crate::lifecycle::{Call, Effect, Event, Failure, Reached, Refusal, Rpc, Waiter};
+use crate::lifecycle::{Call, Completed, Effect, Event, Failure, RejectReason, Rpc, Waiter};
 use crate::name::ConsumerId;
 use crate::node::change::ChangeKind;
 use crate::node::desired::Published;
@@ -15,7 +15,8 @@ use crate::node::error::{ExpandError, PublishError, UnpublishError};
 use crate::node::explanation::CallFailure;
 
 impl Node {
-    /// Hands an event to a volume's machine, and does what it says. A volume that has no machine yet takes none.
+    /// Sends an event to a volume's state machine and performs its effects. Ignored if the volume has no state machine
+    /// yet.
     pub(super) fn feed(&mut self, slot: Slot, event: Event, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         let Some(volume) = &mut entry.machine else { return };
@@ -24,24 +25,24 @@ impl Node {
         if entry.record.snapshot != *volume.snapshot() {
             entry.record.snapshot.clone_from(volume.snapshot());
         }
-        // A volume that is over says so each time that it settles.
+        // A volume that can be forgotten repeats [`Effect::Forget`] after each event.
         if !effects.is_empty() {
             entry.saved.forgotten = false;
         }
-        self.note_state(slot, now);
+        self.update_state(slot, now);
         for effect in effects {
             self.perform(slot, effect, now);
         }
     }
 
-    pub(super) fn note_state(&mut self, slot: Slot, now: Duration) {
+    pub(super) fn update_state(&mut self, slot: Slot, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         let (from, to) = (entry.state, entry.current_state());
         if from != to {
-            let dwelt = now.saturating_sub(entry.since);
+            let time_in_state = now.saturating_sub(entry.since);
             entry.state = to;
             entry.since = now;
-            self.tell(slot, ChangeKind::State { from, to, dwelt });
+            self.notify(slot, ChangeKind::State { from, to, time_in_state });
         }
     }
 
@@ -53,16 +54,16 @@ impl Node {
                     self.commits.add(slot);
                 }
             }
-            Effect::Call(_) => self.wait_for_turn(slot),
+            Effect::Call(_) => self.enqueue(slot),
             Effect::BackOff { call, attempt, .. } => {
-                // Volumes that fail together are not tried again together.
+                // The seed spreads the retries of volumes that failed together.
                 let seed = self.settings.jitter_seed ^ slot.0;
                 let wait = self.settings.back_off.wait(attempt, seed);
                 self.timers.set(slot, Alarm::Resume(call), now.saturating_add(wait));
             }
-            Effect::Reached(reached) => self.reached(slot, reached, now),
+            Effect::Completed(completed) => self.completed(slot, completed, now),
             Effect::Failed { waiter, call, failure } => self.failed(slot, &waiter, &call, failure),
-            Effect::Refused(refusal) => self.refused(slot, &refusal),
+            Effect::Rejected(refusal) => self.refused(slot, &refusal),
             Effect::Forget => {
                 if let Some(entry) = self.volumes.get_mut(&slot) {
                     entry.saved.forgotten = true;
@@ -72,14 +73,14 @@ impl Node {
         }
     }
 
-    fn reached(&mut self, slot: Slot, reached: Reached, now: Duration) {
+    fn completed(&mut self, slot: Slot, completed: Completed, now: Duration) {
         if let Some(entry) = self.volumes.get_mut(&slot) {
             entry.record.last_error = None;
         }
-        match reached {
-            Reached::Published(consumer) => {
-                self.tell(slot, ChangeKind::Published(consumer.clone()));
-                self.keep_watch(slot, now);
+        match completed {
+            Completed::Published(consumer) => {
+                self.notify(slot, ChangeKind::Published(consumer.clone()));
+                self.arm_timers(slot, now);
                 if let Some(published) = self.published(slot, &consumer) {
                     self.answer_all(
                         slot,
@@ -89,18 +90,18 @@ impl Node {
                     );
                 }
             }
-            Reached::Released(consumer) => {
+            Completed::Released(consumer) => {
                 self.drop_consumer(slot, &consumer);
                 self.answer_all(slot, |waiters| &mut waiters.unpublished, |waits| *waits == consumer, Ok(()));
             }
-            Reached::Expanded { capacity_bytes } => {
-                self.tell(slot, ChangeKind::Expanded(capacity_bytes));
+            Completed::Expanded { capacity_bytes } => {
+                self.notify(slot, ChangeKind::Expanded(capacity_bytes));
                 self.answer_all(slot, |waiters| &mut waiters.expanded, |_| true, Ok(capacity_bytes));
             }
         }
     }
 
-    /// What a consumer that has the volume is told.
+    /// Returns the answer to a publish request.
     pub(super) fn published(&self, slot: Slot, consumer: &ConsumerId) -> Option<Published> {
         let entry = self.volumes.get(&slot)?;
         let holder = entry.record.consumers.get(consumer)?;
@@ -115,7 +116,7 @@ impl Node {
         let key = entry.key.clone();
         let error = match &entry.record.last_error {
             Some(error) if error.rpc == call.rpc => error.clone(),
-            // It was not even tried, such as a call that this driver does not have.
+            // The call was not made, for example because the driver does not support it.
             _ => CallFailure { rpc: call.rpc, class: failure, code: None, message: failure.to_string() },
         };
         match waiter {
@@ -144,23 +145,23 @@ impl Node {
         }
     }
 
-    fn refused(&mut self, slot: Slot, refusal: &Refusal) {
+    fn refused(&mut self, slot: Slot, refusal: &RejectReason) {
         let Some(entry) = self.volumes.get(&slot) else { return };
         let key = entry.key.clone();
         match refusal {
-            Refusal::Shrink { required_bytes: asked, granted_bytes: found } => {
+            RejectReason::Shrink { required_bytes: asked, granted_bytes: found } => {
                 let refused = ExpandError::Shrink { key, found: *found, asked: *asked };
-                // Others may wait for a larger size, which is still to come.
+                // Other waiters may expect a larger size, which is still pending.
                 self.answer_all(slot, |waiters| &mut waiters.expanded, |waits| waits == asked, Err(refused));
             }
-            Refusal::CannotExpand => {
+            RejectReason::CannotExpand => {
                 let refused = ExpandError::Unsupported { driver: key.driver };
                 self.answer_all(slot, |waiters| &mut waiters.expanded, |_| true, Err(refused));
             }
         }
     }
 
-    /// Answers everybody who waits for this.
+    /// Replies to all matching waiters.
     pub(super) fn answer_all<K, T: Clone + Send + 'static>(
         &mut self,
         slot: Slot,
@@ -174,7 +175,7 @@ impl Node {
         }
     }
 
-    /// The call as its driver is asked for it. `None` if what it is about is gone.
+    /// Returns the operation of a call, or `None` if its consumer was removed.
     pub(super) fn operation(&self, slot: Slot, call: &Call) -> Option<Operation> {
         let entry = self.volumes.get(&slot)?;
         let staging_path = entry.staging.clone();

@@ -1,4 +1,4 @@
-//! When which volume is to be looked at again.
+//! Timers of the volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,22 +6,22 @@ use std::time::Duration;
 use super::Slot;
 use crate::lifecycle::Call;
 
-/// What a volume is woken for.
+/// A timer of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Alarm {
-    /// The wait after a call that failed is over.
+    /// The back-off of a failed call has elapsed.
     Resume(Call),
-    /// The driver wants its published targets called again every so often.
+    /// Published targets are due for a republish, which the driver requires periodically.
     Republish,
-    /// A mount whose server may die unseen is looked at.
+    /// A mount whose server can die unnoticed is due for an inspection.
     Inspect,
-    /// Mounts that were lost again and again may be made again.
-    Heal,
-    /// A record that was left out of the commits is tried again.
+    /// Repeatedly lost mounts may be mounted again.
+    Remount,
+    /// An excluded record is due for another commit.
     Record,
 }
 
-/// Deadlines, at most one for each volume and alarm, so their number is bounded by that of consumers and volumes.
+/// Deadlines, at most one for each volume and alarm, which bounds their number.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     by_time: BTreeSet<(Duration, Slot, Alarm)>,
@@ -29,7 +29,7 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Sets the alarm, in place of the one that was set before.
+    /// Sets the alarm, replacing an earlier one.
     pub(super) fn set(&mut self, slot: Slot, alarm: Alarm, at: Duration) {
         if let Some(before) = self.set.insert((slot, alarm.clone()), at) {
             self.by_time.remove(&(before, slot, alarm.clone()));
@@ -37,7 +37,7 @@ impl Timers {
         self.by_time.insert((at, slot, alarm));
     }
 
-    /// Takes back all alarms of a volume that fit.
+    /// Cancels all matching alarms of a volume.
     pub(super) fn clear(&mut self, slot: Slot, fits: impl Fn(&Alarm) -> bool) {
         let of_slot = self.set.range((slot, Alarm::Resume(Call::of_volume(FIRST)))..);
         let cleared: Vec<_> = of_slot
@@ -51,22 +51,22 @@ impl Timers {
         }
     }
 
-    /// When the wait after a failure ends.
+    /// Returns the time at which the back-off of a call ends.
     pub(super) fn resumes_at(&self, slot: Slot, call: &Call) -> Option<Duration> {
         self.set.get(&(slot, Alarm::Resume(call.clone()))).copied()
     }
 
-    /// Whether the alarm is set.
+    /// Returns whether the alarm is set.
     pub(super) fn is_set(&self, slot: Slot, alarm: Alarm) -> bool {
         self.set.contains_key(&(slot, alarm))
     }
 
-    /// When the next one is due.
+    /// Returns the time of the next alarm.
     pub(super) fn next(&self) -> Option<Duration> {
         self.by_time.first().map(|(at, ..)| *at)
     }
 
-    /// Takes the first one that is due at `now`.
+    /// Takes the first alarm that is due at `now`.
     pub(super) fn take_due(&mut self, now: Duration) -> Option<(Slot, Alarm)> {
         if self.by_time.first()?.0 > now {
             return None;
@@ -77,7 +77,7 @@ impl Timers {
     }
 }
 
-/// The call that is ordered before all others, so that a range of alarms can begin with it.
+/// The call that sorts before all others, as the start of a range of alarms.
 const FIRST: crate::lifecycle::Rpc = crate::lifecycle::Rpc::ALL[0];
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
     use crate::lifecycle::Rpc;
 
     #[test]
-    fn alarms_come_in_order_and_one_that_is_set_again_comes_once() {
+    fn fires_alarms_in_order_and_a_replaced_alarm_once() {
         let [first, second] = [Slot(1), Slot(2)];
         let at = Duration::from_secs;
         let resume = || Alarm::Resume(Call::of_volume(Rpc::NodeStageVolume));

@@ -1,8 +1,8 @@
-//! What is on disk of a volume: all that is needed to go on, with no one's help, after a power cut.
+//! The durable record of a volume: everything needed to continue alone after a power loss.
 //!
-//! Paths, contexts, and references to secrets; never the value of a secret. The schema is
-//! `proto/edge_csi/volumes/v1/record.proto` of this crate. It only grows: fields are added under new numbers, and
-//! [`SCHEMA`] rises when a reader of the one before would do wrong with the record.
+//! It contains paths, contexts and references to secrets, never secrets. The schema is
+//! `proto/edge_csi/volumes/v1/record.proto` of this crate. Fields are only added, under new numbers, and [`SCHEMA`] is
+//! incremented when an older reader would misinterpret the record.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,75 +16,77 @@ use super::staging;
 use crate::driver::{ConsumerSpec, VolumeSpec};
 use crate::excerpt::chain;
 use crate::generated::record as stored;
-use crate::lifecycle::{Base, Call, Expansion, Failure, Half, Mismatch, Rpc, Snapshot, Target, TargetState};
+use crate::lifecycle::{
+    Base, Call, Expansion, ExpansionPhase, Failure, Mismatch, Rpc, Snapshot, Target, TargetState,
+};
 use crate::message::{InvalidConsumer, InvalidDesired};
 use crate::mounts::{DeviceNumber, MountIdentity};
 use crate::name::{ConsumerId, VolumeKey};
 use crate::store::{BootId, MAX_PAYLOAD_BYTES, RecordKey, RecordKind};
 
-/// The version of the schema that is written. A record of a later one is left as it is, not guessed at.
+/// The version of the schema that is written. A record of a later version is left unchanged.
 pub const SCHEMA: u32 = 1;
 
-/// The kind of the records of volumes.
+/// The record kind of volumes.
 pub const KIND: RecordKind = RecordKind(1);
 
-/// A volume as it is on disk.
+/// The record of a volume.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Record {
-    /// What it is, with the publish context that its attach gave.
+    /// The spec, with the publish context of its attach.
     pub spec: Arc<VolumeSpec>,
     /// The name of its directory below `ROOT/DRIVER`.
     pub directory: String,
-    /// Its consumers, wanted or on their way out.
+    /// The consumers, wanted or being released.
     pub consumers: BTreeMap<ConsumerId, RecordedConsumer>,
-    /// Where it is.
+    /// The state of the volume.
     pub snapshot: Snapshot,
-    /// The boot in which that was so.
+    /// The boot id of this state.
     pub boot: BootId,
-    /// What was mounted at the staging path.
+    /// The mount at the staging path.
     pub staged: Option<MountIdentity>,
-    /// Whether the staging directory was made, and was not seen to be gone since.
+    /// True if the staging directory was created, and was not seen to be absent since.
     pub touched: bool,
-    /// The id under which the node was attached, if it was attached from here.
+    /// The node id of the attach, if this node attached the volume.
     pub node_id: Option<String>,
-    /// What the last failure said.
+    /// The last failure.
     pub last_error: Option<CallFailure>,
 }
 
-/// A consumer as it is on disk.
+/// The record of a consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordedConsumer {
-    /// Who it is, and where.
+    /// The consumer and its target.
     pub spec: Arc<ConsumerSpec>,
-    /// What was mounted at its target.
+    /// The mount at its target.
     pub mounted: Option<MountIdentity>,
-    /// Which block device was seen at its target.
+    /// The block device at its target.
     pub device: Option<DeviceNumber>,
-    /// Whether a driver was called that may have made the target, and it was not seen to be gone since.
+    /// True if a call may have created the target, and the target was not seen to be absent since.
     pub touched: bool,
 }
 
-/// Why bytes are no record of a volume.
+/// The reason why a record is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// No message of this schema.
-    #[error("it is no record of a volume: {0}")]
+    /// The bytes do not match the schema.
+    #[error("not a record of a volume")]
     Malformed(#[from] DecodeError),
-    /// Written by a later version.
-    #[error("it has schema {found}, and at most {SCHEMA} is known; use the version that wrote it")]
+    /// The record was written by a later version.
+    #[error("schema {found} is not supported, at most {SCHEMA}; use the version that wrote the record")]
     Schema {
-        /// Its version.
+        /// The version of its schema.
         found: u32,
     },
-    /// A field has a value that cannot be.
-    #[error("{field} cannot be right: {reason}")]
+    /// A field is invalid.
+    #[error("{field} is invalid: {reason}")]
     Field {
         /// The field.
         field: &'static str,
-        /// What is wrong.
+        /// The violation, and the expected value.
         reason: String,
     },
 }
@@ -93,13 +95,13 @@ fn wrong(field: &'static str, reason: impl ToString) -> RecordError {
     RecordError::Field { field, reason: reason.to_string() }
 }
 
-/// The key under which a volume is recorded: `DRIVER/NAME`, since an id may be longer than a key.
+/// Returns the record key of a volume: `DRIVER/NAME`, since an id may be longer than a key.
 pub(super) fn record_key(key: &VolumeKey, directory: &str) -> Result<RecordKey, RecordError> {
     RecordKey::new(KIND, format!("{}/{directory}", key.driver)).map_err(|error| wrong("key", error))
 }
 
 impl Record {
-    /// The record of a volume to which nothing was done yet.
+    /// Creates the record of a new volume.
     pub(super) fn new(spec: Arc<VolumeSpec>, directory: String, boot: BootId) -> Self {
         Self {
             spec,
@@ -114,16 +116,16 @@ impl Record {
         }
     }
 
-    /// The bytes of a record.
+    /// Encodes the record.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         stored::Record::from(self).encode_to_vec()
     }
 
-    /// The bytes of a record, without what is merely told to people if they would be too many otherwise.
+    /// Encodes the record, without diagnostics if it would be too large with them.
     ///
     /// # Errors
-    /// How many bytes there are, if they are more than a record may have all the same.
+    /// The size in bytes, if the record is too large even without diagnostics.
     pub(super) fn payload(&self) -> Result<Vec<u8>, usize> {
         let bytes = self.encode();
         if bytes.len() <= MAX_PAYLOAD_BYTES {
@@ -137,10 +139,10 @@ impl Record {
         if bytes.len() <= MAX_PAYLOAD_BYTES { Ok(bytes) } else { Err(bytes.len()) }
     }
 
-    /// Reads a record.
+    /// Decodes a record.
     ///
     /// # Errors
-    /// If the bytes are no record, are of a later schema, or say something that cannot be.
+    /// If the bytes are not a record, have a later schema, or are invalid.
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let record = stored::Record::decode(bytes)?;
         if record.schema == 0 || record.schema > SCHEMA {
@@ -150,7 +152,7 @@ impl Record {
     }
 }
 
-/// One failure of each class, as [`Failure::as_str`] has them: no more is kept of a class, which is for people.
+/// One failure of each class, see [`Failure::as_str`]. Only the class is stored, for diagnostics.
 const CLASSES: [Failure; 5] = [
     Failure::Final,
     Failure::Uncertain,
@@ -159,9 +161,9 @@ const CLASSES: [Failure; 5] = [
     Failure::NotSent,
 ];
 
-/// The number under which a value is stored: one more than its index, so that an absent field is no value.
+/// Returns the stored number of a value: its index plus 1, so that 0 is absent.
 fn number<T: PartialEq>(all: &[T], value: &T) -> u32 {
-    let index = all.iter().position(|one| one == value).unwrap_or_default();
+    let index = all.iter().position(|candidate| candidate == value).unwrap_or_default();
     u32::try_from(index).unwrap_or_default().saturating_add(1)
 }
 
@@ -213,7 +215,7 @@ impl From<&Record> for stored::Record {
             capacity_bytes: snapshot.capacity_bytes,
             expansion: snapshot.expansion.map(|expansion| stored::Expansion {
                 required_bytes: expansion.required_bytes,
-                node_half: expansion.half == Half::Node,
+                node_phase: expansion.phase == ExpansionPhase::Node,
             }),
             boot: record.boot.to_string(),
             staged: record.staged.as_ref().map(stored::Mount::from),
@@ -247,7 +249,7 @@ impl From<(&RecordedConsumer, &Target)> for stored::Consumer {
 }
 
 fn checked_consumer(consumer: stored::Consumer) -> Result<(RecordedConsumer, Target), RecordError> {
-    let spec = consumer.spec.ok_or_else(|| wrong("consumer", "it is missing"))?;
+    let spec = consumer.spec.ok_or_else(|| wrong("consumer", "missing"))?;
     let recorded = RecordedConsumer {
         spec: Arc::new(spec.try_into().map_err(|error: InvalidConsumer| wrong("consumer", chain(&error)))?),
         mounted: consumer.mounted.map(MountIdentity::from),
@@ -262,10 +264,10 @@ impl TryFrom<stored::Record> for Record {
     type Error = RecordError;
 
     fn try_from(record: stored::Record) -> Result<Self, RecordError> {
-        let spec = record.spec.ok_or_else(|| wrong("spec", "it is missing"))?;
+        let spec = record.spec.ok_or_else(|| wrong("spec", "missing"))?;
         let spec = spec.try_into().map_err(|error: InvalidDesired| wrong("spec", chain(&error)))?;
         if !staging::is_directory_name(&record.directory) {
-            return Err(wrong("directory", "it is no name of a volume's directory"));
+            return Err(wrong("directory", "not the name of a volume's directory"));
         }
         let mut consumers = BTreeMap::new();
         let mut targets = BTreeMap::new();
@@ -274,10 +276,10 @@ impl TryFrom<stored::Record> for Record {
             let id = consumer.spec.id().clone();
             consumers.insert(id.clone(), consumer);
             if targets.insert(id, target).is_some() {
-                return Err(wrong("consumer.id", "it is there twice"));
+                return Err(wrong("consumer.id", "duplicate"));
             }
         }
-        // It is told to people and decides nothing, so one that is not understood is no reason to refuse the rest.
+        // The last error is diagnostic, so an unknown one does not invalidate the record.
         let last_error = record.last_error.and_then(|error| {
             Some(CallFailure {
                 rpc: value("last_error.rpc", &Rpc::ALL, error.rpc).ok()?,
@@ -301,7 +303,7 @@ impl TryFrom<stored::Record> for Record {
             capacity_bytes: record.capacity_bytes,
             expansion: record.expansion.map(|expansion| Expansion {
                 required_bytes: expansion.required_bytes,
-                half: if expansion.node_half { Half::Node } else { Half::Controller },
+                phase: if expansion.node_phase { ExpansionPhase::Node } else { ExpansionPhase::Controller },
             }),
         };
         Ok(Self {

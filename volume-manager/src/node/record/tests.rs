@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::driver::{Access, AccessMode, Attach, MountPath, PodInfo, SecretReference, SecretReferences};
-use crate::lifecycle::Half;
+use crate::lifecycle::ExpansionPhase;
 
 fn record() -> Record {
     let key =
@@ -57,7 +57,7 @@ fn record() -> Record {
             targets: [(id, target)].into(),
             granted_bytes: 5,
             capacity_bytes: 6,
-            expansion: Some(Expansion { required_bytes: 8, half: Half::Node }),
+            expansion: Some(Expansion { required_bytes: 8, phase: ExpansionPhase::Node }),
         },
         boot: "00000000-0000-0000-0000-000000000001".parse().unwrap(),
         staged: Some(mount),
@@ -73,26 +73,26 @@ fn record() -> Record {
 }
 
 #[test]
-fn a_record_comes_back_as_it_was_written() {
+fn records_survive_a_round_trip() {
     let record = record();
     let read = Record::decode(&record.encode()).unwrap();
     assert_eq!(read, record);
     assert_eq!(read.spec.secrets(), record.spec.secrets());
-    let mut leaving = record;
-    leaving.snapshot.targets.values_mut().for_each(|target| target.wanted = false);
-    assert_eq!(Record::decode(&leaving.encode()).unwrap(), leaving);
+    let mut released = record;
+    released.snapshot.targets.values_mut().for_each(|target| target.wanted = false);
+    assert_eq!(Record::decode(&released.encode()).unwrap(), released);
 }
 
-/// A node reads what an earlier version wrote, so a change of the schema or of the code must not change the bytes.
+/// A node reads records of earlier versions, so a change of the schema or of the code must not change the bytes.
 #[test]
-fn the_bytes_of_a_record_do_not_change() {
+fn encoding_of_a_record_is_stable() {
     let bytes = record().encode();
     assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (357, 2_566_777_975));
 }
 
-/// The numbers on disk are places in these lists, as `record.proto` says.
+/// The numbers on disk are positions in these lists, as documented in `record.proto`.
 #[test]
-fn the_lists_behind_the_numbers_do_not_change() {
+fn order_of_the_stored_enums_is_stable() {
     let found = format!("{:?} {:?} {CLASSES:?}", Base::ALL, TargetState::ALL);
     let expected = "[Created, ControllerPublish, ControllerUnpublish, NodeReady, NodeStage, NodeUnstage, VolReady] \
         [Absent, NodePublish, Published, Republish, NodeUnpublish] \
@@ -104,7 +104,7 @@ fn the_lists_behind_the_numbers_do_not_change() {
 }
 
 #[test]
-fn every_state_comes_back_as_it_was_written() {
+fn every_state_survives_a_round_trip() {
     let mut record = record();
     for base in Base::ALL {
         for state in TargetState::ALL {
@@ -119,7 +119,7 @@ fn every_state_comes_back_as_it_was_written() {
 }
 
 #[test]
-fn what_cannot_be_right_is_refused_with_the_field() {
+fn rejects_invalid_records_with_the_field() {
     let stored = stored::Record::from(&record());
     let field = |change: &dyn Fn(&mut stored::Record)| {
         let mut stored = stored.clone();
@@ -136,18 +136,18 @@ fn what_cannot_be_right_is_refused_with_the_field() {
         field(&|stored| stored.consumers[0].spec.as_mut().unwrap().target_path = "..".into())
             .contains("target_path")
     );
-    assert!(field(&|stored| stored.consumers.push(stored.consumers[0].clone())).contains("twice"));
+    assert!(field(&|stored| stored.consumers.push(stored.consumers[0].clone())).contains("duplicate"));
     assert!(matches!(Record::decode(b"\xff"), Err(RecordError::Malformed { .. })));
 }
 
 proptest! {
     #[test]
-    fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn decodes_any_bytes_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Record::decode(&bytes);
     }
 
     #[test]
-    fn a_flipped_bit_is_an_error_or_another_record_and_never_a_panic(at in 0usize..4000, bit in 0u8..8) {
+    fn decodes_flipped_bits_without_panic(at in 0usize..4000, bit in 0u8..8) {
         let mut bytes = record().encode();
         let at = at % bytes.len();
         bytes[at] ^= 1 << bit;

@@ -1,16 +1,16 @@
-//! The logic of the registry: what stands in the directory and how calls ended go in, what to do comes out.
+//! The pure core of the registry: directory listings and results of calls in, actions out.
 //!
-//! No clock, no socket, no task. The time is an argument: how long the registry has been running. Whoever drives it
-//! hands in a [`Event::Listed`] every now and then (calls that are due again start only then) and one
-//! [`Event::Inspected`] or [`Event::Notified`] for each call that an [`Action`] asked for, in any order.
+//! It has no clock, socket or task. The time is an argument: how long the registry has been running. The runtime passes an
+//! [`Event::Listed`] periodically (due calls start only then), and one [`Event::Inspected`] or [`Event::Notified`] for each
+//! call that an [`Action`] requested, in any order.
 //!
 //! ```
 //! use std::time::Duration;
-//! use volume_manager::registry::core::{Action, Event, Generation, Registry, SocketFile, SocketName};
+//! use volume_manager::registry::core::{Action, Event, SocketIdentity, Registry, SocketFile, SocketName};
 //!
 //! let mut registry = Registry::new("/plugins_registry");
 //! let name = SocketName::new("csi-hostpath-reg.sock").ok_or("the name begins with a dot")?;
-//! let listing = vec![SocketFile { name, generation: Generation { inode: 7, modified_nanos: 0 } }];
+//! let listing = vec![SocketFile { name, identity: SocketIdentity { inode: 7, modified_nanos: 0 } }];
 //! let actions = registry.step(Event::Listed(listing), Duration::ZERO);
 //! assert!(matches!(actions[..], [Action::Inspect { .. }]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -24,107 +24,107 @@ use std::time::Duration;
 use csi_proto::DriverName;
 use csi_proto::pluginregistration::v1::PluginInfo;
 
-use super::plugin::{DriverEndpoint, Plugin, Refusal};
+use super::plugin::{DriverEndpoint, Plugin, RejectReason};
 use crate::backoff::doubled;
 
 mod socket;
 
-pub use socket::{Generation, SocketFile, SocketName};
+pub use socket::{SocketFile, SocketIdentity, SocketName};
 
-/// The wait before a call is tried again, after the first failure.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
+/// The backoff after the first failure.
+const MIN_BACKOFF: Duration = Duration::from_millis(500);
 
-/// The longest wait. A registrar that comes right again is noticed within it.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// The longest backoff. A registrar that works again is noticed within it.
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// One call to a registrar. No two calls have the same.
+/// The unique id of a call to a registrar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attempt(u64);
 
-/// What happened.
+/// An input of [`Registry::step`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The directory was read to its end, and these sockets are in it.
+    /// The directory was listed completely, with these sockets.
     Listed(Vec<SocketFile>),
-    /// The call that an [`Action::Inspect`] asked for ended.
+    /// The call of an [`Action::Inspect`] ended.
     Inspected {
         /// The call.
         attempt: Attempt,
-        /// What the registrar answered; `None` if it did not, in time or at all.
+        /// The answer; `None` if the call failed.
         info: Option<PluginInfo>,
     },
-    /// The call that an [`Action::Notify`] asked for ended.
+    /// The call of an [`Action::Notify`] ended.
     Notified {
         /// The call.
         attempt: Attempt,
-        /// Whether the registrar took notice.
+        /// Whether the call succeeded.
         delivered: bool,
     },
 }
 
-/// What to do, in the order given.
+/// An output of [`Registry::step`], to be executed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
     /// Dial the socket and call GetInfo.
     Inspect {
-        /// The call's name, for its [`Event::Inspected`].
+        /// The id for the [`Event::Inspected`] of this call.
         attempt: Attempt,
         /// The socket to dial.
         socket: SocketName,
     },
     /// Dial the socket and call NotifyRegistrationStatus.
     Notify {
-        /// The call's name, for its [`Event::Notified`].
+        /// The id for the [`Event::Notified`] of this call.
         attempt: Attempt,
         /// The socket to dial.
         socket: SocketName,
-        /// What to tell: registered, or why not.
-        verdict: Result<(), Refusal>,
+        /// The status to report: registered, or the reason of the rejection.
+        result: Result<(), RejectReason>,
     },
-    /// Log that the plugin is none of ours. It is told nothing: whoever else watches the directory may want it.
+    /// Log that a plugin of another type is ignored. Its registrar is not notified, since another process may serve it.
     Ignored {
-        /// Its socket.
+        /// The plugin's socket.
         socket: SocketName,
-        /// The type that it gave, at most 64 characters of it.
+        /// The plugin's type, cut at 64 characters.
         found: String,
     },
-    /// Drop the call: nobody waits for its end.
+    /// Abort a call; its result is not needed.
     Abandon(Attempt),
-    /// Tell the registry's user.
-    Tell(DriverEvent),
+    /// Send an event to the user of the registry.
+    Emit(DriverEvent),
 }
 
-/// A driver came or went.
+/// A driver was registered or deregistered.
 ///
-/// For one name the two kinds alternate, beginning with `Registered`.
+/// For each name the two variants alternate, beginning with `Registered`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverEvent {
-    /// A registrar announced a driver and nothing speaks against it.
+    /// A driver was accepted.
     Registered {
-        /// The driver's name; no other registered driver has it.
+        /// The driver's name, unique among the registered drivers.
         name: DriverName,
-        /// Where the driver serves CSI. Nobody has dialled it yet.
+        /// The driver's CSI socket, not dialled yet.
         endpoint: DriverEndpoint,
     },
-    /// A driver that was registered is so no more.
+    /// A registered driver was deregistered.
     Deregistered {
-        /// The driver's name; it is free again.
+        /// The driver's name, now available to other sockets.
         name: DriverName,
-        /// What ended the registration.
+        /// The cause.
         reason: DeregistrationReason,
     },
 }
 
-/// What ended a registration.
+/// Why a driver was deregistered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeregistrationReason {
-    /// The registration socket is gone from the directory.
+    /// The registration socket was removed.
     SocketRemoved,
-    /// Another socket stands at the same path: the registrar began anew. If it answers, `Registered` follows.
+    /// The registration socket was replaced: the registrar was restarted. If it answers, `Registered` follows.
     SocketReplaced,
 }
 
@@ -137,7 +137,7 @@ impl fmt::Display for DeregistrationReason {
     }
 }
 
-/// The registration sockets of one directory, and the drivers that came through them.
+/// The registration sockets of a directory, with their drivers.
 #[derive(Debug)]
 pub struct Registry {
     directory: PathBuf,
@@ -149,27 +149,27 @@ pub struct Registry {
 /// One registration socket.
 #[derive(Debug)]
 struct Socket {
-    generation: Generation,
-    /// How many calls have failed in a row.
+    identity: SocketIdentity,
+    /// The number of consecutive failed calls.
     failures: u32,
     phase: Phase,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// GetInfo is called when the time has come.
+    /// GetInfo is due at a time.
     Waiting { until: Duration },
-    /// GetInfo is being called.
+    /// GetInfo is running.
     Inspecting(Attempt),
-    /// The registrar is being told why not.
-    Refusing(Attempt),
-    /// The plugin is of another type, until its socket goes.
+    /// The rejection is being reported to the registrar.
+    Rejecting(Attempt),
+    /// The plugin is of another type. Ignored until its socket is removed or replaced.
     Foreign,
-    /// The driver is registered, whether its registrar knows or not.
+    /// The driver is registered; its registrar may not be notified yet.
     Registered { driver: DriverName, notice: Notice },
 }
 
-/// How far the registrar of a registered driver has been told so.
+/// The state of the notification of a registered driver's registrar.
 #[derive(Debug)]
 enum Notice {
     Waiting { until: Duration },
@@ -178,27 +178,27 @@ enum Notice {
 }
 
 impl Registry {
-    /// The most sockets that are looked after; each stands for at most one driver.
+    /// The most sockets that are tracked, each for at most one driver.
     pub const MAX_SOCKETS: usize = 64;
 
-    /// A registry that has seen nothing yet of the sockets in `directory`.
+    /// Creates an empty registry for the sockets in `directory`.
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), sockets: BTreeMap::new(), untracked: 0, attempts: 0 }
     }
 
-    /// How many sockets of the last listing are not looked after, because [`Self::MAX_SOCKETS`] others are.
+    /// The number of sockets in the last listing that are not tracked, since [`Self::MAX_SOCKETS`] others are.
     ///
-    /// They get their turn when others go.
+    /// They are tracked when others are removed.
     #[must_use]
     pub fn untracked(&self) -> usize {
         self.untracked
     }
 
-    /// The one transition: takes what happened and answers what to do.
+    /// Processes an event, and returns the actions to execute.
     ///
-    /// `now` is the time since the registry began; it may not go back. The end of a call that was abandoned, or that
-    /// was never asked for, changes nothing.
+    /// `now` is the time since the registry was created, and must not decrease. Events of abandoned or unknown calls are
+    /// ignored.
     #[must_use]
     pub fn step(&mut self, event: Event, now: Duration) -> Vec<Action> {
         match event {
@@ -209,17 +209,17 @@ impl Registry {
     }
 
     fn listed(&mut self, files: Vec<SocketFile>, now: Duration) -> Vec<Action> {
-        let files: BTreeMap<SocketName, Generation> =
-            files.into_iter().map(|file| (file.name, file.generation)).collect();
-        let mut actions = self.forget_ended(&files);
+        let files: BTreeMap<SocketName, SocketIdentity> =
+            files.into_iter().map(|file| (file.name, file.identity)).collect();
+        let mut actions = self.remove_stale(&files);
         self.untracked = 0;
-        for (name, generation) in files {
+        for (name, identity) in files {
             if self.sockets.contains_key(&name) {
                 continue;
             }
             if self.sockets.len() < Self::MAX_SOCKETS {
                 let phase = Phase::Waiting { until: now };
-                self.sockets.insert(name, Socket { generation, failures: 0, phase });
+                self.sockets.insert(name, Socket { identity, failures: 0, phase });
             } else {
                 self.untracked += 1;
             }
@@ -228,25 +228,25 @@ impl Registry {
         actions
     }
 
-    /// Drops the sockets that are gone or replaced, with everything that hangs on them.
-    fn forget_ended(&mut self, files: &BTreeMap<SocketName, Generation>) -> Vec<Action> {
+    /// Removes the sockets that are absent or replaced, with their drivers and calls.
+    fn remove_stale(&mut self, files: &BTreeMap<SocketName, SocketIdentity>) -> Vec<Action> {
         let mut actions = Vec::new();
         self.sockets.retain(|name, socket| {
             let reason = match files.get(name) {
-                Some(generation) if *generation == socket.generation => return true,
+                Some(identity) if *identity == socket.identity => return true,
                 Some(_) => DeregistrationReason::SocketReplaced,
                 None => DeregistrationReason::SocketRemoved,
             };
             actions.extend(socket.phase.attempt().map(Action::Abandon));
             if let Phase::Registered { driver, .. } = &socket.phase {
-                actions.push(Action::Tell(DriverEvent::Deregistered { name: driver.clone(), reason }));
+                actions.push(Action::Emit(DriverEvent::Deregistered { name: driver.clone(), reason }));
             }
             false
         });
         actions
     }
 
-    /// Starts every call whose time has come.
+    /// Starts every due call.
     fn start_due(&mut self, now: Duration, actions: &mut Vec<Action>) {
         for (name, socket) in &mut self.sockets {
             match &mut socket.phase {
@@ -259,7 +259,7 @@ impl Registry {
                     if matches!(notice, Notice::Waiting { until } if *until <= now) {
                         let attempt = next(&mut self.attempts);
                         *notice = Notice::Sending(attempt);
-                        actions.push(Action::Notify { attempt, socket: name.clone(), verdict: Ok(()) });
+                        actions.push(Action::Notify { attempt, socket: name.clone(), result: Ok(()) });
                     }
                 }
                 _ => {}
@@ -269,31 +269,31 @@ impl Registry {
 
     fn inspected(&mut self, attempt: Attempt, info: Option<PluginInfo>, now: Duration) -> Vec<Action> {
         let Some(name) = self.waiting_for(attempt) else { return Vec::new() };
-        let verdict = info.map(|info| self.judge(info, &name));
+        let result = info.map(|info| self.validate(info, &name));
         let Some(socket) = self.sockets.get_mut(&name) else { return Vec::new() };
-        let Some(verdict) = verdict else {
+        let Some(result) = result else {
             socket.phase = Phase::Waiting { until: now + failed(&mut socket.failures) };
             return Vec::new();
         };
-        if let Err(Refusal::Type { found }) = verdict {
+        if let Err(RejectReason::Type { found }) = result {
             socket.phase = Phase::Foreign;
             return vec![Action::Ignored { socket: name, found }];
         }
         let attempt = next(&mut self.attempts);
-        match verdict {
+        match result {
             Ok(Plugin { name: driver, endpoint }) => {
                 let notice = Notice::Sending(attempt);
                 socket.phase = Phase::Registered { driver: driver.clone(), notice };
                 socket.failures = 0;
-                // The user knows before the registrar does, as with kubelet: what is announced is already served.
+                // The event precedes the notification, as in kubelet: the driver already serves.
                 vec![
-                    Action::Tell(DriverEvent::Registered { name: driver, endpoint }),
-                    Action::Notify { attempt, socket: name, verdict: Ok(()) },
+                    Action::Emit(DriverEvent::Registered { name: driver, endpoint }),
+                    Action::Notify { attempt, socket: name, result: Ok(()) },
                 ]
             }
-            Err(refusal) => {
-                socket.phase = Phase::Refusing(attempt);
-                vec![Action::Notify { attempt, socket: name, verdict: Err(refusal) }]
+            Err(reason) => {
+                socket.phase = Phase::Rejecting(attempt);
+                vec![Action::Notify { attempt, socket: name, result: Err(reason) }]
             }
         }
     }
@@ -302,29 +302,31 @@ impl Registry {
         let Some(name) = self.waiting_for(attempt) else { return Vec::new() };
         let Some(Socket { failures, phase, .. }) = self.sockets.get_mut(&name) else { return Vec::new() };
         match phase {
-            Phase::Refusing(_) => *phase = Phase::Waiting { until: now + failed(failures) },
+            Phase::Rejecting(_) => *phase = Phase::Waiting { until: now + failed(failures) },
             Phase::Registered { notice, .. } if delivered => *notice = Notice::Delivered,
             Phase::Registered { notice, .. } => *notice = Notice::Waiting { until: now + failed(failures) },
-            // An answer to a call of the other kind: the driver of this core mixed up its events.
+            // An event of the wrong kind for this call: a bug of the caller.
             Phase::Waiting { .. } | Phase::Inspecting(_) | Phase::Foreign => {}
         }
         Vec::new()
     }
 
-    /// Whether a driver may be registered through a socket.
-    fn judge(&self, info: PluginInfo, socket: &SocketName) -> Result<Plugin, Refusal> {
+    /// Validates a driver that registers through a socket.
+    fn validate(&self, info: PluginInfo, socket: &SocketName) -> Result<Plugin, RejectReason> {
         let plugin = Plugin::check(info, &self.directory.join(socket))?;
         let holder = self.sockets.iter().find(|(_, other)| match &other.phase {
             Phase::Registered { driver, .. } => *driver == plugin.name,
             _ => false,
         });
         match holder {
-            Some((holder, _)) => Err(Refusal::DuplicateName { name: plugin.name, holder: holder.clone() }),
+            Some((holder, _)) => {
+                Err(RejectReason::DuplicateName { name: plugin.name, holder: holder.clone() })
+            }
             None => Ok(plugin),
         }
     }
 
-    /// The socket that waits for the end of a call.
+    /// The socket of a running call.
     fn waiting_for(&self, attempt: Attempt) -> Option<SocketName> {
         let found = self.sockets.iter().find(|(_, socket)| socket.phase.attempt() == Some(attempt));
         found.map(|(name, _)| name.clone())
@@ -332,24 +334,24 @@ impl Registry {
 }
 
 impl Phase {
-    /// The call that is under way.
+    /// The running call.
     fn attempt(&self) -> Option<Attempt> {
         match self {
             Self::Inspecting(attempt)
-            | Self::Refusing(attempt)
+            | Self::Rejecting(attempt)
             | Self::Registered { notice: Notice::Sending(attempt), .. } => Some(*attempt),
             Self::Waiting { .. } | Self::Foreign | Self::Registered { .. } => None,
         }
     }
 }
 
-/// Notes a failure and answers how long to wait. No jitter: there is one caller, and its peers are local.
+/// Counts a failure, and returns the backoff. It has no jitter, since there is one local caller.
 fn failed(failures: &mut u32) -> Duration {
     *failures = failures.saturating_add(1);
-    doubled(FIRST_WAIT, LONGEST_WAIT, *failures)
+    doubled(MIN_BACKOFF, MAX_BACKOFF, *failures)
 }
 
-/// A name for a new call.
+/// Allocates the id of a new call.
 fn next(attempts: &mut u64) -> Attempt {
     *attempts += 1;
     Attempt(*attempts)

@@ -1,16 +1,15 @@
-//! Sockets as a directory shows them.
+//! Registration sockets in a directory listing.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::Path;
 
-/// The name of a registration socket in its directory. It is one path component and does not begin with a dot.
+/// The file name of a registration socket: one path component that does not begin with a dot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketName(OsString);
 
 impl SocketName {
-    /// Takes a name, or answers `None` if it is empty, begins with a dot (the socket is still being made) or has a
-    /// slash.
+    /// Validates a name. `None` if it is empty, begins with a dot (the socket is still being created) or contains a slash.
     #[must_use]
     pub fn new(name: impl Into<OsString>) -> Option<Self> {
         let name = name.into();
@@ -38,28 +37,25 @@ impl fmt::Display for SocketName {
     }
 }
 
-/// Tells a socket from an earlier one with the same name.
+/// Distinguishes a socket from an earlier one with the same name.
 ///
-/// Binding a socket makes a new file, but file systems hand out the number of a removed file again at once, so its
-/// time counts as well. Changes of owner and permissions alter neither.
-#[allow(
-    clippy::exhaustive_structs,
-    reason = "the driver of the core builds it, and the two together are the identity"
-)]
+/// Binding a socket creates a new file, but file systems may reuse the inode number of a removed file at once, so the time
+/// counts as well. Changes of owner and permissions change neither.
+#[allow(clippy::exhaustive_structs, reason = "callers of the core build it from both fields")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Generation {
-    /// The file's number in its file system.
+pub struct SocketIdentity {
+    /// The inode number.
     pub inode: u64,
-    /// The time of the file's last modification, in nanoseconds since 1970.
+    /// The modification time, in nanoseconds since 1970.
     pub modified_nanos: i128,
 }
 
 /// A socket in a listing of the directory.
-#[allow(clippy::exhaustive_structs, reason = "the driver of the core builds it")]
+#[allow(clippy::exhaustive_structs, reason = "callers of the core build it")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketFile {
-    /// The file's name.
+    /// The file name.
     pub name: SocketName,
-    /// Which of the files that had this name.
-    pub generation: Generation,
+    /// The identity of the file.
+    pub identity: SocketIdentity,
 }

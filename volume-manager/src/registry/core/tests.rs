@@ -1,11 +1,11 @@
-//! The registry in virtual time: listings and answers in, actions out.
+//! Tests of the registry core in virtual time.
 
 use std::time::Duration;
 
 use csi_proto::pluginregistration::v1::PluginInfo;
 
-use super::{Action, Attempt, Event, Generation, Registry, SocketFile, SocketName};
-use crate::registry::{DeregistrationReason, DriverEvent, Refusal};
+use super::{Action, Attempt, Event, Registry, SocketFile, SocketIdentity, SocketName};
+use crate::registry::{DeregistrationReason, DriverEvent, RejectReason};
 
 const ZERO: Duration = Duration::ZERO;
 
@@ -18,8 +18,10 @@ fn name(text: &str) -> SocketName {
 }
 
 fn listing(sockets: &[(&str, u64)]) -> Event {
-    let file =
-        |&(text, inode)| SocketFile { name: name(text), generation: Generation { inode, modified_nanos: 0 } };
+    let file = |&(text, inode)| SocketFile {
+        name: name(text),
+        identity: SocketIdentity { inode, modified_nanos: 0 },
+    };
     Event::Listed(sockets.iter().map(file).collect())
 }
 
@@ -32,14 +34,14 @@ fn info(driver: &str) -> PluginInfo {
     }
 }
 
-/// The calls among the actions: whether it is GetInfo, on which socket, and its name.
+/// The calls among the actions: whether it is GetInfo, its socket, and its id.
 fn calls(actions: &[Action]) -> Vec<(bool, String, Attempt)> {
     actions
         .iter()
         .filter_map(|action| match action {
             Action::Inspect { attempt, socket } => Some((true, socket.to_string(), *attempt)),
             Action::Notify { attempt, socket, .. } => Some((false, socket.to_string(), *attempt)),
-            Action::Ignored { .. } | Action::Abandon(_) | Action::Tell(_) => None,
+            Action::Ignored { .. } | Action::Abandon(_) | Action::Emit(_) => None,
         })
         .collect()
 }
@@ -50,36 +52,36 @@ fn only_call(actions: &[Action]) -> Attempt {
     calls[0].2
 }
 
-fn told(actions: &[Action]) -> Vec<String> {
+fn emitted(actions: &[Action]) -> Vec<String> {
     actions
         .iter()
         .filter_map(|action| match action {
-            Action::Tell(DriverEvent::Registered { name, endpoint, .. }) => {
+            Action::Emit(DriverEvent::Registered { name, endpoint, .. }) => {
                 Some(format!("{name} at {endpoint}"))
             }
-            Action::Tell(DriverEvent::Deregistered { name, reason }) => Some(format!("{name}: {reason:?}")),
+            Action::Emit(DriverEvent::Deregistered { name, reason }) => Some(format!("{name}: {reason:?}")),
             _ => None,
         })
         .collect()
 }
 
-/// A registry with one registered driver, whose registrar knows.
+/// A registry with one registered driver, whose registrar was notified.
 fn registered(socket: &str, driver: &str) -> Registry {
     let mut registry = Registry::new("/reg");
     let attempt = only_call(&registry.step(listing(&[(socket, 1)]), ZERO));
     let actions = registry.step(Event::Inspected { attempt, info: Some(info(driver)) }, ZERO);
-    assert_eq!(told(&actions), [format!("{driver} at unix:///plugins/{driver}/csi.sock")]);
+    assert_eq!(emitted(&actions), [format!("{driver} at unix:///plugins/{driver}/csi.sock")]);
     let attempt = only_call(&actions);
     assert_eq!(registry.step(Event::Notified { attempt, delivered: true }, ZERO), []);
     registry
 }
 
 #[test]
-fn a_driver_is_announced_before_its_registrar_is_told_and_then_left_alone() {
+fn emits_the_driver_before_notifying_its_registrar_once() {
     let mut registry = Registry::new("/reg");
     let attempt = only_call(&registry.step(listing(&[("a-reg.sock", 1)]), ZERO));
     let actions = registry.step(Event::Inspected { attempt, info: Some(info("a")) }, ZERO);
-    assert!(matches!(&actions[..], [Action::Tell(_), Action::Notify { verdict: Ok(()), .. }]), "{actions:?}");
+    assert!(matches!(&actions[..], [Action::Emit(_), Action::Notify { result: Ok(()), .. }]), "{actions:?}");
     let attempt = only_call(&actions);
     assert_eq!(registry.step(Event::Notified { attempt, delivered: true }, ZERO), []);
     for hour in 1..48 {
@@ -88,33 +90,33 @@ fn a_driver_is_announced_before_its_registrar_is_told_and_then_left_alone() {
 }
 
 #[test]
-fn a_removed_socket_ends_the_registration_and_a_new_one_begins_another() {
+fn removed_socket_deregisters_and_a_new_one_registers_again() {
     let mut registry = registered("a-reg.sock", "a");
     let actions = registry.step(listing(&[]), seconds(1));
     let reason = DeregistrationReason::SocketRemoved;
     let name = "a".parse().expect("a driver name");
-    assert_eq!(actions, [Action::Tell(DriverEvent::Deregistered { name, reason })]);
+    assert_eq!(actions, [Action::Emit(DriverEvent::Deregistered { name, reason })]);
     assert_eq!(registry.step(listing(&[]), seconds(2)), []);
 
     let attempt = only_call(&registry.step(listing(&[("a-reg.sock", 1)]), seconds(3)));
     let actions = registry.step(Event::Inspected { attempt, info: Some(info("a")) }, seconds(3));
-    assert_eq!(told(&actions).len(), 1);
+    assert_eq!(emitted(&actions).len(), 1);
 }
 
 #[test]
-fn a_replaced_socket_is_a_new_generation_even_with_the_same_inode() {
+fn replaced_socket_registers_again_even_with_the_same_inode() {
     for (inode, modified_nanos) in [(2, 0), (1, 5)] {
         let mut registry = registered("a-reg.sock", "a");
-        let generation = Generation { inode, modified_nanos };
-        let files = vec![SocketFile { name: name("a-reg.sock"), generation }];
+        let identity = SocketIdentity { inode, modified_nanos };
+        let files = vec![SocketFile { name: name("a-reg.sock"), identity }];
         let actions = registry.step(Event::Listed(files), seconds(1));
-        assert_eq!(told(&actions), ["a: SocketReplaced"]);
-        assert_eq!(calls(&actions).len(), 1, "the new one is asked at once: {actions:?}");
+        assert_eq!(emitted(&actions), ["a: SocketReplaced"]);
+        assert_eq!(calls(&actions).len(), 1, "GetInfo of the new one starts at once: {actions:?}");
     }
 }
 
 #[test]
-fn the_call_of_a_socket_that_went_is_abandoned_and_its_end_ignored() {
+fn call_of_a_removed_socket_is_abandoned_and_ignored() {
     let mut registry = Registry::new("/reg");
     let old = only_call(&registry.step(listing(&[("a-reg.sock", 1)]), ZERO));
     let actions = registry.step(listing(&[("a-reg.sock", 2)]), seconds(1));
@@ -122,11 +124,11 @@ fn the_call_of_a_socket_that_went_is_abandoned_and_its_end_ignored() {
     let new = only_call(&actions);
     assert_eq!(registry.step(Event::Inspected { attempt: old, info: Some(info("old")) }, seconds(1)), []);
     let actions = registry.step(Event::Inspected { attempt: new, info: Some(info("new")) }, seconds(1));
-    assert_eq!(told(&actions), ["new at unix:///plugins/new/csi.sock"]);
+    assert_eq!(emitted(&actions), ["new at unix:///plugins/new/csi.sock"]);
 }
 
 #[test]
-fn a_registrar_without_an_answer_is_asked_again_ever_less_often_but_at_least_each_minute() {
+fn failed_get_info_is_retried_with_bounded_backoff() {
     let mut registry = Registry::new("/reg");
     let mut asked = Vec::new();
     for half_second in 0..1200 {
@@ -143,20 +145,20 @@ fn a_registrar_without_an_answer_is_asked_again_ever_less_often_but_at_least_eac
 }
 
 #[test]
-fn one_registrar_that_hangs_holds_up_no_other() {
+fn hanging_registrar_does_not_delay_others() {
     let mut registry = Registry::new("/reg");
     let both = [("hangs-reg.sock", 1), ("works-reg.sock", 2)];
     let actions = registry.step(listing(&both), ZERO);
     let asked = calls(&actions);
     assert_eq!(asked.len(), 2);
     let actions = registry.step(Event::Inspected { attempt: asked[1].2, info: Some(info("works")) }, ZERO);
-    assert_eq!(told(&actions).len(), 1);
-    // Nobody asks twice while the first call lasts.
+    assert_eq!(emitted(&actions).len(), 1);
+    // A running call is not repeated.
     assert_eq!(registry.step(listing(&both), seconds(900)), []);
 }
 
 #[test]
-fn every_fault_of_a_plugin_is_refused_with_its_field_and_asked_again() {
+fn rejects_invalid_fields_by_name_and_retries() {
     let long = format!("unix:///{}", "x".repeat(107));
     let with = |change: &dyn Fn(&mut PluginInfo)| {
         let mut info = info("good");
@@ -187,19 +189,23 @@ fn every_fault_of_a_plugin_is_refused_with_its_field_and_asked_again() {
         let sockets = [("x-reg.sock", 1)];
         let attempt = only_call(&registry.step(listing(&sockets), ZERO));
         let actions = registry.step(Event::Inspected { attempt, info: Some(plugin) }, ZERO);
-        let [Action::Notify { attempt, verdict: Err(refusal), .. }] = &actions[..] else {
+        let [Action::Notify { attempt, result: Err(reason), .. }] = &actions[..] else {
             panic!("{expected}: {actions:?}")
         };
-        assert!(crate::excerpt::chain(refusal).starts_with(expected), "{expected}: {refusal}");
+        assert!(crate::excerpt::chain(reason).starts_with(expected), "{expected}: {reason}");
         let attempt = *attempt;
-        assert_eq!(registry.step(listing(&sockets), seconds(90)), [], "the registrar is still being told");
+        assert_eq!(
+            registry.step(listing(&sockets), seconds(90)),
+            [],
+            "the rejection is still being reported"
+        );
         let _ = registry.step(Event::Notified { attempt, delivered: true }, seconds(90));
         assert_eq!(calls(&registry.step(listing(&sockets), seconds(180))).len(), 1, "{expected}");
     }
 }
 
 #[test]
-fn a_plugin_of_another_type_is_told_nothing_and_left_alone_until_its_socket_is_replaced() {
+fn ignores_other_plugin_types_until_their_socket_is_replaced() {
     for kind in ["DevicePlugin", "DRAPlugin", "", &"T".repeat(60_000)] {
         let mut registry = Registry::new("/reg");
         let attempt = only_call(&registry.step(listing(&[("x-reg.sock", 1)]), ZERO));
@@ -215,22 +221,22 @@ fn a_plugin_of_another_type_is_told_nothing_and_left_alone_until_its_socket_is_r
 }
 
 #[test]
-fn a_refusal_quotes_no_more_than_a_line_of_what_it_refuses() {
+fn reject_reason_quotes_at_most_one_line() {
     let info = PluginInfo { supported_versions: vec!["v".repeat(60_000)], ..info("a") };
     let mut registry = Registry::new("/reg");
     let attempt = only_call(&registry.step(listing(&[("a-reg.sock", 1)]), ZERO));
     let actions = registry.step(Event::Inspected { attempt, info: Some(info) }, ZERO);
-    let [Action::Notify { verdict: Err(refusal), .. }] = &actions[..] else { panic!("{actions:?}") };
-    assert!(refusal.to_string().len() < 200, "{refusal}");
+    let [Action::Notify { result: Err(reason), .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert!(reason.to_string().len() < 200, "{reason}");
 }
 
 #[test]
-fn a_name_belongs_to_the_first_who_holds_it_and_is_free_when_that_one_goes() {
+fn name_belongs_to_its_first_socket_until_that_is_removed() {
     let mut registry = registered("first-reg.sock", "a");
     let both = [("first-reg.sock", 1), ("second-reg.sock", 2)];
     let attempt = only_call(&registry.step(listing(&both), seconds(1)));
     let actions = registry.step(Event::Inspected { attempt, info: Some(info("a")) }, seconds(1));
-    let [Action::Notify { attempt, verdict: Err(Refusal::DuplicateName { name, holder }), .. }] =
+    let [Action::Notify { attempt, result: Err(RejectReason::DuplicateName { name, holder }), .. }] =
         &actions[..]
     else {
         panic!("{actions:?}")
@@ -239,14 +245,14 @@ fn a_name_belongs_to_the_first_who_holds_it_and_is_free_when_that_one_goes() {
     let _ = registry.step(Event::Notified { attempt: *attempt, delivered: true }, seconds(1));
 
     let actions = registry.step(listing(&[("second-reg.sock", 2)]), seconds(2));
-    assert_eq!(told(&actions), ["a: SocketRemoved"]);
+    assert_eq!(emitted(&actions), ["a: SocketRemoved"]);
     let attempt = only_call(&actions);
     let actions = registry.step(Event::Inspected { attempt, info: Some(info("a")) }, seconds(2));
-    assert_eq!(told(&actions).len(), 1);
+    assert_eq!(emitted(&actions).len(), 1);
 }
 
 #[test]
-fn a_driver_stays_registered_while_its_registrar_cannot_be_told_and_the_telling_goes_on() {
+fn driver_stays_registered_while_notification_is_retried() {
     let mut registry = Registry::new("/reg");
     let sockets = [("a-reg.sock", 1)];
     let attempt = only_call(&registry.step(listing(&sockets), ZERO));
@@ -255,39 +261,39 @@ fn a_driver_stays_registered_while_its_registrar_cannot_be_told_and_the_telling_
         let attempt = only_call(&actions);
         assert_eq!(registry.step(Event::Notified { attempt, delivered: false }, seconds(60 * round)), []);
         actions = registry.step(listing(&sockets), seconds(60 * (round + 1)));
-        assert!(matches!(&actions[..], [Action::Notify { verdict: Ok(()), .. }]), "{actions:?}");
+        assert!(matches!(&actions[..], [Action::Notify { result: Ok(()), .. }]), "{actions:?}");
     }
 }
 
 #[test]
-fn an_empty_endpoint_is_the_registration_socket_itself() {
+fn empty_endpoint_is_the_registration_socket() {
     let mut registry = Registry::new("/reg");
     let attempt = only_call(&registry.step(listing(&[("a-reg.sock", 1)]), ZERO));
     let info = PluginInfo { endpoint: String::new(), ..info("a") };
     let actions = registry.step(Event::Inspected { attempt, info: Some(info) }, ZERO);
-    assert_eq!(told(&actions), ["a at unix:///reg/a-reg.sock"]);
+    assert_eq!(emitted(&actions), ["a at unix:///reg/a-reg.sock"]);
 }
 
 #[test]
-fn one_supported_version_among_others_is_enough() {
+fn one_supported_version_is_sufficient() {
     for version in ["1.0.0", "v1.13", "1"] {
         let mut registry = Registry::new("/reg");
         let attempt = only_call(&registry.step(listing(&[("a-reg.sock", 1)]), ZERO));
         let listed = ["0.3.0", "2.0.0", version, "junk"].map(String::from).to_vec();
         let info = PluginInfo { supported_versions: listed, ..info("a") };
         let actions = registry.step(Event::Inspected { attempt, info: Some(info) }, ZERO);
-        assert_eq!(told(&actions).len(), 1, "{version}: {actions:?}");
+        assert_eq!(emitted(&actions).len(), 1, "{version}: {actions:?}");
     }
 }
 
 #[test]
-fn no_more_than_64_sockets_are_looked_after_and_the_rest_get_their_turn() {
+fn tracks_at_most_64_sockets_and_the_rest_later() {
     let mut registry = Registry::new("/reg");
     let names: Vec<_> = (0..70).map(|index| format!("{index:02}-reg.sock")).collect();
     let sockets: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
     let actions = registry.step(listing(&sockets), ZERO);
     assert_eq!((calls(&actions).len(), registry.untracked()), (64, 6));
-    // A new one that sorts first pushes nobody out.
+    // A new socket that sorts first does not displace a tracked one.
     let more: Vec<_> = [("00-a", 1)].iter().chain(&sockets).copied().collect();
     assert_eq!((registry.step(listing(&more), ZERO), registry.untracked()), (vec![], 7));
     let actions = registry.step(listing(&sockets[10..]), ZERO);
@@ -295,7 +301,7 @@ fn no_more_than_64_sockets_are_looked_after_and_the_rest_get_their_turn() {
 }
 
 #[test]
-fn names_that_begin_with_a_dot_are_no_sockets_yet() {
+fn names_with_a_leading_dot_are_ignored() {
     for bad in ["", ".", ".a-reg.sock", "..", "a/b"] {
         assert_eq!(SocketName::new(bad), None, "{bad}");
     }

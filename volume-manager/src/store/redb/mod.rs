@@ -1,22 +1,20 @@
-//! The store on disk: a table of a redb database file, of mode 0600. A file has one table, or several for several stores
-//! (see [`open_tables`]): each has a layout's number and a quarantine of its own, so that what is wrong with one leaves the others
-//! as they are.
+//! The store on disk: a table in a redb database file of mode 0600. A file has one table, or several for several stores (see
+//! [`open_tables`]). Each table has its own layout version and quarantine, so that a defect of one does not affect the others.
 //!
-//! A commit costs two syncs of the file, whatever its size: redb writes the new pages beside the old ones, syncs,
-//! turns one byte of the header to them, and syncs again. An earlier commit can thus never be lost to a later one
-//! that was cut off.
+//! A commit costs two syncs of the file, whatever its size: redb writes the new pages beside the old ones, syncs, switches one
+//! byte of the header to them, and syncs again. An interrupted commit can thus never lose an earlier one.
 //!
-//! Opening reads the whole file and verifies the checksum of every page, so that damage is an [`OpenError`] and no
-//! surprise later, and then commits, so that whatever is found is on the disk and not merely in a cache. The name of
-//! the file is put on the disk too, whoever gave it. A file whose structure is damaged, or whose format is another, is
-//! left alone; [`open_or_start_over`] puts what can be [salvaged](salvage) of a damaged one into a new store.
+//! Opening reads the whole file and verifies the checksum of every page, so that corruption is an [`OpenError`] and not found
+//! later, and then commits, so that the loaded state is on the disk and not only in a cache. The directory is synced too, so
+//! that the file's name is durable. A file with a corrupt structure or another format is left unchanged; [`open_or_recreate`]
+//! [salvages](salvage) the records of a corrupt one into a new store.
 //!
-//! What is assumed of the system: a sync that succeeds has put the file's bytes on the disk, a directory's sync its
-//! names. Neither the order of writes before a sync nor their atomicity is.
+//! Assumptions about the system: a successful sync makes the file's bytes durable, and a sync of the directory its names.
+//! Neither the order nor the atomicity of writes before a sync is assumed.
 
 mod file;
+mod recreate;
 mod salvage;
-mod start_over;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -28,29 +26,30 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ::redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, WriteTransaction};
 
-use self::start_over::OpenedFile;
+use self::recreate::OpenedFile;
 use self::tables::{Layout, Names, Tables, failed};
 use super::quarantine;
 use super::rows::{Loading, Plan, Rows as _, Totals};
 use super::{Change, Loaded, OpenError, QuarantineId, Store, StoreError};
 
+pub use recreate::{Recreated, open_or_recreate};
 pub use salvage::{MAX_SALVAGED_BYTES, Salvage, Salvaged, salvage};
-pub use start_over::{StartedOver, open_or_start_over};
-pub use tables::{Table, TableSetAside};
+pub use tables::{ReplacedTable, Table};
 
-/// The layout of a table that is written.
+/// The layout version of tables that is written.
 pub const LAYOUT: u64 = 1;
 
-/// The most bytes of the file that are kept in memory: all of it, but on a node of thousands of volumes.
+/// The size of redb's cache: the whole file, except on a node with thousands of volumes.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// Opens a file of several tables as [`open_tables`] does, for who looks at it and is not to begin anything anew: what is
-/// damaged, or cannot be used, is an error and left as it is.
+/// Opens a file of several tables for inspection: unlike with [`open_tables`], a corrupt file or an unusable table is an error,
+/// and left unchanged.
 ///
 /// # Errors
 /// As [`open_tables`], and if the file or one of the tables cannot be used as it is.
 pub fn open_intact_tables(path: impl Into<PathBuf>, tables: &[Table]) -> Result<Vec<RedbStore>, OpenError> {
-    let (path, layout) = (path.into(), Layout { tables: tables.to_vec(), sets_aside: false, is_all: false });
+    let (path, layout) =
+        (path.into(), Layout { tables: tables.to_vec(), replace_unusable: false, exclusive: false });
     let (database, _) = file::open_or_create(&path, &layout)?;
     Ok(RedbStore::of_file(path, layout, database))
 }
@@ -61,58 +60,59 @@ pub struct RedbStore {
     file: Arc<Mutex<OpenFile>>,
     /// Why the store is stopped. The stores of other tables may not be.
     stop: Option<StoreError>,
-    /// How much the table holds, once that is known.
+    /// The table's totals, once counted.
     totals: Option<Totals>,
 }
 
-/// What [`open_tables`] has opened.
+/// The result of [`open_tables`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OpenedTables {
-    /// A store for each table, in the order in which they were asked for.
+    /// A store for each table, in the requested order.
     pub stores: Vec<RedbStore>,
-    /// What became of the file, if it was damaged.
-    pub started_over: Option<StartedOver>,
-    /// The tables that could not be used, each of which is empty now.
-    pub set_aside: Vec<TableSetAside>,
+    /// The report about a corrupt file that was recreated.
+    pub recreated: Option<Recreated>,
+    /// The unusable tables. Each was replaced by an empty one.
+    pub replaced: Vec<ReplacedTable>,
 }
 
-/// Opens a file of several tables, and makes the file or a table that is not there. The directory must be there.
+/// Opens a file of several tables, and creates the file and missing tables. The directory must exist.
 ///
-/// A table of a newer layout, or of which a part is missing or is not what it should be, is kept under another name and begun
-/// anew. A file of which the structure is damaged is kept and begun anew as by [`open_or_start_over`]: what can be salvaged
-/// is in the quarantine of the table of its kind.
+/// A table with a newer layout, or with missing or invalid parts, is renamed and replaced by an empty one. A file with a corrupt
+/// structure is renamed and recreated as by [`open_or_recreate`]; salvaged records are in the quarantine of the table of their
+/// kind.
 ///
-/// A commit to one table is on the disk before one to another begins. When the disk fails, the store that had to do with it is
-/// stopped; so is each other one that is used before one of them was reopened.
+/// A commit to one table is durable before one to another starts. When the disk fails, the store that noticed it is stopped,
+/// and every other one that is used before one of them was reopened.
 ///
 /// # Errors
-/// If the file cannot be opened, is in use or is no store's, or what is damaged cannot be kept.
+/// If the file cannot be opened, is in use or is not a store, or a corrupt file cannot be renamed.
 pub fn open_tables(path: impl Into<PathBuf>, tables: &[Table]) -> Result<OpenedTables, OpenError> {
-    let (path, layout) = (path.into(), Layout { tables: tables.to_vec(), sets_aside: true, is_all: false });
-    let OpenedFile { database, started_over, set_aside } = start_over::open_file(&path, &layout)?;
+    let (path, layout) =
+        (path.into(), Layout { tables: tables.to_vec(), replace_unusable: true, exclusive: false });
+    let OpenedFile { database, recreated, replaced } = recreate::open_file(&path, &layout)?;
     let stores = RedbStore::of_file(path, layout, database);
-    Ok(OpenedTables { stores, started_over, set_aside })
+    Ok(OpenedTables { stores, recreated, replaced })
 }
 
-/// The database of a file, which the stores of its tables have in common. One of them at a time uses it.
+/// The database of a file, shared by the stores of its tables, one at a time.
 struct OpenFile {
     /// Opens the file again.
     open: Box<dyn FnMut() -> Result<Database, OpenError> + Send>,
-    /// Closed from a failure of the disk, after which redb cannot use it, until it is opened again.
+    /// Closed after a disk failure until it is reopened, since redb cannot continue then.
     database: Result<Database, StoreError>,
 }
 
 impl OpenFile {
     fn new(path: PathBuf, layout: Layout, database: Database) -> Arc<Mutex<Self>> {
-        // A file that was there and is gone is not made again: its records would be forgotten without a word.
+        // Reopening never creates a missing file: its records would be lost silently.
         let open = move || file::open(&path, &layout).map(|(database, _)| database);
         Arc::new(Mutex::new(Self { open: Box::new(open), database: Ok(database) }))
     }
 
     fn reopen(&mut self) -> Result<(), StoreError> {
-        // The old one must have let go of its lock before.
-        self.database = Err(StoreError::disk("reopening", io::Error::other("not done yet")).stopped());
+        // Drop the old database first, since it holds the file lock.
+        self.database = Err(StoreError::disk("reopening", io::Error::other("in progress")).stopped());
         match (self.open)().map_err(StoreError::from) {
             Ok(database) => {
                 self.database = Ok(database);
@@ -127,12 +127,12 @@ impl OpenFile {
 }
 
 impl RedbStore {
-    /// Opens the store at a path, and makes it if there is no file. The directory must be there.
+    /// Opens the store at a path, and creates it if the file is missing. The directory must exist.
     ///
     /// # Errors
-    /// If the file cannot be opened, is in use, is not a store, or is damaged. An empty file is damaged: a new store
-    /// gets its name only when it is whole. So is one that is not there, while a damaged one of
-    /// [`open_or_start_over`] is kept beside it: to begin anew, take that elsewhere too.
+    /// If the file cannot be opened, is in use, is not a store, or is corrupt. An empty file is corrupt: a new store gets its
+    /// name only when it is complete. A missing file counts as corrupt while a renamed one of [`open_or_recreate`] is beside
+    /// it: to create a new store, move that one away.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, OpenError> {
         let (path, layout) = (path.into(), Layout::only());
         let (database, _) = file::open_or_create(&path, &layout)?;
@@ -155,18 +155,18 @@ impl RedbStore {
         Self { names: table.names(), file: Arc::clone(file), stop: None, totals: None }
     }
 
-    /// Uses the database, and stops the store if that fails for the disk's sake.
+    /// Runs `access` on the database, and stops the store if the disk fails.
     fn using<T>(
         &mut self,
-        use_it: impl FnOnce(&Database, &Names, Option<Totals>) -> Result<T, StoreError>,
+        access: impl FnOnce(&Database, &Names, Option<Totals>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         if let Some(stop) = &self.stop {
             return Err(stop.clone());
         }
-        // A transaction that was begun and panicked is no part of the database.
+        // A transaction that panicked was not committed.
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let database = file.database.as_ref().map_err(Clone::clone);
-        let outcome = database.and_then(|database| use_it(database, &self.names, self.totals));
+        let outcome = database.and_then(|database| access(database, &self.names, self.totals));
         if let Err(error) = &outcome
             && error.is_stopped()
         {
@@ -178,7 +178,7 @@ impl RedbStore {
         outcome
     }
 
-    /// Runs `write` in a transaction, which is committed if it says so.
+    /// Runs `write` in a transaction, and commits if it returns true.
     fn transact<T>(
         &mut self,
         write: impl FnOnce(&mut Tables<'_>) -> Result<(T, bool), StoreError>,
@@ -193,7 +193,7 @@ impl RedbStore {
             let (result, changed) = match written {
                 Ok(written) => written,
                 Err(error) if error.is_stopped() => return Err(error),
-                // Nothing was written, and what was counted need not be counted again.
+                // Nothing was written; the counted totals remain valid.
                 Err(error) => return Ok((Err(error), before)),
             };
             if changed {
@@ -209,8 +209,8 @@ impl RedbStore {
     }
 }
 
-/// A transaction that is committed in two phases, which quick repair implies: with one, redb would take a damaged last
-/// commit for one that was cut off, and go back to the one before without a word.
+/// Begins a transaction with two-phase commit, which quick repair implies: with one phase, redb would take a corrupt last commit
+/// for an interrupted one, and silently roll back.
 fn begin(database: &Database) -> Result<WriteTransaction, ::redb::Error> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);
@@ -282,7 +282,7 @@ impl fmt::Debug for RedbStore {
     }
 }
 
-/// Opens the database in a backend, whose bytes are a database or none, and verifies all of it.
+/// Opens or creates the database in a backend, and verifies it completely.
 fn start(backend: impl StorageBackend) -> Result<Database, ::redb::Error> {
     let mut builder = Builder::new();
     builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);

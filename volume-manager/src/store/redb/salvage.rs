@@ -1,4 +1,4 @@
-//! What is left of a damaged file.
+//! Finds the records in a corrupt file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,20 +10,20 @@ use crate::store::envelope::{self, HEADER_BYTES, MAGIC};
 use crate::store::rows::Total;
 use crate::store::{MAX_ASIDE, MAX_ASIDE_BYTES, MAX_PAYLOAD_BYTES, RecordKey};
 
-/// The most bytes of a damaged file that are looked at.
+/// The most bytes of a corrupt file that are searched.
 pub const MAX_SALVAGED_BYTES: u64 = 512 << 20;
 
-/// A record that was found in a damaged file, whole, by its [envelope](crate::store::envelope).
+/// An intact record that was found in a corrupt file by its [envelope](crate::store::envelope).
 ///
-/// It is the latest of its key that was found. It may have been removed since, the latest may be in the part that is
-/// damaged, and it may be of a commit that failed: compare it with the mount table and the driver before acting on it.
-/// Its `Debug` has the payload's length only, since there may be secrets in it.
+/// It is the latest one of its key that was found. It may have been removed since, a later one may be in the corrupt part, and
+/// it may be of a failed commit: compare it with the mount table and the driver before acting on it. Its `Debug` has only the
+/// length of the payload, which may contain secrets.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Salvaged {
     /// The key.
     pub key: RecordKey,
-    /// The number of the commit that wrote it.
+    /// The sequence number of the commit that wrote it.
     pub sequence: u64,
     /// The payload.
     pub payload: Vec<u8>,
@@ -35,20 +35,20 @@ impl fmt::Debug for Salvaged {
     }
 }
 
-/// What was found in a damaged file.
+/// The records found in a corrupt file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Salvage {
-    /// The records, in order of the keys. There are several of one key if they have the same number: a commit that
-    /// failed leaves its bytes behind, and the next one has its number, so that it is open which is the right one.
+    /// The records, in order of the keys. Several of one key have the same sequence number: a failed commit leaves its bytes
+    /// behind, and the next one has the same number, so that the latest is unknown.
     pub records: Vec<Salvaged>,
-    /// Whether there may be more in the file, beyond the bounds.
+    /// Whether the file may have more records, beyond the limits.
     pub truncated: bool,
 }
 
-/// Searches the bytes of a file for records. The file is only read, and not even opened as a database; its first
-/// [`MAX_SALVAGED_BYTES`] count, and the first [`MAX_ASIDE`] records of [`MAX_ASIDE_BYTES`] in all. At most 2 MiB of
-/// the file are in memory at a time, beside the records.
+/// Searches the bytes of a file for records. The file is only read, not opened as a database. The search covers the first
+/// [`MAX_SALVAGED_BYTES`], and the first [`MAX_ASIDE`] records of [`MAX_ASIDE_BYTES`] in total. At most 2 MiB of the file are in
+/// memory at a time, besides the records.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -63,7 +63,7 @@ fn salvage_first(path: &Path, most: u64) -> io::Result<Salvage> {
     let mut window = Vec::new();
     loop {
         let read = file.by_ref().take(WINDOW_BYTES as u64).read_to_end(&mut window)?;
-        // An envelope that begins before this is whole in the window, unless the file ends too early for it.
+        // An envelope that starts before this offset is completely in the window, unless the file is truncated.
         let clear = if read < WINDOW_BYTES { window.len() } else { window.len() - LONGEST_ENVELOPE };
         found.search(&window, clear);
         if read < WINDOW_BYTES {
@@ -73,19 +73,19 @@ fn salvage_first(path: &Path, most: u64) -> io::Result<Salvage> {
     }
 }
 
-/// How many bytes are read at a time.
+/// The bytes that are read at a time.
 const WINDOW_BYTES: usize = 1 << 20;
 
 const LONGEST_ENVELOPE: usize = HEADER_BYTES + RecordKey::MAX_NAME_BYTES + 1 + MAX_PAYLOAD_BYTES;
 
-/// The latest of a record.
+/// The latest versions of a record.
 struct Latest {
     sequence: u64,
-    /// More than one if it is open which is the latest.
+    /// More than one if the latest is unknown.
     payloads: Vec<Vec<u8>>,
 }
 
-/// What is found so far.
+/// The records found so far.
 #[derive(Default)]
 struct Found {
     latest: BTreeMap<RecordKey, Latest>,
@@ -94,11 +94,11 @@ struct Found {
 }
 
 impl Found {
-    /// Adds the latest of each record that begins in the first `clear` bytes.
+    /// Adds the records that start in the first `clear` bytes.
     fn search(&mut self, bytes: &[u8], clear: usize) {
         let mut rest = bytes.get(..clear).unwrap_or(bytes);
         let length = rest.len();
-        // Much faster than to look at each byte in turn.
+        // Much faster than decoding at each byte.
         while let Ok(1..) = rest.skip_until(MAGIC[0]) {
             let found = bytes.get(length - rest.len() - 1..).unwrap_or_default();
             if let Ok(opened) = envelope::open_first(found) {
@@ -108,7 +108,7 @@ impl Found {
     }
 
     fn add(&mut self, key: RecordKey, sequence: u64, payload: &[u8]) {
-        // As it will be aside.
+        // The size of the packed row.
         let overhead = 4 + key.as_row().len() + HEADER_BYTES + key.as_row().len();
         let bytes = Some(overhead + payload.len());
         if let Some(latest) = self.latest.get_mut(&key) {
@@ -149,13 +149,13 @@ mod tests {
     use crate::store::RecordKind;
 
     #[test]
-    fn records_are_found_wherever_they_lie_in_a_long_file() {
+    fn finds_records_anywhere_in_a_long_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let key = |number: usize| RecordKey::new(RecordKind(1), number.to_be_bytes()).unwrap();
         let mut bytes = Vec::new();
         let mut expected = Vec::new();
-        // Across the ends of the windows, the longest ones too.
+        // Across the ends of the windows, including the longest envelopes.
         let places = [
             0,
             WINDOW_BYTES - LONGEST_ENVELOPE,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_may_be_the_latest_of_a_record_is_found_and_nothing_that_is_older() {
+    fn finds_every_possibly_latest_version_and_no_older_one() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let key = RecordKey::new(RecordKind(1), "vol").unwrap();
@@ -187,7 +187,8 @@ mod tests {
                 records.iter().map(|(number, payload)| envelope::seal(&key, *number, payload.as_bytes()));
             fs::write(&path, bytes.collect::<Vec<_>>().concat()).unwrap();
             let salvage = salvage(&path).unwrap();
-            let payloads = salvage.records.iter().map(|one| String::from_utf8(one.payload.clone()).unwrap());
+            let payloads =
+                salvage.records.iter().map(|record| String::from_utf8(record.payload.clone()).unwrap());
             payloads.collect::<Vec<_>>()
         };
         assert_eq!(write(&[(7, "failed"), (7, "made"), (6, "older"), (7, "made")]), ["failed", "made"]);
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_or_records_beyond_the_bounds_are_named_as_cut_short() {
+    fn reports_truncation_over_the_limits() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let seal = |number: u64| {

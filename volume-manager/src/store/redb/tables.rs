@@ -1,4 +1,4 @@
-//! The tables of a file, and the parts of each.
+//! The tables of a file and their parts.
 
 use std::io;
 use std::path::Path;
@@ -12,15 +12,13 @@ use super::{LAYOUT, begin};
 use crate::store::rows::{Counter, Rows, Totals};
 use crate::store::{OpenError, RecordKind, StoreError};
 
-/// A table of a database file: where one store has its records.
-///
-/// Each has a layout's number of its own, and what is quarantined of its records.
+/// A table of a database file, with the records of one store, its quarantine and its layout version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Table {
-    /// Its name.
+    /// The table's name.
     pub name: &'static str,
-    /// The kind of its records, if the file has several tables: what is salvaged of a damaged file finds its table by it.
+    /// The kind of its records, if the file has several tables. It assigns records salvaged from a corrupt file to tables.
     pub kind: RecordKind,
 }
 
@@ -28,7 +26,7 @@ impl Table {
     /// The only table of a file that has one, for records of any kind.
     pub(super) const ONLY: Self = Self::new("records", RecordKind(0));
 
-    /// A table for records of this kind, which no other table of the file has. The name has no dot.
+    /// A table for records of a kind, unique within the file. The name must not contain a dot.
     #[must_use]
     pub const fn new(name: &'static str, kind: RecordKind) -> Self {
         Self { name, kind }
@@ -40,7 +38,7 @@ impl Table {
     }
 }
 
-/// What the parts of a table are called in the file.
+/// The names of a table's parts in the file.
 #[derive(Debug, Clone)]
 pub(super) struct Names {
     records: String,
@@ -59,43 +57,43 @@ impl Names {
         TableDefinition::new(&self.records)
     }
 
-    /// What was moved aside, packed, by number.
+    /// The packed rows that were moved aside, by number.
     pub(super) fn aside(&self) -> TableDefinition<'_, u64, &'static [u8]> {
         TableDefinition::new(&self.aside)
     }
 
-    /// The layout's number and the counters.
+    /// The layout version and the counters.
     pub(super) fn numbers(&self) -> TableDefinition<'_, &'static str, u64> {
         TableDefinition::new(&self.numbers)
     }
 }
 
-/// How the tables of a file are opened.
+/// The tables of a file, with the options for opening them.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     pub(super) tables: Vec<Table>,
-    /// Whether a table that cannot be used is set aside. If not, that is an error.
-    pub(super) sets_aside: bool,
-    /// Whether another table in the file is an error. If not, it is left alone.
-    pub(super) is_all: bool,
+    /// Whether an unusable table is renamed and replaced. Otherwise it is an error.
+    pub(super) replace_unusable: bool,
+    /// Whether other tables in the file are an error. Otherwise they are left unchanged.
+    pub(super) exclusive: bool,
 }
 
 impl Layout {
-    /// A file that has one table and nothing else.
+    /// A file with a single table.
     pub(super) fn only() -> Self {
-        Self { tables: vec![Table::ONLY], sets_aside: false, is_all: true }
+        Self { tables: vec![Table::ONLY], replace_unusable: false, exclusive: true }
     }
 }
 
-/// A table that could not be used. It is kept in the file, and an empty one is in its place.
+/// An unusable table that was renamed within the file and replaced by an empty one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct TableSetAside {
-    /// Its name.
+pub struct ReplacedTable {
+    /// The table's name.
     pub table: &'static str,
-    /// What it is called in the file now.
+    /// Its new name in the file.
     pub kept: String,
-    /// Why.
+    /// Why it is unusable.
     pub reason: String,
 }
 
@@ -108,7 +106,7 @@ const fn name(counter: Counter) -> &'static str {
     }
 }
 
-/// The tables in a transaction that writes.
+/// The open parts of a table in a write transaction.
 pub(super) struct Tables<'t> {
     action: &'static str,
     records: ::redb::Table<'t, &'static [u8], &'static [u8]>,
@@ -118,7 +116,7 @@ pub(super) struct Tables<'t> {
 }
 
 impl<'t> Tables<'t> {
-    /// Opens the tables. How much they hold is counted if it is not known.
+    /// Opens the parts. Counts the totals if they are unknown.
     pub(super) fn open(
         transaction: &'t WriteTransaction,
         names: &Names,
@@ -198,7 +196,7 @@ impl Rows for Tables<'_> {
     }
 }
 
-/// Makes the tables of a new file.
+/// Creates the tables of a new file.
 pub(super) fn make(database: &Database, layout: &Layout) -> Result<(), ::redb::Error> {
     let transaction = begin(database)?;
     for table in &layout.tables {
@@ -214,7 +212,7 @@ fn make_table(transaction: &WriteTransaction, names: &Names) -> Result<(), ::red
     Ok(())
 }
 
-/// How a table was found.
+/// The state of a table in the file.
 enum Found {
     Usable,
     Missing,
@@ -222,48 +220,47 @@ enum Found {
     Unusable(String),
 }
 
-/// Checks that the tables are those of stores, of a layout that is known. Makes those that are not there, and sets those
-/// aside that cannot be used, if that is allowed.
+/// Checks that the tables have a supported layout. Creates missing ones, and replaces unusable ones if the layout allows it.
 pub(super) fn check(
     database: &Database,
     layout: &Layout,
     path: &Path,
-) -> Result<Vec<TableSetAside>, OpenError> {
+) -> Result<Vec<ReplacedTable>, OpenError> {
     let foreign = |what: String| OpenError::Foreign { path: path.into(), what };
     let transaction = database.begin_read().map_err(|error| unopened(path)(error.into()))?;
-    let there = names_in(&transaction).map_err(unopened(path))?;
+    let existing = names_in(&transaction).map_err(unopened(path))?;
     let mut missing = Vec::new();
     let mut unusable = Vec::new();
     for table in &layout.tables {
         let names = table.names();
-        match look_at(&transaction, &names, &there).map_err(unopened(path))? {
+        match inspect(&transaction, &names, &existing).map_err(unopened(path))? {
             Found::Usable => {}
             Found::Missing => missing.push(names),
-            Found::Newer(found) if !layout.sets_aside => {
+            Found::Newer(found) if !layout.replace_unusable => {
                 return Err(OpenError::Newer { path: path.into(), found, supported: LAYOUT });
             }
             Found::Newer(found) => {
-                let reason = format!("it has layout {found}, and this version knows up to {LAYOUT}");
+                let reason = format!("it has layout {found}; this version supports up to {LAYOUT}");
                 unusable.push((table.name, names, reason));
             }
-            Found::Unusable(reason) if !layout.sets_aside => return Err(foreign(reason)),
+            Found::Unusable(reason) if !layout.replace_unusable => return Err(foreign(reason)),
             Found::Unusable(reason) => unusable.push((table.name, names, reason)),
         }
     }
     drop(transaction);
     if missing.len() == layout.tables.len() {
-        return Err(foreign(format!("it is a redb database with other tables: {there:?}")));
+        return Err(foreign(format!("it is a redb database with other tables: {existing:?}")));
     }
-    let ours: Vec<Names> = layout.tables.iter().map(|table| table.names()).collect();
-    let is_ours = |name: &&String| ours.iter().any(|names| names.all().contains(&name.as_str()));
-    match there.iter().find(|name| !is_ours(name)) {
-        Some(name) if layout.is_all => {
+    let expected: Vec<Names> = layout.tables.iter().map(|table| table.names()).collect();
+    let is_expected = |name: &&String| expected.iter().any(|names| names.all().contains(&name.as_str()));
+    match existing.iter().find(|name| !is_expected(name)) {
+        Some(name) if layout.exclusive => {
             return Err(foreign(format!("it has the unknown table {name:?}")));
         }
         _ if missing.is_empty() && unusable.is_empty() => return Ok(Vec::new()),
         _ => {}
     }
-    replace(database, &there, &missing, unusable).map_err(unopened(path))
+    replace(database, &existing, &missing, unusable).map_err(unopened(path))
 }
 
 fn names_in(transaction: &ReadTransaction) -> Result<Vec<String>, ::redb::Error> {
@@ -273,9 +270,13 @@ fn names_in(transaction: &ReadTransaction) -> Result<Vec<String>, ::redb::Error>
     Ok(names)
 }
 
-/// Looks at a table. The error is the disk's or that of the whole file.
-fn look_at(transaction: &ReadTransaction, names: &Names, there: &[String]) -> Result<Found, ::redb::Error> {
-    let parts = names.all().map(|name| there.iter().any(|there| there == name));
+/// Inspects a table. The error is one of the disk or of the whole file.
+fn inspect(
+    transaction: &ReadTransaction,
+    names: &Names,
+    existing: &[String],
+) -> Result<Found, ::redb::Error> {
+    let parts = names.all().map(|name| existing.iter().any(|existing| existing == name));
     if parts == [false; 3] {
         return Ok(Found::Missing);
     }
@@ -287,7 +288,7 @@ fn look_at(transaction: &ReadTransaction, names: &Names, there: &[String]) -> Re
     match layout {
         Some(LAYOUT) => {}
         Some(layout) => return Ok(Found::Newer(layout)),
-        None => return Ok(Found::Unusable("it has no layout's number".to_owned())),
+        None => return Ok(Found::Unusable("it has no layout version".to_owned())),
     }
     let types =
         [transaction.open_table(names.records()).map(drop), transaction.open_table(names.aside()).map(drop)];
@@ -298,37 +299,37 @@ fn look_at(transaction: &ReadTransaction, names: &Names, there: &[String]) -> Re
     }
 }
 
-/// Makes tables that are missing, and gives those that cannot be used another name in favour of new ones, all in one commit.
+/// Creates missing tables, and renames and replaces unusable ones, in one commit.
 fn replace(
     database: &Database,
-    there: &[String],
+    existing: &[String],
     missing: &[Names],
     unusable: Vec<(&'static str, Names, String)>,
-) -> Result<Vec<TableSetAside>, ::redb::Error> {
+) -> Result<Vec<ReplacedTable>, ::redb::Error> {
     let transaction = begin(database)?;
-    let mut set_aside = Vec::new();
+    let mut replaced = Vec::new();
     for (table, names, reason) in unusable {
         let suffix = |number: u32| format!(".set-aside-{number}");
-        let is_free = |number: &u32| !there.iter().any(|name| name.ends_with(&suffix(*number)));
+        let is_free = |number: &u32| !existing.iter().any(|name| name.ends_with(&suffix(*number)));
         let suffix = suffix((1..u32::MAX).find(is_free).unwrap_or(u32::MAX));
-        for part in names.all().into_iter().filter(|name| there.iter().any(|there| there == name)) {
+        for part in names.all().into_iter().filter(|name| existing.iter().any(|existing| existing == name)) {
             let kept = format!("{part}{suffix}");
-            // What sort of table it is plays no part in a change of its name.
+            // The types do not matter for a rename.
             let (old, new) =
                 (TableDefinition::<u64, u64>::new(part), TableDefinition::<u64, u64>::new(&kept));
             transaction.rename_table(old, new)?;
         }
         make_table(&transaction, &names)?;
-        set_aside.push(TableSetAside { table, kept: format!("{table}{suffix}"), reason });
+        replaced.push(ReplacedTable { table, kept: format!("{table}{suffix}"), reason });
     }
     for names in missing {
         make_table(&transaction, names)?;
     }
     transaction.commit()?;
-    Ok(set_aside)
+    Ok(replaced)
 }
 
-/// Names what was under way when redb failed.
+/// Adds the failed action to an error of redb.
 pub(super) fn failed<E: Into<::redb::Error>>(action: &'static str) -> impl Fn(E) -> StoreError {
     move |error| match Failure::from(error.into()) {
         Failure::Disk(source) => StoreError::disk(action, source),
@@ -337,7 +338,7 @@ pub(super) fn failed<E: Into<::redb::Error>>(action: &'static str) -> impl Fn(E)
     }
 }
 
-/// Names the file that redb could not open.
+/// Adds the path to an error of redb.
 pub(super) fn unopened(path: &Path) -> impl Fn(::redb::Error) -> OpenError {
     move |error| match Failure::from(error) {
         Failure::Disk(source) => OpenError::disk(path)(source),
@@ -346,7 +347,7 @@ pub(super) fn unopened(path: &Path) -> impl Fn(::redb::Error) -> OpenError {
     }
 }
 
-/// Why redb did not do something.
+/// The class of an error of redb.
 enum Failure {
     Disk(io::Error),
     InUse,
@@ -357,9 +358,9 @@ impl From<::redb::Error> for Failure {
     fn from(error: ::redb::Error) -> Self {
         use ::redb::Error;
         match error {
-            // A file that ends too early is how truncation shows.
+            // A truncated file.
             Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Self::Damaged("it ends too early".into())
+                Self::Damaged("it is truncated".into())
             }
             Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
                 Self::Damaged(error.to_string())

@@ -1,11 +1,11 @@
-//! A store that fails on purpose: on command, or by chance with a seed.
+//! Fault injection for stores: on command, or at random with a seed.
 //!
 //! ```
-//! use volume_manager::store::{Store, Trouble, faulty, memory::MemoryStore};
+//! use volume_manager::store::{Store, DiskErrorKind, faulty, memory::MemoryStore};
 //!
 //! let (mut store, handle) = faulty::wrap(MemoryStore::default(), faulty::Plan::new(42));
-//! handle.fail_next_commit(faulty::CommitFault::Refused(Trouble::NoSpace));
-//! assert_eq!(store.commit(&[]).unwrap_err().trouble(), Some(Trouble::NoSpace));
+//! handle.fail_next_commit(faulty::CommitFault::Refused(DiskErrorKind::NoSpace));
+//! assert_eq!(store.commit(&[]).unwrap_err().disk_error_kind(), Some(DiskErrorKind::NoSpace));
 //! assert!(store.load().is_err(), "it is stopped");
 //! store.reopen()?;
 //! store.commit(&[])?;
@@ -18,28 +18,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastrand::Rng;
 
-use crate::store::{Change, Loaded, OpenError, QuarantineId, Store, StoreError, Trouble};
+use crate::store::{Change, DiskErrorKind, Loaded, OpenError, QuarantineId, Store, StoreError};
 
-/// How a commit fails. Its caller cannot tell one from the other.
+/// How a commit fails. The caller cannot distinguish the variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommitFault {
     /// Nothing is written.
-    Refused(Trouble),
-    /// Everything is written, though the failure is reported.
-    Written(Trouble),
+    Refused(DiskErrorKind),
+    /// Everything is written, and the failure is reported.
+    Written(DiskErrorKind),
 }
 
-/// What goes wrong by chance. The same seed and the same calls make the same faults; print it (`Debug`) to run them
-/// again.
+/// A plan of random faults. The same seed and the same calls result in the same faults; log it (`Debug`) to reproduce them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {
-    /// Where chance begins.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// Chance in thousandths that a commit is refused.
+    /// The probability, in thousandths, that a commit fails without being written.
     pub refused: u16,
-    /// Chance in thousandths that a commit is written and yet fails.
+    /// The probability, in thousandths, that a commit is written and fails.
     pub written: u16,
 }
 
@@ -50,14 +49,14 @@ impl Plan {
         Self { seed, ..Self::default() }
     }
 
-    /// Sets the chance in thousandths that a commit is refused, with nothing written.
+    /// Sets the probability, in thousandths, that a commit fails without being written.
     #[must_use]
     pub const fn with_refused(mut self, thousandths: u16) -> Self {
         self.refused = thousandths;
         self
     }
 
-    /// Sets the chance in thousandths that a commit is written and yet fails.
+    /// Sets the probability, in thousandths, that a commit is written and fails.
     #[must_use]
     pub const fn with_written(mut self, thousandths: u16) -> Self {
         self.written = thousandths;
@@ -72,17 +71,17 @@ pub fn wrap<S: Store>(store: S, plan: Plan) -> (FaultyStore<S>, Handle) {
     (FaultyStore { inner: store, plan, stop: None, state: handle.clone() }, handle)
 }
 
-/// Commands to a faulty store. Cheap to clone.
+/// A handle that controls a faulty store. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Handle(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    chance: Rng,
+    rng: Rng,
     script: VecDeque<CommitFault>,
-    commits: Option<Trouble>,
-    loads: Option<Trouble>,
-    reopens: Option<Trouble>,
+    commits: Option<DiskErrorKind>,
+    loads: Option<DiskErrorKind>,
+    reopens: Option<DiskErrorKind>,
     made: u64,
     tried: u64,
 }
@@ -90,7 +89,7 @@ struct State {
 impl State {
     fn new(seed: u64) -> Self {
         Self {
-            chance: Rng::with_seed(seed),
+            rng: Rng::with_seed(seed),
             script: VecDeque::new(),
             commits: None,
             loads: None,
@@ -104,17 +103,17 @@ impl State {
         if let Some(fault) = self.script.pop_front() {
             return Some(fault);
         }
-        if let Some(trouble) = self.commits {
-            return Some(CommitFault::Refused(trouble));
+        if let Some(kind) = self.commits {
+            return Some(CommitFault::Refused(kind));
         }
         if plan.refused == 0 && plan.written == 0 {
             return None;
         }
-        let (drawn, refused) = (self.chance.u32(..1000), u32::from(plan.refused));
+        let (drawn, refused) = (self.rng.u32(..1000), u32::from(plan.refused));
         if drawn < refused {
-            Some(CommitFault::Refused(Trouble::NoSpace))
+            Some(CommitFault::Refused(DiskErrorKind::NoSpace))
         } else if drawn < refused + u32::from(plan.written) {
-            Some(CommitFault::Written(Trouble::Device))
+            Some(CommitFault::Written(DiskErrorKind::Device))
         } else {
             None
         }
@@ -126,47 +125,47 @@ impl Handle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the next commit that has no fault yet fail, once.
+    /// Queues a fault for one commit.
     pub fn fail_next_commit(&self, fault: CommitFault) {
         self.state().script.push_back(fault);
     }
 
-    /// Makes every commit fail, with nothing written, until [`Handle::heal`]: a full disk, say.
-    pub fn fail_commits(&self, trouble: Trouble) {
-        self.state().commits = Some(trouble);
+    /// Makes every commit fail, with nothing written, until [`Handle::heal`], as on a full disk.
+    pub fn fail_commits(&self, kind: DiskErrorKind) {
+        self.state().commits = Some(kind);
     }
 
     /// Makes every load fail until [`Handle::heal`].
-    pub fn fail_loads(&self, trouble: Trouble) {
-        self.state().loads = Some(trouble);
+    pub fn fail_loads(&self, kind: DiskErrorKind) {
+        self.state().loads = Some(kind);
     }
 
     /// Makes every reopening fail until [`Handle::heal`].
-    pub fn fail_reopens(&self, trouble: Trouble) {
-        self.state().reopens = Some(trouble);
+    pub fn fail_reopens(&self, kind: DiskErrorKind) {
+        self.state().reopens = Some(kind);
     }
 
-    /// Ends all faults that were commanded. A store that is stopped stays so until it is reopened.
+    /// Clears all faults of this handle. A stopped store remains stopped until it is reopened.
     pub fn heal(&self) {
         let mut state = self.state();
         state.script.clear();
         (state.commits, state.loads, state.reopens) = (None, None, None);
     }
 
-    /// How many commits have been made, those that were written and yet failed not among them.
+    /// The number of successful commits.
     #[must_use]
     pub fn commits_made(&self) -> u64 {
         self.state().made
     }
 
-    /// How many commits were asked for.
+    /// The number of attempted commits.
     #[must_use]
     pub fn commits_tried(&self) -> u64 {
         self.state().tried
     }
 }
 
-/// A store that fails on purpose. See the [module](self).
+/// A store with fault injection. See the [module](self).
 #[derive(Debug)]
 pub struct FaultyStore<S> {
     inner: S,
@@ -175,15 +174,15 @@ pub struct FaultyStore<S> {
     state: Handle,
 }
 
-/// An error of the system that is of this class.
-fn source(trouble: Trouble) -> io::Error {
-    match trouble {
-        Trouble::NoSpace => io::ErrorKind::StorageFull.into(),
-        Trouble::ReadOnly => io::ErrorKind::ReadOnlyFilesystem.into(),
-        Trouble::Device => io::Error::from_raw_os_error(5),
-        Trouble::TooManyFiles => io::Error::from_raw_os_error(24),
-        Trouble::Denied => io::ErrorKind::PermissionDenied.into(),
-        Trouble::Other => io::Error::other("a fault on purpose"),
+/// A system error of this kind.
+fn source(kind: DiskErrorKind) -> io::Error {
+    match kind {
+        DiskErrorKind::NoSpace => io::ErrorKind::StorageFull.into(),
+        DiskErrorKind::ReadOnly => io::ErrorKind::ReadOnlyFilesystem.into(),
+        DiskErrorKind::Device => io::Error::from_raw_os_error(5),
+        DiskErrorKind::TooManyFiles => io::Error::from_raw_os_error(24),
+        DiskErrorKind::Denied => io::ErrorKind::PermissionDenied.into(),
+        DiskErrorKind::Other => io::Error::other("injected fault"),
     }
 }
 
@@ -195,13 +194,13 @@ impl<S: Store> FaultyStore<S> {
         }
     }
 
-    fn stop(&mut self, action: &'static str, trouble: Trouble) -> StoreError {
-        let error = StoreError::disk(action, source(trouble));
+    fn stop(&mut self, action: &'static str, kind: DiskErrorKind) -> StoreError {
+        let error = StoreError::disk(action, source(kind));
         self.stop = Some(error.stopped());
         error
     }
 
-    /// Does what changes the store, with what may go wrong.
+    /// Changes the store, with the fault that is due.
     fn change(&mut self, write: impl FnOnce(&mut S) -> Result<(), StoreError>) -> Result<(), StoreError> {
         self.running()?;
         let fault = {
@@ -210,10 +209,10 @@ impl<S: Store> FaultyStore<S> {
             state.commit_fault(self.plan)
         };
         match fault {
-            Some(CommitFault::Refused(trouble)) => Err(self.stop("the commit", trouble)),
-            Some(CommitFault::Written(trouble)) => {
+            Some(CommitFault::Refused(kind)) => Err(self.stop("the commit", kind)),
+            Some(CommitFault::Written(kind)) => {
                 write(&mut self.inner)?;
-                Err(self.stop("the commit", trouble))
+                Err(self.stop("the commit", kind))
             }
             None => {
                 write(&mut self.inner)?;
@@ -229,7 +228,7 @@ impl<S: Store> Store for FaultyStore<S> {
         self.running()?;
         let fault = self.state.state().loads;
         match fault {
-            Some(trouble) => Err(self.stop("the load", trouble)),
+            Some(kind) => Err(self.stop("the load", kind)),
             None => self.inner.load(),
         }
     }
@@ -241,7 +240,7 @@ impl<S: Store> Store for FaultyStore<S> {
     fn reopen(&mut self) -> Result<(), StoreError> {
         let fault = self.state.state().reopens;
         let reopened = match fault {
-            Some(trouble) => Err(OpenError::disk("faulty".as_ref())(source(trouble)).into()),
+            Some(kind) => Err(OpenError::disk("faulty".as_ref())(source(kind)).into()),
             None => self.inner.reopen(),
         };
         self.stop = reopened.as_ref().err().map(StoreError::stopped);
@@ -271,23 +270,29 @@ mod tests {
         [Change::Put(RecordKey::new(RecordKind(0), name).unwrap(), Vec::new())]
     }
 
-    /// Anchors (f) 3: each trouble of the disk on a commit, as a store reports it.
+    /// Each kind of disk error on a commit is reported as such.
     #[test]
-    fn a_commanded_fault_stops_the_store_until_it_is_reopened_and_says_whose_fault_it_was() {
-        for trouble in [Trouble::NoSpace, Trouble::ReadOnly, Trouble::Device, Trouble::TooManyFiles] {
+    fn injected_fault_stops_the_store_until_it_is_reopened() {
+        for kind in [
+            DiskErrorKind::NoSpace,
+            DiskErrorKind::ReadOnly,
+            DiskErrorKind::Device,
+            DiskErrorKind::TooManyFiles,
+        ] {
             for written in [false, true] {
                 let disk = MemoryDisk::default();
                 let (mut store, handle) = wrap(disk.open(), Plan::new(0));
-                let fault =
-                    if written { CommitFault::Written(trouble) } else { CommitFault::Refused(trouble) };
+                let fault = if written { CommitFault::Written(kind) } else { CommitFault::Refused(kind) };
                 handle.fail_next_commit(fault);
                 let error = store.commit(&put("a")).unwrap_err();
-                assert!(error.trouble() == Some(trouble) && error.is_stopped(), "{error}");
+                assert!(error.disk_error_kind() == Some(kind) && error.is_stopped(), "{error}");
                 for later in [store.commit(&put("b")).unwrap_err(), store.load().unwrap_err()] {
-                    assert!(matches!(later, StoreError::Stopped { .. }) && later.trouble() == Some(trouble));
+                    assert!(
+                        matches!(later, StoreError::Stopped { .. }) && later.disk_error_kind() == Some(kind)
+                    );
                 }
-                handle.fail_reopens(Trouble::ReadOnly);
-                assert_eq!(store.reopen().unwrap_err().trouble(), Some(Trouble::ReadOnly));
+                handle.fail_reopens(DiskErrorKind::ReadOnly);
+                assert_eq!(store.reopen().unwrap_err().disk_error_kind(), Some(DiskErrorKind::ReadOnly));
                 assert!(store.load().is_err());
                 handle.heal();
                 store.reopen().unwrap();
@@ -299,27 +304,27 @@ mod tests {
     }
 
     #[test]
-    fn faults_that_last_end_when_healed() {
+    fn heal_ends_lasting_faults() {
         let (mut store, handle) = wrap(MemoryDisk::default().open(), Plan::new(0));
-        handle.fail_commits(Trouble::NoSpace);
+        handle.fail_commits(DiskErrorKind::NoSpace);
         for _ in 0..3 {
-            assert_eq!(store.commit(&put("a")).unwrap_err().trouble(), Some(Trouble::NoSpace));
+            assert_eq!(store.commit(&put("a")).unwrap_err().disk_error_kind(), Some(DiskErrorKind::NoSpace));
             store.reopen().unwrap();
         }
         handle.heal();
-        handle.fail_loads(Trouble::Device);
+        handle.fail_loads(DiskErrorKind::Device);
         store.commit(&put("a")).unwrap();
-        assert_eq!(store.load().unwrap_err().trouble(), Some(Trouble::Device));
+        assert_eq!(store.load().unwrap_err().disk_error_kind(), Some(DiskErrorKind::Device));
     }
 
     #[test]
-    fn the_seed_repeats_the_faults_of_chance() {
+    fn seed_reproduces_random_faults() {
         let faults = |seed| {
             let plan = Plan::new(seed).with_refused(200).with_written(200);
             let (mut store, _handle) = wrap(MemoryDisk::default().open(), plan);
             (0..50)
                 .map(|_| {
-                    let fault = store.commit(&put("a")).err().and_then(|error| error.trouble());
+                    let fault = store.commit(&put("a")).err().and_then(|error| error.disk_error_kind());
                     store.reopen().unwrap();
                     fault
                 })
@@ -328,7 +333,7 @@ mod tests {
         let seen = faults(7);
         assert_eq!(seen, faults(7));
         assert_ne!(seen, faults(8));
-        for expected in [None, Some(Trouble::NoSpace), Some(Trouble::Device)] {
+        for expected in [None, Some(DiskErrorKind::NoSpace), Some(DiskErrorKind::Device)] {
             assert!(seen.contains(&expected), "{seen:?}");
         }
     }

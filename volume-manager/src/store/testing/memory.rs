@@ -1,4 +1,4 @@
-//! A store in memory. Its [`MemoryDisk`] outlives it, as a disk outlives a process.
+//! An in-memory store. Its [`MemoryDisk`] outlives it, as a disk outlives a process.
 //!
 //! ```
 //! use volume_manager::store::{Change, Defect, RecordKey, RecordKind, Store, memory::MemoryDisk};
@@ -19,26 +19,26 @@ use crate::store::quarantine;
 use crate::store::rows::{Counter, Loading, Plan, Rows, Totals};
 use crate::store::{Change, Loaded, QuarantineId, Store, StoreError};
 
-/// Where [`MemoryStore`]s keep their rows. Cheap to clone; clones are the same disk.
+/// The disk of [`MemoryStore`]s. Cheap to clone; clones share the disk.
 #[derive(Clone, Default)]
 pub struct MemoryDisk(Arc<Mutex<Contents>>);
 
 impl MemoryDisk {
-    /// A store of what is on this disk.
+    /// Opens a store on this disk.
     #[must_use]
     pub fn open(&self) -> MemoryStore {
         MemoryStore { disk: self.clone() }
     }
 
-    /// The bytes of a row, as they are on the disk: a record in its [envelope](crate::store::envelope).
+    /// The bytes of a row on the disk: a record in its [envelope](crate::store::envelope).
     #[must_use]
     pub fn row(&self, row: &[u8]) -> Option<Vec<u8>> {
         self.contents().records.get(row).cloned()
     }
 
-    /// Writes the bytes of a row, past all checks, as a failing disk may.
+    /// Overwrites a row without checks, as a failing disk may.
     pub fn overwrite(&self, row: &[u8], bytes: &[u8]) {
-        // A row in memory is never refused.
+        // Writing a row in memory cannot fail.
         let _ = self.contents().set_record(row, Some(bytes));
     }
 
@@ -57,14 +57,14 @@ impl fmt::Debug for MemoryDisk {
     }
 }
 
-/// A store in memory. It never fails; wrap it in a [`FaultyStore`](super::faulty::FaultyStore) for that.
+/// An in-memory store. It never fails; wrap it in a [`FaultyStore`](super::faulty::FaultyStore) for faults.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     disk: MemoryDisk,
 }
 
 impl MemoryStore {
-    /// The disk, from which another store can be opened later.
+    /// The disk, on which another store can be opened later.
     #[must_use]
     pub fn disk(&self) -> MemoryDisk {
         self.disk.clone()

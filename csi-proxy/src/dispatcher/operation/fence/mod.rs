@@ -1,16 +1,15 @@
-//! The fence at the node: which calls may begin.
+//! The fence at the node: decides which calls may begin.
 //!
-//! For each driver the node knows the highest term of its proxies, and for that term what the proxy has reported: the
-//! lowest number still open, and the numbers above it that were given up. A call of a lower term does not begin, nor
-//! one whose number is below the lowest open one or was given up. What any call has ever reported holds for all that
-//! come or begin after it.
+//! For each driver the node stores the highest term of its proxies, and what the proxy of that term has reported: the
+//! lowest open number, and the numbers above it that were given up. A call of a lower term does not begin, nor a call
+//! whose number is below the lowest open one or was given up. Every report applies to all calls that arrive or begin
+//! after it.
 //!
-//! A number begins once. What has begun is remembered until its number is below the lowest open one, whatever becomes
-//! of its result; only what provably never reached the driver has not begun. Only a call that changes nothing may begin
-//! again under its number: the proxy sends it again when it cannot know whether it arrived, and a second reading does
-//! no harm.
+//! A number begins once. A begun number is remembered until it is below the lowest open one, whatever happens to its
+//! result; only a call that provably never reached the driver has not begun. A read-only call may begin again under
+//! its number: the proxy sends it again when it does not know whether it arrived, and a second read is harmless.
 //!
-//! No bound makes the fence forget: at a bound calls are refused.
+//! The fence never evicts: at a limit it rejects calls.
 
 use std::collections::HashMap;
 
@@ -19,11 +18,11 @@ use csi_proto::DriverName;
 use super::ranges::Ranges;
 use crate::call::{CallNumber, Fault, Fence, MAX_GIVEN_UP, Term};
 
-/// Most drivers that are fenced. Only drivers that were registered have a fence, so an operator alone could reach this.
+/// The maximum number of fenced drivers. Only registered drivers have a fence, so only an operator could reach this.
 const MAX_DRIVERS: usize = 1024;
 
-/// Most ranges of one kind for each driver. A proxy reports at most [`MAX_GIVEN_UP`] at a time; four times as many
-/// leave room for what it has merged or closed since.
+/// The maximum number of ranges of one kind per driver. A proxy reports at most [`MAX_GIVEN_UP`] at a time; four times
+/// as many leave space for ranges merged or closed since.
 const MAX_RANGES: usize = 4 * MAX_GIVEN_UP;
 
 /// The fences of all drivers.
@@ -44,8 +43,8 @@ impl Fences {
         self.0.get(driver).map(|known| known.term)
     }
 
-    /// A term that is on the disk. All numbers begin anew with it. Nothing happens if it is not higher than the one
-    /// that is known.
+    /// Raises the term to one that is on disk. Numbers start again with it. Does nothing if the term is not higher
+    /// than the known one.
     ///
     /// # Errors
     /// If there are too many drivers.
@@ -62,14 +61,15 @@ impl Fences {
         Ok(())
     }
 
-    /// Takes in what an arriving call reports. The call passes: it may join what runs or get a result that is there, and begin if that
-    /// [may be](Self::may_begin).
+    /// Applies the report of an arriving call. The call may join a running operation or get a kept result, and begin
+    /// if it [may](Self::may_begin).
     ///
     /// # Errors
-    /// [`Fault::TermNotRecorded`] if the term is to be [raised](Self::raise) first; else why the call does not pass.
+    /// [`Fault::TermNotRecorded`] if the term must be [raised](Self::raise) first; otherwise the reason why the call
+    /// is refused.
     pub(crate) fn arrive(&mut self, driver: &DriverName, fence: &Fence) -> Result<(), Fault> {
         let Some(known) = self.0.get_mut(driver).filter(|known| known.term >= fence.term()) else {
-            let reason = "the term is new".to_owned();
+            let reason = "the term is not recorded yet".to_owned();
             return Err(Fault::TermNotRecorded { driver: driver.clone(), reason });
         };
         if known.term == fence.term() {
@@ -78,10 +78,10 @@ impl Fences {
         known.check(driver, fence)
     }
 
-    /// Whether a call that has arrived may begin now: its number has not begun, nor been closed since.
+    /// Whether an arrived call may begin now: its number has not begun and was not closed since.
     ///
     /// # Errors
-    /// Why it may not.
+    /// The reason why it may not.
     pub(crate) fn may_begin(&self, driver: &DriverName, fence: &Fence) -> Result<(), Fault> {
         match self.0.get(driver) {
             Some(known) if !known.begun.contains(fence.number().get()) => known.check(driver, fence),
@@ -89,7 +89,8 @@ impl Fences {
         }
     }
 
-    /// A call begins, joins or gets a result. Its number never begins again. Whether it begins only now.
+    /// Marks the number of a call as begun because the call begins, joins or gets a result. Returns whether it was not
+    /// begun before.
     pub(crate) fn begin(&mut self, driver: &DriverName, fence: &Fence) -> bool {
         let number = fence.number().get();
         match self.0.get_mut(driver) {
@@ -101,8 +102,8 @@ impl Fences {
         }
     }
 
-    /// What made a number [begin](Self::begin) has provably not reached the driver: it has not begun after all.
-    pub(crate) fn take_back(&mut self, driver: &DriverName, term: Term, number: CallNumber) {
+    /// Unmarks a number whose call has provably not reached the driver.
+    pub(crate) fn retract(&mut self, driver: &DriverName, term: Term, number: CallNumber) {
         if let Some(known) = self.0.get_mut(driver).filter(|known| known.term == term) {
             known.begun.remove(number.get());
         }

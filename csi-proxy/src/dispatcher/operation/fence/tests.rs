@@ -20,7 +20,7 @@ fn fences(term: u64) -> Fences {
     fences
 }
 
-/// What an arriving call may do.
+/// The options of an arriving call.
 #[derive(Debug, PartialEq)]
 enum Passage {
     Begin,
@@ -37,7 +37,7 @@ fn arrive(fences: &mut Fences, fence: &Fence) -> Result<Passage, &'static str> {
 }
 
 #[test]
-fn a_lower_term_is_refused_and_the_refusal_names_the_current_one() {
+fn refuses_lower_term_and_names_the_current_one() {
     let mut fences = fences(7);
     let fault = fences.arrive(&driver(), &fence(6, 1, 1, &[])).unwrap_err();
     let (found, current) = (Term::new(6).unwrap(), Term::new(7).unwrap());
@@ -45,7 +45,7 @@ fn a_lower_term_is_refused_and_the_refusal_names_the_current_one() {
 }
 
 #[test]
-fn a_higher_term_is_not_let_in_before_it_is_recorded() {
+fn refuses_higher_term_until_it_is_recorded() {
     let mut fences = fences(7);
     assert_eq!(arrive(&mut fences, &fence(8, 1, 1, &[])), Err("term_not_recorded"));
     assert_eq!(arrive(&mut fences, &fence(7, 1, 1, &[])), Ok(Passage::Begin));
@@ -56,14 +56,14 @@ fn a_higher_term_is_not_let_in_before_it_is_recorded() {
 }
 
 #[test]
-fn what_a_stale_copy_reports_of_its_own_term_is_not_believed_of_a_later_one() {
+fn ignores_reports_of_a_lower_term() {
     let mut fences = fences(8);
     assert_eq!(arrive(&mut fences, &fence(7, 90, 80, &[(85, 86)])), Err("stale_term"));
     assert_eq!(arrive(&mut fences, &fence(8, 1, 1, &[])), Ok(Passage::Begin));
 }
 
 #[test]
-fn nothing_below_the_lowest_open_number_or_given_up_passes() {
+fn refuses_closed_and_given_up_numbers() {
     let mut fences = fences(1);
     assert_eq!(arrive(&mut fences, &fence(1, 20, 10, &[(12, 13), (15, 15)])), Ok(Passage::Begin));
     let passes: Vec<_> =
@@ -72,11 +72,11 @@ fn nothing_below_the_lowest_open_number_or_given_up_passes() {
 }
 
 #[test]
-fn what_any_call_has_reported_holds_for_all_later_ones() {
+fn reports_apply_to_all_later_calls() {
     let mut fences = fences(1);
     arrive(&mut fences, &fence(1, 20, 2, &[(4, 4)])).unwrap();
     arrive(&mut fences, &fence(1, 21, 3, &[(6, 6)])).unwrap();
-    // An older copy, which knows less.
+    // An older copy with an earlier report.
     arrive(&mut fences, &fence(1, 19, 1, &[])).unwrap();
     for number in [1, 2, 4, 6] {
         assert_eq!(arrive(&mut fences, &fence(1, number, 1, &[])), Err("stale_call"), "{number}");
@@ -85,7 +85,7 @@ fn what_any_call_has_reported_holds_for_all_later_ones() {
 }
 
 #[test]
-fn a_number_that_has_begun_joins_until_it_is_closed() {
+fn begun_number_may_join_until_closed() {
     let mut fences = fences(1);
     let call = fence(1, 5, 1, &[]);
     assert!(fences.begin(&driver(), &call));
@@ -97,7 +97,7 @@ fn a_number_that_has_begun_joins_until_it_is_closed() {
 }
 
 #[test]
-fn a_call_of_an_earlier_term_marks_no_number_of_this_one() {
+fn earlier_term_marks_no_number() {
     let mut fences = fences(1);
     fences.raise(&driver(), Term::new(2).unwrap()).unwrap();
     fences.begin(&driver(), &fence(1, 5, 1, &[]));
@@ -105,7 +105,7 @@ fn a_call_of_an_earlier_term_marks_no_number_of_this_one() {
 }
 
 #[test]
-fn drivers_have_fences_of_their_own() {
+fn fences_of_drivers_are_independent() {
     let mut fences = fences(1);
     let other = DriverName::new("other").unwrap();
     fences.raise(&other, Term::FIRST).unwrap();
@@ -114,10 +114,10 @@ fn drivers_have_fences_of_their_own() {
 }
 
 #[test]
-fn at_its_bound_the_fence_refuses_and_forgets_nothing() {
+fn full_fence_refuses_and_evicts_nothing() {
     let mut fences = fences(1);
     let max = MAX_RANGES as u64;
-    // Every other number has begun, the first one is open for ever.
+    // Every second number has begun, the first stays open.
     for at in 1..=max {
         let call = fence(1, 2 * at, 1, &[]);
         assert_eq!(arrive(&mut fences, &call), Ok(Passage::Begin));
@@ -128,7 +128,7 @@ fn at_its_bound_the_fence_refuses_and_forgets_nothing() {
     assert_eq!(
         arrive(&mut fences, &fence(1, 2 * max + 2, 100, &[])),
         Ok(Passage::Begin),
-        "there is room again"
+        "there is space again"
     );
 
     let mut fences = self::fences(1);
@@ -142,7 +142,7 @@ fn at_its_bound_the_fence_refuses_and_forgets_nothing() {
 }
 
 #[test]
-fn the_number_of_drivers_is_bounded() {
+fn number_of_drivers_is_bounded() {
     let mut fences = Fences::default();
     let name = |at: usize| DriverName::new(format!("driver-{at}")).unwrap();
     for at in 0..MAX_DRIVERS {

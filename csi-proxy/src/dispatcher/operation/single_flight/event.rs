@@ -1,4 +1,4 @@
-//! What goes into a [`Core`](super::Core) and what comes out.
+//! Events and actions of a [`Core`](super::Core).
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ macro_rules! numbers {
         pub struct $name(u64);
 
         impl $name {
-            /// Takes a number.
+            /// Creates it from a number.
             #[must_use]
             pub const fn new(number: u64) -> Self {
                 Self(number)
@@ -23,30 +23,30 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// Names one operation. Never used again for another one.
+    /// Identifies one operation. Never reused.
     OperationId,
-    /// Names one copy of a call that waits. Chosen by the core's driver; never used again for another one.
+    /// Identifies one waiting copy of a call. Assigned by the driver of the core; never reused.
     WaiterId
 }
 
-/// What has happened.
+/// An input of the core.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
-    /// A copy of a call arrives and asks for an operation.
+    /// A copy of a call requests an operation.
     Ask {
         /// The copy.
         waiter: WaiterId,
-        /// The call: all copies of it have this id.
+        /// The call; all its copies have this id.
         call: CallId,
         /// The operation.
         identity: Identity,
-        /// What the call's proxy says of it; `None` for a call that was made on this node.
+        /// The fence of the call; `None` for a call made on this node.
         fence: Option<Fence>,
-        /// When its caller stops waiting; `None`: never. A result that comes later has not reached it.
+        /// When its caller stops waiting; `None` for never. A later result does not reach it.
         until: Option<Instant>,
     },
-    /// Nobody waits at this copy any more. Its operation runs on.
+    /// The waiter of this copy has left. Its operation continues.
     Left {
         /// The copy.
         waiter: WaiterId,
@@ -55,42 +55,42 @@ pub enum Event {
     Answered {
         /// The operation.
         operation: OperationId,
-        /// What it said.
+        /// The answer.
         answer: Answer,
     },
-    /// The operation ended without an answer of the driver. If the driver was called, it may be running still.
+    /// The operation ended without an answer of the driver. If the driver was called, it may still be running.
     Lost {
         /// The operation.
         operation: OperationId,
-        /// How.
+        /// The fault.
         fault: Fault,
     },
-    /// Nothing begins any more: all that wait for their turn fail with this.
-    TurnAway {
-        /// Why.
+    /// All queued waiters fail with this fault; nothing begins any more.
+    RejectQueued {
+        /// The fault.
         fault: Fault,
     },
     /// Only time has passed.
     Tick,
 }
 
-/// What is to be done.
+/// An output of the core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// The driver is to be called with the request of this waiter. Followed by [`Event::Answered`] or [`Event::Lost`],
-    /// whether or not the waiter leaves; no other action is for this waiter.
+    /// Call the driver with the request of this waiter. Followed by [`Event::Answered`] or [`Event::Lost`], whether or
+    /// not the waiter leaves; no other action is for this waiter.
     Run {
         /// The operation.
         operation: OperationId,
         /// The waiter whose request is used.
         waiter: WaiterId,
     },
-    /// The waiter waits for its turn.
+    /// The waiter is queued.
     Wait {
         /// The waiter.
         waiter: WaiterId,
-        /// When it is to be failed, by an [`Event::Tick`], unless its operation has begun by then.
+        /// When it fails, by an [`Event::Tick`], unless its operation has begun by then.
         gives_up: Instant,
     },
     /// The waiter gets the driver's answer. No event follows.
@@ -99,10 +99,10 @@ pub enum Action {
         waiter: WaiterId,
         /// The answer.
         answer: Answer,
-        /// How it comes to have it.
-        way: Way,
+        /// How the waiter was served.
+        served: Served,
     },
-    /// The waiter fails with a fault of ours. No event follows.
+    /// The waiter fails with a fault of the relay. No event follows.
     Fail {
         /// The waiter.
         waiter: WaiterId,
@@ -111,28 +111,28 @@ pub enum Action {
     },
 }
 
-/// How a waiter comes to an answer that it has not run the operation for.
+/// How a waiter got an answer without executing the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Way {
-    /// The operation was running already.
+pub enum Served {
+    /// It joined the running operation.
     Joined,
-    /// The result was there.
+    /// It got a kept result.
     Replayed,
 }
 
-/// How much a core holds.
+/// The counts of a core.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Operations that drivers run.
+    /// Running operations.
     pub running: usize,
-    /// Copies of calls that wait for a result or for their turn.
+    /// Waiting copies of calls, for results or in the queue.
     pub waiters: usize,
-    /// Those of them that wait for their turn: their operation has not begun.
+    /// The waiting copies that are queued: their operation has not begun.
     pub waiting: usize,
-    /// Results that are kept.
+    /// Kept results.
     pub kept: usize,
-    /// Bytes of those.
+    /// The size of kept results in bytes.
     pub bytes: usize,
 }

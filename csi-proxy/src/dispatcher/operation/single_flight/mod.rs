@@ -1,4 +1,4 @@
-//! The table of operations. No clock, no task: events in, actions out.
+//! The table of operations. Pure: events in, actions out, without a clock or tasks.
 
 mod event;
 mod queue;
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 use csi_proto::method::Service;
 use csi_proto::{Delivery, DriverName, Method};
 
-pub use self::event::{Action, Counts, Event, OperationId, WaiterId, Way};
+pub use self::event::{Action, Counts, Event, OperationId, Served, WaiterId};
 use self::queue::Queue;
 use super::answer::Answer;
 use super::fence::{self, Fences};
 use super::identity::Identity;
 use super::limits::{KEPT_FOR, Limits, MAX_CALLS, REPLAYED_FOR};
-use super::subject::{Key, is_making};
+use crate::call::subject::{Key, is_create};
 use crate::call::{CallId, CallNumber, Fault, Fence, Term};
 
-/// Most [`Core::begun`] entries.
-const MAX_BEGUN: usize = 4096;
+/// The maximum number of entries in [`Core::started`].
+const MAX_STARTED: usize = 4096;
 
-/// All operations of a node's drivers: what runs, which results are kept, and what waits. See the [module](super) for
-/// the rules.
+/// All operations of a node's drivers: running ones, kept results, and the queue. See the [module](super) for the
+/// rules.
 ///
 /// Time must not go back between calls of [`Self::handle`].
 #[derive(Debug)]
@@ -36,33 +36,34 @@ pub struct Core {
     running: HashMap<OperationId, Running>,
     kept: HashMap<OperationId, Kept>,
     kept_bytes: usize,
-    /// Kept results, by when they are forgotten.
+    /// Kept results by expiry.
     due: BTreeSet<(Instant, OperationId)>,
-    /// What runs or is kept for a subject: one operation at most.
+    /// The running or kept operation of each subject; one at most.
     holders: HashMap<Key, OperationId>,
-    /// The operation that each waiter waits for. Not those whose operation has not begun.
+    /// The operation of each waiter whose operation has begun.
     waiters: HashMap<WaiterId, OperationId>,
     queue: Queue,
     actions: VecDeque<Action>,
-    /// How many run that make something, whose id is not known yet.
-    making: usize,
-    /// What else has begun since the first of those, by what it was about: it may be what one of them makes.
-    begun: HashMap<Key, OperationId>,
-    /// Up to here [`Self::begun`] is not complete.
-    begun_unknown: Option<OperationId>,
+    /// The number of running create operations, whose ids are unknown yet.
+    pending_creates: usize,
+    /// The operations that started since the first of those, by subject: it may be the subject of what one of them
+    /// creates.
+    started: HashMap<Key, OperationId>,
+    /// Operations up to this one may be missing in [`Self::started`].
+    started_overflow: Option<OperationId>,
 }
 
 /// An operation that a driver runs.
 #[derive(Debug)]
 struct Running {
     identity: Identity,
-    /// The calls that have asked for it, whether or not they wait still; at most [`MAX_CALLS`].
+    /// The calls that requested it, whether or not they still wait; at most [`MAX_CALLS`].
     calls: Vec<CallId>,
-    /// The one whose request is used.
+    /// The waiter whose request is used.
     runner: WaiterId,
-    /// All that wait, and when their callers stop waiting; in the order in which they came.
+    /// The waiters and their deadlines, in order of arrival.
     waiters: Vec<(WaiterId, Option<Instant>)>,
-    /// The numbers that have begun with it, and not before.
+    /// The numbers that began with this operation.
     numbers: Vec<(Term, CallNumber)>,
 }
 
@@ -73,7 +74,7 @@ struct Kept {
     /// As in [`Running`].
     calls: Vec<CallId>,
     answer: Answer,
-    /// What the answer says that it is about, beside what the request named.
+    /// The subjects of the answer beyond those of the request.
     made: Vec<Key>,
     bytes: usize,
     until: Instant,
@@ -91,9 +92,8 @@ struct Waiter {
 }
 
 impl Core {
-    /// An empty table. A call waits this long for its turn while something else is done to what it is about, and at
-    /// most a minute, before it fails with [`Fault::OperationPending`]; less if its caller stops waiting sooner, so
-    /// that this reaches the caller in time.
+    /// Creates an empty table. `wait` is the queue timeout, at most a minute, after which a call fails with
+    /// [`Fault::OperationPending`]; shorter if its caller has less time, so that the fault reaches the caller in time.
     #[must_use]
     pub fn new(wait: Duration) -> Self {
         Self::with_limits(Limits::new(wait))
@@ -112,15 +112,15 @@ impl Core {
             waiters: HashMap::new(),
             queue: Queue::default(),
             actions: VecDeque::new(),
-            making: 0,
-            begun: HashMap::new(),
-            begun_unknown: None,
+            pending_creates: 0,
+            started: HashMap::new(),
+            started_overflow: None,
         }
     }
 
-    /// Takes what has happened.
+    /// Handles an event.
     pub fn handle(&mut self, now: Instant, event: Event) {
-        self.forget_old(now);
+        self.evict_expired(now);
         if !self.queue.is_empty() {
             self.give_up(now);
         }
@@ -131,17 +131,17 @@ impl Core {
             Event::Left { waiter } => self.left(waiter),
             Event::Answered { operation, answer } => self.answered(now, operation, answer),
             Event::Lost { operation, fault } => self.lost(operation, &fault),
-            Event::TurnAway { fault } => self.turn_away(&fault),
+            Event::RejectQueued { fault } => self.reject_queued(&fault),
             Event::Tick => {}
         }
     }
 
-    /// What is to be done next.
+    /// The next action.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// How much there is.
+    /// The counts.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let waiting = self.queue.len();
@@ -160,8 +160,8 @@ impl Core {
         self.fences.term(driver)
     }
 
-    /// Takes a driver's term that is on the disk, from which nothing lower begins. A call of a term that was not
-    /// recorded fails with [`Fault::TermNotRecorded`].
+    /// Records a term of a driver that is on disk; lower terms no longer begin. A call of an unrecorded term fails
+    /// with [`Fault::TermNotRecorded`].
     ///
     /// # Errors
     /// If there are too many drivers.
@@ -169,10 +169,10 @@ impl Core {
         self.fences.raise(driver, term)
     }
 
-    /// Whether a call may begin that asks for no operation; if so, it does. `repeatable`: its method changes nothing.
+    /// Admits a call without an identity. `repeatable`: its method is read-only.
     ///
     /// # Errors
-    /// Why it may not.
+    /// The reason why it may not begin.
     pub fn admit(&mut self, driver: &DriverName, fence: &Fence, repeatable: bool) -> Result<(), Fault> {
         self.fences.arrive(driver, fence)?;
         let begins = self.fences.begin(driver, fence);
@@ -201,7 +201,7 @@ impl Core {
         }
     }
 
-    /// Whether a call joins the operation that runs, or gets the result that is kept.
+    /// Whether a call joins the running operation, or gets the kept result.
     fn shares(&mut self, now: Instant, waiter: &Waiter, identity: &Identity) -> bool {
         let Some(&id) = identity.keys().first().and_then(|key| self.holders.get(key)) else { return false };
         if let Some(running) = self.running.get_mut(&id).filter(|running| running.identity == *identity) {
@@ -219,8 +219,8 @@ impl Core {
         let Some(kept) = kept.filter(|kept| kept.unclaimed || kept.calls.contains(&waiter.call)) else {
             return false;
         };
-        let (answer, way) = (kept.answer.clone(), Way::Replayed);
-        self.actions.push_back(Action::Answer { waiter: waiter.id, answer, way });
+        let (answer, served) = (kept.answer.clone(), Served::Replayed);
+        self.actions.push_back(Action::Answer { waiter: waiter.id, answer, served });
         if std::mem::take(&mut kept.unclaimed) {
             self.due.remove(&(kept.until, id));
             kept.until = now + REPLAYED_FOR;
@@ -233,25 +233,25 @@ impl Core {
         true
     }
 
-    /// The first of what runs about these keys.
+    /// The first running operation on one of these keys.
     fn running(&self, keys: &[Key]) -> Option<Method> {
         keys.iter().find_map(|key| Some(self.running.get(self.holders.get(key)?)?.identity.method()))
     }
 
-    /// Begins an operation for those that wait for it, with the request of the first one.
+    /// Begins an operation for its waiters, with the request of the first one.
     fn begin(&mut self, identity: Identity, waiters: Vec<Waiter>) {
         let Some(Waiter { id: runner, .. }) = waiters.first() else { return };
         let runner = *runner;
         let mut calls = self.calls_of(&identity);
         for key in identity.keys() {
-            self.void(key);
+            self.invalidate(key);
         }
         let operation = OperationId::new(self.next);
         self.next += 1;
         for key in identity.keys() {
             self.holders.insert(key.clone(), operation);
         }
-        self.note_begun(operation, &identity);
+        self.note_started(operation, &identity);
         let mut numbers = Vec::with_capacity(waiters.len());
         for Waiter { id, call, fence, .. } in &waiters {
             self.waiters.insert(*id, operation);
@@ -267,8 +267,8 @@ impl Core {
         self.actions.push_back(Action::Run { operation, waiter: runner });
     }
 
-    /// The calls of the result that is kept for the same request. Their numbers have begun, so they get the next result
-    /// of it or none.
+    /// The calls of the kept result of the same request. Their numbers have begun, so they get the next result or
+    /// none.
     fn calls_of(&mut self, identity: &Identity) -> Vec<CallId> {
         let holder = identity.keys().first().and_then(|key| self.holders.get(key));
         let known = holder.and_then(|holder| self.kept.get_mut(holder));
@@ -286,20 +286,20 @@ impl Core {
     fn answered(&mut self, now: Instant, operation: OperationId, answer: Answer) {
         let Some(Running { identity, calls, runner, waiters, .. }) = self.stop(operation) else { return };
         let made = answer.keys(&identity);
-        // What was done on the node is undone by a reboot, or by the driver's own end, and no event reports either.
+        // A reboot, or the end of the driver, undoes what was done on the node, and no event reports either.
         let mut kept = identity.method().service() != Service::Node;
         for key in &made {
-            // What has begun on it meanwhile may already have undone this.
+            // What has started on it meanwhile may already have undone this.
             kept &=
                 self.running(std::slice::from_ref(key)).is_none() && !self.has_begun_since(operation, key);
-            self.void(key);
+            self.invalidate(key);
         }
-        self.note_made(&identity);
-        // A caller whose time is over does not count, whatever became of its call.
+        self.note_create_ended(&identity);
+        // A caller whose deadline has passed does not count, whatever happened to its call.
         let waited = waiters.iter().any(|(_, until)| until.is_none_or(|until| until >= now));
         for (waiter, _) in waiters.into_iter().filter(|(waiter, _)| *waiter != runner) {
-            let (answer, way) = (answer.clone(), Way::Joined);
-            self.actions.push_back(Action::Answer { waiter, answer, way });
+            let (answer, served) = (answer.clone(), Served::Joined);
+            self.actions.push_back(Action::Answer { waiter, answer, served });
         }
         let bytes = identity.bytes() + answer.bytes() + calls.len() * size_of::<CallId>();
         if kept && bytes <= self.limits.kept_bytes {
@@ -311,14 +311,14 @@ impl Core {
         self.take_turns_of(&identity);
     }
 
-    /// The next equal call runs it again.
+    /// The next equal call executes it again.
     fn lost(&mut self, operation: OperationId, fault: &Fault) {
         let Some(Running { identity, runner, waiters, numbers, .. }) = self.stop(operation) else { return };
-        self.note_made(&identity);
-        // It may be sent again, for the refusal may be lost on its way, and may begin then.
+        self.note_create_ended(&identity);
+        // The call may begin again, since it may be sent again if the refusal is lost with a link.
         if fault.delivery() == Delivery::NotSent {
             for (term, number) in numbers {
-                self.fences.take_back(identity.driver(), term, number);
+                self.fences.retract(identity.driver(), term, number);
             }
         }
         for (waiter, _) in waiters.into_iter().filter(|(waiter, _)| *waiter != runner) {
@@ -333,7 +333,7 @@ impl Core {
         }
     }
 
-    /// Takes an operation out that was running.
+    /// Removes a running operation.
     fn stop(&mut self, operation: OperationId) -> Option<Running> {
         let running = self.running.remove(&operation)?;
         self.release(operation, running.identity.keys());
@@ -343,31 +343,31 @@ impl Core {
         Some(running)
     }
 
-    fn note_begun(&mut self, operation: OperationId, identity: &Identity) {
-        if self.making > 0 {
-            if self.begun.len() + identity.keys().len() > MAX_BEGUN {
-                self.begun.clear();
-                self.begun_unknown = Some(operation);
+    fn note_started(&mut self, operation: OperationId, identity: &Identity) {
+        if self.pending_creates > 0 {
+            if self.started.len() + identity.keys().len() > MAX_STARTED {
+                self.started.clear();
+                self.started_overflow = Some(operation);
             }
-            self.begun.extend(identity.keys().iter().map(|key| (key.clone(), operation)));
+            self.started.extend(identity.keys().iter().map(|key| (key.clone(), operation)));
         }
-        self.making += usize::from(is_making(identity.method()));
+        self.pending_creates += usize::from(is_create(identity.method()));
     }
 
-    fn note_made(&mut self, identity: &Identity) {
-        self.making -= usize::from(is_making(identity.method()));
-        if self.making == 0 {
-            self.begun.clear();
-            self.begun_unknown = None;
+    fn note_create_ended(&mut self, identity: &Identity) {
+        self.pending_creates -= usize::from(is_create(identity.method()));
+        if self.pending_creates == 0 {
+            self.started.clear();
+            self.started_overflow = None;
         }
     }
 
     fn has_begun_since(&self, operation: OperationId, key: &Key) -> bool {
-        self.begun_unknown.is_some_and(|unknown| unknown > operation)
-            || self.begun.get(key).is_some_and(|begun| *begun > operation)
+        self.started_overflow.is_some_and(|unknown| unknown > operation)
+            || self.started.get(key).is_some_and(|started| *started > operation)
     }
 
-    /// Keeps a result. Nothing else is about the same.
+    /// Keeps a result. No other operation has the same subjects.
     fn keep(&mut self, operation: OperationId, kept: Kept) {
         self.kept_bytes += kept.bytes;
         self.due.insert((kept.until, operation));
@@ -382,14 +382,14 @@ impl Core {
         }
     }
 
-    /// Forgets what is kept about a key.
-    fn void(&mut self, key: &Key) {
+    /// Invalidates the kept result of a key.
+    fn invalidate(&mut self, key: &Key) {
         if let Some(&holder) = self.holders.get(key) {
             self.forget(holder);
         }
     }
 
-    /// Forgets a result, if that is kept.
+    /// Evicts a kept result.
     fn forget(&mut self, operation: OperationId) {
         let Some(kept) = self.kept.remove(&operation) else { return };
         self.kept_bytes -= kept.bytes;
@@ -398,7 +398,7 @@ impl Core {
         self.release(operation, &kept.made);
     }
 
-    fn forget_old(&mut self, now: Instant) {
+    fn evict_expired(&mut self, now: Instant) {
         while let Some(&(until, operation)) = self.due.first()
             && until <= now
         {
@@ -415,7 +415,7 @@ impl Core {
     }
 }
 
-/// Remembers a call. Beyond the bound the oldest is forgotten: it gets no replay then.
+/// Records a call. Beyond the limit the oldest is dropped: it gets no replay then.
 fn remember(calls: &mut Vec<CallId>, call: CallId) {
     if calls.contains(&call) {
         return;

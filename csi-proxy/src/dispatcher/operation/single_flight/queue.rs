@@ -1,4 +1,4 @@
-//! Operations that wait for others on their volumes. First come, first served, for each volume.
+//! The queue of operations that wait for others on their volumes. First come, first served, per volume.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
@@ -7,29 +7,29 @@ use csi_proto::Method;
 
 use super::super::identity::Identity;
 use super::super::limits::Limits;
-use super::super::subject::Key;
 use super::Waiter;
 use super::event::WaiterId;
+use crate::call::Key;
 
-/// A place in the queue. The operation that came first has the lowest.
+/// A position in the queue. Earlier operations have lower positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(u64);
+pub(super) struct Position(u64);
 
-/// An operation that waits to be begun.
+/// An operation that has not begun.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) identity: Identity,
-    /// At least one, in the order in which they came.
+    /// At least one, in order of arrival.
     pub(super) waiters: Vec<Waiter>,
 }
 
-/// All operations that wait, each in the lane of every key that it is about.
+/// The queued operations, each in the lane of every key that it affects.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     next: u64,
-    queued: BTreeMap<Place, Queued>,
-    lanes: HashMap<Key, VecDeque<Place>>,
-    waiters: HashMap<WaiterId, (Place, Instant)>,
+    queued: BTreeMap<Position, Queued>,
+    lanes: HashMap<Key, VecDeque<Position>>,
+    waiters: HashMap<WaiterId, (Position, Instant)>,
     due: BTreeSet<(Instant, WaiterId)>,
 }
 
@@ -38,30 +38,30 @@ impl Queue {
         self.queued.is_empty()
     }
 
-    /// How many waiters there are.
+    /// The number of waiters.
     pub(super) fn len(&self) -> usize {
         self.waiters.len()
     }
 
-    /// Where this operation waits already.
-    pub(super) fn place_of(&self, identity: &Identity) -> Option<Place> {
+    /// The position of an equal queued operation.
+    pub(super) fn position_of(&self, identity: &Identity) -> Option<Position> {
         let mut lane = self.lanes.get(identity.keys().first()?)?.iter().copied();
-        lane.find(|place| self.queued.get(place).is_some_and(|queued| queued.identity == *identity))
+        lane.find(|position| self.queued.get(position).is_some_and(|queued| queued.identity == *identity))
     }
 
-    /// What waits before an operation that would come now.
-    pub(super) fn before(&self, identity: &Identity) -> Option<Method> {
+    /// A queued operation that blocks a new one.
+    pub(super) fn blocker(&self, identity: &Identity) -> Option<Method> {
         identity.keys().iter().find_map(|key| self.method_at(self.front(key)?))
     }
 
-    /// What waits before the operation of this place.
-    pub(super) fn ahead_of(&self, place: Place) -> Option<Method> {
-        let keys = self.queued.get(&place)?.identity.keys();
-        keys.iter().find_map(|key| self.method_at(self.front(key).filter(|front| *front != place)?))
+    /// A queued operation that blocks the one at this position.
+    pub(super) fn blocked_by(&self, position: Position) -> Option<Method> {
+        let keys = self.queued.get(&position)?.identity.keys();
+        keys.iter().find_map(|key| self.method_at(self.front(key).filter(|front| *front != position)?))
     }
 
-    fn method_at(&self, place: Place) -> Option<Method> {
-        self.identity(place).map(Identity::method)
+    fn method_at(&self, position: Position) -> Option<Method> {
+        self.identity(position).map(Identity::method)
     }
 
     pub(super) fn has_room(&self, identity: &Identity, limits: &Limits) -> bool {
@@ -69,61 +69,61 @@ impl Queue {
         self.queued.len() < limits.queued && identity.keys().iter().all(is_short)
     }
 
-    /// A waiter joins an operation that waits, or the operation gets a place at the end.
+    /// Adds a waiter to a queued operation, or appends the operation.
     pub(super) fn push(
         &mut self,
-        place: Option<Place>,
+        position: Option<Position>,
         identity: Identity,
         waiter: Waiter,
         gives_up: Instant,
     ) {
-        let place = place.unwrap_or_else(|| {
-            let place = Place(self.next);
+        let position = position.unwrap_or_else(|| {
+            let position = Position(self.next);
             self.next += 1;
             for key in identity.keys() {
-                self.lanes.entry(key.clone()).or_default().push_back(place);
+                self.lanes.entry(key.clone()).or_default().push_back(position);
             }
-            place
+            position
         });
-        self.waiters.insert(waiter.id, (place, gives_up));
+        self.waiters.insert(waiter.id, (position, gives_up));
         self.due.insert((gives_up, waiter.id));
-        let queued = self.queued.entry(place);
+        let queued = self.queued.entry(position);
         queued.or_insert_with(|| Queued { identity, waiters: Vec::new() }).waiters.push(waiter);
     }
 
-    /// The next waiter that has waited long enough, and where.
-    pub(super) fn overdue(&self, now: Instant) -> Option<(WaiterId, Place)> {
+    /// The next waiter whose queue timeout has expired, and its position.
+    pub(super) fn overdue(&self, now: Instant) -> Option<(WaiterId, Position)> {
         let (_, waiter) = *self.due.first().filter(|(gives_up, _)| *gives_up <= now)?;
         Some((waiter, self.waiters.get(&waiter)?.0))
     }
 
-    /// Any of the waiters.
+    /// An arbitrary waiter.
     pub(super) fn any(&self) -> Option<WaiterId> {
         self.due.first().map(|(_, waiter)| *waiter)
     }
 
-    /// The operation of a place.
-    pub(super) fn identity(&self, place: Place) -> Option<&Identity> {
-        self.queued.get(&place).map(|queued| &queued.identity)
+    /// The operation of a position.
+    pub(super) fn identity(&self, position: Position) -> Option<&Identity> {
+        self.queued.get(&position).map(|queued| &queued.identity)
     }
 
-    /// Takes a waiter out. With the operation, if it was the last one.
+    /// Removes a waiter. Returns the operation if it was its last waiter.
     pub(super) fn leave(&mut self, waiter: WaiterId) -> Option<Queued> {
-        let (place, gives_up) = self.waiters.remove(&waiter)?;
+        let (position, gives_up) = self.waiters.remove(&waiter)?;
         self.due.remove(&(gives_up, waiter));
-        let queued = self.queued.get_mut(&place)?;
+        let queued = self.queued.get_mut(&position)?;
         queued.waiters.retain(|other| other.id != waiter);
-        if queued.waiters.is_empty() { self.remove(place) } else { None }
+        if queued.waiters.is_empty() { self.remove(position) } else { None }
     }
 
-    /// The operation that is first in the lane of a key.
-    pub(super) fn front(&self, key: &Key) -> Option<Place> {
+    /// The first operation in the lane of a key.
+    pub(super) fn front(&self, key: &Key) -> Option<Position> {
         self.lanes.get(key)?.front().copied()
     }
 
-    /// Takes an operation out whose turn has come.
-    pub(super) fn take(&mut self, place: Place) -> Option<Queued> {
-        let queued = self.remove(place)?;
+    /// Removes an operation that may begin.
+    pub(super) fn take(&mut self, position: Position) -> Option<Queued> {
+        let queued = self.remove(position)?;
         for waiter in &queued.waiters {
             if let Some((_, gives_up)) = self.waiters.remove(&waiter.id) {
                 self.due.remove(&(gives_up, waiter.id));
@@ -132,11 +132,11 @@ impl Queue {
         Some(queued)
     }
 
-    fn remove(&mut self, place: Place) -> Option<Queued> {
-        let queued = self.queued.remove(&place)?;
+    fn remove(&mut self, position: Position) -> Option<Queued> {
+        let queued = self.queued.remove(&position)?;
         for key in queued.identity.keys() {
             if let Some(lane) = self.lanes.get_mut(key) {
-                lane.retain(|other| *other != place);
+                lane.retain(|other| *other != position);
                 if lane.is_empty() {
                     self.lanes.remove(key);
                 }

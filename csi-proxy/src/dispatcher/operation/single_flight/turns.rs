@@ -1,80 +1,81 @@
-//! An operation on a volume that is busy waits a little for its turn.
+//! Queues operations on busy volumes for a short time.
 //!
-//! A sidecar that gets `ABORTED` asks again a second later, or much later. What comes to the volume in between is
-//! served first, and may be made useless by what was to come before it.
+//! A sidecar that gets `ABORTED` retries a second later, or much later. Operations that arrive in between would run
+//! first, and may become useless by the one that was refused.
 
 use std::time::{Duration, Instant};
 
 use csi_proto::Method;
 
 use super::super::identity::Identity;
-use super::super::subject::Key;
 use super::event::{Action, WaiterId};
-use super::queue::{Place, Queued};
+use super::queue::{Position, Queued};
 use super::{Core, Waiter};
 use crate::call::Fault;
+use crate::call::Key;
 
-/// How long before its caller's time is over a call gives up: as long as its refusal may take on its way to the caller.
-const WAY_BACK: Duration = Duration::from_millis(500);
+/// How long before the deadline of its caller a call gives up: the time that the refusal may take to reach the caller.
+const RESPONSE_MARGIN: Duration = Duration::from_millis(500);
 
-/// Longest wait for a turn: a call that waits holds a place and a request.
+/// The maximum queue timeout: a queued call holds a position and a request.
 const LONGEST: Duration = Duration::from_secs(60);
 
 impl Core {
-    /// A call for an operation that cannot begin, since `pending` is first.
+    /// Queues a call whose operation cannot begin because of `pending`.
     pub(super) fn wait(&mut self, now: Instant, waiter: Waiter, identity: Identity, pending: Method) {
         let gives_up = self.gives_up(now, waiter.until);
-        let place = self.queue.place_of(&identity);
-        if gives_up <= now || (place.is_none() && !self.queue.has_room(&identity, &self.limits)) {
+        let position = self.queue.position_of(&identity);
+        if gives_up <= now || (position.is_none() && !self.queue.has_room(&identity, &self.limits)) {
             return self.refuse(waiter.id, &identity, pending);
         }
         self.actions.push_back(Action::Wait { waiter: waiter.id, gives_up });
-        self.queue.push(place, identity, waiter, gives_up);
+        self.queue.push(position, identity, waiter, gives_up);
     }
 
-    /// What is to be done before an operation that comes now.
+    /// The operation that blocks a new one.
     pub(super) fn pending(&self, identity: &Identity) -> Option<Method> {
         self.running(identity.keys())
-            .or_else(|| if self.queue.is_empty() { None } else { self.queue.before(identity) })
+            .or_else(|| if self.queue.is_empty() { None } else { self.queue.blocker(identity) })
     }
 
-    /// Refuses what has waited long enough.
+    /// Refuses waiters whose queue timeout has expired.
     pub(super) fn give_up(&mut self, now: Instant) {
-        let mut gone = Vec::new();
-        while let Some((waiter, place)) = self.queue.overdue(now) {
-            if let Some(identity) = self.queue.identity(place).cloned() {
-                let pending = self.running(identity.keys()).or_else(|| self.queue.ahead_of(place));
-                // Something is always first, or it would have begun.
+        let mut emptied = Vec::new();
+        while let Some((waiter, position)) = self.queue.overdue(now) {
+            if let Some(identity) = self.queue.identity(position).cloned() {
+                let pending = self.running(identity.keys()).or_else(|| self.queue.blocked_by(position));
+                // Some operation always blocks it, or it would have begun.
                 self.refuse(waiter, &identity, pending.unwrap_or_else(|| identity.method()));
             }
-            gone.extend(self.queue.leave(waiter));
+            emptied.extend(self.queue.leave(waiter));
         }
-        for queued in gone {
+        for queued in emptied {
             self.take_turns(queued.identity.keys());
         }
     }
 
-    /// A waiter has left that waited for its turn.
+    /// A queued waiter has left.
     pub(super) fn left_queue(&mut self, waiter: WaiterId) {
         if let Some(queued) = self.queue.leave(waiter) {
             self.take_turns(queued.identity.keys());
         }
     }
 
-    /// No turn comes any more.
-    pub(super) fn turn_away(&mut self, fault: &Fault) {
+    /// Fails all queued waiters.
+    pub(super) fn reject_queued(&mut self, fault: &Fault) {
         while let Some(waiter) = self.queue.any() {
             self.actions.push_back(Action::Fail { waiter, fault: fault.clone() });
             self.queue.leave(waiter);
         }
     }
 
-    /// Begins what these keys have kept waiting, if it may still begin.
+    /// Begins the operations that these keys have blocked, if they may still begin.
     pub(super) fn take_turns(&mut self, keys: &[Key]) {
         let mut freed = keys.to_vec();
         while let Some(key) = freed.pop() {
-            let place = self.queue.front(&key).filter(|place| self.is_its_turn(*place));
-            let Some(Queued { identity, mut waiters }) = place.and_then(|place| self.queue.take(place))
+            let position = self.queue.front(&key).filter(|position| self.is_its_turn(*position));
+            let Some(Queued { identity, mut waiters }) =
+                position.and_then(|position| self.queue.take(position))
             else {
                 continue;
             };
@@ -87,8 +88,8 @@ impl Core {
         }
     }
 
-    /// Whether a call may begin: its number may have begun before, and if it has waited it may have been given up meanwhile, or its proxy
-    /// replaced. If not, it fails.
+    /// Whether a call may begin: its number may have begun before, it may have been given up while queued, or its
+    /// proxy may have been replaced. If not, it fails.
     pub(super) fn may_begin(&mut self, waiter: &Waiter, identity: &Identity) -> bool {
         let Some(fence) = &waiter.fence else { return true };
         let Err(fault) = self.fences.may_begin(identity.driver(), fence) else { return true };
@@ -96,16 +97,16 @@ impl Core {
         false
     }
 
-    fn is_its_turn(&self, place: Place) -> bool {
-        let Some(identity) = self.queue.identity(place) else { return false };
-        self.running(identity.keys()).is_none() && self.queue.ahead_of(place).is_none()
+    fn is_its_turn(&self, position: Position) -> bool {
+        let Some(identity) = self.queue.identity(position) else { return false };
+        self.running(identity.keys()).is_none() && self.queue.blocked_by(position).is_none()
     }
 
     fn gives_up(&self, now: Instant, until: Option<Instant>) -> Instant {
-        let patience = now + self.limits.wait.min(LONGEST);
-        // Before the beginning of time: not at all.
-        let last = until.map(|until| until.checked_sub(WAY_BACK).unwrap_or(now));
-        last.map_or(patience, |last| patience.min(last))
+        let longest = now + self.limits.wait.min(LONGEST);
+        // Earlier than the clock can represent: do not wait.
+        let last = until.map(|until| until.checked_sub(RESPONSE_MARGIN).unwrap_or(now));
+        last.map_or(longest, |last| longest.min(last))
     }
 
     fn refuse(&mut self, waiter: WaiterId, identity: &Identity, pending: Method) {

@@ -1,4 +1,4 @@
-//! When a call is sent, sent again, or ends with a fault. Pure.
+//! Decides when a call is sent, sent again, or ends with a fault. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -8,41 +8,41 @@ use fastrand::Rng;
 use super::reachability::{Missing, NodeStatus};
 use crate::call::{CallId, Fault, NodeId, NodeSession};
 
-/// How long a call that may have begun waits for the instance that has it, after each loss.
+/// How long a call that may have begun waits for its instance, after each loss.
 pub(super) const INSTANCE_WAIT: Duration = Duration::from_secs(30);
 
-/// Most attempts of one call.
+/// The maximum number of attempts of one call.
 pub(super) const MAX_ATTEMPTS: u32 = 32;
 
-/// Longest pause before the second attempt; it doubles from attempt to attempt.
+/// The maximum pause before the second attempt; it doubles with each attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Longest pause.
+/// The maximum pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What to do now.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
     /// Send the call to this session.
     Send(NodeSession),
-    /// Ask again when the node's status has changed, and at that time.
+    /// Decide again when the status of the node changes, and at that time.
     Wait {
         /// The time.
         until: Instant,
-        /// How the call ends if it cannot wait.
+        /// The fault of the call if it cannot wait.
         or: Fault,
     },
     /// The call ends.
     Fail(Fault),
 }
 
-/// Whom a call that may have begun is sent to again.
+/// The instances to which a call that may have begun may be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
     Never,
-    /// The instance that may have begun it.
+    /// The call may be sent again only to the instance that may have begun it.
     SameInstance,
-    /// Any: what is sent is the rest of a stream, and not the same request.
+    /// Any instance: the request is for the rest of a stream, not the same request.
     AnyInstance,
 }
 
@@ -51,12 +51,12 @@ pub(super) enum Repeat {
 pub(super) struct Attempts {
     node: NodeId,
     grace: Duration,
-    /// When it is not worth waiting any more for the caller.
+    /// The deadline, after which waiting is useless.
     end: Option<Instant>,
     failed: u32,
-    /// Not before: the pause after a failed attempt.
+    /// The end of the pause after a failed attempt.
     not_before: Option<Instant>,
-    /// Since when it has been waiting, if the last answer was to wait.
+    /// The start of the wait, if the last step was to wait.
     waiting: Option<Instant>,
     phase: Phase,
     jitter: Rng,
@@ -64,14 +64,14 @@ pub(super) struct Attempts {
 
 #[derive(Debug)]
 enum Phase {
-    /// No attempt was sent. It has waited for so long in total.
+    /// No attempt was sent. `waited` is the total wait.
     NotSent { waited: Duration, last: Option<Fault> },
-    /// One may have begun.
+    /// An attempt may have begun.
     Unknown { instance: Option<u64>, until: Instant, last: Fault },
 }
 
 impl Attempts {
-    /// A call that has not been sent. The id seeds the jitter of its pauses.
+    /// Creates the state of an unsent call. The id seeds the jitter of its pauses.
     pub(super) fn new(id: CallId, node: NodeId, grace: Duration, end: Option<Instant>) -> Self {
         let seed = id.as_bytes().iter().fold(0, |hash: u64, byte| hash.rotate_left(7) ^ u64::from(*byte));
         let jitter = Rng::with_seed(seed);
@@ -79,7 +79,7 @@ impl Attempts {
         Self { node, grace, end, failed: 0, not_before: None, waiting: None, phase, jitter }
     }
 
-    /// What to do, with what is known of the node.
+    /// The next step, given the status of the node.
     pub(super) fn next(&mut self, status: NodeStatus, now: Instant) -> Next {
         let waited_now = self.waiting.take().map(|since| now.saturating_duration_since(since));
         if let Phase::NotSent { waited, .. } = &mut self.phase {
@@ -118,7 +118,7 @@ impl Attempts {
         Next::Wait { until: pause.map_or(until, |pause| pause.min(until)), or }
     }
 
-    /// Whether the call may go to this session: any, unless an instance may have begun it.
+    /// Whether the call may be sent to this session: always, unless another instance may have begun it.
     fn may_have(&self, session: NodeSession) -> bool {
         match &self.phase {
             Phase::NotSent { .. } => true,
@@ -126,10 +126,11 @@ impl Attempts {
         }
     }
 
-    /// An attempt on this session has failed. `repeat` is asked only if the call may have begun and can be sent again soon.
+    /// Records a failed attempt on this session. `repeat` is evaluated only if the call may have begun and can be
+    /// retried soon.
     ///
     /// # Errors
-    /// The fault with which the call ends: one that says that nothing was sent only if nothing ever was.
+    /// The final fault of the call. It reports that nothing was sent only if that holds for every attempt.
     pub(super) fn failed(
         &mut self,
         fault: Fault,
@@ -157,13 +158,13 @@ impl Attempts {
         Ok(())
     }
 
-    /// An attempt was refused for something that is right now. Says whether there may be another one, at once.
+    /// Records a refusal whose cause is fixed. Returns whether another attempt may follow at once.
     pub(super) fn again(&mut self) -> bool {
         self.failed += 1;
         self.failed < MAX_ATTEMPTS
     }
 
-    /// The fault with which the call ends if it cannot be sent for this reason.
+    /// The final fault if the call cannot be sent for this reason.
     pub(super) fn end_with(&self, fault: Fault) -> Fault {
         match &self.phase {
             Phase::NotSent { .. } => fault,
@@ -178,7 +179,7 @@ impl Attempts {
         }
     }
 
-    /// Between half and all of a time that doubles from attempt to attempt.
+    /// A random duration between half and all of a time that doubles with each attempt.
     fn pause(&mut self) -> Duration {
         let longest =
             FIRST_PAUSE.saturating_mul(1 << self.failed.saturating_sub(1).min(8)).min(LONGEST_PAUSE);

@@ -16,7 +16,7 @@ fn offline() -> Fault {
     Fault::NodeOffline { node: NodeId::new("edge-1").unwrap() }
 }
 
-/// The attempts of a call, with a clock.
+/// The attempts of a call with a controlled clock.
 struct World {
     attempts: Attempts,
     start: Instant,
@@ -64,18 +64,18 @@ impl World {
 }
 
 #[test]
-fn a_call_to_a_node_that_is_away_fails_at_once() {
+fn call_to_an_offline_node_fails_at_once() {
     assert_eq!(World::new(None).next(AWAY), Next::Fail(offline()));
     let hub = World::new(None).next(NodeStatus::Away(Missing::Hub));
     assert!(matches!(hub, Next::Fail(Fault::HubUnreachable { .. })), "{hub:?}");
 }
 
 #[test]
-fn a_call_that_was_not_sent_waits_for_the_grace_in_total() {
+fn unsent_call_waits_for_the_grace_in_total() {
     let mut world = World::new(None);
     let long = world.reconnecting(100.0);
     assert!((world.waits(long) - 5.0).abs() < 1e-6);
-    // The node returns after 3 s, and is lost before the call gets there, after 10 s more.
+    // The node returns after 3 s, and is lost before the call reaches it, for 10 s more.
     world.at(3.0).fails(offline()).unwrap();
     world.at(13.0);
     assert!((world.waits(long) - 15.0).abs() < 1e-6, "3 s of the grace are used up");
@@ -84,7 +84,7 @@ fn a_call_that_was_not_sent_waits_for_the_grace_in_total() {
 }
 
 #[test]
-fn a_call_that_was_not_sent_waits_no_longer_than_the_node_is_expected() {
+fn unsent_call_waits_until_the_grace_of_the_node_ends() {
     let mut world = World::new(None);
     let soon = world.reconnecting(2.0);
     assert!((world.waits(soon) - 2.0).abs() < 1e-6);
@@ -93,7 +93,7 @@ fn a_call_that_was_not_sent_waits_no_longer_than_the_node_is_expected() {
 }
 
 #[test]
-fn no_call_waits_longer_than_its_caller() {
+fn wait_is_limited_by_the_caller() {
     let mut world = World::new(Some(4));
     let long = world.reconnecting(100.0);
     assert!((world.waits(long) - 4.0).abs() < 1e-6);
@@ -104,7 +104,7 @@ fn no_call_waits_longer_than_its_caller() {
 }
 
 #[test]
-fn a_refusal_while_the_node_is_connected_is_tried_again_within_the_grace() {
+fn retries_refusal_within_the_grace() {
     let mut world = World::new(None);
     let mut sent = 0;
     while let Ok(()) = {
@@ -130,7 +130,7 @@ fn a_refusal_while_the_node_is_connected_is_tried_again_within_the_grace() {
 }
 
 #[test]
-fn a_call_that_may_have_begun_waits_30_s_for_its_instance() {
+fn begun_call_waits_30_s_for_its_instance() {
     let mut world = World::new(None);
     world.fails(lost()).unwrap();
     for status in [AWAY, world.reconnecting(2.0)] {
@@ -142,7 +142,7 @@ fn a_call_that_may_have_begun_waits_30_s_for_its_instance() {
 }
 
 #[test]
-fn a_call_that_may_have_begun_is_not_sent_to_another_instance() {
+fn begun_call_is_not_sent_to_another_instance() {
     let other = NodeStatus::Connected(NodeSession { instance: 2, number: 1 });
     let mut world = World::new(None);
     world.fails(lost()).unwrap();
@@ -153,7 +153,7 @@ fn a_call_that_may_have_begun_is_not_sent_to_another_instance() {
 }
 
 #[test]
-fn a_call_that_was_not_sent_goes_to_any_instance() {
+fn unsent_call_goes_to_any_instance() {
     let mut world = World::new(None);
     world.fails(offline()).unwrap();
     let other = NodeSession { instance: 2, number: 1 };
@@ -161,7 +161,7 @@ fn a_call_that_was_not_sent_goes_to_any_instance() {
 }
 
 #[test]
-fn what_cannot_be_repeated_is_sent_again_only_if_it_was_not_sent() {
+fn unrepeatable_call_is_retried_only_if_unsent() {
     for fault in one_of_each() {
         let sent_again = World::new(None).fails_as(fault.clone(), Repeat::Never);
         let expected = fault.is_transient() && fault.delivery() == Delivery::NotSent;
@@ -170,7 +170,7 @@ fn what_cannot_be_repeated_is_sent_again_only_if_it_was_not_sent() {
 }
 
 #[test]
-fn the_last_fault_is_not_sent_only_if_every_attempt_was() {
+fn final_fault_covers_all_attempts() {
     for fault in one_of_each() {
         let mut world = World::new(None);
         world.fails(lost()).unwrap();
@@ -190,7 +190,7 @@ fn the_last_fault_is_not_sent_only_if_every_attempt_was() {
 }
 
 #[test]
-fn there_are_at_most_32_attempts() {
+fn stops_after_32_attempts() {
     let mut world = World::new(None);
     for attempt in 1.. {
         match world.fails(lost()) {
@@ -203,11 +203,11 @@ fn there_are_at_most_32_attempts() {
         let Next::Wait { until, .. } = world.next(UP) else { panic!("no pause") };
         world.now = until;
     }
-    assert!(world.now - world.start > INSTANCE_WAIT, "each loss is waited for anew");
+    assert!(world.now - world.start > INSTANCE_WAIT, "the wait starts again with each loss");
 }
 
 #[test]
-fn pauses_grow_and_differ_from_call_to_call() {
+fn pauses_back_off_with_jitter() {
     let pauses = |id: u8| {
         let (id, node) = (CallId::from_bytes([id; 16]), NodeId::new("edge-1").unwrap());
         let mut attempts = Attempts::new(id, node, GRACE, None);

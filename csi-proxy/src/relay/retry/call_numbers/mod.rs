@@ -1,26 +1,26 @@
-//! The numbers of the calls that are open, for the fence. Pure.
+//! Numbers the open calls for the fence. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 
 use crate::call::{CallNumber, Fence, GivenUp, InvalidFence, MAX_GIVEN_UP, NodeId, Term};
 
-/// Most calls to one node that are open at once, so that no fence has more ranges than it may have.
+/// The maximum number of open calls per node, so that no fence exceeds its ranges.
 pub(super) const MAX_OPEN: usize = MAX_GIVEN_UP;
 
 /// How a call ended at the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Closed {
-    /// With an answer from the node.
+    /// With an answer of the node.
     Answered,
-    /// Without: a copy of it may be on its way, and must not begin.
+    /// Without an answer: a copy may be in the network and must not begin.
     GivenUp,
 }
 
-/// Numbers the calls to each node from 1, and knows which are open and which were given up.
+/// Numbers the calls to each node from 1, and records which are open and which were given up.
 ///
-/// Between two open numbers everything is closed, so one range there covers all that was given up: there are never more ranges than open
-/// calls. Of a node without an open call the last number is kept.
+/// Between two open numbers everything is closed, so one range there covers all given-up numbers: there are never more
+/// ranges than open calls. The last number of a node without an open call is kept.
 #[derive(Debug, Default)]
 pub(super) struct Numbers(HashMap<NodeId, Node>);
 
@@ -30,11 +30,11 @@ struct Node {
     open: BTreeMap<CallNumber, Gap>,
 }
 
-/// The numbers between an open one and the next open one that were given up: from the first to the last.
+/// The given-up numbers between an open number and the next open one: first to last.
 type Gap = Option<(CallNumber, CallNumber)>;
 
 impl Numbers {
-    /// Opens a call; `None` if the node has [`MAX_OPEN`].
+    /// Opens a call; `None` if the node has [`MAX_OPEN`] open calls.
     pub(super) fn open(&mut self, name: &NodeId) -> Option<CallNumber> {
         if !self.0.contains_key(name) {
             self.0.insert(name.clone(), Node::default());
@@ -46,7 +46,7 @@ impl Numbers {
         Some(number)
     }
 
-    /// The fence of one more attempt of an open call.
+    /// The fence of the next attempt of an open call.
     pub(super) fn fence(&self, node: &NodeId, term: Term, number: CallNumber) -> Result<Fence, InvalidFence> {
         let open = self.0.get(node).map(|node| &node.open);
         let lowest = open.and_then(|open| open.keys().next()).copied().unwrap_or(number);
@@ -59,7 +59,7 @@ impl Numbers {
     pub(super) fn close(&mut self, node: &NodeId, number: CallNumber, how: Closed) {
         let Some(Node { open, .. }) = self.0.get_mut(node) else { return };
         let Some(behind) = open.remove(&number) else { return };
-        // Below the lowest open number everything counts as closed anyway.
+        // All numbers below the lowest open one count as closed.
         if let Some((_, gap)) = open.range_mut(..number).next_back() {
             let itself = (how == Closed::GivenUp).then_some((number, number));
             let given_up = [*gap, itself, behind].into_iter().flatten();

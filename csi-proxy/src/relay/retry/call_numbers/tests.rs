@@ -15,7 +15,7 @@ fn ranges(fence: &Fence) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn a_fence_says_what_is_open_and_what_was_given_up() {
+fn fence_lists_open_and_given_up_calls() {
     let (mut numbers, node) = (Numbers::default(), node("a"));
     let calls: Vec<_> = (0..7).map(|_| numbers.open(&node).unwrap()).collect();
     numbers.close(&node, calls[2], Closed::GivenUp);
@@ -26,7 +26,7 @@ fn a_fence_says_what_is_open_and_what_was_given_up() {
         (fence.number().get(), fence.lowest_open().get(), ranges(&fence)),
         (7, 1, vec![(3, 3), (6, 6)])
     );
-    // With the fourth everything between the second and the last is closed.
+    // Once the fourth is closed, everything between the second and the last is closed.
     numbers.close(&node, calls[3], Closed::Answered);
     assert_eq!(ranges(&numbers.fence(&node, Term::FIRST, calls[6]).unwrap()), [(3, 6)]);
     numbers.close(&node, calls[0], Closed::GivenUp);
@@ -35,7 +35,7 @@ fn a_fence_says_what_is_open_and_what_was_given_up() {
 }
 
 #[test]
-fn a_node_has_at_most_1024_open_calls() {
+fn open_calls_per_node_are_limited() {
     let (mut numbers, busy) = (Numbers::default(), node("busy"));
     let calls: Vec<_> = (0..MAX_OPEN).map(|_| numbers.open(&busy).unwrap()).collect();
     assert_eq!(numbers.open(&busy), None);
@@ -44,9 +44,9 @@ fn a_node_has_at_most_1024_open_calls() {
     assert!(numbers.open(&busy).is_some());
 }
 
-/// So that a node can keep what has begun as a few ranges.
+/// A node can store the begun numbers as few ranges.
 #[test]
-fn the_calls_of_each_node_are_numbered_from_1_without_gaps() {
+fn calls_are_numbered_from_1_per_node() {
     let mut numbers = Numbers::default();
     for expected in 1..5 {
         for name in ["a", "b"] {
@@ -71,10 +71,10 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    /// Against a model that keeps every number: what is open is not fenced off, what was given up is, and there are no more ranges
-    /// than open calls.
+    /// Compares with a model of all numbers: open numbers are not fenced, given-up ones are, and the ranges do not exceed the
+    /// number of open calls.
     #[test]
-    fn a_fence_has_every_number_that_was_given_up_and_none_that_is_open(
+    fn fence_covers_exactly_the_given_up_calls(
         acts in proptest::collection::vec(act(), 1..200)
     ) {
         let nodes = [node("a"), node("b")];
@@ -104,7 +104,7 @@ proptest! {
             for at in 0..2 {
                 for number in &open[at] {
                     let fence = numbers.fence(&nodes[at], Term::FIRST, *number).unwrap();
-                    prop_assert!(fence.lowest_open() >= lowest[at], "it never falls");
+                    prop_assert!(fence.lowest_open() >= lowest[at], "it never decreases");
                     lowest[at] = fence.lowest_open();
                     prop_assert!(fence.given_up().ranges().len() <= open[at].len());
                     let is_fenced = |number: &CallNumber| {

@@ -1,4 +1,4 @@
-//! Which node a call can be sent to now, and how long it is worth waiting for one that it cannot be sent to.
+//! Which nodes are reachable, and how long to wait for the others.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,67 +9,67 @@ use tokio::sync::futures::OwnedNotified;
 
 use crate::call::{NodeId, NodeSession};
 
-/// Default of the reconnect grace.
+/// The default reconnect grace.
 pub const DEFAULT_RECONNECT_GRACE: Duration = Duration::from_secs(5);
 
-/// How long after the loss of a hub a complete list of nodes is waited for, before the nodes count as lost.
+/// How long to wait for a complete list of nodes after the loss of a hub, before the nodes count as lost.
 const LIST_LIMIT: Duration = Duration::from_secs(30);
 
-/// A node with so many losses within [`FLAPPING_WINDOW`] has no grace any more.
+/// The number of losses within [`FLAPPING_WINDOW`] after which a node has no grace.
 const FLAPPING_LOSSES: usize = 3;
 
 /// The time within which losses are counted.
 const FLAPPING_WINDOW: Duration = Duration::from_secs(60);
 
-/// A node that was up for so long has its grace again.
+/// How long a node must be up to regain its grace.
 const STEADY: Duration = Duration::from_secs(30);
 
-/// A node that has been away for so long is forgotten: it is treated like one that was never seen.
+/// A node that is offline for this long is evicted: it is treated like an unknown node.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
-/// What can be done with a call to a node.
+/// Whether a call can be sent to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "the outputs of a state machine")]
 pub enum NodeStatus {
-    /// Send it to this session.
+    /// Send the call to this session.
     Connected(NodeSession),
-    /// Nothing can be sent now. The node or the hub was connected a moment ago and is expected back, at the latest until then.
+    /// Nothing can be sent now. The node or the hub was lost within its grace and is expected back.
     Reconnecting {
         /// The end of the grace.
         until: Instant,
-        /// What is expected back.
+        /// The missing component.
         missing: Missing,
     },
-    /// Nothing can be sent, and it is not worth waiting.
+    /// Nothing can be sent, and waiting is useless.
     Away(Missing),
 }
 
-/// What is not connected.
+/// The component that is not connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "the outputs of a state machine")]
 pub enum Missing {
-    /// The node, at the hub.
+    /// The node is not connected to the hub.
     Node,
-    /// The hub.
+    /// The hub is not connected.
     Hub,
 }
 
-/// What presence says about hub and nodes, for everything that has to know it. Cheap to clone; all clones are the same.
+/// The presence of hub and nodes. Cheap to clone; all clones share their state.
 ///
-/// Something has to report here what it sees: `NodeWatch` does it for `edge_transport`. To begin with the hub counts
-/// as just lost.
+/// Events must be reported to it: `NodeWatch` does so for `edge_transport`. Initially the hub counts as just lost.
 #[derive(Debug, Clone)]
 pub struct Reachability(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     core: Mutex<Core>,
-    /// Wakes calls in the order in which they began to wait, which a `watch` does not.
+    /// Wakes calls in the order of their waits, which a `watch` does not.
     changed: Arc<Notify>,
 }
 
 impl Reachability {
-    /// Knows of no node yet. A node or hub that is lost is expected back for so long ([`DEFAULT_RECONNECT_GRACE`]); zero: never.
+    /// Creates it without nodes. `grace` is how long a lost node or hub is expected back
+    /// ([`DEFAULT_RECONNECT_GRACE`]); zero disables waiting.
     #[must_use]
     pub fn new(grace: Duration) -> Self {
         Self(Arc::new(Shared { core: Mutex::new(Core::new(grace, now())), changed: Arc::default() }))
@@ -81,13 +81,13 @@ impl Reachability {
         self.core().grace
     }
 
-    /// What can be done with a call to this node now.
+    /// Whether a call can be sent to this node now.
     #[must_use]
     pub fn status(&self, node: &NodeId) -> NodeStatus {
         self.core().status(node, now())
     }
 
-    /// The same once no grace runs any more: the node is connected, or it is not worth waiting for.
+    /// Waits until no grace is running: the node is connected, or waiting is useless.
     pub async fn settled(&self, node: &NodeId) -> NodeStatus {
         loop {
             match self.status(node) {
@@ -97,37 +97,37 @@ impl Reachability {
         }
     }
 
-    /// There is a connection to a hub. What nodes it has is not known until [`Self::synced`].
+    /// Reports a connection to a hub. Its nodes are unknown until [`Self::synced`].
     pub fn hub_connected(&self) {
         self.change(Core::hub_connected);
     }
 
-    /// There is no connection to any hub any more.
+    /// Reports that no hub is connected.
     pub fn hub_lost(&self) {
         self.change(|core| core.hub_lost(now()));
     }
 
-    /// The hub has this session of the node. Ignored if it has reported a higher one of the same instance before.
+    /// Reports a session of a node. Ignored after a higher number of the same instance.
     pub fn node_up(&self, node: &NodeId, session: NodeSession) {
         self.change(|core| core.node_up(node, session, now()));
     }
 
-    /// The hub has lost this session of the node. Ignored if the node has another one.
+    /// Reports the loss of a session. Ignored if the node has another session.
     pub fn node_down(&self, node: &NodeId, session: NodeSession) {
         self.change(|core| core.node_down(node, session, now()));
     }
 
-    /// The list of nodes is complete. A node that was up before and was not reported as down since is up.
+    /// Reports that the list of nodes is complete. A node that was up before and was not reported as down is up.
     pub fn synced(&self) {
         self.change(|core| core.synced(now()));
     }
 
-    /// Ready after the next change.
+    /// Completes after the next change.
     pub(super) fn changed(&self) -> OwnedNotified {
         Arc::clone(&self.0.changed).notified_owned()
     }
 
-    /// Wakes what waits for a change.
+    /// Wakes all waiters for a change.
     pub(super) fn wake(&self) {
         self.0.changed.notify_waiters();
     }
@@ -144,12 +144,12 @@ impl Reachability {
     }
 }
 
-/// The time of the runtime, which tests may stop.
+/// The clock of the runtime, which tests may pause.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// [`Reachability`] without a clock. Each event says whether anything changed.
+/// [`Reachability`] without a clock. Each event returns whether anything changed.
 ///
 /// | Hub | Node | A call |
 /// |---|---|---|
@@ -167,18 +167,18 @@ fn now() -> Instant {
 pub(super) struct Core {
     grace: Duration,
     hub: Hub,
-    /// Rises with every loss of the hub. A node that was reported in this one is in the new list.
+    /// Increases with every loss of the hub. A node reported with this number is in the new list.
     list: u64,
     nodes: HashMap<NodeId, Node>,
-    /// When the grace of nodes ends that were never seen; `None` before the first complete list.
+    /// The end of the grace of unknown nodes; `None` before the first complete list.
     unseen: Option<Instant>,
-    /// At how many nodes those that have been away for long are looked for.
+    /// The number of nodes at which offline nodes are evicted.
     forget_at: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hub {
-    /// Since then; the last complete list has been worthless since `list_lost`.
+    /// Lost at `since`; the last complete list is outdated since `list_lost`.
     Lost {
         since: Instant,
         list_lost: Instant,
@@ -192,9 +192,9 @@ enum Hub {
 #[derive(Debug)]
 struct Node {
     link: Link,
-    /// The last losses, at most [`FLAPPING_LOSSES`], not those of the hub.
+    /// The last losses, at most [`FLAPPING_LOSSES`], without those of the hub.
     losses: VecDeque<Instant>,
-    /// It was lost too often, and has not been up for [`STEADY`] since.
+    /// Whether it was lost too often, and was not up for [`STEADY`] since.
     flapping: bool,
 }
 
@@ -265,7 +265,7 @@ impl Core {
             {
                 return false;
             }
-            // The same link as before.
+            // The same link.
             Link::Up { session: known, since, .. } if known == session => Link::Up { session, since, list },
             Link::Up { .. } | Link::Lost { .. } => fresh,
         };
@@ -280,7 +280,7 @@ impl Core {
             return false;
         }
         let begins = match hub {
-            // It is not in the list of the hub that came after the one that was lost with it.
+            // The node is not in the list of the next hub after it was lost together with the previous one.
             Hub::Listing { list_lost } | Hub::Lost { list_lost, .. } if list < self.list => {
                 now.min(list_lost + LIST_LIMIT)
             }
@@ -301,7 +301,7 @@ impl Core {
         true
     }
 
-    /// Forgets the nodes that have been away for long, if there may be many.
+    /// Evicts nodes that are offline for long, if there are many.
     fn forget(&mut self, now: Instant) {
         if self.nodes.len() >= self.forget_at {
             let is_known = |link: Link| match link {

@@ -4,7 +4,7 @@ use super::*;
 
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A core and its clock, in seconds since the proxy's start.
+/// A core with a controlled clock, in seconds since the start of the proxy.
 struct World {
     core: Core,
     start: Instant,
@@ -25,7 +25,7 @@ impl World {
         Self { core: Core::new(GRACE, start), start, now: start }
     }
 
-    /// With a complete list that has these nodes, each with its first session.
+    /// With a complete list of these nodes, each with its first session.
     fn with(names: &[&str]) -> Self {
         let mut world = Self::new();
         world.core.hub_connected();
@@ -36,7 +36,7 @@ impl World {
 
     fn at(&mut self, seconds: f64) -> &mut Self {
         let now = self.start + Duration::from_secs_f64(seconds);
-        assert!(now >= self.now, "time does not go back");
+        assert!(now >= self.now, "time must not go backwards");
         self.now = now;
         self
     }
@@ -65,7 +65,7 @@ impl World {
         self.core.status(&node(name), self.now)
     }
 
-    /// The second up to which a call waits.
+    /// The second until which a call waits.
     fn waits(&self, name: &str) -> Option<(f64, Missing)> {
         match self.status(name) {
             NodeStatus::Reconnecting { until, missing } => {
@@ -81,7 +81,7 @@ const NODE_AWAY: NodeStatus = NodeStatus::Away(Missing::Node);
 const HUB_AWAY: NodeStatus = NodeStatus::Away(Missing::Hub);
 
 #[test]
-fn a_lost_node_is_waited_for_within_its_grace() {
+fn waits_for_lost_node_within_its_grace() {
     let mut world = World::with(&["a", "b"]);
     assert_eq!(world.status("a"), UP);
     world.at(100.0).down("a");
@@ -94,13 +94,13 @@ fn a_lost_node_is_waited_for_within_its_grace() {
 }
 
 #[test]
-fn a_node_that_was_not_in_the_list_is_away_at_once() {
+fn unlisted_node_is_offline() {
     let mut world = World::with(&["a"]);
     assert_eq!(world.at(100.0).status("never-seen"), NODE_AWAY);
 }
 
 #[test]
-fn a_grace_of_zero_waits_for_nothing() {
+fn zero_grace_disables_waiting() {
     let mut world = World::with(&["a"]);
     world.core.grace = Duration::ZERO;
     world.at(100.0).down("a");
@@ -110,7 +110,7 @@ fn a_grace_of_zero_waits_for_nothing() {
 }
 
 #[test]
-fn a_lost_hub_is_waited_for_within_the_grace() {
+fn waits_for_lost_hub_within_the_grace() {
     let mut world = World::with(&["a", "b"]);
     world.at(50.0).down("b");
     world.hub_lost(100.0);
@@ -120,7 +120,7 @@ fn a_lost_hub_is_waited_for_within_the_grace() {
 }
 
 #[test]
-fn a_node_lost_shortly_before_the_hub_keeps_its_own_grace() {
+fn node_lost_before_the_hub_keeps_its_grace() {
     let mut world = World::with(&["a"]);
     world.at(100.0).down("a");
     world.hub_lost(102.0);
@@ -130,12 +130,12 @@ fn a_node_lost_shortly_before_the_hub_keeps_its_own_grace() {
 }
 
 #[test]
-fn after_a_lost_hub_the_grace_starts_with_the_list() {
+fn grace_starts_with_the_list_of_the_next_hub() {
     let mut world = World::with(&["a", "b"]);
     world.hub_lost(100.0);
     world.at(115.0).core.hub_connected();
     world.up(&["b"]);
-    assert_eq!(world.status("b"), UP, "no list has to be complete for one that is in it");
+    assert_eq!(world.status("b"), UP, "a listed node needs no complete list");
     assert_eq!(world.waits("a"), Some((135.0, Missing::Node)));
     world.at(120.0).down("a");
     world.core.synced(world.now);
@@ -144,7 +144,7 @@ fn after_a_lost_hub_the_grace_starts_with_the_list() {
 }
 
 #[test]
-fn after_a_lost_hub_the_grace_starts_after_30_s_at_the_latest() {
+fn grace_starts_at_most_30_s_after_hub_loss() {
     let mut world = World::with(&["a"]);
     world.hub_lost(100.0);
     world.at(131.0).core.hub_connected();
@@ -156,7 +156,7 @@ fn after_a_lost_hub_the_grace_starts_after_30_s_at_the_latest() {
 }
 
 #[test]
-fn a_hub_that_is_lost_again_does_not_prolong_the_30_s() {
+fn repeated_hub_loss_does_not_extend_the_limit() {
     let mut world = World::with(&["a"]);
     for lost in [100.0, 110.0, 120.0] {
         world.hub_lost(lost);
@@ -166,7 +166,7 @@ fn a_hub_that_is_lost_again_does_not_prolong_the_30_s() {
 }
 
 #[test]
-fn a_node_that_stayed_is_up_when_the_list_is_complete() {
+fn unreported_node_is_up_after_sync() {
     let mut world = World::with(&["a"]);
     world.hub_lost(100.0);
     world.core.hub_connected();
@@ -176,7 +176,7 @@ fn a_node_that_stayed_is_up_when_the_list_is_complete() {
 }
 
 #[test]
-fn a_start_is_like_the_loss_of_a_hub() {
+fn start_behaves_like_a_hub_loss() {
     let mut world = World::new();
     assert_eq!(world.waits("a"), Some((5.0, Missing::Hub)));
     assert_eq!(world.at(5.0).status("a"), HUB_AWAY);
@@ -186,11 +186,11 @@ fn a_start_is_like_the_loss_of_a_hub() {
     assert_eq!(world.waits("a"), Some((15.0, Missing::Node)));
     assert_eq!(world.at(15.0).status("a"), NODE_AWAY);
     world.hub_lost(100.0);
-    assert_eq!(world.status("a"), HUB_AWAY, "a hub that is lost later had no such node");
+    assert_eq!(world.status("a"), HUB_AWAY, "the later hub did not list the node");
 }
 
 #[test]
-fn after_three_losses_in_a_minute_a_node_has_no_grace() {
+fn flapping_node_has_no_grace() {
     let mut world = World::with(&["a"]);
     world.at(100.0).down("a");
     world.flap(130.0);
@@ -201,13 +201,13 @@ fn after_three_losses_in_a_minute_a_node_has_no_grace() {
     world.at(190.9).down("a");
     assert_eq!(world.status("a"), NODE_AWAY, "it was up for less than 30 s");
     world.at(200.0).up(&["a"]);
-    assert_eq!(world.status("a"), UP, "it is only not waited for");
+    assert_eq!(world.status("a"), UP, "only the grace is missing");
     world.at(230.0).down("a");
     assert_eq!(world.waits("a"), Some((235.0, Missing::Node)), "it was up for 30 s");
 }
 
 #[test]
-fn three_losses_in_more_than_a_minute_take_no_grace() {
+fn slow_losses_keep_the_grace() {
     let mut world = World::with(&["a"]);
     world.at(100.0).down("a");
     world.flap(130.0);
@@ -216,7 +216,7 @@ fn three_losses_in_more_than_a_minute_take_no_grace() {
 }
 
 #[test]
-fn the_loss_of_a_hub_is_no_loss_of_its_nodes() {
+fn hub_loss_is_not_a_node_loss() {
     let mut world = World::with(&["a"]);
     for lost in [100.0, 105.0, 110.0, 115.0] {
         world.hub_lost(lost);
@@ -229,7 +229,7 @@ fn the_loss_of_a_hub_is_no_loss_of_its_nodes() {
 }
 
 #[test]
-fn old_news_of_another_session_is_ignored() {
+fn ignores_stale_session_events() {
     let mut world = World::with(&["a"]);
     let newer = session(1, 2);
     world.core.node_up(&node("a"), newer, world.now);
@@ -243,7 +243,7 @@ fn old_news_of_another_session_is_ignored() {
 }
 
 #[test]
-fn nodes_that_have_been_away_for_long_are_forgotten() {
+fn evicts_nodes_that_are_offline_for_long() {
     let mut world = World::with(&["stays"]);
     for number in 0..10_000 {
         let name = format!("n-{number}");
@@ -255,7 +255,7 @@ fn nodes_that_have_been_away_for_long_are_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_is_settled_when_its_grace_has_ended_or_it_is_back() {
+async fn settles_after_the_grace_or_reconnect() {
     let reachability = Reachability::new(GRACE);
     reachability.hub_connected();
     for name in ["a", "b"] {

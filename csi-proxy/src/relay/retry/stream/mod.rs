@@ -1,4 +1,4 @@
-//! Streams of block metadata, which continue after a loss from the last offset received.
+//! Streams of block metadata, which resume after a loss from the last offset received.
 
 use bytes::Bytes;
 use csi_proto::Method;
@@ -10,12 +10,12 @@ use super::sending::Sending;
 use crate::call::{Fault, Replies, Reply};
 use crate::relay::Relay;
 
-/// Whether the answer can be continued, by `starting_offset`.
+/// Whether the answer can resume at a `starting_offset`.
 const fn continues(method: Method) -> bool {
     matches!(method, Method::GetMetadataAllocated | Method::GetMetadataDelta)
 }
 
-/// The answer in parts, with what follows after each loss if it can be continued.
+/// The answer in parts, resumed after each loss if possible.
 pub(super) fn continued<R: Relay + 'static>(sending: Sending<R>, replies: Replies) -> Replies {
     let method = sending.method.filter(|method| continues(*method));
     let request = sending.call.body.clone();
@@ -31,11 +31,11 @@ pub(super) fn continued<R: Relay + 'static>(sending: Sending<R>, replies: Replie
 
 struct Reading<R> {
     sending: Sending<R>,
-    /// `None` if the answer cannot be continued.
+    /// `None` if the answer cannot resume.
     method: Option<Method>,
     request: Bytes,
     replies: Replies,
-    /// Where what was received ends, in bytes of the volume; `None` before anything was.
+    /// The end of the received ranges, in bytes of the volume; `None` before the first.
     offset: Option<i64>,
 }
 
@@ -59,14 +59,14 @@ impl<R: Relay> Reading<R> {
                 },
                 None => Fault::ServiceLost { what: "the answer".to_owned() },
             };
-            if let Err(fault) = self.go_on(fault).await {
+            if let Err(fault) = self.resume(fault).await {
                 return Reply::End(fault.into());
             }
         }
     }
 
-    /// Sends for the rest.
-    async fn go_on(&mut self, fault: Fault) -> Result<(), Fault> {
+    /// Requests the rest.
+    async fn resume(&mut self, fault: Fault) -> Result<(), Fault> {
         let (Some(method), Some(offset)) = (self.method, self.offset) else { return Err(fault) };
         self.sending.lost(fault, starting_at(method, &self.request, offset))?;
         self.replies = self.sending.send().await?;
@@ -74,13 +74,13 @@ impl<R: Relay> Reading<R> {
     }
 }
 
-/// Where the ranges of a message end, if it has any. The answers of both methods have the same fields.
+/// The end of the ranges of a message, if any. The responses of both methods have the same fields.
 fn end_of(message: &Bytes) -> Option<i64> {
     let ranges = csi::GetMetadataAllocatedResponse::decode(message.clone()).ok()?.block_metadata;
     ranges.last().map(|range| range.byte_offset.saturating_add(range.size_bytes))
 }
 
-/// The request for the rest: the same bytes, and a field behind them that counts in the place of the one that is there.
+/// The request for the rest: the same bytes, with an appended field that overrides the existing one.
 fn starting_at(method: Method, body: &Bytes, starting_offset: i64) -> Bytes {
     let more = match method {
         Method::GetMetadataAllocated => {

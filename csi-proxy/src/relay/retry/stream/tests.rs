@@ -13,7 +13,7 @@ use super::*;
 use crate::call::{Call, CallId, Fault, MethodPath, NodeId, NodeSession, Outcome};
 use csi_proto::Code;
 
-/// Ranges of a volume, each of 10 bytes, two in a message. Every stream breaks off after so many messages.
+/// The ranges of a volume, 10 bytes each, two per message. Each stream breaks after a given number of messages.
 #[derive(Debug, Default)]
 struct Blocks {
     breaks: Mutex<Vec<usize>>,
@@ -31,7 +31,7 @@ impl Relay for Arc<Blocks> {
         let first = self.asked.lock().unwrap().is_empty();
         self.asked.lock().unwrap().push((request.starting_offset, call.remaining));
         if self.refuses && !first {
-            return Ok(Replies::outcome(Outcome::from_driver(Code::NOT_FOUND, "gone")));
+            return Ok(Replies::outcome(Outcome::from_driver(Code::NOT_FOUND, "deleted")));
         }
         let end = self.breaks.lock().unwrap().pop();
         let starts: Vec<_> = (request.starting_offset / 10..RANGES).collect();
@@ -81,7 +81,7 @@ async fn read(blocks: Blocks) -> (Vec<i64>, Outcome, Vec<i64>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_breaks_off_continues_from_the_last_offset() {
+async fn resumes_broken_stream_at_the_last_offset() {
     let blocks = Blocks { breaks: Mutex::new(vec![1, 0, 0, 1]), ..Blocks::default() };
     let (starts, outcome, asked) = read(blocks).await;
     assert_eq!(starts, (0..RANGES).collect::<Vec<_>>());
@@ -90,7 +90,7 @@ async fn a_stream_that_breaks_off_continues_from_the_last_offset() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_attempts_without_progress_count() {
+async fn counts_only_attempts_without_progress() {
     let breaks = [vec![0; 12], vec![1], vec![0; 12], vec![1], vec![0; 12], vec![1]].concat();
     let (starts, outcome, asked) = read(Blocks { breaks: Mutex::new(breaks), ..Blocks::default() }).await;
     assert!(outcome.is_ok(), "{outcome:?}");
@@ -98,7 +98,7 @@ async fn only_attempts_without_progress_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_never_goes_on_ends_with_its_callers_time() {
+async fn stalled_stream_ends_at_the_deadline() {
     let blocks = Blocks { breaks: Mutex::new([vec![0; 100], vec![2]].concat()), ..Blocks::default() };
     let began = Instant::now();
     let (starts, outcome, asked) = read(blocks).await;
@@ -108,14 +108,14 @@ async fn a_stream_that_never_goes_on_ends_with_its_callers_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_the_driver_ends_has_ended() {
+async fn stream_ended_by_the_driver_is_final() {
     let blocks = Blocks { breaks: Mutex::new(vec![1]), refuses: true, ..Blocks::default() };
     let (_, outcome, asked) = read(blocks).await;
     assert_eq!((outcome.code, asked), (Code::NOT_FOUND, vec![0, 20]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_fails_before_its_first_message_is_sent_again() {
+async fn retries_stream_without_messages() {
     let blocks = Blocks { breaks: Mutex::new(vec![0]), ..Blocks::default() };
     let (starts, outcome, asked) = read(blocks).await;
     assert!(outcome.is_ok(), "{outcome:?}");

@@ -1,4 +1,4 @@
-//! The term of a driver's proxy: which of its starts this is.
+//! The term of a driver's proxy: the number of its start.
 
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,14 +7,14 @@ use async_trait::async_trait;
 
 use crate::call::Term;
 
-/// Where the terms of one driver's proxy come from.
+/// Source of the terms of one driver's proxy.
 #[async_trait]
 pub trait TermSource: Send + Sync {
-    /// A term that is higher than all that this source has given before, in earlier runs of the process too, and higher than `above`. It is
-    /// durable when it is returned.
+    /// Returns a term higher than all previous terms of this source, including earlier runs of the process, and higher
+    /// than `above`. It is durable when it is returned.
     ///
     /// # Errors
-    /// If the term cannot be made durable, or there is none above that.
+    /// If the term cannot be made durable, or no higher term exists.
     async fn raise(&self, above: Option<Term>) -> Result<Term, TermError>;
 }
 
@@ -22,10 +22,10 @@ pub trait TermSource: Send + Sync {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TermError {
-    /// Where terms are kept failed.
+    /// The store of terms failed.
     #[error("the term of this proxy cannot be raised")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// There is no term above that one, or it is so high that no proxy can have had it.
+    /// No higher term exists, or `above` is higher than any proxy can have.
     #[error("the term of this proxy cannot be raised above {above}; expected at most {MAX_TERM}")]
     Exhausted {
         /// The term.
@@ -33,14 +33,14 @@ pub enum TermError {
     },
 }
 
-/// No higher term is believed: so whatever a node reports, there are terms left.
+/// Higher terms are not accepted, so that whatever a node reports, there are terms left.
 const MAX_TERM: u64 = 1 << 62;
 
-/// The term after those: at least the milliseconds since 1970, so that a source that has lost what it kept is still above its earlier terms,
-/// unless the clock was set back.
+/// The next term: at least the milliseconds since 1970, so that a source that lost its state is above its earlier
+/// terms unless the clock was set back.
 ///
 /// # Errors
-/// If there is no term left.
+/// If no term is left.
 pub fn next_term(previous: Option<Term>, above: Option<Term>, now: SystemTime) -> Result<Term, TermError> {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let clock = u64::try_from(since.as_millis()).unwrap_or(MAX_TERM).min(MAX_TERM);
@@ -52,7 +52,7 @@ pub fn next_term(previous: Option<Term>, above: Option<Term>, now: SystemTime) -
     }
 }
 
-/// Terms that are kept in memory alone and rise from run to run with the system's clock.
+/// Terms in memory that increase with the system clock over restarts.
 ///
 /// If the clock was set back, nodes refuse the first call, and the term is raised above theirs.
 #[derive(Debug, Default)]
@@ -68,38 +68,38 @@ impl TermSource for ClockTerms {
     }
 }
 
-/// Another proxy of the same driver has begun after this one: a node refuses the calls of this one, which ends.
+/// Another proxy of the same driver has started later: a node refuses the calls of this one, which must exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this proxy was replaced: a node has had calls of a later start of a proxy of the same driver (term {current}; this one has {found}). Run one proxy for each driver"
+    "this proxy was replaced: a node has accepted term {current} of the same driver, this proxy has term {found}; run one proxy per driver"
 )]
 #[non_exhaustive]
 pub struct Replaced {
     /// The term of this proxy.
     pub found: Term,
-    /// The highest term that the node knows.
+    /// The highest term recorded at the node.
     pub current: Term,
 }
 
-/// The term that is in use. Pure.
+/// The term in use. Pure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InUse {
-    /// No node has taken a call with it yet.
+    /// No node has accepted a call with it yet.
     Raised(Term),
-    /// A node has.
+    /// A node has accepted a call with it.
     Accepted(Term),
-    /// It counts no more, and no call is sent.
+    /// It is superseded, and no call is sent.
     Replaced(Replaced),
 }
 
-/// What follows from a node's refusal of a term.
+/// The reaction to a refused term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It was an earlier term than the one in use: send again.
+    /// The refused term is not in use any more: send again.
     Outdated,
-    /// What this proxy knew of its terms is lost: raise the term above the node's, and send again.
+    /// This proxy has lost its terms: raise the term above that of the node, and send again.
     Raise,
-    /// Send nothing any more.
+    /// Send no more calls.
     Replaced(Replaced),
 }
 
@@ -111,14 +111,14 @@ impl InUse {
         }
     }
 
-    /// A node has taken a call with this term.
+    /// Records that a node has accepted a call with this term.
     pub(super) fn accepted(&mut self, term: Term) {
         if *self == Self::Raised(term) {
             *self = Self::Accepted(term);
         }
     }
 
-    /// A node has refused a call with the term `found`, since it knows the term `current`.
+    /// Handles the refusal of a call with the term `found` by a node that has recorded `current`.
     pub(super) fn refused(&mut self, found: Term, current: Term) -> Refusal {
         match *self {
             Self::Raised(term) | Self::Accepted(term) if found < term => Refusal::Outdated,
@@ -132,7 +132,7 @@ impl InUse {
         }
     }
 
-    /// The term was raised.
+    /// Records a raised term.
     pub(super) fn raised(&mut self, term: Term) {
         if let Self::Raised(_) = self {
             *self = Self::Raised(term);

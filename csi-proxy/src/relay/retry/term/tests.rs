@@ -9,7 +9,7 @@ fn term(number: u64) -> Term {
 }
 
 #[test]
-fn a_first_refusal_raises_the_term_and_a_later_one_ends_the_proxy() {
+fn first_refusal_raises_the_term_later_one_replaces() {
     let mut in_use = InUse::Raised(term(3));
     assert_eq!(in_use.refused(term(3), term(8)), Refusal::Raise);
     in_use.raised(term(9));
@@ -20,18 +20,18 @@ fn a_first_refusal_raises_the_term_and_a_later_one_ends_the_proxy() {
     assert_eq!(in_use.refused(term(9), term(10)), Refusal::Replaced(replaced));
     in_use.raised(term(11));
     in_use.accepted(term(11));
-    assert_eq!(in_use.term(), Err(replaced), "for ever");
+    assert_eq!(in_use.term(), Err(replaced), "permanently");
 }
 
 #[test]
-fn only_the_term_in_use_is_accepted() {
+fn accepts_only_the_term_in_use() {
     let mut in_use = InUse::Raised(term(9));
     in_use.accepted(term(3));
     assert_eq!(in_use, InUse::Raised(term(9)));
 }
 
 #[test]
-fn terms_rise_with_the_clock_and_without_it() {
+fn terms_increase_with_and_without_the_clock() {
     let at = |millis| UNIX_EPOCH + Duration::from_millis(millis);
     let next = |previous, above, millis| {
         next_term(Option::map(previous, term), Option::map(above, term), at(millis)).map(Term::get).unwrap()
@@ -39,15 +39,15 @@ fn terms_rise_with_the_clock_and_without_it() {
     assert_eq!(next(None, None, 0), 1);
     assert_eq!(next(None, None, 1000), 1000);
     assert_eq!(next(Some(1000), None, 900), 1001, "the clock was set back");
-    assert_eq!(next(Some(1000), Some(5000), 2000), 5001, "a node knows more");
+    assert_eq!(next(Some(1000), Some(5000), 2000), 5001, "a node has recorded a higher term");
     assert_eq!(next(Some(1000), Some(10), 2000), 2000);
     let before = UNIX_EPOCH - Duration::from_secs(1);
     assert_eq!(next_term(None, None, before).map(Term::get).unwrap(), 1);
 }
 
-/// A node that lies about the highest term cannot use up all terms.
+/// A node that reports a false highest term cannot exhaust all terms.
 #[test]
-fn a_term_beyond_all_reason_is_not_followed() {
+fn rejects_terms_beyond_the_maximum() {
     for above in [MAX_TERM, u64::MAX] {
         let error = next_term(None, Some(term(above)), SystemTime::now()).unwrap_err();
         assert!(error.to_string().contains(&above.to_string()), "{error}");
@@ -56,7 +56,7 @@ fn a_term_beyond_all_reason_is_not_followed() {
 }
 
 #[tokio::test]
-async fn terms_in_memory_rise_from_run_to_run() {
+async fn terms_in_memory_increase_over_restarts() {
     let terms = ClockTerms::default();
     let first = terms.raise(None).await.unwrap();
     let second = terms.raise(None).await.unwrap();

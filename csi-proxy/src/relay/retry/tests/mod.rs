@@ -60,26 +60,26 @@ fn create(name: &str) -> Call {
     call(Method::CreateVolume, request.encode_to_vec())
 }
 
-/// A call that changes something, and does not say what it is about.
+/// A mutating call without a subject.
 fn nameless() -> Call {
     call(Method::CreateVolume, Bytes::new())
 }
 
-/// A call that changes something, of which nothing is known.
+/// A mutating call that cannot be decoded.
 fn unreadable() -> Call {
     call(Method::CreateVolume, Bytes::from_static(b"\xff"))
 }
 
-/// What becomes of one attempt.
+/// The result of one attempt.
 enum Attempt {
     Fails(Fault),
     FailsAfter(u64, Fault),
-    /// A unary answer that ends so after its message.
+    /// A unary answer with this end after its message.
     Ends(Outcome),
     Hangs,
 }
 
-/// Plays a script, then answers every call. Keeps what it has seen.
+/// Runs a script, then answers every call. Records the calls.
 #[derive(Clone, Default)]
 struct Script(Arc<StdMutex<Played>>);
 
@@ -133,7 +133,7 @@ impl Relay for Script {
     }
 }
 
-/// A node that is up, and its proxy.
+/// A connected node and its proxy.
 struct World {
     script: Script,
     reachability: Reachability,
@@ -179,7 +179,7 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_without_a_fault_is_passed_on_as_it_is() {
+async fn call_without_a_fault_passes_unchanged() {
     let world = World::failing([]).await;
     let sent = create("pvc-1").with_remaining(Duration::from_secs(60));
     let (began, tasks) = (Instant::now(), tokio::runtime::Handle::current().metrics().num_alive_tasks());
@@ -197,7 +197,7 @@ async fn a_call_without_a_fault_is_passed_on_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_waits_for_a_node_that_was_just_lost_and_has_less_time_then() {
+async fn waits_for_lost_node_and_sends_the_remaining_time() {
     let world = World::failing([]).await;
     world.down(1);
     world.up_after(4, session(2, 1));
@@ -208,7 +208,7 @@ async fn a_call_waits_for_a_node_that_was_just_lost_and_has_less_time_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_stays_away_fails_its_calls_after_the_grace_and_then_at_once() {
+async fn calls_to_offline_node_fail_after_the_grace() {
     let world = World::failing([]).await;
     world.down(1);
     for waited in [GRACE, Duration::ZERO] {
@@ -219,9 +219,9 @@ async fn a_node_that_stays_away_fails_its_calls_after_the_grace_and_then_at_once
     assert_eq!(world.script.count(), 0);
 }
 
-/// So that the caller is not the first to stop, which would leave open whether anything was sent.
+/// The caller must not stop first, which would leave the delivery unknown.
 #[tokio::test(start_paused = true)]
-async fn a_call_that_cannot_be_sent_ends_a_little_before_its_callers_time() {
+async fn unsendable_call_ends_before_the_deadline() {
     for (millis, waits) in [(2000, 1800), (100, 50)] {
         let world = World::failing([]).await;
         world.down(1);
@@ -232,9 +232,9 @@ async fn a_call_that_cannot_be_sent_ends_a_little_before_its_callers_time() {
     }
 }
 
-/// So Probe does not change within a grace.
+/// Probe does not change within a grace.
 #[tokio::test(start_paused = true)]
-async fn a_call_of_the_identity_service_waits_like_any_other() {
+async fn identity_calls_wait_too() {
     let world = World::failing([]).await;
     world.reachability.hub_lost();
     let reachability = world.reachability.clone();
@@ -249,7 +249,7 @@ async fn a_call_of_the_identity_service_waits_like_any_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_have_begun_is_sent_again_as_the_same_call_to_the_same_instance() {
+async fn retries_begun_call_at_the_same_instance() {
     for sent in [create("pvc-1"), nameless(), call(Method::ListVolumes, ""), call(Method::Probe, "")] {
         let world = World::of(Script::of([Attempt::FailsAfter(10, lost())])).await;
         world.up_after(25, session(1, 2));
@@ -268,12 +268,12 @@ async fn what_may_have_begun_is_sent_again_as_the_same_call_to_the_same_instance
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_have_begun_and_cannot_be_repeated_ends() {
+async fn begun_unrepeatable_call_ends() {
     for sent in [unreadable(), call_of("/csi.v9.Later/Thing", "")] {
         let world = World::failing([lost()]).await;
         assert_eq!(world.answered(sent.clone()).await, Err(lost()));
         assert_eq!(world.script.count(), 1);
-        // What was not sent can be sent.
+        // An unsent call can be sent.
         let world = World::failing([offline()]).await;
         assert!(world.answered(sent).await.is_ok());
         assert_eq!(world.script.count(), 2);
@@ -281,7 +281,7 @@ async fn what_may_have_begun_and_cannot_be_repeated_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_have_begun_is_not_sent_to_another_instance() {
+async fn begun_call_is_not_sent_to_another_instance() {
     let world = World::failing([lost()]).await;
     world.up_after(10, session(2, 1));
     let down = async { world.down(1) };
@@ -290,7 +290,7 @@ async fn what_may_have_begun_is_not_sent_to_another_instance() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_have_begun_waits_30_s_and_no_longer_than_its_caller() {
+async fn begun_call_waits_30_s_or_until_its_deadline() {
     for (remaining, waits) in [(60, 30.0), (20, 19.8)] {
         let world = World::failing([lost()]).await;
         let began = Instant::now();
@@ -301,9 +301,9 @@ async fn what_may_have_begun_waits_30_s_and_no_longer_than_its_caller() {
     }
 }
 
-/// A placement is released only if the fault says that nothing was sent.
+/// A placement is released only if the fault proves that nothing was sent.
 #[tokio::test(start_paused = true)]
-async fn a_call_that_was_sent_once_never_ends_as_not_sent() {
+async fn sent_call_never_ends_as_not_sent() {
     let refused = Fault::DriverNotRegistered { driver: "csi-hostpath".parse().unwrap() };
     for last in [offline(), refused, stale(1 << 62), Fault::RequestTooLarge { found: 2, max: 1 }] {
         assert_eq!(last.delivery(), Delivery::NotSent);
@@ -324,7 +324,7 @@ async fn a_call_that_was_sent_once_never_ends_as_not_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_cut_after_its_message_is_asked_for_again() {
+async fn retries_truncated_unary_answer() {
     let script = Script::of([Attempt::Ends(lost().into()), Attempt::Ends(Outcome::ok())]);
     let world = World::of(script).await;
     let replies = world.relay.relay(create("pvc-1")).await.unwrap();
@@ -334,7 +334,7 @@ async fn an_answer_that_is_cut_after_its_message_is_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_of_the_driver_is_final() {
+async fn status_of_the_driver_is_final() {
     let aborted = Outcome::from_driver(Code::UNAVAILABLE, "try again");
     let world = World::of(Script::of([Attempt::Ends(aborted.clone())])).await;
     assert_eq!(world.answered(create("pvc-1")).await, Ok(aborted));
@@ -342,7 +342,7 @@ async fn a_status_of_the_driver_is_final() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_ends_without_an_answer_is_given_up() {
+async fn gives_up_call_without_an_answer() {
     let world = World::of(Script::of([Attempt::Hangs, Attempt::Hangs])).await;
     let (first, second) = (world.relay.clone(), world.relay.clone());
     let mut open = Box::pin(first.relay(create("pvc-1")));
@@ -359,7 +359,7 @@ async fn a_call_that_ends_without_an_answer_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_was_answered_is_not_given_up() {
+async fn answered_call_is_not_given_up() {
     let world = World::of(Script::of([Attempt::Hangs])).await;
     let relay = world.relay.clone();
     let mut open = Box::pin(relay.relay(create("pvc-1")));
@@ -376,7 +376,7 @@ async fn a_call_that_was_answered_is_not_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_not_read_to_its_end_is_given_up() {
+async fn gives_up_call_with_unread_answer() {
     let world = World::failing([]).await;
     let parts = || Attempt::Ends(Outcome::ok());
     world.script.0.lock().unwrap().attempts.extend([parts(), Attempt::Hangs, parts()]);
@@ -395,7 +395,7 @@ async fn an_answer_that_is_not_read_to_its_end_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_cannot_be_held_is_sent_once_and_does_not_wait() {
+async fn unbuffered_call_is_sent_once() {
     let world = World::of(Script::of([Attempt::Hangs])).await;
     let large = Bytes::from(vec![0; MAX_HELD - 10_000]);
     let relay = world.relay.clone();
@@ -407,21 +407,24 @@ async fn a_call_that_cannot_be_held_is_sent_once_and_does_not_wait() {
         assert_eq!(world.answered(call(Method::ListVolumes, vec![0; 10_000])).await, Err(fault));
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
-    assert!(world.answered(call(Method::ListVolumes, vec![0; 10_000])).await.is_ok(), "it is only not held");
+    assert!(
+        world.answered(call(Method::ListVolumes, vec![0; 10_000])).await.is_ok(),
+        "it is only not buffered"
+    );
     world.down(1);
     let count = world.script.count();
     assert_eq!(world.answered(call(Method::ListVolumes, vec![0; 10_000])).await, Err(offline()));
     assert_eq!(world.script.count(), count);
-    // Small ones still fit.
+    // Small calls still fit.
     world.up_after(3, session(1, 2));
     assert!(world.answered(call(Method::ListVolumes, "")).await.is_ok());
     drop(first);
     world.script.0.lock().unwrap().attempts.push_back(Attempt::Fails(lost()));
-    assert!(world.answered(call(Method::ListVolumes, large)).await.is_ok(), "what was held is free again");
+    assert!(world.answered(call(Method::ListVolumes, large)).await.is_ok(), "the buffer is free again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_has_at_most_1024_open_calls() {
+async fn open_calls_per_node_are_limited() {
     let world = World::of(Script::of((0..1024).map(|_| Attempt::Hangs))).await;
     let mut open = Vec::new();
     for _ in 0..1024 {
@@ -438,7 +441,7 @@ async fn a_node_has_at_most_1024_open_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proxy_that_lost_its_state_raises_its_term_above_the_agents() {
+async fn raises_term_after_lost_state() {
     let agents = 1 << 60;
     let world = World::failing([stale(agents)]).await;
     assert!(world.answered(unreadable()).await.is_ok());
@@ -448,9 +451,9 @@ async fn a_proxy_that_lost_its_state_raises_its_term_above_the_agents() {
     assert!(world.relay.replaced().now_or_never().is_none());
 }
 
-/// The node that may have begun it does not know it again under another term.
+/// The node that may have begun it does not recognize it under another term.
 #[tokio::test(start_paused = true)]
-async fn what_may_have_begun_under_one_term_is_not_sent_under_another() {
+async fn begun_call_is_not_sent_under_another_term() {
     let agents = 1 << 60;
     let world = World::failing([lost(), stale(agents)]).await;
     assert_eq!(world.answered(create("pvc-1")).await, Err(lost()));
@@ -461,7 +464,7 @@ async fn what_may_have_begun_under_one_term_is_not_sent_under_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proxy_that_was_replaced_sends_no_more_calls_and_reports_it() {
+async fn replaced_proxy_sends_no_more_calls() {
     let world = World::failing([]).await;
     assert!(world.answered(create("pvc-1")).await.is_ok());
     let waiting = {
@@ -480,12 +483,12 @@ async fn a_proxy_that_was_replaced_sends_no_more_calls_and_reports_it() {
         sleep(Duration::from_millis(500)).await;
         let began = Instant::now();
         let (result, ()) = tokio::join!(world.answered(create("pvc-3")), async { world.down(1) });
-        assert!(began.elapsed() < Duration::from_secs(1), "it does not wait for its node any more");
+        assert!(began.elapsed() < Duration::from_secs(1), "it stops waiting for its node");
         result
     };
     let (refused, meanwhile) = tokio::join!(world.answered(create("pvc-2")), other);
     assert_eq!(refused, Err(stale(agents)));
-    assert_eq!(meanwhile, Err(lost()), "one that waits to be sent again is not");
+    assert_eq!(meanwhile, Err(lost()), "a waiting retry is not sent");
     let replaced = waiting.await.unwrap();
     assert_eq!(replaced.current, term(agents));
     assert!(replaced.to_string().contains("replaced"), "{replaced}");
@@ -496,7 +499,7 @@ async fn a_proxy_that_was_replaced_sends_no_more_calls_and_reports_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_are_refused_at_the_same_time_raise_the_term_once() {
+async fn concurrent_refusals_raise_the_term_once() {
     let agents = 1 << 60;
     let world = World::of(Script::of((0..5).map(|_| Attempt::FailsAfter(1, stale(agents))))).await;
     let calls = (0..5).map(|number| world.answered(create(&format!("pvc-{number}"))));
@@ -520,7 +523,7 @@ impl TermSource for Broken {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_term_that_cannot_be_raised_ends_the_call_and_not_the_proxy() {
+async fn failed_term_raise_ends_only_the_call() {
     let world = World::failing([stale(9)]).await;
     let (script, reachability) = (world.script.clone(), world.reachability.clone());
     let relay = RetryRelay::start(script, reachability, Broken).await.unwrap();

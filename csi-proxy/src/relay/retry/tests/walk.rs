@@ -1,4 +1,4 @@
-//! Random walks: a node and a hub that come and go, calls meanwhile, and what must hold of every end.
+//! Random walks: a node and a hub that disconnect and reconnect, calls meanwhile, and invariants of every result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::*;
 
 const RUNS: u64 = 150;
 
-/// The hub's connection and the node's session, as they are.
+/// The true state of the hub connection and the session of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Net {
     hub: bool,
@@ -17,7 +17,7 @@ struct Net {
 
 struct Far {
     net: watch::Sender<Net>,
-    chance: StdMutex<Rng>,
+    rng: StdMutex<Rng>,
     log: StdMutex<Log>,
 }
 
@@ -32,7 +32,7 @@ struct Log {
 
 impl Far {
     fn draw(&self, below: u64) -> u64 {
-        self.chance.lock().unwrap().u64(..below)
+        self.rng.lock().unwrap().u64(..below)
     }
 
     fn check(&self, call: &Call) {
@@ -84,12 +84,12 @@ impl Relay for Arc<Far> {
     }
 }
 
-/// How bad the run is.
+/// The kind of injected faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Faults {
-    /// Each outage is shorter than the grace, none follows within two minutes, and the agent does not restart.
+    /// Each outage is shorter than the grace, at least two minutes apart, and the agent does not restart.
     Short,
-    /// Anything.
+    /// Arbitrary outages.
     Any,
 }
 
@@ -103,8 +103,7 @@ struct Walk {
 impl Walk {
     async fn new(seed: u64, faults: Faults) -> Self {
         let net = watch::Sender::new(Net { hub: true, session: Some(session(1, 1)) });
-        let far =
-            Arc::new(Far { net, chance: StdMutex::new(Rng::with_seed(seed)), log: StdMutex::default() });
+        let far = Arc::new(Far { net, rng: StdMutex::new(Rng::with_seed(seed)), log: StdMutex::default() });
         let reachability = Reachability::new(GRACE);
         reachability.hub_connected();
         reachability.node_up(&node(), session(1, 1));
@@ -114,7 +113,7 @@ impl Walk {
         Self { far, relay, reachability, faults }
     }
 
-    /// Presence says it a little later.
+    /// Delays the presence report.
     async fn lag(&self) {
         sleep(Duration::from_millis(self.far.draw(30))).await;
     }
@@ -131,7 +130,7 @@ impl Walk {
             after = session(before.instance + 1, 1);
         }
         if kind == 0 {
-            // The hub restarts, and the node's link with it.
+            // The hub restarts, and the node's link is lost with it.
             self.far.net.send_replace(Net { hub: false, session: None });
             self.lag().await;
             self.reachability.hub_lost();
@@ -183,7 +182,7 @@ impl Walk {
         };
         let calls = async {
             let calls = (0..40).map(|number| async move {
-                // In bursts, so that some are open at every outage.
+                // In bursts, so that some calls are open at every outage.
                 let spread = if self.faults == Faults::Short { 130_000 } else { 15_000 };
                 sleep(Duration::from_millis(number / 10 * spread + self.far.draw(9000))).await;
                 self.call(number).await
@@ -228,15 +227,15 @@ async fn walks(faults: Faults) {
             }
         }
     }
-    assert!(repeated > 0, "the test shows nothing if no call is sent twice");
+    assert!(repeated > 0, "the walk must retry some calls");
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_call_is_lost_whose_node_returns_within_the_grace() {
+async fn no_call_is_lost_within_the_grace() {
     walks(Faults::Short).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_sent_is_never_called_not_sent() {
+async fn sent_call_is_never_reported_as_not_sent() {
     walks(Faults::Any).await;
 }

@@ -1,7 +1,7 @@
-//! The store on disk: one redb database file of one proxy, of mode 0600, with a table for each kind of thing.
+//! The store on disk: one redb database file of one proxy with mode 0600, with a table for each kind of data.
 //!
-//! A thread of its own writes, and puts what waits into one commit. A commit is made in two phases and synced twice, so that an
-//! earlier one can never be lost to a later one that was cut off.
+//! A dedicated thread writes and groups waiting jobs into one commit. A commit has two phases and is synced twice, so
+//! that a torn commit never loses an earlier one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -19,57 +19,57 @@ use csi_proto::DriverName;
 use tokio::sync::oneshot;
 
 use super::{OpenStoreError, PlacementStore, StoreError, Written};
+use crate::call::Subject;
 use crate::call::{NodeId, Term};
-use crate::dispatcher::operation::Subject;
 use crate::driver_info::DriverInfoStore;
 use crate::relay::{TermError, TermSource, next_term};
 use crate::routing::placements::{Change, Placement, Revision, Row};
 
-/// What every redb file begins with.
+/// The magic number of redb files.
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 
-/// Most bytes of the file that are kept in memory.
+/// The size of the page cache in bytes.
 const CACHE: usize = 1 << 20;
 
-/// Most writes in one commit.
+/// The maximum number of jobs in one commit.
 const GROUP: usize = 256;
 
-/// The versions of the tables, by their names, and the last revision.
+/// The table versions by name, and the last revision.
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
-/// By kind and name or id: revision and placement.
+/// Revision and placement, by kind and name or id.
 const PLACEMENTS: TableDefinition<'_, (u8, &str), (u64, &[u8])> = TableDefinition::new("placements");
-/// By node.
+/// Driver info by node.
 const DRIVER_INFO: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("driver_info");
 /// The last term of the proxy, by driver.
 const TERMS: TableDefinition<'_, &str, u64> = TableDefinition::new("terms");
 /// Decommissioned nodes.
 const DECOMMISSIONED: TableDefinition<'_, &str, ()> = TableDefinition::new("decommissioned");
-/// Nodes that had a socket.
+/// Nodes with a socket.
 const NODES: TableDefinition<'_, &str, ()> = TableDefinition::new("nodes");
 
-/// The tables with the versions that are written. The version of `layout` is that of the whole; 1 was written before placements had rows of their own.
+/// The supported table versions. `layout` is the version of the whole file; version 1 had no rows for placements.
 const VERSIONS: [(&str, u64); 6] =
     [("layout", 2), ("placements", 1), ("driver_info", 2), ("terms", 1), ("nodes", 1), ("decommissioned", 1)];
 
-/// The name of the last revision among the numbers.
+/// The name of the last revision in the table of numbers.
 const REVISION: &str = "revision";
 
-/// A redb database file with all that a proxy keeps. One process at a time has it open.
+/// A redb database file with the state of a proxy. One process at a time opens it.
 ///
-/// A file or table of a version that this program does not know, and a damaged file, is an error and stays as it is. Cheap to clone.
+/// An unknown version of the file or a table, or a damaged file, is an error and is not changed. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct RedbStore {
     driver: DriverName,
     thread: Arc<Thread>,
 }
 
-/// What the thread does in a commit, and who waits until that is durable.
+/// A job of a commit, and the channel that reports when it is durable.
 type Job = (
     Box<dyn FnOnce(&WriteTransaction) -> Result<(), ::redb::Error> + Send>,
     oneshot::Sender<Result<(), StoreError>>,
 );
 
-/// The thread that writes, which ends with this.
+/// The writer thread, which ends with the last clone.
 #[derive(Debug)]
 struct Thread {
     queue: Option<mpsc::Sender<Job>>,
@@ -77,11 +77,11 @@ struct Thread {
 }
 
 impl RedbStore {
-    /// Opens the store of a driver's proxy, and makes it if there is no file. The directory must be there. Blocks while the file is
-    /// checked; a thread writes it from now on, and ends with the last clone.
+    /// Opens the store of a driver's proxy, and creates it if the file does not exist. The directory must exist.
+    /// Blocks while the file is checked. A thread writes the file until the last clone is dropped.
     ///
     /// # Errors
-    /// If the file cannot be opened, is in use, another driver's, of another version, or damaged.
+    /// If the file cannot be opened, is in use, belongs to another driver, has an unknown version, or is damaged.
     pub fn open(path: impl Into<PathBuf>, driver: &DriverName) -> Result<Self, OpenStoreError> {
         let path = path.into();
         let database = open(&path, driver)?;
@@ -93,7 +93,7 @@ impl RedbStore {
         Ok(Self { driver: driver.clone(), thread: Arc::new(Thread { queue: Some(queue), thread }) })
     }
 
-    /// The nodes that had a socket.
+    /// The nodes with a socket.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -112,10 +112,10 @@ impl RedbStore {
         .await
     }
 
-    /// Keeps that these nodes have a socket, unless they are decommissioned.
+    /// Stores that these nodes have a socket, unless they are decommissioned.
     ///
     /// # Errors
-    /// If it is not certain that it is durable.
+    /// If the write may not be durable.
     pub async fn keep_nodes(&self, nodes: Vec<NodeId>) -> Result<(), StoreError> {
         self.commit(move |transaction| {
             let decommissioned = transaction.open_table(DECOMMISSIONED)?;
@@ -130,16 +130,16 @@ impl RedbStore {
         .await
     }
 
-    /// Has the thread do something in its next commit, and waits until that is durable.
+    /// Runs a job in the next commit, and waits until it is durable.
     async fn commit<T: Send + 'static>(
         &self,
         act: impl FnOnce(&WriteTransaction) -> Result<T, ::redb::Error> + Send + 'static,
     ) -> Result<T, StoreError> {
         let ((found, answer), (done, durable)) = (oneshot::channel(), oneshot::channel());
-        // Who waited may have left; what it wanted is done all the same.
+        // The caller may have left; the job is done anyway.
         let act = move |transaction: &WriteTransaction| act(transaction).map(|value| drop(found.send(value)));
         if let Some(queue) = &self.thread.queue {
-            // The thread has ended if this fails, which the answer says.
+            // Fails if the thread has ended, which the receiver reports.
             let _ = queue.send((Box::new(act), done));
         }
         durable.await.unwrap_or(Err(StoreError::Ended))?;
@@ -151,7 +151,7 @@ impl Drop for Thread {
     fn drop(&mut self) {
         self.queue = None;
         if let Some(thread) = self.thread.take() {
-            // It has said by itself how it ended.
+            // The thread has logged its error.
             let _ = thread.join();
         }
     }
@@ -219,7 +219,7 @@ impl PlacementStore for RedbStore {
         self.names(DECOMMISSIONED).await
     }
 
-    /// A node that is decommissioned has no socket any more, either.
+    /// A decommissioned node loses its socket too.
     async fn set_decommissioned(&self, node: &NodeId, decommissioned: bool) -> Result<(), StoreError> {
         let node = node.clone();
         self.commit(move |transaction| {
@@ -285,7 +285,7 @@ impl DriverInfoStore for RedbStore {
 struct Writer {
     path: PathBuf,
     driver: DriverName,
-    /// None after a failure: the next commit opens it anew.
+    /// `None` after a failure: the next commit reopens it.
     database: Option<Database>,
     failing: bool,
 }
@@ -299,9 +299,9 @@ impl Writer {
             let failed = committed.as_ref().err();
             match failed {
                 Some(error) if !self.failing => {
-                    tracing::error!(path = ?self.path, %error, "the store cannot be written; no volume is made until it can");
+                    tracing::error!(path = ?self.path, %error, "cannot write the store, no volume is created until it recovers");
                 }
-                None if self.failing => tracing::info!(path = ?self.path, "the store can be written again"),
+                None if self.failing => tracing::info!(path = ?self.path, "store is writable again"),
                 _ => {}
             }
             self.failing = failed.is_some();
@@ -333,8 +333,8 @@ impl Writer {
     }
 }
 
-/// In two phases, which quick repair implies: with one, redb would take a damaged last commit for one that was cut off, and
-/// bring back what it removed.
+/// Two-phase commit, implied by quick repair: with one phase, redb would take a damaged last commit for a torn one,
+/// and restore what it removed.
 fn begin(database: &Database) -> Result<WriteTransaction, ::redb::Error> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);
@@ -345,18 +345,18 @@ fn open(path: &Path, driver: &DriverName) -> Result<Database, OpenStoreError> {
     try_open(path, driver).unwrap_or_else(|error| Err(failed(path, error)))
 }
 
-/// The outer error is of the disk or of redb, the inner one says why this file is not used.
+/// The outer error is of the disk or of redb, the inner one is the reason why this file is not used.
 fn try_open(path: &Path, driver: &DriverName) -> Result<Result<Database, OpenStoreError>, ::redb::Error> {
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
     let mut file = options.open(path)?;
     let mut head = Vec::new();
     file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut head)?;
     if !MAGIC.starts_with(&head) {
-        let what = format!("it begins with \"{}\"", head.escape_ascii());
+        let what = format!("it starts with \"{}\"", head.escape_ascii());
         return Ok(Err(OpenStoreError::Foreign { path: path.to_owned(), what }));
     }
     if !head.is_empty() && head.len() < MAGIC.len() {
-        return Err(::redb::Error::Corrupted("it ends within its first bytes".to_owned()));
+        return Err(::redb::Error::Corrupted("it is truncated within its magic number".to_owned()));
     }
     let mut builder = Builder::new();
     builder.set_cache_size(CACHE).set_check_integrity_on_open(true);
@@ -369,7 +369,7 @@ fn try_open(path: &Path, driver: &DriverName) -> Result<Result<Database, OpenSto
     Ok(Ok(database))
 }
 
-/// Makes the tables that are missing. Or else says why the file is not used.
+/// Creates missing tables, or returns why the file is not used.
 fn prepare(
     database: &Database,
     path: &Path,
@@ -381,15 +381,15 @@ fn prepare(
     {
         let mut numbers = transaction.open_table(NUMBERS)?;
         if !is_new && numbers.get("layout")?.is_none() {
-            return foreign("it is another database of redb".to_owned());
+            return foreign("it is another redb database".to_owned());
         }
         for (table, supported) in VERSIONS {
             let found = numbers.get(table)?.map(|found| found.value());
             match found {
                 Some(found) if found == supported => {}
-                // What drivers say of themselves is learnt again.
+                // Driver info is refreshed from the drivers.
                 Some(found) if table == "driver_info" => {
-                    tracing::warn!(found, "driver info of another version is not used");
+                    tracing::warn!(found, "ignoring driver info of another version");
                     transaction.delete_table(DRIVER_INFO)?;
                     numbers.insert(table, supported)?;
                 }
@@ -404,7 +404,7 @@ fn prepare(
         let other = terms.first()?.map(|(other, _)| other.value().to_owned());
         match other {
             Some(other) if other != driver.as_str() => {
-                return foreign(format!("it is that of driver {other:?}"));
+                return foreign(format!("it belongs to driver {other:?}"));
             }
             Some(_) => {}
             None => drop(terms.insert(driver.as_str(), 0)?),
@@ -418,19 +418,19 @@ fn prepare(
     Ok(None)
 }
 
-/// What an error of redb means for the file.
+/// Maps an error of redb to an error of the file.
 fn failed(path: &Path, error: ::redb::Error) -> OpenStoreError {
     use ::redb::Error as E;
     let path = path.to_owned();
     match error {
         E::DatabaseAlreadyOpen | E::LockProtocolMismatch => OpenStoreError::InUse { path },
         E::TableTypeMismatch { .. } => {
-            OpenStoreError::Foreign { path, what: "its tables are another's".to_owned() }
+            OpenStoreError::Foreign { path, what: "its tables have other types".to_owned() }
         }
         E::Corrupted(what) => OpenStoreError::Damaged { path, what },
-        // So a file shows itself that was cut.
+        // A truncated file causes this error.
         E::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            OpenStoreError::Damaged { path, what: "it ends too early".to_owned() }
+            OpenStoreError::Damaged { path, what: "it is truncated".to_owned() }
         }
         E::Io(source) if source.kind() != io::ErrorKind::InvalidData => OpenStoreError::Disk { path, source },
         E::ValueTooLarge(_) | E::PreviousIo | E::DatabaseClosed | E::LockPoisoned(_) | E::Unsupported => {

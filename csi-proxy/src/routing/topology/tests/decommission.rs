@@ -1,15 +1,15 @@
-//! A node that an operator declares lost, and one that comes back.
+//! Decommissioned nodes, and nodes that reconnect.
 
 use super::*;
 use crate::routing::store::{FaultyStore, StoreFault};
 
 #[tokio::test(start_paused = true)]
-async fn a_node_without_the_driver_holds_up_nobody_and_a_decommissioned_one_frees_its_names() {
+async fn decommissioned_node_frees_its_names() {
     let (world, disk) = (World::of(3), MemoryStore::default());
     world.lock().without_driver.insert("edge-2".to_owned());
     let route = open(&disk).await;
     while_running(&route, &world, async {
-        tell_all(&route, &world);
+        report_all_up(&route, &world);
         sleep(MINUTE).await;
         assert_eq!(call(&route, &world, Method::ListVolumes, Vec::new()).await.1, Code::OK);
         assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::OK);
@@ -31,13 +31,13 @@ async fn a_node_without_the_driver_holds_up_nobody_and_a_decommissioned_one_free
     .await;
 }
 
-/// Over a restart too. A call that waits for the node when it is decommissioned does not reach it either.
+/// Also after a restart. A call that waits for the node at that time does not reach it either.
 #[tokio::test(start_paused = true)]
-async fn a_decommissioned_node_that_returns_gets_no_calls_until_recommissioned() {
+async fn reconnected_node_gets_no_calls_until_recommissioned() {
     let (world, disk) = (Arc::new(World::of(2)), MemoryStore::default());
     let route = open(&disk).await;
     while_running(&route, &*world, async {
-        tell_all(&route, &world);
+        report_all_up(&route, &world);
         sleep(MINUTE).await;
         assert_eq!(create(&route, &*world, "pvc-1", "edge-1").await, Code::OK);
         world.lock().offline.insert("edge-1".to_owned());
@@ -72,7 +72,7 @@ async fn a_decommissioned_node_that_returns_gets_no_calls_until_recommissioned()
 
     let route = open(&disk).await;
     while_running(&route, &*world, async {
-        tell_all(&route, &world);
+        report_all_up(&route, &world);
         sleep(MINUTE).await;
         assert_eq!(create(&route, &*world, "pvc-1", "edge-1").await, Code::RESOURCE_EXHAUSTED);
         assert!(world.lock().calls.iter().all(|(name, _)| name != "edge-1"), "{:?}", world.lock().calls);
@@ -87,10 +87,10 @@ async fn a_decommissioned_node_that_returns_gets_no_calls_until_recommissioned()
     assert_eq!(open(&disk).await.decommissioned(), []);
 }
 
-/// The node gets no calls from the moment of the command, wherever the disk fails: before it is known who it is, or while what it had
-/// is released. The rest is done when the command is repeated, or at the next start.
+/// The node gets no calls from the moment of the command, wherever the disk fails: before its name is durable, or
+/// while its rows are released. Repeating the command, or the next start, completes it.
 #[tokio::test]
-async fn a_full_disk_gives_a_decommissioned_node_no_calls_and_the_rest_is_done_later() {
+async fn decommission_survives_a_failing_store() {
     let named = [node("edge-0"), node("edge-1")];
     let driver = DriverName::new("csi-hostpath").unwrap();
     let open = async |store: FaultyStore<MemoryStore>| {
@@ -126,7 +126,7 @@ async fn a_full_disk_gives_a_decommissioned_node_no_calls_and_the_rest_is_done_l
         assert!(volumes.iter().all(|volume| next.placements.is_deleted(volume)));
         assert_eq!(next.recommission(&named[1]).await, Ok(true));
         assert!(!volumes.iter().any(|volume| next.placements.is_deleted(volume)), "it may have them");
-        assert_eq!(next.node_counts().0, 2, "it was given by name");
+        assert_eq!(next.node_counts().0, 2, "it is configured by name");
     }
 
     let disk = MemoryStore::default();
@@ -137,22 +137,26 @@ async fn a_full_disk_gives_a_decommissioned_node_no_calls_and_the_rest_is_done_l
     route.decommission(&named[1]).await.unwrap_err();
     drop(route);
     let next = open(FaultyStore::new(disk).0).await;
-    assert_eq!((next.decommissioned().len(), still(&next)), (0, 1), "nobody was told that it is");
+    assert_eq!(
+        (next.decommissioned().len(), still(&next)),
+        (0, 1),
+        "it was never reported as decommissioned"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn open_streams_from_a_node_end_when_it_is_decommissioned() {
+async fn decommission_ends_open_streams() {
     let (world, disk) = (World::of(3), MemoryStore::default());
     let route = open(&disk).await;
     let snapshot_id = "snapshot".to_owned();
     let request = csi::GetMetadataAllocatedRequest { snapshot_id, ..Default::default() }.encode_to_vec();
     let allocated = || parts(&route, &world, Method::GetMetadataAllocated, request.clone());
     while_running(&route, &world, async {
-        tell_all(&route, &world);
+        report_all_up(&route, &world);
         sleep(MINUTE).await;
         world.has("edge-1", "snapshot");
         world.lock().hanging.insert("edge-1".to_owned());
-        // The first one looks for the snapshot, the other one knows where it is.
+        // The first call searches the snapshot, the other one knows its node.
         let later = async {
             sleep(Duration::from_secs(1)).await;
             allocated().await

@@ -1,35 +1,35 @@
-//! A route that learns which nodes there are, up to a thousand of them.
+//! A route that discovers its nodes, up to a thousand of them.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn the_time_that_choosing_a_node_takes_is_the_callers() {
+async fn node_selection_uses_the_time_of_the_caller() {
     let (world, disk) = (World::of(1), MemoryStore::default());
     let route = open(&disk).await;
     while_running(&route, &world, async {
-        tell_all(&route, &world);
+        report_all_up(&route, &world);
         let began = Instant::now();
-        // Its node has not been asked yet where it is.
+        // The topology of its node is unknown yet.
         assert_eq!(create(&route, &world, "pvc-1", "edge-0").await, Code::OK);
-        let choosing = began.elapsed() - WAY;
-        assert!(choosing >= 4 * WAY, "{choosing:?}");
+        let choosing = began.elapsed() - LATENCY;
+        assert!(choosing >= 4 * LATENCY, "{choosing:?}");
         assert_eq!(world.lock().remaining, Some(MINUTE - choosing));
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_nodes_are_asked_once_when_they_come_a_few_at_a_time_and_then_seldom() {
+async fn refreshes_a_thousand_nodes_with_bounded_concurrency() {
     let (world, disk) = (World::of(1000), MemoryStore::default());
     let route = open(&disk).await;
     while_running(&route, &world, async {
-        tell_all(&route, &world);
+        report_all_up(&route, &world);
         sleep(MINUTE).await;
         let mut calls = world.take_calls();
         let brief = calls.remove("Probe").unwrap();
         assert!((1000..1020).contains(&brief), "{brief}: one node more often");
         assert!(calls["ControllerGetCapabilities"] == 1000 && calls.len() == 5, "{calls:?}");
-        assert!(world.lock().most_open <= AT_ONCE, "{} at once", world.lock().most_open);
+        assert!(world.lock().most_open <= MAX_CONCURRENT_ROUNDS, "{} at once", world.lock().most_open);
         assert_eq!(route.node_counts(), (1000, 1000));
         sleep(3 * MINUTE).await;
         let calls = world.take_calls();
@@ -44,13 +44,13 @@ async fn a_thousand_nodes_are_asked_once_when_they_come_a_few_at_a_time_and_then
     .await;
 }
 
-/// A volume's name is placed, and what its node is was not kept: the restart came before that was on the disk.
+/// A volume is placed, but the info of its node was not stored: the restart came first.
 #[tokio::test(start_paused = true)]
-async fn no_volume_is_made_where_the_topology_is_not_known() {
+async fn creates_no_volume_without_a_topology() {
     let (world, disk) = (World::of(2), MemoryStore::default());
     let route = open(&disk).await;
     while_running(&route, &world, async {
-        tell_all(&route, &world);
+        report_all_up(&route, &world);
         sleep(MINUTE).await;
         assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::OK);
     })
@@ -58,9 +58,9 @@ async fn no_volume_is_made_where_the_topology_is_not_known() {
     drop(route);
     disk.save(&node("edge-1"), None).await.unwrap();
     let route = open(&disk).await;
-    tell_all(&route, &world);
+    report_all_up(&route, &world);
     world.take_calls();
-    // Nobody asks the nodes what they are.
+    // The nodes are not refreshed.
     assert_eq!(created(&route, &world, "pvc-1", "edge-1").await, (vec![], Code::UNAVAILABLE));
     assert_eq!(world.take_calls().len(), 0, "nothing was sent");
     while_running(&route, &world, async {
@@ -71,11 +71,11 @@ async fn no_volume_is_made_where_the_topology_is_not_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_away_has_no_capacity_and_is_not_asked() {
+async fn offline_node_has_no_capacity() {
     let (world, disk) = (World::of(3), MemoryStore::default());
     let route = open(&disk).await;
     while_running(&route, &world, async {
-        tell_all(&route, &world);
+        report_all_up(&route, &world);
         sleep(MINUTE).await;
         assert_eq!(capacity(&route, &world, "edge-1").await, 7);
         world.take_calls();
@@ -89,11 +89,11 @@ async fn a_node_that_is_away_has_no_capacity_and_is_not_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_hangs_delays_only_its_own_capacity() {
+async fn hanging_node_delays_only_its_own_capacity() {
     let (world, disk) = (World::of(100), MemoryStore::default());
     let route = open(&disk).await;
     while_running(&route, &world, async {
-        tell_all(&route, &world);
+        report_all_up(&route, &world);
         sleep(MINUTE).await;
         world.lock().hanging.insert("edge-50".to_owned());
         world.lock().most_open = 0;
@@ -110,26 +110,26 @@ async fn a_node_that_hangs_delays_only_its_own_capacity() {
             let (code, took) = room(Some(place(&format!("edge-{number}")))).await;
             assert!(code == Code::OK && took <= Duration::from_millis(50), "edge-{number}: {code} {took:?}");
         }
-        // All together: a sum without one of them would be a lie.
+        // For all nodes together: a sum without one of them would be wrong.
         let (code, took) = room(None).await;
         assert_eq!(code, Code::DEADLINE_EXCEEDED);
         assert!(took <= Duration::from_secs(6), "{took:?}");
-        assert!(world.lock().most_open <= AT_ONCE, "{} at once", world.lock().most_open);
+        assert!(world.lock().most_open <= MAX_CONCURRENT_ROUNDS, "{} at once", world.lock().most_open);
         route.left(&node("edge-50"));
         let (code, took) = room(Some(place("edge-50"))).await;
-        assert_eq!((code, took), (Code::OK, Duration::ZERO), "it is away and has no room");
+        assert_eq!((code, took), (Code::OK, Duration::ZERO), "it is offline and has no capacity");
     })
     .await;
 }
 
-/// Only a driver, or a durable record of what a driver said, makes a deletion successful.
+/// Only a driver, or a durable record of its answer, makes a deletion successful.
 #[tokio::test(start_paused = true)]
-async fn an_unknown_id_is_not_deleted_while_a_node_is_away() {
+async fn unknown_id_is_not_deleted_while_a_node_is_offline() {
     let (world, disk) = (World::of(3), MemoryStore::default());
     world.has("edge-1", "old");
     let route = open(&disk).await;
     while_running(&route, &world, async {
-        tell_all(&route, &world);
+        report_all_up(&route, &world);
         sleep(MINUTE).await;
         assert_eq!(delete(&route, &world, "old").await, Code::OK);
         assert!(world.lock().nodes["edge-1"].is_empty());
@@ -142,7 +142,7 @@ async fn an_unknown_id_is_not_deleted_while_a_node_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn block_metadata_comes_from_the_node_that_has_the_snapshot_which_is_known_from_then_on() {
+async fn block_metadata_is_routed_to_the_snapshot() {
     let (world, disk) = (World::of(3), MemoryStore::default());
     let route = open(&disk).await;
     let allocated = async |id: &str| {
@@ -150,7 +150,7 @@ async fn block_metadata_comes_from_the_node_that_has_the_snapshot_which_is_known
         parts(&route, &world, Method::GetMetadataAllocated, request.encode_to_vec()).await
     };
     while_running(&route, &world, async {
-        tell_all(&route, &world);
+        report_all_up(&route, &world);
         sleep(MINUTE).await;
         world.has("edge-1", "snapshot");
         let whole = (vec![Bytes::from_static(b"edge-1"); 2], Code::OK);
@@ -166,18 +166,18 @@ async fn block_metadata_comes_from_the_node_that_has_the_snapshot_which_is_known
     .await;
 }
 
-/// With a relay that holds calls, each question to a node that is away would take its time. Who is there is reported late.
+/// With a relay that queues calls, each call to an offline node takes its grace. Presence is reported late.
 #[tokio::test(start_paused = true)]
-async fn nodes_that_are_away_hold_up_none_that_is_there_after_a_restart_with_calls_being_held() {
+async fn offline_nodes_delay_no_online_node_after_restart() {
     let (world, disk) = (Arc::new(World::of(500)), MemoryStore::default());
     let route = open(&disk).await;
     while_running(&route, &world, async {
-        tell_all(&route, &world);
+        report_all_up(&route, &world);
         sleep(MINUTE).await;
     })
     .await;
     drop(route);
-    // The last of them in the order of their names is the only one that is there.
+    // The last node by name is the only one online.
     let names: BTreeSet<_> = world.lock().nodes.keys().cloned().collect();
     let last = names.last().unwrap().clone();
     world.lock().offline = names.into_iter().filter(|name| *name != last).collect();
@@ -191,7 +191,7 @@ async fn nodes_that_are_away_hold_up_none_that_is_there_after_a_restart_with_cal
         reachability.node_up(&node(&last), NodeSession { instance: 1, number: 1 });
         reachability.synced();
         route.arrived(&node(&last));
-        route.current();
+        route.synced();
     };
     while_running(&route, &retry, async {
         let created = async { (create(&route, &retry, "pvc-1", &last).await, Instant::now()) };

@@ -1,8 +1,8 @@
-//! Routing by topology against nodes in this process.
+//! Topology routing against nodes in this process.
 
+mod chaos;
 mod decommission;
 mod many_nodes;
-mod storm;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ use crate::relay::{ClockTerms, Reachability, RetryRelay};
 use crate::routing::store::MemoryStore;
 use csi_proto::Code;
 
-/// The nodes as they are, whatever the route is told, and every call to them.
+/// The true state of the nodes, and every call to them.
 #[derive(Default)]
 struct World(Mutex<State>);
 
@@ -31,7 +31,7 @@ struct State {
     nodes: BTreeMap<String, BTreeSet<String>>,
     offline: BTreeSet<String>,
     without_driver: BTreeSet<String>,
-    /// Their driver never says how much room there is, and sends no more than the first part of block metadata.
+    /// Nodes whose driver does not answer GetCapacity, and sends only the first part of block metadata.
     hanging: BTreeSet<String>,
     calls: Vec<(String, Method)>,
     /// Of the last CreateVolume.
@@ -67,7 +67,7 @@ impl World {
         self.lock().nodes.get_mut(name).unwrap().insert(volume.to_owned());
     }
 
-    /// Forgets the calls that were made, and says how many there were of each method.
+    /// Clears the recorded calls and returns how many there were per method.
     fn take_calls(&self) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
         for (_, method) in std::mem::take(&mut self.lock().calls) {
@@ -164,7 +164,7 @@ impl Relay for World {
             state.open += 1;
             state.most_open = state.most_open.max(state.open);
         }
-        sleep(WAY).await;
+        sleep(LATENCY).await;
         self.lock().open -= 1;
         let hangs = call.method.as_str() == Method::GetCapacity.path()
             && self.lock().hanging.contains(call.node.as_str());
@@ -181,16 +181,16 @@ async fn open(disk: &MemoryStore) -> TopologyRouter {
     TopologyRouter::open(driver, [], disk.clone(), settings).await.unwrap()
 }
 
-/// Tells a route that all nodes of a world are there, and nobody else.
-fn tell_all(route: &TopologyRouter, world: &World) {
+/// Reports all nodes as connected, and the list as complete.
+fn report_all_up(route: &TopologyRouter, world: &World) {
     let names: Vec<_> = world.lock().nodes.keys().cloned().collect();
     for name in names {
         route.arrived(&node(&name));
     }
-    route.current();
+    route.synced();
 }
 
-/// Plays a script while the route asks the nodes in the background.
+/// Runs a script while the route refreshes the nodes in the background.
 async fn while_running<T>(route: &TopologyRouter, world: &dyn Relay, script: impl Future<Output = T>) -> T {
     tokio::select! {
         () = route.drivers.run(world) => unreachable!(),
@@ -208,10 +208,10 @@ async fn call(
     (messages.into_iter().next(), code)
 }
 
-fn inquiry(method: Method, body: Vec<u8>) -> Inquiry {
+fn inbound(method: Method, body: Vec<u8>) -> InboundCall {
     let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
     let (method, end) = (MethodPath::new(method.path()).unwrap(), Instant::now() + Duration::from_secs(60));
-    Inquiry { method, metadata, body: body.into(), end, abandoned }
+    InboundCall { method, metadata, body: body.into(), end, abandoned }
 }
 
 async fn parts(
@@ -220,7 +220,7 @@ async fn parts(
     method: Method,
     body: Vec<u8>,
 ) -> (Vec<Bytes>, Code) {
-    let (messages, outcome) = route.answer(relay, inquiry(method, body)).await.collect().await;
+    let (messages, outcome) = route.answer(relay, inbound(method, body)).await.collect().await;
     (messages, outcome.code)
 }
 
@@ -228,7 +228,7 @@ async fn create(route: &TopologyRouter, relay: &dyn Relay, name: &str, at: &str)
     created(route, relay, name, at).await.1
 }
 
-/// The answer to a CreateVolume: where the volume is, and the code.
+/// The topologies of the volume and the code in the answer to a CreateVolume.
 async fn created(
     route: &TopologyRouter,
     relay: &dyn Relay,
@@ -260,5 +260,5 @@ async fn capacity(route: &TopologyRouter, world: &World, at: &str) -> i64 {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How long a call is on its way.
-const WAY: Duration = Duration::from_millis(20);
+/// The latency of a call.
+const LATENCY: Duration = Duration::from_millis(20);

@@ -19,7 +19,7 @@ const SETTABLE: u32 = 0o7777;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileKind {
     Directory,
-    /// Its mode means nothing, and what it leads to is none of the volume.
+    /// Its mode has no meaning, and its target is outside the volume.
     Link,
     Other,
 }
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gets_the_group_and_its_rights_and_keeps_those_that_it_has() {
+    fn adds_group_rights_and_keeps_others() {
         use FileKind::*;
         for (kind, group, mode, expected) in [
             (Other, 0, 0o100_600, (true, Some(0o660))),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_matches_with_the_group_its_rights_and_the_setgid_bit_and_only_then() {
+    fn root_matches_with_group_rights_and_setgid() {
         let root = Facts { kind: FileKind::Directory, group: GROUP, mode: 0o042_775 };
         assert!(root_matches(root, GROUP));
         for other in [

@@ -9,8 +9,8 @@ use volume_manager::store::BootId;
 use volume_manager::{ConsumerId, VolumeKey};
 
 use super::super::super::store::{Document, TableError};
-use super::tree::Gift;
-use super::wish::Wish;
+use super::job::FsGroupJob;
+use super::tree::FsGroup;
 use crate::generated::groups as stored;
 
 /// Where it is on the disk, and the boot.
@@ -26,12 +26,12 @@ impl DoneGroups {
     }
 
     /// What was done in this boot. Nothing, if that cannot be known: then it is done again, which does no harm.
-    pub(super) fn load(&self) -> BTreeSet<Wish> {
+    pub(super) fn load(&self) -> BTreeSet<FsGroupJob> {
         let lost = "which volumes were given to groups is not known, so it is done again";
         let decode = |bytes: &[u8]| stored::Done::decode(bytes).map_err(|error| error.to_string());
         match self.document.load(lost, decode) {
             Ok(Some(saved)) if saved.boot == self.boot.as_str() => {
-                saved.volumes.into_iter().filter_map(wish).collect()
+                saved.volumes.into_iter().filter_map(job).collect()
             }
             Ok(_) => BTreeSet::new(),
             Err(error) => {
@@ -42,32 +42,32 @@ impl DoneGroups {
     }
 
     /// Writes what was done. It is on the disk when this returns.
-    pub(super) async fn save(&self, done: &BTreeSet<Wish>) -> Result<(), TableError> {
+    pub(super) async fn save(&self, done: &BTreeSet<FsGroupJob>) -> Result<(), TableError> {
         let (boot, volumes) =
             (self.boot.as_str().to_owned(), done.iter().map(stored::Volume::from).collect());
         self.document.save_from(move || stored::Done { boot, volumes }.encode_to_vec()).await
     }
 }
 
-impl From<&Wish> for stored::Volume {
-    fn from(wish: &Wish) -> Self {
+impl From<&FsGroupJob> for stored::Volume {
+    fn from(job: &FsGroupJob) -> Self {
         Self {
-            driver: wish.key.driver.to_string(),
-            id: wish.key.id.to_string(),
-            consumer: wish.consumer.to_string(),
-            target: wish.target.to_string(),
-            group: wish.gift.group,
-            only_if_root_differs: wish.gift.only_if_root_differs,
+            driver: job.key.driver.to_string(),
+            id: job.key.id.to_string(),
+            consumer: job.consumer.to_string(),
+            target: job.target.to_string(),
+            group: job.fs_group.group,
+            only_if_root_differs: job.fs_group.only_if_root_differs,
         }
     }
 }
 
-fn wish(volume: stored::Volume) -> Option<Wish> {
+fn job(volume: stored::Volume) -> Option<FsGroupJob> {
     let key =
         VolumeKey { driver: DriverName::new(&volume.driver).ok()?, id: VolumeId::new(&volume.id).ok()? };
     let (consumer, target) = (ConsumerId::new(&volume.consumer).ok()?, MountPath::new(volume.target).ok()?);
-    let gift = Gift { group: volume.group, only_if_root_differs: volume.only_if_root_differs };
-    Some(Wish { key, consumer, target, gift })
+    let fs_group = FsGroup { group: volume.group, only_if_root_differs: volume.only_if_root_differs };
+    Some(FsGroupJob { key, consumer, target, fs_group })
 }
 
 #[cfg(test)]
@@ -76,19 +76,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_done_counts_in_its_boot_and_damage_only_has_it_done_again() {
+    async fn done_jobs_are_valid_for_their_boot_only() {
         let directory = tempfile::tempdir().unwrap();
         let document = AgentStore::open(directory.path()).unwrap().groups;
         let boots = ["11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"];
         let [first, second] = boots.map(|boot| DoneGroups::new(document.clone(), boot.parse().unwrap()));
         assert_eq!(first.load(), BTreeSet::new());
-        let wish = |group| Wish {
+        let job = |group| FsGroupJob {
             key: VolumeKey { driver: DriverName::new("d.example").unwrap(), id: VolumeId::new("v").unwrap() },
             consumer: ConsumerId::new("9f0c/data").unwrap(),
             target: MountPath::new("/pods/9f0c/mount").unwrap(),
-            gift: Gift { group, only_if_root_differs: group == 8 },
+            fs_group: FsGroup { group, only_if_root_differs: group == 8 },
         };
-        let done = BTreeSet::from([wish(7), wish(8)]);
+        let done = BTreeSet::from([job(7), job(8)]);
         first.save(&done).await.unwrap();
         assert_eq!(first.load(), done);
         assert_eq!(second.load(), BTreeSet::new());

@@ -1,14 +1,14 @@
-//! Giving the files of a pod's volume to the pod's group, where the driver cannot.
+//! Applies a pod's fsGroup to the files of its volumes, where the driver does not.
 //!
-//! It is done once for a pod's volume and boot, after the volume is published and before it is told to be. What was done is on
-//! the disk, so that a restart of the agent does not change the files of a pod that runs; a boot begins anew, as kubelet
-//! does. Where a driver publishes again and again, such as one that exchanges a pod's certificates, its files may be new each
-//! time: there it is done after each of them, and the volume is there all the while, also if that fails and is tried again.
+//! A job runs once for each pod volume and boot, after the volume is published and before it is reported as published. Done
+//! jobs are on disk, so that a restart of the agent does not change the files of a running pod; a boot starts over, as kubelet
+//! does. Drivers with requiresRepublish, such as one that renews a pod's certificates, may write new files each
+//! time: then the job runs after each publish, and the volume stays published meanwhile, even if the job fails and is retried.
 
 mod bits;
 mod done;
+mod job;
 mod tree;
-mod wish;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use tokio::time::Instant;
 use volume_manager::{ConsumerId, VolumeKey};
 
 pub(super) use self::done::DoneGroups;
-use self::tree::{GiveError, Given};
-pub(super) use self::wish::{Unsure, Wish, wishes};
+pub(super) use self::job::{FsGroupJob, Unsure, jobs};
+use self::tree::{Applied, ApplyError};
 
 /// The most volumes that are walked at the same time, and of one driver: what hangs in one driver's volumes holds up no other's.
 const MAX_WALKS: usize = 8;
@@ -38,7 +38,7 @@ const LETTING_GO: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum GroupState {
     /// It is done; what is to be said of it, if anything.
-    Given(String),
+    Applied(String),
     /// It is not done yet, and why.
     Pending(String),
     /// It could not be done, and is tried again.
@@ -47,13 +47,13 @@ pub(super) enum GroupState {
 
 #[derive(Debug)]
 struct Walk {
-    wish: Wish,
+    job: FsGroupJob,
     state: State,
     /// What came of it before, until it is done again.
     before: Option<Done>,
 }
 
-/// How many files could not be given, and why not the first of them.
+/// The number of files that could not be changed, and the first error.
 #[derive(Debug, Clone, Default)]
 struct Done {
     failed: u64,
@@ -82,18 +82,18 @@ pub(super) struct Groups {
     on_disk: DoneGroups,
     walks: BTreeMap<ConsumerId, Walk>,
     /// Done in this boot.
-    done: BTreeSet<Wish>,
+    done: BTreeSet<FsGroupJob>,
     /// Whether the disk has another set of them.
     unsaved: bool,
-    /// Those of which something is not known.
+    /// Consumers with unknown properties.
     unsure: BTreeMap<ConsumerId, Unsure>,
-    running: JoinSet<(ConsumerId, VolumeKey, Result<Given, GiveError>)>,
-    /// Which volumes are walked, also for those who do not want it any more.
+    running: JoinSet<(ConsumerId, VolumeKey, Result<Applied, ApplyError>)>,
+    /// The volumes with a running walk, including walks for removed consumers.
     busy: BTreeMap<VolumeKey, ConsumerId>,
 }
 
 impl Groups {
-    /// With what the disk has of this boot.
+    /// Starts with the jobs of this boot that the store has.
     pub(super) fn new(on_disk: DoneGroups) -> Self {
         let done = on_disk.load();
         Self {
@@ -108,17 +108,17 @@ impl Groups {
     }
 
     /// Makes these wanted and no others, and begins what can be begun. Of those that are `unsure` nothing is changed.
-    pub(super) fn want(&mut self, wanted: Vec<Wish>, unsure: BTreeMap<ConsumerId, Unsure>, now: Instant) {
-        let all: BTreeSet<&Wish> = wanted.iter().collect();
-        let stays = |wish: &Wish| all.contains(wish) || unsure.contains_key(&wish.consumer);
+    pub(super) fn want(&mut self, jobs: Vec<FsGroupJob>, unsure: BTreeMap<ConsumerId, Unsure>, now: Instant) {
+        let all: BTreeSet<&FsGroupJob> = jobs.iter().collect();
+        let stays = |job: &FsGroupJob| all.contains(job) || unsure.contains_key(&job.consumer);
         self.keep_walks(stays);
         self.keep_done(stays);
         self.unsure = unsure;
-        for wish in wanted {
-            let done = self.done.contains(&wish);
+        for job in jobs {
+            let done = self.done.contains(&job);
             let state = || if done { State::Done(Done::default()) } else { State::Waiting };
-            let id = wish.consumer.clone();
-            self.walks.entry(id).or_insert_with(|| Walk { wish, state: state(), before: None });
+            let id = job.consumer.clone();
+            self.walks.entry(id).or_insert_with(|| Walk { job, state: state(), before: None });
         }
         for walk in self.walks.values_mut() {
             if matches!(&walk.state, State::Failed { again, .. } if *again <= now) {
@@ -129,9 +129,9 @@ impl Groups {
     }
 
     /// Ends all walks but these.
-    fn keep_walks(&mut self, stays: impl Fn(&Wish) -> bool) {
+    fn keep_walks(&mut self, stays: impl Fn(&FsGroupJob) -> bool) {
         self.walks.retain(|_, walk| {
-            let stays = stays(&walk.wish);
+            let stays = stays(&walk.job);
             if !stays {
                 walk.end();
             }
@@ -140,7 +140,7 @@ impl Groups {
     }
 
     /// Forgets all that was done but this.
-    fn keep_done(&mut self, stays: impl Fn(&Wish) -> bool) {
+    fn keep_done(&mut self, stays: impl Fn(&FsGroupJob) -> bool) {
         let before = self.done.len();
         self.done.retain(stays);
         self.unsaved |= self.done.len() != before;
@@ -152,7 +152,7 @@ impl Groups {
             if !matches!(walk.state, State::Waiting) {
                 continue;
             }
-            let Wish { key, consumer, target, gift } = walk.wish.clone();
+            let FsGroupJob { key, consumer, target, fs_group } = walk.job.clone();
             let of_driver =
                 |driver: &DriverName| self.busy.keys().filter(|key| key.driver == *driver).count();
             if self.busy.len() >= MAX_WALKS
@@ -165,16 +165,16 @@ impl Groups {
             let ends = Arc::new(AtomicBool::new(false));
             walk.state = State::Running { ends: Arc::clone(&ends) };
             self.running.spawn_blocking(move || {
-                let done = tree::give_mounted(target.as_path(), gift, || ends.load(Ordering::Relaxed));
+                let done = tree::apply_at(target.as_path(), fs_group, || ends.load(Ordering::Relaxed));
                 (consumer, key, done)
             });
         }
     }
 
-    /// Ends the walks of those who are to have their volume no more, and waits a while until they have let it go: what is
-    /// held open cannot be unmounted.
+    /// Ends the walks of removed consumers, and waits for them to release their volumes: an open file
+    /// prevents an unmount.
     pub(super) async fn let_go(&mut self, keeps: impl Fn(&ConsumerId) -> bool) {
-        self.keep_walks(|wish| keeps(&wish.consumer));
+        self.keep_walks(|job| keeps(&job.consumer));
         let until = Instant::now() + LETTING_GO;
         while self.busy.values().any(|id| !keeps(id)) {
             if tokio::time::timeout_at(until, self.ended()).await.is_err() {
@@ -197,9 +197,9 @@ impl Groups {
         }
     }
 
-    /// Mounts of a volume were lost, those of one consumer or all: what they are made again with is looked at again.
+    /// Mounts of a volume were lost, those of one consumer or all: their jobs run again.
     pub(super) fn lost(&mut self, key: &VolumeKey, consumer: Option<&ConsumerId>) {
-        let stays = |wish: &Wish| wish.key != *key || consumer.is_some_and(|id| wish.consumer != *id);
+        let stays = |job: &FsGroupJob| job.key != *key || consumer.is_some_and(|id| job.consumer != *id);
         self.keep_walks(stays);
         self.keep_done(stays);
     }
@@ -219,11 +219,11 @@ impl Groups {
         // A walk cannot panic, and is never aborted.
         let Ok((consumer, key, result)) = ended else { return };
         self.busy.remove(&key);
-        let wanted = self.walks.get_mut(&consumer).filter(|walk| walk.wish.key == key);
+        let wanted = self.walks.get_mut(&consumer).filter(|walk| walk.job.key == key);
         if let Some(walk) = wanted.filter(|walk| matches!(walk.state, State::Running { .. })) {
             walk.ended(result);
             if matches!(walk.state, State::Done(_)) {
-                self.unsaved |= self.done.insert(walk.wish.clone());
+                self.unsaved |= self.done.insert(walk.job.clone());
             }
         }
         self.begin();
@@ -236,18 +236,18 @@ impl Groups {
         }
         if let Err(error) = self.on_disk.save(&self.done).await {
             tracing::warn!(
-                "--state-dir: which volumes were given to groups cannot be written, so a restart does it again: {error}"
+                "--state-dir: cannot record the done fsGroup jobs, so they run again after a restart: {error}"
             );
         }
     }
 
     /// How it is with each.
     pub(super) fn states(&self) -> BTreeMap<ConsumerId, GroupState> {
-        // Of one whose claim is gone nothing new is said: its pod may have it, and may ask for nothing.
+        // The state of a consumer with a missing claim does not change: its pod may use the volume without fsGroup.
         let unsure = self.unsure.iter().filter(|(_, what)| **what == Unsure::Driver).map(|(id, _)| id);
         let unsure = unsure.filter(|id| self.done.iter().all(|done| done.consumer != **id));
         let unsure = unsure.map(|id| {
-            let reason = "whether its driver gives its files to the pod's group is not known yet";
+            let reason = "the driver has not reported yet whether it applies fsGroup";
             (id.clone(), GroupState::Pending(reason.to_owned()))
         });
         let walks = self.walks.iter().map(|(id, walk)| (id.clone(), walk.shown()));
@@ -262,18 +262,18 @@ impl Walk {
         }
     }
 
-    fn ended(&mut self, result: Result<Given, GiveError>) {
-        let Wish { key, consumer, gift, .. } = &self.wish;
+    fn ended(&mut self, result: Result<Applied, ApplyError>) {
+        let FsGroupJob { key, consumer, fs_group, .. } = &self.job;
         self.state = match result {
-            Ok(Given { seen, changed, failed, first_failure }) => {
-                let group = gift.group;
+            Ok(Applied { seen, changed, failed, first_failure }) => {
+                let group = fs_group.group;
                 tracing::info!(volume = %key, %consumer, group, seen, changed, failed, "the files are the group's");
                 let first = first_failure.map(|errno| errno.to_string()).unwrap_or_default();
                 self.before = None;
                 State::Done(Done { failed, first, not_again: None })
             }
             Err(error) => {
-                tracing::warn!(volume = %key, %consumer, group = gift.group, "not given to its group, trying again: {error}");
+                tracing::warn!(volume = %key, %consumer, group = fs_group.group, "cannot apply fsGroup, retrying: {error}");
                 let reason = error.to_string();
                 if let Some(before) = &mut self.before {
                     before.not_again = Some(reason.clone());
@@ -284,15 +284,15 @@ impl Walk {
     }
 
     fn shown(&self) -> GroupState {
-        let group = self.wish.gift.group;
+        let group = self.job.fs_group.group;
         match (&self.state, &self.before) {
-            // The pod has it, whatever becomes of doing it again.
+            // The pod uses the volume, even if a repeated job fails.
             (State::Done(done), _) | (_, Some(done)) => done.shown(group),
             (State::Waiting | State::Running { .. }, None) => {
-                GroupState::Pending(format!("its files are being given to group {group}"))
+                GroupState::Pending(format!("applying fsGroup {group} to its files"))
             }
             (State::Failed { reason, .. }, None) => {
-                GroupState::Failed(format!("its files are not given to group {group}, tried again: {reason}"))
+                GroupState::Failed(format!("cannot apply fsGroup {group}, retrying: {reason}"))
             }
         }
     }
@@ -301,13 +301,13 @@ impl Walk {
 impl Done {
     fn shown(&self, group: u32) -> GroupState {
         let Self { failed, first, not_again } = self;
-        GroupState::Given(match (not_again, failed) {
+        GroupState::Applied(match (not_again, failed) {
             (Some(reason), _) => {
-                format!("its new files are not given to group {group}, tried again: {reason}")
+                format!("cannot apply fsGroup {group} to new files, retrying: {reason}")
             }
             (None, 0) => String::new(),
             (None, _) => {
-                format!("{failed} of its files could not be given to group {group}, the first since: {first}")
+                format!("cannot apply fsGroup {group} to {failed} of its files; first error: {first}")
             }
         })
     }

@@ -4,10 +4,10 @@ use volume_manager::driver::MountPath;
 use volume_manager::store::BootId;
 
 use super::super::super::store::AgentStore;
-use super::tree::Gift;
+use super::tree::FsGroup;
 use super::*;
 
-/// Groups whose volumes are not mounted, so that every walk fails.
+/// Groups with volumes that are not mounted, so that every walk fails.
 fn groups() -> (TempDir, Groups) {
     let directory = tempfile::tempdir().unwrap();
     let boot: BootId = "11111111-1111-4111-8111-111111111111".parse().unwrap();
@@ -16,12 +16,12 @@ fn groups() -> (TempDir, Groups) {
     (directory, groups)
 }
 
-fn wish(directory: &TempDir, driver: &str, volume: &str, consumer: &str) -> Wish {
-    Wish {
+fn job(directory: &TempDir, driver: &str, volume: &str, consumer: &str) -> FsGroupJob {
+    FsGroupJob {
         key: VolumeKey { driver: DriverName::new(driver).unwrap(), id: VolumeId::new(volume).unwrap() },
         consumer: ConsumerId::new(consumer).unwrap(),
         target: MountPath::new(directory.path().join("not-mounted")).unwrap(),
-        gift: Gift { group: 7, only_if_root_differs: false },
+        fs_group: FsGroup { group: 7, only_if_root_differs: false },
     }
 }
 
@@ -34,16 +34,16 @@ fn pending(groups: &Groups, consumer: &str) -> GroupState {
 }
 
 #[tokio::test]
-async fn what_fails_is_tried_again_after_a_while_or_when_the_volume_is_published_anew() {
+async fn retries_after_a_delay_or_a_new_publish() {
     let (directory, mut groups) = groups();
-    let one = wish(&directory, "d.example", "v", "9f0c/data");
+    let one = job(&directory, "d.example", "v", "9f0c/data");
     let want_at = |groups: &mut Groups, now| groups.want(vec![one.clone()], BTreeMap::new(), now);
     let want = |groups: &mut Groups| want_at(groups, Instant::now());
     want(&mut groups);
     assert!(matches!(pending(&groups, "9f0c/data"), GroupState::Pending(_)));
     groups.ended().await;
     let GroupState::Failed(reason) = pending(&groups, "9f0c/data") else { panic!() };
-    assert!(reason.contains("group 7"), "{reason}");
+    assert!(reason.contains("fsGroup 7"), "{reason}");
     // Not before its time.
     want(&mut groups);
     assert!(groups.busy.is_empty());
@@ -54,7 +54,7 @@ async fn what_fails_is_tried_again_after_a_while_or_when_the_volume_is_published
     groups.published(&one.consumer, false);
     want(&mut groups);
     assert_eq!(groups.busy.len(), 1);
-    // Nobody wants it any more: nothing is shown, and its end is nobody's.
+    // The consumer is removed: its state and the result of its walk are dropped.
     groups.want(Vec::new(), BTreeMap::new(), Instant::now());
     assert!(groups.states().is_empty());
     groups.ended().await;
@@ -62,19 +62,19 @@ async fn what_fails_is_tried_again_after_a_while_or_when_the_volume_is_published
 }
 
 #[tokio::test]
-async fn one_driver_has_two_walks_and_all_have_eight_and_a_volume_has_one() {
+async fn bounds_walks_by_volume_driver_and_agent() {
     let (directory, mut groups) = groups();
-    let mut wishes = Vec::new();
+    let mut jobs = Vec::new();
     for driver in 0..6 {
         for volume in 0..4 {
             let (driver, volume) = (format!("d{driver}.example"), format!("v{volume}"));
             for pod in ["a", "b"] {
-                wishes.push(wish(&directory, &driver, &volume, &format!("{driver}-{volume}-{pod}/data")));
+                jobs.push(job(&directory, &driver, &volume, &format!("{driver}-{volume}-{pod}/data")));
             }
         }
     }
-    let all = wishes.len();
-    groups.want(wishes, BTreeMap::new(), Instant::now());
+    let all = jobs.len();
+    groups.want(jobs, BTreeMap::new(), Instant::now());
     let mut ended = 0;
     while !groups.busy.is_empty() {
         assert!(groups.busy.len() <= MAX_WALKS);
@@ -90,9 +90,9 @@ async fn one_driver_has_two_walks_and_all_have_eight_and_a_volume_has_one() {
 }
 
 #[tokio::test]
-async fn a_driver_that_makes_files_anew_has_them_given_again_while_the_volume_is_there() {
+async fn republished_files_get_the_group_again() {
     let (directory, mut groups) = groups();
-    let one = wish(&directory, "d.example", "v", "9f0c/data");
+    let one = job(&directory, "d.example", "v", "9f0c/data");
     groups.done.insert(one.clone());
     let want = |groups: &mut Groups| groups.want(vec![one.clone()], BTreeMap::new(), Instant::now());
     want(&mut groups);
@@ -103,7 +103,7 @@ async fn a_driver_that_makes_files_anew_has_them_given_again_while_the_volume_is
     groups.published(&one.consumer, true);
     for walks in [0, 1] {
         assert_eq!(groups.busy.len(), walks);
-        assert_eq!(pending(&groups, "9f0c/data"), GroupState::Given(String::new()), "the pod has it");
+        assert_eq!(pending(&groups, "9f0c/data"), GroupState::Applied(String::new()), "the pod has it");
         want(&mut groups);
     }
     // While it is being done, it is not begun once more.
@@ -111,22 +111,22 @@ async fn a_driver_that_makes_files_anew_has_them_given_again_while_the_volume_is
     want(&mut groups);
     assert_eq!(groups.busy.len(), 1);
     groups.ended().await;
-    // It fails, and is tried again: the pod has its volume all the same, and may know why its new files are not its group's.
-    let GroupState::Given(remark) = pending(&groups, "9f0c/data") else { panic!() };
-    assert!(remark.contains("group 7") && remark.contains("cannot be opened"), "{remark}");
+    // The job fails and is retried: the pod keeps its volume, and the remark explains the group of its new files.
+    let GroupState::Applied(remark) = pending(&groups, "9f0c/data") else { panic!() };
+    assert!(remark.contains("fsGroup 7") && remark.contains("cannot be opened"), "{remark}");
     assert!(groups.done.contains(&one) && !groups.unsaved, "the disk has it still");
     let due = groups.due().unwrap();
     groups.want(vec![one.clone()], BTreeMap::new(), due);
-    assert_eq!((groups.busy.len(), pending(&groups, "9f0c/data")), (1, GroupState::Given(remark.clone())));
+    assert_eq!((groups.busy.len(), pending(&groups, "9f0c/data")), (1, GroupState::Applied(remark.clone())));
     groups.ended().await;
     groups.published(&one.consumer, true);
-    assert_eq!(pending(&groups, "9f0c/data"), GroupState::Given(remark));
+    assert_eq!(pending(&groups, "9f0c/data"), GroupState::Applied(remark));
 }
 
 #[tokio::test]
-async fn what_was_wanted_stays_while_the_claim_is_not_found_and_nothing_is_said_of_what_was_not() {
+async fn keeps_jobs_while_the_claim_is_not_found() {
     let (directory, mut groups) = groups();
-    let one = wish(&directory, "d.example", "v", "9f0c/data");
+    let one = job(&directory, "d.example", "v", "9f0c/data");
     let other = ConsumerId::new("other/data").unwrap();
     groups.want(vec![one.clone()], BTreeMap::new(), Instant::now());
     let lost = [&one.consumer, &other].map(|id| (id.clone(), Unsure::Modes));
@@ -136,18 +136,18 @@ async fn what_was_wanted_stays_while_the_claim_is_not_found_and_nothing_is_said_
     groups.ended().await;
     let due = groups.due().unwrap();
     groups.want(Vec::new(), lost.into(), due);
-    assert_eq!(groups.busy.len(), 1, "it is tried again");
+    assert_eq!(groups.busy.len(), 1, "it is retried");
 }
 
 #[tokio::test]
-async fn what_was_done_is_not_done_again_unless_its_mount_was_lost() {
+async fn done_job_repeats_only_after_a_lost_mount() {
     let (directory, mut groups) = groups();
-    let one = wish(&directory, "d.example", "v", "9f0c/data");
+    let one = job(&directory, "d.example", "v", "9f0c/data");
     groups.done.insert(one.clone());
     groups.unsaved = true;
     groups.save().await;
     let mut again = Groups::new(groups.on_disk.clone());
-    // Before its driver has answered nobody knows, but what was done was done.
+    // Unknown until the driver has answered; done jobs stay done.
     again.want(Vec::new(), unsure([&one.consumer]), Instant::now());
     assert!(again.states().is_empty() && again.done.len() == 1);
     let other = ConsumerId::new("other/data").unwrap();
@@ -155,7 +155,7 @@ async fn what_was_done_is_not_done_again_unless_its_mount_was_lost() {
     assert!(matches!(pending(&again, "other/data"), GroupState::Pending(_)));
     let want = |groups: &mut Groups| groups.want(vec![one.clone()], BTreeMap::new(), Instant::now());
     want(&mut again);
-    assert_eq!((pending(&again, "9f0c/data"), again.busy.len()), (GroupState::Given(String::new()), 0));
+    assert_eq!((pending(&again, "9f0c/data"), again.busy.len()), (GroupState::Applied(String::new()), 0));
     let stranger = ConsumerId::new("other/data").unwrap();
     again.lost(&one.key, Some(&stranger));
     want(&mut again);

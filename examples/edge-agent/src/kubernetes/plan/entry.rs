@@ -4,7 +4,7 @@ use volume_manager::{ConsumerId, VolumeKey};
 
 use edge_csi_common::kubernetes::message::{Pod, PodVolume, PodVolumeStatus};
 
-/// What becomes of a volume of a pod.
+/// The result for a volume of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) struct PodVolumePlan {
     /// Which it is, and nothing yet of how it is.

@@ -1,7 +1,7 @@
-//! Which volumes the pods of the node are to have, from the node's objects. No I/O, no clock.
+//! Computes the volumes that the pods of the node need, from the node's objects. No I/O, no clock.
 //!
-//! What is not known yet takes nothing away: a pod volume whose claim, volume or driver cannot be found keeps what it has. Only
-//! a pod that has ended, or is gone, gives its volumes up.
+//! A missing object removes nothing: a pod volume with a missing claim, volume or driver keeps its mounts. Only
+//! a pod that has ended, or was removed, releases its volumes.
 
 mod entry;
 mod room;
@@ -33,13 +33,13 @@ pub(super) struct Known<'a> {
     pub(super) metadata: &'a Metadata,
     /// The set that is wanted so far.
     pub(super) before: &'a DesiredSet,
-    /// The volumes of which something is staged or published.
+    /// The volumes that are staged or published.
     pub(super) mounted: &'a BTreeSet<VolumeKey>,
     /// The volumes that the cluster knows to be in use.
     pub(super) in_use: &'a InUse,
 }
 
-/// Which volumes the node is to have, and what becomes of each volume of a pod.
+/// The set of volumes of the node, and the result for each volume of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plan {
     /// The volumes, under the number of the set before.
@@ -55,7 +55,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// All who are to have a volume.
+    /// All consumers of the set.
     pub(super) fn consumers(&self) -> BTreeSet<&ConsumerId> {
         let volumes = self.set.volumes.iter();
         volumes.flat_map(|volume| &volume.consumers).map(|consumer| consumer.id()).collect()
@@ -64,10 +64,10 @@ impl Plan {
 
 /// One volume, as the pods have it together.
 #[derive(Debug, Default)]
-struct Gathered {
+struct Candidate {
     /// Descriptions by PersistentVolume; more than one if several have the same handle.
     specs: BTreeMap<String, Arc<VolumeSpec>>,
-    /// The description of the set before, if a consumer stays whose own cannot be found.
+    /// The spec of the previous set, if a consumer with missing objects stays.
     kept: Option<Arc<VolumeSpec>>,
     consumers: BTreeMap<ConsumerId, Arc<ConsumerSpec>>,
 }
@@ -99,9 +99,9 @@ struct Planner<'a> {
     attached: BTreeMap<(&'a str, &'a str), &'a BTreeMap<String, String>>,
     /// Each consumer of the set before, with its volume.
     before: BTreeMap<&'a str, (&'a DesiredVolume, &'a Arc<ConsumerSpec>)>,
-    volumes: BTreeMap<VolumeKey, Gathered>,
+    volumes: BTreeMap<VolumeKey, Candidate>,
     room: Room,
-    /// Who has a path.
+    /// The consumer of each path.
     targets: BTreeMap<String, (VolumeKey, ConsumerId)>,
     pod_volumes: Vec<PodVolumePlan>,
     expansions: BTreeMap<(String, String), Expansion>,
@@ -137,7 +137,7 @@ impl<'a> Planner<'a> {
         let mut asked = Vec::new();
         for pod in metadata.pods().filter(|pod| !pod.ended) {
             for volume in &pod.volumes {
-                let place = Place::Nowhere("its pod's UID and its name are no id of a consumer".to_owned());
+                let place = Place::Nowhere("its pod's UID and its name are not a consumer id".to_owned());
                 self.pod_volumes.push(PodVolumePlan::new(pod, volume, place));
                 if let Ok(id) = ConsumerId::new(&format!("{}/{}", pod.uid, volume.name)) {
                     let found = find(metadata, directory, pod, volume, &id);
@@ -145,7 +145,7 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        // Whoever has a volume comes before who is new, so that a bound or a path that is taken turns away the latter.
+        // Consumers with a volume are planned before new ones, so that a bound or a used path refuses the new ones.
         asked.sort_by_key(|(_, id, found)| match found {
             Err(_) => 0,
             Ok(_) if self.before.contains_key(id.as_str()) => 1,
@@ -164,14 +164,14 @@ impl<'a> Planner<'a> {
             }
         }
         let (mut volumes, mut attached, mut unmarked) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-        for (key, gathered) in std::mem::take(&mut self.volumes) {
-            let Some((spec, attachment)) = self.described(&key, &gathered) else { continue };
+        for (key, candidate) in std::mem::take(&mut self.volumes) {
+            let Some((spec, attachment)) = self.described(&key, &candidate) else { continue };
             match attachment {
                 Attachment::Missing => {}
                 Attachment::Unmarked => drop(unmarked.insert(key)),
                 Attachment::Made => drop(attached.insert(key)),
             }
-            volumes.push(DesiredVolume { spec, consumers: gathered.consumers.into_values().collect() });
+            volumes.push(DesiredVolume { spec, consumers: candidate.consumers.into_values().collect() });
         }
         let used = volumes.iter().map(|volume| &volume.spec.key().driver);
         let mut policies: BTreeMap<_, _> = used.map(|driver| (driver.clone(), self.policy(driver))).collect();
@@ -206,7 +206,7 @@ impl<'a> Planner<'a> {
             }
             None => {}
         }
-        if self.volumes.get(&key).is_some_and(|gathered| gathered.consumers.len() >= MAX_CONSUMERS) {
+        if self.volumes.get(&key).is_some_and(|candidate| candidate.consumers.len() >= MAX_CONSUMERS) {
             return Place::Nowhere(format!("{key} has {MAX_CONSUMERS} pods on this node, which is the most"));
         }
         let bytes = self.bytes(&found.spec, &found.consumer, self.attached_as(&key, &found.name));
@@ -216,9 +216,9 @@ impl<'a> Planner<'a> {
             return Place::Nowhere(full.to_string());
         }
         self.room.add(&key, bytes);
-        let gathered = self.volumes.entry(key.clone()).or_default();
-        gathered.specs.entry(found.name).or_insert(found.spec);
-        gathered.consumers.insert(id.clone(), Arc::new(found.consumer));
+        let candidate = self.volumes.entry(key.clone()).or_default();
+        candidate.specs.entry(found.name).or_insert(found.spec);
+        candidate.consumers.insert(id.clone(), Arc::new(found.consumer));
         self.targets.insert(target, (key.clone(), id.clone()));
         if let Some(expansion) = found.expansion {
             let claim = (expansion.namespace.clone(), expansion.name.clone());
@@ -235,15 +235,15 @@ impl<'a> Planner<'a> {
         };
         let key = volume.spec.key().clone();
         self.room.add(&key, self.bytes(&volume.spec, consumer, None));
-        let gathered = self.volumes.entry(key.clone()).or_default();
-        gathered.kept.get_or_insert_with(|| Arc::clone(&volume.spec));
-        gathered.consumers.insert(id.clone(), Arc::clone(consumer));
+        let candidate = self.volumes.entry(key.clone()).or_default();
+        candidate.kept.get_or_insert_with(|| Arc::clone(&volume.spec));
+        candidate.consumers.insert(id.clone(), Arc::clone(consumer));
         self.targets.insert(consumer.target_path().to_string(), (key.clone(), id.clone()));
         Place::At { key, consumer: id, unsure: Some(reason) }
     }
 
     /// The one description of a volume, and whether it is attached.
-    fn described(&self, key: &VolumeKey, gathered: &Gathered) -> Option<(Arc<VolumeSpec>, Attachment)> {
+    fn described(&self, key: &VolumeKey, candidate: &Candidate) -> Option<(Arc<VolumeSpec>, Attachment)> {
         let before = self.described.get(key).copied();
         // Where several PersistentVolumes have one handle, the one that was taken first stays.
         let is_as_before = |spec: &&Arc<VolumeSpec>| {
@@ -251,22 +251,22 @@ impl<'a> Planner<'a> {
                 before.volume_context() == spec.volume_context() && before.access() == spec.access()
             })
         };
-        let found = gathered.specs.values().find(is_as_before).or_else(|| gathered.specs.values().next());
+        let found = candidate.specs.values().find(is_as_before).or_else(|| candidate.specs.values().next());
         let Some(spec) = found else {
-            let kept = gathered.kept.clone()?;
+            let kept = candidate.kept.clone()?;
             let attached = self.known.before.is_attached(&kept);
             return Some((kept, if attached { Attachment::Made } else { Attachment::Missing }));
         };
         let mounted = self.known.mounted.contains(key);
-        // Whoever has it was asked for with the mode of then, and may not have it otherwise.
-        let asked = before.filter(|_| mounted || gathered.consumers.keys().any(|id| self.had(id, key)));
+        // Existing consumers keep their access mode, and could not change it.
+        let asked = before.filter(|_| mounted || candidate.consumers.keys().any(|id| self.had(id, key)));
         let mut builder = asked.map_or_else(|| spec.to_builder(), |before| with_mode_of(spec, before));
         let attach = before.filter(|_| mounted).map_or_else(|| spec.attach(), |before| before.attach());
         builder = builder.attach(attach);
         // Staged for one group, it is not staged anew for another.
         let group = match before {
             Some(before) => before.fs_group(),
-            None => gathered.consumers.values().next().and_then(|consumer| consumer.own_fs_group()),
+            None => candidate.consumers.values().next().and_then(|consumer| consumer.own_fs_group()),
         };
         if let Some(group) = group.filter(|_| !spec.access().is_block()) {
             builder = builder.fs_group(group);
@@ -274,13 +274,13 @@ impl<'a> Planner<'a> {
         let mut attached = Attachment::Missing;
         if attach == Attach::Awaited {
             let was_attached = before.filter(|before| self.known.before.is_attached(before));
-            match self.attachment(key, gathered) {
+            match self.attachment(key, candidate) {
                 Some(context) if mounted || was_attached.is_some() || self.known.in_use.has(key) => {
                     builder = builder.publish_context(context.clone());
                     attached = Attachment::Made;
                 }
                 Some(_) => attached = Attachment::Unmarked,
-                // What is mounted goes when its pods do, whatever becomes of the attachment meanwhile.
+                // A mounted volume is unmounted with its pods, whatever its attachment.
                 None if mounted => {
                     if let Some(before) = was_attached {
                         builder = builder.publish_context(before.publish_context().clone());
@@ -302,8 +302,8 @@ impl<'a> Planner<'a> {
     }
 
     /// What the attachment of a volume says, if it is attached.
-    fn attachment(&self, key: &VolumeKey, gathered: &Gathered) -> Option<&'a BTreeMap<String, String>> {
-        let mut names = gathered.specs.keys();
+    fn attachment(&self, key: &VolumeKey, candidate: &Candidate) -> Option<&'a BTreeMap<String, String>> {
+        let mut names = candidate.specs.keys();
         names.find_map(|name| self.attached_as(key, name))
     }
 

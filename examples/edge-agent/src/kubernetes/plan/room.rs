@@ -1,7 +1,7 @@
-//! How much a set may hold, and who is turned away when it is full. No I/O.
+//! The size of a set, and the consumers that are refused when it is full. No I/O.
 //!
-//! A set that breaks a bound is not taken as a whole: then no pod of the node would get a volume or give one up. What is in the set
-//! before had room, so whoever is in it stays.
+//! A set that exceeds a bound is refused as a whole: then no pod of the node could get or release a volume. The previous set
+//! was within the bounds, so its consumers stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use csi_proto::DriverName;
 use volume_manager::VolumeKey;
 use volume_manager::message::{MAX_POLICIES, MAX_REQUEST_BYTES, MAX_VOLUME_BYTES};
 
-/// Who is new leaves a quarter of the bytes to those who are there: they grow when they are attached, or told more of.
+/// New consumers leave a quarter of the bytes to existing ones, which grow with their attachments and metadata.
 const MAX_BYTES: usize = MAX_REQUEST_BYTES - MAX_REQUEST_BYTES / 4;
 
 /// The same for one volume with its consumers.
 const MAX_BYTES_OF_ONE: usize = MAX_VOLUME_BYTES - MAX_VOLUME_BYTES / 4;
 
-/// Why there is no room for one more.
+/// Why a consumer is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Full {
     /// The set would have too many bytes.
@@ -46,7 +46,7 @@ pub(super) enum Full {
     },
 }
 
-/// The bytes of a consumer and of what comes with it.
+/// The bytes of a consumer and its objects.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bytes {
     pub(super) consumer: usize,
@@ -86,10 +86,10 @@ impl Room {
         self.bytes += bytes.consumer;
     }
 
-    /// Whether there is room for one more consumer of a volume, who is new.
+    /// Checks that there is room for a new consumer of a volume.
     ///
     /// # Errors
-    /// If a set with it would break a bound, or might when it grows.
+    /// If a set with it would exceed a bound, or could when it grows.
     pub(super) fn for_one_more(&self, key: &VolumeKey, bytes: Bytes) -> Result<(), Full> {
         let mut found = self.bytes + bytes.consumer;
         if !self.drivers.contains(&key.driver) {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn large_volumes_of_one_tenant_keep_no_other_pod_from_its_volume() {
+    fn large_volumes_of_one_tenant_do_not_starve_others() {
         let nothing = DesiredSet::new(1, Vec::new());
         let first = of_one("z-had", 1 << 10);
         let before = planned(once(first.clone()), &nothing, &[]).set;
@@ -173,7 +173,7 @@ mod tests {
         });
         let turned_away: Vec<_> = turned_away.collect();
         assert!(!turned_away.is_empty() && turned_away.iter().all(|why| why.contains("at most")));
-        // It comes to rest, and whoever is in it stays when more come.
+        // The set converges, and its consumers stay when more arrive.
         assert_eq!(planned(kinds.clone(), &before, &[]).set, before);
         let more = (0..80).map(|number| of_one(&format!("Z-{number}"), 10 << 10));
         let plan = planned(kinds.into_iter().chain(more), &before, &[]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn drivers_that_nobody_has_heard_of_keep_no_other_pod_from_its_volume() {
+    fn unknown_drivers_do_not_starve_others() {
         let unheard = |number: usize| {
             let volume = inline(&format!("d{number}.example"), 1);
             Kind::Pod(pod(&format!("a-{number:03}"), [volume]))
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_with_many_pods_of_long_names_stays_within_its_bytes() {
+    fn bounds_the_bytes_of_a_volume_with_many_pods() {
         let claim = Claim { uid: "c".into(), ..kind_of_claim() };
         let volume = PersistentVolume {
             name: "pv".into(),

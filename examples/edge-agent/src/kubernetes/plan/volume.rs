@@ -77,7 +77,7 @@ pub(super) enum NotFound {
     /// A bound is broken.
     #[error("it cannot be: {0}")]
     Spec(#[from] InvalidSpec),
-    /// There is no path.
+    /// The path is empty.
     #[error("it has no place: {0}")]
     Place(#[from] NoPlace),
 }
@@ -190,8 +190,8 @@ pub(super) fn with_mode_of(spec: &VolumeSpec, before: &VolumeSpec) -> VolumeSpec
     if spec.is_ephemeral() { builder.ephemeral() } else { builder }
 }
 
-/// Of the modes of the list, which has no order, the one counts that allows most. With `ReadWriteMany` that is as with the attacher;
-/// other mixtures the attacher refuses. What a driver of the older modes gets is settled at the call.
+/// Of the modes of the list, which has no order, the one counts that allows most. With `ReadWriteMany` that is as
+/// with the attacher; other mixtures the attacher refuses. What a driver of the older modes gets is settled at the call.
 fn access_mode(volume: &PersistentVolume) -> Result<AccessMode, NotFound> {
     // From the one that allows least.
     const RANKS: [AccessMode; 4] = [

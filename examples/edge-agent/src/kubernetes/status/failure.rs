@@ -21,11 +21,11 @@ pub(super) fn failure(
     published: bool,
     reason: &str,
 ) -> Option<PodVolumeFailure> {
-    let told = |reason: &str, message: String, waits| {
+    let failure = |reason: &str, message: String, waits| {
         Some(PodVolumeFailure { reason: reason.to_owned(), message, waits })
     };
     let unmounted = |waits| {
-        told(
+        failure(
             FAILED_MOUNT,
             format!(
                 "Unable to attach or mount volumes: unmounted volumes=[{}]: {reason}",
@@ -35,11 +35,11 @@ pub(super) fn failure(
         )
     };
     let Place::At { key, consumer, .. } = &volume.place else {
-        // What it needs comes with other objects, soon or never.
+        // The missing object may arrive or not.
         return unmounted(true);
     };
     let Some(explanation) = seen.volumes.get(key) else { return unmounted(true).filter(|_| !published) };
-    let holder = explanation.holders.iter().find(|holder| holder.consumer == *consumer);
+    let holder = explanation.consumers.iter().find(|holder| holder.consumer == *consumer);
     let (name, block) =
         holder.map_or_else(|| (volume.status.volume.clone(), false), |holder| name_of(&holder.target));
     if let Some(GroupState::Failed(reason)) = seen.groups.get(consumer) {
@@ -47,12 +47,12 @@ pub(super) fn failure(
             "MountVolume.SetUp failed for volume \"{name}\" : applyFSGroup failed for vol {}: {reason}",
             key.id
         );
-        return told(FAILED_MOUNT, text, false);
+        return failure(FAILED_MOUNT, text, false);
     }
     let error = explanation.last_error.as_ref();
     if let Some(error) = error.filter(|error| error.rpc == Rpc::NodeExpandVolume) {
         let text = format!("MountVolume.NodeExpandVolume failed for volume \"{name}\" : {}", error.message);
-        return told(FAILED_RESIZE, text, false);
+        return failure(FAILED_RESIZE, text, false);
     }
     if published {
         return None;
@@ -65,7 +65,7 @@ pub(super) fn failure(
         _ => None,
     };
     if let Some((error, (reason, step))) = error.and_then(|error| Some((error, step(error)?))) {
-        return told(reason, format!("{step} failed for volume \"{name}\" : {error}"), false);
+        return failure(reason, format!("{step} failed for volume \"{name}\" : {error}"), false);
     }
     let is_refused = seen.refused.iter().any(|refused| refused.consumer == consumer.as_str());
     unmounted(!is_refused && !is_final(explanation))

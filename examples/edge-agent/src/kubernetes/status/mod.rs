@@ -1,4 +1,5 @@
-//! What the node tells the hub of itself. No I/O, no clock: nothing in it changes by itself, so that the same is told once.
+//! The status of the node, as sent to the hub. No I/O, no clock: it changes only with its input, so that an equal
+//! status is sent once.
 
 mod failure;
 
@@ -23,7 +24,7 @@ use edge_csi_common::kubernetes::message::{ExpandedClaim, NodeDriver, NodeStatus
 /// The most bytes of a reason.
 const MAX_REASON_BYTES: usize = 1024;
 
-/// The most bytes of all that is told; of more, first the reasons are cut and events left out, then pod volumes.
+/// The maximum size of a status in bytes; beyond it reasons are cut and events left out first, then pod volumes.
 const MAX_STATUS_BYTES: usize = 1 << 20;
 
 /// The most drivers, expanded claims and pod volumes that a hub takes. Volumes in use are never left out: it would be taken for
@@ -46,12 +47,12 @@ pub(super) struct Seen {
     pub(super) refused: Vec<Refused>,
     /// Volumes that are as large as a claim asked.
     pub(super) expanded: BTreeMap<Expansion, u64>,
-    /// How it is with those whose files are to be a group's.
+    /// The fsGroup jobs.
     pub(super) groups: BTreeMap<ConsumerId, GroupState>,
 }
 
 impl Seen {
-    /// The volumes of which something is staged or published, or may be.
+    /// The volumes that are staged or published, or may be.
     pub(super) fn mounted(&self) -> BTreeSet<VolumeKey> {
         let mounted = self.volumes.values().filter(|explanation| {
             // A record that cannot be read says nothing, so anything may be.
@@ -124,7 +125,7 @@ fn node_driver(driver: &KnownDriver, segment: Option<&NodeSegment>) -> Option<No
     })
 }
 
-/// The claims that still ask for what was done.
+/// The claims that still wait for a finished expansion.
 fn expanded(plan: Option<&Plan>, seen: &Seen) -> Vec<ExpandedClaim> {
     let asked = plan.iter().flat_map(|plan| &plan.expansions);
     let done = asked.filter_map(|asked| seen.expanded.get(asked).map(|bytes| (asked, *bytes)));
@@ -151,12 +152,12 @@ fn pod_volume(volume: &PodVolumePlan, plan: &Plan, seen: &Seen) -> PodVolumeStat
             let group = seen.groups.get(consumer).filter(|_| published);
             let (published, group) = match group {
                 Some(GroupState::Pending(reason) | GroupState::Failed(reason)) => (false, Some(reason)),
-                Some(GroupState::Given(remark)) => (true, Some(remark)),
+                Some(GroupState::Applied(remark)) => (true, Some(remark)),
                 None => (published, None),
             };
             let reason = match (published, unsure, refused, explanation) {
                 (_, None, None, Some(_)) if group.is_some() => group.cloned().unwrap_or_default(),
-                (true, None, _, Some(explanation)) => explanation.not_done.join("; "),
+                (true, None, _, Some(explanation)) => explanation.unapplied.join("; "),
                 (_, Some(unsure), _, _) => unsure.clone(),
                 (_, None, Some(refused), _) => refused.reason.clone(),
                 (false, None, None, Some(explanation))
@@ -184,15 +185,15 @@ fn pod_volume(volume: &PodVolumePlan, plan: &Plan, seen: &Seen) -> PodVolumeStat
 
 /// Whether a consumer has the volume, and is to have it.
 pub(super) fn is_published(explanation: &Explanation, consumer: &ConsumerId) -> bool {
-    let mut holders = explanation.holders.iter();
+    let mut holders = explanation.consumers.iter();
     holders.any(|holder| holder.consumer == *consumer && holder.published && holder.wanted)
 }
 
-/// Why a volume waits, without a time in it: what is told of a node is told again when it changes.
+/// Why a volume waits, without a time, so that the status does not change with time alone.
 fn waits(explanation: &Explanation) -> String {
     let reason = match &explanation.waiting {
-        Waiting::Nothing | Waiting::Record | Waiting::Turn { .. } | Waiting::Check { .. } => {
-            "it is under way".to_owned()
+        Waiting::Nothing | Waiting::Record | Waiting::CallSlot { .. } | Waiting::Check { .. } => {
+            "a call is in progress".to_owned()
         }
         Waiting::Store { reason, .. } => format!("the node's store takes no records: {reason}"),
         Waiting::Driver => format!("driver {} is not registered, or does not answer", explanation.key.driver),
@@ -200,7 +201,7 @@ fn waits(explanation: &Explanation) -> String {
         Waiting::Attach => "it waits for its VolumeAttachment".to_owned(),
         Waiting::Retry { .. } => "it is tried again".to_owned(),
         Waiting::Quarantine { reason } => format!("its record on the node cannot be read: {reason}"),
-        Waiting::Foreign { .. } => "somebody else has bound its staging directory".to_owned(),
+        Waiting::ForeignMount { .. } => "its staging directory has a foreign bind mount".to_owned(),
         Waiting::OtherDriver { rpc } => format!("the driver has no {rpc}"),
         Waiting::Request { rpc } => format!("the driver refused {rpc}"),
         Waiting::Refused { reason } => reason.clone(),

@@ -23,7 +23,7 @@ fn segment() -> NodeSegment {
     NodeSegment::of_driver(NodeId::new("edge-1").unwrap())
 }
 
-/// A node whose driver is registered, and has answered if there are facts.
+/// A node with a registered driver, which has answered if there are facts.
 fn node(facts: Option<DriverFacts>) -> Node {
     let boot: BootId = "0d7bb5ac-0e3d-4a3c-9d5e-6b7e4f0c1a2b".parse().unwrap();
     let table = MountTable::default().into();
@@ -31,7 +31,7 @@ fn node(facts: Option<DriverFacts>) -> Node {
     let registered = Event::DriverRegistered { driver: name(), policy: DriverPolicy::default() };
     let _ = node.step(registered, Duration::ZERO);
     if let Some(facts) = facts {
-        let connected = Event::DriverConnected { facts: Box::new(facts), predecessors_ended: false };
+        let connected = Event::DriverConnected { facts: Box::new(facts), earlier_processes_ended: false };
         let _ = node.step(connected, Duration::ZERO);
     }
     node
@@ -75,24 +75,24 @@ fn plan() -> Plan {
 }
 
 #[test]
-fn a_driver_is_told_when_it_has_answered_with_its_own_topology_or_that_of_the_node() {
+fn reports_drivers_that_have_answered() {
     let status = |facts, segment: Option<&NodeSegment>| {
         node_status(None, &seen(&node(facts), Duration::ZERO), segment).drivers
     };
     assert_eq!(status(None, Some(&segment())), []);
     let mut facts = DriverFacts::new(name());
-    assert_eq!(status(Some(facts.clone()), None), [], "without NodeGetInfo there is nothing to tell");
+    assert_eq!(status(Some(facts.clone()), None), [], "without NodeGetInfo nothing is reported");
     (facts.node_id, facts.max_volumes) = (Some("node-7".into()), Some(5));
-    let [told] = &status(Some(facts.clone()), Some(&segment()))[..] else { panic!() };
-    assert_eq!((told.node_id.as_str(), told.max_volumes, told.ready), ("node-7", 5, true));
-    assert_eq!(told.segments["topology.d.example/node"], "edge-1");
+    let [driver] = &status(Some(facts.clone()), Some(&segment()))[..] else { panic!() };
+    assert_eq!((driver.node_id.as_str(), driver.max_volumes, driver.ready), ("node-7", 5, true));
+    assert_eq!(driver.segments["topology.d.example/node"], "edge-1");
     assert!(status(Some(facts.clone()), None)[0].segments.is_empty());
     facts.topology = [("vendor/zone".to_owned(), "z".to_owned())].into();
     assert_eq!(status(Some(facts.clone()), Some(&segment()))[0].segments, facts.topology);
 }
 
 #[test]
-fn a_volume_that_waits_is_in_use_from_the_beginning_and_its_reason_stays_the_same_while_it_waits() {
+fn waiting_volume_is_in_use_with_a_constant_reason() {
     let plan = plan();
     let early = node_status(Some(&plan), &Seen::default(), None);
     assert_eq!(early.volumes_in_use, ["kubernetes.io/csi/d.example^v"]);
@@ -104,12 +104,12 @@ fn a_volume_that_waits_is_in_use_from_the_beginning_and_its_reason_stays_the_sam
     let [first, later] =
         [1, 100].map(|now| node_status(Some(&plan), &seen(&node, Duration::from_secs(now)), None));
     assert_eq!(first, later);
-    let told = &first.pod_volumes[0];
-    assert!(!told.published && told.reason.contains("d.example is not registered"), "{told:?}");
+    let reported = &first.pod_volumes[0];
+    assert!(!reported.published && reported.reason.contains("d.example is not registered"), "{reported:?}");
 }
 
 #[test]
-fn an_expansion_is_told_as_long_as_its_claim_asks() {
+fn reports_an_expansion_while_its_claim_waits() {
     let mut plan = plan();
     let expansion = Expansion {
         key: plan.set.volumes[0].spec.key().clone(),
@@ -127,7 +127,7 @@ fn an_expansion_is_told_as_long_as_its_claim_asks() {
 }
 
 #[test]
-fn what_is_told_fits_however_much_there_is_to_tell() {
+fn status_size_is_bounded() {
     let mut plan = plan();
     plan.pod_volumes[0].place = Place::Nowhere("€".repeat(1000));
     let one = node_status(Some(&plan), &Seen::default(), None);
@@ -142,7 +142,7 @@ fn what_is_told_fits_however_much_there_is_to_tell() {
 }
 
 #[test]
-fn a_pod_is_told_of_a_failure_at_once_and_of_a_wait_when_it_lasts() {
+fn failures_are_events_at_once_and_waits_later() {
     let plan = plan();
     let failure = |seen: &Seen| node_status(Some(&plan), seen, None).pod_volumes[0].failure.clone().unwrap();
     let early = failure(&Seen::default());
@@ -159,15 +159,15 @@ fn a_pod_is_told_of_a_failure_at_once_and_of_a_wait_when_it_lasts() {
     (refused.driver, refused.volume_id) = (key.driver.to_string(), key.id.to_string());
     (refused.consumer, refused.reason) = ("9f0c/data".into(), "it is taken".into());
     seen.refused = vec![refused];
-    let told = failure(&seen);
-    assert!(!told.waits && told.message.ends_with("it is taken"), "{}", told.message);
+    let reported = failure(&seen);
+    assert!(!reported.waits && reported.message.ends_with("it is taken"), "{}", reported.message);
     // A group that the files could not be given to.
     let consumer = ConsumerId::new("9f0c/data").unwrap();
     seen.groups = [(consumer, GroupState::Failed("I/O error".into()))].into();
-    let told = failure(&seen);
+    let reported = failure(&seen);
     assert!(
-        !told.waits && told.message.contains("applyFSGroup failed for vol v: I/O error"),
+        !reported.waits && reported.message.contains("applyFSGroup failed for vol v: I/O error"),
         "{}",
-        told.message
+        reported.message
     );
 }

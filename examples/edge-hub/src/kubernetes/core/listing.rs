@@ -12,7 +12,7 @@ pub(in super::super) enum Phase {
     /// It is whole, and changes follow.
     Current,
     /// It was whole, and is being made anew.
-    Again,
+    Relisting,
 }
 
 /// The list of a kind.
@@ -20,43 +20,43 @@ pub(in super::super) enum Phase {
 pub(super) struct Listing {
     /// Whether there was a whole list.
     complete: bool,
-    /// The keys that the list under way has shown.
-    under_way: Option<BTreeSet<ObjectKey>>,
+    /// The keys seen by the list in progress.
+    in_progress: Option<BTreeSet<ObjectKey>>,
 }
 
 impl Listing {
-    /// A list begins; one that was under way counts no more.
+    /// Starts a list; an unfinished one is discarded.
     pub(super) fn begin(&mut self) {
-        self.under_way = Some(BTreeSet::new());
+        self.in_progress = Some(BTreeSet::new());
     }
 
     /// An object is there.
-    pub(super) fn saw(&mut self, key: &ObjectKey) {
-        if let Some(seen) = &mut self.under_way {
+    pub(super) fn seen(&mut self, key: &ObjectKey) {
+        if let Some(seen) = &mut self.in_progress {
             seen.insert(key.clone());
         }
     }
 
-    /// An object is no more.
-    pub(super) fn lost(&mut self, key: &ObjectKey) {
-        if let Some(seen) = &mut self.under_way {
+    /// Records a deletion.
+    pub(super) fn removed(&mut self, key: &ObjectKey) {
+        if let Some(seen) = &mut self.in_progress {
             seen.remove(key);
         }
     }
 
-    /// The list under way was whole; what it has shown. `None` if none is under way.
+    /// Ends the list in progress and returns its keys. `None` if no list is in progress.
     pub(super) fn end(&mut self) -> Option<BTreeSet<ObjectKey>> {
-        let seen = self.under_way.take()?;
+        let seen = self.in_progress.take()?;
         self.complete = true;
         Some(seen)
     }
 
     /// To be shown.
     pub(super) const fn phase(&self) -> Phase {
-        match (self.complete, &self.under_way) {
+        match (self.complete, &self.in_progress) {
             (false, _) => Phase::Unlisted,
             (true, None) => Phase::Current,
-            (true, Some(_)) => Phase::Again,
+            (true, Some(_)) => Phase::Relisting,
         }
     }
 }

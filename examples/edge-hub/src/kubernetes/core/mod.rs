@@ -1,7 +1,7 @@
-//! What the API server has, and what of it each node is to know. Pure: events in, and who has something to hear out.
+//! The objects of the API server, and the part of them that each node needs. Pure: events in, updates for nodes out.
 //!
-//! A node is told nothing before all kinds have been listed once: what is not told is taken for deleted, and is unmounted.
-//! Later lists, after a lost watch, change what they show and delete, at their end, what they did not show.
+//! A node gets no update before every kind has been listed once: a node unmounts the volumes of objects that it does not get.
+//! A later list, after a lost watch, updates the objects that it contains and, when it ends, deletes all others.
 
 mod listing;
 mod store;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use self::listing::Listing;
 pub(super) use self::listing::Phase;
-use self::store::ObjectStore;
-pub(super) use self::store::{ClaimRecord, PodRecord, Told, Touched, Value, VolumeRecord};
+pub(super) use self::store::{Affected, ClaimRecord, NodeObject, PodRecord, Value, VolumeRecord};
+use self::store::{ObjectSet, ObjectStore};
 use self::view::View;
 use super::node_name::NodeName;
 pub(super) use edge_csi_common::kubernetes::ObjectKind as Kind;
@@ -28,41 +28,41 @@ use edge_csi_common::kubernetes::message::{
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     /// A list of this kind begins.
-    Began(Kind),
+    ListStarted(Kind),
     /// The list was the whole of it.
-    Done(Kind),
+    ListFinished(Kind),
     /// An object is new or has changed, or is one of the list.
     Applied(Kind, ObjectKey, Option<Value>),
-    /// An object is no more.
+    /// An object was deleted.
     Deleted(Kind, ObjectKey),
 }
 
 /// Bounds of the core.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// The most bytes of an update. A larger object is told to nobody.
+    /// The maximum size of an update in bytes. A larger object is not sent to any node.
     pub(super) part_bytes: usize,
     /// The most nodes that are remembered after they have left, so that they can resume.
     pub(super) absent_nodes: usize,
-    /// The most objects of a node whose end is remembered, so that it can resume.
-    pub(super) remembered_ends: usize,
+    /// The maximum number of remembered removals of a node, which let it resume.
+    pub(super) remembered_removals: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { part_bytes: 256 << 10, absent_nodes: 4096, remembered_ends: 1024 }
+        Self { part_bytes: 256 << 10, absent_nodes: 4096, remembered_removals: 1024 }
     }
 }
 
 /// A node that listens. A later one of the same node takes its place.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    /// Who listens.
+    /// The node.
     pub(super) node: NodeName,
     /// A number that no other subscription has.
     pub(super) generation: u64,
-    told: Option<u64>,
-    greeted: bool,
+    sent: Option<u64>,
+    answered: bool,
 }
 
 /// What there is for a subscription.
@@ -87,14 +87,14 @@ pub(super) struct Core {
     views: BTreeMap<NodeName, View>,
     /// Nodes that have left, the first to leave first.
     absent: BTreeMap<u64, NodeName>,
-    /// One count for revisions and generations: none is ever used twice, so a node that is forgotten and comes back cannot be
-    /// mistaken.
+    /// The counter of revisions and generations. No value is used twice, so a node that returns after its view was dropped cannot
+    /// resume a wrong revision.
     count: u64,
     oversized: u64,
 }
 
 impl Core {
-    /// An empty one. `source` is this life of the hub, and not 0.
+    /// Creates an empty core. `source` identifies this instance of the hub, and is not 0.
     pub(super) fn new(source: u64, bounds: Bounds) -> Self {
         Self {
             source,
@@ -109,64 +109,64 @@ impl Core {
         }
     }
 
-    /// Takes what a watch says. Answers whose set may have changed, of the nodes that listen.
-    pub(super) fn on(&mut self, event: Event) -> Touched {
-        let touched = match event {
-            Event::Began(kind) => {
+    /// Applies an event of a watch. Returns the connected nodes with a changed set.
+    pub(super) fn on(&mut self, event: Event) -> Affected {
+        let affected = match event {
+            Event::ListStarted(kind) => {
                 self.listings.entry(kind).or_default().begin();
-                Touched::default()
+                Affected::default()
             }
             Event::Applied(kind, key, value) => {
-                self.listings.entry(kind).or_default().saw(&key);
-                let value = self.fitting(value);
+                self.listings.entry(kind).or_default().seen(&key);
+                let value = self.within_bounds(value);
                 self.store.put(&key, value)
             }
             Event::Deleted(kind, key) => {
-                self.listings.entry(kind).or_default().lost(&key);
+                self.listings.entry(kind).or_default().removed(&key);
                 self.store.put(&key, None)
             }
-            Event::Done(kind) => return self.listed(kind),
+            Event::ListFinished(kind) => return self.listed(kind),
         };
-        self.wake(touched)
+        self.mark_outdated(affected)
     }
 
-    fn listed(&mut self, kind: Kind) -> Touched {
-        let Some(seen) = self.listings.entry(kind).or_default().end() else { return Touched::default() };
+    fn listed(&mut self, kind: Kind) -> Affected {
+        let Some(seen) = self.listings.entry(kind).or_default().end() else { return Affected::default() };
         let unseen = self.store.of_kind(kind).map(|(key, _)| key).filter(|key| !seen.contains(*key));
         let unseen: Vec<ObjectKey> = unseen.cloned().collect();
-        let mut touched = Touched::default();
+        let mut affected = Affected::default();
         for key in unseen {
-            touched.merge(self.store.put(&key, None));
+            affected.merge(self.store.put(&key, None));
         }
-        let wake = self.wake(touched);
+        let mark_outdated = self.mark_outdated(affected);
         if !self.synced && Kind::ALL.into_iter().all(|kind| self.phase(kind) != Phase::Unlisted) {
             self.synced = true;
-            return Touched::All;
+            return Affected::All;
         }
-        wake
+        mark_outdated
     }
 
     /// `None` for what no message can hold.
-    fn fitting(&mut self, value: Option<Value>) -> Option<Value> {
+    fn within_bounds(&mut self, value: Option<Value>) -> Option<Value> {
         let too_large = value.as_ref().is_some_and(|value| value.encoded_len() > self.bounds.part_bytes);
         self.oversized += u64::from(too_large);
         value.filter(|_| !too_large)
     }
 
-    /// Sets are made anew where they are asked for. Before all is listed nobody hears of it.
-    fn wake(&mut self, mut touched: Touched) -> Touched {
-        match &mut touched {
-            Touched::All => self.views.values_mut().for_each(|view| view.outdated = true),
-            Touched::Nodes(nodes) => nodes.retain(|node| {
+    /// Marks views as outdated; they are rebuilt on demand. Returns no nodes before every kind has been listed.
+    fn mark_outdated(&mut self, mut affected: Affected) -> Affected {
+        match &mut affected {
+            Affected::All => self.views.values_mut().for_each(|view| view.outdated = true),
+            Affected::Nodes(nodes) => nodes.retain(|node| {
                 let Some(view) = self.views.get_mut(node) else { return false };
                 view.outdated = true;
                 view.is_present()
             }),
         }
-        if self.synced { touched } else { Touched::default() }
+        if self.synced { affected } else { Affected::default() }
     }
 
-    /// A node listens from now on. What it has already is believed if it is of this life and not forgotten.
+    /// Subscribes a node. Its revision is accepted if it is of this instance and still remembered.
     pub(super) fn subscribe(&mut self, node: NodeName, has: Watch) -> Subscription {
         self.count += 1;
         let generation = self.count;
@@ -175,7 +175,7 @@ impl Core {
             self.absent.remove(&left);
         }
         let known = has.source == self.source && view.remembers(has.revision);
-        Subscription { node, generation, told: known.then_some(has.revision), greeted: false }
+        Subscription { node, generation, sent: known.then_some(has.revision), answered: false }
     }
 
     /// A node listens no more.
@@ -194,7 +194,7 @@ impl Core {
         }
     }
 
-    /// What a subscription has not heard yet. The first answer to one comes even if nothing has changed.
+    /// The update that a subscription has not received yet. The first update is returned even without changes.
     pub(super) fn next(&mut self, subscription: &mut Subscription) -> Next {
         let Some(view) = self.views.get_mut(&subscription.node) else { return Next::Replaced };
         if view.generation != subscription.generation {
@@ -205,30 +205,30 @@ impl Core {
         }
         if view.outdated {
             let set = self.store.set(&subscription.node);
-            if view.refresh(set, self.count + 1, self.bounds.remembered_ends) {
+            if view.refresh(set, self.count + 1, self.bounds.remembered_removals) {
                 self.count += 1;
             }
         }
-        if subscription.greeted && subscription.told == Some(view.revision) {
+        if subscription.answered && subscription.sent == Some(view.revision) {
             return Next::Nothing;
         }
-        let told = subscription.told.filter(|told| view.remembers(*told));
-        let change = view.since(told);
-        subscription.told = Some(view.revision);
-        subscription.greeted = true;
-        Next::Change(view::split(self.source, view.revision, told.is_none(), change, self.bounds.part_bytes))
+        let sent = subscription.sent.filter(|sent| view.remembers(*sent));
+        let change = view.since(sent);
+        subscription.sent = Some(view.revision);
+        subscription.answered = true;
+        Next::Change(view::split(self.source, view.revision, sent.is_none(), change, self.bounds.part_bytes))
     }
 
     /// Whether an object of the node names this secret for a call of the node.
     pub(super) fn names_secret(&self, node: &NodeName, secret: &SecretName) -> bool {
         let names = |one: &Option<SecretName>| one.as_ref() == Some(secret);
-        self.store.set(node).values().any(|told| match told {
-            Told::PersistentVolume(volume) => {
+        self.store.set(node).values().any(|object| match object {
+            NodeObject::PersistentVolume(volume) => {
                 names(&volume.node_stage_secret)
                     || names(&volume.node_publish_secret)
                     || names(&volume.node_expand_secret)
             }
-            Told::Pod(pod) => {
+            NodeObject::Pod(pod) => {
                 let inline = pod.volumes.iter().filter_map(|volume| volume.inline.as_ref());
                 inline.into_iter().any(|inline| names(&inline.node_publish_secret))
             }
@@ -238,8 +238,8 @@ impl Core {
 
     /// The pods of a node that have volumes.
     pub(super) fn pods_of(&self, node: &NodeName) -> Vec<Arc<Pod>> {
-        let pods = self.store.set(node).into_values().filter_map(|told| match told {
-            Told::Pod(pod) => Some(pod),
+        let pods = self.store.set(node).into_values().filter_map(|object| match object {
+            NodeObject::Pod(pod) => Some(pod),
             _ => None,
         });
         pods.collect()
@@ -253,13 +253,13 @@ impl Core {
         driver: &str,
     ) -> Option<(String, Vec<TokenRequest>)> {
         let set = self.store.set(node);
-        let Some(Told::Pod(pod)) = set.get(&Kind::Pod.key(namespace, name)) else { return None };
+        let Some(NodeObject::Pod(pod)) = set.get(&Kind::Pod.key(namespace, name)) else { return None };
         let uses = pod.volumes.iter().any(|volume| match &volume.inline {
             Some(inline) => inline.driver == driver,
             None => volume_of(&set, pod, &volume.claim).is_some_and(|volume| volume.driver == driver),
         });
-        let Some(Told::Driver(told)) = set.get(&Kind::Driver.key("", driver)) else { return None };
-        (pod.uid == uid && uses).then(|| (pod.service_account.clone(), told.token_requests.clone()))
+        let Some(NodeObject::Driver(found)) = set.get(&Kind::Driver.key("", driver)) else { return None };
+        (pod.uid == uid && uses).then(|| (pod.service_account.clone(), found.token_requests.clone()))
     }
 
     /// Whether this claim, if it is one of the node's, waits for the node to make something of a larger volume.
@@ -269,7 +269,7 @@ impl Core {
         (namespace, name, uid): (&str, &str, &str),
     ) -> Option<bool> {
         match self.store.set(node).get(&Kind::Claim.key(namespace, name)) {
-            Some(Told::Claim(claim)) if claim.uid == uid => Some(claim.expand_to > 0),
+            Some(NodeObject::Claim(claim)) if claim.uid == uid => Some(claim.expand_to > 0),
             _ => None,
         }
     }
@@ -294,16 +294,18 @@ impl Core {
         self.views.len() - self.absent.len()
     }
 
-    /// Objects that were told to nobody, since no message can hold them; each time counts.
+    /// The number of objects that were too large for an update; each event counts.
     pub(super) const fn oversized(&self) -> u64 {
         self.oversized
     }
 }
 
-fn volume_of<'a>(set: &'a BTreeMap<ObjectKey, Told>, pod: &Pod, claim: &str) -> Option<&'a PersistentVolume> {
-    let Some(Told::Claim(claim)) = set.get(&Kind::Claim.key(&pod.namespace, claim)) else { return None };
+fn volume_of<'a>(set: &'a ObjectSet, pod: &Pod, claim: &str) -> Option<&'a PersistentVolume> {
+    let Some(NodeObject::Claim(claim)) = set.get(&Kind::Claim.key(&pod.namespace, claim)) else {
+        return None;
+    };
     match set.get(&Kind::PersistentVolume.key("", &claim.volume)) {
-        Some(Told::PersistentVolume(volume)) => Some(volume),
+        Some(NodeObject::PersistentVolume(volume)) => Some(volume),
         _ => None,
     }
 }

@@ -23,7 +23,7 @@ pub(in super::super) struct PodRecord {
     pub(in super::super) pod: Arc<Pod>,
 }
 
-/// A claim. What it shall grow to depends on its volume, so the message is made when it is told.
+/// A claim. Its requested size depends on its volume, so the message is built for each set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) struct ClaimRecord {
     pub(in super::super) claim: Claim,
@@ -65,20 +65,20 @@ impl Value {
     }
 }
 
-/// Whose set may have changed.
+/// The nodes with a changed set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) enum Touched {
+pub(in super::super) enum Affected {
     Nodes(BTreeSet<NodeName>),
     All,
 }
 
-impl Default for Touched {
+impl Default for Affected {
     fn default() -> Self {
         Self::Nodes(BTreeSet::new())
     }
 }
 
-impl Touched {
+impl Affected {
     /// Both.
     pub(super) fn merge(&mut self, other: Self) {
         match (&mut *self, other) {
@@ -122,14 +122,14 @@ pub(super) struct ObjectStore {
 }
 
 impl ObjectStore {
-    /// Sets an object, or removes it. Nobody is touched if it is as it was.
-    pub(super) fn put(&mut self, key: &ObjectKey, value: Option<Value>) -> Touched {
-        let mut touched = Touched::default();
+    /// Sets or removes an object. No node is affected if the object is unchanged.
+    pub(super) fn put(&mut self, key: &ObjectKey, value: Option<Value>) -> Affected {
+        let mut affected = Affected::default();
         if self.objects.get(key) == value.as_ref() {
-            return touched;
+            return affected;
         }
         if let Some(old) = self.objects.remove(key) {
-            touched.merge(self.concerned(key, &old));
+            affected.merge(self.affected_by(key, &old));
             for link in old.links() {
                 if let Some(names) = self.naming.get_mut(&link) {
                     names.remove(key);
@@ -140,22 +140,22 @@ impl ObjectStore {
             }
         }
         if let Some(new) = value {
-            touched.merge(self.concerned(key, &new));
+            affected.merge(self.affected_by(key, &new));
             for link in new.links() {
                 self.naming.entry(link).or_default().insert(key.clone());
             }
             self.objects.insert(key.clone(), new);
         }
-        touched
+        affected
     }
 
-    fn concerned(&self, key: &ObjectKey, value: &Value) -> Touched {
+    fn affected_by(&self, key: &ObjectKey, value: &Value) -> Affected {
         match value {
             Value::Pod(PodRecord { node, .. }) | Value::Attachment(node, _) => {
-                Touched::Nodes([node.clone()].into())
+                Affected::Nodes([node.clone()].into())
             }
-            Value::Claim(_) | Value::PersistentVolume(_) => Touched::Nodes(self.nodes_that_use(key)),
-            Value::Driver(_) => Touched::All,
+            Value::Claim(_) | Value::PersistentVolume(_) => Affected::Nodes(self.nodes_that_use(key)),
+            Value::Driver(_) => Affected::All,
         }
     }
 
@@ -174,27 +174,27 @@ impl ObjectStore {
     }
 
     /// All that concerns a node.
-    pub(super) fn set(&self, node: &NodeName) -> BTreeMap<ObjectKey, Told> {
+    pub(super) fn set(&self, node: &NodeName) -> ObjectSet {
         let mut set = BTreeMap::new();
         let own = self.naming(Link::Node(node.clone())).filter_map(|key| self.objects.get_key_value(key));
         for (key, value) in self.of_kind(Kind::Driver).chain(own) {
-            let told = match value {
-                Value::Driver(driver) => Told::Driver(Arc::clone(driver)),
-                Value::Attachment(_, attachment) => Told::Attachment(Arc::clone(attachment)),
+            let object = match value {
+                Value::Driver(driver) => NodeObject::Driver(Arc::clone(driver)),
+                Value::Attachment(_, attachment) => NodeObject::Attachment(Arc::clone(attachment)),
                 Value::Pod(record) => {
-                    self.tell_pod(record, &mut set);
+                    self.insert_pod(record, &mut set);
                     continue;
                 }
-                // They come with the pods that name them.
+                // They are added with the pods that name them.
                 Value::Claim(_) | Value::PersistentVolume(_) => continue,
             };
-            set.insert(key.clone(), told);
+            set.insert(key.clone(), object);
         }
         set
     }
 
     /// A pod with its claims and their volumes, as far as they are there; without volumes that are not of CSI.
-    fn tell_pod(&self, record: &PodRecord, set: &mut BTreeMap<ObjectKey, Told>) {
+    fn insert_pod(&self, record: &PodRecord, set: &mut ObjectSet) {
         let pod = &record.pod;
         let mut other: BTreeSet<&str> = BTreeSet::new();
         for volume in pod.volumes.iter().filter(|volume| volume.inline.is_none()) {
@@ -215,12 +215,12 @@ impl ObjectStore {
                 // A volume that does not know the claim is another's.
                 if of_csi.claim_uid == claim.uid {
                     claim.expand_to = if found.pending { *capacity } else { 0 };
-                    set.insert(bound, Told::PersistentVolume(Arc::clone(of_csi)));
+                    set.insert(bound, NodeObject::PersistentVolume(Arc::clone(of_csi)));
                 }
             }
-            set.insert(key, Told::Claim(claim));
+            set.insert(key, NodeObject::Claim(claim));
         }
-        let told = if other.is_empty() {
+        let object = if other.is_empty() {
             Arc::clone(pod)
         } else {
             let mut fewer = Pod::clone(pod);
@@ -230,7 +230,7 @@ impl ObjectStore {
             }
             Arc::new(fewer)
         };
-        set.insert(Kind::Pod.key(&pod.namespace, &pod.name), Told::Pod(told));
+        set.insert(Kind::Pod.key(&pod.namespace, &pod.name), NodeObject::Pod(object));
     }
 
     /// All objects of a kind.
@@ -239,9 +239,12 @@ impl ObjectStore {
     }
 }
 
+/// All objects of a node.
+pub(super) type ObjectSet = BTreeMap<ObjectKey, NodeObject>;
+
 /// An object of a node's set; large ones are shared with the store, and between nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) enum Told {
+pub(in super::super) enum NodeObject {
     Pod(Arc<Pod>),
     Claim(Claim),
     PersistentVolume(Arc<PersistentVolume>),
@@ -249,9 +252,9 @@ pub(in super::super) enum Told {
     Driver(Arc<Driver>),
 }
 
-impl Told {
+impl NodeObject {
     /// The object of a message.
-    pub(super) fn object(self) -> Object {
+    pub(super) fn into_message(self) -> Object {
         let kind = match self {
             Self::Pod(pod) => object::Kind::Pod(Arc::unwrap_or_clone(pod)),
             Self::Claim(claim) => object::Kind::Claim(claim),

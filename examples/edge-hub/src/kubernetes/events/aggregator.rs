@@ -1,7 +1,7 @@
-//! Which events there are to write, from what nodes say of the volumes of their pods. Pure: what is said and the time go in.
+//! Aggregates the failures that nodes report for the volumes of their pods into events. Pure: reports and the time go in.
 //!
-//! A failure that lasts, or comes again, is one event that counts. A pod has few events: what is told in ever other words
-//! becomes the same one, as with the aggregation of Kubernetes' own components.
+//! A failure that lasts, or returns, is one event with a count. A pod has few events: failures with ever different messages
+//! are combined into one event, as by the aggregation of Kubernetes' own components.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,28 +9,28 @@ use std::time::Duration;
 use super::super::node_name::NodeName;
 
 /// The most events of a pod.
-const EVENTS_OF_POD: usize = 8;
+const MAX_EVENTS_PER_POD: usize = 8;
 
-/// The most events that are written for what a node says at once. The rest comes with the next round.
-const ORDERS_AT_ONCE: usize = 64;
+/// The maximum number of events written for one report of a node. The rest is written with the next tick.
+const MAX_WRITES_PER_REPORT: usize = 64;
 
 /// The most events, but for those of one node, that are written in one round.
-const ORDERS_IN_ROUND: usize = 1024;
+const MAX_WRITES_PER_TICK: usize = 1024;
 
-/// How often a failure that lasts is counted.
-const REPEAT: Duration = Duration::from_secs(120);
+/// How often a failure that ongoing is counted.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(120);
 
-/// How long a wait lasts before it is a failure, as with kubelet.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a wait ongoing before it is a failure, as with kubelet.
+const WAIT_THRESHOLD: Duration = Duration::from_secs(120);
 
 /// The least time between two writes of an event.
-const REST: Duration = Duration::from_secs(10);
+const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long an event is remembered after it was counted last: as long as the API server keeps it, by default.
-const KEPT: Duration = Duration::from_secs(3600);
+const RETENTION: Duration = Duration::from_secs(3600);
 
-/// What stands before the words of an event that others are counted in.
-pub(super) const COMBINED: &str = "(combined from similar events): ";
+/// The prefix of the message of a combined event.
+pub(super) const COMBINED_PREFIX: &str = "(combined from similar events): ";
 
 /// A pod, by its UID first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,13 +50,13 @@ pub(super) struct Failure {
     pub(super) volume: String,
     pub(super) reason: &'static str,
     pub(super) message: String,
-    /// It may end by itself, and counts if it lasts.
+    /// It may end by itself, and counts if it ongoing.
     pub(super) waits: bool,
 }
 
-/// An event, as it is to be.
+/// An event to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct EventWrite {
     pub(super) node: NodeName,
     pub(super) pod: PodName,
     /// A number that no other event of this hub has.
@@ -71,9 +71,9 @@ pub(super) struct Order {
 
 /// All that nodes say.
 #[derive(Debug, Default)]
-pub(super) struct Book {
-    /// What is wrong at each node, as it was said last.
-    said: BTreeMap<NodeName, Vec<Failure>>,
+pub(super) struct Aggregator {
+    /// The failures of each node in its last report.
+    reported: BTreeMap<NodeName, Vec<Failure>>,
     pods: BTreeMap<PodName, Vec<Entry>>,
     last_number: u64,
 }
@@ -88,66 +88,66 @@ struct Entry {
     count: u32,
     first: Duration,
     last: Duration,
-    /// Whether it was so when its node was heard last.
-    lasts: bool,
+    /// Whether the last report of its node had the failure.
+    ongoing: bool,
 }
 
-impl Book {
+impl Aggregator {
     /// A node says all that is wrong.
-    pub(super) fn hear(&mut self, node: &NodeName, failures: Vec<Failure>, now: Duration) -> Vec<Order> {
-        if let Some(before) = self.said.remove(node) {
-            let still: BTreeSet<&Failure> = failures.iter().collect();
-            for gone in before.iter().filter(|before| !still.contains(before)) {
-                let entries = self.pods.get_mut(&gone.pod).into_iter().flatten();
-                for entry in entries.filter(|entry| entry.is_of(gone)) {
-                    entry.lasts = false;
+    pub(super) fn report(&mut self, node: &NodeName, failed: Vec<Failure>, now: Duration) -> Vec<EventWrite> {
+        if let Some(before) = self.reported.remove(node) {
+            let still: BTreeSet<&Failure> = failed.iter().collect();
+            for ended in before.iter().filter(|before| !still.contains(before)) {
+                let entries = self.pods.get_mut(&ended.pod).into_iter().flatten();
+                for entry in entries.filter(|entry| entry.is_of(ended)) {
+                    entry.ongoing = false;
                 }
             }
         }
-        let orders = self.orders(node, &failures, now);
-        if !failures.is_empty() {
-            self.said.insert(node.clone(), failures);
+        let writes = self.due_writes(node, &failed, now);
+        if !failed.is_empty() {
+            self.reported.insert(node.clone(), failed);
         }
-        orders
+        writes
     }
 
-    /// Time has gone by. What was wrong is so still at the nodes that are there.
-    pub(super) fn tick(&mut self, is_there: impl Fn(&NodeName) -> bool, now: Duration) -> Vec<Order> {
-        self.said.retain(|node, _| is_there(node));
+    /// Advances the time. The failed of connected nodes continue.
+    pub(super) fn tick(&mut self, connected: impl Fn(&NodeName) -> bool, now: Duration) -> Vec<EventWrite> {
+        self.reported.retain(|node, _| connected(node));
         self.pods.retain(|_, entries| {
-            entries.retain(|entry| entry.last + KEPT > now);
+            entries.retain(|entry| entry.last + RETENTION > now);
             !entries.is_empty()
         });
-        let said = std::mem::take(&mut self.said);
-        let mut orders = Vec::new();
-        for (node, failures) in &said {
-            // What there is no room for is due still in the next round.
-            if orders.len() < ORDERS_IN_ROUND {
-                orders.extend(self.orders(node, failures, now));
+        let reported = std::mem::take(&mut self.reported);
+        let mut writes = Vec::new();
+        for (node, failures) in &reported {
+            // Failures beyond the bound stay due for the next tick.
+            if writes.len() < MAX_WRITES_PER_TICK {
+                writes.extend(self.due_writes(node, failures, now));
             }
         }
-        self.said = said;
-        orders
+        self.reported = reported;
+        writes
     }
 
-    fn orders(&mut self, node: &NodeName, failures: &[Failure], now: Duration) -> Vec<Order> {
-        let mut orders = Vec::new();
+    fn due_writes(&mut self, node: &NodeName, failures: &[Failure], now: Duration) -> Vec<EventWrite> {
+        let mut writes = Vec::new();
         for failure in failures {
-            if orders.len() >= ORDERS_AT_ONCE {
+            if writes.len() >= MAX_WRITES_PER_REPORT {
                 break;
             }
             let Some(entry) = self.entry(failure, now) else { continue };
-            if entry.count == 0 && !entry.lasts {
+            if entry.count == 0 && !entry.ongoing {
                 entry.first = now;
             }
             let is_due = entry.is_due(now);
-            entry.lasts = true;
+            entry.ongoing = true;
             if !is_due {
                 continue;
             }
             entry.count = entry.count.saturating_add(1);
             entry.last = now;
-            orders.push(Order {
+            writes.push(EventWrite {
                 node: node.clone(),
                 pod: failure.pod.clone(),
                 number: entry.number,
@@ -158,7 +158,7 @@ impl Book {
                 last: now,
             });
         }
-        orders
+        writes
     }
 
     /// The event that a failure belongs to. `None` if its pod has too many already.
@@ -167,7 +167,7 @@ impl Book {
         let same = entries.iter().position(|entry| entry.is_of(failure));
         let at = match same {
             Some(at) => at,
-            None if entries.len() < EVENTS_OF_POD => {
+            None if entries.len() < MAX_EVENTS_PER_POD => {
                 self.last_number += 1;
                 entries.push(Entry {
                     number: self.last_number,
@@ -178,7 +178,7 @@ impl Book {
                     count: 0,
                     first: now,
                     last: now,
-                    lasts: false,
+                    ongoing: false,
                 });
                 entries.len() - 1
             }
@@ -186,7 +186,7 @@ impl Book {
                 let at = entries.iter().rposition(|entry| entry.reason == failure.reason)?;
                 let entry = entries.get_mut(at)?;
                 entry.volume.clone_from(&failure.volume);
-                entry.message = format!("{COMBINED}{}", failure.message);
+                entry.message = format!("{COMBINED_PREFIX}{}", failure.message);
                 entry.waits = failure.waits;
                 at
             }
@@ -197,18 +197,18 @@ impl Book {
 
 impl Entry {
     fn is_of(&self, failure: &Failure) -> bool {
-        let message = self.message.strip_prefix(COMBINED).unwrap_or(&self.message);
+        let message = self.message.strip_prefix(COMBINED_PREFIX).unwrap_or(&self.message);
         self.reason == failure.reason && self.volume == failure.volume && message == failure.message
     }
 
     fn is_due(&self, now: Duration) -> bool {
         let since = now.saturating_sub(self.last);
-        match (self.count, self.waits, self.lasts) {
+        match (self.count, self.waits, self.ongoing) {
             (0, false, _) => true,
-            (0, true, _) => now.saturating_sub(self.first) >= PATIENCE,
-            (_, _, true) => since >= REPEAT,
-            (_, true, false) => since >= PATIENCE,
-            (_, false, false) => since >= REST,
+            (0, true, _) => now.saturating_sub(self.first) >= WAIT_THRESHOLD,
+            (_, _, true) => since >= REPEAT_INTERVAL,
+            (_, true, false) => since >= WAIT_THRESHOLD,
+            (_, false, false) => since >= MIN_WRITE_INTERVAL,
         }
     }
 }
@@ -231,57 +231,59 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn counts(orders: &[Order]) -> Vec<(u64, u32)> {
-        orders.iter().map(|order| (order.number, order.count)).collect()
+    fn counts(writes: &[EventWrite]) -> Vec<(u64, u32)> {
+        writes.iter().map(|write| (write.number, write.count)).collect()
     }
 
     #[test]
-    fn a_failure_is_told_at_once_and_counts_while_it_lasts_and_when_it_comes_again() {
-        let mut book = Book::default();
-        let hear = |book: &mut Book, failures: Vec<Failure>, now| book.hear(&node(), failures, at(now));
-        let first = hear(&mut book, vec![failure("no such device")], 5);
+    fn failure_is_written_at_once_and_counted_while_it_lasts() {
+        let mut aggregator = Aggregator::default();
+        let report = |aggregator: &mut Aggregator, failures: Vec<Failure>, now| {
+            aggregator.report(&node(), failures, at(now))
+        };
+        let first = report(&mut aggregator, vec![failure("no such device")], 5);
         assert_eq!(counts(&first), [(1, 1)]);
         assert_eq!((first[0].first, first[0].last, &first[0].message[..]), (at(5), at(5), "no such device"));
-        assert_eq!(hear(&mut book, vec![failure("no such device")], 50), [], "it is told already");
-        assert_eq!(book.tick(|_| true, at(60)), []);
-        let later = book.tick(|_| true, at(130));
+        assert_eq!(report(&mut aggregator, vec![failure("no such device")], 50), [], "it is written already");
+        assert_eq!(aggregator.tick(|_| true, at(60)), []);
+        let later = aggregator.tick(|_| true, at(130));
         assert_eq!((counts(&later), later[0].first), (vec![(1, 2)], at(5)));
-        // It ends; then it comes back, and another one with it.
-        assert_eq!(hear(&mut book, vec![], 140), []);
-        assert_eq!(book.tick(|_| true, at(600)), []);
-        let both = hear(&mut book, vec![failure("no such device"), failure("busy")], 700);
+        // The failure ends; then it returns, with another one.
+        assert_eq!(report(&mut aggregator, vec![], 140), []);
+        assert_eq!(aggregator.tick(|_| true, at(600)), []);
+        let both = report(&mut aggregator, vec![failure("no such device"), failure("busy")], 700);
         assert_eq!(counts(&both), [(1, 3), (2, 1)]);
         // A node that is away says nothing, and an hour later nothing is left.
-        assert_eq!(book.tick(|_| false, at(900)), []);
-        assert_eq!(book.tick(|_| true, at(700 + 3600)), []);
-        assert!(book.pods.is_empty() && book.said.is_empty());
+        assert_eq!(aggregator.tick(|_| false, at(900)), []);
+        assert_eq!(aggregator.tick(|_| true, at(700 + 3600)), []);
+        assert!(aggregator.pods.is_empty() && aggregator.reported.is_empty());
     }
 
     #[test]
-    fn a_wait_is_told_when_it_has_lasted_and_only_then() {
-        let mut book = Book::default();
+    fn wait_is_written_after_its_threshold() {
+        let mut aggregator = Aggregator::default();
         let waits = || vec![Failure { waits: true, ..failure("it waits for its VolumeAttachment") }];
-        assert_eq!(book.hear(&node(), waits(), at(0)), []);
-        assert_eq!(book.tick(|_| true, at(119)), []);
-        assert_eq!(counts(&book.tick(|_| true, at(120))), [(1, 1)]);
-        let mut short = Book::default();
-        assert_eq!(short.hear(&node(), waits(), at(0)), []);
-        assert_eq!(short.hear(&node(), vec![], at(100)), []);
-        assert_eq!(short.hear(&node(), waits(), at(130)), [], "it is another wait");
+        assert_eq!(aggregator.report(&node(), waits(), at(0)), []);
+        assert_eq!(aggregator.tick(|_| true, at(119)), []);
+        assert_eq!(counts(&aggregator.tick(|_| true, at(120))), [(1, 1)]);
+        let mut short = Aggregator::default();
+        assert_eq!(short.report(&node(), waits(), at(0)), []);
+        assert_eq!(short.report(&node(), vec![], at(100)), []);
+        assert_eq!(short.report(&node(), waits(), at(130)), [], "it is another wait");
         assert_eq!(short.tick(|_| true, at(140)), []);
     }
 
     #[test]
     fn ever_other_words_fill_no_cluster() {
-        let mut book = Book::default();
-        let mut orders = Vec::new();
+        let mut aggregator = Aggregator::default();
+        let mut writes = Vec::new();
         for number in 0..1000 {
-            orders.extend(book.hear(&node(), vec![failure(&format!("try {number}"))], at(number)));
+            writes.extend(aggregator.report(&node(), vec![failure(&format!("try {number}"))], at(number)));
         }
-        let events: BTreeSet<_> = orders.iter().map(|order| order.number).collect();
-        assert_eq!(events.len(), EVENTS_OF_POD);
-        assert!(orders.len() < EVENTS_OF_POD + 1000 / 10 + 1, "{} writes", orders.len());
-        assert_eq!(orders.last().map(|order| order.message.starts_with(COMBINED)), Some(true));
+        let events: BTreeSet<_> = writes.iter().map(|write| write.number).collect();
+        assert_eq!(events.len(), MAX_EVENTS_PER_POD);
+        assert!(writes.len() < MAX_EVENTS_PER_POD + 1000 / 10 + 1, "{} writes", writes.len());
+        assert_eq!(writes.last().map(|write| write.message.starts_with(COMBINED_PREFIX)), Some(true));
         let pods = |pods: u64| {
             (0..pods).map(|pod| {
                 let mut failure = failure("bad");
@@ -289,8 +291,8 @@ mod tests {
                 failure
             })
         };
-        let mut book = Book::default();
-        assert_eq!(book.hear(&node(), pods(1000).collect(), at(0)).len(), ORDERS_AT_ONCE);
-        assert_eq!(book.tick(|_| true, at(1)).len(), ORDERS_AT_ONCE, "the rest follows");
+        let mut aggregator = Aggregator::default();
+        assert_eq!(aggregator.report(&node(), pods(1000).collect(), at(0)).len(), MAX_WRITES_PER_REPORT);
+        assert_eq!(aggregator.tick(|_| true, at(1)).len(), MAX_WRITES_PER_REPORT, "the rest follows");
     }
 }

@@ -1,6 +1,6 @@
-//! Events of pods whose volumes are not as they should be, as kubelet would write them.
+//! Events of pods with failed volumes, as kubelet writes them.
 //!
-//! A node is believed about the pods that are bound to it, and in the reasons that kubelet has.
+//! A report of a node is accepted for the pods that are bound to it, and with the reasons that kubelet uses.
 
 mod aggregator;
 mod write;
@@ -14,53 +14,53 @@ use kube::Client;
 use tokio::sync::Semaphore;
 
 pub(super) use self::aggregator::PodName;
-use self::aggregator::{Book, Failure, Order, REASONS};
+use self::aggregator::{Aggregator, EventWrite, Failure, REASONS};
 pub(super) use self::write::event;
 use super::node_name::NodeName;
 use edge_csi_common::excerpt::excerpt;
 use edge_csi_common::kubernetes::message::{NodeStatus, PodVolumeStatus};
 
 /// The most bytes of a message.
-const MESSAGE: usize = 1024;
+const MAX_MESSAGE_BYTES: usize = 1024;
 
-/// The most events that wait to be written. Of more, those that last come again.
-const WAITING: usize = 2048;
+/// The maximum number of events that wait to be written. Beyond it events are dropped; those of lasting failures return.
+const MAX_QUEUED: usize = 2048;
 
-/// How often failures that last are looked at.
-pub(super) const ROUND: Duration = Duration::from_secs(30);
+/// The interval at which lasting failures are counted.
+pub(super) const TICK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What is written and was. Clones are the same.
 #[derive(Debug, Clone)]
 pub(super) struct Events {
-    book: Arc<Mutex<Book>>,
+    aggregator: Arc<Mutex<Aggregator>>,
     /// One batch is written at a time, so that events take little of the API server.
     writing: Arc<Semaphore>,
     /// A place for each that waits, so that they are bounded while the API server takes none.
     waiting: Arc<Semaphore>,
     /// Whether it was logged that they are not taken.
-    troubled: Arc<AtomicBool>,
-    /// In the names of events, so that those of another life of the hub are others.
-    life: u64,
+    failing: Arc<AtomicBool>,
+    /// In the names of events, so that those of another instance of the hub are others.
+    instance: u64,
 }
 
 impl Events {
     pub(super) fn new() -> Self {
         Self {
-            book: Arc::default(),
+            aggregator: Arc::default(),
             writing: Arc::new(Semaphore::new(1)),
-            waiting: Arc::new(Semaphore::new(WAITING)),
-            troubled: Arc::default(),
-            life: u64::try_from(now().as_nanos()).unwrap_or_default(),
+            waiting: Arc::new(Semaphore::new(MAX_QUEUED)),
+            failing: Arc::default(),
+            instance: u64::try_from(now().as_nanos()).unwrap_or_default(),
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn aggregator(&self) -> MutexGuard<'_, Aggregator> {
         // Nothing is half written there.
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.aggregator.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A node has said how its pods' volumes are. Answers at once; events are written behind.
-    pub(super) fn hear(
+    /// A node has reported how its pods' volumes are. Answers at once; events are written behind.
+    pub(super) fn report(
         &self,
         client: &Client,
         node: &NodeName,
@@ -69,36 +69,36 @@ impl Events {
     ) {
         let failures =
             status.pod_volumes.iter().filter_map(failure).filter(|failure| own.contains(&failure.pod));
-        let orders = self.book().hear(node, failures.collect(), now());
-        self.write(client, orders);
+        let writes = self.aggregator().report(node, failures.collect(), now());
+        self.write(client, writes);
     }
 
     /// Counts the failures that last, at the nodes that are there.
-    pub(super) fn tick(&self, client: &Client, is_there: impl Fn(&NodeName) -> bool) {
-        let orders = self.book().tick(is_there, now());
-        self.write(client, orders);
+    pub(super) fn tick(&self, client: &Client, is_connected: impl Fn(&NodeName) -> bool) {
+        let writes = self.aggregator().tick(is_connected, now());
+        self.write(client, writes);
     }
 
-    fn write(&self, client: &Client, orders: Vec<Order>) {
-        let found = orders.len();
+    fn write(&self, client: &Client, writes: Vec<EventWrite>) {
+        let found = writes.len();
         let places = std::iter::from_fn(|| Arc::clone(&self.waiting).try_acquire_owned().ok());
-        let orders: Vec<_> = orders.into_iter().zip(places).collect();
-        if orders.len() < found {
-            let dropped = found - orders.len();
-            tracing::debug!(dropped, "too many events wait to be written: those that last come again");
+        let writes: Vec<_> = writes.into_iter().zip(places).collect();
+        if writes.len() < found {
+            let dropped = found - writes.len();
+            tracing::debug!(dropped, "event queue is full; lasting failures are written later");
         }
-        if orders.is_empty() {
+        if writes.is_empty() {
             return;
         }
         let (events, client) = (self.clone(), client.clone());
         tokio::spawn(async move {
             // It is never closed.
             let _turn = events.writing.acquire().await;
-            for (order, _place) in orders {
-                let trouble = write::write(&client, &order, events.life).await.err();
-                let was_troubled = events.troubled.swap(trouble.is_some(), Ordering::Relaxed);
-                if let Some(failure) = trouble.filter(|_| !was_troubled) {
-                    tracing::warn!(node = %order.node, %failure, "an event of a pod is not written");
+            for (write, _place) in writes {
+                let error = write::write(&client, &write, events.instance).await.err();
+                let was_failing = events.failing.swap(error.is_some(), Ordering::Relaxed);
+                if let Some(failure) = error.filter(|_| !was_failing) {
+                    tracing::warn!(node = %write.node, %failure, "an event of a pod is not written");
                 }
             }
         });
@@ -115,14 +115,14 @@ fn failure(volume: &PodVolumeStatus) -> Option<Failure> {
         },
         volume: volume.volume.clone(),
         reason: REASONS.into_iter().find(|reason| *reason == failure.reason)?,
-        message: excerpt(&failure.message, MESSAGE).to_owned(),
+        message: excerpt(&failure.message, MAX_MESSAGE_BYTES).to_owned(),
         waits: failure.waits,
     })
 }
 
 /// The time since 1970.
 pub(super) fn now() -> Duration {
-    // A clock before 1970 is no clock.
+    // A clock before 1970 is not set.
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use edge_csi_common::kubernetes::message::PodVolumeFailure;
 
-    /// A status of a node with so many pods, all of which fail, and the pods.
+    /// A status of a node with this number of failing pods, and the pods.
     fn failing(round: usize, pods: usize) -> (NodeStatus, BTreeSet<PodName>) {
         let failure = PodVolumeFailure {
             reason: "FailedMount".to_owned(),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_that_an_api_server_does_not_take_wait_in_a_bounded_number() {
+    async fn bounds_the_events_that_wait_for_the_api_server() {
         let asked = Arc::new(AtomicUsize::new(0));
         let asks = Arc::clone(&asked);
         let (answer, answers) = watch::channel(false);
@@ -173,9 +173,9 @@ mod tests {
         });
         let (client, events) = (Client::new(api, "default"), Events::new());
         let node = NodeName::new("edge-1").unwrap();
-        let hear = |round| {
+        let report = |round| {
             let (status, own) = failing(round, 64);
-            events.hear(&client, &node, &status, &own);
+            events.report(&client, &node, &status, &own);
         };
         let written = async || {
             // Every batch that waits has a clone of its own.
@@ -184,10 +184,10 @@ mod tests {
             }
             asked.load(Ordering::Relaxed)
         };
-        (0..100).for_each(hear);
+        (0..100).for_each(report);
         answer.send_replace(true);
-        assert_eq!(written().await, WAITING, "of 6400");
-        hear(100);
-        assert_eq!(written().await, WAITING + 64, "there is room again");
+        assert_eq!(written().await, MAX_QUEUED, "of 6400");
+        report(100);
+        assert_eq!(written().await, MAX_QUEUED + 64, "there is room again");
     }
 }

@@ -9,62 +9,62 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::super::failure::ApiFailure;
+use super::super::api_error::ApiError;
 use super::super::node_name::NodeName;
-use super::aggregator::Order;
+use super::aggregator::EventWrite;
 use edge_csi_common::excerpt::excerpt;
 
-/// Who says so.
+/// The source of the events.
 const COMPONENT: &str = "edge-csi";
 
 /// The longest time for one.
 const BOUND: Duration = Duration::from_secs(10);
 
 /// The most bytes of an object's name in that of an event.
-const OBJECT: usize = 200;
+const MAX_OBJECT_BYTES: usize = 200;
 
 /// Writes an event. One that is counted and is not there any more is made again.
-pub(super) async fn write(client: &Client, order: &Order, life: u64) -> Result<(), ApiFailure> {
+pub(super) async fn write(client: &Client, write: &EventWrite, instance: u64) -> Result<(), ApiError> {
     let work = async {
-        let events: Api<Event> = Api::namespaced(client.clone(), &order.pod.namespace);
-        let made = of_order(order, life);
-        if order.count > 1 {
+        let events: Api<Event> = Api::namespaced(client.clone(), &write.pod.namespace);
+        let made = pod_event(write, instance);
+        if write.count > 1 {
             let name = made.metadata.name.as_deref().unwrap_or_default();
             let patch =
                 json!({ "count": made.count, "lastTimestamp": made.last_timestamp, "message": made.message });
             match events.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(Into::into)
             {
-                Err(ApiFailure::NotFound(_)) => {}
+                Err(ApiError::NotFound(_)) => {}
                 done => return done.map(drop),
             }
         }
         events.create(&PostParams::default(), &made).await.map(drop).map_err(Into::into)
     };
     let slow =
-        || ApiFailure::Unavailable(format!("the API server did not take it within {} s", BOUND.as_secs()));
+        || ApiError::Unavailable(format!("the API server did not take it within {} s", BOUND.as_secs()));
     tokio::time::timeout(BOUND, work).await.unwrap_or_else(|_| Err(slow()))
 }
 
-fn of_order(order: &Order, life: u64) -> Event {
+fn pod_event(write: &EventWrite, instance: u64) -> Event {
     let pod = ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Pod".to_owned()),
-        namespace: Some(order.pod.namespace.clone()),
-        name: Some(order.pod.name.clone()),
-        uid: Some(order.pod.uid.clone()),
+        namespace: Some(write.pod.namespace.clone()),
+        name: Some(write.pod.name.clone()),
+        uid: Some(write.pod.uid.clone()),
         ..ObjectReference::default()
     };
     Event {
-        reason: Some(order.reason.to_owned()),
-        message: Some(order.message.clone()),
+        reason: Some(write.reason.to_owned()),
+        message: Some(write.message.clone()),
         type_: Some("Warning".to_owned()),
-        last_timestamp: time(order.last),
-        count: Some(i32::try_from(order.count).unwrap_or(i32::MAX)),
-        ..event(pod, &order.node, life.wrapping_add(order.number), order.first)
+        last_timestamp: time(write.last),
+        count: Some(i32::try_from(write.count).unwrap_or(i32::MAX)),
+        ..event(pod, &write.node, instance.wrapping_add(write.number), write.first)
     }
 }
 
-/// What an event of an object is when a node has said it once. `number` is no other event's; `at` is a time since 1970.
+/// An event of an object, reported once by a node. `number` is unique; `at` is a time since 1970.
 pub(in super::super) fn event(of: ObjectReference, node: &NodeName, number: u64, at: Duration) -> Event {
     Event {
         metadata: ObjectMeta {
@@ -85,7 +85,7 @@ pub(in super::super) fn event(of: ObjectReference, node: &NodeName, number: u64,
 
 /// As Kubernetes names events: after the object, with a number that no other has.
 fn event_name(object: &str, number: u64) -> String {
-    let object = excerpt(object, OBJECT).trim_end_matches(|last: char| !last.is_ascii_alphanumeric());
+    let object = excerpt(object, MAX_OBJECT_BYTES).trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
     format!("{object}.{number:x}")
 }
 
@@ -104,8 +104,8 @@ mod tests {
     use super::super::aggregator::PodName;
     use super::*;
 
-    fn order() -> Order {
-        Order {
+    fn sample() -> EventWrite {
+        EventWrite {
             node: NodeName::new("edge-1").unwrap(),
             pod: PodName { uid: "9f0c".into(), namespace: "ns".into(), name: "web-0".into() },
             number: 3,
@@ -118,9 +118,9 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_as_kubelet_writes_it_and_has_a_name_that_can_be() {
-        let order = order();
-        let found = serde_json::to_value(of_order(&order, 0x10)).unwrap();
+    fn event_has_kubelets_fields_and_a_valid_name() {
+        let write = sample();
+        let found = serde_json::to_value(pod_event(&write, 0x10)).unwrap();
         assert_eq!(found["metadata"]["name"], "web-0.13");
         assert_eq!(found["involvedObject"]["uid"], "9f0c");
         assert_eq!((&found["reason"], &found["type"]), (&json!("FailedMount"), &json!("Warning")));
@@ -133,8 +133,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_that_is_counted_is_changed_and_made_again_if_it_is_gone() {
-        for (count, is_there, expected) in [
+    async fn patches_counted_events_and_recreates_deleted_ones() {
+        for (count, is_connected, expected) in [
             (1, true, &["POST /api/v1/namespaces/ns/events"][..]),
             (2, true, &["PATCH /api/v1/namespaces/ns/events/web-0.13"]),
             (2, false, &["PATCH /api/v1/namespaces/ns/events/web-0.13", "POST /api/v1/namespaces/ns/events"]),
@@ -143,7 +143,7 @@ mod tests {
             let asks = Arc::clone(&asked);
             let api = tower::service_fn(move |request: Request<Body>| {
                 asks.lock().unwrap().push(format!("{} {}", request.method(), request.uri().path()));
-                let found = is_there || request.method() == "POST";
+                let found = is_connected || request.method() == "POST";
                 let (code, body) = if found {
                     (200, json!({ "metadata": {}, "involvedObject": {} }))
                 } else {
@@ -153,7 +153,7 @@ mod tests {
                 async move { answer }
             });
             let client = Client::new(api, "default");
-            write(&client, &Order { count, ..order() }, 0x10).await.unwrap();
+            write(&client, &EventWrite { count, ..sample() }, 0x10).await.unwrap();
             assert_eq!(*asked.lock().unwrap(), expected);
         }
     }

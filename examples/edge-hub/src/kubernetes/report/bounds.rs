@@ -1,4 +1,4 @@
-//! How much a status may hold. A node is not trusted with more, and tells no more. All of it is in one frame.
+//! Bounds of a status, which nodes keep and the hub enforces. A status is one frame.
 
 use csi_proto::{DriverName, VolumeId};
 use volume_manager::message::MAX_VOLUMES;
@@ -45,7 +45,7 @@ pub(in super::super) enum OutOfBounds {
 /// Whether a status is within its bounds.
 pub(super) fn check(status: &NodeStatus) -> Result<(), OutOfBounds> {
     list("drivers", status.drivers.len(), 64)?;
-    // Those that the node still has, and those that it is to have.
+    // The current volumes and the desired ones.
     list("volumes_in_use", status.volumes_in_use.len(), 2 * MAX_VOLUMES)?;
     list("expanded", status.expanded.len(), 1024)?;
     list("pod_volumes", status.pod_volumes.len(), 8192)?;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_holds_too_much_is_refused_by_the_name_of_the_field() {
+    fn refuses_statuses_out_of_bounds() {
         let good = NodeStatus { drivers: vec![driver("a", "n"), driver("b", "n")], ..NodeStatus::default() };
         assert_eq!(check(&good), Ok(()));
         for (wrong, expected) in [
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_with_as_much_as_a_node_may_tell_is_taken() {
+    fn accepts_a_status_at_its_bounds() {
         let segments = (0..64).map(|number| (format!("d.example/{number}"), "v".to_owned())).collect();
         let name = "d".repeat(DriverName::MAX_BYTES);
         let driver = NodeDriver { segments, ..driver(&name, &"n".repeat(256)) };
@@ -112,7 +112,7 @@ mod tests {
         for most in [
             NodeStatus { drivers: vec![driver], ..NodeStatus::default() },
             NodeStatus { volumes_in_use: vec![volume], ..NodeStatus::default() },
-            // Those that the node still has, and those that it is to have.
+            // The current volumes and the desired ones.
             NodeStatus { volumes_in_use: vec!["v".to_owned(); 2 * 16_384], ..NodeStatus::default() },
             NodeStatus { expanded: vec![ExpandedClaim::default(); 1024], ..NodeStatus::default() },
             NodeStatus { pod_volumes: vec![PodVolumeStatus::default(); 8192], ..NodeStatus::default() },

@@ -1,4 +1,4 @@
-//! A claim whose volume the node has made larger.
+//! Claims of volumes that the node has expanded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::kubernetes::events::event;
 use crate::kubernetes::node_name::NodeName;
 use crate::kubernetes::quantity;
-use crate::kubernetes::read::RESIZE_PENDING;
+use crate::kubernetes::records::RESIZE_PENDING;
 use edge_csi_common::kubernetes::message::ExpandedClaim;
 
 /// Conditions that an expansion leaves, and that its end takes away; the first is the node's.
@@ -33,7 +33,7 @@ pub(super) fn grown(claim: &PersistentVolumeClaim, expanded: &ExpandedClaim) -> 
     };
     let conditions = status.conditions.as_deref().unwrap_or_default();
     let state = status.allocated_resource_statuses.as_ref().and_then(|states| states.get(STORAGE));
-    // The controller is at a further expansion: its part of the status stays.
+    // The controller runs a further expansion: its part of the status stays.
     let controllers_turn = state.is_some_and(|state| state.starts_with("Controller"));
     let ends = if controllers_turn { &CONDITIONS[..1] } else { &CONDITIONS[..] };
     let (stay, end): (Vec<_>, Vec<_>) =
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_written_and_what_waited_for_it_is_taken_away() {
+    fn writes_the_size_and_removes_the_resize_condition() {
         let patch =
             grown(&claim("1Gi", RESIZE_PENDING, Some("NodeResizePending")), &expanded(2 << 30)).unwrap();
         let status = &patch["status"];
@@ -113,13 +113,13 @@ mod tests {
         assert_eq!(status["allocatedResources"][STORAGE], "2147483648");
         assert_eq!(status["conditions"], json!([]));
         assert!(status["allocatedResourceStatuses"][STORAGE].is_null());
-        assert_eq!(patch["metadata"]["resourceVersion"], "7", "not over somebody else's change");
+        assert_eq!(patch["metadata"]["resourceVersion"], "7", "does not overwrite a concurrent change");
         let kept = grown(&claim("1Gi", "VolumeModifyInProgress", None), &expanded(2 << 30)).unwrap();
         assert_eq!(kept["status"]["conditions"].as_array().unwrap().len(), 1);
     }
 
     #[test]
-    fn an_expansion_that_the_controller_has_begun_since_is_left_to_it() {
+    fn leaves_a_new_expansion_to_the_controller() {
         let patch =
             grown(&claim("1Gi", "Resizing", Some("ControllerResizeInProgress")), &expanded(2 << 30)).unwrap();
         let status = &patch["status"];
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_twice_nor_to_another_claim_and_no_claim_shrinks() {
+    fn writes_a_larger_size_once_and_to_the_right_claim() {
         assert_eq!(grown(&claim("2Gi", "VolumeModifyInProgress", None), &expanded(2 << 30)), None);
         let mut other = claim("1Gi", RESIZE_PENDING, None);
         other.metadata.uid = Some("other".to_owned());
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_event_is_of_the_claim_and_names_its_volume_and_the_node() {
+    fn event_is_of_the_claim_with_volume_and_node() {
         let mut claim = PersistentVolumeClaim::default();
         claim.metadata.name = Some("data".to_owned());
         claim.metadata.namespace = Some("ns".to_owned());

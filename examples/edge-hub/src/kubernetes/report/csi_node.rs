@@ -9,7 +9,7 @@ use edge_csi_common::kubernetes::message::NodeDriver;
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum CsiNodeStep {
-    /// There is none.
+    /// Creates the CSINode.
     Make(Box<CSINode>),
     /// Patches, one after the other.
     Change(Vec<Value>),
@@ -44,7 +44,7 @@ pub(super) fn step(
     };
     let mut has = found.spec.drivers.clone();
     has.sort_by(|one, other| one.name.cmp(&other.name));
-    // One of a Node that is gone would go after it.
+    // A CSINode owned by a deleted Node would be garbage-collected.
     let owners = found.metadata.owner_references.as_deref().unwrap_or_default();
     let is_orphan = !owners.iter().any(|owner| owner.uid == uid);
     if has == wanted && !is_orphan {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_one_belongs_to_its_node_and_holds_every_driver() {
+    fn new_csi_node_has_its_owner_and_every_driver() {
         let made = made(&[&driver("b", "node-b", 0), &driver("a", "node-a", 7)]);
         let owner = &made.metadata.owner_references.as_ref().unwrap()[0];
         assert_eq!((owner.kind.as_str(), owner.uid.as_str()), ("Node", "uid"));
@@ -108,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_if_nothing_differs_whatever_the_order() {
+    fn writes_nothing_without_a_difference() {
         let (a, b) = (driver("a", "1", 0), driver("b", "2", 3));
         let found = made(&[&a, &b]);
         assert_eq!(step(Some(&found), &[&b, &a], ("edge-1", "uid")), None);
     }
 
     #[test]
-    fn one_that_a_node_before_has_left_becomes_the_nodes() {
+    fn adopts_the_csi_node_of_a_deleted_node() {
         let a = driver("a", "1", 0);
         let found = made(&[&a]);
         let Some(CsiNodeStep::Change(patches)) = step(Some(&found), &[&a], ("edge-1", "new")) else {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_changes_is_removed_first_and_others_stay_meanwhile() {
+    fn removes_a_changed_entry_before_it_is_added() {
         let found = made(&[&driver("a", "1", 0), &driver("b", "2", 0)]);
         let (a, b) = (driver("a", "1", 0), driver("b", "3", 0));
         let wanted = [&a, &b];
@@ -144,6 +144,6 @@ mod tests {
         let Some(CsiNodeStep::Change(fewer)) = step(Some(&found), &wanted[..1], ("edge-1", "uid")) else {
             panic!()
         };
-        assert_eq!(fewer.len(), 1, "a driver that has gone is just left out");
+        assert_eq!(fewer.len(), 1, "a removed driver is left out");
     }
 }

@@ -18,13 +18,13 @@ use kube::{Api, Client};
 use self::bounds::OutOfBounds;
 use self::csi_node::CsiNodeStep;
 use self::node::LabelRefused;
-use super::board::Board;
+use super::api_error::ApiError;
 use super::events;
-use super::failure::ApiFailure;
+use super::node_feed::NodeFeed;
 use super::node_name::NodeName;
 use edge_csi_common::kubernetes::message::{ExpandedClaim, NodeDriver, NodeStatus};
 
-/// How often a write is tried that others keep getting in the way of.
+/// The maximum number of attempts of a write that conflicts.
 const TRIES: usize = 5;
 
 /// The longest time that writing a status takes.
@@ -36,16 +36,16 @@ pub(super) enum ReportFailure {
     /// The status itself cannot be.
     #[error(transparent)]
     OutOfBounds(#[from] OutOfBounds),
-    /// There is no Node of the name.
+    /// The Node does not exist.
     #[error(
-        "there is no Node {0}; the hub makes none: let the node join the cluster, under the name of the agent"
+        "Node {0} not found; the hub does not create Nodes: join the node to the cluster under the name of the agent"
     )]
     NoNode(NodeName),
     /// A topology segment that cannot be a label.
     #[error(transparent)]
     Label(#[from] LabelRefused),
-    /// A claim that is none of the node's.
-    #[error("claim {namespace}/{name} with UID {uid} is none of this node's")]
+    /// The claim is not used on this node.
+    #[error("claim {namespace}/{name} with UID {uid} is not used on this node")]
     ForeignClaim {
         /// Its namespace.
         namespace: String,
@@ -60,7 +60,7 @@ pub(super) enum ReportFailure {
         /// What was being written.
         what: &'static str,
         /// What became of it.
-        cause: ApiFailure,
+        cause: ApiError,
     },
     /// It took too long.
     #[error("the API server did not take the status within {} s", BOUND.as_secs())]
@@ -77,8 +77,8 @@ pub(super) struct Written {
 }
 
 /// Writes a node's status, as much of it as can be written.
-pub(super) async fn write(client: &Client, board: &Board, name: &NodeName, status: &NodeStatus) -> Written {
-    // Of itself, since the node's mounts wait for it, whatever becomes of the rest.
+pub(super) async fn write(client: &Client, feed: &NodeFeed, name: &NodeName, status: &NodeStatus) -> Written {
+    // First, since the node's mounts wait for it, whatever the result of the rest.
     let volumes_in_use = AtomicBool::new(false);
     let work = async {
         bounds::check(status)?;
@@ -86,11 +86,11 @@ pub(super) async fn write(client: &Client, board: &Board, name: &NodeName, statu
         let found = retried(|| try_node(&nodes, name, status, &volumes_in_use)).await?;
         let (drivers, refused) = node::accepted(&found, &status.drivers);
         let uid = found.metadata.uid.clone().unwrap_or_default();
-        // The scheduler may count on the labels once CSINode names their keys, so it comes after them.
+        // The labels are written first: the scheduler relies on them once CSINode names their keys.
         let csi_nodes: Api<CSINode> = Api::all(client.clone());
         retried(|| try_csi_node(&csi_nodes, (name, &uid), &drivers)).await?;
         for claim in &status.expanded {
-            write_claim(client, board, name, claim).await?;
+            write_claim(client, feed, name, claim).await?;
         }
         refused.map_or(Ok(uid), |refused| Err(refused.into()))
     };
@@ -102,7 +102,7 @@ fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> ReportFailure {
     move |error| ReportFailure::Api { what, cause: error.into() }
 }
 
-/// Tries again if somebody else was faster.
+/// Retries a write that conflicts.
 async fn retried<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, ReportFailure>
 where
     F: Future<Output = Result<T, ReportFailure>>,
@@ -111,20 +111,20 @@ where
     loop {
         left -= 1;
         match attempt().await {
-            Err(ReportFailure::Api { cause: ApiFailure::Conflict(_), .. }) if left > 0 => {}
+            Err(ReportFailure::Api { cause: ApiError::Conflict(_), .. }) if left > 0 => {}
             done => return done,
         }
     }
 }
 
-/// `status.volumesInUse`, for which mounts wait, then labels and annotations. Tells the Node as it was before.
+/// Writes `status.volumesInUse`, for which mounts wait, then labels and annotations. Returns the Node before the writes.
 async fn try_node(
     nodes: &Api<Node>,
     name: &NodeName,
     status: &NodeStatus,
     volumes_in_use: &AtomicBool,
 ) -> Result<Node, ReportFailure> {
-    // What an earlier try has written may have been to a Node that is no more.
+    // An earlier attempt may have written to a Node that was deleted since.
     volumes_in_use.store(false, Ordering::Relaxed);
     let found = nodes.get_opt(name.as_str()).await.map_err(failed("reading the Node"))?;
     let found = found.ok_or_else(|| ReportFailure::NoNode(name.clone()))?;
@@ -170,12 +170,12 @@ async fn try_csi_node(
 
 async fn write_claim(
     client: &Client,
-    board: &Board,
+    feed: &NodeFeed,
     node: &NodeName,
     expanded: &ExpandedClaim,
 ) -> Result<(), ReportFailure> {
     let ExpandedClaim { namespace, name, uid, .. } = expanded;
-    match board.look(|core| core.claim_waits(node, (namespace, name, uid))) {
+    match feed.read(|core| core.claim_waits(node, (namespace, name, uid))) {
         Some(true) => {}
         // Nothing is asked of the node: it says once more what is written.
         Some(false) => return Ok(()),
@@ -190,7 +190,7 @@ async fn write_claim(
         let event = claim::grown_event(&claim, node, events::now());
         // The claim says its size, with or without one.
         if let Err(error) = events.create(&PostParams::default(), &event).await {
-            let failure = ApiFailure::from(error);
+            let failure = ApiError::from(error);
             tracing::debug!(%node, claim = name, %failure, "the event of a larger claim is not written");
         }
     }

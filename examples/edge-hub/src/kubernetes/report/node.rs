@@ -20,7 +20,7 @@ const CONTROLLER_ATTACHES: &str = "volumes.kubernetes.io/controller-managed-atta
 const OWN_LABELS: [&str; 3] =
     ["kubernetes.io/hostname", "topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
-/// A topology segment that cannot become a label.
+/// A topology segment that is not accepted as a label.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in super::super) enum LabelRefused {
     /// The Node has the label with another value.
@@ -29,7 +29,7 @@ pub(in super::super) enum LabelRefused {
          or the label"
     )]
     Differs {
-        /// Whose segment.
+        /// The driver.
         driver: String,
         /// The label.
         key: String,
@@ -43,7 +43,7 @@ pub(in super::super) enum LabelRefused {
         "driver {driver}: a node may not set its label {key}; let the driver use a key of its own domain"
     )]
     Reserved {
-        /// Whose segment.
+        /// The driver.
         driver: String,
         /// The label.
         key: String,
@@ -56,7 +56,7 @@ pub(in super::super) enum LabelRefused {
         label::MAX_BYTES
     )]
     NoLabel {
-        /// Whose segment.
+        /// The driver.
         driver: String,
         /// The segment's key, cut to 100 characters.
         key: String,
@@ -65,7 +65,7 @@ pub(in super::super) enum LabelRefused {
     },
 }
 
-/// The drivers whose topology can become labels of the Node, and why another cannot. As with kubelet, a driver whose cannot is
+/// The drivers with valid topology, and the first refusal. As with kubelet, a driver with an invalid topology is
 /// left out.
 pub(super) fn accepted<'a>(
     node: &Node,
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_added_and_what_is_right_is_left_alone() {
+    fn adds_missing_metadata_only() {
         let (a, b) = (driver("a", &[("a.example/zone", "z")]), driver("b", &[]));
         let patch = metadata(&node(&[], &[]), &[&a, &b]).unwrap();
         assert_eq!(patch["metadata"]["labels"], json!({ "a.example/zone": "z" }));
@@ -177,12 +177,12 @@ mod tests {
             &[(NODE_ID, r#"{"b":"id","a":"id"}"#), (CONTROLLER_ATTACHES, "true")],
         );
         assert_eq!(metadata(&right, &[&a, &b]), None);
-        let gone = metadata(&right, &[]).unwrap();
-        assert_eq!(gone["metadata"]["annotations"], json!({ NODE_ID: null }));
+        let removed = metadata(&right, &[]).unwrap();
+        assert_eq!(removed["metadata"]["annotations"], json!({ NODE_ID: null }));
     }
 
     #[test]
-    fn a_driver_whose_topology_is_not_the_nodes_or_not_a_nodes_to_choose_is_left_out() {
+    fn leaves_out_drivers_with_invalid_topology() {
         for (labels, driver, expected) in [
             (&[("z", "1")][..], driver("a", &[("z", "2")]), "differs from the Node's label z=1"),
             (&[], driver("a", &[("first", "2")]), "topology segment first=2 differs"),

@@ -1,5 +1,5 @@
-// Command livenessprobe asks a CSI driver whether it lives, each time that it is
-// asked so at /healthz. It stands for the sidecar of that name, which is published
+// Command livenessprobe probes a CSI driver, each time that it is
+// asked so at /healthz. It replaces the sidecar of that name, which is published
 // as an image and not as a module, and takes its options.
 package main
 

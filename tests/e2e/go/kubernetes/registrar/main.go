@@ -1,5 +1,5 @@
-// Command registrar tells kubelet of a CSI driver: it asks the driver for its name
-// and serves NAME-reg.sock in kubelet's folder, until it is ended. It stands for
+// Command registrar registers a CSI driver with kubelet: it asks the driver for its name
+// and serves NAME-reg.sock in kubelet's folder, until it is ended. It replaces
 // node-driver-registrar, which is published as an image and not as a module, and
 // takes its options.
 package main
@@ -70,7 +70,7 @@ func run(o options) error {
 }
 
 // serveHealth says that all is well for as long as the socket is there: kubelet, or
-// whoever tidies up its folder, may take it away.
+// a process that tidies up its folder, may remove it.
 func serveHealth(address, socket string) {
 	http.HandleFunc("/healthz", func(answer http.ResponseWriter, _ *http.Request) {
 		if _, err := os.Stat(socket); err != nil {

@@ -1,5 +1,5 @@
 // Command vault is a CSI driver of the kind that hands secrets to pods: a volume is
-// memory with two files, one with all that the driver was told of the pod and one
+// memory with two files, one with the pod's context and one
 // with the tokens of its service account. Both are written anew with each publish,
 // for root alone. It has nodes and no controller.
 package main
@@ -67,8 +67,8 @@ type vault struct {
 	times map[string]int
 }
 
-// told is what a pod finds in the file "told".
-type told struct {
+// podContext is the content of the file "context".
+type podContext struct {
 	Staged    map[string]string `json:"staged"`
 	Secrets   map[string]string `json:"secrets"`
 	Context   map[string]string `json:"context"`
@@ -130,7 +130,7 @@ func (v *vault) NodePublishVolume(_ context.Context, request *csi.NodePublishVol
 	v.times[target]++
 	tokens := request.VolumeContext[tokensKey]
 	delete(request.VolumeContext, tokensKey)
-	text, err := json.Marshal(told{
+	text, err := json.Marshal(podContext{
 		Staged:    v.staged[request.VolumeId],
 		Secrets:   request.Secrets,
 		Context:   request.VolumeContext,
@@ -138,7 +138,7 @@ func (v *vault) NodePublishVolume(_ context.Context, request *csi.NodePublishVol
 		Published: v.times[target],
 	})
 	if err == nil {
-		err = errors.Join(put(target, "tokens", []byte(tokens)), put(target, "told", text))
+		err = errors.Join(put(target, "tokens", []byte(tokens)), put(target, "context", text))
 	}
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
@@ -174,7 +174,7 @@ func (v *vault) place(request *csi.NodePublishVolumeRequest) error {
 	return nil
 }
 
-// put replaces a file as a whole, so that who reads it sees the one or the other.
+// put replaces a file as a whole, so that a reader gets the old or the new one.
 func put(folder, name string, text []byte) error {
 	next := filepath.Join(folder, "."+name)
 	if err := os.WriteFile(next, text, 0o600); err != nil {

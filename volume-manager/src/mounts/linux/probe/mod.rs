@@ -1,6 +1,6 @@
-//! The process that carries out one operation, which can be killed if it hangs.
+//! The probe process, which executes one operation and can be killed if it hangs.
 //!
-//! A program that uses `LinuxMounts` is its own probe. It begins with this, before it reads arguments or starts threads:
+//! A program that uses `LinuxMounts` is its own probe. Its `main` calls this first, before it parses arguments or starts threads:
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -15,9 +15,9 @@
 //! }
 //! ```
 //!
-//! The first argument of a probe is [`MARKER`]. It does what the others say, prints one line, and ends. It ends by itself too: when
-//! its deadline has passed, and when the process that started it is gone, so that no late removal of a program that
-//! was killed meets the targets of the next.
+//! The first argument of a probe is [`MARKER`], the others are the request. The probe prints one line and exits. It also exits
+//! after its deadline, and when its parent process exits, so that a late removal for a killed parent cannot affect the targets
+//! of the next one.
 
 #[cfg(test)]
 mod tests;
@@ -30,21 +30,21 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use super::super::{DeviceNumber, Inspection, MountId, MountPath, Presence, SafeRemoval, escape};
+use super::super::{DeviceNumber, Inspection, MountId, MountPath, PathState, SafeRemoval, escape};
 
-/// The first argument of a process that is a probe.
+/// The first argument of a probe process.
 pub const MARKER: &str = "--volume-manager-mount-probe";
 
-/// The exit status of a probe whose deadline has passed, or that was given up.
-const GIVEN_UP: i32 = 75;
+/// The exit status of a probe whose deadline has passed, or whose parent exited.
+const ABANDONED: i32 = 75;
 
-/// Serves, if this process was started as a probe. The program then ends with the code.
+/// Serves the request if this process was started as a probe. The program must then exit with the returned code.
 #[must_use]
 pub fn serve_if_asked() -> Option<ExitCode> {
     serve(std::env::args_os().skip(1))
 }
 
-/// As [`serve_if_asked`], for who gets the arguments of the process in another way. They are without the program's name.
+/// Like [`serve_if_asked`], with the given arguments, without the program's name.
 #[must_use]
 pub fn serve(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let mut arguments = arguments.into_iter();
@@ -55,16 +55,16 @@ pub fn serve(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> 
     let Some((deadline, request)) = Request::decode(&arguments) else {
         return Some(ExitCode::from(64));
     };
-    // So that what is made gets the mode it is asked for. This process does nothing else.
+    // New directories get exactly the requested mode. This process does nothing else.
     rustix::process::umask(rustix::fs::Mode::empty());
     end_with_parent(deadline);
-    let line = super::operation::carry_out(&request).encode();
+    let line = super::operation::execute(&request).encode();
     let mut output = std::io::stdout().lock();
     let written = output.write_all(line.as_bytes()).and_then(|()| output.flush());
     Some(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(74) })
 }
 
-/// Ends this process when its deadline has passed, or when the other end of its standard input is closed, whichever is first.
+/// Exits after the deadline, or when the parent closes the other end of standard input, whichever is first.
 fn end_with_parent(deadline: Duration) {
     let (closed, wait) = mpsc::channel::<()>();
     thread::spawn(move || {
@@ -73,11 +73,11 @@ fn end_with_parent(deadline: Duration) {
     });
     thread::spawn(move || {
         let _ = wait.recv_timeout(deadline);
-        std::process::exit(GIVEN_UP);
+        std::process::exit(ABANDONED);
     });
 }
 
-/// The one operation of a probe.
+/// The operation of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request {
     Inspect(MountPath),
@@ -86,7 +86,7 @@ pub(super) enum Request {
 }
 
 impl Request {
-    /// The path that it walks.
+    /// The path of the operation.
     pub(super) fn path(&self) -> &MountPath {
         match self {
             Self::Inspect(path) | Self::CreateDirectory(path) => path,
@@ -94,7 +94,7 @@ impl Request {
         }
     }
 
-    /// The arguments, from the [`MARKER`] on.
+    /// Encodes the arguments, beginning with the [`MARKER`].
     pub(super) fn encode(&self, deadline: Duration) -> [String; 4] {
         let word = match self {
             Self::Inspect(_) => "inspect",
@@ -104,7 +104,7 @@ impl Request {
         [MARKER.to_owned(), deadline.as_millis().to_string(), word.to_owned(), self.path().to_string()]
     }
 
-    /// The deadline and the request, from the arguments after the [`MARKER`].
+    /// Decodes the deadline and the request from the arguments after the [`MARKER`].
     fn decode(arguments: &[OsString]) -> Option<(Duration, Self)> {
         let [deadline, word, path] = arguments else { return None };
         let deadline = Duration::from_millis(deadline.to_str()?.parse().ok()?);
@@ -118,16 +118,16 @@ impl Request {
     }
 }
 
-/// How an operation ended.
+/// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It was done.
+    /// The operation succeeded.
     Done,
-    /// What is at the path, as it was asked for or since it is in the way.
+    /// The result of an inspection, or the state that prevents the operation.
     Is(Inspection),
-    /// Something is mounted on what was to be removed.
+    /// The entry to be removed is a mount point.
     Mounted,
-    /// What was to be removed has entries.
+    /// The directory to be removed has entries.
     NotEmpty {
         count: usize,
         first: OsString,
@@ -135,19 +135,19 @@ pub(super) enum Answer {
     Errno(i32),
 }
 
-/// What the line of an answer begins with. Other lines are what else the program prints as it starts.
+/// The prefix of the answer's line. Other lines are the program's own output.
 const PREFIX: &str = "mount-probe:";
 
 impl Answer {
-    /// The most bytes that a probe may print: an answer, with an escaped name of 255 bytes, and what is around it.
+    /// The most bytes that a probe may print: an answer with an escaped name of 255 bytes, and the program's own output.
     pub(super) const MAX_OUTPUT: usize = 8192;
 
     fn encode(&self) -> String {
         let words = match self {
             Self::Done => "done".to_owned(),
-            Self::Is(Inspection { presence, mount: None }) => format!("is {}", word(*presence)),
-            Self::Is(Inspection { presence, mount: Some(mount) }) => {
-                format!("is {} {mount}", word(*presence))
+            Self::Is(Inspection { state, mount: None }) => format!("is {}", encode_state(*state)),
+            Self::Is(Inspection { state, mount: Some(mount) }) => {
+                format!("is {} {mount}", encode_state(*state))
             }
             Self::Mounted => "mounted".to_owned(),
             Self::NotEmpty { count, first } => {
@@ -155,20 +155,20 @@ impl Answer {
             }
             Self::Errno(errno) => format!("errno {errno}"),
         };
-        // On a line of its own, whatever was printed before.
+        // On its own line, whatever was printed before.
         format!("\n{PREFIX} {words}\n")
     }
 
-    /// The answer in the output of a probe, if there is a whole one.
+    /// Decodes the answer from the output of a probe; `None` without a complete one.
     pub(super) fn decode(output: &[u8]) -> Option<Self> {
         let mut lines = output.split_inclusive(|&byte| byte == b'\n');
         let line = lines.find_map(|line| line.strip_suffix(b"\n")?.strip_prefix(PREFIX.as_bytes()))?;
         let words: Vec<&str> = std::str::from_utf8(line).ok()?.strip_prefix(' ')?.split(' ').collect();
         Some(match words[..] {
             ["done"] => Self::Done,
-            ["is", found] => Self::Is(Inspection::of(presence(found)?)),
+            ["is", found] => Self::Is(Inspection::of(decode_state(found)?)),
             ["is", found, mount] => {
-                Self::Is(Inspection::mounted(presence(found)?, MountId::new(mount.parse().ok()?)))
+                Self::Is(Inspection::mounted(decode_state(found)?, MountId::new(mount.parse().ok()?)))
             }
             ["mounted"] => Self::Mounted,
             ["not-empty", count, first] => {
@@ -181,38 +181,38 @@ impl Answer {
     }
 }
 
-fn word(presence: Presence) -> String {
-    match presence {
-        Presence::Missing => "missing".to_owned(),
-        Presence::Directory => "directory".to_owned(),
-        Presence::RegularFile { size } => format!("file:{size}"),
-        Presence::BlockDevice(device) => format!("block:{device}"),
-        Presence::CharacterDevice(device) => format!("character:{device}"),
-        Presence::Symlink => "link".to_owned(),
-        Presence::Other => "other".to_owned(),
-        Presence::Dead { errno } => format!("dead:{errno}"),
-        Presence::Hung => "hung".to_owned(),
+fn encode_state(state: PathState) -> String {
+    match state {
+        PathState::Missing => "missing".to_owned(),
+        PathState::Directory => "directory".to_owned(),
+        PathState::RegularFile { size } => format!("file:{size}"),
+        PathState::BlockDevice(device) => format!("block:{device}"),
+        PathState::CharacterDevice(device) => format!("character:{device}"),
+        PathState::Symlink => "link".to_owned(),
+        PathState::Other => "other".to_owned(),
+        PathState::Dead { errno } => format!("dead:{errno}"),
+        PathState::Hung => "hung".to_owned(),
     }
 }
 
-fn presence(word: &str) -> Option<Presence> {
+fn decode_state(word: &str) -> Option<PathState> {
     let device = |text: &str| {
         let (major, minor) = text.split_once(':')?;
         Some(DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? })
     };
     Some(match word.split_once(':') {
         None => match word {
-            "missing" => Presence::Missing,
-            "directory" => Presence::Directory,
-            "link" => Presence::Symlink,
-            "other" => Presence::Other,
-            "hung" => Presence::Hung,
+            "missing" => PathState::Missing,
+            "directory" => PathState::Directory,
+            "link" => PathState::Symlink,
+            "other" => PathState::Other,
+            "hung" => PathState::Hung,
             _ => return None,
         },
-        Some(("file", size)) => Presence::RegularFile { size: size.parse().ok()? },
-        Some(("block", rest)) => Presence::BlockDevice(device(rest)?),
-        Some(("character", rest)) => Presence::CharacterDevice(device(rest)?),
-        Some(("dead", errno)) => Presence::Dead { errno: errno.parse().ok()? },
+        Some(("file", size)) => PathState::RegularFile { size: size.parse().ok()? },
+        Some(("block", rest)) => PathState::BlockDevice(device(rest)?),
+        Some(("character", rest)) => PathState::CharacterDevice(device(rest)?),
+        Some(("dead", errno)) => PathState::Dead { errno: errno.parse().ok()? },
         Some(_) => return None,
     })
 }

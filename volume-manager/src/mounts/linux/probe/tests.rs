@@ -13,38 +13,38 @@ fn answers() -> Vec<Answer> {
         Answer::Errno(5),
     ];
     let device = DeviceNumber { major: 8, minor: 1 };
-    for presence in [
-        Presence::Missing,
-        Presence::Directory,
-        Presence::RegularFile { size: 5 },
-        Presence::BlockDevice(device),
-        Presence::CharacterDevice(device),
-        Presence::Symlink,
-        Presence::Other,
-        Presence::Dead { errno: 107 },
-        Presence::Hung,
+    for state in [
+        PathState::Missing,
+        PathState::Directory,
+        PathState::RegularFile { size: 5 },
+        PathState::BlockDevice(device),
+        PathState::CharacterDevice(device),
+        PathState::Symlink,
+        PathState::Other,
+        PathState::Dead { errno: 107 },
+        PathState::Hung,
     ] {
-        answers.push(Answer::Is(Inspection::of(presence)));
-        answers.push(Answer::Is(Inspection::mounted(presence, MountId::new(9))));
+        answers.push(Answer::Is(Inspection::of(state)));
+        answers.push(Answer::Is(Inspection::mounted(state, MountId::new(9))));
     }
     answers
 }
 
 #[test]
-fn every_answer_is_read_back_whatever_the_program_prints_before_it() {
+fn answers_round_trip_within_other_output() {
     for answer in answers() {
         let line = answer.encode();
         assert_eq!(Answer::decode(line.as_bytes()).as_ref(), Some(&answer), "{line}");
         let noisy = format!("running 1 test\ntest x ... {line}ok\n");
         assert_eq!(Answer::decode(noisy.as_bytes()).as_ref(), Some(&answer), "{noisy}");
         let torn = &line.as_bytes()[..line.len() - 1];
-        assert_eq!(Answer::decode(torn), None, "an answer that was cut is none: {line}");
+        assert_eq!(Answer::decode(torn), None, "a truncated answer is invalid: {line}");
     }
 }
 
 proptest! {
     #[test]
-    fn every_request_is_read_back_for_any_path(name in "[^/.\\p{Cc}]{1,64}") {
+    fn requests_round_trip_for_any_path(name in "[^/.\\p{Cc}]{1,64}") {
         let path = MountPath::new(format!("/{name}")).unwrap();
         for request in [
             Request::Inspect(path.clone()),
@@ -61,7 +61,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn no_arguments_and_no_output_make_it_panic(
+    fn decoding_never_panics(
         arguments in proptest::collection::vec("[a-z0-9/ ]{0,12}", 0..7),
         output in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
@@ -72,7 +72,7 @@ proptest! {
 }
 
 #[test]
-fn a_program_that_is_not_asked_does_not_serve() {
+fn serves_only_with_the_marker() {
     assert!(serve([]).is_none());
     assert!(serve(["publish".into(), MARKER.into()]).is_none());
     assert_eq!(format!("{:?}", serve([MARKER.into()])), format!("{:?}", Some(ExitCode::from(64))));

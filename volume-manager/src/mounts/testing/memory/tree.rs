@@ -1,4 +1,4 @@
-//! The directories and mounts of a node, as data.
+//! The in-memory tree of directories and mounts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::MemoryFileSystem;
-use crate::mounts::{DeviceNumber, Inspection, Mount, MountId, MountTable, Presence, RemoveError, Trouble};
+use crate::mounts::{
+    DeviceNumber, Inspection, Mount, MountId, MountTable, PathState, ProbeError, RemoveError,
+};
 
-/// The numbers of the errors that are told, as on Linux on all its architectures but MIPS, Alpha, PA-RISC and SPARC.
+/// The errno values of Linux on all architectures but MIPS, Alpha, PA-RISC and SPARC.
 mod errno {
     pub(super) const ENOENT: i32 = 2;
     pub(super) const EBUSY: i32 = 16;
@@ -20,38 +22,38 @@ mod errno {
     pub(super) const EROFS: i32 = 30;
     pub(super) const ETIMEDOUT: i32 = 110;
 
-    /// Those by which a mount counts as dead: ENOTCONN, ESTALE, ECONNABORTED, ESHUTDOWN.
+    /// The errors of a dead mount: ENOTCONN, ESTALE, ECONNABORTED, ESHUTDOWN.
     pub(super) const DEAD: [i32; 4] = [107, 116, 103, 108];
 }
 
-/// Why the tree refuses.
+/// Why an operation on the tree failed.
 #[derive(Debug)]
-pub(super) enum Refusal {
-    /// As the system says it.
+pub(super) enum TreeError {
+    /// A system error.
     Errno(i32),
-    /// The way hangs.
+    /// The path hangs.
     Hung,
-    /// Something else is there.
-    Found(Presence),
-    /// No mount is there.
+    /// The path has an unexpected state.
+    Found(PathState),
+    /// The path is not a mount point.
     NotMounted,
 }
 
-impl Refusal {
+impl TreeError {
     pub(super) fn into_io(self) -> io::Error {
         io::Error::from_raw_os_error(match self {
             Self::Errno(errno) => errno,
             Self::Hung => errno::ETIMEDOUT,
-            Self::Found(Presence::Dead { errno }) => errno,
+            Self::Found(PathState::Dead { errno }) => errno,
             Self::Found(_) => errno::EEXIST,
             Self::NotMounted => errno::EINVAL,
         })
     }
 
-    pub(super) fn at(self, path: &Path) -> Trouble {
+    pub(super) fn at(self, path: &Path) -> ProbeError {
         match self {
-            Self::Hung => Trouble::Hung { path: path.to_owned() },
-            other => Trouble::Io { path: path.to_owned(), source: other.into_io() },
+            Self::Hung => ProbeError::Hung { path: path.to_owned() },
+            other => ProbeError::Io { path: path.to_owned(), source: other.into_io() },
         }
     }
 }
@@ -76,7 +78,7 @@ struct FileSystem {
     fs_type: String,
     source: String,
     state: State,
-    /// By the path within the file system; `/` is always there.
+    /// By the path within the file system; `/` always exists.
     entries: BTreeMap<PathBuf, Entry>,
 }
 
@@ -84,20 +86,20 @@ struct FileSystem {
 pub(super) struct Tree {
     file_systems: HashMap<DeviceNumber, FileSystem>,
     mounts: BTreeMap<MountId, Mount>,
-    /// What is mounted on a mount at a path.
-    upon: HashMap<(MountId, PathBuf), MountId>,
+    /// The child mount of a mount at a path.
+    children: HashMap<(MountId, PathBuf), MountId>,
     next_id: u64,
     next_minor: u32,
     table: Option<Arc<MountTable>>,
 }
 
-/// The mount that everything begins with, on the disk of the node.
+/// The root mount, on the disk of the node.
 const ROOT: MountId = MountId::new(1);
 const ROOT_DEVICE: DeviceNumber = DeviceNumber { major: 254, minor: 0 };
 const DISK: u32 = 8;
 
-/// A path, followed: the mount that it ends in, and where in that mount's file system.
-struct Place {
+/// A resolved path: its mount, and the path within that mount's file system.
+struct Resolved {
     mount: MountId,
     inner: PathBuf,
     is_mount_root: bool,
@@ -108,7 +110,7 @@ impl Tree {
         let mut tree = Self {
             file_systems: HashMap::new(),
             mounts: BTreeMap::new(),
-            upon: HashMap::new(),
+            children: HashMap::new(),
             next_id: ROOT.as_u64() + 1,
             next_minor: 1,
             table: None,
@@ -144,29 +146,29 @@ impl Tree {
         Arc::clone(table)
     }
 
-    pub(super) fn inspect(&self, path: &Path) -> Result<Inspection, Refusal> {
-        let place = match self.follow(path) {
+    pub(super) fn inspect(&self, path: &Path) -> Result<Inspection, TreeError> {
+        let place = match self.resolve(path) {
             Ok(place) => place,
-            Err(Refusal::Errno(errno::ENOENT)) => return Ok(Inspection::of(Presence::Missing)),
-            Err(Refusal::Hung) => return Ok(Inspection::of(Presence::Hung)),
-            // What is dead on the way says nothing of what is at the path.
-            Err(Refusal::Found(Presence::Dead { errno })) => return Err(Refusal::Errno(errno)),
+            Err(TreeError::Errno(errno::ENOENT)) => return Ok(Inspection::of(PathState::Missing)),
+            Err(TreeError::Hung) => return Ok(Inspection::of(PathState::Hung)),
+            // A dead parent directory does not mean that the path is dead.
+            Err(TreeError::Found(PathState::Dead { errno })) => return Err(TreeError::Errno(errno)),
             Err(other) => return Err(other),
         };
-        let presence = match self.entry(&place) {
-            Ok(entry) => entry.presence(),
-            Err(Refusal::Errno(errno::ENOENT)) => Presence::Missing,
-            Err(Refusal::Hung) => return Ok(Inspection::of(Presence::Hung)),
-            Err(Refusal::Found(dead @ Presence::Dead { errno })) => {
+        let state = match self.entry(&place) {
+            Ok(entry) => entry.state(),
+            Err(TreeError::Errno(errno::ENOENT)) => PathState::Missing,
+            Err(TreeError::Hung) => return Ok(Inspection::of(PathState::Hung)),
+            Err(TreeError::Found(dead @ PathState::Dead { errno })) => {
                 if !place.is_mount_root || !errno::DEAD.contains(&errno) {
-                    return Err(Refusal::Errno(errno));
+                    return Err(TreeError::Errno(errno));
                 }
                 dead
             }
             Err(other) => return Err(other),
         };
         let mount = place.is_mount_root.then_some(place.mount);
-        Ok(Inspection { presence, mount })
+        Ok(Inspection { state, mount })
     }
 
     pub(super) fn mount(
@@ -174,44 +176,44 @@ impl Tree {
         fs: MemoryFileSystem,
         target: &Path,
         ro: bool,
-    ) -> Result<MountId, Refusal> {
-        let place = self.follow(target)?;
-        // What is covered is not looked into, and so may be dead.
+    ) -> Result<MountId, TreeError> {
+        let place = self.resolve(target)?;
+        // The covered mount is not accessed, and may be dead.
         if !place.is_mount_root && !matches!(self.entry(&place)?, Entry::Directory) {
-            return Err(Refusal::Errno(errno::ENOTDIR));
+            return Err(TreeError::Errno(errno::ENOTDIR));
         }
         Ok(self.attach(place.mount, fs.0, Path::new("/"), target, ro))
     }
 
-    pub(super) fn bind(&mut self, source: &Path, target: &Path, ro: bool) -> Result<MountId, Refusal> {
-        let (from, to) = (self.follow(source)?, self.follow(target)?);
-        let is_directory = |place: &Place| Ok(matches!(self.entry(place)?, Entry::Directory));
+    pub(super) fn bind(&mut self, source: &Path, target: &Path, ro: bool) -> Result<MountId, TreeError> {
+        let (from, to) = (self.resolve(source)?, self.resolve(target)?);
+        let is_directory = |place: &Resolved| Ok(matches!(self.entry(place)?, Entry::Directory));
         if is_directory(&from)? != is_directory(&to)? {
-            return Err(Refusal::Errno(errno::ENOTDIR));
+            return Err(TreeError::Errno(errno::ENOTDIR));
         }
-        let original = self.mounts.get(&from.mount).ok_or(Refusal::NotMounted)?;
+        let original = self.mounts.get(&from.mount).ok_or(TreeError::NotMounted)?;
         let (device, ro) = (original.device, ro || original.is_read_only());
         Ok(self.attach(to.mount, device, &from.inner, target, ro))
     }
 
-    pub(super) fn detach(&mut self, path: &Path) -> Result<(), Refusal> {
-        let place = self.follow(path)?;
+    pub(super) fn detach(&mut self, path: &Path) -> Result<(), TreeError> {
+        let place = self.resolve(path)?;
         if !place.is_mount_root {
-            return Err(Refusal::NotMounted);
+            return Err(TreeError::NotMounted);
         }
         if place.mount == ROOT {
-            return Err(Refusal::Errno(errno::EBUSY));
+            return Err(TreeError::Errno(errno::EBUSY));
         }
         self.drop_mount(place.mount);
         Ok(())
     }
 
-    pub(super) fn create_directory(&mut self, path: &Path) -> Result<(), Refusal> {
-        match self.inspect(path)?.presence {
-            Presence::Missing => {}
-            Presence::Directory => return Ok(()),
-            Presence::Hung => return Err(Refusal::Hung),
-            found => return Err(Refusal::Found(found)),
+    pub(super) fn create_directory(&mut self, path: &Path) -> Result<(), TreeError> {
+        match self.inspect(path)?.state {
+            PathState::Missing => {}
+            PathState::Directory => return Ok(()),
+            PathState::Hung => return Err(TreeError::Hung),
+            found => return Err(TreeError::Found(found)),
         }
         if let Some(parent) = path.parent() {
             self.create_directory(parent)?;
@@ -219,31 +221,31 @@ impl Tree {
         self.add(path, Entry::Directory)
     }
 
-    pub(super) fn write(&mut self, path: &Path, bytes: &[u8]) -> Result<(), Refusal> {
-        match self.inspect(path)?.presence {
-            Presence::Missing | Presence::RegularFile { .. } => self.add(path, Entry::File(bytes.to_vec())),
-            Presence::Hung => Err(Refusal::Hung),
-            found => Err(Refusal::Found(found)),
+    pub(super) fn write(&mut self, path: &Path, bytes: &[u8]) -> Result<(), TreeError> {
+        match self.inspect(path)?.state {
+            PathState::Missing | PathState::RegularFile { .. } => self.add(path, Entry::File(bytes.to_vec())),
+            PathState::Hung => Err(TreeError::Hung),
+            found => Err(TreeError::Found(found)),
         }
     }
 
-    pub(super) fn read(&self, path: &Path) -> Result<Vec<u8>, Refusal> {
-        match self.entry(&self.follow(path)?)? {
+    pub(super) fn read(&self, path: &Path) -> Result<Vec<u8>, TreeError> {
+        match self.entry(&self.resolve(path)?)? {
             Entry::File(bytes) => Ok(bytes.clone()),
-            other => Err(Refusal::Found(other.presence())),
+            other => Err(TreeError::Found(other.state())),
         }
     }
 
-    pub(super) fn make_block_device(&mut self, path: &Path, device: DeviceNumber) -> Result<(), Refusal> {
-        match self.inspect(path)?.presence {
-            Presence::Missing => self.add(path, Entry::BlockDevice(device)),
-            found => Err(Refusal::Found(found)),
+    pub(super) fn make_block_device(&mut self, path: &Path, device: DeviceNumber) -> Result<(), TreeError> {
+        match self.inspect(path)?.state {
+            PathState::Missing => self.add(path, Entry::BlockDevice(device)),
+            found => Err(TreeError::Found(found)),
         }
     }
 
-    /// How many entries a directory has, and the first. `None` if there are none or it is no directory.
+    /// The number of entries of a directory, and the first one. `None` if it is empty or not a directory.
     pub(super) fn entries(&self, path: &Path) -> Option<(usize, OsString)> {
-        let place = self.follow(path).ok()?;
+        let place = self.resolve(path).ok()?;
         let entries = &self.file_system(&place)?.entries;
         let below = entries.range::<Path, _>((Bound::Excluded(place.inner.as_path()), Bound::Unbounded));
         let mut below = below
@@ -254,12 +256,12 @@ impl Tree {
         Some((1 + below.take(RemoveError::MAX_COUNTED - 1).count(), first))
     }
 
-    pub(super) fn destroy(&mut self, path: &Path) -> Result<(), Refusal> {
-        let place = self.follow(path)?;
+    pub(super) fn destroy(&mut self, path: &Path) -> Result<(), TreeError> {
+        let place = self.resolve(path)?;
         self.entry(&place)?;
         let at_or_below = self.mounts.values().any(|mount| mount.mount_point.starts_with(path));
         if at_or_below {
-            return Err(Refusal::Errno(errno::EBUSY));
+            return Err(TreeError::Errno(errno::EBUSY));
         }
         let entries = self.writable(&place)?;
         entries.retain(|found, _| !found.starts_with(&place.inner));
@@ -268,63 +270,63 @@ impl Tree {
 
     pub(super) fn reboot(&mut self) {
         self.mounts.retain(|id, _| *id == ROOT);
-        self.upon.clear();
+        self.children.clear();
         self.table = None;
         self.file_systems.values_mut().for_each(|fs| fs.state = State::Alive);
     }
 
-    /// Follows a path through the mounts. Its last part need not be there.
-    fn follow(&self, path: &Path) -> Result<Place, Refusal> {
-        let mut place = Place { mount: ROOT, inner: PathBuf::from("/"), is_mount_root: true };
+    /// Resolves a path through the mounts. The last component may be missing.
+    fn resolve(&self, path: &Path) -> Result<Resolved, TreeError> {
+        let mut place = Resolved { mount: ROOT, inner: PathBuf::from("/"), is_mount_root: true };
         let mut prefix = PathBuf::from("/");
-        self.climb(&prefix, &mut place);
-        let names = path.strip_prefix("/").map_err(|_| Refusal::Errno(errno::ENOENT))?;
+        self.enter_topmost(&prefix, &mut place);
+        let names = path.strip_prefix("/").map_err(|_| TreeError::Errno(errno::ENOENT))?;
         for name in names {
             if !matches!(self.entry(&place)?, Entry::Directory) {
-                return Err(Refusal::Errno(errno::ENOTDIR));
+                return Err(TreeError::Errno(errno::ENOTDIR));
             }
             prefix.push(name);
             place.inner.push(name);
             place.is_mount_root = false;
-            self.climb(&prefix, &mut place);
+            self.enter_topmost(&prefix, &mut place);
         }
         Ok(place)
     }
 
-    /// To the topmost of the mounts that lie at a place.
-    fn climb(&self, prefix: &Path, place: &mut Place) {
-        while let Some(&upper) = self.upon.get(&(place.mount, prefix.to_owned())) {
+    /// Enters the topmost mount at a path.
+    fn enter_topmost(&self, prefix: &Path, place: &mut Resolved) {
+        while let Some(&upper) = self.children.get(&(place.mount, prefix.to_owned())) {
             let Some(mount) = self.mounts.get(&upper) else { return };
-            *place = Place { mount: upper, inner: mount.root.clone(), is_mount_root: true };
+            *place = Resolved { mount: upper, inner: mount.root.clone(), is_mount_root: true };
         }
     }
 
-    fn file_system(&self, place: &Place) -> Option<&FileSystem> {
+    fn file_system(&self, place: &Resolved) -> Option<&FileSystem> {
         self.file_systems.get(&self.mounts.get(&place.mount)?.device)
     }
 
-    fn entry(&self, place: &Place) -> Result<&Entry, Refusal> {
-        let fs = self.file_system(place).ok_or(Refusal::NotMounted)?;
+    fn entry(&self, place: &Resolved) -> Result<&Entry, TreeError> {
+        let fs = self.file_system(place).ok_or(TreeError::NotMounted)?;
         match fs.state {
-            State::Alive => fs.entries.get(&place.inner).ok_or(Refusal::Errno(errno::ENOENT)),
-            State::Dead(errno) => Err(Refusal::Found(Presence::Dead { errno })),
-            State::Hung => Err(Refusal::Hung),
+            State::Alive => fs.entries.get(&place.inner).ok_or(TreeError::Errno(errno::ENOENT)),
+            State::Dead(errno) => Err(TreeError::Found(PathState::Dead { errno })),
+            State::Hung => Err(TreeError::Hung),
         }
     }
 
-    fn add(&mut self, path: &Path, entry: Entry) -> Result<(), Refusal> {
-        let place = self.follow(path)?;
+    fn add(&mut self, path: &Path, entry: Entry) -> Result<(), TreeError> {
+        let place = self.resolve(path)?;
         self.writable(&place)?.insert(place.inner, entry);
         Ok(())
     }
 
-    /// The entries of the file system of a place, to be changed there.
-    fn writable(&mut self, place: &Place) -> Result<&mut BTreeMap<PathBuf, Entry>, Refusal> {
-        let mount = self.mounts.get(&place.mount).ok_or(Refusal::NotMounted)?;
+    /// The entries of a writable file system.
+    fn writable(&mut self, place: &Resolved) -> Result<&mut BTreeMap<PathBuf, Entry>, TreeError> {
+        let mount = self.mounts.get(&place.mount).ok_or(TreeError::NotMounted)?;
         if mount.is_read_only() {
-            return Err(Refusal::Errno(errno::EROFS));
+            return Err(TreeError::Errno(errno::EROFS));
         }
-        let fs = self.file_systems.get_mut(&mount.device).ok_or(Refusal::NotMounted)?;
+        let fs = self.file_systems.get_mut(&mount.device).ok_or(TreeError::NotMounted)?;
         Ok(&mut fs.entries)
     }
 
@@ -333,17 +335,17 @@ impl Tree {
         self.next_id += 1;
         let mount = self.describe(id, on, device, root, target, ro);
         self.mounts.insert(id, mount);
-        self.upon.insert((on, target.to_owned()), id);
+        self.children.insert((on, target.to_owned()), id);
         self.table = None;
         id
     }
 
     fn drop_mount(&mut self, id: MountId) {
-        let mut doomed = vec![id];
-        while let Some(id) = doomed.pop() {
-            doomed.extend(self.mounts.values().filter(|mount| mount.parent == id).map(|mount| mount.id));
+        let mut removed = vec![id];
+        while let Some(id) = removed.pop() {
+            removed.extend(self.mounts.values().filter(|mount| mount.parent == id).map(|mount| mount.id));
             if let Some(mount) = self.mounts.remove(&id) {
-                self.upon.remove(&(mount.parent, mount.mount_point));
+                self.children.remove(&(mount.parent, mount.mount_point));
             }
         }
         self.table = None;
@@ -383,13 +385,13 @@ impl FileSystem {
 }
 
 impl Entry {
-    fn presence(&self) -> Presence {
+    fn state(&self) -> PathState {
         match self {
-            Self::Directory => Presence::Directory,
+            Self::Directory => PathState::Directory,
             Self::File(bytes) => {
-                Presence::RegularFile { size: u64::try_from(bytes.len()).unwrap_or(u64::MAX) }
+                PathState::RegularFile { size: u64::try_from(bytes.len()).unwrap_or(u64::MAX) }
             }
-            Self::BlockDevice(device) => Presence::BlockDevice(*device),
+            Self::BlockDevice(device) => PathState::BlockDevice(*device),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A disk that loses its power, or fails.
+//! A disk with power cuts and failures.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use super::super::tables::{Layout, check, make, unopened};
 use super::super::{OpenFile, RedbStore, start};
 use crate::store::OpenError;
 
-/// A write that was not synced.
+/// An unsynced write.
 #[derive(Debug)]
 enum Pending {
     Bytes(usize, Vec<u8>),
@@ -19,26 +19,26 @@ enum Pending {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What a power cut leaves.
+    /// The durable content.
     durable: Vec<u8>,
-    /// What the process sees.
+    /// The content that the process sees.
     cached: Vec<u8>,
     pending: Vec<Pending>,
-    /// So many writes and syncs are left until the power goes off.
+    /// The writes and syncs until the power cut.
     left: Option<u64>,
     off: bool,
-    /// The number of the write or sync that fails, and how.
+    /// The write or sync that fails, with its errno.
     failing: Option<(u64, i32)>,
-    /// How many writes and syncs there have been.
+    /// The number of writes and syncs.
     operations: u64,
     syncs: u64,
     written_bytes: usize,
-    /// Whether a store has been made on it.
+    /// Whether a store was created on the disk.
     made: bool,
 }
 
 impl State {
-    /// Counts a write or sync. The one at which the power goes is begun: what it wrote may be there, or part of it.
+    /// Counts a write or sync. The one at the power cut may be partly durable.
     fn operation(&mut self, begun: Option<Pending>) -> io::Result<()> {
         if self.off {
             return Err(io::Error::other("the power is off"));
@@ -87,12 +87,12 @@ impl Disk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A store on this disk, which is made if none has been.
+    /// Opens a store on this disk, creating it if necessary.
     pub(super) fn open(&self) -> Result<RedbStore, OpenError> {
         Ok(self.open_tables(Layout::only())?.remove(0))
     }
 
-    /// The stores of several tables on this disk.
+    /// Opens the stores of several tables on this disk.
     pub(super) fn open_tables(&self, layout: Layout) -> Result<Vec<RedbStore>, OpenError> {
         let (disk, tables) = (self.clone(), layout.tables.clone());
         let open = move || disk.database(&layout);
@@ -113,7 +113,7 @@ impl Disk {
         Ok(database)
     }
 
-    /// Whether a store has been made on it, and so could have got its name.
+    /// Whether a store was created completely, so that its file could be renamed.
     pub(super) fn is_made(&self) -> bool {
         self.state().made
     }
@@ -122,36 +122,36 @@ impl Disk {
         self.state().off
     }
 
-    /// Lets the power go off after so many more writes and syncs.
+    /// Schedules a power cut after a number of writes and syncs.
     pub(super) fn cut_after(&self, operations: u64) {
         self.state().left = Some(operations);
     }
 
-    /// Ends the process, whose writes are still in the system's cache.
+    /// Kills the process; its writes survive in the system's cache.
     pub(super) fn kill(&self) {
         let mut state = self.state();
         (state.off, state.left) = (false, None);
     }
 
-    /// Ends the power and gives it back. Of each write that was not synced all, nothing, the beginning up to any byte,
-    /// or any of its sectors may be there, whatever became of the writes before it.
-    pub(super) fn cut(&self, chance: &mut Rng) {
+    /// Cuts the power and restores it. Of each unsynced write, everything, nothing, a prefix of any length, or any of its
+    /// sectors may be durable, independent of earlier writes.
+    pub(super) fn cut(&self, rng: &mut Rng) {
         let mut state = self.state();
         let mut durable = std::mem::take(&mut state.durable);
-        let mood = chance.u8(..4);
+        let mood = rng.u8(..4);
         for pending in std::mem::take(&mut state.pending) {
-            let fate = if mood == 0 { 0 } else { chance.u8(..4) };
+            let fate = if mood == 0 { 0 } else { rng.u8(..4) };
             match (pending, fate) {
                 (_, 0) => {}
                 (Pending::Length(length), _) => durable.resize(length, 0),
                 (Pending::Bytes(at, bytes), 1) => apply(&mut durable, at, &bytes),
                 (Pending::Bytes(at, bytes), 2) => {
-                    let torn = chance.usize(..=bytes.len());
+                    let torn = rng.usize(..=bytes.len());
                     apply(&mut durable, at, &bytes[..torn]);
                 }
                 (Pending::Bytes(at, bytes), _) => {
                     for (number, sector) in bytes.chunks(512).enumerate() {
-                        if chance.u8(..2) == 0 {
+                        if rng.u8(..2) == 0 {
                             apply(&mut durable, at + number * 512, sector);
                         }
                     }
@@ -163,7 +163,7 @@ impl Disk {
         (state.off, state.left) = (false, None);
     }
 
-    /// Lets the write or sync of this number fail with an error of the system.
+    /// Makes the write or sync with this number fail with an errno.
     pub(super) fn fail(&self, number: u64, error: i32) {
         self.state().failing = Some((number, error));
     }
@@ -172,17 +172,17 @@ impl Disk {
         self.state().failing = None;
     }
 
-    /// How many syncs have succeeded.
+    /// The number of successful syncs.
     pub(super) fn syncs(&self) -> u64 {
         self.state().syncs
     }
 
-    /// How many bytes were written.
+    /// The number of written bytes.
     pub(super) fn written_bytes(&self) -> usize {
         self.state().written_bytes
     }
 
-    /// How many writes and syncs there have been.
+    /// The number of writes and syncs.
     pub(super) fn operations(&self) -> u64 {
         self.state().operations
     }
@@ -212,7 +212,7 @@ impl StorageBackend for Disk {
         let mut state = self.state();
         if let Err(error) = state.operation(None) {
             if !state.off {
-                // As Linux does: what could not be written counts as written from now on.
+                // As in Linux, a page that could not be written is marked clean.
                 state.pending.retain(|pending| matches!(pending, Pending::Length(_)));
             }
             return Err(error);

@@ -1,20 +1,24 @@
-//! Errors of the system at each write and sync.
+//! Injected errors at each write and sync.
 
 use fastrand::Rng;
 
 use super::disk::Disk;
-use crate::store::{Change, RecordKey, RecordKind, Store, StoreError, Trouble};
+use crate::store::{Change, DiskErrorKind, RecordKey, RecordKind, Store, StoreError};
 
-const TROUBLES: [(i32, Trouble); 4] =
-    [(28, Trouble::NoSpace), (30, Trouble::ReadOnly), (5, Trouble::Device), (24, Trouble::TooManyFiles)];
+const DISK_ERRORS: [(i32, DiskErrorKind); 4] = [
+    (28, DiskErrorKind::NoSpace),
+    (30, DiskErrorKind::ReadOnly),
+    (5, DiskErrorKind::Device),
+    (24, DiskErrorKind::TooManyFiles),
+];
 
 fn put(name: &str, payload: &[u8]) -> Change {
     Change::Put(RecordKey::new(RecordKind(1), name).unwrap(), payload.to_vec())
 }
 
-/// Anchors (f) 3: ENOSPC, EROFS, EIO and EMFILE at each write and sync of a commit.
+/// ENOSPC, EROFS, EIO and EMFILE at each write and sync of a commit.
 #[test]
-fn any_error_at_any_write_stops_the_store_and_reopening_finds_all_or_nothing_of_the_commit() {
+fn write_error_stops_the_store_and_commits_stay_atomic() {
     let before = [put("a", b"1"), put("b", &[1; 3000])];
     let group = [put("a", b"2"), put("c", &[2; 30_000])];
     let operations = {
@@ -26,7 +30,7 @@ fn any_error_at_any_write_stops_the_store_and_reopening_finds_all_or_nothing_of_
         disk.operations() - first
     };
     assert!(operations > 4, "two syncs and some writes, not {operations}");
-    for (number, trouble) in TROUBLES {
+    for (number, kind) in DISK_ERRORS {
         for at in 0..operations {
             let disk = Disk::default();
             let mut store = disk.open().unwrap();
@@ -35,12 +39,12 @@ fn any_error_at_any_write_stops_the_store_and_reopening_finds_all_or_nothing_of_
             disk.fail(disk.operations() + at, number);
             let error = store.commit(&group).unwrap_err();
             assert!(matches!(&error, StoreError::Disk { .. }), "{at}: {error}");
-            assert_eq!(error.trouble(), Some(trouble), "{at}: {error}");
+            assert_eq!(error.disk_error_kind(), Some(kind), "{at}: {error}");
 
-            // The disk is fine again, but what it holds is not known.
+            // The disk works again, but its state is unknown.
             for later in [store.commit(&[]).unwrap_err(), store.load().map(drop).unwrap_err()] {
                 assert!(matches!(later, StoreError::Stopped { .. }), "{later}");
-                assert_eq!(later.trouble(), Some(trouble));
+                assert_eq!(later.disk_error_kind(), Some(kind));
             }
             store.reopen().unwrap();
             let found = store.load().unwrap();
@@ -49,7 +53,7 @@ fn any_error_at_any_write_stops_the_store_and_reopening_finds_all_or_nothing_of_
                 found == old || applied && found.records[0].1 == b"2" && found.records[2].1 == [2; 30_000]
             );
 
-            // What was loaded may be acted on, so it has to be on the disk and not merely in the cache.
+            // A caller may act on loaded records, so they must be durable and not only cached.
             drop(store);
             disk.cut(&mut Rng::with_seed(at));
             let mut store = disk.open().unwrap();
@@ -60,10 +64,10 @@ fn any_error_at_any_write_stops_the_store_and_reopening_finds_all_or_nothing_of_
     }
 }
 
-/// Anchors (f) 3: the same while the store is opened.
+/// The same errors while the store is opened.
 #[test]
-fn any_error_at_any_write_of_opening_is_named_and_opening_succeeds_when_it_has_gone() {
-    for (number, trouble) in TROUBLES {
+fn write_error_during_open_is_reported_and_retried() {
+    for (number, kind) in DISK_ERRORS {
         let disk = Disk::default();
         let mut store = disk.open().unwrap();
         store.commit(&[put("a", b"1")]).unwrap();
@@ -74,7 +78,7 @@ fn any_error_at_any_write_of_opening_is_named_and_opening_succeeds_when_it_has_g
         for at in 0..operations {
             disk.fail(disk.operations() + at, number);
             if let Err(error) = store.reopen() {
-                assert_eq!(error.trouble(), Some(trouble), "{at}: {error}");
+                assert_eq!(error.disk_error_kind(), Some(kind), "{at}: {error}");
                 assert!(store.load().is_err());
             }
             disk.heal();
@@ -85,7 +89,7 @@ fn any_error_at_any_write_of_opening_is_named_and_opening_succeeds_when_it_has_g
 }
 
 #[test]
-fn a_commit_costs_two_syncs_whether_of_one_change_or_of_a_thousand_and_none_if_nothing_changes() {
+fn commit_costs_two_syncs_or_none() {
     let disk = Disk::default();
     let mut store = disk.open().unwrap();
     let all: Vec<_> = (0..1_000).map(|number| put(&format!("volume {number:04}"), &[1; 400])).collect();

@@ -1,4 +1,4 @@
-//! The store on disks that fail.
+//! Tests of the store with failing disks.
 
 mod disk;
 mod failing;

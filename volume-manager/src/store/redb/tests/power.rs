@@ -7,17 +7,17 @@ use fastrand::Rng;
 use super::disk::Disk;
 use crate::store::{Change, RecordKey, RecordKind, Store};
 
-/// How many power cuts there are.
+/// The number of power cuts.
 const CUTS: u32 = 1_000;
 
-/// How many of them one disk lives through.
-const CUTS_OF_A_DISK: u32 = 10;
+/// The number of power cuts per disk.
+const CUTS_PER_DISK: u32 = 10;
 
 const SEED: &str = "VOLUME_MANAGER_STORE_SEED";
 
 type Model = BTreeMap<RecordKey, Vec<u8>>;
 
-/// What was cut off in how many of the lives of a store.
+/// The number of interruptions by phase.
 #[derive(Debug, Default)]
 struct Seen {
     cuts: u32,
@@ -25,22 +25,22 @@ struct Seen {
     making: u32,
     opening: u32,
     committing: u32,
-    /// Commits that were not acknowledged and yet were there.
-    unasked: u32,
+    /// Unacknowledged commits that were durable.
+    unacknowledged: u32,
 }
 
-/// A group of changes, and what the records are after it.
-fn changes(chance: &mut Rng, model: &Model) -> (Vec<Change>, Model) {
+/// A random group of changes, and the records after it.
+fn changes(rng: &mut Rng, model: &Model) -> (Vec<Change>, Model) {
     let mut then = model.clone();
-    let changes = (0..=chance.u8(..7))
+    let changes = (0..=rng.u8(..7))
         .map(|_| {
-            let key = RecordKey::new(RecordKind(1), format!("volume {}", chance.u8(..12))).unwrap();
-            if chance.u8(..4) == 0 {
+            let key = RecordKey::new(RecordKind(1), format!("volume {}", rng.u8(..12))).unwrap();
+            if rng.u8(..4) == 0 {
                 then.remove(&key);
                 Change::Remove(key)
             } else {
-                let size = if chance.u8(..16) == 0 { 10_000 } else { 400 };
-                let payload = vec![chance.u8(..); chance.usize(..size)];
+                let size = if rng.u8(..16) == 0 { 10_000 } else { 400 };
+                let payload = vec![rng.u8(..); rng.usize(..size)];
                 then.insert(key.clone(), payload.clone());
                 Change::Put(key, payload)
             }
@@ -49,17 +49,17 @@ fn changes(chance: &mut Rng, model: &Model) -> (Vec<Change>, Model) {
     (changes, then)
 }
 
-/// Runs a store on one disk through its lives, each ended by a power cut or a kill.
-fn live_and_die(chance: &mut Rng, seen: &mut Seen) {
+/// Runs a store on one disk repeatedly, each run ended by a power cut or a kill.
+fn run_until_power_cuts(rng: &mut Rng, seen: &mut Seen) {
     let mut disk = Disk::default();
-    // What is acknowledged, and what may be there instead.
+    // The acknowledged state, and the state after an unacknowledged commit.
     let mut model = Model::new();
     let mut perhaps = None;
-    for life in 0..CUTS_OF_A_DISK {
-        disk.cut_after(chance.u64(..50));
+    for run in 0..CUTS_PER_DISK {
+        disk.cut_after(rng.u64(..50));
         match disk.open() {
             Err(error) => {
-                assert!(disk.is_off(), "life {life}: {error}");
+                assert!(disk.is_off(), "run {run}: {error}");
                 if disk.is_made() {
                     seen.opening += 1;
                 } else {
@@ -68,18 +68,18 @@ fn live_and_die(chance: &mut Rng, seen: &mut Seen) {
             }
             Ok(mut store) => {
                 let loaded = store.load().unwrap();
-                assert_eq!(loaded.quarantined, [], "life {life}");
+                assert_eq!(loaded.quarantined, [], "run {run}");
                 let found: Model = loaded.records.into_iter().collect();
                 if found != model {
-                    assert_eq!(Some(&found), perhaps.as_ref(), "life {life}: neither this nor {model:?}");
-                    seen.unasked += 1;
+                    assert_eq!(Some(&found), perhaps.as_ref(), "run {run}: neither this nor {model:?}");
+                    seen.unacknowledged += 1;
                     model = found;
                 }
                 for commits in 0.. {
-                    assert!(commits < 100, "life {life}: the power never goes off, so nothing is written");
-                    let (changes, then) = changes(chance, &model);
+                    assert!(commits < 100, "run {run}: no power cut, so nothing is written");
+                    let (changes, then) = changes(rng, &model);
                     if let Err(error) = store.commit(&changes) {
-                        assert!(disk.is_off() && error.is_stopped(), "life {life}: {error}");
+                        assert!(disk.is_off() && error.is_stopped(), "run {run}: {error}");
                         assert!(store.commit(&[]).is_err() && store.load().is_err());
                         seen.committing += 1;
                         perhaps = Some(then);
@@ -89,15 +89,15 @@ fn live_and_die(chance: &mut Rng, seen: &mut Seen) {
                 }
             }
         }
-        if chance.u8(..5) == 0 {
+        if rng.u8(..5) == 0 {
             disk.kill();
             seen.kills += 1;
         } else {
-            disk.cut(chance);
+            disk.cut(rng);
             seen.cuts += 1;
         }
         if !disk.is_made() {
-            // It had another name then, and is made anew.
+            // The file was not renamed yet; start with an empty disk.
             disk = Disk::default();
         }
     }
@@ -106,28 +106,26 @@ fn live_and_die(chance: &mut Rng, seen: &mut Seen) {
     assert!(found == model || Some(&found) == perhaps.as_ref(), "{found:?} instead of {model:?}");
 }
 
-/// Anchors (f) 2, and the acceptance of a thousand power cuts: writes that were not synced are dropped, reordered and
+/// And the acceptance of a thousand power cuts: writes that were not synced are dropped, reordered and
 /// torn at any byte.
 #[test]
-fn after_any_power_cut_what_was_acknowledged_is_there_and_nothing_else_is_half_there() {
+fn power_cuts_keep_acknowledged_commits_whole() {
     let given = std::env::var(SEED).ok().map(|seed| seed.parse::<u64>().unwrap());
     let mut seen = Seen::default();
     let mut number = 0;
     while seen.cuts < CUTS && (given.is_none() || number == 0) {
         let seed = given.unwrap_or(0x5eed_0000 + number);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            live_and_die(&mut Rng::with_seed(seed), &mut seen);
+            run_until_power_cuts(&mut Rng::with_seed(seed), &mut seen);
         }));
         if outcome.is_err() {
-            panic!(
-                "replay with {SEED}={seed} cargo test -p volume-manager --features redb after_any_power_cut"
-            );
+            panic!("replay with {SEED}={seed} cargo test -p volume-manager --features redb power_cuts");
         }
         number += 1;
     }
     println!("{seen:?}");
     if given.is_none() {
-        let reached = [seen.kills, seen.making, seen.opening, seen.committing, seen.unasked];
-        assert!(reached.iter().all(|count| *count >= 10), "some case is hardly reached: {seen:?}");
+        let reached = [seen.kills, seen.making, seen.opening, seen.committing, seen.unacknowledged];
+        assert!(reached.iter().all(|count| *count >= 10), "a phase is rarely reached: {seen:?}");
     }
 }

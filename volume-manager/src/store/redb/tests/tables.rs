@@ -1,4 +1,4 @@
-//! Several tables in one file, on a disk that fails or loses its power.
+//! Several tables in one file, with disk failures and power cuts.
 
 use fastrand::Rng;
 
@@ -11,7 +11,8 @@ const FIRST: Table = Table::new("first", RecordKind(1));
 const SECOND: Table = Table::new("second", RecordKind(2));
 
 fn open(disk: &Disk) -> Result<[RedbStore; 2], OpenError> {
-    let stores = disk.open_tables(Layout { tables: vec![FIRST, SECOND], sets_aside: true, is_all: false })?;
+    let stores =
+        disk.open_tables(Layout { tables: vec![FIRST, SECOND], replace_unusable: true, exclusive: false })?;
     Ok(stores.try_into().unwrap())
 }
 
@@ -23,9 +24,9 @@ fn payload(store: &mut RedbStore) -> Vec<u8> {
     store.load().unwrap().records.pop().map(|(_, payload)| payload).unwrap_or_default()
 }
 
-/// The disk fails at each write of a commit to one table: what the other has acknowledged stays, and both go on.
+/// The disk fails at each write of a commit to one table: the commits of the other survive, and both continue.
 #[test]
-fn a_failure_stops_both_tables_until_each_is_reopened_and_takes_nothing_from_the_other() {
+fn disk_failure_stops_both_tables_until_reopened() {
     for at in 0.. {
         let disk = Disk::default();
         let [mut first, mut second] = open(&disk).unwrap();
@@ -40,10 +41,10 @@ fn a_failure_stops_both_tables_until_each_is_reopened_and_takes_nothing_from_the
         let stopped = second.commit(&[put(SECOND, b"new")]).unwrap_err();
         assert!(matches!(stopped, StoreError::Stopped { .. }), "{at}: {stopped}");
         first.reopen().unwrap();
-        assert!(second.load().is_err(), "{at}: it may not know what is there");
+        assert!(second.load().is_err(), "{at}: its state may be stale");
         let operations = disk.operations();
         second.reopen().unwrap();
-        assert_eq!(disk.operations(), operations, "{at}: the file is open already");
+        assert_eq!(disk.operations(), operations, "{at}: the file is already open");
         assert_eq!(payload(&mut second), b"kept", "{at}");
         let found = payload(&mut first);
         assert!(found == b"old" || found == [1; 9000], "{at}: {found:?}");
@@ -52,9 +53,9 @@ fn a_failure_stops_both_tables_until_each_is_reopened_and_takes_nothing_from_the
     }
 }
 
-/// The power goes at each write of commits to both tables in turn.
+/// A power cut at each write of alternating commits to both tables.
 #[test]
-fn after_a_power_cut_at_any_write_each_table_has_what_it_acknowledged() {
+fn power_cut_keeps_acknowledged_commits_of_each_table() {
     for at in 0.. {
         let disk = Disk::default();
         let [mut first, mut second] = open(&disk).unwrap();

@@ -1,4 +1,4 @@
-//! One function a promise.
+//! The cases of the suite, one function each.
 
 use std::collections::BTreeMap;
 
@@ -25,18 +25,18 @@ fn load(store: &mut dyn Store) -> Result<Loaded, String> {
     store.load().map_err(|error| format!("a load failed: {error}"))
 }
 
-fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Outcome {
+fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Outcome {
     if found == expected { Ok(()) } else { Err(format!("{what}: {found:?} instead of {expected:?}")) }
 }
 
-/// That the store holds these records, and nothing is quarantined.
+/// Checks that the store has exactly these records, and an empty quarantine.
 fn holds(store: &mut dyn Store, expected: &[(RecordKey, Vec<u8>)]) -> Outcome {
     let loaded = load(store)?;
-    same("the records", &loaded.records, &expected.to_vec())?;
-    same("the quarantine", &loaded.quarantined, &Vec::new())
+    equal("the records", &loaded.records, &expected.to_vec())?;
+    equal("the quarantine", &loaded.quarantined, &Vec::new())
 }
 
-pub(super) fn commits_last(medium: &mut impl Medium) -> Outcome {
+pub(super) fn commits_are_durable(medium: &mut impl Medium) -> Outcome {
     let mut store = medium.open()?;
     holds(&mut *store, &[])?;
     commit(&mut *store, &[put("b", b"2")?, put("a", b"1")?])?;
@@ -58,7 +58,7 @@ pub(super) fn changes_keep_order(medium: &mut impl Medium) -> Outcome {
     holds(&mut *store, &[(b.clone(), b"2".to_vec())])?;
     commit(
         &mut *store,
-        &[Change::Remove(b), put("a", b"3")?, Change::Remove(c.clone()), Change::SetAside(c)],
+        &[Change::Remove(b), put("a", b"3")?, Change::Remove(c.clone()), Change::Quarantine(c)],
     )?;
     holds(&mut *store, &[(a.clone(), b"3".to_vec())])?;
     commit(&mut *store, &[Change::Remove(a.clone()), put("a", b"4")?])?;
@@ -66,7 +66,7 @@ pub(super) fn changes_keep_order(medium: &mut impl Medium) -> Outcome {
     holds(&mut *store, &[(a, b"4".to_vec())])
 }
 
-pub(super) fn every_size_comes_back(medium: &mut impl Medium) -> Outcome {
+pub(super) fn every_size_round_trips(medium: &mut impl Medium) -> Outcome {
     let names = [vec![0], vec![0xff; RecordKey::MAX_NAME_BYTES], b"driver/vol\n\"\0".to_vec()];
     let sizes = [0, 1, 4095, 4096, 4097, MAX_PAYLOAD_BYTES];
     let mut expected = Vec::new();
@@ -84,31 +84,31 @@ pub(super) fn every_size_comes_back(medium: &mut impl Medium) -> Outcome {
         expected.iter().map(|(key, payload)| Change::Put(key.clone(), payload.clone())).collect();
     commit(&mut *store, &changes)?;
     drop(store);
-    if load(&mut *medium.open()?)?.records == expected { Ok(()) } else { Err("they differ".into()) }
+    if load(&mut *medium.open()?)?.records == expected { Ok(()) } else { Err("the records differ".into()) }
 }
 
-pub(super) fn a_refusal_changes_nothing(medium: &mut impl Medium) -> Outcome {
+pub(super) fn rejected_commit_changes_nothing(medium: &mut impl Medium) -> Outcome {
     let mut store = medium.open()?;
     commit(&mut *store, &[put("a", b"1")?])?;
     let changes = [put("a", b"2")?, put("b", &vec![0; MAX_PAYLOAD_BYTES + 1])?, put("c", b"3")?];
     match store.commit(&changes) {
-        Err(StoreError::Refused { key: found, found: bytes, .. }) => {
-            same("the record that is named", &(found, bytes), &(key("b")?, MAX_PAYLOAD_BYTES as u64 + 1))?;
+        Err(StoreError::LimitExceeded { key: found, found: bytes, .. }) => {
+            equal("the rejected record", &(found, bytes), &(key("b")?, MAX_PAYLOAD_BYTES as u64 + 1))?;
         }
-        other => return Err(format!("a payload beyond the bound: {other:?}")),
+        other => return Err(format!("a payload over the limit: {other:?}")),
     }
     holds(&mut *store, &[(key("a")?, b"1".to_vec())])?;
     commit(&mut *store, &[put("c", b"3")?])?;
     holds(&mut *store, &[(key("a")?, b"1".to_vec()), (key("c")?, b"3".to_vec())])
 }
 
-/// Ways to spoil the row of a record, each with a test of the reason that is to be given.
-type Damage = (&'static str, fn(&RecordKey) -> Vec<u8>, fn(&Defect) -> bool);
+/// Corruptions of a row, each with a check of the expected defect.
+type Corruption = (&'static str, fn(&RecordKey) -> Vec<u8>, fn(&Defect) -> bool);
 
-const DAMAGES: [Damage; 7] = [
+const CORRUPTIONS: [Corruption; 7] = [
     ("zero length", |_| Vec::new(), |reason| *reason == Defect::Empty),
     (
-        "cut off",
+        "truncated",
         |key| sealed(key, |bytes| bytes.truncate(30)),
         |reason| matches!(reason, Defect::Length { .. }),
     ),
@@ -123,7 +123,7 @@ const DAMAGES: [Damage; 7] = [
         |reason| matches!(reason, Defect::Checksum { .. }),
     ),
     (
-        "a turned bit",
+        "a flipped bit",
         |key| sealed(key, |bytes| bytes[40] ^= 4),
         |reason| matches!(reason, Defect::Checksum { .. }),
     ),
@@ -132,52 +132,52 @@ const DAMAGES: [Damage; 7] = [
         |key| sealed(key, |bytes| bytes[4] = 2),
         |reason| matches!(reason, Defect::Version { found: 2, supported: 1 }),
     ),
-    ("no record", |_| b"something else".to_vec(), |reason| *reason == Defect::NoRecord),
+    ("not a record", |_| b"something else".to_vec(), |reason| *reason == Defect::NotARecord),
 ];
 
-fn sealed(key: &RecordKey, spoil: fn(&mut Vec<u8>)) -> Vec<u8> {
-    let mut bytes = envelope::seal(key, 1, b"a payload of some bytes, to be spoilt");
-    spoil(&mut bytes);
+fn sealed(key: &RecordKey, corrupt: fn(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = envelope::seal(key, 1, b"a payload of some bytes, to be corrupted");
+    corrupt(&mut bytes);
     bytes
 }
 
 pub(super) fn damage_is_quarantined(medium: &mut impl Medium) -> Outcome {
     let mut store = medium.open()?;
     let mut good = Vec::new();
-    for (name, ..) in DAMAGES {
+    for (name, ..) in CORRUPTIONS {
         commit(&mut *store, &[put(name, b"fine")?, put(&format!("{name}, not"), b"fine")?])?;
         good.push((key(&format!("{name}, not"))?, b"fine".to_vec()));
     }
     good.sort();
     drop(store);
-    let mut spoilt = BTreeMap::new();
-    for (name, spoil, _) in DAMAGES {
+    let mut corrupted = BTreeMap::new();
+    for (name, corrupt, _) in CORRUPTIONS {
         let key = key(name)?;
-        let bytes = spoil(&key);
+        let bytes = corrupt(&key);
         medium.overwrite(key.as_row(), &bytes)?;
-        spoilt.insert(key.as_row().to_vec(), bytes);
+        corrupted.insert(key.as_row().to_vec(), bytes);
     }
-    let stray = key("astray")?;
+    let wrong_row = key("wrong row")?;
     let copy = envelope::seal(&key("another")?, 1, b"");
-    medium.overwrite(stray.as_row(), &copy)?;
-    spoilt.insert(stray.as_row().to_vec(), copy);
-    let nameless = sealed(&stray, |_| {});
+    medium.overwrite(wrong_row.as_row(), &copy)?;
+    corrupted.insert(wrong_row.as_row().to_vec(), copy);
+    let nameless = sealed(&wrong_row, |_| {});
     medium.overwrite(&[7], &nameless)?;
-    spoilt.insert(vec![7], nameless);
+    corrupted.insert(vec![7], nameless);
 
-    // What is quarantined stays as it is, however often it is loaded.
+    // Loading does not change the quarantine.
     for _ in 0..2 {
         let mut store = medium.open()?;
         let loaded = load(&mut *store)?;
-        same("the other records", &loaded.records, &good)?;
-        same("how many are quarantined", &loaded.quarantined.len(), &spoilt.len())?;
+        equal("the other records", &loaded.records, &good)?;
+        equal("the number of quarantined records", &loaded.quarantined.len(), &corrupted.len())?;
         for quarantined in &loaded.quarantined {
             let row = quarantined.key.as_ref().map_or(&[7][..], RecordKey::as_row);
             let bytes = store.quarantined(&quarantined.id).map_err(|error| error.to_string())?;
-            same("the bytes", &Some(&bytes), &spoilt.get(row))?;
-            same("their number", &quarantined.bytes, &bytes.len())?;
+            equal("the bytes", &Some(&bytes), &corrupted.get(row))?;
+            equal("their number", &quarantined.bytes, &bytes.len())?;
         }
-        for (name, _, fits) in DAMAGES {
+        for (name, _, fits) in CORRUPTIONS {
             let key = Some(key(name)?);
             let found = loaded.quarantined.iter().find(|quarantined| quarantined.key == key);
             let reason = found.map(|quarantined| &quarantined.reason);
@@ -185,14 +185,19 @@ pub(super) fn damage_is_quarantined(medium: &mut impl Medium) -> Outcome {
                 return Err(format!("{name}: the reason {reason:?}"));
             }
         }
-        let misplaced = Defect::OtherKey { found: key("another")? };
-        let astray = loaded.quarantined.iter().find(|quarantined| quarantined.key.as_ref() == Some(&stray));
-        same("a misplaced record", &astray.map(|quarantined| &quarantined.reason), &Some(&misplaced))?;
+        let misplaced = Defect::WrongKey { found: key("another")? };
+        let misplaced_record =
+            loaded.quarantined.iter().find(|quarantined| quarantined.key.as_ref() == Some(&wrong_row));
+        equal(
+            "a misplaced record",
+            &misplaced_record.map(|quarantined| &quarantined.reason),
+            &Some(&misplaced),
+        )?;
     }
     Ok(())
 }
 
-pub(super) fn damage_is_kept_aside(medium: &mut impl Medium) -> Outcome {
+pub(super) fn overwritten_damage_is_moved_aside(medium: &mut impl Medium) -> Outcome {
     for name in ["a", "b", "c"] {
         medium.overwrite(key(name)?.as_row(), b"bad")?;
     }
@@ -204,29 +209,29 @@ pub(super) fn damage_is_kept_aside(medium: &mut impl Medium) -> Outcome {
             store = medium.open()?;
         }
         let loaded = load(&mut *store)?;
-        same("the records", &loaded.records, &vec![(key("a")?, b"2".to_vec())])?;
+        equal("the records", &loaded.records, &vec![(key("a")?, b"2".to_vec())])?;
         let mut keys: Vec<_> = loaded.quarantined.iter().filter_map(|one| one.key.clone()).collect();
         keys.sort();
-        same("the keys of the quarantined", &keys, &vec![key("a")?, key("b")?, key("c")?])?;
+        equal("the keys of the quarantined", &keys, &vec![key("a")?, key("b")?, key("c")?])?;
         for quarantined in loaded.quarantined {
             let bytes = store.quarantined(&quarantined.id).map_err(|error| error.to_string())?;
-            same("the old bytes", &bytes, &b"bad".to_vec())?;
-            same("the reason", &quarantined.reason, &Defect::NoRecord)?;
+            equal("the old bytes", &bytes, &b"bad".to_vec())?;
+            equal("the reason", &quarantined.reason, &Defect::NotARecord)?;
         }
     }
     Ok(())
 }
 
-pub(super) fn set_aside_and_released(medium: &mut impl Medium) -> Outcome {
+pub(super) fn quarantined_and_released(medium: &mut impl Medium) -> Outcome {
     let mut store = medium.open()?;
     commit(&mut *store, &[put("a", b"1")?, put("b", b"2")?])?;
-    commit(&mut *store, &[Change::SetAside(key("a")?), Change::SetAside(key("a")?)])?;
+    commit(&mut *store, &[Change::Quarantine(key("a")?), Change::Quarantine(key("a")?)])?;
     drop(store);
     let mut store = medium.open()?;
     let loaded = load(&mut *store)?;
-    same("the records", &loaded.records, &vec![(key("b")?, b"2".to_vec())])?;
+    equal("the records", &loaded.records, &vec![(key("b")?, b"2".to_vec())])?;
     let [quarantined] = &loaded.quarantined[..] else { return Err(format!("{:?}", loaded.quarantined)) };
-    same("the reason", &quarantined.reason, &Defect::SetAside)?;
+    equal("the reason", &quarantined.reason, &Defect::QuarantinedByOwner)?;
     store.release(&quarantined.id).map_err(|error| error.to_string())?;
     let expected = [(key("a")?, b"1".to_vec()), (key("b")?, b"2".to_vec())];
     holds(&mut *store, &expected)?;
@@ -234,24 +239,25 @@ pub(super) fn set_aside_and_released(medium: &mut impl Medium) -> Outcome {
     holds(&mut *medium.open()?, &expected)
 }
 
-pub(super) fn refused_releases(medium: &mut impl Medium) -> Outcome {
+pub(super) fn failed_releases(medium: &mut impl Medium) -> Outcome {
     medium.overwrite(key("bad")?.as_row(), b"bad")?;
     let mut store = medium.open()?;
     commit(&mut *store, &[put("a", b"1")?])?;
-    commit(&mut *store, &[Change::SetAside(key("a")?), put("a", b"2")?])?;
+    commit(&mut *store, &[Change::Quarantine(key("a")?), put("a", b"2")?])?;
     let before = load(&mut *store)?;
-    same("how many are quarantined", &before.quarantined.len(), &2)?;
+    equal("the number of quarantined records", &before.quarantined.len(), &2)?;
     for quarantined in &before.quarantined {
         match (store.release(&quarantined.id), &quarantined.reason) {
-            (Err(StoreError::Occupied { key: found, .. }), Defect::SetAside) if found == key("a")? => {}
-            (Err(StoreError::NotReadable { reason: Defect::NoRecord, .. }), Defect::NoRecord) => {}
+            (Err(StoreError::Occupied { key: found, .. }), Defect::QuarantinedByOwner)
+                if found == key("a")? => {}
+            (Err(StoreError::NotReadable { reason: Defect::NotARecord, .. }), Defect::NotARecord) => {}
             (other, reason) => return Err(format!("the release of one with \"{reason}\": {other:?}")),
         }
     }
-    same("everything", &load(&mut *store)?, &before)
+    equal("everything", &load(&mut *store)?, &before)
 }
 
-pub(super) fn only_discarding_deletes(medium: &mut impl Medium) -> Outcome {
+pub(super) fn only_discard_deletes(medium: &mut impl Medium) -> Outcome {
     for name in ["a", "b"] {
         medium.overwrite(key(name)?.as_row(), b"bad")?;
     }
@@ -265,31 +271,31 @@ pub(super) fn only_discarding_deletes(medium: &mut impl Medium) -> Outcome {
             [store.discard(&first.id), store.release(&first.id), store.quarantined(&first.id).map(drop)]
         {
             if !matches!(again, Err(StoreError::NotQuarantined { .. })) {
-                return Err(format!("one that was discarded: {again:?}"));
+                return Err(format!("after a discard: {again:?}"));
             }
         }
         drop(store);
         store = medium.open()?;
-        same("how many are left", &load(&mut *store)?.quarantined.len(), &left)?;
+        equal("the number of remaining records", &load(&mut *store)?.quarantined.len(), &left)?;
     }
     holds(&mut *store, &[(key("a")?, b"1".to_vec())])
 }
 
-pub(super) fn reopening_keeps_all(medium: &mut impl Medium) -> Outcome {
+pub(super) fn reopen_keeps_everything(medium: &mut impl Medium) -> Outcome {
     medium.overwrite(key("bad")?.as_row(), b"bad")?;
     let mut store = medium.open()?;
     commit(&mut *store, &[put("a", b"1")?])?;
     let before = load(&mut *store)?;
     for _ in 0..2 {
         store.reopen().map_err(|error| error.to_string())?;
-        same("everything", &load(&mut *store)?, &before)?;
+        equal("everything", &load(&mut *store)?, &before)?;
     }
     commit(&mut *store, &[put("b", b"2")?])
 }
 
-pub(super) fn as_a_map(medium: &mut impl Medium) -> Outcome {
+pub(super) fn behaves_as_a_map(medium: &mut impl Medium) -> Outcome {
     let mut state: u64 = 4;
-    // A linear congruential sequence: the same steps in every run.
+    // A linear congruential generator, so that every run has the same steps.
     let mut below = |bound: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % bound

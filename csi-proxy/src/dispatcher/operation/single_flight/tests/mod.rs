@@ -1,4 +1,4 @@
-//! The core by example. Its random walk against a simple model is in `model.rs`.
+//! Examples for the core. A random walk against a simple model is in `model.rs`.
 
 mod model;
 mod turns;
@@ -70,19 +70,19 @@ fn id(call: u64) -> CallId {
     CallId::from_bytes(u128::from(call).to_be_bytes())
 }
 
-/// A core, its time, and what came out of it.
+/// A core with a controlled clock.
 struct Bench {
     core: Core,
     now: Instant,
-    asked: u64,
+    submitted: u64,
 }
 
-/// What became of a question.
+/// The result of a request.
 #[derive(Debug, PartialEq)]
 enum Seen {
     Runs(OperationId),
     Joins,
-    Queued { patience: Duration },
+    Queued { timeout: Duration },
     Answered(Answer),
     Failed(Fault),
 }
@@ -95,11 +95,11 @@ impl Bench {
     fn with(limits: Limits) -> Self {
         let mut core = Core::with_limits(limits);
         core.record_term(&driver(), term(1)).unwrap();
-        Self { core, now: Instant::now(), asked: 0 }
+        Self { core, now: Instant::now(), submitted: 0 }
     }
 
-    /// No call waits for its turn.
-    fn impatient() -> Self {
+    /// Without a queue.
+    fn without_queue() -> Self {
         Self::with(Limits::new(Duration::ZERO))
     }
 
@@ -113,27 +113,27 @@ impl Bench {
         std::iter::from_fn(|| self.core.poll_action()).collect()
     }
 
-    fn ask_as(
+    fn submit_as(
         &mut self,
         call: u64,
         identity: &Identity,
         fence: Option<Fence>,
         until: Option<Instant>,
     ) -> (WaiterId, Seen) {
-        self.asked += 1;
-        let waiter = WaiterId::new(self.asked);
-        let ask = Event::Ask { waiter, call: id(call), identity: identity.clone(), fence, until };
+        self.submitted += 1;
+        let waiter = WaiterId::new(self.submitted);
+        let submit = Event::Ask { waiter, call: id(call), identity: identity.clone(), fence, until };
         let mut seen = Seen::Joins;
-        for action in self.event(ask) {
+        for action in self.event(submit) {
             match action {
                 Action::Run { operation, waiter: runner } if runner == waiter => seen = Seen::Runs(operation),
-                Action::Answer { answer, way, .. } => {
-                    assert_eq!(way, Way::Replayed);
+                Action::Answer { answer, served, .. } => {
+                    assert_eq!(served, Served::Replayed);
                     seen = Seen::Answered(answer);
                 }
                 Action::Fail { fault, waiter: failed } if failed == waiter => seen = Seen::Failed(fault),
                 Action::Wait { gives_up, .. } => {
-                    seen = Seen::Queued { patience: gives_up.saturating_duration_since(self.now) };
+                    seen = Seen::Queued { timeout: gives_up.saturating_duration_since(self.now) };
                 }
                 other => panic!("{other:?}"),
             }
@@ -141,46 +141,46 @@ impl Bench {
         (waiter, seen)
     }
 
-    /// A call of its own.
-    fn ask(&mut self, identity: &Identity) -> (WaiterId, Seen) {
-        self.ask_as(1000 + self.asked, identity, None, None)
+    /// Requests an operation with a new call.
+    fn submit(&mut self, identity: &Identity) -> (WaiterId, Seen) {
+        self.submit_as(1000 + self.submitted, identity, None, None)
     }
 
-    /// Another copy of a call.
+    /// Requests it with another copy of a call.
     fn again(&mut self, call: u64, identity: &Identity) -> Seen {
-        self.ask_as(call, identity, None, None).1
+        self.submit_as(call, identity, None, None).1
     }
 
     /// A copy of the call with this fence; its number is its id.
     fn fenced(&mut self, identity: &Identity, fence: Fence) -> (WaiterId, Seen) {
-        self.ask_as(fence.number().get(), identity, Some(fence), None)
+        self.submit_as(fence.number().get(), identity, Some(fence), None)
     }
 
     fn run(&mut self, identity: &Identity) -> (WaiterId, OperationId) {
-        match self.ask(identity) {
+        match self.submit(identity) {
             (waiter, Seen::Runs(operation)) => (waiter, operation),
             (_, other) => panic!("{other:?}"),
         }
     }
 
     fn run_as(&mut self, call: u64, identity: &Identity) -> (WaiterId, OperationId) {
-        match self.ask_as(call, identity, None, None) {
+        match self.submit_as(call, identity, None, None) {
             (waiter, Seen::Runs(operation)) => (waiter, operation),
             (_, other) => panic!("{other:?}"),
         }
     }
 
-    /// Which waiters get the answer beside the one that ran it.
+    /// The waiters that get the answer besides the one that executed it.
     fn answered(&mut self, operation: OperationId, answer: Answer) -> Vec<WaiterId> {
         let actions = self.event(Event::Answered { operation, answer });
         let answers = actions.into_iter().filter_map(|action| match action {
-            Action::Answer { waiter, way: Way::Joined, .. } => Some(waiter),
+            Action::Answer { waiter, served: Served::Joined, .. } => Some(waiter),
             _ => None,
         });
         answers.collect()
     }
 
-    /// An operation that ended with no caller waiting.
+    /// Completes an operation without waiters.
     fn keep(&mut self, identity: &Identity, answer: Answer) -> OperationId {
         let (waiter, operation) = self.run(identity);
         self.event(Event::Left { waiter });
@@ -189,7 +189,7 @@ impl Bench {
     }
 
     fn is_run(&mut self, identity: &Identity) -> bool {
-        matches!(self.ask(identity).1, Seen::Runs(_))
+        matches!(self.submit(identity).1, Seen::Runs(_))
     }
 }
 
@@ -202,8 +202,8 @@ fn stale(number: u64) -> Seen {
     Seen::Failed(Fault::StaleCall { driver: driver(), number })
 }
 
-fn gone() -> Fault {
-    Fault::DriverGone { driver: driver(), reason: "it died".to_owned() }
+fn driver_lost() -> Fault {
+    Fault::DriverLost { driver: driver(), reason: "crashed".to_owned() }
 }
 
 // While it runs.
@@ -212,9 +212,9 @@ fn gone() -> Fault {
 fn equal_calls_join_the_running_operation() {
     let mut bench = Bench::new();
     let (first, operation) = bench.run(&delete("v"));
-    let (second, seen) = bench.ask(&delete("v"));
+    let (second, seen) = bench.submit(&delete("v"));
     assert_eq!(seen, Seen::Joins);
-    let (third, _) = bench.ask(&delete("v"));
+    let (third, _) = bench.submit(&delete("v"));
     bench.event(Event::Left { waiter: first });
     assert_eq!(bench.answered(operation, done()), [second, third]);
     assert_eq!((bench.core.counts().waiters, bench.core.counts().running), (0, 0));
@@ -222,9 +222,9 @@ fn equal_calls_join_the_running_operation() {
 
 #[test]
 fn another_operation_on_the_same_volume_is_pending() {
-    let mut bench = Bench::impatient();
+    let mut bench = Bench::without_queue();
     let (_, operation) = bench.run(&create("pvc", "a"));
-    assert_eq!(bench.ask(&create("pvc", "b")).1, pending("CreateVolume"));
+    assert_eq!(bench.submit(&create("pvc", "b")).1, pending("CreateVolume"));
     assert!(bench.is_run(&create("other", "b")), "another volume");
     bench.answered(operation, created("v"));
     assert!(bench.is_run(&create("pvc", "b")));
@@ -233,12 +233,12 @@ fn another_operation_on_the_same_volume_is_pending() {
 #[test]
 fn a_group_conflicts_with_each_of_its_volumes() {
     let group = group(&["v", "w"]);
-    let mut bench = Bench::impatient();
+    let mut bench = Bench::without_queue();
     let (_, deletion) = bench.run(&delete("w"));
-    assert_eq!(bench.ask(&group).1, pending("DeleteVolume"));
+    assert_eq!(bench.submit(&group).1, pending("DeleteVolume"));
     bench.answered(deletion, done());
     let (waiter, operation) = bench.run(&group);
-    assert_eq!(bench.ask(&delete("w")).1, pending("CreateVolumeGroupSnapshot"));
+    assert_eq!(bench.submit(&delete("w")).1, pending("CreateVolumeGroupSnapshot"));
     bench.event(Event::Left { waiter });
     let snapshot = csi::Snapshot { snapshot_id: "s".to_owned(), ..Default::default() };
     let made = csi::VolumeGroupSnapshot {
@@ -250,7 +250,7 @@ fn a_group_conflicts_with_each_of_its_volumes() {
     bench.answered(operation, Answer::new(Some(message.into()), Outcome::ok()).unwrap());
     let request = csi::DeleteSnapshotRequest { snapshot_id: "s".to_owned(), ..Default::default() };
     bench.run(&Identity::of(&driver(), Method::DeleteSnapshot, &request.encode_to_vec()).unwrap());
-    assert!(bench.is_run(&group), "one of its snapshots is gone");
+    assert!(bench.is_run(&group), "one of its snapshots is deleted");
 }
 
 #[test]
@@ -267,18 +267,18 @@ fn the_same_volume_at_another_driver_is_another_volume() {
 fn waiters_are_bounded() {
     let mut bench = Bench::with(Limits { waiters: 2, ..Limits::new(WAIT) });
     bench.run(&delete("v"));
-    assert_eq!(bench.ask(&delete("v")).1, Seen::Joins);
-    assert!(matches!(bench.ask(&delete("v")).1, Seen::Failed(Fault::Overloaded { max: 2, .. })));
-    assert!(matches!(bench.ask(&delete("w")).1, Seen::Failed(Fault::Overloaded { max: 2, .. })));
+    assert_eq!(bench.submit(&delete("v")).1, Seen::Joins);
+    assert!(matches!(bench.submit(&delete("v")).1, Seen::Failed(Fault::Overloaded { max: 2, .. })));
+    assert!(matches!(bench.submit(&delete("w")).1, Seen::Failed(Fault::Overloaded { max: 2, .. })));
 }
 
-/// While an operation runs whose driver was lost, nothing is kept of it: the next equal call runs it again.
+/// Nothing is kept of an operation whose driver was lost: the next equal call executes it again.
 #[test]
-fn an_operation_that_lost_its_driver_runs_again() {
-    for fault in [gone(), Fault::DriverSocketMissing { driver: driver(), path: "/x".to_owned() }] {
+fn operation_with_lost_driver_runs_again() {
+    for fault in [driver_lost(), Fault::DriverSocketMissing { driver: driver(), path: "/x".to_owned() }] {
         let mut bench = Bench::new();
         let (_, operation) = bench.run_as(1, &delete("v"));
-        let (joined, _) = bench.ask(&delete("v"));
+        let (joined, _) = bench.submit(&delete("v"));
         let actions = bench.event(Event::Lost { operation, fault: fault.clone() });
         assert_eq!(actions, [Action::Fail { waiter: joined, fault }]);
         assert_eq!(bench.core.counts(), Counts::default());
@@ -289,11 +289,11 @@ fn an_operation_that_lost_its_driver_runs_again() {
 // Results.
 
 #[test]
-fn a_result_is_replayed_to_copies_of_the_calls_that_asked() {
+fn replays_result_to_copies_of_its_calls() {
     for answer in [done(), failed(Code::NOT_FOUND), failed(Code::ABORTED)] {
         let mut bench = Bench::new();
         let (_, operation) = bench.run_as(1, &delete("v"));
-        let (left, seen) = bench.ask_as(2, &delete("v"), None, None);
+        let (left, seen) = bench.submit_as(2, &delete("v"), None, None);
         assert_eq!(seen, Seen::Joins);
         bench.event(Event::Left { waiter: left });
         bench.answered(operation, answer.clone());
@@ -308,17 +308,21 @@ fn a_result_is_replayed_to_copies_of_the_calls_that_asked() {
 }
 
 #[test]
-fn an_equal_call_runs_again_once_a_caller_has_the_result() {
+fn equal_call_runs_again_after_delivery() {
     let mut bench = Bench::new();
     let (_, operation) = bench.run_as(1, &delete("v"));
     bench.answered(operation, done());
     assert!(bench.is_run(&delete("v")));
-    assert_eq!(bench.again(1, &delete("v")), Seen::Joins, "the result is void, and the same runs");
+    assert_eq!(
+        bench.again(1, &delete("v")),
+        Seen::Joins,
+        "the result is invalid, and the same operation runs"
+    );
 }
 
-/// Its number has begun, so it could get nothing else.
+/// Its number has begun, so it can get nothing else.
 #[test]
-fn a_call_that_lost_its_result_gets_the_one_of_the_next_run() {
+fn late_copy_gets_result_of_the_next_run() {
     let mut bench = Bench::new();
     let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(1, 1, &[])) else { panic!("it runs") };
     bench.answered(operation, done());
@@ -328,13 +332,13 @@ fn a_call_that_lost_its_result_gets_the_one_of_the_next_run() {
     assert_eq!(seen, Seen::Answered(failed(Code::NOT_FOUND)));
 }
 
-/// Its refusal may be lost with a link, and it is sent again.
+/// The refusal may be lost with a link, and the call is sent again.
 #[test]
-fn what_never_reached_the_driver_may_begin_again() {
+fn unsent_call_may_begin_again() {
     let reason = String::new;
     let refused = || Fault::DriverRefused { driver: driver(), reason: reason() };
-    let gone = || Fault::DriverGone { driver: driver(), reason: reason() };
-    for (fault, again) in [(refused(), true), (gone(), false)] {
+    let lost = || Fault::DriverLost { driver: driver(), reason: reason() };
+    for (fault, again) in [(refused(), true), (lost(), false)] {
         let mut bench = Bench::new();
         let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(1, 1, &[])) else {
             panic!("it runs")
@@ -348,9 +352,9 @@ fn what_never_reached_the_driver_may_begin_again() {
     }
 }
 
-/// The driver has run it for an earlier copy.
+/// The driver has executed it for an earlier copy.
 #[test]
-fn a_number_that_began_before_stays_begun_though_a_later_run_never_reached_the_driver() {
+fn begun_number_stays_begun_after_an_unsent_run() {
     let mut bench = Bench::new();
     let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(1, 1, &[])) else { panic!("it runs") };
     bench.answered(operation, done());
@@ -363,20 +367,20 @@ fn a_number_that_began_before_stays_begun_though_a_later_run_never_reached_the_d
 }
 
 #[test]
-fn a_result_that_no_caller_waited_for_is_given_once() {
+fn unclaimed_result_is_returned_once() {
     for answer in [done(), failed(Code::NOT_FOUND), failed(Code::INTERNAL), failed(Code::new(99))] {
         let mut bench = Bench::new();
         bench.keep(&delete("v"), answer.clone());
         bench.pass(Duration::from_secs(599));
         assert_eq!(bench.again(7, &delete("v")), Seen::Answered(answer.clone()));
         bench.pass(Duration::from_secs(59));
-        assert_eq!(bench.again(7, &delete("v")), Seen::Answered(answer), "the copy of the call that got it");
+        assert_eq!(bench.again(7, &delete("v")), Seen::Answered(answer), "a copy of the call that got it");
         assert!(bench.is_run(&delete("v")), "another one does not");
     }
 }
 
 #[test]
-fn a_result_is_kept_for_the_next_equal_call_for_10_minutes() {
+fn unclaimed_result_is_kept_for_10_minutes() {
     let mut bench = Bench::new();
     bench.keep(&delete("v"), done());
     bench.pass(Duration::from_secs(600));
@@ -385,18 +389,18 @@ fn a_result_is_kept_for_the_next_equal_call_for_10_minutes() {
 }
 
 #[test]
-fn a_caller_whose_time_was_over_did_not_wait() {
+fn expired_caller_does_not_count_as_waiting() {
     let mut bench = Bench::new();
     let until = bench.now + Duration::from_secs(10);
-    let (_, seen) = bench.ask_as(1, &delete("v"), None, Some(until));
+    let (_, seen) = bench.submit_as(1, &delete("v"), None, Some(until));
     let Seen::Runs(operation) = seen else { panic!("{seen:?}") };
     bench.pass(Duration::from_secs(40));
     bench.answered(operation, done());
-    assert_eq!(bench.ask(&delete("v")).1, Seen::Answered(done()));
+    assert_eq!(bench.submit(&delete("v")).1, Seen::Answered(done()));
 }
 
 #[test]
-fn a_driver_that_says_ask_again_is_asked_again() {
+fn retryable_codes_are_not_kept() {
     for code in [Code::CANCELLED, Code::DEADLINE_EXCEEDED, Code::UNAVAILABLE, Code::ABORTED] {
         let mut bench = Bench::new();
         bench.keep(&delete("v"), failed(code));
@@ -412,26 +416,26 @@ fn results_of_node_calls_are_never_kept() {
         let request = csi::NodeStageVolumeRequest { volume_id, staging_target_path, ..Default::default() };
         Identity::of(&driver(), Method::NodeStageVolume, &request.encode_to_vec()).unwrap()
     };
-    let mut bench = Bench::impatient();
+    let mut bench = Bench::without_queue();
     let (_, operation) = bench.run_as(1, &stage("/s"));
-    assert_eq!(bench.ask(&stage("/s")).1, Seen::Joins, "while it runs it is joined as any other");
-    assert_eq!(bench.ask(&stage("/other")).1, pending("NodeStageVolume"));
+    assert_eq!(bench.submit(&stage("/s")).1, Seen::Joins, "while it runs it is joined as any other");
+    assert_eq!(bench.submit(&stage("/other")).1, pending("NodeStageVolume"));
     bench.answered(operation, done());
     assert_eq!(bench.core.counts(), Counts::default());
-    let (_, seen) = bench.ask_as(1, &stage("/s"), None, None);
+    let (_, seen) = bench.submit_as(1, &stage("/s"), None, None);
     let Seen::Runs(operation) = seen else { panic!("{seen:?}") };
-    bench.event(Event::Left { waiter: WaiterId::new(bench.asked) });
+    bench.event(Event::Left { waiter: WaiterId::new(bench.submitted) });
     bench.answered(operation, done());
     assert!(bench.is_run(&stage("/s")));
 }
 
 #[test]
-fn another_operation_voids_a_result() {
+fn another_operation_invalidates_a_result() {
     let mut bench = Bench::new();
     bench.keep(&create("pvc", "a"), created("v"));
     let (_, operation) = bench.run(&create("pvc", "b"));
     bench.event(Event::Lost { operation, fault: Fault::Deadline { waited: Duration::ZERO } });
-    assert!(bench.is_run(&create("pvc", "a")), "even if that had no end");
+    assert!(bench.is_run(&create("pvc", "a")), "even if that has no result");
 
     let mut bench = Bench::new();
     let (_, operation) = bench.run_as(1, &create("pvc", "a"));
@@ -439,11 +443,11 @@ fn another_operation_voids_a_result() {
     bench.run(&delete("another"));
     assert_eq!(bench.again(1, &create("pvc", "a")), Seen::Answered(created("v")));
     bench.run(&delete("v"));
-    assert!(matches!(bench.again(1, &create("pvc", "a")), Seen::Runs(_)), "what it made may be gone");
+    assert!(matches!(bench.again(1, &create("pvc", "a")), Seen::Runs(_)), "the volume may be deleted");
 }
 
 #[test]
-fn making_what_was_deleted_voids_the_result_of_the_deletion() {
+fn create_invalidates_result_of_the_deletion() {
     let mut bench = Bench::new();
     bench.keep(&delete("v"), done());
     let (_, operation) = bench.run(&create("pvc", "a"));
@@ -452,7 +456,7 @@ fn making_what_was_deleted_voids_the_result_of_the_deletion() {
 }
 
 #[test]
-fn a_result_is_not_kept_if_what_it_made_may_be_gone() {
+fn result_is_not_kept_if_its_volume_may_be_deleted() {
     for ended in [false, true] {
         let mut bench = Bench::new();
         let (_, operation) = bench.run_as(1, &create("pvc", "a"));
@@ -463,7 +467,7 @@ fn a_result_is_not_kept_if_what_it_made_may_be_gone() {
         bench.answered(operation, created("v"));
         assert!(matches!(bench.again(1, &create("pvc", "a")), Seen::Runs(_)), "{ended}");
         bench.keep(&create("other", "a"), created("w"));
-        assert!(matches!(bench.ask(&create("other", "a")).1, Seen::Answered(_)));
+        assert!(matches!(bench.submit(&create("other", "a")).1, Seen::Answered(_)));
     }
 }
 
@@ -484,15 +488,15 @@ fn kept_results_are_bounded_in_number_and_bytes() {
     }
     assert!(bench.core.counts().kept == 2 && bench.core.counts().bytes <= 8000);
     bench.keep(&delete("d"), Answer::new(Some(vec![0; 9000].into()), Outcome::ok()).unwrap());
-    assert_eq!(bench.core.counts().kept, 2, "one that is too large alone pushes nothing out");
+    assert_eq!(bench.core.counts().kept, 2, "an oversized result evicts nothing");
 }
 
 #[test]
-fn the_calls_of_a_result_are_bounded() {
+fn calls_of_a_result_are_bounded() {
     let mut bench = Bench::new();
     let (_, operation) = bench.run_as(0, &delete("v"));
     for call in 1..=128 {
-        bench.ask_as(call, &delete("v"), None, None);
+        bench.submit_as(call, &delete("v"), None, None);
     }
     bench.answered(operation, done());
     assert_eq!(bench.again(1, &delete("v")), Seen::Answered(done()));
@@ -514,25 +518,25 @@ fn a_number_begins_once() {
 }
 
 #[test]
-fn a_voided_or_evicted_result_does_not_make_a_number_new() {
+fn number_stays_begun_after_eviction() {
     let mut bench = Bench::with(Limits { kept: 1, ..Limits::new(WAIT) });
     let (_, Seen::Runs(operation)) = bench.fenced(&create("pvc", "a"), fence(1, 1, &[])) else { panic!() };
     bench.answered(operation, created("v"));
     let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(2, 1, &[])) else { panic!() };
-    assert_eq!(bench.fenced(&create("pvc", "a"), fence(1, 1, &[])).1, stale(1), "void");
+    assert_eq!(bench.fenced(&create("pvc", "a"), fence(1, 1, &[])).1, stale(1), "invalidated");
     bench.answered(operation, done());
     let (_, Seen::Runs(operation)) = bench.fenced(&delete("w"), fence(3, 1, &[])) else { panic!() };
     bench.answered(operation, done());
     assert_eq!(bench.fenced(&delete("v"), fence(2, 1, &[])).1, stale(2), "evicted");
 }
 
-/// It has had its share of an execution, whoever ran that.
+/// It has shared an execution, whichever call began that.
 #[test]
-fn a_call_that_joined_or_got_a_result_never_begins() {
+fn joined_call_never_begins() {
     let mut bench = Bench::new();
     let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(1, 1, &[])) else { panic!() };
     assert_eq!(bench.fenced(&delete("v"), fence(2, 1, &[])).1, Seen::Joins);
-    bench.event(Event::Lost { operation, fault: gone() });
+    bench.event(Event::Lost { operation, fault: driver_lost() });
     assert_eq!(bench.fenced(&delete("v"), fence(2, 1, &[])).1, stale(2));
     bench.keep(&delete("v"), done());
     assert_eq!(bench.fenced(&delete("v"), fence(3, 1, &[])).1, Seen::Answered(done()));
@@ -541,7 +545,7 @@ fn a_call_that_joined_or_got_a_result_never_begins() {
 }
 
 #[test]
-fn a_call_that_was_given_up_does_not_begin_on_arrival() {
+fn given_up_call_does_not_begin() {
     let mut bench = Bench::new();
     assert!(matches!(bench.fenced(&delete("v"), fence(9, 3, &[(5, 6)])).1, Seen::Runs(_)));
     for number in [1, 2, 5, 6] {
@@ -551,8 +555,8 @@ fn a_call_that_was_given_up_does_not_begin_on_arrival() {
 }
 
 #[test]
-fn what_was_refused_may_begin_later() {
-    let mut bench = Bench::impatient();
+fn refused_call_may_begin_later() {
+    let mut bench = Bench::without_queue();
     let (_, Seen::Runs(operation)) = bench.fenced(&create("pvc", "a"), fence(1, 1, &[])) else { panic!() };
     assert_eq!(bench.fenced(&create("pvc", "b"), fence(2, 1, &[])).1, pending("CreateVolume"));
     bench.answered(operation, created("v"));
@@ -560,7 +564,7 @@ fn what_was_refused_may_begin_later() {
 }
 
 #[test]
-fn a_term_begins_only_when_it_is_recorded() {
+fn term_must_be_recorded_first() {
     let mut bench = Bench::new();
     let (first, of_term_2) = (CallNumber::FIRST, |number| {
         let number = CallNumber::new(number).unwrap();
@@ -570,19 +574,19 @@ fn a_term_begins_only_when_it_is_recorded() {
     assert!(matches!(seen, Seen::Failed(Fault::TermNotRecorded { .. })), "{seen:?}");
     assert!(
         matches!(bench.fenced(&delete("v"), fence(1, 1, &[])).1, Seen::Runs(_)),
-        "the old one counts still"
+        "the old term is still valid"
     );
     bench.core.record_term(&driver(), term(2)).unwrap();
     let expected = Fault::StaleTerm { driver: driver(), found: term(1), current: term(2) };
     assert_eq!(bench.fenced(&delete("w"), fence(2, 1, &[])).1, Seen::Failed(expected));
     assert!(
         matches!(bench.fenced(&delete("w"), of_term_2(first.get())).1, Seen::Runs(_)),
-        "numbers begin anew"
+        "numbers start again"
     );
     assert_eq!(
         bench.fenced(&delete("v"), of_term_2(2)).1,
         Seen::Joins,
-        "what an earlier proxy began is joined"
+        "joins the operation of an earlier proxy"
     );
 }
 
@@ -597,7 +601,7 @@ fn a_local_call_is_not_fenced() {
 }
 
 #[test]
-fn a_call_that_is_no_operation_is_fenced_and_only_a_reading_one_is_repeated() {
+fn fences_calls_without_identity() {
     let mut bench = Bench::new();
     let mut admit =
         |number, lowest, repeatable| bench.core.admit(&driver(), &fence(number, lowest, &[]), repeatable);

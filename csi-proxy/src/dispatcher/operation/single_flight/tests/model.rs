@@ -1,8 +1,7 @@
-//! A random walk of the core against a history that is kept in full and judged by the rules.
+//! A random walk of the core, checked by the rules against a complete history.
 //!
-//! Proxies make calls, send copies of them, send copies again, give calls up and are replaced. The network delivers
-//! each copy when chance has it, in any order, after the call was given up too. The history knows what is true at the
-//! proxies, and nothing of ranges.
+//! Proxies make calls, send copies of them, give calls up and are replaced. The network delivers copies in random
+//! order, also after the call was given up. The history knows the true state of the proxies, without ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,36 +11,36 @@ use csi_proto::csi::v1 as csi;
 use fastrand::Rng;
 use prost::Message as _;
 
-use super::super::super::subject::Subject;
 use super::super::*;
 use super::{create, delete, driver, group, id};
+use crate::call::Subject;
 use crate::call::{CallNumber, GivenUp, Outcome};
 use csi_proto::Code;
 
 const SEEDS: u64 = 100;
 const STEPS: u64 = 400;
 
-/// With a queue so short that it gets full.
+/// With a short queue, so that it fills up.
 fn limits() -> Limits {
     Limits { queued: 4, queued_on_one: 3, ..Limits::new(Duration::from_secs(2)) }
 }
 
-/// A call, by its place in the history.
+/// A call, by its index in the history.
 type Call = usize;
 
-/// What is true of a call.
+/// The true state of a call.
 struct Made {
     identity: Identity,
-    /// Term and number; `None` for one that was made on the node.
+    /// Term and number; `None` for a call made on the node.
     number: Option<(u64, u64)>,
     open: bool,
     /// It ended without an answer of the driver.
     given_up: bool,
-    /// An execution is its own: it ran it, joined it, or got its result.
+    /// It shares an execution: it ran it, joined it, or got its result.
     shared: bool,
 }
 
-/// A copy of a call on its way.
+/// A copy of a call in the network.
 #[derive(Clone)]
 struct Copy {
     call: Call,
@@ -55,41 +54,41 @@ struct Execution {
     identity: Identity,
     began: u64,
     ended: Option<u64>,
-    /// Its answer is to be kept as far as it alone is concerned; `true` if it ends the operation.
+    /// Whether its answer may be kept; `true` if it ends the operation.
     kept: Option<bool>,
     made: Vec<Key>,
     calls: BTreeSet<Call>,
-    /// Those of them that had no execution before.
+    /// The calls that had no execution before.
     first: BTreeSet<Call>,
-    /// When a caller had the result first, or when it finished, if only copies of its calls may have it.
+    /// When a caller first got the result, or when it finished, if only copies of its calls may get it.
     claimed: Option<Instant>,
     ended_at: Instant,
 }
 
-/// An operation that waits for its turn.
+/// A queued operation.
 struct Queued {
     identity: Identity,
-    /// Its waiters, and when each gives up.
+    /// Its waiters and when each gives up.
     waiters: Vec<(WaiterId, Instant)>,
 }
 
 struct Walk {
-    chance: Rng,
+    rng: Rng,
     core: Core,
     now: Instant,
     sequence: u64,
-    asked: u64,
+    submitted: u64,
     term: u64,
     recorded: u64,
     calls: Vec<Made>,
     network: Vec<Copy>,
-    /// What the node has been told is closed.
+    /// The calls reported to the node as closed.
     reported: BTreeSet<Call>,
     executions: Vec<Execution>,
     running: BTreeMap<OperationId, usize>,
-    /// Which call a waiter is a copy of, and when its caller stops waiting.
+    /// The call of a waiter, and the deadline of its caller.
     waiters: BTreeMap<WaiterId, (Call, Option<Instant>)>,
-    /// The execution that each waits for, in the order in which they came.
+    /// The execution of each waiter, in order of arrival.
     waiting: BTreeMap<WaiterId, usize>,
     runners: BTreeMap<usize, WaiterId>,
     queue: Vec<Queued>,
@@ -99,11 +98,11 @@ impl Walk {
     fn new(seed: u64) -> Self {
         let now = Instant::now();
         Self {
-            chance: Rng::with_seed(seed),
+            rng: Rng::with_seed(seed),
             core: Core::with_limits(limits()),
             now,
             sequence: 0,
-            asked: 0,
+            submitted: 0,
             term: 1,
             recorded: 0,
             calls: Vec::new(),
@@ -119,7 +118,7 @@ impl Walk {
     }
 
     fn draw(&mut self, below: u64) -> u64 {
-        self.chance.u64(..below)
+        self.rng.u64(..below)
     }
 
     fn pick<T: Clone>(&mut self, from: impl IntoIterator<Item = T>) -> Option<T> {
@@ -129,7 +128,7 @@ impl Walk {
 
     fn step(&mut self) -> Result<(), String> {
         self.sequence += 1;
-        // Now and then so long that results are forgotten.
+        // Sometimes long enough to expire results.
         let passed = if self.draw(40) == 0 { self.draw(700_000) } else { self.draw(500) };
         self.now += Duration::from_millis(passed);
         self.give_up()?;
@@ -189,7 +188,7 @@ impl Walk {
         self.network.push(Copy { call, fence: Some(fence), closed: closed.into_iter().collect() });
     }
 
-    /// A caller goes away, and its proxy gives the call up. Copies may be on their way, and waiting at the node.
+    /// A caller leaves, and its proxy gives the call up. Copies may be in the network and queued at the node.
     fn close(&mut self) {
         let mut open: Vec<_> = (0..self.calls.len()).filter(|call| self.calls[*call].open).collect();
         if self.draw(2) == 0 {
@@ -215,7 +214,7 @@ impl Walk {
         }
     }
 
-    /// The network does what no network should.
+    /// The network duplicates a copy.
     fn duplicate(&mut self) {
         if let Some(copy) = self.pick(self.network.clone()) {
             self.network.push(copy);
@@ -234,7 +233,7 @@ impl Walk {
         if let Some((term, _)) = self.calls[call].number
             && term > self.recorded
         {
-            let refused = self.ask(call, fence.clone(), None)?;
+            let refused = self.submit(call, fence.clone(), None)?;
             if !matches!(&refused[..], [Action::Fail { fault: Fault::TermNotRecorded { .. }, .. }]) {
                 return Err(format!("term {term} is not recorded: {refused:?}"));
             }
@@ -247,40 +246,40 @@ impl Walk {
         self.arrives(call, fence)
     }
 
-    fn ask(
+    fn submit(
         &mut self,
         call: Call,
         fence: Option<Fence>,
         until: Option<Instant>,
     ) -> Result<Vec<Action>, String> {
-        self.asked += 1;
-        let waiter = WaiterId::new(self.asked);
+        self.submitted += 1;
+        let waiter = WaiterId::new(self.submitted);
         self.waiters.insert(waiter, (call, until));
         let identity = self.calls[call].identity.clone();
         Ok(self.event(Event::Ask { waiter, call: id(call as u64), identity, fence, until }))
     }
 
     fn arrives(&mut self, call: Call, fence: Option<Fence>) -> Result<(), String> {
-        let patience = [None, None, None, Some(400), Some(1_500), Some(5_000)];
-        let patience = patience[usize::try_from(self.draw(6)).unwrap()];
-        let until = patience.map(|patience| self.now + Duration::from_millis(patience));
-        // Two seconds, or half a second before the caller's time is over.
+        let timeout = [None, None, None, Some(400), Some(1_500), Some(5_000)];
+        let timeout = timeout[usize::try_from(self.draw(6)).unwrap()];
+        let until = timeout.map(|timeout| self.now + Duration::from_millis(timeout));
+        // Two seconds, or half a second before the deadline of the caller.
         let gives_up =
-            self.now + Duration::from_millis(patience.map_or(2_000, |p| (p.max(500) - 500).min(2_000)));
+            self.now + Duration::from_millis(timeout.map_or(2_000, |p| (p.max(500) - 500).min(2_000)));
         let identity = self.calls[call].identity.clone();
         let stale = self.is_stale(call);
         let shared = self.calls[call].number.is_some() && self.calls[call].shared;
         let same = self.running.values().copied().find(|at| self.executions[*at].identity == identity);
         let kept = self.kept(call);
         let conflict =
-            self.is_running(&identity) || self.queue.iter().any(|waits| meets(&waits.identity, &identity));
+            self.is_running(&identity) || self.queue.iter().any(|waits| overlaps(&waits.identity, &identity));
         let place = self.queue.iter().position(|waits| waits.identity == identity);
         let about = |key: &Key| self.queue.iter().filter(|waits| waits.identity.keys().contains(key)).count();
         let has_room =
             place.is_some() || (self.queue.len() < 4 && identity.keys().iter().all(|key| about(key) < 3));
         let waits = has_room && gives_up > self.now;
-        let actions = self.ask(call, fence, until)?;
-        let waiter = WaiterId::new(self.asked);
+        let actions = self.submit(call, fence, until)?;
+        let waiter = WaiterId::new(self.submitted);
         match (&actions[..], stale, same, kept) {
             ([Action::Fail { fault, .. }], Some(expected), ..) if fault.kind() == expected => {
                 self.ended(call, false);
@@ -289,8 +288,8 @@ impl Walk {
                 self.waiting.insert(waiter, running);
                 self.shares(call, running);
             }
-            // What is kept is given also while something waits for its turn: it changes nothing.
-            ([Action::Answer { answer, way: Way::Replayed, .. }], None, None, Some(kept)) => {
+            // A kept result is returned even while another operation is queued: this changes nothing.
+            ([Action::Answer { answer, served: Served::Replayed, .. }], None, None, Some(kept)) => {
                 if number(answer) != kept {
                     return Err(format!("replayed {} instead of {kept}", number(answer)));
                 }
@@ -325,18 +324,19 @@ impl Walk {
         Ok(())
     }
 
-    /// Why a call may not begin, by what the node has been told.
+    /// The reason why a call may not begin, by the reports to the node.
     fn is_stale(&self, call: Call) -> Option<&'static str> {
         match self.calls[call].number {
             Some((term, _)) if term < self.recorded => Some("stale_term"),
-            // What was answered has been at the node: it may join and get its result again, until its number is below the lowest.
+            // An answered call was at the node: it may join and get its result again, until its number is below the
+            // lowest open one.
             Some(_) if self.reported.contains(&call) && self.calls[call].given_up => Some("stale_call"),
             Some((_, number)) if number < self.lowest_reported() => Some("stale_call"),
             _ => None,
         }
     }
 
-    /// The lowest number that can be open, by what the node has been told: all below were closed.
+    /// The lowest number that can be open, by the reports to the node: all lower ones were closed.
     fn lowest_reported(&self) -> u64 {
         let of_term = |call: &Made| call.number.filter(|(term, _)| *term == self.recorded).map(|(_, at)| at);
         let closed: BTreeSet<_> =
@@ -345,7 +345,7 @@ impl Walk {
     }
 
     fn is_running(&self, identity: &Identity) -> bool {
-        self.running.values().any(|at| meets(&self.executions[*at].identity, identity))
+        self.running.values().any(|at| overlaps(&self.executions[*at].identity, identity))
     }
 
     fn shares(&mut self, call: Call, execution: usize) {
@@ -355,7 +355,7 @@ impl Walk {
         }
     }
 
-    /// The driver is called. Here the promises of the fence are judged, whatever was expected.
+    /// The driver is called. Checks the guarantees of the fence, whatever was expected.
     fn runs(
         &mut self,
         operation: OperationId,
@@ -366,7 +366,7 @@ impl Walk {
             return Err(format!("{identity:?} begins while something runs on its volume"));
         }
         let execution = self.executions.len();
-        // The calls that had the result until now get the next one: their numbers have begun.
+        // The calls with the previous result get the next one: their numbers have begun.
         let calls = self.kept_of(&identity).map(|last| self.executions[last].calls.clone());
         self.executions.push(Execution {
             identity,
@@ -392,7 +392,7 @@ impl Walk {
                     return Err(format!("number {number} begins twice"));
                 }
                 if self.reported.contains(&call) {
-                    return Err(format!("number {number} begins, which the node knew to be closed"));
+                    return Err(format!("number {number} begins, which was reported as closed"));
                 }
             }
             self.shares(call, execution);
@@ -401,12 +401,12 @@ impl Walk {
         Ok(())
     }
 
-    /// What has waited long enough is refused, and nothing else.
+    /// Checks that exactly the expired waiters are refused.
     fn give_up(&mut self) -> Result<(), String> {
         let mut expected = BTreeSet::new();
         for waits in &mut self.queue {
-            let gone = waits.waiters.extract_if(.., |(_, gives_up)| *gives_up <= self.now);
-            expected.extend(gone.map(|(waiter, _)| waiter));
+            let expired = waits.waiters.extract_if(.., |(_, gives_up)| *gives_up <= self.now);
+            expected.extend(expired.map(|(waiter, _)| waiter));
         }
         let mut refused = BTreeSet::new();
         let mut rest = Vec::new();
@@ -420,18 +420,19 @@ impl Walk {
             }
         }
         if refused != expected {
-            return Err(format!("{refused:?} give up, but it is {expected:?}"));
+            return Err(format!("{refused:?} gave up; expected {expected:?}"));
         }
         self.turns(rest)
     }
 
-    /// What has nothing before it begins, unless it was given up meanwhile: nothing else is to be done.
+    /// Checks that exactly the unblocked operations begin, unless they were given up.
     fn turns(&mut self, actions: Vec<Action>) -> Result<(), String> {
         self.queue.retain(|waits| !waits.waiters.is_empty());
         let mut ahead: Vec<Identity> = Vec::new();
         let (mut begin, mut stale) = (BTreeMap::new(), BTreeSet::new());
         for mut waits in std::mem::take(&mut self.queue) {
-            if self.is_running(&waits.identity) || ahead.iter().any(|other| meets(other, &waits.identity)) {
+            if self.is_running(&waits.identity) || ahead.iter().any(|other| overlaps(other, &waits.identity))
+            {
                 ahead.push(waits.identity.clone());
                 self.queue.push(waits);
                 continue;
@@ -468,7 +469,7 @@ impl Walk {
         }
         if !begin.is_empty() || refused != stale {
             let late: Vec<_> = begin.keys().collect();
-            return Err(format!("the turn of {late:?} has come; refused were {refused:?}, not {stale:?}"));
+            return Err(format!("{late:?} must begin; refused {refused:?}, expected {stale:?}"));
         }
         Ok(())
     }
@@ -480,7 +481,7 @@ impl Walk {
         (execution.claimed.is_none() || execution.calls.contains(&call)).then_some(at)
     }
 
-    /// The execution whose result is kept for copies of its calls at least.
+    /// The execution whose result is kept, at least for copies of its calls.
     fn kept_of(&self, identity: &Identity) -> Option<usize> {
         let (at, last) =
             self.executions.iter().enumerate().rfind(|(_, execution)| execution.identity == *identity)?;
@@ -489,13 +490,13 @@ impl Walk {
             self.executions.iter().enumerate().filter(|(other, _)| *other != at).any(|(_, other)| {
                 let about = |key: &Key| identity.keys().contains(key);
                 let made = |key: &Key| last.made.contains(key);
-                // What ran on it when it was made may undo it after.
+                // An operation that ran at that time may undo it later.
                 let running = other.began < ended && other.ended.is_none_or(|end| end > ended);
-                let began_on_it = (other.began > last.began || running)
+                let started_on_it = (other.began > last.began || running)
                     && other.identity.keys().iter().any(|key| about(key) || made(key));
                 let made_it = other.ended.is_some_and(|end| end > ended)
                     && other.made.iter().any(|key| about(key) || made(key));
-                began_on_it || made_it
+                started_on_it || made_it
             });
         let there = match last.claimed {
             Some(claimed) => self.now < claimed + Duration::from_secs(60),
@@ -508,15 +509,15 @@ impl Walk {
         let Some((operation, at)) = self.pick(self.running.clone()) else { return Ok(()) };
         self.running.remove(&operation);
         let name = self.executions[at].identity.keys()[0].subject().clone();
-        let word = at.to_string();
+        let text = at.to_string();
         let (driver, reason) = (driver(), String::new());
         let event = match self.draw(9) {
-            0 => Event::Lost { operation, fault: Fault::DriverGone { driver, reason } },
+            0 => Event::Lost { operation, fault: Fault::DriverLost { driver, reason } },
             8 => Event::Lost { operation, fault: Fault::DriverRefused { driver, reason } },
             kind => {
                 let code = [Code::OK, Code::OK, Code::OK, Code::OK, Code::OK, Code::INTERNAL, Code::ABORTED]
                     [usize::try_from(kind - 1).unwrap()];
-                let outcome = Outcome::from_driver(code, word);
+                let outcome = Outcome::from_driver(code, text);
                 let message = match (&name, code) {
                     (Subject::VolumeName(name), Code::OK) => {
                         let volume = csi::Volume { volume_id: name.to_string(), ..Default::default() };
@@ -537,7 +538,7 @@ impl Walk {
         if let Event::Answered { answer, .. } = &event {
             known.kept = Some(answer.is_final());
             known.made = answer.keys(&known.identity);
-            // What asks again is for copies of its calls alone.
+            // A retryable answer is for copies of its calls only.
             known.claimed = (claimed || !answer.is_final()).then_some(self.now);
         }
         if let Event::Lost { fault: Fault::DriverRefused { .. }, .. } = &event {
@@ -549,29 +550,29 @@ impl Walk {
         for waiter in &expected.clone() {
             self.ended(self.waiters[waiter].0, answered);
         }
-        // The one that ran it has the answer already.
+        // The waiter that executed it has the answer already.
         expected.remove(&self.runners[&at]);
-        let mut told = BTreeSet::new();
+        let mut notified = BTreeSet::new();
         let mut rest = Vec::new();
         for action in self.event(event) {
             match action {
-                Action::Answer { waiter, answer, way: Way::Joined } if number(&answer) == at => {
-                    told.insert(waiter);
+                Action::Answer { waiter, answer, served: Served::Joined } if number(&answer) == at => {
+                    notified.insert(waiter);
                 }
-                Action::Fail { waiter, fault: Fault::DriverGone { .. } | Fault::DriverRefused { .. } } => {
-                    told.insert(waiter);
+                Action::Fail { waiter, fault: Fault::DriverLost { .. } | Fault::DriverRefused { .. } } => {
+                    notified.insert(waiter);
                 }
                 other => rest.push(other),
             }
         }
         self.waiting.retain(|_, waits| *waits != at);
-        if told != expected {
-            return Err(format!("told {told:?}, but {expected:?} waited"));
+        if notified != expected {
+            return Err(format!("notified {notified:?}; expected {expected:?}"));
         }
         self.turns(rest)
     }
 
-    /// A link is lost, or a caller leaves.
+    /// A link is lost or a caller leaves.
     fn leave(&mut self) -> Result<(), String> {
         let queued = self.queue.iter().flat_map(|waits| waits.waiters.iter().map(|(waiter, _)| waiter));
         let all: Vec<_> = self.waiting.keys().chain(queued).copied().collect();
@@ -600,7 +601,7 @@ impl Walk {
         Ok(())
     }
 
-    /// With nothing asked any more, everything but the fence is forgotten in time.
+    /// Without further requests, everything but the fence is evicted in time.
     fn drain(&mut self) -> Result<(), String> {
         while !self.running.is_empty() {
             self.sequence += 1;
@@ -608,8 +609,16 @@ impl Walk {
         }
         self.now += KEPT_FOR;
         let actions = self.event(Event::Tick);
-        let Core { running, holders, waiters, queue, kept, due, begun, making, .. } = &self.core;
-        let left = [running.len(), holders.len(), waiters.len(), kept.len(), due.len(), begun.len(), *making];
+        let Core { running, holders, waiters, queue, kept, due, started, pending_creates, .. } = &self.core;
+        let left = [
+            running.len(),
+            holders.len(),
+            waiters.len(),
+            kept.len(),
+            due.len(),
+            started.len(),
+            *pending_creates,
+        ];
         if left == [0; 7] && queue.is_empty() && actions.is_empty() && self.core.counts() == Counts::default()
         {
             Ok(())
@@ -619,11 +628,11 @@ impl Walk {
     }
 }
 
-fn meets(one: &Identity, other: &Identity) -> bool {
+fn overlaps(one: &Identity, other: &Identity) -> bool {
     one.keys().iter().any(|key| other.keys().contains(key))
 }
 
-/// Which execution an answer is of.
+/// The execution of an answer.
 fn number(answer: &Answer) -> usize {
     answer.outcome().message.parse().unwrap()
 }
@@ -637,10 +646,10 @@ fn walk(seed: u64) -> Result<Walk, String> {
     Ok(walk)
 }
 
-/// No second execution while one runs; once a later operation began on a subject, no copy of an earlier call that was
-/// given up begins; no number begins twice; and each call gets exactly what the rules say.
+/// No second execution while one runs; no copy of a given-up call begins after a later operation on its subject; no
+/// number begins twice; each call gets exactly what the rules define.
 #[test]
-fn any_walk_keeps_the_rules() {
+fn random_walks_follow_the_rules() {
     let seeds = match std::env::var("OPERATION_SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
         Err(_) => (0..SEEDS).collect(),
@@ -653,10 +662,10 @@ fn any_walk_keeps_the_rules() {
             }
             Err(what) => {
                 panic!(
-                    "{what}\nagain with: OPERATION_SEED={seed} cargo test -p csi-proxy --lib operation::core"
+                    "{what}\nreplay with: OPERATION_SEED={seed} cargo test -p csi-proxy --lib single_flight"
                 )
             }
         }
     }
-    assert!(executions > 20 && replaced > 1, "the walk shows nothing: {executions} executions");
+    assert!(executions > 20 && replaced > 1, "the walk covers too little: {executions} executions");
 }

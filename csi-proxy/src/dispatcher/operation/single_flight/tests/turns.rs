@@ -1,11 +1,11 @@
-//! Waiting for one's turn, by example.
+//! Examples for the queue.
 
 use std::time::Duration;
 
 use super::super::*;
 use super::*;
 
-/// What follows from an event for those who wait: whose requests are run, and who is refused.
+/// The effects of an event on waiters: which requests run, and which are refused.
 #[derive(Debug, Default, PartialEq)]
 struct Followed {
     begun: Vec<WaiterId>,
@@ -28,14 +28,14 @@ impl Bench {
     }
 
     fn queues(&mut self, identity: &Identity) -> WaiterId {
-        let (waiter, seen) = self.ask(identity);
-        assert_eq!(seen, Seen::Queued { patience: WAIT });
+        let (waiter, seen) = self.submit(identity);
+        assert_eq!(seen, Seen::Queued { timeout: WAIT });
         waiter
     }
 
     fn queues_as(&mut self, identity: &Identity, fence: Fence) -> WaiterId {
         let (waiter, seen) = self.fenced(identity, fence);
-        assert_eq!(seen, Seen::Queued { patience: WAIT });
+        assert_eq!(seen, Seen::Queued { timeout: WAIT });
         waiter
     }
 
@@ -43,7 +43,7 @@ impl Bench {
         self.follows(Event::Answered { operation, answer: done() }).begun
     }
 
-    /// The operation that a waiter waits for.
+    /// The operation of a waiter.
     fn operation_of(&self, waiter: WaiterId) -> OperationId {
         self.core.waiters[&waiter]
     }
@@ -89,7 +89,7 @@ fn opposite_slow_operations_take_turns_and_neither_starves() {
     let both = [attach("v", "n"), detach("v", "n")];
     let (_, mut operation) = bench.run(&both[0]);
     for round in 0..6 {
-        // The one that runs is asked for again at once when it has ended, and the other waits all the time.
+        // The running one is requested again as soon as it has ended, and the other waits all the time.
         let next = bench.queues(&both[(round + 1) % 2]);
         bench.now += Duration::from_millis(1_500);
         assert_eq!(bench.ends(operation), [next], "round {round}");
@@ -98,7 +98,7 @@ fn opposite_slow_operations_take_turns_and_neither_starves() {
 }
 
 #[test]
-fn what_has_waited_long_enough_is_refused_and_the_next_has_its_turn() {
+fn refuses_expired_waiter_and_runs_the_next() {
     let mut bench = Bench::new();
     let (_, operation) = bench.run(&snapshot("v"));
     let first = bench.queues(&detach("v", "n1"));
@@ -110,25 +110,25 @@ fn what_has_waited_long_enough_is_refused_and_the_next_has_its_turn() {
 }
 
 #[test]
-fn the_refusal_leaves_before_the_callers_time_is_over() {
+fn refuses_before_the_deadline_of_the_caller() {
     let mut bench = Bench::new();
     bench.run(&snapshot("v"));
     for (remaining, waits) in [(10_000, 2_000), (2_500, 2_000), (1_200, 700), (501, 1)] {
         let until = bench.now + Duration::from_millis(remaining);
-        let (waiter, seen) = bench.ask_as(remaining, &detach("v", "n"), None, Some(until));
-        assert_eq!(seen, Seen::Queued { patience: Duration::from_millis(waits) });
+        let (waiter, seen) = bench.submit_as(remaining, &detach("v", "n"), None, Some(until));
+        assert_eq!(seen, Seen::Queued { timeout: Duration::from_millis(waits) });
         bench.now += Duration::from_millis(waits - 1);
         assert_eq!(bench.follows(Event::Tick), Followed::default());
         bench.now += Duration::from_millis(1);
         assert_eq!(bench.follows(Event::Tick).refused, [waiter]);
     }
     let until = bench.now + Duration::from_millis(500);
-    assert_eq!(bench.ask_as(9, &detach("v", "n"), None, Some(until)).1, pending("CreateSnapshot"));
+    assert_eq!(bench.submit_as(9, &detach("v", "n"), None, Some(until)).1, pending("CreateSnapshot"));
     assert_eq!(bench.core.counts().waiting, 0);
 }
 
 #[test]
-fn an_equal_call_joins_what_waits_and_keeps_its_place() {
+fn equal_call_joins_queued_operation() {
     let mut bench = Bench::new();
     let (_, operation) = bench.run(&snapshot("v"));
     let first = bench.queues(&detach("v", "n1"));
@@ -136,7 +136,7 @@ fn an_equal_call_joins_what_waits_and_keeps_its_place() {
     bench.later(1);
     let again = bench.queues(&detach("v", "n1"));
     bench.later(1);
-    // The first has given up, and so has the other; the place is kept by the one that came later.
+    // Both have given up; the later waiter keeps the position.
     assert_eq!(bench.follows(Event::Tick).refused, [first, other]);
     let late = bench.queues(&attach("v", "n2"));
     assert_eq!(bench.ends(operation), [again], "its own request is used");
@@ -145,7 +145,7 @@ fn an_equal_call_joins_what_waits_and_keeps_its_place() {
 }
 
 #[test]
-fn all_that_wait_for_a_turn_join_the_first() {
+fn queued_equal_calls_share_one_execution() {
     let mut bench = Bench::new();
     let (_, operation) = bench.run(&snapshot("v"));
     let (first, second) = (bench.queues(&detach("v", "n")), bench.queues(&detach("v", "n")));
@@ -155,7 +155,7 @@ fn all_that_wait_for_a_turn_join_the_first() {
 }
 
 #[test]
-fn an_operation_whose_callers_have_left_never_begins() {
+fn operation_without_callers_never_begins() {
     let mut bench = Bench::new();
     let (_, operation) = bench.run(&snapshot("v"));
     let (first, again) = (bench.queues(&detach("v", "n1")), bench.queues(&detach("v", "n1")));
@@ -166,29 +166,29 @@ fn an_operation_whose_callers_have_left_never_begins() {
 }
 
 #[test]
-fn waiting_is_bounded_for_a_volume_and_in_all() {
+fn queue_is_bounded_per_volume_and_in_total() {
     let mut bench = Bench::with(Limits { queued: 3, queued_on_one: 2, ..Limits::new(WAIT) });
     for volume in ["v", "w", "x"] {
         bench.run(&snapshot(volume));
     }
     bench.queues(&detach("v", "1"));
     bench.queues(&detach("v", "2"));
-    assert_eq!(bench.ask(&detach("v", "3")).1, pending("CreateSnapshot"));
+    assert_eq!(bench.submit(&detach("v", "3")).1, pending("CreateSnapshot"));
     bench.queues(&detach("v", "2"));
     bench.queues(&detach("w", "1"));
-    assert_eq!(bench.ask(&detach("x", "1")).1, pending("CreateSnapshot"));
+    assert_eq!(bench.submit(&detach("x", "1")).1, pending("CreateSnapshot"));
 }
 
 #[test]
-fn what_waits_for_its_turn_counts_as_a_waiter() {
+fn queued_call_counts_as_a_waiter() {
     let mut bench = Bench::with(Limits { waiters: 2, ..Limits::new(WAIT) });
     bench.run(&snapshot("v"));
     bench.queues(&detach("v", "n"));
-    assert!(matches!(bench.ask(&detach("v", "n")).1, Seen::Failed(Fault::Overloaded { max: 2, .. })));
+    assert!(matches!(bench.submit(&detach("v", "n")).1, Seen::Failed(Fault::Overloaded { max: 2, .. })));
 }
 
 #[test]
-fn a_group_waits_for_each_of_its_volumes_and_is_not_overtaken() {
+fn group_waits_for_all_its_volumes() {
     let mut bench = Bench::new();
     let (_, on_v) = bench.run(&snapshot("v"));
     let (_, on_w) = bench.run(&snapshot("w"));
@@ -204,7 +204,7 @@ fn a_group_waits_for_each_of_its_volumes_and_is_not_overtaken() {
 }
 
 #[test]
-fn a_group_that_gives_up_frees_all_its_volumes() {
+fn expired_group_unblocks_its_volumes() {
     let mut bench = Bench::new();
     bench.run(&snapshot("v"));
     let both = bench.queues(&group(&["v", "w"]));
@@ -215,7 +215,7 @@ fn a_group_that_gives_up_frees_all_its_volumes() {
 }
 
 #[test]
-fn a_turn_that_comes_voids_what_is_kept_of_the_volume() {
+fn begun_operation_invalidates_kept_result() {
     let mut bench = Bench::new();
     let (waiter, operation) = bench.run(&detach("v", "n"));
     bench.event(Event::Left { waiter });
@@ -226,28 +226,28 @@ fn a_turn_that_comes_voids_what_is_kept_of_the_volume() {
 }
 
 #[test]
-fn a_turn_comes_also_after_a_driver_was_lost() {
+fn queue_continues_after_a_lost_driver() {
     let mut bench = Bench::new();
     let (_, operation) = bench.run(&snapshot("v"));
     let detaches = bench.queues(&detach("v", "n"));
-    assert_eq!(bench.follows(Event::Lost { operation, fault: gone() }).begun, [detaches]);
+    assert_eq!(bench.follows(Event::Lost { operation, fault: driver_lost() }).begun, [detaches]);
 }
 
 #[test]
-fn no_call_waits_for_a_turn_that_will_not_come() {
+fn drain_fails_queued_calls() {
     let mut bench = Bench::new();
     bench.run(&snapshot("v"));
     let waiter = bench.queues(&detach("v", "n"));
     let fault = Fault::Draining { what: "the dispatcher".to_owned() };
-    let actions = bench.event(Event::TurnAway { fault: fault.clone() });
+    let actions = bench.event(Event::RejectQueued { fault: fault.clone() });
     assert_eq!(actions, [Action::Fail { waiter, fault }]);
     assert_eq!(bench.core.counts().waiting, 0);
 }
 
-// The fence, when a turn comes.
+// The fence, when an operation leaves the queue.
 
 #[test]
-fn a_call_that_was_given_up_while_it_waited_does_not_begin() {
+fn call_given_up_while_queued_does_not_begin() {
     let mut bench = Bench::new();
     let (_, operation) = bench.run(&snapshot("v"));
     let given_up = bench.queues_as(&detach("v", "n1"), fence(4, 1, &[]));
@@ -264,7 +264,7 @@ fn a_call_that_was_given_up_while_it_waited_does_not_begin() {
 }
 
 #[test]
-fn a_call_whose_proxy_was_replaced_while_it_waited_does_not_begin() {
+fn call_of_a_replaced_proxy_does_not_begin() {
     let mut bench = Bench::new();
     let (_, operation) = bench.run(&snapshot("v"));
     let waiter = bench.queues_as(&detach("v", "n"), fence(1, 1, &[]));
@@ -276,19 +276,19 @@ fn a_call_whose_proxy_was_replaced_while_it_waited_does_not_begin() {
 }
 
 #[test]
-fn of_equal_calls_that_wait_an_open_one_gives_its_request() {
+fn uses_request_of_an_open_call() {
     let mut bench = Bench::new();
     let (_, operation) = bench.run(&snapshot("v"));
     bench.queues_as(&detach("v", "n"), fence(1, 1, &[]));
     let open = bench.queues_as(&detach("v", "n"), fence(3, 2, &[]));
     assert_eq!(bench.ends(operation), [open]);
     let operation = bench.operation_of(open);
-    bench.event(Event::Lost { operation, fault: gone() });
+    bench.event(Event::Lost { operation, fault: driver_lost() });
     assert_eq!(bench.fenced(&detach("v", "n"), fence(3, 2, &[])).1, stale(3), "it has begun");
 }
 
 #[test]
-fn a_group_that_was_given_up_frees_all_its_volumes() {
+fn given_up_group_unblocks_its_volumes() {
     let mut bench = Bench::new();
     let (_, operation) = bench.run(&snapshot("v"));
     bench.queues_as(&group(&["v", "w"]), fence(1, 1, &[]));

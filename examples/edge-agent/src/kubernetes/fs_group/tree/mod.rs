@@ -1,11 +1,11 @@
-//! Giving all files of a volume to a group, whatever is in it.
+//! Changes the group of all files of a volume, whatever its content.
 //!
-//! Who writes to a volume may exchange its files at any time. So each is held by a descriptor before it is changed, no link
-//! is followed, and nothing is entered that another mount shows. Directories on the way are held too, but no more than
-//! [`MAX_OPEN`] of them: of those further up it is known which they were, and where their reading stopped.
+//! Other processes may replace the volume's files at any time. So each file is held by a descriptor before it is changed, no
+//! link is followed, and no other mount is entered. Parent directories are held open too, but at most
+//! [`MAX_OPEN`] of them: for those further up, their identity and read position are kept.
 //!
-//! The root comes last, when all else is on the disk: if it is as it should be, so is the rest. A power cut leaves a root
-//! that does not match.
+//! The root is changed last, after everything else is synced: if the root matches, so does the rest. A power cut leaves a
+//! root that does not match.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -31,9 +31,9 @@ const SEEN: StatxFlags = StatxFlags::TYPE
     .union(StatxFlags::INO)
     .union(StatxFlags::MNT_ID);
 
-/// Whom a volume is given to.
+/// The group of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Gift {
+pub(super) struct FsGroup {
     /// The group.
     pub(super) group: u32,
     /// Nothing is done if the root of the volume is the group's (`OnRootMismatch`).
@@ -42,8 +42,8 @@ pub(super) struct Gift {
 
 /// What was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Given {
-    /// Files that were looked at, with the root.
+pub(super) struct Applied {
+    /// Files that were visited, with the root.
     pub(super) seen: u64,
     /// Files that were changed.
     pub(super) changed: u64,
@@ -53,9 +53,9 @@ pub(super) struct Given {
     pub(super) first_failure: Option<Errno>,
 }
 
-/// Why the files of a volume are not given to the group, or not all of them. It is tried again.
+/// The group was not applied to all files. The job is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum GiveError {
+pub(super) enum ApplyError {
     /// It was to end.
     #[error("it was ended before it was done")]
     Ended,
@@ -76,41 +76,45 @@ pub(super) enum GiveError {
     Sync(Errno),
 }
 
-/// Gives what is mounted at a path to a group. `ends` is asked before each file. May block for as long as the volume does.
-pub(super) fn give_mounted(path: &Path, gift: Gift, ends: impl FnMut() -> bool) -> Result<Given, GiveError> {
-    let root = rustix::fs::openat(CWD, path, READ, Mode::empty()).map_err(GiveError::Root)?;
+/// Applies a group to the filesystem mounted at a path. `ends` is called before each file. Blocks as long as the volume does.
+pub(super) fn apply_at(
+    path: &Path,
+    spec: FsGroup,
+    ends: impl FnMut() -> bool,
+) -> Result<Applied, ApplyError> {
+    let root = rustix::fs::openat(CWD, path, READ, Mode::empty()).map_err(ApplyError::Root)?;
     let parent = path.parent().unwrap_or(path);
-    let parent = rustix::fs::openat(CWD, parent, PATH, Mode::empty()).map_err(GiveError::Root)?;
-    let [own, above] = [&root, &parent].map(|held| look(held.as_fd(), c"", AtFlags::EMPTY_PATH));
-    if Mount::of(&own.map_err(GiveError::Root)?) == Mount::of(&above.map_err(GiveError::Root)?) {
-        return Err(GiveError::NotMounted);
+    let parent = rustix::fs::openat(CWD, parent, PATH, Mode::empty()).map_err(ApplyError::Root)?;
+    let [own, above] = [&root, &parent].map(|held| stat(held.as_fd(), c"", AtFlags::EMPTY_PATH));
+    if Mount::of(&own.map_err(ApplyError::Root)?) == Mount::of(&above.map_err(ApplyError::Root)?) {
+        return Err(ApplyError::NotMounted);
     }
     drop(parent);
-    give(root, gift, ends)
+    apply(root, spec, ends)
 }
 
-/// Gives a directory and all below it to a group.
-pub(super) fn give(root: OwnedFd, gift: Gift, ends: impl FnMut() -> bool) -> Result<Given, GiveError> {
-    let found = look(root.as_fd(), c"", AtFlags::EMPTY_PATH).map_err(GiveError::Root)?;
-    if gift.only_if_root_differs && bits::root_matches(facts(&found), gift.group) {
-        return Ok(Given { seen: 1, ..Given::default() });
+/// Applies a group to a directory and everything below it.
+pub(super) fn apply(root: OwnedFd, spec: FsGroup, ends: impl FnMut() -> bool) -> Result<Applied, ApplyError> {
+    let found = stat(root.as_fd(), c"", AtFlags::EMPTY_PATH).map_err(ApplyError::Root)?;
+    if spec.only_if_root_differs && bits::root_matches(facts(&found), spec.group) {
+        return Ok(Applied { seen: 1, ..Applied::default() });
     }
     let mount = Mount::of(&found);
-    let files = Files { group: gift.group, mount, given: Given::default() };
+    let files = Files { group: spec.group, mount, applied: Applied::default() };
     let mut walk = Walk { ends, levels: Vec::new(), files };
-    let directory = rustix::fs::openat(&root, c".", READ, Mode::empty()).map_err(GiveError::Root)?;
+    let directory = rustix::fs::openat(&root, c".", READ, Mode::empty()).map_err(ApplyError::Root)?;
     walk.enter(Place::of(&found), directory)?;
     walk.all()?;
     let mut files = walk.files;
-    if files.given.changed > 0 {
-        rustix::fs::syncfs(&root).map_err(GiveError::Sync)?;
+    if files.applied.changed > 0 {
+        rustix::fs::syncfs(&root).map_err(ApplyError::Sync)?;
     }
-    files.given.seen += 1;
+    files.applied.seen += 1;
     files.change(root.as_fd(), &found);
-    Ok(files.given)
+    Ok(files.applied)
 }
 
-/// Which mount something is in: by its number, or by the device where the kernel has no numbers to tell.
+/// The mount of a file: its mount id, or its device where the kernel has no mount ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mount {
     Number(u64),
@@ -147,7 +151,7 @@ struct Level {
     place: Place,
     /// `None` while too many are open.
     directory: Option<Dir>,
-    /// Where its reading goes on.
+    /// The position at which reading resumes.
     offset: u64,
 }
 
@@ -166,8 +170,8 @@ enum Step {
 }
 
 impl<F: FnMut() -> bool> Walk<F> {
-    fn enter(&mut self, place: Place, directory: OwnedFd) -> Result<(), GiveError> {
-        let directory = Dir::new(directory).map_err(GiveError::Read)?;
+    fn enter(&mut self, place: Place, directory: OwnedFd) -> Result<(), ApplyError> {
+        let directory = Dir::new(directory).map_err(ApplyError::Read)?;
         self.levels.push(Level { place, directory: Some(directory), offset: 0 });
         if let Some(far) = self.levels.len().checked_sub(MAX_OPEN + 1)
             && let Some(level) = self.levels.get_mut(far)
@@ -178,10 +182,10 @@ impl<F: FnMut() -> bool> Walk<F> {
     }
 
     /// All but the root.
-    fn all(&mut self) -> Result<(), GiveError> {
+    fn all(&mut self) -> Result<(), ApplyError> {
         loop {
             if (self.ends)() {
-                return Err(GiveError::Ended);
+                return Err(ApplyError::Ended);
             }
             match self.step()? {
                 Step::Nothing => return Ok(()),
@@ -192,22 +196,22 @@ impl<F: FnMut() -> bool> Walk<F> {
         }
     }
 
-    fn step(&mut self) -> Result<Step, GiveError> {
+    fn step(&mut self) -> Result<Step, ApplyError> {
         let depth = self.levels.len();
         let Some(level) = self.levels.last_mut() else { return Ok(Step::Nothing) };
-        let Some(directory) = &mut level.directory else { return Err(GiveError::Moved) };
+        let Some(directory) = &mut level.directory else { return Err(ApplyError::Moved) };
         let entry = match directory.read() {
             None | Some(Err(Errno::NOENT)) => return Ok(Step::End),
-            Some(entry) => entry.map_err(GiveError::Read)?,
+            Some(entry) => entry.map_err(ApplyError::Read)?,
         };
         level.offset = entry.offset().cast_unsigned();
         if matches!(entry.file_name().to_bytes(), b"." | b"..") {
             return Ok(Step::Further);
         }
-        let held = directory.fd().map_err(GiveError::Read)?;
+        let held = directory.fd().map_err(ApplyError::Read)?;
         Ok(match self.files.entry(held, entry.file_name(), depth) {
             Ok(step) => step,
-            // Somebody has removed it.
+            // The file was removed meanwhile.
             Err(Errno::NOENT) => Step::Further,
             Err(errno) => {
                 self.files.fail(errno);
@@ -216,20 +220,20 @@ impl<F: FnMut() -> bool> Walk<F> {
         })
     }
 
-    /// Goes on with the directory above, which is opened again if it had to be let go.
-    fn leave(&mut self) -> Result<(), GiveError> {
+    /// Resumes the parent directory, and reopens it if it was closed.
+    fn leave(&mut self) -> Result<(), ApplyError> {
         let Some(left) = self.levels.pop() else { return Ok(()) };
         let Some(above) = self.levels.last_mut().filter(|above| above.directory.is_none()) else {
             return Ok(());
         };
-        let left = left.directory.as_ref().ok_or(GiveError::Moved)?.fd().map_err(GiveError::Read)?;
-        let opened = rustix::fs::openat(left, c"..", READ, Mode::empty()).map_err(GiveError::Read)?;
-        let found = look(opened.as_fd(), c"", AtFlags::EMPTY_PATH).map_err(GiveError::Read)?;
+        let left = left.directory.as_ref().ok_or(ApplyError::Moved)?.fd().map_err(ApplyError::Read)?;
+        let opened = rustix::fs::openat(left, c"..", READ, Mode::empty()).map_err(ApplyError::Read)?;
+        let found = stat(opened.as_fd(), c"", AtFlags::EMPTY_PATH).map_err(ApplyError::Read)?;
         if Place::of(&found) != above.place {
-            return Err(GiveError::Moved);
+            return Err(ApplyError::Moved);
         }
-        rustix::fs::seek(&opened, SeekFrom::Start(above.offset)).map_err(GiveError::Read)?;
-        above.directory = Some(Dir::new(opened).map_err(GiveError::Read)?);
+        rustix::fs::seek(&opened, SeekFrom::Start(above.offset)).map_err(ApplyError::Read)?;
+        above.directory = Some(Dir::new(opened).map_err(ApplyError::Read)?);
         Ok(())
     }
 }
@@ -238,24 +242,24 @@ impl<F: FnMut() -> bool> Walk<F> {
 struct Files {
     group: u32,
     mount: Mount,
-    given: Given,
+    applied: Applied,
 }
 
 impl Files {
     /// Changes an entry of a directory that is `depth` below the volume's own place.
     fn entry(&mut self, directory: BorrowedFd<'_>, name: &CStr, depth: usize) -> Result<Step, Errno> {
-        let found = look(directory, name, ENTRY)?;
+        let found = stat(directory, name, ENTRY)?;
         if Mount::of(&found) != self.mount {
             return Ok(Step::Further);
         }
-        self.given.seen += 1;
+        self.applied.seen += 1;
         let file = facts(&found);
         if file.kind != FileKind::Directory && bits::change(file, self.group).is_nothing() {
             return Ok(Step::Further);
         }
         let held = rustix::fs::openat(directory, name, PATH, Mode::empty())?;
-        // What it is now: it may have been exchanged.
-        let found = look(held.as_fd(), c"", AtFlags::EMPTY_PATH)?;
+        // Read again: the file may have been replaced.
+        let found = stat(held.as_fd(), c"", AtFlags::EMPTY_PATH)?;
         if Mount::of(&found) != self.mount {
             return Ok(Step::Further);
         }
@@ -276,19 +280,19 @@ impl Files {
         if change.is_nothing() {
             return;
         }
-        match apply(held, change, self.group) {
-            Ok(()) => self.given.changed += 1,
+        match set_attributes(held, change, self.group) {
+            Ok(()) => self.applied.changed += 1,
             Err(errno) => self.fail(errno),
         }
     }
 
     fn fail(&mut self, errno: Errno) {
-        self.given.failed += 1;
-        self.given.first_failure.get_or_insert(errno);
+        self.applied.failed += 1;
+        self.applied.first_failure.get_or_insert(errno);
     }
 }
 
-fn apply(held: BorrowedFd<'_>, change: Change, group: u32) -> Result<(), Errno> {
+fn set_attributes(held: BorrowedFd<'_>, change: Change, group: u32) -> Result<(), Errno> {
     if change.group {
         let group = Some(Gid::from_raw(group));
         rustix::fs::chownat(held, c"", None, group, AtFlags::EMPTY_PATH)?;
@@ -301,7 +305,7 @@ fn apply(held: BorrowedFd<'_>, change: Change, group: u32) -> Result<(), Errno> 
     Ok(())
 }
 
-fn look(directory: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Statx, Errno> {
+fn stat(directory: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Statx, Errno> {
     rustix::fs::statx(directory, name, flags, SEEN)
 }
 

@@ -11,12 +11,12 @@ use super::*;
 
 const GROUP: u32 = 4711;
 
-const ALWAYS: Gift = Gift { group: GROUP, only_if_root_differs: false };
+const ALWAYS: FsGroup = FsGroup { group: GROUP, only_if_root_differs: false };
 
-const ON_ROOT_MISMATCH: Gift = Gift { group: GROUP, only_if_root_differs: true };
+const ON_ROOT_MISMATCH: FsGroup = FsGroup { group: GROUP, only_if_root_differs: true };
 
-/// Whether this process may give files away, and a line that tells if not.
-fn may_give(test: &str) -> bool {
+/// Whether this process may change the owner of files; prints a line if not.
+fn may_chown(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
         let _ = writeln!(std::io::stderr(), "{test}: not run, since giving files to a group needs root");
@@ -28,8 +28,8 @@ fn open(path: &Path) -> OwnedFd {
     rustix::fs::openat(CWD, path, READ, Mode::empty()).unwrap()
 }
 
-fn given(path: &Path, gift: Gift) -> Result<Given, GiveError> {
-    give(open(path), gift, || false)
+fn given(path: &Path, fs_group: FsGroup) -> Result<Applied, ApplyError> {
+    apply(open(path), fs_group, || false)
 }
 
 /// Group and mode of all that is there, by path.
@@ -81,8 +81,8 @@ fn volume() -> Volume {
 }
 
 #[test]
-fn all_files_get_the_group_and_rights_of_it_and_directories_the_setgid_bit() {
-    if !may_give("all_files_get_the_group_and_rights_of_it_and_directories_the_setgid_bit") {
+fn applies_group_and_setgid_to_all_files() {
+    if !may_chown("applies_group_and_setgid_to_all_files") {
         return;
     }
     let volume = volume();
@@ -103,8 +103,8 @@ fn all_files_get_the_group_and_rights_of_it_and_directories_the_setgid_bit() {
 }
 
 #[test]
-fn a_link_leads_nowhere_and_what_is_beyond_it_stays_as_it_was() {
-    if !may_give("a_link_leads_nowhere_and_what_is_beyond_it_stays_as_it_was") {
+fn does_not_follow_links() {
+    if !may_chown("does_not_follow_links") {
         return;
     }
     let outside = tempfile::tempdir().unwrap();
@@ -130,14 +130,14 @@ fn a_link_leads_nowhere_and_what_is_beyond_it_stays_as_it_was() {
     // Nor is the volume's own place one.
     let to_volume = outside.path().join("to-volume");
     symlink(volume.path(), &to_volume).unwrap();
-    let error = give_mounted(&to_volume, ALWAYS, || false).unwrap_err();
-    assert!(matches!(error, GiveError::Root(Errno::LOOP | Errno::NOTDIR)), "{error:?}");
+    let error = apply_at(&to_volume, ALWAYS, || false).unwrap_err();
+    assert!(matches!(error, ApplyError::Root(Errno::LOOP | Errno::NOTDIR)), "{error:?}");
 }
 
 /// Exchanges a directory of the volume for a link to the outside at each step of a walk, and back.
 #[test]
-fn a_directory_that_becomes_a_link_meanwhile_leads_nowhere() {
-    if !may_give("a_directory_that_becomes_a_link_meanwhile_leads_nowhere") {
+fn does_not_follow_a_directory_replaced_by_a_link() {
+    if !may_chown("does_not_follow_a_directory_replaced_by_a_link") {
         return;
     }
     for at in 0..20 {
@@ -147,7 +147,7 @@ fn a_directory_that_becomes_a_link_meanwhile_leads_nowhere() {
         let volume = volume();
         let (sub, kept) = (volume.path().join("sub"), volume.path().join("kept"));
         let mut step = 0;
-        let done = give(open(volume.path()), ALWAYS, || {
+        let done = apply(open(volume.path()), ALWAYS, || {
             if step == at {
                 fs::rename(&sub, &kept).unwrap();
                 symlink(outside.path(), &sub).unwrap();
@@ -161,8 +161,8 @@ fn a_directory_that_becomes_a_link_meanwhile_leads_nowhere() {
 }
 
 #[test]
-fn a_root_that_is_the_groups_spares_the_rest_if_the_pod_says_so() {
-    if !may_give("a_root_that_is_the_groups_spares_the_rest_if_the_pod_says_so") {
+fn on_root_mismatch_skips_a_matching_root() {
+    if !may_chown("on_root_mismatch_skips_a_matching_root") {
         return;
     }
     let volume = volume();
@@ -176,8 +176,8 @@ fn a_root_that_is_the_groups_spares_the_rest_if_the_pod_says_so() {
 }
 
 #[test]
-fn a_power_cut_at_any_step_leaves_a_root_that_does_not_match_and_the_next_try_does_all() {
-    if !may_give("a_power_cut_at_any_step_leaves_a_root_that_does_not_match_and_the_next_try_does_all") {
+fn power_cut_leaves_a_root_that_does_not_match() {
+    if !may_chown("power_cut_leaves_a_root_that_does_not_match") {
         return;
     }
     let complete = {
@@ -189,7 +189,7 @@ fn a_power_cut_at_any_step_leaves_a_root_that_does_not_match_and_the_next_try_do
     for at in 0.. {
         let volume = volume();
         let mut step = 0;
-        let cut = give(open(volume.path()), ON_ROOT_MISMATCH, || {
+        let cut = apply(open(volume.path()), ON_ROOT_MISMATCH, || {
             step += 1;
             step > at
         });
@@ -197,18 +197,18 @@ fn a_power_cut_at_any_step_leaves_a_root_that_does_not_match_and_the_next_try_do
             break;
         }
         cuts += 1;
-        assert_eq!(cut, Err(GiveError::Ended));
-        assert_ne!(fs::metadata(volume.path()).unwrap().gid(), GROUP, "{at}: the root comes last");
+        assert_eq!(cut, Err(ApplyError::Ended));
+        assert_ne!(fs::metadata(volume.path()).unwrap().gid(), GROUP, "{at}: the root is changed last");
         assert_eq!(given(volume.path(), ON_ROOT_MISMATCH).unwrap().failed, 0, "{at}");
         assert_eq!(seen(volume.path()).into_values().collect::<Vec<_>>(), complete, "{at}");
     }
     assert!(cuts > 13, "{cuts}: one for each entry at least");
 }
 
-/// Far deeper than descriptors are held, and than a path has room for; a wide directory is on the way back.
+/// Deeper than the open descriptors and the maximum path length; on the way back is a wide directory.
 #[test]
-fn a_deep_and_a_wide_tree_are_walked_with_few_descriptors() {
-    if !may_give("a_deep_and_a_wide_tree_are_walked_with_few_descriptors") {
+fn walks_deep_and_wide_trees_with_few_descriptors() {
+    if !may_chown("walks_deep_and_wide_trees_with_few_descriptors") {
         return;
     }
     const DEEP: usize = MAX_DEPTH + 50;
@@ -227,7 +227,7 @@ fn a_deep_and_a_wide_tree_are_walked_with_few_descriptors() {
     let mut most = 0;
     let before = fs::read_dir("/proc/self/fd").unwrap().count();
     let mut steps = 0;
-    let done = give(open(volume.path()), ALWAYS, || {
+    let done = apply(open(volume.path()), ALWAYS, || {
         steps += 1;
         if steps % 500 == 0 {
             most = most.max(fs::read_dir("/proc/self/fd").unwrap().count());
@@ -271,8 +271,8 @@ fn remove_deep(wide: &Path) {
 fn a_place_where_nothing_is_mounted_is_left_alone() {
     let volume = tempfile::tempdir().unwrap();
     let before = seen(volume.path());
-    assert_eq!(give_mounted(volume.path(), ALWAYS, || false), Err(GiveError::NotMounted));
+    assert_eq!(apply_at(volume.path(), ALWAYS, || false), Err(ApplyError::NotMounted));
     assert_eq!(seen(volume.path()), before);
-    let missing = give_mounted(&volume.path().join("gone"), ALWAYS, || false);
-    assert_eq!(missing, Err(GiveError::Root(Errno::NOENT)));
+    let missing = apply_at(&volume.path().join("missing"), ALWAYS, || false);
+    assert_eq!(missing, Err(ApplyError::Root(Errno::NOENT)));
 }

@@ -18,7 +18,8 @@ pub(super) const DRIVER: &str = "hostpath.csi.edge";
 
 pub(super) fn metadata(kinds: impl IntoIterator<Item = Kind>) -> Metadata {
     let changed = kinds.into_iter().map(|kind| Object { object: Some(kind) }).collect();
-    let update = Update { source: 1, revision: 1, whole: true, complete: true, changed, ..Update::default() };
+    let update =
+        Update { source: 1, revision: 1, snapshot: true, complete: true, changed, ..Update::default() };
     Metadata::default().after(update).unwrap()
 }
 
@@ -85,7 +86,7 @@ pub(super) fn directory() -> KubeletDirectory {
 pub(super) fn in_use<'a>(handles: impl IntoIterator<Item = &'a str>) -> InUse {
     let mut in_use = InUse::default();
     let volumes_in_use = handles.into_iter().map(|handle| name_of(&key(handle))).collect();
-    let number = in_use.tells(&NodeStatus { volumes_in_use, ..NodeStatus::default() });
+    let number = in_use.report(&NodeStatus { volumes_in_use, ..NodeStatus::default() });
     in_use.is_written(number);
     in_use
 }
@@ -125,7 +126,7 @@ fn plain() -> PersistentVolume {
 }
 
 #[test]
-fn every_kind_of_volume_gets_the_place_and_the_mode_that_kubelet_gives_it() {
+fn paths_and_access_modes_are_those_of_kubelet() {
     let mode = |mode: &str| PersistentVolume { access_modes: vec![mode.into()], ..plain() };
     let mount = "/var/lib/kubelet/pods/uid-a/volumes/kubernetes.io~csi/pv-1/mount";
     let device = "/var/lib/kubelet/pods/uid-a/volumeDevices/kubernetes.io~csi/pv-1";
@@ -183,7 +184,7 @@ fn every_kind_of_volume_gets_the_place_and_the_mode_that_kubelet_gives_it() {
 }
 
 #[test]
-fn of_the_access_modes_the_one_counts_that_allows_most_in_whatever_order() {
+fn uses_the_widest_access_mode() {
     use AccessMode::*;
     for (modes, expected, once) in [
         (&["ReadWriteOnce", "ReadWriteMany"][..], MultiNodeMultiWriter, true),
@@ -203,7 +204,7 @@ fn of_the_access_modes_the_one_counts_that_allows_most_in_whatever_order() {
 }
 
 #[test]
-fn an_inline_volume_has_the_handle_of_kubelet_and_lives_with_its_pod() {
+fn inline_volume_has_kubelets_handle_and_its_pods_lifetime() {
     let inline = InlineVolume {
         driver: DRIVER.into(),
         fs_type: "xfs".into(),
@@ -225,7 +226,7 @@ fn an_inline_volume_has_the_handle_of_kubelet_and_lives_with_its_pod() {
 }
 
 #[test]
-fn pods_of_one_claim_share_a_volume_and_one_that_is_only_being_deleted_keeps_it() {
+fn pods_of_one_claim_share_a_volume_until_they_end() {
     let mut kinds = one(plain());
     let read_only = PodVolume { read_only: true, ..of_claim("w", "data") };
     let second = Pod { deleting: true, fs_group: Some(5), ..pod("b", [read_only]) };
@@ -243,7 +244,7 @@ fn pods_of_one_claim_share_a_volume_and_one_that_is_only_being_deleted_keeps_it(
 }
 
 #[test]
-fn a_group_is_that_of_the_first_pod_and_stays_when_that_has_gone() {
+fn keeps_the_group_of_the_first_pod() {
     let group = |name: &str, group| Kind::Pod(Pod { fs_group: group, ..pod(name, [of_claim("v", "data")]) });
     let mut kinds = one(plain());
     kinds[0] = group("a", Some(5));
@@ -262,7 +263,7 @@ fn a_group_is_that_of_the_first_pod_and_stays_when_that_has_gone() {
 }
 
 #[test]
-fn a_volume_keeps_its_mode_as_long_as_it_is_mounted_or_a_pod_stays_and_has_the_new_one_after_that() {
+fn keeps_the_access_mode_while_mounted_or_used() {
     let with = |name: &str, modes: &[&str]| {
         let access_modes = modes.iter().map(|mode| (*mode).to_owned()).collect();
         let mut kinds = one(PersistentVolume { access_modes, fs_type: "ext4".into(), ..plain() });
@@ -286,7 +287,7 @@ fn a_volume_keeps_its_mode_as_long_as_it_is_mounted_or_a_pod_stays_and_has_the_n
 }
 
 #[test]
-fn a_pod_with_a_volume_under_two_names_has_it_once_and_a_place_is_never_shared() {
+fn volume_under_two_names_is_published_once() {
     let mut kinds = one(plain());
     kinds[0] = Kind::Pod(pod("a", [of_claim("v", "data"), of_claim("w", "data")]));
     let found = planned(kinds.clone(), &nothing(), &[]);
@@ -330,7 +331,7 @@ fn what_cannot_be_found_yet_says_what_it_waits_for() {
 }
 
 #[test]
-fn what_is_mounted_stays_when_its_claim_volume_or_driver_is_not_known_and_goes_with_its_pod() {
+fn keeps_mounts_while_objects_are_missing() {
     let before = planned(one(plain()), &nothing(), &[]).set;
     for kept in 1..4 {
         let after = planned(one(plain())[..kept].to_vec(), &before, &["h1"]);
@@ -341,14 +342,14 @@ fn what_is_mounted_stays_when_its_claim_volume_or_driver_is_not_known_and_goes_w
             assert!(why.contains("not known"), "{why}");
         }
     }
-    let gone = planned(one(plain())[1..].to_vec(), &before, &["h1"]).set;
-    assert_eq!(gone.volumes, []);
+    let removed = planned(one(plain())[1..].to_vec(), &before, &["h1"]).set;
+    assert_eq!(removed.volumes, []);
     let ended = Kind::Pod(Pod { ended: true, ..pod("a", [of_claim("v", "data")]) });
     assert_eq!(planned([ended], &before, &["h1"]).set.volumes, []);
 }
 
 #[test]
-fn a_volume_is_attached_when_its_attachment_says_so_and_as_long_as_it_is_mounted() {
+fn follows_the_attachment_and_stays_attached_while_mounted() {
     let with = |extra: Option<Attachment>| {
         let mut kinds = one(plain());
         kinds[3] = Kind::Driver(driver(true));
@@ -370,7 +371,7 @@ fn a_volume_is_attached_when_its_attachment_says_so_and_as_long_as_it_is_mounted
         assert_eq!(planned(with(going.clone()), &attached, &["h1"]).set, attached);
         assert_eq!(planned(with(going), &attached, &[]).set, waits);
     }
-    // And so it is if somebody says meanwhile that the driver does not attach, or has taken its object away.
+    // The same if the driver's object changes to attachRequired: false, or is deleted, meanwhile.
     let mut other = with(None);
     other[3] = Kind::Driver(driver(false));
     let changed = planned(other, &attached, &["h1"]).set;
@@ -379,7 +380,7 @@ fn a_volume_is_attached_when_its_attachment_says_so_and_as_long_as_it_is_mounted
 }
 
 #[test]
-fn a_driver_without_an_object_attaches_and_one_with_an_object_is_as_that_says() {
+fn driver_without_an_object_requires_attachments() {
     let found = planned(one(plain())[..3].to_vec(), &nothing(), &[]).set;
     assert_eq!(found.volumes[0].spec.attach(), Attach::Awaited);
     let name = DriverName::new(DRIVER).unwrap();
@@ -403,7 +404,7 @@ fn a_driver_without_an_object_attaches_and_one_with_an_object_is_as_that_says() 
 }
 
 #[test]
-fn policies_are_known_before_the_first_pod_and_those_that_are_used_come_first() {
+fn includes_policies_with_used_drivers_first() {
     let named = |number: usize| Kind::Driver(Driver { name: format!("a{number}.csi"), ..driver(false) });
     let mut kinds: Vec<_> = (0..2 * MAX_POLICIES).map(named).collect();
     let before = planned(kinds.clone(), &nothing(), &[]).set;
@@ -415,7 +416,7 @@ fn policies_are_known_before_the_first_pod_and_those_that_are_used_come_first() 
 }
 
 #[test]
-fn a_claim_that_asks_for_more_is_one_expansion_however_many_pods_have_it() {
+fn one_expansion_for_a_claim_of_many_pods() {
     let mut kinds = one(plain());
     kinds[1] = Kind::Claim(Claim { expand_to: 7 << 30, ..claim("data", "pv-1") });
     kinds.push(Kind::Pod(pod("b", [of_claim("v", "data")])));
@@ -428,7 +429,7 @@ fn a_claim_that_asks_for_more_is_one_expansion_however_many_pods_have_it() {
 }
 
 #[test]
-fn of_two_persistent_volumes_with_one_handle_the_one_that_was_first_stays() {
+fn first_volume_keeps_a_duplicate_handle() {
     let second = |attributes: &str| PersistentVolume {
         volume_attributes: [("share".to_owned(), attributes.to_owned())].into(),
         ..persistent_volume("pv-2", "h1", "other")
@@ -448,7 +449,7 @@ fn of_two_persistent_volumes_with_one_handle_the_one_that_was_first_stays() {
 }
 
 #[test]
-fn who_has_a_volume_keeps_it_when_more_want_it_than_may_have_it() {
+fn existing_consumers_stay_when_the_set_is_full() {
     let mut kinds = one(plain());
     let named = |number: usize| pod(&format!("p{number:03}"), [of_claim("v", "data")]);
     kinds.extend((0..MAX_CONSUMERS).map(|number| Kind::Pod(named(number))));
@@ -462,12 +463,12 @@ fn who_has_a_volume_keeps_it_when_more_want_it_than_may_have_it() {
 }
 
 #[test]
-fn a_volume_waits_until_the_cluster_has_it_as_in_use_but_not_for_what_it_has_known_before() {
+fn waits_for_volumes_in_use_unless_known_before() {
     let mut kinds = one(plain());
     kinds[3] = Kind::Driver(driver(true));
     kinds.push(Kind::Attachment(attachment("pv-1", true)));
-    let nothing_told = InUse::default();
-    let waits = planned_in_use(kinds.clone(), &nothing(), &[], &nothing_told);
+    let nothing_reported = InUse::default();
+    let waits = planned_in_use(kinds.clone(), &nothing(), &[], &nothing_reported);
     assert_eq!((&waits.unmarked, &waits.set.attached), (&[key("h1")].into(), &BTreeSet::new()));
     assert!(
         waits.set.volumes[0].spec.publish_context().is_empty() && waits.set.volumes[0].consumers.len() == 1
@@ -475,13 +476,13 @@ fn a_volume_waits_until_the_cluster_has_it_as_in_use_but_not_for_what_it_has_kno
     // Written: it is mounted. From then on, and after a reboot without the hub, the set says so.
     let marked = planned_in_use(kinds.clone(), &waits.set, &[], &in_use(["h1"]));
     assert_eq!((marked.unmarked.len(), &marked.set.attached), (0, &[key("h1")].into()));
-    let rebooted = planned_in_use(kinds.clone(), &marked.set, &[], &nothing_told);
+    let rebooted = planned_in_use(kinds.clone(), &marked.set, &[], &nothing_reported);
     assert_eq!((rebooted.unmarked.len(), &rebooted.set), (0, &marked.set));
     // What is mounted was in use before, whatever became of the set.
-    let lost = planned_in_use(kinds.clone(), &nothing(), &["h1"], &nothing_told);
+    let lost = planned_in_use(kinds.clone(), &nothing(), &["h1"], &nothing_reported);
     assert_eq!((lost.unmarked.len(), &lost.set.attached), (0, &[key("h1")].into()));
-    // A driver that attaches nothing waits for nobody.
+    // A driver without attachments does not wait.
     kinds[3] = Kind::Driver(driver(false));
-    let plain = planned_in_use(kinds, &nothing(), &[], &nothing_told);
+    let plain = planned_in_use(kinds, &nothing(), &[], &nothing_reported);
     assert_eq!((plain.unmarked.len(), plain.set.volumes[0].spec.attach()), (0, Attach::NotRequired));
 }

@@ -1,4 +1,4 @@
-//! Objects that come and go at random, and what must hold of every plan.
+//! Random changes of objects, and the invariants of every plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,9 +16,9 @@ const WALKS: u64 = 300;
 const STEPS: u64 = 60;
 
 /// One object of a small cluster, or another version of it.
-fn some_object(chance: &mut Rng) -> Kind {
-    let name = ["a", "b", "c"][chance.usize(..3)];
-    match chance.usize(..6) {
+fn some_object(rng: &mut Rng) -> Kind {
+    let name = ["a", "b", "c"][rng.usize(..3)];
+    match rng.usize(..6) {
         0 | 1 => {
             let mut volumes = vec![of_claim("v", name)];
             if name == "b" {
@@ -32,14 +32,14 @@ fn some_object(chance: &mut Rng) -> Kind {
                     ..PodVolume::default()
                 });
             }
-            let (ended, deleting) = (chance.usize(..4) == 0, chance.usize(..3) == 0);
-            let uid = format!("uid-{name}-{}", chance.usize(..2));
+            let (ended, deleting) = (rng.usize(..4) == 0, rng.usize(..3) == 0);
+            let uid = format!("uid-{name}-{}", rng.usize(..2));
             Kind::Pod(Pod { ended, deleting, uid, ..pod(name, volumes) })
         }
-        2 => Kind::Claim(claim(name, if chance.usize(..3) == 0 { "" } else { name })),
+        2 => Kind::Claim(claim(name, if rng.usize(..3) == 0 { "" } else { name })),
         3 => Kind::PersistentVolume(persistent_volume(name, name, name)),
-        4 => Kind::Attachment(attachment(name, chance.usize(..2) == 0)),
-        _ => Kind::Driver(driver(chance.usize(..2) == 0)),
+        4 => Kind::Attachment(attachment(name, rng.usize(..2) == 0)),
+        _ => Kind::Driver(driver(rng.usize(..2) == 0)),
     }
 }
 
@@ -66,13 +66,13 @@ fn can_be_found(metadata: &Metadata, pod: &Pod, volume: &PodVolume) -> bool {
 
 fn walk(seed: u64) {
     let replay = format!("seed {seed}: EDGE_CSI_PLAN_SEED={seed} cargo test -p edge-agent plan::tests::walk");
-    let mut chance = Rng::with_seed(seed);
+    let mut rng = Rng::with_seed(seed);
     let mut objects: BTreeMap<ObjectKey, Kind> = BTreeMap::new();
     let mut before = DesiredSet::new(1, Vec::new());
     for _ in 0..STEPS {
-        let kind = some_object(&mut chance);
+        let kind = some_object(&mut rng);
         let at = kind.key();
-        if chance.usize(..3) == 0 {
+        if rng.usize(..3) == 0 {
             objects.remove(&at);
         } else {
             objects.insert(at, kind);
@@ -82,10 +82,10 @@ fn walk(seed: u64) {
             .iter()
             .filter(|volume| volume.spec.attach() == Attach::NotRequired || before.is_attached(&volume.spec))
             .map(|volume| volume.spec.key().clone())
-            .filter(|_| chance.usize(..3) > 0)
+            .filter(|_| rng.usize(..3) > 0)
             .collect();
         let metadata = metadata(objects.values().cloned());
-        let marked: Vec<_> = ["a", "b", "c"].into_iter().filter(|_| chance.usize(..2) == 0).collect();
+        let marked: Vec<_> = ["a", "b", "c"].into_iter().filter(|_| rng.usize(..2) == 0).collect();
         let in_use = in_use(marked);
         let known = Known { metadata: &metadata, before: &before, mounted: &mounted, in_use: &in_use };
         let found = plan(known, &directory());
@@ -94,7 +94,7 @@ fn walk(seed: u64) {
             assert!(!live.contains_key(*id) || has.contains(id), "{replay}: {id} lost its volume");
         }
         for id in &has {
-            assert!(live.contains_key(*id), "{replay}: {id} has a volume and is no more");
+            assert!(live.contains_key(*id), "{replay}: {id} has a volume and was removed");
         }
         for (id, (pod, volume)) in &live {
             if can_be_found(&metadata, pod, volume) {
@@ -119,13 +119,13 @@ fn walk(seed: u64) {
         assert_eq!(found.pod_volumes.len(), live.len(), "{replay}");
         assert_eq!(Request::decode(&found.set.encode()), Ok(Request::Desired(found.set.clone())), "{replay}");
         let again = plan(Known { before: &found.set, ..known }, &directory());
-        assert_eq!(again.set, found.set, "{replay}: it does not come to rest");
+        assert_eq!(again.set, found.set, "{replay}: it does not converge");
         before = found.set;
     }
 }
 
 #[test]
-fn whatever_comes_and_goes_no_living_pod_loses_a_volume_and_no_dead_one_keeps_it() {
+fn random_changes_keep_volumes_of_running_pods_only() {
     if let Some(seed) = std::env::var("EDGE_CSI_PLAN_SEED").ok().and_then(|seed| seed.parse().ok()) {
         return walk(seed);
     }

@@ -37,7 +37,7 @@ fn figures_of_a_thousand_nodes() {
         bytes += parts.iter().map(prost::Message::encoded_len).sum::<usize>();
     }
     println!(
-        "1000 nodes: {} KiB more, {:?}, {objects} objects and {bytes} bytes told",
+        "1000 nodes: {} KiB more, {:?}, {objects} objects and {bytes} bytes sent",
         resident() - stored,
         started.elapsed()
     );
@@ -47,6 +47,6 @@ fn figures_of_a_thousand_nodes() {
         apply(&mut core, attachment(&name, &format!("edge-{}", number % 1000), false));
         assert!(matches!(core.next(&mut subscriptions[number % 1000]), Next::Change(_)));
     }
-    println!("one change, told: {:?}", started.elapsed() / 10_000);
-    core.on(Event::Began(Kind::Pod));
+    println!("one change, sent: {:?}", started.elapsed() / 10_000);
+    core.on(Event::ListStarted(Kind::Pod));
 }

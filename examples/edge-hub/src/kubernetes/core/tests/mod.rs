@@ -19,13 +19,13 @@ fn node(name: &str) -> NodeName {
 fn synced(bounds: Bounds) -> Core {
     let mut core = Core::new(1, bounds);
     for kind in Kind::ALL {
-        core.on(Event::Began(kind));
-        core.on(Event::Done(kind));
+        core.on(Event::ListStarted(kind));
+        core.on(Event::ListFinished(kind));
     }
     core
 }
 
-fn apply(core: &mut Core, (kind, key, value): (Kind, ObjectKey, Option<Value>)) -> Touched {
+fn apply(core: &mut Core, (kind, key, value): (Kind, ObjectKey, Option<Value>)) -> Affected {
     core.on(Event::Applied(kind, key, value))
 }
 
@@ -50,7 +50,7 @@ impl Edge {
         let (last, others) = parts.split_last().unwrap();
         assert!(last.complete && others.iter().all(|part| !part.complete));
         assert!(last.source != self.source || last.revision >= self.revision);
-        if last.whole {
+        if last.snapshot {
             self.objects.clear();
         }
         (self.source, self.revision) = (last.source, last.revision);
@@ -59,8 +59,8 @@ impl Edge {
                 let object = object.object.unwrap();
                 self.objects.insert(object.key(), object);
             }
-            for key in part.gone {
-                assert!(!part.whole);
+            for key in part.removed {
+                assert!(!part.snapshot);
                 self.objects.remove(&key);
             }
         }
@@ -71,8 +71,8 @@ impl Edge {
     }
 }
 
-/// All that a subscription has not heard.
-fn hear(core: &mut Core, subscription: &mut Subscription, edge: &mut Edge) -> bool {
+/// All that a subscription has not delivered.
+fn deliver(core: &mut Core, subscription: &mut Subscription, edge: &mut Edge) -> bool {
     match core.next(subscription) {
         Next::Change(parts) => {
             edge.take(parts, usize::MAX);
@@ -85,53 +85,53 @@ fn hear(core: &mut Core, subscription: &mut Subscription, edge: &mut Edge) -> bo
 }
 
 #[test]
-fn nothing_is_told_before_every_kind_was_listed_once() {
+fn sends_nothing_before_every_kind_was_listed() {
     let mut core = Core::new(1, Bounds::default());
     let mut subscription = core.subscribe(node("a"), Watch::default());
     for kind in Kind::ALL {
         assert_eq!(core.next(&mut subscription), Next::Nothing);
-        core.on(Event::Began(kind));
-        core.on(Event::Began(kind));
+        core.on(Event::ListStarted(kind));
+        core.on(Event::ListStarted(kind));
         let (_, key, value) = driver("d");
         if kind == Kind::Driver {
-            assert_eq!(core.on(Event::Applied(kind, key, value)), Touched::default());
+            assert_eq!(core.on(Event::Applied(kind, key, value)), Affected::default());
         }
-        let expected = if kind == Kind::Driver { Touched::All } else { Touched::default() };
-        assert_eq!(core.on(Event::Done(kind)), expected);
+        let expected = if kind == Kind::Driver { Affected::All } else { Affected::default() };
+        assert_eq!(core.on(Event::ListFinished(kind)), expected);
     }
     let mut edge = Edge::default();
-    assert!(hear(&mut core, &mut subscription, &mut edge));
+    assert!(deliver(&mut core, &mut subscription, &mut edge));
     assert_eq!(edge.names(), ["d"]);
 }
 
 #[test]
-fn a_pod_is_told_with_its_claim_and_its_volume_and_other_nodes_hear_of_neither() {
+fn sends_a_pod_with_claim_and_volume_to_its_node_only() {
     let mut core = synced(Bounds::default());
     let (mut one, mut other) =
         (core.subscribe(node("one"), Watch::default()), core.subscribe(node("other"), Watch::default()));
     let (mut edge, mut far) = (Edge::default(), Edge::default());
-    assert!(hear(&mut core, &mut one, &mut edge) && hear(&mut core, &mut other, &mut far));
+    assert!(deliver(&mut core, &mut one, &mut edge) && deliver(&mut core, &mut other, &mut far));
     apply(&mut core, volume("v", "uid-c", Some("csi")));
     apply(&mut core, claim("c", "v"));
-    let wake = apply(&mut core, pod("p", "one", &["c"]));
-    assert_eq!(wake, Touched::Nodes([node("one")].into()));
-    assert!(hear(&mut core, &mut one, &mut edge) && !hear(&mut core, &mut other, &mut far));
+    let mark_outdated = apply(&mut core, pod("p", "one", &["c"]));
+    assert_eq!(mark_outdated, Affected::Nodes([node("one")].into()));
+    assert!(deliver(&mut core, &mut one, &mut edge) && !deliver(&mut core, &mut other, &mut far));
     assert_eq!(edge.names(), ["p", "c", "v"]);
     assert_eq!(
         apply(&mut core, volume("v", "uid-c", Some("csi"))),
-        Touched::default(),
+        Affected::default(),
         "nothing has changed"
     );
-    for gone in [Kind::PersistentVolume.key("", "v"), Kind::Claim.key("n", "c"), Kind::Pod.key("n", "p")] {
-        let kind = Kind::ALL[gone.kind as usize - 1];
-        assert_eq!(core.on(Event::Deleted(kind, gone)), Touched::Nodes([node("one")].into()));
-        assert!(hear(&mut core, &mut one, &mut edge));
+    for removed in [Kind::PersistentVolume.key("", "v"), Kind::Claim.key("n", "c"), Kind::Pod.key("n", "p")] {
+        let kind = Kind::ALL[removed.kind as usize - 1];
+        assert_eq!(core.on(Event::Deleted(kind, removed)), Affected::Nodes([node("one")].into()));
+        assert!(deliver(&mut core, &mut one, &mut edge));
     }
     assert_eq!(edge.names(), [""; 0]);
 }
 
 #[test]
-fn a_volume_that_is_not_of_this_claim_and_a_claim_that_is_not_of_this_pod_are_not_told() {
+fn omits_volumes_and_claims_of_others() {
     let mut core = synced(Bounds::default());
     let mut subscription = core.subscribe(node("a"), Watch::default());
     let mut edge = Edge::default();
@@ -143,18 +143,18 @@ fn a_volume_that_is_not_of_this_claim_and_a_claim_that_is_not_of_this_pod_are_no
     record.ephemeral = ["q-scratch".to_owned()].into();
     core.on(Event::Applied(kind, key, Some(Value::Pod(record))));
     apply(&mut core, claim("q-scratch", ""));
-    hear(&mut core, &mut subscription, &mut edge);
+    deliver(&mut core, &mut subscription, &mut edge);
     assert_eq!(edge.names(), ["p", "q", "c"]);
     let (kind, key, value) = claim("q-scratch", "");
     let Some(Value::Claim(mut record)) = value else { panic!() };
     record.owner = Some("uid-q".to_owned());
     core.on(Event::Applied(kind, key, Some(Value::Claim(record))));
-    hear(&mut core, &mut subscription, &mut edge);
+    deliver(&mut core, &mut subscription, &mut edge);
     assert_eq!(edge.names(), ["p", "q", "c", "q-scratch"]);
 }
 
 #[test]
-fn volumes_that_are_not_of_csi_are_left_out_of_their_pods() {
+fn omits_volumes_that_are_not_csi() {
     let mut core = synced(Bounds::default());
     let mut subscription = core.subscribe(node("a"), Watch::default());
     let mut edge = Edge::default();
@@ -163,14 +163,14 @@ fn volumes_that_are_not_of_csi_are_left_out_of_their_pods() {
     apply(&mut core, claim("d", ""));
     apply(&mut core, pod("p", "a", &["c"]));
     apply(&mut core, pod("q", "a", &["c", "d"]));
-    hear(&mut core, &mut subscription, &mut edge);
+    deliver(&mut core, &mut subscription, &mut edge);
     assert_eq!(edge.names(), ["q", "d"]);
     let Some(ObjectKind::Pod(pod)) = edge.objects.get(&Kind::Pod.key("n", "q")) else { panic!() };
     assert_eq!(pod.volumes.iter().map(|volume| &volume.claim[..]).collect::<Vec<_>>(), ["d"]);
 }
 
 #[test]
-fn a_claim_that_waits_for_its_node_is_told_the_size_of_its_volume() {
+fn waiting_claim_has_the_size_of_its_volume() {
     let mut core = synced(Bounds::default());
     let mut subscription = core.subscribe(node("a"), Watch::default());
     let mut edge = Edge::default();
@@ -180,38 +180,38 @@ fn a_claim_that_waits_for_its_node_is_told_the_size_of_its_volume() {
         let (kind, key, value) = claim("c", "v");
         let Some(Value::Claim(record)) = value else { panic!() };
         core.on(Event::Applied(kind, key.clone(), Some(Value::Claim(ClaimRecord { pending, ..record }))));
-        hear(&mut core, &mut subscription, &mut edge);
+        deliver(&mut core, &mut subscription, &mut edge);
         let Some(ObjectKind::Claim(claim)) = edge.objects.get(&key) else { panic!() };
         assert_eq!(claim.expand_to, expected);
     }
 }
 
 #[test]
-fn a_list_made_anew_deletes_at_its_end_what_it_did_not_show_and_says_nothing_if_all_is_as_it_was() {
+fn new_list_deletes_missing_objects_at_its_end() {
     let mut core = synced(Bounds::default());
     let mut subscription = core.subscribe(node("a"), Watch::default());
     let mut edge = Edge::default();
     for name in ["p", "q"] {
         apply(&mut core, pod(name, "a", &["c"]));
     }
-    hear(&mut core, &mut subscription, &mut edge);
+    deliver(&mut core, &mut subscription, &mut edge);
     let listed = |core: &mut Core, name| {
         let (kind, key, value) = pod(name, "a", &["c"]);
         core.on(Event::Applied(kind, key, value))
     };
     // One that is broken off, and one that is whole.
-    core.on(Event::Began(Kind::Pod));
-    assert_eq!(listed(&mut core, "p"), Touched::default());
-    core.on(Event::Began(Kind::Pod));
-    assert_eq!(listed(&mut core, "p"), Touched::default());
-    assert_eq!(listed(&mut core, "q"), Touched::default());
-    assert_eq!(core.on(Event::Done(Kind::Pod)), Touched::default());
-    assert!(!hear(&mut core, &mut subscription, &mut edge));
-    core.on(Event::Began(Kind::Pod));
+    core.on(Event::ListStarted(Kind::Pod));
+    assert_eq!(listed(&mut core, "p"), Affected::default());
+    core.on(Event::ListStarted(Kind::Pod));
+    assert_eq!(listed(&mut core, "p"), Affected::default());
+    assert_eq!(listed(&mut core, "q"), Affected::default());
+    assert_eq!(core.on(Event::ListFinished(Kind::Pod)), Affected::default());
+    assert!(!deliver(&mut core, &mut subscription, &mut edge));
+    core.on(Event::ListStarted(Kind::Pod));
     listed(&mut core, "q");
-    assert!(!hear(&mut core, &mut subscription, &mut edge), "p may still come");
-    assert_eq!(core.on(Event::Done(Kind::Pod)), Touched::Nodes([node("a")].into()));
-    assert!(hear(&mut core, &mut subscription, &mut edge));
+    assert!(!deliver(&mut core, &mut subscription, &mut edge), "p may still be listed");
+    assert_eq!(core.on(Event::ListFinished(Kind::Pod)), Affected::Nodes([node("a")].into()));
+    assert!(deliver(&mut core, &mut subscription, &mut edge));
     assert_eq!(edge.names(), ["q"]);
 }
 
@@ -221,31 +221,31 @@ fn first(core: &mut Core, has: &Watch) -> (bool, usize, usize) {
     let Next::Change(parts) = core.next(&mut subscription) else { panic!() };
     core.unsubscribe(&subscription);
     (
-        parts[0].whole,
+        parts[0].snapshot,
         parts.iter().map(|part| part.changed.len()).sum(),
-        parts.iter().map(|p| p.gone.len()).sum(),
+        parts.iter().map(|p| p.removed.len()).sum(),
     )
 }
 
 #[test]
-fn a_node_that_comes_back_hears_what_it_missed_and_a_stranger_hears_everything() {
-    let mut core = synced(Bounds { remembered_ends: 2, ..Bounds::default() });
+fn known_node_resumes_and_new_node_gets_a_snapshot() {
+    let mut core = synced(Bounds { remembered_removals: 2, ..Bounds::default() });
     let mut subscription = core.subscribe(node("a"), Watch::default());
     let mut edge = Edge::default();
     for name in ["p", "q", "r", "s"] {
         apply(&mut core, pod(name, "a", &["c"]));
     }
-    hear(&mut core, &mut subscription, &mut edge);
+    deliver(&mut core, &mut subscription, &mut edge);
     core.unsubscribe(&subscription);
     let has = edge.has();
-    let gone = |core: &mut Core, name| core.on(Event::Deleted(Kind::Pod, Kind::Pod.key("n", name)));
+    let removed = |core: &mut Core, name| core.on(Event::Deleted(Kind::Pod, Kind::Pod.key("n", name)));
     assert_eq!(first(&mut core, &has), (false, 0, 0), "an answer, with nothing in it");
-    gone(&mut core, "p");
+    removed(&mut core, "p");
     apply(&mut core, pod("t", "a", &["c"]));
     assert_eq!(first(&mut core, &has), (false, 1, 1));
-    gone(&mut core, "q");
+    removed(&mut core, "q");
     assert_eq!(first(&mut core, &has), (false, 1, 2));
-    gone(&mut core, "r");
+    removed(&mut core, "r");
     assert_eq!(first(&mut core, &has), (true, 2, 0), "more ends than are remembered");
     for stranger in [Watch::default(), Watch { source: 2, ..has }, Watch { revision: u64::MAX, ..has }] {
         assert_eq!(first(&mut core, &stranger), (true, 2, 0), "{stranger:?}");
@@ -253,26 +253,26 @@ fn a_node_that_comes_back_hears_what_it_missed_and_a_stranger_hears_everything()
 }
 
 #[test]
-fn nodes_that_are_away_are_forgotten_in_the_order_in_which_they_left() {
+fn forgets_absent_nodes_in_the_order_they_left() {
     let mut core = synced(Bounds { absent_nodes: 1, ..Bounds::default() });
     let mut stays = core.subscribe(node("stays"), Watch::default());
     let mut edges = [Edge::default(), Edge::default()];
     for (name, edge) in ["a", "b"].into_iter().zip(&mut edges) {
         let mut subscription = core.subscribe(node(name), Watch::default());
-        hear(&mut core, &mut subscription, edge);
+        deliver(&mut core, &mut subscription, edge);
         core.unsubscribe(&subscription);
     }
     assert_eq!((core.views.len(), core.present()), (2, 1));
     for (name, edge, whole) in [("b", &edges[1], false), ("a", &edges[0], true)] {
         let mut subscription = core.subscribe(node(name), edge.has());
         let Next::Change(parts) = core.next(&mut subscription) else { panic!() };
-        assert_eq!(parts[0].whole, whole, "{name}");
+        assert_eq!(parts[0].snapshot, whole, "{name}");
     }
     assert!(matches!(core.next(&mut stays), Next::Change(_)));
 }
 
 #[test]
-fn a_change_too_large_for_a_message_comes_in_parts_and_an_object_too_large_not_at_all() {
+fn splits_large_changes_and_drops_oversized_objects() {
     let mut core = synced(Bounds { part_bytes: 600, ..Bounds::default() });
     let mut subscription = core.subscribe(node("a"), Watch::default());
     for name in 0..40 {
@@ -291,7 +291,7 @@ fn a_change_too_large_for_a_message_comes_in_parts_and_an_object_too_large_not_a
 }
 
 #[test]
-fn a_secret_is_named_only_by_the_objects_of_the_node() {
+fn secret_must_be_named_by_objects_of_the_node() {
     let mut core = synced(Bounds::default());
     let secret = |name: &str| SecretName { namespace: "s".to_owned(), name: name.to_owned() };
     apply(&mut core, volume("v", "uid-c", Some("csi")));
@@ -307,7 +307,7 @@ fn a_secret_is_named_only_by_the_objects_of_the_node() {
 }
 
 #[test]
-fn tokens_are_for_pods_of_the_node_and_drivers_of_their_volumes() {
+fn tokens_are_for_own_pods_and_their_drivers() {
     let mut core = synced(Bounds::default());
     apply(&mut core, volume("v", "uid-c", Some("csi")));
     apply(&mut core, claim("c", "v"));
@@ -331,14 +331,14 @@ fn tokens_are_for_pods_of_the_node_and_drivers_of_their_volumes() {
 }
 
 #[test]
-fn attachments_are_told_to_their_node_and_drivers_to_all() {
+fn sends_attachments_to_their_node_and_drivers_to_all() {
     let mut core = synced(Bounds::default());
     apply(&mut core, attachment("x", "a", true));
     apply(&mut core, driver("csi"));
     for (name, expected) in [("a", &["x", "csi"][..]), ("b", &["csi"])] {
         let mut subscription = core.subscribe(node(name), Watch::default());
         let mut edge = Edge::default();
-        hear(&mut core, &mut subscription, &mut edge);
+        deliver(&mut core, &mut subscription, &mut edge);
         assert_eq!(edge.names(), expected, "{name}");
     }
 }

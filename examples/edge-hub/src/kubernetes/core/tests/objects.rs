@@ -1,4 +1,4 @@
-//! Objects to tell a core of.
+//! Objects for the core.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use edge_csi_common::kubernetes::message::{Attachment, Claim, Driver, PodVolume,
 
 pub(super) type Applied = (Kind, ObjectKey, Option<Value>);
 
-/// A pod in namespace `n` whose volumes are called as their claims.
+/// A pod in namespace `n` with volumes named like their claims.
 pub(super) fn pod(name: &str, node: &str, claims: &[&str]) -> Applied {
     let volumes = claims.iter().map(|claim| PodVolume {
         name: (*claim).to_owned(),

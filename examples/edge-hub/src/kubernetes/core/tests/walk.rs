@@ -1,5 +1,5 @@
-//! Random walks: objects come, change and go, watches break and list anew, nodes leave, lose their disks, and come back, and
-//! changes are cut off in the middle. A node never holds another's objects, and at the end has what the model says.
+//! Random walks: objects are created, changed and deleted, watches break and list again, nodes leave, lose their disks, and
+//! return, and updates are cut off. A node never has another's objects, and at the end has the objects of the model.
 
 use std::panic;
 
@@ -21,12 +21,12 @@ enum Link {
     Listing(Vec<Applied>),
 }
 
-fn one_of<T: Copy>(chance: &mut Rng, all: &[T]) -> T {
-    all[chance.usize(..all.len())]
+fn one_of<T: Copy>(rng: &mut Rng, all: &[T]) -> T {
+    all[rng.usize(..all.len())]
 }
 
 struct World {
-    chance: Rng,
+    rng: Rng,
     core: Core,
     server: BTreeMap<ObjectKey, Value>,
     links: BTreeMap<Kind, Link>,
@@ -41,9 +41,9 @@ fn kind_of(key: &ObjectKey) -> Kind {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let bounds = Bounds { part_bytes: 400, absent_nodes: 1, remembered_ends: 3 };
+        let bounds = Bounds { part_bytes: 400, absent_nodes: 1, remembered_removals: 3 };
         Self {
-            chance: Rng::with_seed(seed),
+            rng: Rng::with_seed(seed),
             core: Core::new(seed + 1, bounds),
             server: BTreeMap::new(),
             links: Kind::ALL.into_iter().map(|kind| (kind, Link::Down)).collect(),
@@ -54,48 +54,48 @@ impl World {
 
     fn random_object(&mut self) -> Applied {
         let names = ["0", "1", "2", "3"];
-        let chance = &mut self.chance;
-        let name = one_of(chance, &names);
-        match chance.usize(..12) {
+        let rng = &mut self.rng;
+        let name = one_of(rng, &names);
+        match rng.usize(..12) {
             0..4 => {
-                let claims: Vec<&str> = (0..=chance.usize(..2)).map(|_| one_of(chance, &names)).collect();
-                let of = one_of(chance, &NODES);
+                let claims: Vec<&str> = (0..=rng.usize(..2)).map(|_| one_of(rng, &names)).collect();
+                let of = one_of(rng, &NODES);
                 let (kind, key, value) = pod(name, of, &claims);
                 let Some(Value::Pod(mut record)) = value else { unreachable!() };
                 let mut changed = Pod::clone(&record.pod);
                 changed.uid = format!("uid@{of}");
-                changed.ended = chance.usize(..2) == 0;
+                changed.ended = rng.usize(..2) == 0;
                 record.pod = changed.into();
-                if chance.usize(..3) == 0 {
+                if rng.usize(..3) == 0 {
                     record.ephemeral = [claims[0].to_owned()].into();
                 }
                 (kind, key, Some(Value::Pod(record)))
             }
             4..7 => {
-                let bound = one_of(chance, &[name, name, name, "0", "1", ""]);
+                let bound = one_of(rng, &[name, name, name, "0", "1", ""]);
                 let (kind, key, value) = claim(name, bound);
                 let Some(Value::Claim(mut record)) = value else { unreachable!() };
-                record.pending = chance.usize(..3) == 0;
-                record.owner = (chance.usize(..2) == 0).then(|| format!("uid@{}", one_of(chance, &NODES)));
+                record.pending = rng.usize(..3) == 0;
+                record.owner = (rng.usize(..2) == 0).then(|| format!("uid@{}", one_of(rng, &NODES)));
                 (kind, key, Some(Value::Claim(record)))
             }
             7..10 => {
-                let of_csi = (chance.usize(..5) > 0).then_some("csi");
+                let of_csi = (rng.usize(..5) > 0).then_some("csi");
                 let mut other = name;
-                if chance.usize(..4) == 0 {
-                    other = one_of(chance, &names);
+                if rng.usize(..4) == 0 {
+                    other = one_of(rng, &names);
                 }
                 volume(name, &format!("uid-{other}"), of_csi)
             }
-            10 => attachment(name, NODES[chance.usize(..NODES.len())], chance.usize(..2) == 0),
+            10 => attachment(name, NODES[rng.usize(..NODES.len())], rng.usize(..2) == 0),
             _ => driver(name),
         }
     }
 
-    /// The server changes, and whoever watches sees it.
+    /// Changes the server, and sends the event to the watches.
     fn change_object(&mut self) {
         let (kind, key, value) = self.random_object();
-        let event = if self.chance.usize(..3) == 0 {
+        let event = if self.rng.usize(..3) == 0 {
             self.server.remove(&key);
             Event::Deleted(kind, key)
         } else {
@@ -114,19 +114,19 @@ impl World {
         let next = match link {
             Link::Live => Link::Down,
             Link::Down => {
-                self.core.on(Event::Began(kind));
+                self.core.on(Event::ListStarted(kind));
                 self.behind.remove(&kind);
                 let shown = self.server.iter().filter(|(key, _)| kind_of(key) == kind);
                 Link::Listing(shown.map(|(key, value)| (kind, key.clone(), Some(value.clone()))).collect())
             }
-            Link::Listing(_) if self.chance.usize(..6) == 0 => Link::Down,
+            Link::Listing(_) if self.rng.usize(..6) == 0 => Link::Down,
             Link::Listing(mut left) => match left.pop() {
                 Some((kind, key, value)) => {
                     self.core.on(Event::Applied(kind, key, value));
                     Link::Listing(left)
                 }
                 None => {
-                    self.core.on(Event::Done(kind));
+                    self.core.on(Event::ListFinished(kind));
                     for event in self.behind.remove(&kind).unwrap_or_default() {
                         self.core.on(event);
                     }
@@ -141,28 +141,28 @@ impl World {
         let (edge, subscription) = &mut self.nodes[at];
         match subscription {
             None => {
-                if self.chance.usize(..6) == 0 {
+                if self.rng.usize(..6) == 0 {
                     *edge = Edge::default();
                 }
                 *subscription = Some(self.core.subscribe(node(NODES[at]), edge.has()));
             }
-            Some(listens) if self.chance.usize(..4) == 0 => {
-                if self.chance.usize(..2) == 0
+            Some(listens) if self.rng.usize(..4) == 0 => {
+                if self.rng.usize(..2) == 0
                     && let Next::Change(parts) = self.core.next(listens)
                 {
                     // The link is cut: some parts arrive, perhaps.
-                    let arrived = self.chance.usize(..parts.len() + 1);
+                    let arrived = self.rng.usize(..parts.len() + 1);
                     edge.take(parts, arrived);
                 }
-                // Sometimes the hub notices only when the node has come back.
-                if self.chance.usize(..2) == 0 {
+                // Sometimes the hub notices only after the node has returned.
+                if self.rng.usize(..2) == 0 {
                     self.core.unsubscribe(listens);
                 }
                 *subscription = None;
             }
             Some(listens) => {
-                let heard = hear(&mut self.core, listens, edge);
-                assert!(!heard || self.core.is_synced(), "told before all was listed");
+                let delivered = deliver(&mut self.core, listens, edge);
+                assert!(!delivered || self.core.is_synced(), "sent before all was listed");
                 // Nothing is between the server and the node.
                 if self.links.values().all(|link| matches!(link, Link::Live)) {
                     assert_eq!(self.nodes[at].0.objects, self.expected(NODES[at]), "node {}", NODES[at]);
@@ -226,7 +226,7 @@ impl World {
         expected
     }
 
-    /// Watches list until they are live, and every node listens until it has heard all.
+    /// Watches list until they are live, and every node listens until it has delivered all.
     fn heal(&mut self) {
         for kind in Kind::ALL {
             while !matches!(self.links[&kind], Link::Live) {
@@ -237,7 +237,7 @@ impl World {
             let expected = self.expected(name);
             let (edge, subscription) = &mut self.nodes[at];
             let listens = subscription.get_or_insert_with(|| self.core.subscribe(node(name), edge.has()));
-            hear(&mut self.core, listens, edge);
+            deliver(&mut self.core, listens, edge);
             assert_eq!(edge.objects, expected, "node {name}");
         }
         // Once more, with nothing changed.
@@ -249,7 +249,7 @@ impl World {
         }
         for (edge, subscription) in &mut self.nodes {
             let listens = subscription.as_mut().unwrap();
-            assert!(!hear(&mut self.core, listens, edge), "a list with nothing new in it was told");
+            assert!(!deliver(&mut self.core, listens, edge), "a list without changes was sent");
         }
     }
 }
@@ -257,17 +257,17 @@ impl World {
 fn walk(seed: u64) {
     let mut world = World::new(seed);
     for step in 0..STEPS {
-        match world.chance.usize(..10) {
+        match world.rng.usize(..10) {
             0..4 => world.change_object(),
             4..7 => {
-                let kind = one_of(&mut world.chance, &Kind::ALL);
+                let kind = one_of(&mut world.rng, &Kind::ALL);
                 // A watch that is live mostly stays so.
-                if !matches!(world.links[&kind], Link::Live) || world.chance.usize(..8) == 0 {
+                if !matches!(world.links[&kind], Link::Live) || world.rng.usize(..8) == 0 {
                     world.step_link(kind);
                 }
             }
             _ => {
-                let at = world.chance.usize(..NODES.len());
+                let at = world.rng.usize(..NODES.len());
                 world.step_node(at);
             }
         }
@@ -280,7 +280,7 @@ fn walk(seed: u64) {
 
 /// `KUBERNETES_SEED=N cargo test -p edge-hub --features kubernetes --lib core::tests::walk` walks one seed again.
 #[test]
-fn after_any_history_a_node_has_what_the_api_server_has_for_it() {
+fn every_history_ends_with_the_api_servers_objects() {
     let seeds = match std::env::var("KUBERNETES_SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
         Err(_) => (0..SEEDS).collect(),

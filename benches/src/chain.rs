@@ -1,0 +1,181 @@
+//! The relay in one process: a client's socket at one end, the driver's at the other, and a transport between.
+
+use std::error::Error;
+use std::path::Path;
+
+use csi_proxy::CSI_SERVICE;
+use csi_proxy::{
+    Dispatcher, DriverName, Endpoint, NodeId, Relay, Router, Serving, SessionRelay, SessionService,
+    SocketAddress,
+};
+use edge_transport::link::{self, Address, DialOptions, Dialer, Limits, Listener};
+use edge_transport::tls::{ClientAuth, ClientTls, Identity, server_config};
+use edge_transport::{Hub, Peer, PeerId, ServiceName};
+use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
+use tokio::task::JoinHandle;
+
+const NODE: &str = "edge-1";
+const PROXY: &str = "proxy";
+
+/// The result of building a chain. Any error ends the benchmark.
+pub type Built<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// The connection between the client and the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChainKind {
+    /// Nothing: the client calls the driver's socket.
+    Direct,
+    /// Endpoint and dispatcher pass the call in memory, without a session.
+    Memory,
+    /// A hub, and unix sockets to it.
+    Uds,
+    /// A hub, and plain websockets to it.
+    Ws,
+    /// A hub, and websockets over TLS with client certificates to it.
+    Wss,
+    /// A hub, and QUIC with client certificates to it.
+    Quic,
+}
+
+impl ChainKind {
+    /// All kinds, the baseline first.
+    pub const ALL: [Self; 6] = [Self::Direct, Self::Memory, Self::Uds, Self::Ws, Self::Wss, Self::Quic];
+
+    /// Returns the name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Memory => "memory",
+            Self::Uds => "uds",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
+            Self::Quic => "quic",
+        }
+    }
+}
+
+/// A running chain, which stops when this value is dropped.
+#[derive(Debug)]
+pub struct Chain {
+    endpoint: String,
+    driver: JoinHandle<std::io::Result<()>>,
+    _serving: Option<Serving>,
+    _session: Option<(Hub, Peer, Peer)>,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Chain {
+    /// Starts a chain on the current runtime, and returns when its node is connected.
+    ///
+    /// # Errors
+    /// Returns an error if a socket cannot be bound or a session does not open.
+    pub async fn start(kind: ChainKind) -> Built<Self> {
+        let folder = tempfile::Builder::new().prefix("csi-bench").tempdir()?;
+        let driver_socket = folder.path().join("driver.sock");
+        let driver = tokio::spawn({
+            let socket = driver_socket.clone();
+            async move { crate::driver::serve(&socket, crate::payload::reply()).await }
+        });
+        // The driver's task binds its socket first.
+        while !driver_socket.exists() && !driver.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        let drivers = Dispatcher::new().with_driver(name()?, address(&driver_socket)?);
+        let socket = folder.path().join("csi.sock");
+        let (serving, session) = match kind {
+            ChainKind::Direct => (None, None),
+            ChainKind::Memory => (Some(serve(&socket, drivers).await?), None),
+            ChainKind::Uds | ChainKind::Ws | ChainKind::Wss | ChainKind::Quic => {
+                let (hub, proxy, agent) = session(kind, folder.path(), drivers).await?;
+                (Some(serve(&socket, SessionRelay::new(proxy.clone())).await?), Some((hub, proxy, agent)))
+            }
+        };
+        let endpoint = if kind == ChainKind::Direct { driver_socket } else { socket };
+        let endpoint = format!("unix://{}", endpoint.display());
+        Ok(Self { endpoint, driver, _serving: serving, _session: session, _folder: folder })
+    }
+
+    /// Returns the socket that the client calls.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+}
+
+fn name() -> Built<DriverName> {
+    Ok(DriverName::new("bench.csi.edge")?)
+}
+
+fn address(path: &Path) -> Built<SocketAddress> {
+    Ok(SocketAddress::new(format!("unix://{}", path.display()))?)
+}
+
+async fn serve(socket: &Path, relay: impl Relay + 'static) -> Built<Serving> {
+    let endpoint = Endpoint::new(name()?, Router::fixed(NodeId::new(NODE)?), relay);
+    Ok(endpoint.serve(address(socket)?).await?)
+}
+
+async fn session(kind: ChainKind, folder: &Path, drivers: Dispatcher) -> Built<(Hub, Peer, Peer)> {
+    let limits = Limits::default();
+    let authority = Authority::new()?;
+    let server = || {
+        Ok::<_, Box<dyn Error + Send + Sync>>(server_config(
+            &authority.identity("localhost")?,
+            ClientAuth::Required,
+        )?)
+    };
+    let listener: Box<dyn Listener> = match kind {
+        ChainKind::Ws => Box::new(link::ws::bind("127.0.0.1:0", None, limits).await?),
+        ChainKind::Wss => Box::new(link::ws::bind("127.0.0.1:0", Some(server()?), limits).await?),
+        ChainKind::Quic => Box::new(link::quic::bind("127.0.0.1:0", &server()?, limits).await?),
+        _ => Box::new(link::uds::bind(folder.join("hub.sock"), limits)?),
+    };
+    let hub: Address = listener.local_address().parse()?;
+    let builder = Hub::builder().listener(listener);
+    let started = if kind == ChainKind::Ws { builder.allow_unauthenticated() } else { builder }.start()?;
+    let dialer = |identity: Identity| -> Built<Box<dyn Dialer>> {
+        let mut options = DialOptions::default();
+        options.tls = Some(ClientTls::new(&identity)?);
+        Ok(hub.dialer(&options)?)
+    };
+    let proxy = Peer::builder(PeerId::new(PROXY)?).dialer(dialer(authority.identity(PROXY)?)?).start()?;
+    let agent = Peer::builder(PeerId::new(NODE)?)
+        .dialer(dialer(authority.identity(NODE)?)?)
+        .service(ServiceName::new(CSI_SERVICE)?, SessionService::new(drivers))
+        .start()?;
+    proxy.connected().await?;
+    agent.connected().await?;
+    Ok((started, proxy, agent))
+}
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    root: String,
+}
+
+impl Authority {
+    fn new() -> Built<Self> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let root = params.self_signed(&key)?.pem();
+        Ok(Self { issuer: Issuer::new(params, key), root })
+    }
+
+    /// Issues a certificate that is also valid for a hub at the loopback address.
+    fn identity(&self, name: &str) -> Built<Identity> {
+        let key = KeyPair::generate()?;
+        let certificate =
+            CertificateParams::new([name, "127.0.0.1"].map(str::to_owned))?.signed_by(&key, &self.issuer)?;
+        let (chain, key) = (certificate.pem(), key.serialize_pem());
+        Ok(Identity::from_pem(chain.as_bytes(), key.as_bytes(), self.root.as_bytes())?)
+    }
+}

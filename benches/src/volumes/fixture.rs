@@ -1,0 +1,131 @@
+//! A serving driver, and its clients.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use volume_manager::mounts::linux::{LinuxMounts, ProbeCommand, Settings};
+use volume_manager::mounts::{MemoryMounts, Mounts};
+use volume_manager::store::redb::RedbStore;
+
+use super::{Kubelet, Manager, Measured, Mesos, MountBackend, ScriptedDriver};
+
+/// A driver that serves on a socket in a new directory until this value is dropped.
+#[derive(Debug)]
+pub struct Fixture {
+    directory: TempDir,
+    driver: ScriptedDriver,
+    memory: Option<MemoryMounts>,
+    root: PathBuf,
+    server: JoinHandle<()>,
+}
+
+impl Fixture {
+    /// Starts a driver that mounts in memory.
+    ///
+    /// # Errors
+    /// Returns an error if no directory can be created.
+    pub async fn start(attaches: bool) -> Measured<Self> {
+        let directory = tempfile::tempdir()?;
+        let mounts = MemoryMounts::new();
+        let backend = MountBackend::memory(mounts.clone());
+        Ok(Self::on(directory, backend, Some(mounts), "/node".into(), attaches).await)
+    }
+
+    /// Starts a driver that mounts in the mount namespace of this process.
+    ///
+    /// # Errors
+    /// Returns an error if no directory can be created.
+    pub async fn start_on_linux(attaches: bool) -> Measured<Self> {
+        let directory = tempfile::tempdir()?;
+        let root = directory.path().canonicalize()?.join("node");
+        Ok(Self::on(directory, MountBackend::Linux, None, root, attaches).await)
+    }
+
+    async fn on(
+        directory: TempDir,
+        backend: MountBackend,
+        memory: Option<MemoryMounts>,
+        root: PathBuf,
+        attaches: bool,
+    ) -> Self {
+        let driver = ScriptedDriver::new(backend, attaches);
+        let (serving, socket) = (driver.clone(), directory.path().join(SOCKET));
+        let at = socket.clone();
+        let server = tokio::spawn(async move {
+            // Callers get an error when serving ends.
+            let _ = serving.serve(&at).await;
+        });
+        while !socket.exists() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Self { directory, driver, memory, root, server }
+    }
+
+    /// Returns the driver.
+    #[must_use]
+    pub fn driver(&self) -> &ScriptedDriver {
+        &self.driver
+    }
+
+    /// Returns the path of the driver's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.path(SOCKET)
+    }
+
+    /// Returns the directory below which volumes are staged and published.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns a path in the directory of the fixture, which is removed with the fixture.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Starts volume-manager with a store on disk. Only one may run at a time.
+    ///
+    /// # Errors
+    /// Returns an error if volume-manager cannot be started.
+    pub async fn manager(&self) -> Measured<Manager> {
+        match &self.memory {
+            Some(mounts) => self.manager_with(mounts.clone()).await,
+            None => {
+                self.manager_with(LinuxMounts::open(ProbeCommand::own(), Settings::default()).await?).await
+            }
+        }
+    }
+
+    async fn manager_with(&self, mounts: impl Mounts + 'static) -> Measured<Manager> {
+        let store = RedbStore::open(self.path("volumes.redb"))?;
+        Manager::start(&self.driver, mounts, &self.socket(), &self.root, store).await
+    }
+
+    /// Creates a client that mounts as kubelet does.
+    ///
+    /// # Errors
+    /// Returns an error if no directory can be created for its files.
+    pub fn kubelet(&self) -> Measured<Kubelet> {
+        Kubelet::new(&self.driver, &self.socket(), &self.root, &self.path("kubelet"))
+    }
+
+    /// Creates a client that mounts as Mesos does.
+    ///
+    /// # Errors
+    /// Returns an error if no directory can be created for its files, or if the driver cannot be reached.
+    pub async fn mesos(&self) -> Measured<Mesos> {
+        Mesos::new(&self.driver, &self.socket(), &self.root, &self.path("mesos")).await
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+const SOCKET: &str = "driver.sock";

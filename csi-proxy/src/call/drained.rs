@@ -1,0 +1,12 @@
+//! How a drain ended.
+
+/// How a shutdown went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Drained {
+    /// Every open call was answered.
+    All,
+    /// The bound expired first: open calls ended with [`Fault::Draining`](crate::Fault::Draining). Work at drivers
+    /// continues.
+    Some,
+}

@@ -1,0 +1,164 @@
+//! Dispatches inbound calls: answered locally, rejected, or relayed.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proto::csi::v1::Topology;
+use csi_proto::{Code, DriverName, Method};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::EndpointSettings;
+use crate::call::{Fault, MethodPath, NodeId, Outcome, Replies};
+use crate::driver_info::{self, DriverInfo, Mode, View};
+use crate::observe::Observation;
+use crate::relay::Relay;
+use crate::routing::{InboundCall, Router, with_topology};
+
+const NODE_SERVICE: &str = "csi.v1.Node";
+
+/// The service shared by all connections of an endpoint.
+pub(super) struct EndpointService {
+    driver: DriverName,
+    router: Router,
+    relay: Arc<dyn Relay>,
+    pub(super) settings: EndpointSettings,
+    drivers: Arc<DriverInfo>,
+    /// Whether the endpoint serves one node of several, which share a refresher: `NodeGetInfo` is then a start-up
+    /// call, and a new volume gets the topology of the node.
+    single_node: bool,
+}
+
+impl EndpointService {
+    pub(super) fn new(
+        driver: DriverName,
+        router: Router,
+        relay: Arc<dyn Relay>,
+        settings: EndpointSettings,
+        shared: Option<Arc<DriverInfo>>,
+    ) -> Self {
+        let single_node = shared.is_some();
+        let drivers = match &router {
+            Router::Topology(topology) => Arc::clone(topology.drivers()),
+            Router::Fixed(node) => {
+                let mode = Mode::Each { node_info: false };
+                let own = || DriverInfo::new(driver.clone(), mode, settings.driver_info.clone());
+                let drivers = shared.unwrap_or_else(own);
+                drivers.change(|cache, now| cache.add(node, now));
+                drivers
+            }
+        };
+        Self { driver, router, relay, settings, drivers, single_node }
+    }
+
+    /// The node of this endpoint; `None` for all nodes.
+    fn node(&self) -> Option<&NodeId> {
+        match &self.router {
+            Router::Fixed(node) => Some(node),
+            Router::Topology(_) => None,
+        }
+    }
+
+    pub(super) fn refresh(&self) {
+        self.drivers.change(|cache, now| cache.refresh(self.node(), now));
+    }
+
+    pub(super) fn online(&self) {
+        if let Some(node) = self.node() {
+            self.drivers.change(|cache, now| cache.arrived(node, now));
+        }
+    }
+
+    pub(super) fn startup(&self) -> View {
+        View::new(Arc::clone(&self.drivers), self.node().cloned())
+    }
+
+    /// Loads the stored driver info.
+    pub(super) async fn load(&self) {
+        self.drivers.load().await;
+    }
+
+    /// Stores the driver info for the next start.
+    pub(super) async fn settle(&self) {
+        if !self.single_node {
+            self.drivers.settle().await;
+        }
+    }
+
+    /// Starts the refresher of the start-up answers.
+    pub(super) fn spawn_refresher(self: &Arc<Self>) -> JoinHandle<()> {
+        let service = Arc::clone(self);
+        tokio::spawn(async move {
+            if !service.single_node {
+                service.drivers.run(&*service.relay).await;
+            }
+        })
+    }
+
+    pub(super) async fn answer(&self, inbound: InboundCall) -> Replies {
+        let known = driver_info::Question::from_path(inbound.method.as_str());
+        let is_local = |known: &driver_info::Question| match known {
+            driver_info::Question::NodeInfo => self.single_node,
+            // Callers of Node RPCs on this host get the answer of the node itself.
+            driver_info::Question::NodeCapabilities => !self.settings.relay_node_calls,
+            _ => true,
+        };
+        if let Some(known) = known.filter(is_local) {
+            let wait = self.settings.startup_timeout.min(left(inbound.end));
+            return self.drivers.answer(self.node(), known, wait).await;
+        }
+        if inbound.method.service() == NODE_SERVICE && !self.settings.relay_node_calls {
+            let text =
+                "Node RPCs mount volumes on the host of the driver; call them on the socket of that node";
+            return Replies::outcome(Outcome::from_endpoint(Code::UNIMPLEMENTED, text));
+        }
+        let node = match &self.router {
+            Router::Fixed(node) => node,
+            // Boxed: it is half of this future, which every call to a fixed node would carry otherwise.
+            Router::Topology(topology) => return Box::pin(topology.answer(&*self.relay, inbound)).await,
+        };
+        let method = inbound.method.clone();
+        let topology = match self.default_topology(&method, node) {
+            Ok(topology) => topology,
+            Err(fault) => return Replies::outcome(fault),
+        };
+        let call = inbound.call(node.clone(), self.driver.clone());
+        let observation = Observation::start("endpoint", &call).abandoned_by(inbound.abandoned);
+        let answer = match self.relay.relay(call).await {
+            Ok(replies) if method.is_unary() => {
+                let (message, outcome) = replies.read_unary().await;
+                let located = |message| match &topology {
+                    Some(topology) => with_topology(message, topology),
+                    None => message,
+                };
+                Ok(Replies::whole(message.map(located), outcome))
+            }
+            answer => answer,
+        };
+        observation.answered(answer).unwrap_or_else(Replies::outcome)
+    }
+
+    /// The topology of a new volume if its driver reports none: that of the node. Without a topology the pod of the
+    /// volume could be scheduled anywhere, so no volume is created before the topology of the node is known.
+    fn default_topology(&self, method: &MethodPath, node: &NodeId) -> Result<Option<Topology>, Fault> {
+        if !self.single_node || Method::from_path(method.as_str()) != Some(Method::CreateVolume) {
+            return Ok(None);
+        }
+        let topology = self.drivers.read(|cache| cache.entry(node)?.topology());
+        topology.map(Some).ok_or_else(|| Fault::NotReady { driver: self.driver.clone() })
+    }
+}
+
+fn left(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}
+
+impl fmt::Debug for EndpointService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EndpointService").field("driver", &self.driver).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

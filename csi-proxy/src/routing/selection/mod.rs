@@ -1,0 +1,153 @@
+//! Selects the node of a new volume. Only for a volume whose name has no node yet: see
+//! [`Placements`](super::Placements).
+
+use csi_proto::csi::v1 as csi;
+
+use super::refusal::Refusal;
+use super::request::VolumeRequest;
+use crate::call::NodeId;
+pub use crate::driver_info::Presence;
+
+/// A node that may be selected.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::exhaustive_structs, reason = "the inputs of the selection")]
+pub struct Candidate {
+    /// The node.
+    pub node: NodeId,
+    /// Its topology, as the driver reports in `NodeGetInfo`; `None` if the driver was never reached.
+    pub topology: Option<csi::Topology>,
+    /// Whether its driver is reachable.
+    pub presence: Presence,
+    /// The largest volume that fits, in bytes, if known.
+    pub room: Option<u64>,
+}
+
+/// The handling of a new volume whose node is offline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum OfflinePolicy {
+    /// The volume waits for the node: `UNAVAILABLE`.
+    #[default]
+    Wait,
+    /// The volume moves to the next allowed node. If none is online the answer is `RESOURCE_EXHAUSTED`, and the
+    /// scheduler selects another node for the pod. Never applies to a volume whose request a node may have received.
+    Move,
+}
+
+/// The candidates and the policy of a selection.
+#[derive(Debug, Clone, Copy)]
+#[allow(clippy::exhaustive_structs, reason = "the inputs of the selection")]
+pub struct NodeSelector<'a> {
+    /// The candidates.
+    pub candidates: &'a [Candidate],
+    /// The node of volumes without a topology requirement.
+    pub default: Option<&'a NodeId>,
+    /// The handling of a volume whose node is offline.
+    pub offline: OfflinePolicy,
+}
+
+impl NodeSelector<'_> {
+    fn candidate(&self, node: &NodeId) -> Option<&Candidate> {
+        self.candidates.iter().find(|candidate| candidate.node == *node)
+    }
+
+    /// Selects the node of a volume; `source` is the node of its content source, if known.
+    ///
+    /// # Errors
+    /// If no node is suitable, or a node must be waited for.
+    pub fn select(&self, request: &VolumeRequest, source: Option<&NodeId>) -> Result<NodeId, Refusal> {
+        if let Some(source) = source {
+            return self.same_node_as(source, request);
+        }
+        if request.topologies.is_empty() {
+            let default = self.default.ok_or(Refusal::NoTopology)?;
+            return self.only_candidate(default, request);
+        }
+        let (mut offline, mut unknown, mut full) = (None, None, false);
+        for topology in &request.topologies {
+            let mut matching = self.within(topology, &request.name).peekable();
+            if matching.peek().is_none() {
+                // The topology may be that of a node whose topology is unknown.
+                for unreached in self.candidates.iter().filter(|candidate| candidate.topology.is_none()) {
+                    match (self.offline, unreached.presence) {
+                        (OfflinePolicy::Wait, _) => return Err(Refusal::not_reached(&unreached.node)),
+                        (OfflinePolicy::Move, Presence::Unknown) => unknown = Some(&unreached.node),
+                        (OfflinePolicy::Move, _) => offline = Some(&unreached.node),
+                    }
+                }
+            }
+            let mut offline_candidate = None;
+            for candidate in matching {
+                if !has_room(candidate, request) {
+                    full = true;
+                } else if candidate.presence == Presence::Online {
+                    return Ok(candidate.node.clone());
+                } else {
+                    offline_candidate = offline_candidate.or(Some(candidate));
+                }
+            }
+            if let Some(Candidate { node, presence, .. }) = offline_candidate {
+                match (self.offline, presence) {
+                    (_, Presence::Unknown) => unknown = Some(node),
+                    (OfflinePolicy::Wait, _) => return Err(Refusal::Offline { node: node.clone() }),
+                    (OfflinePolicy::Move, _) => offline = Some(node),
+                }
+                if self.offline == OfflinePolicy::Wait {
+                    break;
+                }
+            }
+        }
+        Err(match (unknown, offline, full) {
+            // The node may be suitable, or be offline the next time.
+            (Some(node), ..) => Refusal::not_reached(node),
+            (None, Some(_), _) => Refusal::AllOffline,
+            (None, None, true) => Refusal::NoRoom { required: request.required_bytes },
+            (None, None, false) => Refusal::NoNodeInTopology,
+        })
+    }
+
+    /// The nodes with the driver within a topology. The volume's name determines the first, so that volumes are spread
+    /// over equal nodes.
+    fn within(&self, topology: &csi::Topology, name: &str) -> impl Iterator<Item = &Candidate> {
+        let inside = |candidate: &&Candidate| {
+            candidate.presence != Presence::WithoutDriver
+                && candidate.topology.as_ref().is_some_and(|place| place.is_within(topology))
+        };
+        let mut matching: Vec<_> = self.candidates.iter().filter(inside).collect();
+        if !matching.is_empty() {
+            let first = crc32fast::hash(name.as_bytes()) as usize % matching.len();
+            matching.rotate_left(first);
+        }
+        matching.into_iter()
+    }
+
+    fn same_node_as(&self, source: &NodeId, request: &VolumeRequest) -> Result<NodeId, Refusal> {
+        let place = self.candidate(source).and_then(|candidate| candidate.topology.as_ref());
+        let allowed = |place: &csi::Topology| {
+            request.topologies.is_empty()
+                || request.topologies.iter().any(|topology| place.is_within(topology))
+        };
+        if place.is_some_and(|place| !allowed(place)) {
+            return Err(Refusal::SourceElsewhere { node: source.clone() });
+        }
+        self.only_candidate(source, request)
+    }
+
+    /// A node without an alternative, which can only be waited for.
+    fn only_candidate(&self, node: &NodeId, request: &VolumeRequest) -> Result<NodeId, Refusal> {
+        match self.candidate(node) {
+            Some(candidate) if !has_room(candidate, request) => {
+                Err(Refusal::NoRoom { required: request.required_bytes })
+            }
+            Some(candidate) if candidate.presence == Presence::Online => Ok(node.clone()),
+            _ => Err(Refusal::Offline { node: node.clone() }),
+        }
+    }
+}
+
+fn has_room(candidate: &Candidate, request: &VolumeRequest) -> bool {
+    candidate.room.is_none_or(|room| room >= request.required_bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! Buffered frame I/O on a link: many frames are fed, then flushed with one write.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_sink::Sink;
+
+use crate::frame::WireFrame;
+use crate::link::{Link, LinkError};
+
+/// A link and the frames queued for it.
+#[derive(Debug)]
+pub(crate) struct FrameIo {
+    link: Link,
+    waiting: VecDeque<WireFrame>,
+    waiting_bytes: usize,
+    unflushed: bool,
+    /// The link has accepted data since the last [`FrameIo::take_progress`].
+    progressed: bool,
+    /// Size in bytes of the last frame that the link accepted.
+    last_taken: usize,
+    refused: Vec<Bytes>,
+}
+
+/// How long closing a link may take to write the last frames.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// The link's own limit is not known here; every link accepts frames up to this size.
+const ALWAYS_SENDABLE: usize = 16 * 1024;
+
+impl FrameIo {
+    pub(crate) const fn new(link: Link) -> Self {
+        Self {
+            link,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            unflushed: false,
+            progressed: false,
+            last_taken: 0,
+            refused: Vec::new(),
+        }
+    }
+
+    pub(crate) const fn link(&self) -> &Link {
+        &self.link
+    }
+
+    pub(crate) fn push(&mut self, frame: WireFrame) {
+        self.waiting_bytes += frame.len();
+        self.waiting.push_back(frame);
+    }
+
+    /// The queue itself, for a caller that fills it from another queue. The bytes of such frames are not counted.
+    pub(crate) const fn queue(&mut self) -> &mut VecDeque<WireFrame> {
+        &mut self.waiting
+    }
+
+    pub(crate) const fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, LinkError>>> {
+        Pin::new(&mut self.link).poll_next(cx)
+    }
+
+    /// Feeds frames until the link is full, then flushes. Ready when nothing is left to write.
+    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let mut link = Pin::new(&mut self.link);
+        while !self.waiting.is_empty() {
+            if link.as_mut().poll_ready(cx)?.is_pending() {
+                return Poll::Pending;
+            }
+            let Some(frame) = self.waiting.pop_front() else { break };
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(frame.len());
+            let lane = frame.lane;
+            self.progressed = true;
+            self.last_taken = frame.len();
+            let head = (frame.len() > ALWAYS_SENDABLE).then(|| frame.head.clone());
+            match (link.as_mut().start_send(frame), head) {
+                (Ok(()), _) => self.unflushed = true,
+                (Err(LinkError::TooLarge { .. }), Some(head)) => {
+                    // Later frames of the lane would arrive without the refused one.
+                    self.waiting.retain(|later| later.lane != lane);
+                    self.waiting_bytes = self.waiting.iter().map(WireFrame::len).sum();
+                    self.refused.push(head);
+                }
+                (Err(error), _) => return Poll::Ready(Err(error)),
+            }
+        }
+        if self.waiting.capacity() > 256 {
+            self.waiting = VecDeque::new();
+        }
+        if self.unflushed {
+            if link.poll_flush(cx)?.is_pending() {
+                return Poll::Pending;
+            }
+            self.unflushed = false;
+            self.progressed = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Whether the link has accepted data since the last call.
+    pub(crate) const fn take_progress(&mut self) -> bool {
+        std::mem::replace(&mut self.progressed, false)
+    }
+
+    /// Size in bytes of the last frame that the link accepted, which it may still be writing.
+    pub(crate) const fn last_taken(&self) -> usize {
+        self.last_taken
+    }
+
+    /// Returns the heads of the frames that the link refused as too large. Other frames are not affected.
+    pub(crate) fn take_refused(&mut self) -> Vec<Bytes> {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Writes the queued frames and closes the link. Takes at most the rest of the drain's time, and at least [`LINGER`].
+    /// Errors are ignored: the link ends in any case.
+    pub(crate) async fn flush_and_close(mut self, drain_by: Option<Instant>) {
+        let rest = drain_by.map_or(LINGER, |by| by.saturating_duration_since(now()).max(LINGER));
+        let close = poll_fn(|cx| {
+            ready!(self.poll_send(cx))?;
+            Pin::new(&mut self.link).poll_close(cx)
+        });
+        let _ = tokio::time::timeout(rest, close).await;
+    }
+}
+
+/// Tokio's clock, so that tests can pause it.
+pub(crate) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}

@@ -1,0 +1,157 @@
+//! Calls of other peers that services of this peer process.
+
+use super::used_numbers::UsedNumbers;
+use crate::frame::{Request, cost};
+use crate::id_map::IdMap;
+
+/// Identifies an inbound call within this process. Never sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InboundCallId(u64);
+
+#[derive(Debug)]
+pub(super) struct InboundCall {
+    /// The call's number on its link.
+    pub(super) number: u64,
+    pub(super) lane: u64,
+    /// Replies were sent on the lane, but not the last one.
+    pub(super) lane_open: bool,
+    /// The requester waits for the response on the current link.
+    has_caller: bool,
+    next_sequence: u64,
+    /// Remaining credit in bytes.
+    balance: i64,
+    request_bytes: usize,
+}
+
+impl InboundCall {
+    pub(super) const fn next_sequence(&mut self) -> u64 {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        sequence
+    }
+
+    pub(super) const fn has_credit(&self) -> bool {
+        self.balance > 0
+    }
+
+    pub(super) const fn spend(&mut self, message: &bytes::Bytes) {
+        self.balance = self.balance.saturating_sub_unsigned(cost(message));
+    }
+
+    pub(super) const fn has_caller(&self) -> bool {
+        self.has_caller
+    }
+}
+
+/// How to handle a received request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// The request is new.
+    New,
+    /// A service is processing it.
+    Running,
+    /// Its number was used by a call that has ended or by a cancel that overtook its request.
+    Used,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct InboundCalls {
+    running: IdMap<InboundCallId, InboundCall>,
+    /// The calls of the current link that have a waiting caller, by number.
+    by_number: IdMap<u64, InboundCallId>,
+    used: UsedNumbers,
+    next: u64,
+    bytes: usize,
+}
+
+impl InboundCalls {
+    /// Calls in progress, with or without a waiting caller.
+    pub(super) fn len(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Bytes of the requests in progress.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Calls with a waiting caller.
+    pub(super) fn with_caller(&self) -> usize {
+        self.by_number.len()
+    }
+
+    /// Marks the number of a request as used on the link.
+    pub(super) fn admission(&mut self, number: u64) -> Admission {
+        match self.used.take(number) {
+            true => Admission::New,
+            false if self.by_number.contains_key(&number) => Admission::Running,
+            false => Admission::Used,
+        }
+    }
+
+    pub(super) fn open(&mut self, number: u64, lane: u64, request: &Request) -> InboundCallId {
+        self.next += 1;
+        let inbound = InboundCallId(self.next);
+        let request_bytes = request.body.len() + request.metadata.len();
+        let call = InboundCall {
+            number,
+            lane,
+            lane_open: false,
+            has_caller: true,
+            next_sequence: 1,
+            balance: i64::try_from(request.credit).unwrap_or(i64::MAX),
+            request_bytes,
+        };
+        self.running.insert(inbound, call);
+        self.by_number.insert(number, inbound);
+        self.bytes += request_bytes;
+        inbound
+    }
+
+    pub(super) fn running(&mut self, inbound: InboundCallId) -> Option<&mut InboundCall> {
+        self.running.get_mut(&inbound)
+    }
+
+    pub(super) fn credit(&mut self, number: u64, bytes: u64) -> Option<InboundCallId> {
+        let inbound = *self.by_number.get(&number)?;
+        let call = self.running.get_mut(&inbound)?;
+        call.balance = call.balance.saturating_add_unsigned(bytes);
+        Some(inbound)
+    }
+
+    /// Handles a cancel of the requester. The service may continue. A request that has not arrived yet is never started.
+    pub(super) fn cancel(&mut self, number: u64) -> Option<InboundCallId> {
+        self.used.take(number);
+        let inbound = *self.by_number.get(&number)?;
+        self.abandon(inbound).then_some(inbound)
+    }
+
+    /// Marks the call as having no caller. Returns whether it had one.
+    pub(super) fn abandon(&mut self, inbound: InboundCallId) -> bool {
+        let Some(call) = self.running.get_mut(&inbound).filter(|call| call.has_caller) else { return false };
+        call.has_caller = false;
+        self.by_number.remove(&call.number);
+        true
+    }
+
+    /// Handles the loss of the link and discards its numbers. Returns the calls that had a waiting caller, in order.
+    pub(super) fn link_lost(&mut self) -> Vec<InboundCallId> {
+        self.used = UsedNumbers::default();
+        let mut left: Vec<InboundCallId> = std::mem::take(&mut self.by_number).into_values().collect();
+        left.sort_unstable();
+        for inbound in &left {
+            if let Some(call) = self.running.get_mut(inbound) {
+                (call.has_caller, call.lane_open) = (false, false);
+            }
+        }
+        left
+    }
+
+    /// The service has ended.
+    pub(super) fn end(&mut self, inbound: InboundCallId) {
+        self.abandon(inbound);
+        if let Some(call) = self.running.remove(&inbound) {
+            self.bytes -= call.request_bytes;
+        }
+    }
+}

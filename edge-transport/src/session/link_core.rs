@@ -1,0 +1,295 @@
+//! The state machine of one link: hello, liveness, drain. Peers and the hub use it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{CloseReason, Settings};
+use crate::frame::{Hello, Kind};
+use crate::name::{PeerId, ServiceName, SessionId};
+
+/// Which end of the link this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// Dialed the link and sends the first hello.
+    Dialer,
+    /// Accepted the link and sends its hello after it has admitted the other end.
+    Acceptor,
+}
+
+/// The other end of a link, as negotiated by the hellos.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Remote {
+    /// Its name.
+    pub peer: PeerId,
+    /// Its session.
+    pub session: SessionId,
+    /// The protocol version in use.
+    pub version: u32,
+    /// Largest frame in bytes that it accepts.
+    pub max_frame: usize,
+    /// Services that it answers.
+    pub services: Arc<[ServiceName]>,
+    /// Optional abilities that both ends have.
+    pub features: Vec<String>,
+}
+
+/// The state of a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkState {
+    /// Waits for the other end's hello.
+    AwaitHello {
+        /// When the link is refused without one.
+        deadline: Instant,
+    },
+    /// The other end's hello has arrived; admission is pending.
+    AwaitAdmission(Remote),
+    /// The link carries calls.
+    Open(Remote),
+    /// The link carries open calls and accepts no new ones.
+    Draining {
+        /// The other end.
+        remote: Remote,
+        /// The reason.
+        reason: String,
+        /// When this end closes at the latest; `None` if the other end drains and closes.
+        deadline: Option<Instant>,
+    },
+    /// The link has ended.
+    Closed,
+}
+
+/// An input of a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkEvent {
+    /// A link frame was received.
+    Frame(Kind),
+    /// A call frame or an invalid frame was received. It proves that the other end is alive.
+    Activity,
+    /// The acceptor admits the other end.
+    Admit,
+    /// This end refuses the link, or ends it at once.
+    Refuse(CloseReason),
+    /// This end accepts no new calls.
+    Drain {
+        /// Human-readable reason.
+        reason: String,
+    },
+    /// No call is open.
+    Idle,
+    /// Time has passed.
+    Tick,
+}
+
+/// An output of a link, to be executed by its driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkAction {
+    /// Send a frame to the other end.
+    Send(Kind),
+    /// Decide on [`LinkEvent::Admit`] or [`LinkEvent::Refuse`].
+    HelloReceived(Remote),
+    /// The link is open.
+    Opened(Remote),
+    /// The other end accepts no new calls.
+    Draining {
+        /// The reason.
+        reason: String,
+    },
+    /// Send the queued frames, then close.
+    Close(CloseReason),
+}
+
+/// The state machine of a link.
+#[derive(Debug)]
+pub struct LinkCore {
+    role: Role,
+    hello: Hello,
+    settings: Settings,
+    state: LinkState,
+    last_received: Instant,
+    last_ping: Instant,
+    nonce: u64,
+}
+
+impl LinkCore {
+    /// Starts on a new link. A dialer's hello is added to `actions` at once.
+    pub fn new(
+        role: Role,
+        hello: Hello,
+        settings: Settings,
+        now: Instant,
+        actions: &mut Vec<LinkAction>,
+    ) -> Self {
+        if role == Role::Dialer {
+            actions.push(LinkAction::Send(Kind::Hello(hello.clone())));
+        }
+        let state = LinkState::AwaitHello { deadline: now + settings.hello_timeout };
+        Self { role, hello, settings, state, last_received: now, last_ping: now, nonce: 0 }
+    }
+
+    /// The state of the link.
+    #[must_use]
+    pub const fn state(&self) -> &LinkState {
+        &self.state
+    }
+
+    /// The other end, once the link is open.
+    #[must_use]
+    pub const fn remote(&self) -> Option<&Remote> {
+        match &self.state {
+            LinkState::Open(remote) | LinkState::Draining { remote, .. } => Some(remote),
+            _ => None,
+        }
+    }
+
+    /// When [`LinkEvent::Tick`] is due at the latest.
+    #[must_use]
+    pub fn next_wakeup(&self) -> Option<Instant> {
+        match &self.state {
+            LinkState::AwaitHello { deadline } => Some(*deadline),
+            LinkState::AwaitAdmission(_) | LinkState::Closed => None,
+            LinkState::Open(_) => Some(self.liveness()),
+            LinkState::Draining { deadline, .. } => {
+                Some(deadline.map_or_else(|| self.liveness(), |deadline| deadline.min(self.liveness())))
+            }
+        }
+    }
+
+    fn liveness(&self) -> Instant {
+        let ping = self.last_received.max(self.last_ping) + self.settings.ping_interval;
+        ping.min(self.last_received + self.settings.liveness_timeout)
+    }
+
+    /// The transition function.
+    pub fn handle(&mut self, event: LinkEvent, now: Instant, actions: &mut Vec<LinkAction>) {
+        if matches!(event, LinkEvent::Frame(_) | LinkEvent::Activity) {
+            self.last_received = now;
+        }
+        match (&mut self.state, event) {
+            (LinkState::Closed, _) => {}
+            (_, LinkEvent::Refuse(reason)) => self.refuse(reason, actions),
+            (LinkState::AwaitHello { .. }, LinkEvent::Frame(Kind::Hello(hello))) => {
+                self.on_hello(hello, actions);
+            }
+            (LinkState::AwaitHello { .. }, LinkEvent::Frame(Kind::Drain { reason })) => {
+                self.close(CloseReason::Refused { reason }, actions);
+            }
+            (LinkState::AwaitHello { .. }, LinkEvent::Frame(_) | LinkEvent::Activity) => {
+                self.refuse(
+                    CloseReason::Protocol { cause: "the first frame is not a hello".into() },
+                    actions,
+                );
+            }
+            (LinkState::AwaitHello { deadline }, LinkEvent::Tick) => {
+                if now >= *deadline {
+                    self.refuse(CloseReason::HelloTimeout { after: self.settings.hello_timeout }, actions);
+                }
+            }
+            (LinkState::AwaitHello { .. } | LinkState::AwaitAdmission(_), LinkEvent::Drain { reason }) => {
+                self.refuse(CloseReason::Drained { reason }, actions);
+            }
+            (LinkState::AwaitAdmission(remote), LinkEvent::Admit) => {
+                let remote = remote.clone();
+                actions.push(LinkAction::Send(Kind::Hello(self.hello.clone())));
+                actions.push(LinkAction::Opened(remote.clone()));
+                self.state = LinkState::Open(remote);
+            }
+            (LinkState::AwaitAdmission(_), LinkEvent::Frame(_)) => {
+                self.refuse(
+                    CloseReason::Protocol { cause: "a frame arrived before this end's hello".into() },
+                    actions,
+                );
+            }
+            (LinkState::Open(_) | LinkState::Draining { .. }, LinkEvent::Frame(Kind::Hello(_))) => {
+                self.refuse(CloseReason::Protocol { cause: "a second hello".into() }, actions);
+            }
+            (LinkState::Open(_) | LinkState::Draining { .. }, LinkEvent::Frame(Kind::Ping { nonce })) => {
+                actions.push(LinkAction::Send(Kind::Pong { nonce }));
+            }
+            (LinkState::Open(remote), LinkEvent::Frame(Kind::Drain { reason })) => {
+                actions.push(LinkAction::Draining { reason: reason.clone() });
+                self.state = LinkState::Draining { remote: remote.clone(), reason, deadline: None };
+            }
+            (LinkState::Open(remote), LinkEvent::Drain { reason }) => {
+                actions.push(LinkAction::Send(Kind::Drain { reason: reason.clone() }));
+                let deadline = Some(now + self.settings.drain_timeout);
+                self.state = LinkState::Draining { remote: remote.clone(), reason, deadline };
+            }
+            (
+                LinkState::Draining { reason, deadline: deadline @ None, .. },
+                LinkEvent::Drain { reason: local },
+            ) => {
+                actions.push(LinkAction::Send(Kind::Drain { reason: local.clone() }));
+                *reason = local;
+                *deadline = Some(now + self.settings.drain_timeout);
+            }
+            (LinkState::Draining { reason, deadline: Some(_), .. }, LinkEvent::Idle) => {
+                let reason = std::mem::take(reason);
+                self.close(CloseReason::Drained { reason }, actions);
+            }
+            (LinkState::Draining { reason, deadline: Some(deadline), .. }, LinkEvent::Tick)
+                if now >= *deadline =>
+            {
+                let reason = std::mem::take(reason);
+                self.close(CloseReason::DrainTimeout { after: self.settings.drain_timeout, reason }, actions);
+            }
+            (LinkState::Open(_) | LinkState::Draining { .. }, LinkEvent::Tick) => {
+                self.check_liveness(now, actions);
+            }
+            (_, _) => {}
+        }
+    }
+
+    fn on_hello(&mut self, hello: Hello, actions: &mut Vec<LinkAction>) {
+        let local = self.hello.version_min..=self.hello.version_max;
+        let remote = hello.version_min..=hello.version_max;
+        let version = *local.end().min(remote.end());
+        if !local.contains(&version) || !remote.contains(&version) {
+            return self.refuse(CloseReason::Version { local, remote }, actions);
+        }
+        let features =
+            hello.features.into_iter().filter(|feature| self.hello.features.contains(feature)).collect();
+        let remote = Remote {
+            peer: hello.peer,
+            session: hello.session,
+            version,
+            max_frame: hello.max_frame,
+            services: hello.services.into(),
+            features,
+        };
+        match self.role {
+            Role::Dialer => {
+                actions.push(LinkAction::Opened(remote.clone()));
+                self.state = LinkState::Open(remote);
+            }
+            Role::Acceptor => {
+                actions.push(LinkAction::HelloReceived(remote.clone()));
+                self.state = LinkState::AwaitAdmission(remote);
+            }
+        }
+    }
+
+    fn check_liveness(&mut self, now: Instant, actions: &mut Vec<LinkAction>) {
+        if now >= self.last_received + self.settings.liveness_timeout {
+            self.close(CloseReason::Dead { after: self.settings.liveness_timeout }, actions);
+        } else if now >= self.last_received.max(self.last_ping) + self.settings.ping_interval {
+            self.last_ping = now;
+            self.nonce += 1;
+            actions.push(LinkAction::Send(Kind::Ping { nonce: self.nonce }));
+        }
+    }
+
+    fn refuse(&mut self, reason: CloseReason, actions: &mut Vec<LinkAction>) {
+        actions.push(LinkAction::Send(Kind::Drain { reason: reason.to_string() }));
+        self.close(reason, actions);
+    }
+
+    fn close(&mut self, reason: CloseReason, actions: &mut Vec<LinkAction>) {
+        self.state = LinkState::Closed;
+        actions.push(LinkAction::Close(reason));
+    }
+}

@@ -1,0 +1,135 @@
+//! `--kubelet-socket-dir`: a socket in front of each driver, which kubelet uses in place of the driver's own.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proto::DriverName;
+use csi_proxy::monitor::{Counts, Monitored, Monitors};
+use csi_proxy::{
+    Dispatcher, Endpoint, EndpointSettings, InvalidSegment, NodeId, NodeSegment, Relay, Router, Serving,
+    SocketAddress, TopologyRelay,
+};
+use tokio::sync::Mutex;
+
+use edge_csi_common::process::Fatal;
+use edge_csi_common::state;
+
+/// Value of `--topology-key` that adds no segment.
+const NO_TOPOLOGY: &str = "none";
+
+/// Options of the sockets for kubelet.
+#[derive(Debug, Clone, clap::Args)]
+pub struct KubeletSocketOptions {
+    /// Directory, created if missing, with a socket NAME.sock for each driver, for kubelet to use in place of the driver's own:
+    /// equal calls from kubelet and the hub share one operation, the node's topology is added, and calls that violate the CSI
+    /// specification are logged and counted
+    #[arg(long, value_name = "DIR")]
+    pub kubelet_socket_dir: Option<PathBuf>,
+
+    /// Topology key, as PREFIX/NAME, that the sockets of --kubelet-socket-dir add with the node's name for drivers without a
+    /// topology; none for volumes that every node can reach [default: topology.DRIVERNAME/node]
+    #[arg(long, value_name = "KEY", requires = "kubelet_socket_dir")]
+    pub topology_key: Option<String>,
+}
+
+/// The sockets. Every driver that has registered keeps its socket while it is disconnected: kubelet's calls then fail with
+/// UNAVAILABLE.
+pub(super) struct KubeletSockets {
+    directory: PathBuf,
+    node: NodeId,
+    segment: Option<NodeSegment>,
+    relay: Arc<dyn Relay>,
+    monitors: Monitors,
+    serving: Mutex<BTreeMap<DriverName, Serving>>,
+}
+
+impl KubeletSockets {
+    /// Reads the options. [`serve`](Self::serve) opens the sockets.
+    pub(super) fn open(
+        options: &KubeletSocketOptions,
+        node: &NodeId,
+        dispatcher: &Dispatcher,
+    ) -> Result<Option<Arc<Self>>, Fatal> {
+        let Some(directory) = &options.kubelet_socket_dir else { return Ok(None) };
+        state::directory("--kubelet-socket-dir", directory)?;
+        let segment = match options.topology_key.as_deref() {
+            None => Some(NodeSegment::of_driver(node.clone())),
+            Some(NO_TOPOLOGY) => None,
+            Some(key) => {
+                let segment = NodeSegment::with_key(node.clone(), key);
+                Some(segment.map_err(invalid_segment)?)
+            }
+        };
+        let monitors = Monitors::default();
+        let drivers: Arc<dyn Relay> = match &segment {
+            Some(segment) => Arc::new(TopologyRelay::new(dispatcher.clone(), segment.clone())),
+            None => Arc::new(dispatcher.clone()),
+        };
+        let relay = Arc::new(Monitored::new(drivers, monitors.clone()));
+        let (directory, node, serving) = (directory.clone(), node.clone(), Mutex::default());
+        Ok(Some(Arc::new(Self { directory, node, segment, relay, monitors, serving })))
+    }
+
+    /// The monitored relay to the drivers. Calls of the hub use it too, so that the monitor sees every call for a volume.
+    pub(super) fn relay(&self) -> Arc<dyn Relay> {
+        Arc::clone(&self.relay)
+    }
+
+    /// The segment that is added for drivers without a topology.
+    pub(super) fn segment(&self) -> Option<NodeSegment> {
+        self.segment.clone()
+    }
+
+    /// Serves the socket of a driver, unless it is served already.
+    pub(super) async fn serve(&self, driver: &DriverName) -> Result<(), Fatal> {
+        let mut serving = self.serving.lock().await;
+        if let Some(serving) = serving.get(driver) {
+            // The driver may have restarted with another version.
+            serving.refresh();
+            return Ok(());
+        }
+        if let Some(segment) = &self.segment {
+            segment.topology(driver).map_err(invalid_segment)?;
+        }
+        let path = self.directory.join(format!("{driver}.sock"));
+        let address = SocketAddress::new(format!("unix://{}", path.display()));
+        let address = address.map_err(|error| Fatal::Input(format!("--kubelet-socket-dir: {error}")))?;
+        let mut settings = EndpointSettings::default();
+        settings.relay_node_calls = true;
+        let router = Router::fixed(self.node.clone());
+        let endpoint = Endpoint::with_settings(driver.clone(), router, self.relay(), settings);
+        let served = endpoint.serve(address).await;
+        let served = served.map_err(|error| Fatal::Runtime(format!("--kubelet-socket-dir: {error}")))?;
+        serving.insert(driver.clone(), served);
+        Ok(())
+    }
+
+    /// Accepts no more calls, and waits up to `timeout` for the open ones.
+    pub(super) async fn drain(&self, timeout: Duration) {
+        let serving = std::mem::take(&mut *self.serving.lock().await);
+        let all = serving.into_values().map(|serving| serving.shutdown(timeout));
+        futures_util::future::join_all(all).await;
+    }
+
+    /// The counts of the monitor.
+    pub(super) fn counts(&self) -> Counts {
+        self.monitors.counts()
+    }
+
+    /// Sets the gauges.
+    pub(super) fn publish_metrics(&self) {
+        self.monitors.publish_metrics();
+    }
+}
+
+fn invalid_segment(error: InvalidSegment) -> Fatal {
+    Fatal::Input(format!("--topology-key: {error}, or --topology-key none"))
+}
+
+impl std::fmt::Debug for KubeletSockets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KubeletSockets").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,156 @@
+//! The core behind a lock, and subscribers for the nodes that listen.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::core::{Affected, Bounds, Core, Event, Next, Subscription};
+use super::node_name::NodeName;
+use edge_csi_common::kubernetes::message::{Update, Watch};
+
+/// The core, shared by the watches, which update it, and the nodes, which subscribe to it.
+#[derive(Debug, Clone)]
+pub(super) struct NodeFeed(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    core: Core,
+    subscribers: HashMap<NodeName, Arc<Notify>>,
+    stopped: bool,
+}
+
+impl NodeFeed {
+    /// An empty one, with a source that no hub before had.
+    pub(super) fn new(bounds: Bounds) -> Self {
+        // A hasher with random keys is the standard library's source of random numbers.
+        let source = RandomState::new().build_hasher().finish().max(1);
+        let state = State { core: Core::new(source, bounds), subscribers: HashMap::new(), stopped: false };
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Only a test can panic here; the core has no partial steps.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies an event of a watch, and notifies the affected nodes.
+    pub(super) fn apply(&self, event: Event) {
+        let mut state = self.state();
+        match state.core.on(event) {
+            Affected::Nodes(nodes) => {
+                nodes
+                    .iter()
+                    .filter_map(|node| state.subscribers.get(node))
+                    .for_each(|notify| notify.notify_one());
+            }
+            Affected::All => state.subscribers.values().for_each(|notify| notify.notify_one()),
+        }
+    }
+
+    /// Reads the core.
+    pub(super) fn read<T>(&self, question: impl FnOnce(&Core) -> T) -> T {
+        question(&self.state().core)
+    }
+
+    /// A node listens. If it did so before, that ends.
+    pub(super) fn subscribe(&self, node: NodeName, has: Watch) -> Subscriber {
+        let notify = Arc::new(Notify::new());
+        let mut state = self.state();
+        if let Some(old) = state.subscribers.insert(node.clone(), Arc::clone(&notify)) {
+            old.notify_one();
+        }
+        Subscriber { feed: self.clone(), subscription: state.core.subscribe(node, has), notify }
+    }
+
+    /// Ends all listening, now and later.
+    pub(super) fn stop(&self) {
+        let mut state = self.state();
+        state.stopped = true;
+        state.subscribers.values().for_each(|notify| notify.notify_one());
+    }
+}
+
+/// A node that listens.
+#[derive(Debug)]
+pub(super) struct Subscriber {
+    feed: NodeFeed,
+    pub(super) subscription: Subscription,
+    notify: Arc<Notify>,
+}
+
+impl Subscriber {
+    /// Waits for changes that the node has not received. Changes that happen meanwhile are merged into one. Cancel-safe: nothing
+    /// is lost if the future is dropped.
+    ///
+    /// # Errors
+    /// Why the subscription has ended.
+    pub(super) async fn next(&mut self) -> Result<Vec<Update>, &'static str> {
+        loop {
+            {
+                let mut state = self.feed.state();
+                if state.stopped {
+                    return Err("the hub ends");
+                }
+                match state.core.next(&mut self.subscription) {
+                    Next::Change(parts) => return Ok(parts),
+                    Next::Replaced => return Err("this node watches anew"),
+                    Next::Nothing => {}
+                }
+            }
+            self.notify.notified().await;
+        }
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let mut state = self.feed.state();
+        state.core.unsubscribe(&self.subscription);
+        let node = &self.subscription.node;
+        if state.subscribers.get(node).is_some_and(|notify| Arc::ptr_eq(notify, &self.notify)) {
+            state.subscribers.remove(node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubernetes::core::Kind;
+
+    fn node() -> NodeName {
+        NodeName::new("edge-1").unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_later_listener_of_a_node_takes_the_place_of_the_earlier() {
+        let feed = NodeFeed::new(Bounds::default());
+        let mut first = feed.subscribe(node(), Watch::default());
+        let waiting = tokio::spawn(async move { first.next().await });
+        tokio::task::yield_now().await;
+        let mut later = feed.subscribe(node(), Watch::default());
+        assert_eq!(waiting.await.unwrap(), Err("this node watches anew"));
+        for kind in Kind::ALL {
+            feed.apply(Event::ListStarted(kind));
+            feed.apply(Event::ListFinished(kind));
+        }
+        assert!(later.next().await.is_ok());
+        assert_eq!(feed.read(Core::present), 1);
+        drop(later);
+        assert_eq!(feed.read(Core::present), 0);
+    }
+
+    #[tokio::test]
+    async fn an_end_of_the_hub_ends_all_listening() {
+        let feed = NodeFeed::new(Bounds::default());
+        let mut subscriber = feed.subscribe(node(), Watch::default());
+        let waiting = tokio::spawn(async move { subscriber.next().await });
+        tokio::task::yield_now().await;
+        feed.stop();
+        assert_eq!(waiting.await.unwrap(), Err("the hub ends"));
+        assert_eq!(feed.subscribe(node(), Watch::default()).next().await, Err("the hub ends"));
+    }
+}

@@ -1,0 +1,111 @@
+//! Status page and metrics of the hub's Kubernetes side.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use metrics::{counter, gauge};
+
+use super::Kubernetes;
+use super::core::{Core, Kind, Phase};
+use super::node_name::NodeName;
+use edge_csi_common::kubernetes::message::{Fetched, NodeStatus};
+use edge_csi_common::status::Fact;
+
+/// The published and the waiting pod volumes of each Node that has ever reported, for the lifetime of the hub.
+#[derive(Debug, Clone, Default)]
+pub(super) struct StatusCounts(Arc<Mutex<HashMap<NodeName, (usize, usize)>>>);
+
+impl StatusCounts {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<NodeName, (usize, usize)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a reported status.
+    pub(super) fn reported(&self, node: &NodeName, status: &NodeStatus, written: bool) {
+        let result = if written { "written" } else { "failed" };
+        counter!("edge_csi_kubernetes_statuses_total", "result" => result).increment(1);
+        // Only a Node that is one is remembered.
+        if written {
+            let published = status.pod_volumes.iter().filter(|volume| volume.published).count();
+            let waiting = status.pod_volumes.len() - published;
+            self.nodes().insert(node.clone(), (published, waiting));
+        }
+    }
+
+    /// A node has asked for something secret.
+    pub(super) fn fetched(&self, what: &'static str, fetched: Fetched) {
+        let result = match fetched {
+            Fetched::Found => "found",
+            Fetched::NotFound => "not_found",
+            Fetched::Forbidden => "forbidden",
+            Fetched::Unavailable | Fetched::Unspecified => "unavailable",
+        };
+        counter!("edge_csi_kubernetes_fetched_total", "what" => what, "result" => result).increment(1);
+    }
+
+    /// The same of all together.
+    fn pod_volumes(&self) -> (usize, usize) {
+        self.nodes().values().fold((0, 0), |sum, node| (sum.0 + node.0, sum.1 + node.1))
+    }
+}
+
+impl Kubernetes {
+    /// For `/readyz`.
+    ///
+    /// # Errors
+    /// Which list is missing, and why.
+    pub(in super::super) fn ready(&self) -> Result<(), String> {
+        let Self { feed, errors, .. } = self;
+        if feed.read(Core::is_synced) {
+            return Ok(());
+        }
+        let missing =
+            Kind::ALL.into_iter().find(|kind| feed.read(|core| core.phase(*kind)) == Phase::Unlisted);
+        let resource = missing.map_or("objects", Kind::resource);
+        let error = missing.and_then(|kind| errors.of(kind));
+        Err(match error {
+            Some(error) => format!("kubernetes: {resource} are not listed yet: {error}"),
+            None => format!("kubernetes: {resource} are not listed yet"),
+        })
+    }
+
+    /// For the page.
+    pub(in super::super) fn facts(&self) -> Vec<Fact> {
+        let Self { feed, errors, counts, .. } = self;
+        let state = self.ready().err().unwrap_or_else(|| "all objects are listed".to_owned());
+        let mut facts = vec![
+            Fact::new("kubernetes", state),
+            Fact::new("kubernetes: nodes that watch", feed.read(Core::present)),
+        ];
+        let (published, waiting) = counts.pod_volumes();
+        facts.push(Fact::new("kubernetes: pod volumes published", published));
+        facts.push(Fact::new("kubernetes: pod volumes that wait", waiting));
+        facts.extend(Kind::ALL.into_iter().map(|kind| {
+            let (count, phase) = feed.read(|core| (core.count(kind), core.phase(kind)));
+            let state = match (errors.of(kind), phase) {
+                (Some(error), _) => format!("{count}; {error}"),
+                (None, Phase::Relisting) => format!("{count}; being listed again"),
+                (None, _) => count.to_string(),
+            };
+            Fact::new(format!("kubernetes: {}", kind.resource()), state)
+        }));
+        facts
+    }
+
+    /// For `/metrics`.
+    pub(in super::super) fn publish_metrics(&self) {
+        let Self { feed, errors, counts, .. } = self;
+        for kind in Kind::ALL {
+            let (count, phase) = feed.read(|core| (core.count(kind), core.phase(kind)));
+            let up = phase == Phase::Current && errors.of(kind).is_none();
+            gauge!("edge_csi_kubernetes_objects", "resource" => kind.resource()).set(count as f64);
+            gauge!("edge_csi_kubernetes_watch_up", "resource" => kind.resource())
+                .set(f64::from(u8::from(up)));
+        }
+        gauge!("edge_csi_kubernetes_nodes").set(feed.read(Core::present) as f64);
+        counter!("edge_csi_kubernetes_oversized_objects_total").absolute(feed.read(Core::oversized));
+        let (published, waiting) = counts.pod_volumes();
+        gauge!("edge_csi_kubernetes_pod_volumes", "state" => "published").set(published as f64);
+        gauge!("edge_csi_kubernetes_pod_volumes", "state" => "waiting").set(waiting as f64);
+    }
+}

@@ -1,0 +1,73 @@
+//! The table of steps: one line for each step, with its time.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+/// In the cloud, on the proxy's socket: the call travels over the link.
+pub(super) const CLOUD: &str = "cloud";
+/// On the node, on the driver's own socket.
+pub(super) const NODE: &str = "node";
+/// In the parts of this process themselves.
+pub(super) const PARTS: &str = "parts";
+
+/// A step did not end as it should.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("step {step:?} failed: {cause}")]
+pub(super) struct StepFailed {
+    /// Name of the step.
+    pub(super) step: &'static str,
+    /// What went wrong.
+    pub(super) cause: String,
+}
+
+/// The table so far.
+#[derive(Debug)]
+pub(super) struct StepTable {
+    began: Instant,
+    steps: usize,
+}
+
+impl StepTable {
+    /// Begins, with the head of the table.
+    pub(super) fn begin() -> Self {
+        say(format_args!("\n  #         time  where  step"));
+        Self { began: Instant::now(), steps: 0 }
+    }
+
+    /// Runs one step and prints its result. `describe` makes the text of the value.
+    ///
+    /// # Errors
+    /// If the step fails.
+    pub(super) async fn step<T, E: Display, D: Display>(
+        &mut self,
+        place: &'static str,
+        name: &'static str,
+        step: impl Future<Output = Result<T, E>>,
+        describe: impl FnOnce(&T) -> D,
+    ) -> Result<T, StepFailed> {
+        self.steps += 1;
+        let began = Instant::now();
+        let outcome = step.await;
+        let text = outcome.as_ref().map_or_else(|_| "FAILED".to_owned(), |value| describe(value).to_string());
+        let (number, took) = (self.steps, milliseconds(began.elapsed()));
+        say(format_args!("{number:>3}  {took:>8} ms  {place:<5}  {name}: {text}"));
+        outcome.map_err(|cause| StepFailed { step: name, cause: cause.to_string() })
+    }
+
+    /// All went well.
+    pub(super) fn end(&self) {
+        let (number, took) = (self.steps, milliseconds(self.began.elapsed()));
+        say(format_args!("     {took:>8} ms  all\n\nall {number} steps went well"));
+    }
+}
+
+/// One line on stdout, which is what the quickstart is for.
+pub(super) fn say(line: impl Display) {
+    // The reader may have closed the pipe.
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.1}", time.as_secs_f64() * 1_000.0)
+}

@@ -1,0 +1,79 @@
+//! Runs the store on a blocking thread, one commit or reopening at a time.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+
+use crate::store::{Change, Store, StoreError};
+
+/// A finished task of the store.
+#[derive(Debug)]
+pub(super) struct Done {
+    /// The kind of task.
+    pub(super) work: Kind,
+    /// The result.
+    pub(super) outcome: Result<(), StoreError>,
+    /// The duration.
+    pub(super) took: Duration,
+}
+
+/// The kinds of tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Commit,
+    Reopen,
+}
+
+/// Owns the store, and moves it to a thread while a task runs.
+pub(super) struct StoreWorker {
+    store: Option<Box<dyn Store>>,
+    running: Option<JoinHandle<(Box<dyn Store>, Done)>>,
+}
+
+impl StoreWorker {
+    pub(super) fn new(store: Box<dyn Store>) -> Self {
+        Self { store: Some(store), running: None }
+    }
+
+    /// Starts a commit. The core requests one task at a time.
+    pub(super) fn commit(&mut self, changes: Vec<Change>) {
+        self.begin(Kind::Commit, move |store| store.commit(&changes));
+    }
+
+    /// Starts to reopen the store.
+    pub(super) fn reopen(&mut self) {
+        self.begin(Kind::Reopen, Store::reopen);
+    }
+
+    fn begin(
+        &mut self,
+        work: Kind,
+        run: impl FnOnce(&mut Box<dyn Store>) -> Result<(), StoreError> + Send + 'static,
+    ) {
+        let Some(mut store) = self.store.take() else {
+            debug_assert!(false, "the store is busy");
+            return;
+        };
+        self.running = Some(tokio::task::spawn_blocking(move || {
+            let began = Instant::now();
+            let outcome = run(&mut store);
+            (store, Done { work, outcome, took: began.elapsed() })
+        }));
+    }
+
+    /// Waits for the running task; pending if there is none. Cancel safe.
+    pub(super) async fn done(&mut self) -> Done {
+        let Some(handle) = &mut self.running else { return std::future::pending().await };
+        match handle.await {
+            Ok((store, done)) => {
+                self.running = None;
+                self.store = Some(store);
+                done
+            }
+            // The runtime shuts down, and this future with it.
+            Err(error) if error.is_cancelled() => std::future::pending().await,
+            // A store that panicked cannot be trusted, and a panic is better than a hang.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}
