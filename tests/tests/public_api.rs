@@ -61,7 +61,7 @@ fn api_of(library: &str, features: &str) -> String {
         .omit_auto_derived_impls(true)
         .build()
         .unwrap();
-    let lines = api.items().map(|item| item.to_string());
+    let lines = api.items().map(ToString::to_string);
     let lines = lines.filter(|line| !NOT_OURS.iter().any(|path| line.contains(path)));
     lines.flat_map(|line| [line, "\n".to_owned()]).collect()
 }

@@ -10,7 +10,7 @@ use crate::call::subject::{self, Key};
 
 /// Driver, method and request of an operation; equal identities are the same operation. Cheap to clone.
 ///
-/// Exposes the subjects and a [`Digest`] of the request, but nothing else, and no secret. A small request is kept,
+/// Exposes the subjects and a digest of the request, but nothing else, and no secret. A small request is kept,
 /// without its secrets, until its digest is needed, since computing it is expensive: when two operations on the same
 /// subjects are compared.
 #[derive(Debug, Clone)]

@@ -64,7 +64,7 @@ fn delete_behind_cut(
     let agent = setup.logs.join(format!("agent-{node}.log"));
     let dispatched = || count(&agent, &[DISPATCHED]);
     let before = dispatched();
-    // A frozen driver stands in for a slow one.
+    // A frozen driver simulates a slow one.
     freeze(cluster, true);
     let claim = objects::claim("lost", &class_of(DRIVER), "16Mi");
     cluster.make(&claim, &objects::pod("user", node, "lost", &["wait"]))?;
