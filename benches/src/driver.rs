@@ -19,20 +19,20 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 
 use crate::bytes_codec::BytesCodec;
-use crate::payload::{HELD, LET_GO, is_about};
+use crate::payload::{HANG_PREFIX, RELEASE_PREFIX, volume_starts_with};
 
 /// Answers every method of `csi.v1.Controller` with the same message.
 #[derive(Debug, Clone)]
 pub struct FixedAnswer {
     reply: Bytes,
-    let_go: Arc<Notify>,
+    release: Arc<Notify>,
 }
 
 impl FixedAnswer {
     /// Creates a service that answers with this message.
     #[must_use]
     pub fn new(reply: Bytes) -> Self {
-        Self { reply, let_go: Arc::default() }
+        Self { reply, release: Arc::default() }
     }
 }
 
@@ -46,15 +46,15 @@ impl UnaryService<Bytes> for FixedAnswer {
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
         let (request, reply) = (request.into_inner(), Response::new(self.reply.clone()));
-        if is_about(&request, HELD) {
-            let let_go = Arc::clone(&self.let_go);
+        if volume_starts_with(&request, HANG_PREFIX) {
+            let release = Arc::clone(&self.release);
             return Either::Right(Box::pin(async move {
-                let_go.notified().await;
+                release.notified().await;
                 Ok(reply)
             }));
         }
-        if is_about(&request, LET_GO) {
-            self.let_go.notify_waiters();
+        if volume_starts_with(&request, RELEASE_PREFIX) {
+            self.release.notify_waiters();
         }
         Either::Left(ready(Ok(reply)))
     }

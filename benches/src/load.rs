@@ -23,7 +23,7 @@ const PROBE: &str = "/csi.v1.Identity/Probe";
 const LONGEST: u64 = 600_000_000_000;
 
 /// Time limit for the hanging call after the driver has released it.
-const LET_GO_WITHIN: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The calls in one turn of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -39,7 +39,7 @@ pub enum Work {
     Probe,
 }
 
-/// The load failed.
+/// An error that ends a load.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -70,8 +70,8 @@ pub enum LoadError {
     /// The call that should hang was answered, so the others were not measured beside a hanging call.
     #[error("{0}, which should hang at the driver, was answered: is bench-driver the driver?")]
     NotHung(String),
-    /// The call that should hang hung somewhere before the driver.
-    #[error("{0} has not been answered after the driver let go of all that hung")]
+    /// The call that should hang at the driver hangs before it, since the driver's release does not end it.
+    #[error("{0} was not answered within 10 s after the driver released all hanging calls")]
     StillHung(String),
     /// A caller's task ended early.
     #[error("a caller ended early: {0}")]
@@ -82,7 +82,7 @@ pub enum LoadError {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Figures {
-    /// Callers.
+    /// The number of callers.
     pub in_flight: usize,
     /// Calls that were answered with OK.
     pub calls: u64,
@@ -102,9 +102,9 @@ pub struct Figures {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Plan {
-    /// One turn.
+    /// The calls that each caller repeats.
     pub work: Work,
-    /// Callers.
+    /// The number of callers.
     pub in_flight: usize,
     /// The duration of the measurement. A warm-up of a fifth of it, at most a second, precedes the measurement.
     pub length: Duration,
@@ -158,7 +158,7 @@ pub async fn run(channel: &Channel, plan: Plan) -> Result<Figures, LoadError> {
         return callers(channel, plan).await;
     }
     let id = std::process::id();
-    let held = format!("{}{id}", payload::HELD);
+    let held = format!("{}{id}", payload::HANG_PREFIX);
     let hung = tokio::spawn({
         let (mut grpc, request) = (Grpc::new(channel.clone()), payload::publish_volume(&held));
         async move { answer(&mut grpc, PUBLISH, request).await }
@@ -168,10 +168,10 @@ pub async fn run(channel: &Channel, plan: Plan) -> Result<Figures, LoadError> {
         hung.await??;
         return Err(LoadError::NotHung(held));
     }
-    let let_go = payload::publish_volume(&format!("{}{id}", payload::LET_GO));
-    answer(&mut Grpc::new(channel.clone()), PUBLISH, let_go).await?;
+    let release = payload::publish_volume(&format!("{}{id}", payload::RELEASE_PREFIX));
+    answer(&mut Grpc::new(channel.clone()), PUBLISH, release).await?;
     // Only a call that hangs at the driver itself is released.
-    tokio::time::timeout(LET_GO_WITHIN, hung).await.map_err(|_| LoadError::StillHung(held))???;
+    tokio::time::timeout(RELEASE_TIMEOUT, hung).await.map_err(|_| LoadError::StillHung(held))???;
     Ok(figures)
 }
 

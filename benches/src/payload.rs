@@ -15,10 +15,10 @@ const GIB: i64 = 1 << 30;
 const NAME: &str = "pvc-7d9a4f31-52c8-4be0-93d6-0a8be1f6c274";
 
 /// The prefix of volume ids whose `ControllerPublishVolume` hangs at the driver.
-pub const HELD: &str = "held-";
+pub const HANG_PREFIX: &str = "held-";
 
 /// The prefix of volume ids whose `ControllerPublishVolume` releases all calls that hang at the driver.
-pub const LET_GO: &str = "let-go-";
+pub const RELEASE_PREFIX: &str = "let-go-";
 
 fn map<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
@@ -89,11 +89,11 @@ pub fn publish() -> Bytes {
     publish_volume(NAME)
 }
 
-/// Returns true if the volume name or id in a request starts with `beginning`.
+/// Returns true if the volume name or id in a request starts with `prefix`.
 #[must_use]
-pub fn is_about(request: &[u8], beginning: &str) -> bool {
+pub fn volume_starts_with(request: &[u8], prefix: &str) -> bool {
     // The first field: a byte of key, a byte of length, the name or id.
-    matches!(request, [0x0a, length, rest @ ..] if *length < 0x80 && rest.starts_with(beginning.as_bytes()))
+    matches!(request, [0x0a, length, rest @ ..] if *length < 0x80 && rest.starts_with(prefix.as_bytes()))
 }
 
 /// Returns the same request for another volume: calls for the same volume would be one operation in the relay, and share a
@@ -130,7 +130,7 @@ pub fn reply() -> Bytes {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_numbered_request_differs_in_its_name_alone() {
+    fn a_numbered_request_differs_only_in_its_name() {
         use prost::Message;
         let numbered = super::numbered(&super::request(), u64::MAX);
         let found = super::CreateVolumeRequest::decode(numbered).unwrap();
@@ -140,8 +140,14 @@ mod tests {
     #[test]
     fn reads_the_prefix_of_the_volume_id() {
         let held = super::publish_volume("held-7");
-        assert!(super::is_about(&held, super::HELD) && !super::is_about(&held, super::LET_GO));
-        assert!(!super::is_about(&super::publish(), super::HELD) && !super::is_about(&[], super::HELD));
+        assert!(
+            super::volume_starts_with(&held, super::HANG_PREFIX)
+                && !super::volume_starts_with(&held, super::RELEASE_PREFIX)
+        );
+        assert!(
+            !super::volume_starts_with(&super::publish(), super::HANG_PREFIX)
+                && !super::volume_starts_with(&[], super::HANG_PREFIX)
+        );
     }
 
     #[test]

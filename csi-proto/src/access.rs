@@ -13,8 +13,8 @@ use crate::csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, Mou
 /// assert_eq!(capability.mode(), Some(Mode::SingleNodeWriter));
 /// ```
 impl VolumeCapability {
-    /// A file system, mounted. An empty type leaves the choice to the plugin; the flags have at most
-    /// [`MOUNT_FLAGS_MAX_BYTES`](crate::validate::MOUNT_FLAGS_MAX_BYTES) together and are sensitive.
+    /// Creates the capability of a mounted file system. An empty type leaves the choice to the plugin. The flags are
+    /// sensitive; the spec allows [`MOUNT_FLAGS_MAX_BYTES`](crate::validate::MOUNT_FLAGS_MAX_BYTES) for all together.
     #[must_use]
     pub fn mount<F: Into<String>>(
         fs_type: impl Into<String>,
@@ -25,7 +25,7 @@ impl VolumeCapability {
         Self { access_type: Some(AccessType::Mount(mount)), access_mode: None }
     }
 
-    /// A raw block device.
+    /// Creates the capability of a raw block device.
     #[must_use]
     pub fn block() -> Self {
         Self { access_type: Some(AccessType::Block(BlockVolume {})), access_mode: None }

@@ -19,13 +19,13 @@ use crate::csi::v1::{
 macro_rules! service_capability {
     ($capability:ident, $module:ident, $response:ident) => {
         impl $capability {
-            /// The capability of one number.
+            /// Creates the capability for one RPC type.
             #[must_use]
             pub fn rpc(rpc: $module::rpc::Type) -> Self {
                 Self { r#type: Some($module::Type::Rpc($module::Rpc { r#type: rpc.into() })) }
             }
 
-            /// Its number; `None` if it is absent or of a later version of the spec.
+            /// The RPC type; `None` if it is absent or of a later version of the spec.
             #[must_use]
             pub fn rpc_type(&self) -> Option<$module::rpc::Type> {
                 let $module::Type::Rpc(rpc) = self.r#type?;
@@ -62,14 +62,14 @@ service_capability!(
 );
 
 impl PluginCapability {
-    /// The plugin has a service, or its volumes or snapshots a property.
+    /// Creates the capability of a service, or of a property of the plugin's volumes or snapshots.
     #[must_use]
     pub fn service(service: plugin_capability::service::Type) -> Self {
         let service = plugin_capability::Service { r#type: service.into() };
         Self { r#type: Some(plugin_capability::Type::Service(service)) }
     }
 
-    /// Volumes of the plugin can grow, in use or only while they are not.
+    /// Creates the capability of volume expansion, online or offline.
     #[must_use]
     pub fn volume_expansion(expansion: plugin_capability::volume_expansion::Type) -> Self {
         let expansion = plugin_capability::VolumeExpansion { r#type: expansion.into() };

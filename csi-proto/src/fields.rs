@@ -4,12 +4,12 @@ use prost::DecodeError;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 /// One field at the top level of a message.
-#[allow(clippy::exhaustive_structs, reason = "what the wire format says of a field")]
+#[allow(clippy::exhaustive_structs, reason = "the wire format of a field")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// Its field number.
+    /// The field number.
     pub number: u32,
-    /// Its value.
+    /// The value.
     pub value: Value<'a>,
     /// The encoded field, with its key.
     pub whole: &'a [u8],
@@ -72,7 +72,7 @@ pub fn next_field<'a>(rest: &mut &'a [u8]) -> Result<Field<'a>, DecodeError> {
     Ok(Field { number, value, whole })
 }
 
-/// The fields of a message in their order. It ends after the first error.
+/// Iterates over the fields of a message in their order. The iterator ends after the first error.
 pub fn fields(mut message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, DecodeError>> {
     std::iter::from_fn(move || {
         if message.is_empty() {

@@ -4,8 +4,8 @@
 //!   `csi_sidecar_operations_seconds` of csi-lib-utils, and `stage`: where the call was measured. Methods unknown to
 //!   CSI are `other`, so that a caller cannot create label values;
 //! - counter `csi_plugin_relay_faults_total` with `driver_name`, `kind`, `stage`;
-//! - gauges `csi_plugin_operations_running` and `csi_plugin_operations_kept` (results kept for retries); counter
-//!   `csi_plugin_operations_total` with `driver_name` and `outcome`: `run`, `joined`, `replayed`, `aborted`,
+//! - gauges `csi_plugin_operations_running` and `csi_plugin_operations_cached` (results for retries); counter
+//!   `csi_plugin_operations_total` with `driver_name` and `outcome`: `run`, `coalesced`, `replayed`, `aborted`,
 //!   `uncertain`;
 //! - gauge `csi_plugin_startup_age_seconds` with `driver_name`: time since the driver last confirmed the start-up
 //!   answers; updated with each refresh;
@@ -51,10 +51,10 @@ pub(crate) fn operation(driver: &DriverName, outcome: &'static str) {
 #[allow(clippy::cast_precision_loss, reason = "a gauge")]
 pub(crate) fn operations(counts: &crate::dispatcher::operation::Counts) {
     metrics::gauge!("csi_plugin_operations_running").set(counts.running as f64);
-    metrics::gauge!("csi_plugin_operations_kept").set(counts.kept as f64);
+    metrics::gauge!("csi_plugin_operations_cached").set(counts.kept as f64);
 }
 
-pub(crate) fn facts_age(driver: &DriverName, age: Duration) {
+pub(crate) fn startup_age(driver: &DriverName, age: Duration) {
     metrics::gauge!("csi_plugin_startup_age_seconds", "driver_name" => label(driver)).set(age.as_secs_f64());
 }
 

@@ -44,7 +44,7 @@ fn call(stream: u8, authority: &[u8]) -> Vec<u8> {
     [frame(1, 4, stream, &block.concat()), frame(0, 1, stream, &body)].concat()
 }
 
-/// Reads until a stream has ended, and gives the data that came on it. `None` if it was reset.
+/// Reads until a stream has ended, and returns its data. `None` if the stream was reset.
 async fn answer(socket: &mut UnixStream, stream: u8) -> Option<Vec<u8>> {
     let mut data = Vec::new();
     loop {
@@ -75,8 +75,8 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("nothing within 20 s")
 }
 
-/// Callers with the path of the socket as `:authority`, raw or percent-encoded, in either code, kept in the header table or
-/// repeated with each call, are served, call after call.
+/// Covers the path of the socket as `:authority`: raw or percent-encoded, with or without Huffman code, in the header
+/// table or repeated with each call.
 #[tokio::test]
 async fn serves_callers_with_invalid_authority() {
     let stage = Stage::start(Script::default()).await;

@@ -48,7 +48,7 @@ impl Drop for Open {
     }
 }
 
-/// Behaves as a call's method says.
+/// A relay whose behaviour depends on the method of the call.
 struct Behaviour {
     answer: Arc<Notify>,
     events: mpsc::UnboundedSender<Event>,
@@ -65,7 +65,7 @@ impl Relay for Behaviour {
             }
             Some("ListVolumes") => {
                 let _open = Open::new(self.events.clone());
-                // Is to be polled again at once, each time.
+                // Wakes its task on every poll, so that it is always ready to be polled.
                 poll_fn(|cx| {
                     cx.waker().wake_by_ref();
                     Poll::Pending
@@ -73,7 +73,7 @@ impl Relay for Behaviour {
                 .await
             }
             Some("DeleteVolume") => panic!("on purpose"),
-            // The endpoint's own first questions.
+            // The start-up calls of the endpoint.
             _ => Err(Fault::NodeOffline { node: call.node }),
         }
     }
@@ -117,7 +117,7 @@ async fn a_call_that_panics_ends_alone() {
     let mut fixture = Fixture::start().await;
     let open = fixture.create().await;
     let ended = in_time(fixture.client.delete_volume(csi::DeleteVolumeRequest::default())).await;
-    // Not a code that means that nothing is running.
+    // A final code would mean that nothing is running.
     assert_eq!(ended.unwrap_err().code(), Code::Cancelled);
     let next = fixture.create().await;
     fixture.answer.notify_waiters();
@@ -127,7 +127,7 @@ async fn a_call_that_panics_ends_alone() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_always_busy_holds_up_no_other() {
+async fn busy_call_does_not_delay_others() {
     let mut fixture = Fixture::start().await;
     let mut client = fixture.client.clone();
     let busy = tokio::spawn(async move { client.list_volumes(csi::ListVolumesRequest::default()).await });

@@ -49,7 +49,7 @@ async fn remaining_time_is_sent() {
     serving.shutdown(Duration::ZERO).await;
 }
 
-/// The header of a call does not depend on the clock, except for its id.
+/// The header of a call contains a duration, not a time, so that the clocks of the hosts may differ.
 #[test]
 fn header_has_the_remaining_time_only() {
     let header = |remaining| {

@@ -256,8 +256,8 @@ async fn undefined_code_passes_unchanged() {
 
 #[tokio::test]
 async fn invalid_driver_answer_is_unavailable() {
-    let speeches: [&[u8]; 3] = [b"", b"SSH-2.0-OpenSSH_9.9\r\n", &[0xff; 64]];
-    for speech in speeches {
+    let invalid_answers: [&[u8]; 3] = [b"", b"SSH-2.0-OpenSSH_9.9\r\n", &[0xff; 64]];
+    for invalid_answer in invalid_answers {
         let stage = Stage::without_driver(EndpointSettings::default()).await;
         let listener = UnixListener::bind(stage.driver_socket()).unwrap();
         tokio::spawn(async move {
@@ -265,14 +265,14 @@ async fn invalid_driver_answer_is_unavailable() {
                 let (mut socket, _) = listener.accept().await.unwrap();
                 // Reads the request first, so that it was sent for certain.
                 let _ = socket.read(&mut [0; 24]).await;
-                let _ = socket.write_all(speech).await;
+                let _ = socket.write_all(invalid_answer).await;
             }
         });
         let (seen, fault) = ask(&stage, CREATE).await;
-        assert_eq!(seen.code(), Some(14), "{speech:?}: {seen:?}");
+        assert_eq!(seen.code(), Some(14), "{invalid_answer:?}: {seen:?}");
         assert!(
             matches!(fault, Fault::DriverLost { .. } | Fault::DriverProtocol { .. }),
-            "{speech:?}: {fault:?}"
+            "{invalid_answer:?}: {fault:?}"
         );
     }
 }
@@ -372,7 +372,7 @@ async fn an_oversize_answer_is_unavailable() {
 #[tokio::test]
 async fn silent_driver_ends_with_a_deadline() {
     let stage = Stage::without_driver(EndpointSettings::default()).await;
-    // Accepts the connection, in its queue, and says nothing.
+    // The kernel accepts the connection into the backlog, and nothing answers.
     let _listener = UnixListener::bind(stage.driver_socket()).unwrap();
     let mut settings = DriverSettings::default();
     settings.timeout = std::time::Duration::from_millis(30);

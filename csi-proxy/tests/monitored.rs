@@ -112,14 +112,14 @@ async fn call_ends_for_its_caller_at_the_deadline() {
     let mut unpublishing = relay.relay(unpublish().with_remaining(time));
     assert!(timeout(time / 2, &mut unpublishing).await.is_err());
     assert_eq!(monitors.counts().open, 1);
-    assert!(timeout(time, &mut unpublishing).await.is_err(), "it is still waited for");
+    assert!(timeout(time, &mut unpublishing).await.is_err(), "the call is still open");
     assert_eq!(monitors.counts().open, 0);
     let again = timeout(Duration::ZERO, relay.relay(publish())).await;
     assert!(again.is_err());
     assert_eq!(
         monitors.counts().violations,
         1,
-        "not two calls at a time, but one that reverses what is not done"
+        "publish before a successful unpublish, not two concurrent calls"
     );
 }
 
@@ -135,7 +135,7 @@ async fn fault_of_the_relay_is_as_uncertain_as_its_code() {
 }
 
 #[tokio::test]
-async fn an_answer_in_parts_counts_by_its_end() {
+async fn streamed_answer_counts_by_its_end() {
     let parts = |code| {
         let end = Reply::End(Outcome::from_driver(code, ""));
         Ok(Replies::stream(stream::iter([Reply::Message(Bytes::new()), end])))
@@ -148,13 +148,13 @@ async fn an_answer_in_parts_counts_by_its_end() {
     assert_eq!(monitors.counts().open, 0);
     assert_eq!(unpublished.collect().await.1.code, Code::OK);
     drop(relay.relay(publish()).await.unwrap());
-    assert_eq!(monitors.counts().violations, 0, "its end had come");
+    assert_eq!(monitors.counts().violations, 0, "the end was read");
     let mut unpublishing = relay.relay(unpublish());
     assert!(timeout(Duration::ZERO, &mut unpublishing).await.is_err());
     assert_eq!(monitors.counts().open, 1);
     drop(unpublishing);
     drop(relay.relay(publish()).await.unwrap());
-    assert_eq!(monitors.counts().violations, 1, "its end had not come");
+    assert_eq!(monitors.counts().violations, 1, "the end was not read");
 }
 
 #[tokio::test]

@@ -216,7 +216,7 @@ async fn call_for_a_missing_driver_leaves_no_state() {
     assert!(matches!(asked(&dispatcher, delete("v")).await, Err(Fault::Draining { .. })));
 }
 
-/// The timeout of a driver is a setting of each method; a driver's work is not cut by anything else.
+/// Only the timeout of its method ends a call of the driver.
 #[tokio::test(start_paused = true)]
 async fn each_method_has_its_own_timeout() {
     let directory = tempfile::tempdir().unwrap();

@@ -26,7 +26,7 @@ fn term(number: u64) -> Term {
     Term::new(number).unwrap()
 }
 
-/// The fence of a call of this term, with all before the number closed.
+/// Adds a fence of this term, with all numbers below `lowest_open` closed.
 fn fenced(call: Call, of_term: u64, number: u64, lowest_open: u64) -> Call {
     call.with_fence(Fence::new(term(of_term), n(number), n(lowest_open), GivenUp::default()).unwrap())
 }
@@ -116,7 +116,7 @@ async fn hanging_disk_is_waited_for_at_most_10_s() {
     terms.0.leave.forget_permits(1 << 20);
     let fault = asked(&edge.dispatcher, fenced(create("a"), 1, 1, 1)).await.unwrap_err();
     assert!(matches!(fault, Fault::TermNotRecorded { .. }), "{fault:?}");
-    // Many calls of a new term wait for one writing of it.
+    // All calls of a new term wait for one write of the term.
     let calls: Vec<_> = (1..=8).map(|at| edge.ask(fenced(create(&at.to_string()), 1, at, 1))).collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(edge.driver.all().is_empty());
@@ -180,7 +180,8 @@ async fn call_given_up_while_queued_does_not_begin() {
     assert_eq!(edge.driver.executions("ControllerExpandVolume v"), 0);
 }
 
-/// Its number has begun when it left the queue, so the work is done although the caller has left.
+/// The number of the call has begun when the call left the queue, so the driver executes the call although its caller
+/// has left.
 #[tokio::test]
 async fn operation_of_a_leaving_caller_completes() {
     let edge = Edge::holding();
@@ -194,7 +195,7 @@ async fn operation_of_a_leaving_caller_completes() {
     edge.until(|counts| counts.waiting == 2).await;
     edge.driver.release(1);
     assert!(running.await.unwrap().is_ok());
-    // The turn was given to the first, which has not been polled since.
+    // The operation begins with the request of `first`, which is not polled any more.
     in_time(async {
         while edge.dispatcher.operation_counts().running == 0 {
             tokio::task::yield_now().await;

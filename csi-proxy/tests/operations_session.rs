@@ -31,7 +31,7 @@ struct Net {
 async fn net() -> Net {
     let directory = tempfile::tempdir().unwrap();
     let (driver, address) = CountingDriver::holding(directory.path());
-    // Longer than any wait in these tests.
+    // The volume wait is longer than any other wait in these tests.
     let dispatcher =
         Dispatcher::new().with_volume_wait(Duration::from_secs(60)).with_driver(driver_name(), address);
     let (listener, dialer) = memory::listen("hub", 16 << 20);

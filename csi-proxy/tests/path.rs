@@ -121,7 +121,7 @@ async fn large_messages_pass_both_ways() {
 }
 
 #[tokio::test]
-async fn two_hundred_and_fifty_six_calls_run_at_once() {
+async fn runs_256_calls_concurrently() {
     let notice = Arc::new(Notify::new());
     let acts = std::iter::repeat_n(Act::Wait(Arc::clone(&notice)), 256);
     let stage = Stage::start(script(acts)).await;
@@ -146,7 +146,7 @@ async fn two_hundred_and_fifty_six_calls_run_at_once() {
 }
 
 #[tokio::test]
-async fn only_headers_on_the_list_travel() {
+async fn forwards_only_listed_headers() {
     let stage = Stage::start(Script::default()).await;
     let headers = [("traceparent", "00-aa-bb-01"), ("authorization", "secret"), ("x-other", "1")];
     raw_call(&stage.socket(), CREATE, &headers, framed(&[])).await.unwrap();
@@ -279,22 +279,22 @@ async fn calls_per_driver_are_limited() {
     assert!(matches!(third, csi_proxy::Fault::Draining { .. }), "{third:?}");
 }
 
-/// Answers with as many messages of 1 MiB as it is asked for, and counts them.
-struct Spring(Arc<std::sync::atomic::AtomicUsize>);
+/// Streams [`STREAMED`] messages of 1 MiB, and counts those that were read from it.
+struct CountedStream(Arc<std::sync::atomic::AtomicUsize>);
 
-const DROPS: usize = 32;
+const STREAMED: usize = 32;
 
 #[async_trait::async_trait]
-impl csi_proxy::Relay for Spring {
+impl csi_proxy::Relay for CountedStream {
     async fn relay(&self, call: csi_proxy::Call) -> Result<csi_proxy::Replies, csi_proxy::Fault> {
         if call.method.service() != "csi.v1.SnapshotMetadata" {
-            // The endpoint's own first questions.
+            // The start-up calls of the endpoint.
             return Err(csi_proxy::Fault::NodeOffline { node: call.node });
         }
-        let (count, drop) = (Arc::clone(&self.0), Bytes::from(vec![7; 1 << 20]));
-        let messages = (0..DROPS).map(move |_| {
+        let (count, body) = (Arc::clone(&self.0), Bytes::from(vec![7; 1 << 20]));
+        let messages = (0..STREAMED).map(move |_| {
             count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            csi_proxy::Reply::Message(drop.clone())
+            csi_proxy::Reply::Message(body.clone())
         });
         let end = std::iter::once_with(|| csi_proxy::Reply::End(csi_proxy::Outcome::ok()));
         Ok(csi_proxy::Replies::stream(tokio_stream::iter(messages.chain(end))))
@@ -306,7 +306,7 @@ async fn slow_reader_slows_its_driver() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("csi.sock");
     let count = Arc::default();
-    let (router, relay) = (csi_proxy::Router::fixed(common::node()), Spring(Arc::clone(&count)));
+    let (router, relay) = (csi_proxy::Router::fixed(common::node()), CountedStream(Arc::clone(&count)));
     let endpoint = csi_proxy::Endpoint::new(common::driver_name(), router, relay);
     endpoint.serve(socket.to_str().unwrap().parse().unwrap()).await.unwrap();
     let mut client = tonic::client::Grpc::new(common::connect(socket).await);
@@ -323,5 +323,5 @@ async fn slow_reader_slows_its_driver() {
     while answer.message().await.unwrap().is_some() {
         read += 1;
     }
-    assert_eq!(read, DROPS);
+    assert_eq!(read, STREAMED);
 }

@@ -21,9 +21,9 @@ async fn faulty_relay_without_script_conforms() {
     conformance::check(async |far| FaultyRelay::new(far, [])).await.unwrap();
 }
 
-/// Its pauses are between attempts of the calls that fail on purpose.
+/// Time is paused, since the calls that fail on purpose are retried after pauses.
 #[tokio::test(start_paused = true)]
-async fn a_relay_that_sends_again_conforms() {
+async fn retry_relay_conforms() {
     let reachability = Reachability::new(Duration::from_secs(5));
     reachability.hub_connected();
     let node = NodeId::new(conformance::NODE).unwrap();
@@ -109,11 +109,11 @@ async fn suite_detects_broken_relays() {
     assert!(found.case.starts_with("a status of the driver"), "{found}");
 }
 
-/// What is answered instead of what a driver may say.
-struct Says(fn() -> Replies);
+/// Answers every call with the same replies.
+struct ConstantAnswer(fn() -> Replies);
 
 #[async_trait::async_trait]
-impl Relay for Says {
+impl Relay for ConstantAnswer {
     async fn relay(&self, _: Call) -> Result<Replies, Fault> {
         Ok((self.0)())
     }
@@ -134,7 +134,7 @@ async fn unary_ok_needs_exactly_one_message() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("csi.sock");
         let address = SocketAddress::new(socket.to_str().unwrap()).unwrap();
-        let endpoint = Endpoint::new(driver_name(), Router::fixed(node()), Says(answer));
+        let endpoint = Endpoint::new(driver_name(), Router::fixed(node()), ConstantAnswer(answer));
         let serving = endpoint.serve(address).await.unwrap();
         let seen = raw_call(&socket, "/csi.v1.Controller/CreateVolume", &[], framed(&[])).await.unwrap();
         assert_eq!(seen.code(), Some(14), "{what}: {seen:?}");
@@ -142,10 +142,10 @@ async fn unary_ok_needs_exactly_one_message() {
     }
 }
 
-struct Three;
+struct ThreeMessages;
 
 #[async_trait::async_trait]
-impl Relay for Three {
+impl Relay for ThreeMessages {
     async fn relay(&self, _: Call) -> Result<Replies, Fault> {
         let messages = [&b"1"[..], b"2", b"3"].map(|message| Reply::Message(Bytes::from_static(message)));
         let parts = messages.into_iter().chain([Reply::End(Outcome::ok())]);
@@ -154,7 +154,7 @@ impl Relay for Three {
 }
 
 #[tokio::test]
-async fn a_faulty_relay_fails_as_its_script_says() {
+async fn faulty_relay_follows_its_script() {
     let fault = Fault::LinkLost { reason: "cut".to_owned() };
     let script = [
         InjectedFault::Lost(fault.clone()),
@@ -162,7 +162,7 @@ async fn a_faulty_relay_fails_as_its_script_says() {
         InjectedFault::Cut { after: 2, fault: fault.clone() },
         InjectedFault::Pass,
     ];
-    let relay = FaultyRelay::new(Three, script);
+    let relay = FaultyRelay::new(ThreeMessages, script);
     let mut found = Vec::new();
     for _ in 0..5 {
         let method = MethodPath::new("/a/b").unwrap();

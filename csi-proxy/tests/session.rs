@@ -25,10 +25,10 @@ use tokio::time::Instant;
 
 /// A dialer to the hub whose last link can be cut.
 #[derive(Clone)]
-struct Cable(MemoryDialer, Arc<Mutex<Option<Handle>>>);
+struct CuttableDialer(MemoryDialer, Arc<Mutex<Option<Handle>>>);
 
 #[async_trait]
-impl Dialer for Cable {
+impl Dialer for CuttableDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
         let (link, handle) = faulty::wrap(self.0.dial().await?, Plan::new(1));
         *self.1.lock().unwrap() = Some(handle);
@@ -50,13 +50,13 @@ struct Net {
     hub: Hub,
     near: Peer,
     far: Peer,
-    cables: [Cable; 2],
+    cables: [CuttableDialer; 2],
 }
 
 impl Net {
     /// Cuts a link, and waits until its peer has noticed.
     async fn cut(&self, cut: Cut) {
-        let (peer, Cable(_, last)) = match cut {
+        let (peer, CuttableDialer(_, last)) = match cut {
             Cut::Near => (&self.near, &self.cables[0]),
             Cut::Far => (&self.far, &self.cables[1]),
         };
@@ -71,7 +71,7 @@ async fn net(node: &str, relay: impl Relay + 'static) -> Net {
     let _ = Raw;
     let (listener, dialer) = memory::listen("hub", 16 << 20);
     let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence().start().unwrap();
-    let cables = [(); 2].map(|()| Cable(dialer.clone(), Arc::default()));
+    let cables = [(); 2].map(|()| CuttableDialer(dialer.clone(), Arc::default()));
     let mut settings = PeerSettings::default();
     settings.session.max_frame = 8 << 20;
     let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(cables[0].clone()));
@@ -85,10 +85,10 @@ async fn net(node: &str, relay: impl Relay + 'static) -> Net {
 }
 
 /// Keeps the net alive with its relay.
-struct Through(SessionRelay, #[allow(dead_code, reason = "kept alive")] Net);
+struct NetRelay(SessionRelay, #[allow(dead_code, reason = "kept alive")] Net);
 
 #[async_trait]
-impl Relay for Through {
+impl Relay for NetRelay {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         self.0.relay(call).await
     }
@@ -110,7 +110,7 @@ async fn fault(relay: &impl Relay, call: Call) -> Fault {
 async fn a_relay_over_sessions_conforms() {
     let through = async |far: Arc<dyn Relay>| {
         let net = net(conformance::NODE, far).await;
-        Through(SessionRelay::new(net.near.clone()), net)
+        NetRelay(SessionRelay::new(net.near.clone()), net)
     };
     conformance::check(through).await.unwrap();
 }
@@ -143,7 +143,7 @@ impl Relay for Silent {
     }
 }
 
-/// A relay that sends again, with what presence says of the nodes.
+/// A retrying relay, and the reachability of the nodes as presence reports it.
 async fn retry(net: &Net) -> (RetryRelay<SessionRelay>, Reachability) {
     let reachability = Reachability::new(Duration::from_secs(5));
     let mut nodes = NodeWatch::new(net.near.clone(), reachability.clone()).unwrap();
@@ -211,10 +211,10 @@ async fn closed_node_is_offline_after_its_grace() {
 }
 
 /// A dialer to the preferred hub, which can be closed.
-struct First(Cable, Arc<AtomicBool>);
+struct ClosableDialer(CuttableDialer, Arc<AtomicBool>);
 
 #[async_trait]
-impl Dialer for First {
+impl Dialer for ClosableDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
         if self.1.load(Ordering::Relaxed) { self.0.dial().await } else { Err(LinkError::Lost) }
     }
@@ -224,19 +224,19 @@ impl Dialer for First {
     }
 }
 
-/// A proxy that changes to a hub that it wants more, without a moment between the two, has not lost the nodes of the
-/// other one: each time they have their grace.
+/// A proxy that fails back to a preferred hub without an interruption has not lost the nodes of the previous hub: the
+/// nodes have their full grace after each change.
 #[tokio::test(start_paused = true)]
 async fn failback_is_not_a_loss_of_nodes() {
     let net = net("edge-1", Dispatcher::new()).await;
     let (listener, dialer) = memory::listen("first", 16 << 20);
     let first = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence();
     let _first = first.start().unwrap();
-    let (cable, open) = (Cable(dialer, Arc::default()), Arc::new(AtomicBool::new(false)));
+    let (cable, open) = (CuttableDialer(dialer, Arc::default()), Arc::new(AtomicBool::new(false)));
     let mut settings = PeerSettings::default();
     settings.failback_interval = Duration::from_secs(1);
     let proxy = Peer::builder(PeerId::new("other").unwrap()).settings(settings);
-    let proxy = proxy.dialer(Box::new(First(cable.clone(), Arc::clone(&open))));
+    let proxy = proxy.dialer(Box::new(ClosableDialer(cable.clone(), Arc::clone(&open))));
     let proxy = proxy.dialer(Box::new(net.cables[0].clone())).start().unwrap();
     let reachability = Reachability::new(Duration::from_secs(5));
     let mut nodes = NodeWatch::new(proxy.clone(), reachability.clone()).unwrap();

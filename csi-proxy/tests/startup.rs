@@ -1,4 +1,4 @@
-//! What sidecars ask when they start, with and without the driver.
+//! The start-up calls of sidecars, with and without the driver.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ use csi_proxy::{
 const CAPABILITIES: &str = "/csi.v1.Identity/GetPluginCapabilities";
 
 #[tokio::test]
-async fn with_the_driver_off_sidecars_can_start() {
+async fn sidecars_start_while_driver_is_offline() {
     let mut settings = EndpointSettings::default();
     settings.startup_timeout = Duration::from_millis(30);
     let stage = Stage::without_driver(settings).await;
@@ -79,7 +79,7 @@ async fn early_call_waits_for_the_masked_answer() {
     assert_eq!(info.into_inner().vendor_version, "1.2.3");
 }
 
-/// The questions and their answers, as bytes or as codes.
+/// The answers to start-up calls, as body and code.
 async fn all_answers(stage: &Stage) -> Vec<(Vec<u8>, Option<u32>)> {
     let mut answers = Vec::new();
     for path in [
@@ -102,7 +102,7 @@ fn kept_in(store: impl DriverInfoStore + 'static) -> EndpointSettings {
     settings
 }
 
-/// What is kept of our node.
+/// The stored record of the node.
 async fn kept(store: &impl DriverInfoStore) -> Option<bytes::Bytes> {
     let kept = store.load().await.unwrap();
     kept.into_iter().find(|(kept, _)| *kept == node()).map(|(_, record)| record)
@@ -116,8 +116,8 @@ async fn learn(settings: &EndpointSettings) -> Vec<(Vec<u8>, Option<u32>)> {
     answers
 }
 
-/// Without the ten minutes: with the edge off, a proxy that starts anew answers as before, and says that the
-/// driver is not ready and how old the answers are.
+/// While the edge is offline, a restarted proxy answers as before, and reports that the driver is not ready and how
+/// old the answers are.
 #[tokio::test]
 async fn stored_answers_survive_a_restart() {
     let store = MemoryStore::default();
@@ -125,7 +125,7 @@ async fn stored_answers_survive_a_restart() {
     let before = learn(&settings).await;
     assert_eq!(before[0].0, framed(&plugin_capabilities(&[1, 2])));
 
-    // The edge has been off for a day.
+    // The edge was offline for a day.
     let (info, as_of) = Info::decode(&kept(&store).await.unwrap()).unwrap();
     let day = Duration::from_secs(24 * 3600);
     store.save(&node(), Some(info.encode(as_of - day))).await.unwrap();
@@ -140,7 +140,7 @@ async fn stored_answers_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn what_was_kept_of_another_node_is_not_used() {
+async fn ignores_stored_info_of_another_node() {
     let store = MemoryStore::default();
     let mut settings = kept_in(store.clone());
     learn(&settings).await;
@@ -207,7 +207,7 @@ async fn failing_store_does_not_affect_answers() {
     assert_eq!(all_answers(&Stage::without_driver(settings).await).await, before);
 }
 
-/// Keeps nothing until the end of the world.
+/// A store whose writes never complete.
 #[derive(Debug)]
 struct Hangs;
 

@@ -30,7 +30,7 @@ pub(crate) struct FrameIo {
 /// How long closing a link may take to write the last frames.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// The link's own limit is not known here; every link accepts frames up to this size.
+/// Size in bytes up to which every link accepts frames. The link's own limit is not known here.
 const ALWAYS_SENDABLE: usize = 16 * 1024;
 
 impl FrameIo {
@@ -119,13 +119,13 @@ impl FrameIo {
         self.last_taken
     }
 
-    /// Returns the heads of the frames that the link refused as too large. Other frames are not affected.
+    /// Returns the heads of the frames that the link refused as too large. Other lanes are not affected.
     pub(crate) fn take_refused(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.refused)
     }
 
-    /// Writes the queued frames and closes the link. Takes at most the rest of the drain's time, and at least [`LINGER`].
-    /// Errors are ignored: the link ends in any case.
+    /// Writes the queued frames and closes the link. The timeout is the rest of the drain's time, but at least
+    /// [`LINGER`]. Errors are ignored: the link ends in any case.
     pub(crate) async fn flush_and_close(mut self, drain_by: Option<Instant>) {
         let rest = drain_by.map_or(LINGER, |by| by.saturating_duration_since(now()).max(LINGER));
         let close = poll_fn(|cx| {

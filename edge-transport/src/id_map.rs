@@ -1,10 +1,10 @@
-//! Maps keyed by numbers that this process assigns.
+//! Maps keyed by numbers that other peers cannot choose.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map whose keys hash as one number each. Every frame needs several lookups. This process assigns the keys, so that no peer
-/// can choose colliding ones and the hash may be cheap.
+/// A map whose keys hash as one number each. The hash is cheap, because every frame needs several lookups. This process
+/// or its hub assigns the keys, so that no other peer can choose colliding ones.
 pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
 /// Spreads consecutive numbers over all bits: the map takes its buckets from the low ones and its tags from the high ones.

@@ -10,36 +10,36 @@ pub const MAX_PEER_ID: usize = 253;
 /// Longest [`ServiceName`] in bytes.
 pub const MAX_SERVICE_NAME: usize = 128;
 
-/// A name is invalid.
+/// Why a name is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidName {
     /// The name is empty.
     #[error("{what} is empty; give a name of 1 to {max} bytes")]
     Empty {
-        /// Which name.
+        /// Kind of the name, for example `peer id`.
         what: &'static str,
-        /// Its bound in bytes.
+        /// Largest allowed length in bytes.
         max: usize,
     },
     /// The name is too long.
     #[error("{what} has {found} bytes; at most {max} are allowed")]
     TooLong {
-        /// Which name.
+        /// Kind of the name, for example `peer id`.
         what: &'static str,
-        /// Its length in bytes.
+        /// Length of the name in bytes.
         found: usize,
-        /// Its bound in bytes.
+        /// Largest allowed length in bytes.
         max: usize,
     },
     /// The name contains a character that is not allowed.
     #[error("{what} contains {found:?} at byte {at}; allowed are letters, digits and any of `-_.:/@`")]
     Character {
-        /// Which name.
+        /// Kind of the name, for example `peer id`.
         what: &'static str,
         /// The character.
         found: char,
-        /// Its byte offset.
+        /// Byte offset of the character.
         at: usize,
     },
 }
@@ -138,7 +138,8 @@ pub struct SessionId {
 }
 
 impl SessionId {
-    /// Whether `self` is a session of the same instance as `other` and not above it, so that a `down` of `other` ends it.
+    /// Whether `self` is a session of the same instance as `other` and not newer, so that the end of `other` implies
+    /// its end.
     pub(crate) const fn is_ended_by(self, other: Self) -> bool {
         self.instance == other.instance && self.number <= other.number
     }

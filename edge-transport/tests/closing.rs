@@ -55,7 +55,7 @@ enum End {
 const ENDS: [End; 5] = [End::PeerCloses, End::PeerDrains, End::PeerIsDropped, End::HubCloses, End::HubDrains];
 
 /// Dials as the moment requires.
-struct Gate {
+struct MomentDialer {
     moment: Moment,
     dialer: MemoryDialer,
     blocked: Arc<Valve>,
@@ -68,7 +68,7 @@ struct Valve {
 }
 
 #[async_trait::async_trait]
-impl Dialer for Gate {
+impl Dialer for MomentDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
         match self.moment {
             Moment::Dial => std::future::pending().await,
@@ -82,7 +82,7 @@ impl Dialer for Gate {
     }
 
     fn address(&self) -> &str {
-        "memory:gate"
+        "memory:hub"
     }
 }
 
@@ -176,9 +176,9 @@ impl TestNet {
         let mut settings = PeerSettings::default();
         settings.dial_timeout = FOR_EVER;
         (settings.backoff_initial, settings.backoff_max) = (FOR_EVER, FOR_EVER);
-        let gate = Gate { moment, dialer, blocked: Arc::clone(&blocked) };
+        let dialer = MomentDialer { moment, dialer, blocked: Arc::clone(&blocked) };
         let peer = Peer::builder(peer_id("peer"))
-            .dialer(with_token(Box::new(gate)))
+            .dialer(with_token(Box::new(dialer)))
             .settings(settings)
             .start()
             .unwrap();
@@ -205,8 +205,8 @@ impl TestNet {
     }
 }
 
-/// Closes one thing in a separate task. A peer that was dropped before has nothing left to close.
-fn end(end: End, hub: &Hub, peer: &mut Option<Peer>) -> tokio::task::JoinHandle<()> {
+/// Closes the peer or the hub in a separate task. For a peer that was dropped before, the task does nothing.
+fn start_closing(end: End, hub: &Hub, peer: &mut Option<Peer>) -> tokio::task::JoinHandle<()> {
     let (hub, peer) = (hub.clone(), if end == End::PeerIsDropped { peer.take() } else { peer.clone() });
     tokio::spawn(async move {
         match (end, peer) {
@@ -219,8 +219,8 @@ fn end(end: End, hub: &Hub, peer: &mut Option<Peer>) -> tokio::task::JoinHandle<
     })
 }
 
-/// Closes two things in every order, at every moment. The peer ends with its last handle, the hub closes, calls get their end,
-/// and none of them waits longer than the sum of the timeouts.
+/// Combines every two ways of closing, in every order and at every moment. The peer ends with its last handle, the hub
+/// closes, calls get their end, and none of them waits longer than the sum of the timeouts.
 #[tokio::test(start_paused = true)]
 async fn closes_in_every_order_at_every_moment() {
     for moment in MOMENTS {
@@ -228,21 +228,21 @@ async fn closes_in_every_order_at_every_moment() {
             for second in ENDS {
                 for apart in [Duration::ZERO, Duration::from_millis(1), Duration::from_secs(3)] {
                     let case = format!("{moment:?}, {first:?}, after {apart:?} {second:?}");
-                    ends(TestNet::at(moment).await, first, apart, second, &case).await;
+                    check_ends(TestNet::at(moment).await, first, apart, second, &case).await;
                 }
             }
         }
     }
 }
 
-async fn ends(net: TestNet, first: End, apart: Duration, second: End, case: &str) {
+async fn check_ends(net: TestNet, first: End, apart: Duration, second: End, case: &str) {
     let before = Instant::now();
     let TestNet { hub, peer, mut state, call, helper } = net;
     let call = call.map(|call| tokio::spawn(collect(call)));
     let mut peer = Some(peer);
-    let one = end(first, &hub, &mut peer);
+    let one = start_closing(first, &hub, &mut peer);
     sleep(apart).await;
-    let two = end(second, &hub, &mut peer);
+    let two = start_closing(second, &hub, &mut peer);
     drop(peer);
     for (task, end) in [(one, first), (two, second)] {
         let ended = timeout(FOR_EVER / 2, task).await;
@@ -297,8 +297,8 @@ async fn cancelled_queued_call_is_never_made() {
     let blocked = Arc::new(Valve::default());
     let mut settings = PeerSettings::default();
     settings.max_queued_bytes = 1;
-    let gate = Gate { moment: Moment::Call, dialer, blocked: Arc::clone(&blocked) };
-    let peer = Peer::builder(peer_id("peer")).dialer(Box::new(gate)).settings(settings).start().unwrap();
+    let dialer = MomentDialer { moment: Moment::Call, dialer, blocked: Arc::clone(&blocked) };
+    let peer = Peer::builder(peer_id("peer")).dialer(Box::new(dialer)).settings(settings).start().unwrap();
     peer.connected().await.unwrap();
 
     blocked.shut.store(true, std::sync::atomic::Ordering::SeqCst);

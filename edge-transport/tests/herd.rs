@@ -28,19 +28,19 @@ const CALLS: usize = 1000;
 /// Calls queued for each agent.
 const CALLS_TO_EACH: usize = 200;
 
-/// The dialer of the current hub, if there is one: a restarted hub is reached by the same dialers.
+/// Dials the current hub, if there is one. After a restart, the same dialers reach the new hub.
 #[derive(Clone)]
-struct Place {
+struct HubDialer {
     hub: Arc<watch::Sender<Option<MemoryDialer>>>,
     /// Attempts wait for the hub, so that all of them reach it at the same moment.
-    together: bool,
+    waits_for_hub: bool,
 }
 
 #[async_trait::async_trait]
-impl Dialer for Place {
+impl Dialer for HubDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
         let mut hub = self.hub.subscribe();
-        let dialer = match self.together {
+        let dialer = match self.waits_for_hub {
             true => hub.wait_for(Option::is_some).await.unwrap().clone(),
             false => hub.borrow_and_update().clone(),
         };
@@ -54,14 +54,14 @@ impl Dialer for Place {
 
 /// Accepts every token after a delay, and records how many are verified at once.
 #[derive(Clone)]
-struct Slow {
+struct SlowVerifier {
     time: Duration,
     in_progress: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
 }
 
 #[async_trait::async_trait]
-impl TokenVerifier for Slow {
+impl TokenVerifier for SlowVerifier {
     async fn check(&self, _: &PeerId, _: &Token) -> Result<(), TokenRefused> {
         self.most.fetch_max(self.in_progress.fetch_add(1, SeqCst) + 1, SeqCst);
         if !self.time.is_zero() {
@@ -79,15 +79,15 @@ fn settings() -> HubSettings {
     settings
 }
 
-impl Place {
-    fn new(together: bool) -> Self {
-        Self { hub: Arc::new(watch::Sender::new(None)), together }
+impl HubDialer {
+    fn new(waits_for_hub: bool) -> Self {
+        Self { hub: Arc::new(watch::Sender::new(None)), waits_for_hub }
     }
 
     /// Starts a hub. Returns it with the highest number of concurrent handshakes.
     fn open(&self, time: Duration, settings: HubSettings) -> (Hub, Arc<AtomicUsize>) {
         let (listener, dialer) = memory::listen("hub", 16 << 20);
-        let slow = Slow { time, in_progress: Arc::default(), most: Arc::default() };
+        let slow = SlowVerifier { time, in_progress: Arc::default(), most: Arc::default() };
         let most = Arc::clone(&slow.most);
         let builder = Hub::builder().listener(Box::new(listener)).settings(settings).policy(AllowAll);
         let hub = builder.token_verifier(slow).start().unwrap();
@@ -109,7 +109,7 @@ impl Place {
     }
 }
 
-/// Replies at once, counts, and records the bytes queued at the hub.
+/// Replies at once, counts the calls, and records the most bytes queued at the hub.
 #[derive(Clone, Default)]
 struct Counting {
     calls: Arc<AtomicU64>,
@@ -128,11 +128,11 @@ impl Service for Counting {
 
 #[tokio::test(start_paused = true)]
 async fn rejected_agents_retry_and_connect_soon() {
-    let place = Place::new(false);
-    let agents: Vec<_> = (0..AGENTS).map(|index| place.agent(index, Counting::default())).collect();
-    // All of them retry with growing delays.
+    let hub_dialer = HubDialer::new(false);
+    let agents: Vec<_> = (0..AGENTS).map(|index| hub_dialer.agent(index, Counting::default())).collect();
+    // All agents retry with growing delays.
     sleep(Duration::from_secs(60)).await;
-    let (hub, most) = place.open(Duration::from_millis(20), settings());
+    let (hub, most) = hub_dialer.open(Duration::from_millis(20), settings());
     let before = Instant::now();
     for agent in &agents {
         timeout(Duration::from_secs(120), agent.connected()).await.unwrap().unwrap();
@@ -141,7 +141,7 @@ async fn rejected_agents_retry_and_connect_soon() {
     assert_eq!(hub.stats().peers, AGENTS);
     assert!(most.load(SeqCst) <= 4, "{most:?} handshakes at once");
 
-    // They lose the hub at the same moment and reconnect: most are rejected at first, with the reason.
+    // All agents lose the hub at the same moment and reconnect: most are rejected at first, with the reason.
     hub.close().await;
     let states: Vec<_> = agents.iter().map(Peer::watch).collect();
     let refused = states.into_iter().map(|mut state| {
@@ -157,7 +157,7 @@ async fn rejected_agents_retry_and_connect_soon() {
         })
     });
     let refused: Vec<_> = refused.collect();
-    let (hub, most) = place.open(Duration::from_millis(200), settings());
+    let (hub, most) = hub_dialer.open(Duration::from_millis(200), settings());
     let before = Instant::now();
     for agent in &agents {
         timeout(Duration::from_secs(120), agent.connected()).await.unwrap().unwrap();
@@ -237,22 +237,22 @@ fn fairness(order: &[usize]) -> f64 {
 /// Calls of the agents: 100 agents reconnect together, each with 1,000 queued calls.
 #[tokio::test(start_paused = true)]
 async fn queued_calls_of_many_agents_are_served_fairly() {
-    let place = Place::new(true);
+    let hub_dialer = HubDialer::new(true);
     let counting = Counting::default();
     let order = Order::default();
     let mut floods = JoinSet::new();
-    // Connected first, so that a service is available.
-    let cloud = place.agent(AGENTS, counting.clone());
+    // Started before its callers, so that its service is available early.
+    let cloud = hub_dialer.agent(AGENTS, counting.clone());
     let mut agents = Vec::new();
     for index in 0..AGENTS {
-        let agent = place.agent(index, Counting::default());
+        let agent = hub_dialer.agent(index, Counting::default());
         agents.push(agent.clone());
         floods.spawn(flood(agent, format!("agent-{AGENTS}"), CALLS, Arc::clone(&order), index));
     }
     sleep(Duration::from_secs(5)).await;
     let mut bounds = HubSettings::default();
     bounds.total_queue_bytes = 1 << 20;
-    let (hub, _) = place.open(Duration::ZERO, bounds.clone());
+    let (hub, _) = hub_dialer.open(Duration::ZERO, bounds.clone());
     assert!(counting.hub.set(hub.clone()).is_ok());
     cloud.connected().await.unwrap();
     let ends = ends_of(floods, CALLS).await;
@@ -283,19 +283,19 @@ async fn ends_of(mut floods: JoinSet<Ends>, count: usize) -> Vec<Ends> {
 /// Calls to the agents: 1,000 calls are queued for each of 100 agents that reconnect together.
 #[tokio::test(start_paused = true)]
 async fn queued_calls_for_many_agents_are_delivered_fairly() {
-    let place = Place::new(true);
+    let hub_dialer = HubDialer::new(true);
     let counting = Counting::default();
-    let agents: Vec<_> = (0..AGENTS).map(|index| place.agent(index, counting.clone())).collect();
+    let agents: Vec<_> = (0..AGENTS).map(|index| hub_dialer.agent(index, counting.clone())).collect();
     let order = Order::default();
     let mut floods = JoinSet::new();
     for index in 0..AGENTS {
         // A proxy for each node, which connects after the nodes.
-        let proxy = place.agent(AGENTS + index, Counting::default());
+        let proxy = hub_dialer.agent(AGENTS + index, Counting::default());
         floods.spawn(flood(proxy, format!("agent-{index}"), CALLS_TO_EACH, Arc::clone(&order), index));
     }
     sleep(Duration::from_secs(5)).await;
     let bounds = HubSettings::default();
-    let (hub, _) = place.open(Duration::ZERO, bounds.clone());
+    let (hub, _) = hub_dialer.open(Duration::ZERO, bounds.clone());
     assert!(counting.hub.set(hub.clone()).is_ok());
     for agent in &agents {
         agent.connected().await.unwrap();

@@ -27,7 +27,7 @@ use session_common::{Echo, collect, echo, peer_id, service_name};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-const SOON: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Over {
@@ -73,13 +73,13 @@ fn with_token(dialer: Box<dyn Dialer>, token: Token) -> Box<dyn Dialer> {
 async fn refusal(peer: &Peer) -> String {
     let mut watch = peer.watch();
     let refused = watch.wait_for(|state| matches!(state, PeerState::Connecting { last_error: Some(_), .. }));
-    format!("{:?}", *timeout(SOON, refused).await.unwrap().unwrap())
+    format!("{:?}", *timeout(TIMEOUT, refused).await.unwrap().unwrap())
 }
 
 async fn connected(name: &str, dialer: Box<dyn Dialer>) -> Peer {
     let builder = Peer::builder(peer_id(name)).dialer(dialer);
     let peer = builder.service(service_name("echo"), Echo::default()).start().unwrap();
-    timeout(SOON, peer.connected()).await.unwrap().unwrap();
+    timeout(TIMEOUT, peer.connected()).await.unwrap().unwrap();
     peer
 }
 
@@ -134,7 +134,7 @@ async fn authenticates_peers_by_token() {
         let _edge = connected("edge-1", with_token(dial(), token("edge-1"))).await;
         let proxy = Peer::builder(peer_id("proxy/replica-1")).dialer(with_token(dial(), token("proxy")));
         let proxy = proxy.start().unwrap();
-        timeout(SOON, proxy.connected()).await.unwrap().unwrap();
+        timeout(TIMEOUT, proxy.connected()).await.unwrap().unwrap();
         let (messages, _) = collect(proxy.call(peer_id("edge-1"), echo("x")).await.unwrap()).await;
         assert_eq!(messages, [Bytes::from("x")]);
 
@@ -162,7 +162,7 @@ async fn authenticates_peers_by_token() {
         let old = Peer::builder(peer_id("edge-1"));
         let old = old.dialer(with_token(dial(), token("edge-1"))).start().unwrap();
         assert!(refusal(&old).await.contains("its token is not registered for this name"));
-        assert!(hub.peers().iter().any(|info| info.peer == peer_id("edge-1")), "its link stays open");
+        assert!(hub.peers().iter().any(|info| info.peer == peer_id("edge-1")), "the open link stays open");
     }
 }
 
@@ -222,7 +222,7 @@ impl Raw {
 
     async fn receive(&mut self) -> Option<Frame> {
         loop {
-            let bytes = timeout(SOON, self.0.next()).await.unwrap()?.ok()?;
+            let bytes = timeout(TIMEOUT, self.0.next()).await.unwrap()?.ok()?;
             match frame::decode(bytes, usize::MAX).unwrap() {
                 Frame { kind: Kind::Ping { .. }, .. } => {}
                 frame => return Some(frame),
@@ -266,7 +266,7 @@ async fn refuses_and_counts_replies_from_another_node() {
         // In its own name, and in the name of the target.
         mallory.send(reply(None, "false")).await;
         mallory.send(reply(Some("edge-a"), "false")).await;
-        timeout(SOON, async {
+        timeout(TIMEOUT, async {
             while (hub.stats().unknown_calls, hub.stats().spoofed) != (1, 1) {
                 tokio::task::yield_now().await;
             }
@@ -294,7 +294,7 @@ async fn refuses_and_counts_nodes_with_another_name() {
         let dial = |name: &str| dialer(over, port, &ClientTls::new(&authority.identity(name)).unwrap());
         let edge = connected("edge-a", dial("edge-a")).await;
         let proxy = Peer::builder(peer_id("proxy")).dialer(dial("proxy")).start().unwrap();
-        timeout(SOON, proxy.connected()).await.unwrap().unwrap();
+        timeout(TIMEOUT, proxy.connected()).await.unwrap().unwrap();
 
         let mallory = Peer::builder(peer_id("edge-a")).dialer(dial("edge-b"));
         let refused = refusal(&mallory.start().unwrap()).await;
@@ -370,7 +370,7 @@ async fn reloads_certificates_and_keeps_open_links() {
         let proxy_tls = ClientTls::new(&old.identity("proxy")).unwrap();
         let proxy = Peer::builder(peer_id("proxy")).dialer(dialer(over, net.port, &proxy_tls));
         let proxy = proxy.start().unwrap();
-        timeout(SOON, proxy.connected()).await.unwrap().unwrap();
+        timeout(TIMEOUT, proxy.connected()).await.unwrap().unwrap();
 
         // The hub changes to another authority: new handshakes with old certificates fail.
         net.hub_files.write_pair(&new.issue("hub"));

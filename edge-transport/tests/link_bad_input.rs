@@ -1,6 +1,6 @@
 //! Invalid input on links: a clear error, no side effects, no hang.
 #![cfg(all(feature = "uds", feature = "ws", feature = "quic"))]
-#![allow(clippy::unwrap_used, reason = "a failed step is the failure of its test")]
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 mod link_pki;
 
@@ -210,8 +210,8 @@ async fn quic_listener_survives_garbage_datagrams() {
             }
         }
     };
-    let (dialled, _accepted) = tokio::join!(dialer.dial(), accepting);
-    dialled.unwrap();
+    let (dialed, _accepted) = tokio::join!(dialer.dial(), accepting);
+    dialed.unwrap();
 }
 
 /// A raw QUIC client with a valid certificate that can send arbitrary bytes.
@@ -326,8 +326,8 @@ async fn recognizes_plain_websocket_clients_on_tls_ports() {
     let authority = Authority::new();
     let (mut listener, port) = tls_ws(&authority).await;
     let dialer = ws::WsDialer::new("127.0.0.1", port, None, limits()).unwrap();
-    let (dialled, accepted) = attempt(&mut listener, &dialer).await;
-    assert!(matches!(dialled, Err(LinkError::Handshake { .. })), "{dialled:?}");
+    let (dialed, accepted) = attempt(&mut listener, &dialer).await;
+    assert!(matches!(dialed, Err(LinkError::Handshake { .. })), "{dialed:?}");
     let error = accepted.unwrap_err().to_string();
     assert!(error.contains("wss://"), "{error}");
 }
@@ -337,13 +337,13 @@ async fn refuses_servers_of_another_authority() {
     let (trusted, untrusted) = (Authority::new(), Authority::new());
     let (mut listener, port) = tls_ws(&untrusted).await;
     let identity = trusted.identity("edge-1");
-    let (dialled, accepted) = attempt(&mut listener, &wss(port, ClientTls::new(&identity).unwrap())).await;
-    let error = dialled.unwrap_err().to_string();
+    let (dialed, accepted) = attempt(&mut listener, &wss(port, ClientTls::new(&identity).unwrap())).await;
+    let error = dialed.unwrap_err().to_string();
     assert!(error.contains("UnknownIssuer"), "{error}");
     accepted.unwrap_err();
     let (mut listener, port) = quic_hub(&untrusted).await;
-    let (dialled, accepted) = attempt(&mut listener, &quic(port, &ClientTls::new(&identity).unwrap())).await;
-    let error = dialled.unwrap_err().to_string();
+    let (dialed, accepted) = attempt(&mut listener, &quic(port, &ClientTls::new(&identity).unwrap())).await;
+    let error = dialed.unwrap_err().to_string();
     assert!(error.contains("UnknownIssuer"), "{error}");
     accepted.unwrap_err();
 }
@@ -355,13 +355,13 @@ async fn refuses_clients_of_another_authority_while_dialing() {
     let stranger = untrusted.issue("edge-1").trusting(&trusted);
     let tls = ClientTls::new(&stranger).unwrap();
     let (mut listener, port) = tls_ws(&trusted).await;
-    let (dialled, accepted) = attempt(&mut listener, &wss(port, tls.clone())).await;
-    dialled.unwrap_err();
+    let (dialed, accepted) = attempt(&mut listener, &wss(port, tls.clone())).await;
+    dialed.unwrap_err();
     let error = accepted.unwrap_err().to_string();
     assert!(error.contains("certificate"), "{error}");
     let (mut listener, port) = quic_hub(&trusted).await;
-    let (dialled, accepted) = attempt(&mut listener, &quic(port, &tls)).await;
-    let error = dialled.unwrap_err().to_string();
+    let (dialed, accepted) = attempt(&mut listener, &quic(port, &tls)).await;
+    let error = dialed.unwrap_err().to_string();
     assert!(error.contains("the server refused"), "{error}");
     accepted.unwrap_err();
 }
@@ -385,13 +385,13 @@ fn anonymous(authority: &Authority) -> ClientTls {
 async fn refuses_clients_without_certificate() {
     let authority = Authority::new();
     let (mut listener, port) = tls_ws(&authority).await;
-    let (dialled, accepted) = attempt(&mut listener, &wss(port, anonymous(&authority))).await;
-    dialled.unwrap_err();
+    let (dialed, accepted) = attempt(&mut listener, &wss(port, anonymous(&authority))).await;
+    dialed.unwrap_err();
     let error = accepted.unwrap_err().to_string();
     assert!(error.contains("sent no certificate"), "{error}");
     let (mut listener, port) = quic_hub(&authority).await;
-    let (dialled, accepted) = attempt(&mut listener, &quic(port, &anonymous(&authority))).await;
-    dialled.unwrap_err();
+    let (dialed, accepted) = attempt(&mut listener, &quic(port, &anonymous(&authority))).await;
+    dialed.unwrap_err();
     let error = accepted.unwrap_err().to_string();
     assert!(error.contains("sent no certificate"), "{error}");
 }
@@ -402,9 +402,9 @@ async fn optional_certificate_may_be_omitted() {
     let tls = server_config(&authority.identity("hub"), ClientAuth::Optional).unwrap();
     let mut listener = ws::bind("127.0.0.1:0", Some(tls), limits()).await.unwrap();
     let port = listener.socket_address().port();
-    let (dialled, accepted) = attempt(&mut listener, &wss(port, anonymous(&authority))).await;
+    let (dialed, accepted) = attempt(&mut listener, &wss(port, anonymous(&authority))).await;
     assert_eq!(*accepted.unwrap().credentials(), Credentials::None);
-    assert_eq!(link_pki::names(&dialled.unwrap()), ["hub"]);
+    assert_eq!(link_pki::names(&dialed.unwrap()), ["hub"]);
 }
 
 #[test]
@@ -425,14 +425,14 @@ async fn refuses_expired_certificate_of_the_other_end() {
     let mut listener = ws::bind("127.0.0.1:0", Some(server.clone()), limits()).await.unwrap();
     let port = listener.socket_address().port();
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
-    let (dialled, accepted) = attempt(&mut listener, &wss(port, tls.clone())).await;
-    let error = dialled.unwrap_err().to_string();
+    let (dialed, accepted) = attempt(&mut listener, &wss(port, tls.clone())).await;
+    let error = dialed.unwrap_err().to_string();
     assert!(error.contains("expired"), "{error}");
     accepted.unwrap_err();
     let mut listener = quic::bind("127.0.0.1:0", &server, limits()).await.unwrap();
     let port = listener.socket_address().port();
-    let (dialled, accepted) = attempt(&mut listener, &quic(port, &tls)).await;
-    let error = dialled.unwrap_err().to_string();
+    let (dialed, accepted) = attempt(&mut listener, &quic(port, &tls)).await;
+    let error = dialed.unwrap_err().to_string();
     assert!(error.contains("expired"), "{error}");
     accepted.unwrap_err();
 }
@@ -460,18 +460,18 @@ async fn insecure_ends_connect_only_to_each_other() {
     let strict = ClientTls::new(&Authority::new().identity("edge-1")).unwrap();
     let mut listener = quic::bind("127.0.0.1:0", &server, limits()).await.unwrap();
     let port = listener.socket_address().port();
-    let (dialled, accepted) = attempt(&mut listener, &quic(port, &insecure)).await;
-    assert_eq!(*dialled.unwrap().credentials(), Credentials::None);
+    let (dialed, accepted) = attempt(&mut listener, &quic(port, &insecure)).await;
+    assert_eq!(*dialed.unwrap().credentials(), Credentials::None);
     assert_eq!(*accepted.unwrap().credentials(), Credentials::None);
-    let (dialled, _) = attempt(&mut listener, &quic(port, &strict)).await;
-    dialled.unwrap_err();
+    let (dialed, _) = attempt(&mut listener, &quic(port, &strict)).await;
+    dialed.unwrap_err();
     let mut listener = ws::bind("127.0.0.1:0", Some(server), limits()).await.unwrap();
     let port = listener.socket_address().port();
-    let (dialled, accepted) = attempt(&mut listener, &wss(port, insecure)).await;
-    assert_eq!(*dialled.unwrap().credentials(), Credentials::None);
+    let (dialed, accepted) = attempt(&mut listener, &wss(port, insecure)).await;
+    assert_eq!(*dialed.unwrap().credentials(), Credentials::None);
     assert_eq!(*accepted.unwrap().credentials(), Credentials::None);
-    let (dialled, _) = attempt(&mut listener, &wss(port, strict)).await;
-    dialled.unwrap_err();
+    let (dialed, _) = attempt(&mut listener, &wss(port, strict)).await;
+    dialed.unwrap_err();
 }
 
 #[tokio::test]
@@ -502,8 +502,8 @@ async fn slow_handshake_does_not_block_others() {
     let _silent = TcpStream::connect(to).await.unwrap();
     let slow = listener.accept().await.unwrap();
     let dialer = ws::WsDialer::new("127.0.0.1", to.port(), None, limits()).unwrap();
-    let (dialled, accepted) = attempt(&mut listener, &dialer).await;
-    dialled.unwrap();
+    let (dialed, accepted) = attempt(&mut listener, &dialer).await;
+    dialed.unwrap();
     accepted.unwrap();
     drop(slow);
 }
@@ -513,8 +513,8 @@ async fn closing_a_quic_link_waits_for_the_reader() {
     let authority = Authority::new();
     let (mut listener, port) = quic_hub(&authority).await;
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
-    let (dialled, accepted) = attempt(&mut listener, &quic(port, &tls)).await;
-    let (mut left, mut right) = (dialled.unwrap(), accepted.unwrap());
+    let (dialed, accepted) = attempt(&mut listener, &quic(port, &tls)).await;
+    let (mut left, mut right) = (dialed.unwrap(), accepted.unwrap());
     left.send(WireFrame::new(Lane::Call(1), true, "last".into(), "words".into())).await.unwrap();
     let early = tokio::time::timeout(Duration::from_millis(200), left.close()).await;
     assert!(early.is_err(), "closed before anything was read");

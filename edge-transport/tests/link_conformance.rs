@@ -1,6 +1,6 @@
 //! Runs the conformance suite on every kind of link.
 #![cfg(all(feature = "uds", feature = "ws", feature = "quic"))]
-#![allow(clippy::unwrap_used, reason = "a failed step is the failure of its test")]
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 mod link_pki;
 
@@ -21,10 +21,10 @@ async fn connect(listener: &mut dyn Listener, dialer: &dyn Dialer) -> Result<(Li
 /// Runs the suite from both sides, with the dialed end in either role.
 async fn suite(listener: &mut dyn Listener, dialer: &dyn Dialer) {
     let listener = tokio::sync::Mutex::new(listener);
-    for dialled_first in [true, false] {
+    for dialed_first in [true, false] {
         let make = || async {
-            let (dialled, accepted) = connect(&mut **listener.lock().await, dialer).await?;
-            Ok(if dialled_first { (dialled, accepted) } else { (accepted, dialled) })
+            let (dialed, accepted) = connect(&mut **listener.lock().await, dialer).await?;
+            Ok(if dialed_first { (dialed, accepted) } else { (accepted, dialed) })
         };
         conformance::run(DEFAULT_MAX_FRAME, make).await.unwrap();
     }
@@ -51,8 +51,8 @@ async fn uds_links_conform_and_report_the_process() {
     let path = directory.path().join("s");
     let mut listener = uds::bind(&path, Limits::default()).unwrap();
     let dialer = uds::UdsDialer::new(&path, Limits::default()).unwrap();
-    let (dialled, accepted) = connect(&mut listener, &dialer).await.unwrap();
-    assert_eq!(dialled.credentials(), accepted.credentials());
+    let (dialed, accepted) = connect(&mut listener, &dialer).await.unwrap();
+    assert_eq!(dialed.credentials(), accepted.credentials());
     assert!(matches!(accepted.credentials(), Credentials::Process { .. }));
     suite(&mut listener, &dialer).await;
 }
@@ -73,9 +73,9 @@ async fn wss_links_conform_and_report_certificates() {
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let port = listener.socket_address().port();
     let dialer = ws::WsDialer::new("127.0.0.1", port, Some(tls), Limits::default()).unwrap();
-    let (dialled, accepted) = connect(&mut listener, &dialer).await.unwrap();
-    assert_eq!((dialled.kind(), accepted.kind()), (LinkKind::Wss, LinkKind::Wss));
-    assert_eq!(link_pki::names(&dialled), ["hub"]);
+    let (dialed, accepted) = connect(&mut listener, &dialer).await.unwrap();
+    assert_eq!((dialed.kind(), accepted.kind()), (LinkKind::Wss, LinkKind::Wss));
+    assert_eq!(link_pki::names(&dialed), ["hub"]);
     assert_eq!(link_pki::names(&accepted), ["edge-1"]);
     suite(&mut listener, &dialer).await;
 }
@@ -89,8 +89,8 @@ async fn quic_links_conform_and_report_certificates() {
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let port = listener.socket_address().port();
     let dialer = quic::QuicDialer::new("127.0.0.1", port, &tls, Limits::default()).unwrap();
-    let (dialled, accepted) = connect(&mut listener, &dialer).await.unwrap();
-    assert_eq!(link_pki::names(&dialled), ["hub"]);
+    let (dialed, accepted) = connect(&mut listener, &dialer).await.unwrap();
+    assert_eq!(link_pki::names(&dialed), ["hub"]);
     assert_eq!(link_pki::names(&accepted), ["edge-1"]);
     suite(&mut listener, &dialer).await;
 }

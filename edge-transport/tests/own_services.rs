@@ -11,7 +11,7 @@ use session_common::{Echo, Net, collect, net_with, peer_id, service_name};
 use tokio::time::{Instant, sleep};
 
 /// A hub with one echo service for nodes and one for operators.
-fn answering(builder: HubBuilder) -> HubBuilder {
+fn with_services(builder: HubBuilder) -> HubBuilder {
     let operators = Rules::callers([peer_id("operator")]);
     let builder = builder.service(service_name("of-nodes"), NodesOnly, Echo::default());
     builder.service(service_name("of-operators"), operators, Echo::default())
@@ -31,7 +31,7 @@ async fn service_policy_replaces_the_policy_of_the_hub() {
             builder.policy(rules.clone())
         }];
     for policy in policies {
-        let net = net_with(|builder| policy(answering(builder)));
+        let net = net_with(|builder| policy(with_services(builder)));
         let (node, _) = net.edge("edge-1").await;
         let (_other, _) = net.edge("edge-2").await;
         let (proxy, operator) = (net.caller("proxy").await, net.caller("operator/1").await);
@@ -54,12 +54,12 @@ async fn service_policy_replaces_the_policy_of_the_hub() {
 
 /// Waits until this number of calls is open, all of them to the hub itself, in paused time.
 async fn has_open(net: &Net, calls: usize) {
-    let so = async {
+    let reached = async {
         while (net.hub.stats().open_calls, net.hub.stats().local_calls) != (calls, calls) {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    let in_time = tokio::time::timeout(Duration::from_secs(60), so).await;
+    let in_time = tokio::time::timeout(Duration::from_secs(60), reached).await;
     assert!(in_time.is_ok(), "{} calls are open, not {calls}", net.hub.stats().open_calls);
 }
 

@@ -16,22 +16,22 @@ use session_common::{Echo, Net, net_with, peer_id, service_name};
 /// A watcher and the peers that it knows.
 struct Watcher {
     watch: Watch,
-    there: BTreeSet<PeerId>,
+    connected: BTreeSet<PeerId>,
     lists: usize,
 }
 
 impl Watcher {
     fn new(peer: &Peer) -> Self {
         let watch = Watch::new(peer.clone(), service_name("echo"));
-        Self { watch, there: BTreeSet::new(), lists: 0 }
+        Self { watch, connected: BTreeSet::new(), lists: 0 }
     }
 
     async fn step(&mut self) {
         let next = tokio::time::timeout(Duration::from_secs(60), self.watch.next());
-        for change in next.await.expect("something within a minute").unwrap() {
+        for change in next.await.expect("a change within a minute").unwrap() {
             match change {
-                Change::Up { peer, .. } => drop(self.there.insert(peer)),
-                Change::Down { peer, .. } => assert!(self.there.remove(&peer), "{peer} was up"),
+                Change::Up { peer, .. } => drop(self.connected.insert(peer)),
+                Change::Down { peer, .. } => assert!(self.connected.remove(&peer), "{peer} was up"),
                 Change::Synced => self.lists += 1,
                 other => panic!("{other:?}"),
             }
@@ -41,7 +41,7 @@ impl Watcher {
     /// Reads until exactly these peers are up.
     async fn expect_peers(&mut self, names: &[&str]) {
         let names: BTreeSet<_> = names.iter().map(|name| peer_id(name)).collect();
-        while self.lists == 0 || self.there != names {
+        while self.lists == 0 || self.connected != names {
             self.step().await;
         }
     }
@@ -97,7 +97,7 @@ async fn slow_reader_of_a_long_list_gets_a_new_list() {
     while watcher.lists == 0 {
         watcher.step().await;
     }
-    assert_eq!(watcher.there.len(), 1000);
+    assert_eq!(watcher.connected.len(), 1000);
     // More events than a hub buffers for a reader: each peer connects and disconnects twice.
     for _ in 0..2 {
         for edge in std::mem::take(&mut edges) {
@@ -183,7 +183,7 @@ async fn nodes_may_not_watch_and_callers_may() {
         let (node, _) = net.edge("edge-1").await;
         assert_eq!(refused_to_watch(&node).await, Reason::Forbidden);
         if number > 0 {
-            // It omits its services, which does not help where callers are named.
+            // A node that omits its services is refused too where callers are named.
             let hiding = net.caller("edge-3").await;
             assert_eq!(refused_to_watch(&hiding).await, Reason::Forbidden);
         }
@@ -212,5 +212,5 @@ async fn watch_of_some_peers_reports_no_others() {
     all.expect_peers(&["edge-a-1", "edge-a-2"]).await;
     blind.expect_peers(&["edge-b-1"]).await;
     let (_again, _) = net.edge("edge-a-3").await;
-    assert_eq!(one.there.len(), 1);
+    assert_eq!(one.connected.len(), 1);
 }

@@ -1,6 +1,6 @@
 //! The reconnect delay after a link has ended.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 mod session_common;
 
@@ -16,14 +16,14 @@ use session_common::raw::hello;
 use session_common::{listen, net, peer_id};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Two of three attempts fail.
-struct Blinking {
+/// A dialer that fails in two of three attempts.
+struct FlakyDialer {
     inner: Cuttable,
     attempts: AtomicUsize,
 }
 
 #[async_trait::async_trait]
-impl Dialer for Blinking {
+impl Dialer for FlakyDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
         match self.attempts.fetch_add(1, Ordering::SeqCst) % 3 {
             2 => self.inner.dial().await,
@@ -41,7 +41,7 @@ impl Dialer for Blinking {
 async fn reconnects_soon_after_short_links() {
     let net = net();
     let cuttable = Cuttable::new(net.dialer.clone());
-    let dialer = Blinking { inner: cuttable.clone(), attempts: AtomicUsize::new(0) };
+    let dialer = FlakyDialer { inner: cuttable.clone(), attempts: AtomicUsize::new(0) };
     let peer = Peer::builder(peer_id("edge-1")).dialer(Box::new(dialer)).seed(7).start().unwrap();
     let mut state = peer.watch();
     for link in 0..50 {
@@ -55,7 +55,7 @@ async fn reconnects_soon_after_short_links() {
     }
 }
 
-/// How often a peer dials within ten minutes if the hub ends each link at once in this way.
+/// Returns how often a peer dials within ten minutes if the hub ends each link with `end`.
 async fn links_in_ten_minutes(end: impl AsyncFn(&mut Link)) -> usize {
     let (mut listener, dialer) = listen();
     let _peer = Peer::builder(peer_id("edge-1")).dialer(Box::new(dialer)).seed(7).start().unwrap();

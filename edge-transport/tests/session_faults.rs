@@ -4,7 +4,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stderr,
-    reason = "a test fails and speaks by them"
+    reason = "a failing test panics and prints its seed"
 )]
 
 mod session_common;
@@ -20,7 +20,7 @@ use edge_transport::{Peer, PeerSettings, Reason};
 use session_common::{Echo, collect, echo, net, peer_id, service_name};
 use tokio::time::{Instant, timeout};
 
-/// Every link follows the next fault plan.
+/// A dialer whose links have faults, each by the plan for its number.
 #[derive(Clone)]
 struct Faulty {
     inner: MemoryDialer,
@@ -110,7 +110,6 @@ async fn calls_end_by_their_deadline_over_corrupting_links() {
     }
 }
 
-/// Within one process.
 #[tokio::test(start_paused = true)]
 async fn both_ends_detect_and_replace_half_open_links() {
     let net = net();
@@ -128,7 +127,7 @@ async fn both_ends_detect_and_replace_half_open_links() {
     assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
     assert!(before.elapsed() <= Duration::from_secs(11), "{:?}", before.elapsed());
     edge.connected().await.unwrap();
-    net.edge_is_there("edge-1").await;
+    net.wait_for_peer("edge-1").await;
     assert!(collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await.1.is_ok());
     assert_eq!(dialer.dials.load(Ordering::SeqCst), 2);
     assert_eq!(service.finished.load(Ordering::SeqCst), 2);

@@ -33,7 +33,7 @@ async fn lost_link_ends_its_calls_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn target_learns_of_a_lost_requester() {
+async fn target_is_notified_of_a_lost_requester() {
     let net = net();
     let mut cloud = Raw::admitted(&net, "cloud", 1).await;
     let mut edge = Raw::admitted(&net, "edge-1", 1).await;
@@ -58,7 +58,7 @@ async fn reconnects_within_a_second_with_the_next_session() {
     let mut watch = cloud.watch();
     watch.wait_for(|state| !state.is_connected()).await.unwrap();
     let error = cloud.call(peer_id("edge-1"), echo("x")).await.unwrap_err();
-    assert!(matches!(error, CallError::NotConnected { .. }), "it does not wait: {error}");
+    assert!(matches!(error, CallError::NotConnected { .. }), "the call does not wait: {error}");
     cloud.connected().await.unwrap();
     assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
     assert_eq!((session().instance, session().number), (first.instance, first.number + 1));
@@ -92,7 +92,7 @@ async fn refuses_incompatible_versions_with_both_ranges() {
     newer.send(Kind::Hello(hello("edge-1", 1, 1, 9))).await;
     assert!(
         matches!(newer.receive().await.unwrap().kind, Kind::Hello(_)),
-        "a newer peer that still speaks 1 is taken"
+        "a newer peer that still supports version 1 is admitted"
     );
 }
 
@@ -192,7 +192,7 @@ async fn newer_session_replaces_older_one() {
 }
 
 /// Answers the hub's pings.
-async fn live(mut raw: Raw) {
+async fn answer_pings(mut raw: Raw) {
     while let Some(Ok(bytes)) = raw.link.next().await {
         if let Kind::Ping { nonce } = frame::decode(bytes, usize::MAX).unwrap().kind {
             raw.send(Kind::Pong { nonce }).await;
@@ -203,7 +203,7 @@ async fn live(mut raw: Raw) {
 #[tokio::test(start_paused = true)]
 async fn refuses_another_instance_of_a_live_peer() {
     let net = net();
-    let first = tokio::spawn(live(Raw::admitted(&net, "edge-1", 1).await));
+    let first = tokio::spawn(answer_pings(Raw::admitted(&net, "edge-1", 1).await));
     let other = Peer::builder(peer_id("edge-1")).dialer(Box::new(net.dialer.clone())).start().unwrap();
     sleep(Duration::from_secs(3600)).await;
     assert!(!first.is_finished() && !other.state().is_connected());
@@ -396,7 +396,7 @@ async fn limits_concurrent_handshakes() {
     sleep(Duration::from_millis(1)).await;
     let before = Instant::now();
     let _good = Raw::admitted(&net, "edge-1", 1).await;
-    assert_eq!(before.elapsed().as_secs(), 4, "it waits for the hello deadline of the others");
+    assert_eq!(before.elapsed().as_secs(), 4, "the link waits for the hello deadline of the others");
     let before = Instant::now();
     let mut more = Vec::new();
     for index in 0..10 {

@@ -90,7 +90,7 @@ async fn forward(
     }
 }
 
-fn impatient() -> PeerSettings {
+fn short_backoff() -> PeerSettings {
     let mut settings = PeerSettings::default();
     settings.backoff_initial = Duration::from_millis(1);
     settings.backoff_max = Duration::from_millis(1);
@@ -99,7 +99,7 @@ fn impatient() -> PeerSettings {
 
 fn peer(name: &str, path: &Path, service: Option<&Echo>) -> Peer {
     let dialer = UdsDialer::new(path, Limits::default()).unwrap();
-    let mut builder = Peer::builder(peer_id(name)).dialer(Box::new(dialer)).settings(impatient());
+    let mut builder = Peer::builder(peer_id(name)).dialer(Box::new(dialer)).settings(short_backoff());
     if let Some(service) = service {
         builder = builder.service(service_name("echo"), service.clone());
     }
@@ -171,7 +171,7 @@ async fn only_link_lost_leaves_the_start_of_a_call_unknown() {
     }
     hub.close().await;
     assert_eq!(hub.stats().malformed, 0);
-    assert!(lost > 50, "{lost} calls were lost: the test shows nothing");
+    assert!(lost > 50, "{lost} calls were lost; expected more than 50");
 }
 
 fn edge_with(dialer: impl Dialer + 'static, service: &Echo) -> Peer {
@@ -189,7 +189,7 @@ async fn lost_hub_ends_calls_at_both_ends_at_once() {
     let cloud = net.caller("cloud").await;
     let call = cloud.call(peer_id("edge-1"), echo("never").remaining(Duration::from_secs(60))).await.unwrap();
     service.started.notified().await;
-    // More than its credit, so that the service waits.
+    // More data than the credit of the call, so that the service waits.
     let mut stream = cloud.call(peer_id("edge-1"), echo("stream:1000:10000")).await.unwrap();
     assert!(stream.next().await.unwrap().is_ok());
     let before = Instant::now();
@@ -204,7 +204,7 @@ async fn lost_hub_ends_calls_at_both_ends_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn service_learns_at_once_of_a_lost_requester() {
+async fn service_is_notified_at_once_of_a_lost_requester() {
     let net = net();
     let (_edge, service) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
@@ -226,13 +226,13 @@ async fn late_replies_do_not_reach_calls_of_the_next_link() {
     let dialer = Cuttable::new(net.dialer.clone());
     let service = Echo::default();
     let _edge = edge_with(dialer.clone(), &service);
-    net.edge_is_there("edge-1").await;
+    net.wait_for_peer("edge-1").await;
     let cloud = net.caller("cloud").await;
     let first = cloud.call(peer_id("edge-1"), echo("never:first")).await.unwrap();
     service.started.notified().await;
     dialer.cut();
     assert_eq!(collect(first).await.1, Err(Reason::LinkLost));
-    net.edge_is_there("edge-1").await;
+    net.wait_for_peer("edge-1").await;
     let second = cloud.call(peer_id("edge-1"), echo("never:second")).await.unwrap();
     service.started.notified().await;
     // Calls are released in order.
@@ -250,7 +250,7 @@ async fn request_reaches_only_its_session() {
     let dialer = Cuttable::new(net.dialer.clone());
     let service = Echo::default();
     let edge = edge_with(dialer.clone(), &service);
-    net.edge_is_there("edge-1").await;
+    net.wait_for_peer("edge-1").await;
     let cloud = net.caller("cloud").await;
     let session =
         || net.hub.peers().into_iter().find(|info| info.peer == peer_id("edge-1")).map(|info| info.session);

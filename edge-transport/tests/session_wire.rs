@@ -105,13 +105,12 @@ async fn calls_of_every_shape(kind: Kind) {
     let waiting = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     service.started.notified().await;
     net.hub.close().await;
-    // It would wait for the hub.
+    // Without a close, the peer would continue to reconnect.
     cloud.close().await;
     assert_eq!(collect(waiting).await.1, Err(Reason::LinkLost));
     assert_eq!(net.hub.stats().malformed, 0);
 }
 
-/// A wrong name is refused.
 async fn refuses_names_not_in_the_certificate(kind: Kind) {
     let net = Net::new(kind).await;
     let peer = Peer::builder(peer_id("edge-1")).dialer(net.dialer("edge-2")).start().unwrap();

@@ -9,7 +9,7 @@ pub fn run(data: &[u8]) {
     let Ok(frame) = decode(bytes.clone(), DEFAULT_MAX_FRAME) else { return };
     assert_eq!(decode(bytes.clone(), MIN_MAX_FRAME).is_ok(), data.len() <= MIN_MAX_FRAME);
     if frame.kind == Kind::Unknown {
-        // Unknown kinds are not kept and never sent.
+        // A decoded frame of an unknown kind has no content, and is never sent.
         return;
     }
     let wire = encode(frame.clone(), Lane::Control);

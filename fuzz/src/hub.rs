@@ -17,7 +17,7 @@ const CALLS: usize = 4;
 const OWN_CALLS: usize = 3;
 const QUEUED: usize = 32 * 1024;
 
-/// Runs the script.
+/// Runs the script that the bytes encode.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let mut settings = HubSettings::default();
@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
     (settings.queue_bytes, settings.total_queue_bytes) = (8 * 1024, QUEUED);
     settings.max_local_calls = OWN_CALLS;
     let answered = (service("csi"), Arc::new(AllowAll) as Arc<dyn Policy>);
-    // One of the names that peers use.
+    // The hub has the name of one of the script's peers.
     let mut core = Core::new(settings, Arc::new(AllowAll)).with_local(name("hub"), [answered].into());
     let (mut now, mut keys) = (Instant::now(), Vec::new());
     while !script.is_over() {
@@ -60,12 +60,13 @@ fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, no
         (2, Some(index)) => core.lost(keys.swap_remove(index)),
         (3 | 4, Some(index)) => {
             let mut frames = VecDeque::new();
-            // A link that is to be closed is closed.
+            // The core returns an error if the link must be closed.
             if core.take(keys[index], &mut frames, 1 << script.below(14), *now).is_err() {
                 core.lost(keys.swap_remove(index));
             }
             for frame in frames {
-                decode([frame.head, frame.body].concat().into(), usize::MAX).expect("a hub sends frames");
+                decode([frame.head, frame.body].concat().into(), usize::MAX)
+                    .expect("a frame from the hub decodes");
             }
         }
         (5, Some(index)) => match decode(script.bytes(), 4096) {

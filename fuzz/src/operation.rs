@@ -11,7 +11,7 @@ const SECRETS: [(Method, &[u8]); 2] = [
 
 /// Computes the identity of a request with and without secrets.
 pub fn run(data: &[u8]) {
-    let driver = DriverName::new("csi-hostpath").expect("a good name");
+    let driver = DriverName::new("csi-hostpath").expect("a valid driver name");
     for (method, secrets) in SECRETS {
         if let Some(identity) = Identity::of(&driver, method, data) {
             let with_secrets = [data, secrets].concat();

@@ -4,7 +4,7 @@ use volume_manager::message::Request;
 use volume_manager::node::Record;
 use volume_manager::store::envelope;
 
-/// Decodes bytes as each of them; a decoded value is encoded and decoded again.
+/// Decodes the bytes as an envelope, a record and a request; each decoded value is encoded and decoded again.
 pub fn run(data: &[u8]) {
     if let Ok(opened) = envelope::open_first(data) {
         let sealed = envelope::seal(&opened.key, opened.sequence, opened.payload);
@@ -13,7 +13,7 @@ pub fn run(data: &[u8]) {
     }
     if let Ok(record) = Record::decode(data) {
         let bytes = record.encode();
-        let again = Record::decode(&bytes).expect("what was written can be read");
+        let again = Record::decode(&bytes).expect("an encoded record decodes");
         assert_eq!(again.encode(), bytes);
     }
     if let Ok(Request::Desired(set)) = Request::decode(data) {

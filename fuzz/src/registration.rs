@@ -7,7 +7,7 @@ use csi_proto::pluginregistration::v1::PluginInfo;
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::registry::core::{Action, Event, Registry, SocketFile, SocketIdentity, SocketName};
 
-/// Parses bytes as each of them; a parsed value must parse again from its text.
+/// Parses the bytes as each kind of registration data; a parsed value must parse again from its text.
 pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(endpoint) = text.parse::<DriverEndpoint>() {

@@ -22,7 +22,7 @@ struct Peer {
     running: Vec<InboundCallId>,
 }
 
-/// Runs the script.
+/// Runs the script that the bytes encode.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let mut hello = Hello::new(name("edge-1"), SessionId { instance: 1, number: 0 });
@@ -135,12 +135,12 @@ impl Peer {
             Action::Send(frame) => {
                 assert!(frame.len() <= MAX_FRAME);
                 let bytes: Bytes = [frame.head, frame.body].concat().into();
-                decode(bytes, MAX_FRAME).expect("a session sends frames");
+                decode(bytes, MAX_FRAME).expect("a frame from the session decodes");
             }
             Action::Serve(incoming) => self.running.push(incoming.inbound),
             Action::Reply { number, end, .. } => {
-                let ended = self.calls.get_mut(&number).expect("a call that was made");
-                assert!(!*ended, "call {number} gets something after its end");
+                let ended = self.calls.get_mut(&number).expect("a reply to a call that was made");
+                assert!(!*ended, "call {number} received a reply after its end");
                 *ended = end.is_some();
                 if let Some(End::Failed(failure)) = end {
                     assert!(failure.detail().len() <= edge_transport::frame::MAX_TEXT);

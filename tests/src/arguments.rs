@@ -10,13 +10,13 @@ use crate::certificates::Files;
 pub struct Arguments(Vec<OsString>);
 
 impl Arguments {
-    /// Nothing yet.
+    /// Returns an empty command line.
     #[must_use]
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// hostpath-driver, which keeps its volumes in `state`.
+    /// Returns the options of a hostpath-driver that stores its volumes in `state`.
     #[must_use]
     pub fn driver(name: &str, socket: &Path, node: &str, state: &Path) -> Self {
         Self::new()
@@ -26,38 +26,38 @@ impl Arguments {
             .pair("--state-dir", state)
     }
 
-    /// With a word that has no value.
+    /// Adds one argument.
     #[must_use]
     pub fn flag(mut self, flag: impl AsRef<OsStr>) -> Self {
         self.0.push(flag.as_ref().to_owned());
         self
     }
 
-    /// With several of them.
+    /// Adds several arguments.
     #[must_use]
     pub fn flags<A: AsRef<OsStr>>(self, flags: impl IntoIterator<Item = A>) -> Self {
         flags.into_iter().fold(self, Self::flag)
     }
 
-    /// With an option and its value.
+    /// Adds an option and its value.
     #[must_use]
     pub fn pair(self, option: &str, value: impl AsRef<OsStr>) -> Self {
         self.flag(option).flag(value)
     }
 
-    /// With an agent's driver that listens on `socket`.
+    /// Adds an agent's option for a driver that listens on `socket`.
     #[must_use]
     pub fn serving(self, driver: &str, socket: &Path) -> Self {
         self.pair("--driver", format!("{driver}={}", unix(socket)))
     }
 
-    /// With the certificate of a hub, which lets only those in that its authority signed.
+    /// Adds the certificate of a hub, which accepts only clients that its authority signed.
     #[must_use]
     pub fn listener(self, own: &Files) -> Self {
         self.certificate(own).pair("--client-ca", &own.authority)
     }
 
-    /// With the certificate of a peer that trusts only hubs that its authority signed.
+    /// Adds the certificate of a peer, which trusts only hubs that its authority signed.
     #[must_use]
     pub fn dialer(self, own: &Files) -> Self {
         self.certificate(own).pair("--tls-ca", &own.authority)
@@ -86,7 +86,7 @@ impl<'a> IntoIterator for &'a Arguments {
     }
 }
 
-/// A socket as the options take it.
+/// Returns the `unix://` URL of a socket.
 #[must_use]
 pub fn unix(path: &Path) -> String {
     format!("unix://{}", path.display())

@@ -10,13 +10,13 @@ use std::time::SystemTime;
 /// The reference binaries, each in a package of its name.
 const NAMES: &[&str] = &["edge-hub", "edge-agent", "edge-csi-driver", "hostpath-driver", "quickstart"];
 
-/// The folders that the binaries are made from.
+/// The folders with the libraries of the binaries.
 const SOURCES: &[&str] = &["csi-proto", "csi-proxy", "edge-transport", "volume-manager"];
 
-/// The path of a binary; built first if it is missing or older than the sources.
+/// Returns the path of a binary. Builds all binaries first if one is missing or older than the sources.
 ///
 /// # Panics
-/// If it cannot be built: no test across processes can say anything then.
+/// If the name is unknown or the binaries cannot be built.
 #[must_use]
 pub fn path(name: &str) -> PathBuf {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
@@ -26,7 +26,7 @@ pub fn path(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// `target/PROFILE`, with the binaries of the same build as this test executable.
+/// Returns the folder `target/PROFILE` of this test executable, with up-to-date binaries.
 fn directory() -> Result<PathBuf, String> {
     let executable = std::env::current_exe().map_err(|cause| cause.to_string())?;
     let profile = executable

@@ -28,7 +28,7 @@ pub struct Files {
 }
 
 impl Authority {
-    /// Makes one that writes to `directory`.
+    /// Creates an authority that writes all files to `directory`.
     ///
     /// # Panics
     /// If the files cannot be written.
@@ -69,17 +69,17 @@ impl Authority {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ClusterCertificates {
-    /// The hub's, for `localhost` and `127.0.0.1`.
+    /// The hub's certificate, for `localhost` and `127.0.0.1`.
     pub hub: Files,
-    /// That of the agent on [`NODE`].
+    /// The certificate of the agent on [`NODE`].
     pub agent: Files,
-    /// The proxy's.
+    /// The proxy's certificate.
     pub proxy: Files,
     authority: Authority,
 }
 
 impl ClusterCertificates {
-    /// Writes all of them to `folder`.
+    /// Issues all certificates, and writes them to `folder`.
     ///
     /// # Panics
     /// If the files cannot be written.

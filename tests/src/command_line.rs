@@ -1,4 +1,4 @@
-//! Whether a binary takes a command line, without being started.
+//! Checks of command lines that do not start the binary's work.
 
 use std::process::Command;
 
@@ -8,16 +8,15 @@ use crate::binaries;
 pub const PROGRAMS: [&str; 5] =
     ["edge-hub", "edge-agent", "edge-csi-driver", "hostpath-driver", "quickstart"];
 
-/// Whether a program takes these arguments: each one exists and its value can be read. That all are there which have to be
-/// is not asked.
+/// Checks that a program accepts each of these arguments. Required arguments may be missing.
 ///
 /// # Errors
-/// What the program says, in one line.
+/// Returns the program, the arguments and the program's message.
 ///
 /// # Panics
 /// If the program cannot be started.
 pub fn accepts(program: &str, arguments: &[String]) -> Result<(), String> {
-    // Arguments are read from left to right: those before it are accepted when the help is printed.
+    // clap parses from left to right, so a printed help means that all arguments before `--help` are valid.
     let output = Command::new(binaries::path(program))
         .args(arguments)
         .arg("--help")

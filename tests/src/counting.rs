@@ -1,4 +1,4 @@
-//! A driver without volumes, which counts its calls.
+//! A controller driver without real volumes, which counts its calls.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,31 +17,31 @@ use tonic::{Request, Response, Status};
 
 use crate::cluster::DRIVER;
 
-/// What the name or id of a volume begins with for which every CreateVolume ends with `FAILED_PRECONDITION`.
+/// The prefix of the volume names for which every CreateVolume ends with `FAILED_PRECONDITION`.
 pub const REFUSED: &str = "refused-";
 
-/// The prefix of the volume names with which calls do not end before [`Counting::release`].
+/// The prefix of the volume names whose calls do not end before [`Counting::release`].
 pub const HELD: &str = "held-";
 
-/// What an operation is about: the method, and the name (CreateVolume) or id of the volume.
+/// The method of an operation, and its volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Operation {
     /// The method, such as `CreateVolume`.
     pub method: &'static str,
-    /// The volume.
+    /// The name of the volume for CreateVolume, and the id of the volume for other methods.
     pub volume: String,
 }
 
-/// How often an operation was carried out.
+/// The counts of an operation's executions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Executions {
-    /// Times that it was begun.
+    /// Executions that began.
     pub begun: u64,
-    /// Times that it ended.
+    /// Executions that ended.
     pub ended: u64,
-    /// Most at once.
+    /// The most that ran concurrently.
     pub at_once: u64,
 }
 
@@ -50,7 +50,7 @@ struct State {
     executions: BTreeMap<Operation, Executions>,
 }
 
-/// The driver. Clones are the same driver.
+/// The driver. Clones share their counts.
 #[derive(Debug, Clone)]
 pub struct Counting {
     state: Arc<Mutex<State>>,
@@ -58,7 +58,7 @@ pub struct Counting {
     work: Duration,
 }
 
-/// A driver that serves. Ends when dropped; its work continues.
+/// A server of the driver. The server ends when dropped; begun operations continue.
 #[derive(Debug)]
 pub struct Served(JoinHandle<()>);
 
@@ -69,16 +69,16 @@ impl Drop for Served {
 }
 
 impl Counting {
-    /// A driver with operations that take this long.
+    /// Returns a driver whose operations take this long.
     #[must_use]
     pub fn working(work: Duration) -> Self {
         Self { state: Arc::default(), released: Arc::new(watch::Sender::new(false)), work }
     }
 
-    /// Serves on a socket, which must not be there.
+    /// Serves on a socket, which must not exist.
     ///
     /// # Panics
-    /// If the socket cannot be made.
+    /// If the socket cannot be listened on.
     #[must_use]
     pub fn serve(&self, socket: &Path) -> Served {
         let listener = UnixListener::bind(socket).unwrap_or_else(|cause| panic!("{socket:?}: {cause}"));
@@ -91,7 +91,7 @@ impl Counting {
         }))
     }
 
-    /// Ends the held operations, and future ones at once.
+    /// Lets held operations end, and does not hold future ones.
     pub fn release(&self) {
         self.released.send_replace(true);
     }
@@ -101,20 +101,20 @@ impl Counting {
         self.released.send_replace(false);
     }
 
-    /// Every operation, and how often it was carried out.
+    /// Returns the counts of every operation.
     #[must_use]
     pub fn executions(&self) -> BTreeMap<Operation, Executions> {
         self.state().executions.clone()
     }
 
-    /// How often one operation was carried out.
+    /// Returns the counts of one operation.
     #[must_use]
     pub fn of(&self, method: &'static str, volume: &str) -> Executions {
         let operation = Operation { method, volume: volume.to_owned() };
         self.state().executions.get(&operation).copied().unwrap_or_default()
     }
 
-    /// Forgets the counts, so that a long run does not keep them all.
+    /// Removes the counts of a volume, which bounds the memory of a long run.
     pub fn forget(&self, volume: &str) {
         let id = id_of(volume);
         self.state().executions.retain(|operation, _| operation.volume != volume && operation.volume != id);
@@ -124,8 +124,8 @@ impl Counting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out an operation in a task of its own: no caller's leaving ends it.
-    async fn carry_out(&self, method: &'static str, volume: &str) -> Result<(), Status> {
+    /// Executes an operation in a separate task, which continues when the caller disconnects.
+    async fn execute(&self, method: &'static str, volume: &str) -> Result<(), Status> {
         let (driver, operation) = (self.clone(), Operation { method, volume: volume.to_owned() });
         let work = tokio::spawn(async move {
             {
@@ -147,20 +147,20 @@ impl Counting {
     }
 }
 
-/// The id that a volume gets.
+/// Returns the id of the volume with this name.
 #[must_use]
 pub fn id_of(name: &str) -> String {
     format!("vol-{name}")
 }
 
-/// What the driver says of a volume that it refuses.
+/// Returns the message of the status for a refused volume.
 #[must_use]
 pub fn refusal(name: &str) -> String {
-    format!("the driver does not want {name}")
+    format!("the driver refuses {name}")
 }
 
 fn unknown<T>() -> Result<Response<T>, Status> {
-    Err(Status::unimplemented("the counting driver does not know this call"))
+    Err(Status::unimplemented("the counting driver does not implement this method"))
 }
 
 #[async_trait]
@@ -195,7 +195,7 @@ impl Controller for Counting {
         request: Request<csi::CreateVolumeRequest>,
     ) -> Result<Response<csi::CreateVolumeResponse>, Status> {
         let name = request.into_inner().name;
-        self.carry_out("CreateVolume", &name).await?;
+        self.execute("CreateVolume", &name).await?;
         if name.starts_with(REFUSED) {
             return Err(Status::failed_precondition(refusal(&name)));
         }
@@ -207,7 +207,7 @@ impl Controller for Counting {
         &self,
         request: Request<csi::DeleteVolumeRequest>,
     ) -> Result<Response<csi::DeleteVolumeResponse>, Status> {
-        self.carry_out("DeleteVolume", &request.get_ref().volume_id).await?;
+        self.execute("DeleteVolume", &request.get_ref().volume_id).await?;
         Ok(Response::new(csi::DeleteVolumeResponse::default()))
     }
 
@@ -215,7 +215,7 @@ impl Controller for Counting {
         &self,
         request: Request<csi::ControllerPublishVolumeRequest>,
     ) -> Result<Response<csi::ControllerPublishVolumeResponse>, Status> {
-        self.carry_out("ControllerPublishVolume", &request.get_ref().volume_id).await?;
+        self.execute("ControllerPublishVolume", &request.get_ref().volume_id).await?;
         Ok(Response::new(csi::ControllerPublishVolumeResponse::default()))
     }
 
@@ -223,7 +223,7 @@ impl Controller for Counting {
         &self,
         request: Request<csi::ControllerUnpublishVolumeRequest>,
     ) -> Result<Response<csi::ControllerUnpublishVolumeResponse>, Status> {
-        self.carry_out("ControllerUnpublishVolume", &request.get_ref().volume_id).await?;
+        self.execute("ControllerUnpublishVolume", &request.get_ref().volume_id).await?;
         Ok(Response::new(csi::ControllerUnpublishVolumeResponse::default()))
     }
 

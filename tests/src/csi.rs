@@ -1,4 +1,4 @@
-//! CSI clients as the sidecars are: gRPC on a unix socket.
+//! CSI clients on a unix socket, as in the sidecars.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tower::service_fn;
 
 use crate::wait;
 
-/// A channel to a socket that may not be there yet.
+/// Returns a channel to a socket that need not exist yet.
 pub fn channel(socket: &Path) -> Channel {
     let path: PathBuf = socket.to_owned();
     Endpoint::from_static("http://localhost").connect_with_connector_lazy(service_fn(move |_: Uri| {
@@ -22,19 +22,19 @@ pub fn channel(socket: &Path) -> Channel {
     }))
 }
 
-/// A client of the Identity service.
+/// Returns a client of the Identity service.
 #[must_use]
 pub fn identity(socket: &Path) -> IdentityClient<Channel> {
     IdentityClient::new(channel(socket))
 }
 
-/// A client of the Controller service.
+/// Returns a client of the Controller service.
 #[must_use]
 pub fn controller(socket: &Path) -> ControllerClient<Channel> {
     ControllerClient::new(channel(socket))
 }
 
-/// A CreateVolume that every driver with directory volumes can do.
+/// Returns a CreateVolume request that every driver with directory volumes can serve.
 #[must_use]
 pub fn create_volume(name: &str) -> csi::CreateVolumeRequest {
     let mount = csi::volume_capability::MountVolume::default();
@@ -50,25 +50,25 @@ pub fn create_volume(name: &str) -> csi::CreateVolumeRequest {
     }
 }
 
-/// The same with the time that the sidecar gives it.
+/// Returns a request with this timeout.
 pub fn within<T>(time: Duration, message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     request.set_timeout(time);
     request
 }
 
-/// Waits until the plugin behind a socket says that it is ready.
+/// Waits until Probe on a socket returns ready.
 ///
 /// # Panics
-/// If it does not in time.
+/// If it does not within [`wait::SOON`].
 pub async fn ready(socket: &Path) {
     probe_says(socket, true).await;
 }
 
-/// Waits until Probe answers OK with this readiness.
+/// Waits until Probe on a socket returns OK with this readiness.
 ///
 /// # Panics
-/// If it does not in time.
+/// If it does not within [`wait::SOON`].
 pub async fn probe_says(socket: &Path, ready: bool) {
     let client = identity(socket);
     let what = format!("Probe on {} answers ready={ready}", socket.display());

@@ -1,19 +1,19 @@
-//! The guide's commands, as its pages have them.
+//! The commands on the pages of the guide.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How the tests treat a block of commands. It is the second word behind its fence: ` ```sh run `.
+/// How the tests treat a block of commands. The mark is the second word of the fence: ` ```sh run `.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mark {
-    /// `run`: run unchanged, after those before it on its page.
+    /// `run`: the tests run the block unchanged, in the order of its page.
     Run,
-    /// `cluster`: run in the same manner where there is an API server.
+    /// `cluster`: the tests with an API server run the block unchanged, in the order of its page.
     Cluster,
-    /// `nodes`: run in the same manner where nodes run pods.
+    /// `nodes`: the tests with nodes that run pods run the block unchanged, in the order of its page.
     Nodes,
-    /// Nothing: the shell has to understand it, and our programs its options.
+    /// No mark: the tests check the syntax of the block, and the options of our programs in it.
     Read,
 }
 
@@ -21,22 +21,23 @@ pub enum Mark {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Block {
-    /// Its position, as `PAGE:LINE`.
+    /// The position of the block, as `PAGE:LINE`.
     pub place: String,
-    /// How the tests treat it.
+    /// How the tests treat the block.
     pub mark: Mark,
-    /// Whether it is below the heading "Clean up", and deletes what other pages start from.
-    pub away: bool,
-    /// The commands.
+    /// Whether the block is in a section "Clean up", which deletes objects that other pages need.
+    pub is_cleanup: bool,
+    /// The lines of the block.
     pub text: String,
 }
 
-/// The pages whose blocks `run` and `cluster` are run against an API server, in this order, outside of their sections "Clean up".
+/// The pages whose blocks `run` and `cluster` are run against an API server, in this order, without the sections "Clean
+/// up".
 pub const API_SERVER_PAGES: [&str; 7] =
     ["install.md", "dynamic.md", "snapshots.md", "expansion.md", "block.md", "static.md", "upgrading.md"];
 
-/// The pages whose blocks are run on nodes with kubelets, in this order, each with the answer to this: are those of its section
-/// "Clean up" run, or the others?
+/// The pages whose blocks are run on nodes with kubelets, in this order. With `true` only the section "Clean up" of the
+/// page is run, with `false` only the rest.
 pub const NODE_PAGES: [(&str, bool); 10] = [
     ("install.md", false),
     ("dynamic.md", false),
@@ -50,16 +51,16 @@ pub const NODE_PAGES: [(&str, bool); 10] = [
     ("install.md", true),
 ];
 
-/// A page whose blocks `nodes` are never run: they need a kernel with NFS, and an NFS server.
+/// The page whose blocks `nodes` are never run, since they need a kernel with NFS, and an NFS server.
 pub const WITHOUT_NODES: &str = "static.md";
 
-/// The root of the repository.
+/// Returns the root of the repository.
 #[must_use]
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The pages of the guide.
+/// Returns the paths of the guide's pages.
 ///
 /// # Panics
 /// If they cannot be listed.
@@ -72,7 +73,7 @@ pub fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The blocks of a page.
+/// Returns the blocks of a page.
 ///
 /// # Panics
 /// If the page cannot be read or has a mark that does not exist.
@@ -83,30 +84,30 @@ pub fn blocks_of(page: &Path) -> Vec<Block> {
     blocks(&name, &text).unwrap_or_else(|wrong| panic!("{wrong}"))
 }
 
-/// The commands of a page of the guide that have one of these marks, in their order: those of the section "Clean up", or the
-/// others.
+/// Returns the commands of a page's blocks with one of these marks, in the order of the page. With `is_cleanup` only
+/// the section "Clean up" counts, without it only the rest of the page.
 ///
 /// # Panics
 /// If the page cannot be read, has a mark that does not exist, or has no such command.
 #[must_use]
-pub fn script(page: &str, marks: &[Mark], away: bool) -> String {
+pub fn script(page: &str, marks: &[Mark], is_cleanup: bool) -> String {
     let mut blocks = blocks_of(&root().join("docs/src").join(page));
-    blocks.retain(|block| block.away == away && marks.contains(&block.mark));
+    blocks.retain(|block| block.is_cleanup == is_cleanup && marks.contains(&block.mark));
     assert!(!blocks.is_empty(), "{page} has no commands with the marks {marks:?}");
     blocks.into_iter().map(|block| block.text).collect()
 }
 
-/// The blocks of a text.
+/// Returns the blocks of a page's text.
 ///
 /// # Errors
-/// If one has a mark that does not exist, or no end.
+/// If a block has a mark that does not exist, or no end.
 pub fn blocks(name: &str, text: &str) -> Result<Vec<Block>, String> {
     let mut blocks = Vec::new();
-    let mut away = false;
+    let mut is_cleanup = false;
     let mut lines = text.lines().enumerate();
     while let Some((number, line)) = lines.next() {
         if line.starts_with("## ") {
-            away = line == "## Clean up";
+            is_cleanup = line == "## Clean up";
         }
         let Some(fence) = line.strip_prefix("```") else { continue };
         let place = format!("{name}:{}", number + 1);
@@ -129,13 +130,13 @@ pub fn blocks(name: &str, text: &str) -> Result<Vec<Block>, String> {
             Some("nodes") => Mark::Nodes,
             Some(other) => return Err(format!("{place}: unknown mark {other}")),
         };
-        blocks.push(Block { place, mark, away, text: body });
+        blocks.push(Block { place, mark, is_cleanup, text: body });
     }
     Ok(blocks)
 }
 
-/// The command lines in a block that start one of these programs: the program and its arguments, with `/x` for every
-/// variable.
+/// Returns the command lines in a block that start one of these programs: the program and its arguments, with `/x` for
+/// every variable.
 #[must_use]
 pub fn commands_of(text: &str, programs: &[&str]) -> Vec<(String, Vec<String>)> {
     let joined = text.replace("\\\n", " ");
@@ -152,7 +153,7 @@ pub fn commands_of(text: &str, programs: &[&str]) -> Vec<(String, Vec<String>)> 
     commands
 }
 
-/// The words of a line, as far as the guide's commands go.
+/// Splits a line into words, with the part of the shell's syntax that the guide uses.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let (mut word, mut quote, mut begun) = (String::new(), None, false);
@@ -202,12 +203,12 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_away_below_that_heading_and_no_further() {
+    fn only_blocks_below_the_heading_clean_up_are_cleanup() {
         let block = "```sh\nls\n```\n";
         let text = format!("# A\n{block}## Clean up\n{block}### More\n{block}## Next\n{block}");
         let found = blocks("page", &text).expect("good marks");
-        let away: Vec<_> = found.iter().map(|block| block.away).collect();
-        assert_eq!(away, [false, true, true, false]);
+        let cleanup: Vec<_> = found.iter().map(|block| block.is_cleanup).collect();
+        assert_eq!(cleanup, [false, true, true, false]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What the tests across processes share: the binaries, their processes and logs, certificates, CSI clients, and waits
-//! that are bounded.
+//! Shared parts of the tests across processes: the binaries, their processes and logs, certificates, CSI clients, and
+//! bounded waits.
 
 #![allow(
     clippy::expect_used,

@@ -8,12 +8,12 @@ use crate::arguments::{Arguments, unix};
 use crate::certificates::Files;
 use crate::port;
 
-/// The rules of a hub with authenticated peers: proxies may call every node.
+/// The options of a hub with authenticated peers that let proxies call every node.
 const RULES: [&str; 4] = ["--allow", "proxy=*", "--allow", "csi-proxy=*"];
 
-/// What hub, agent and proxy speak over.
+/// The kind of the links between hub, agent and proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "tests say what each means to them")]
+#[allow(clippy::exhaustive_enums, reason = "tests match every kind")]
 pub enum LinkKind {
     /// Unix socket.
     Uds,
@@ -28,7 +28,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// The scheme of its URLs.
+    /// Returns the scheme of the hub's URLs.
     #[must_use]
     pub const fn scheme(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl LinkKind {
         }
     }
 
-    /// The option of the program `cable` that forwards links of this kind.
+    /// Returns the option of the program `cable` that forwards links of this kind.
     #[must_use]
     pub const fn cable_option(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl fmt::Display for LinkKind {
     }
 }
 
-/// Where a hub listens, and where it is dialled.
+/// The address of a hub's listener, and the URL at which the hub is dialled.
 #[derive(Debug, Clone)]
 pub struct HubLink {
     kind: LinkKind,
@@ -82,8 +82,8 @@ pub struct HubLink {
 }
 
 impl HubLink {
-    /// A hub with its socket in `directory` and a free port, on which it listens again after its death. It is dialled by the
-    /// name or address `host` of the loopback interface.
+    /// Returns the link of a hub with its socket in `directory` and a free port, which a restarted hub listens on
+    /// again. Peers dial the hub by `host`, a name or an address of the loopback interface.
     #[must_use]
     pub fn new(kind: LinkKind, host: &'static str, directory: &Path) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port::free()));
@@ -91,7 +91,7 @@ impl HubLink {
         link.through(address.port())
     }
 
-    /// The same, dialled at another port, at which something forwards to the hub.
+    /// Makes peers dial another port, which forwards to the hub.
     #[must_use]
     pub fn through(mut self, port: u16) -> Self {
         self.url = match self.kind {
@@ -101,25 +101,25 @@ impl HubLink {
         self
     }
 
-    /// What it goes over.
+    /// Returns the kind of the link.
     #[must_use]
     pub const fn kind(&self) -> LinkKind {
         self.kind
     }
 
-    /// Where the hub is dialled.
+    /// Returns the URL at which peers dial the hub.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Where the hub itself listens, unless it has only its socket.
+    /// Returns the address at which the hub listens, unless the hub has only its socket.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// edge-hub with this certificate.
+    /// Returns the options of edge-hub with this certificate.
     #[must_use]
     pub fn hub(&self, own: &Files) -> Arguments {
         let hub = Arguments::new().pair("--listen", unix(&self.socket));
@@ -132,7 +132,7 @@ impl HubLink {
         }
     }
 
-    /// edge-agent with this certificate, on a node. The caller adds its drivers.
+    /// Returns the options of edge-agent with this certificate, on a node. The caller adds the drivers.
     #[must_use]
     pub fn agent(&self, node: &str, state: &Path, own: &Files) -> Arguments {
         let agent =
@@ -140,7 +140,7 @@ impl HubLink {
         self.kind.dialer(agent, own)
     }
 
-    /// edge-csi-driver with this certificate. The caller adds its endpoint and its nodes.
+    /// Returns the options of edge-csi-driver with this certificate. The caller adds the endpoint and the nodes.
     #[must_use]
     pub fn proxy(&self, driver: &str, own: &Files) -> Arguments {
         let proxy = Arguments::new().pair("--drivername", driver).pair("--hub", &self.url);

@@ -1,7 +1,7 @@
-//! The containers of manifests, as far as their command lines go.
+//! The command lines and environments of the containers in manifests.
 //!
-//! Read line by line, for the manner in which `deploy/` is written: a list has an item a line, and a container begins with
-//! its name.
+//! This is no YAML parser. The manifests have to be written as those in `deploy/` are: a list has one item a line, and
+//! a container begins with its name.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Container {
-    /// Its name, which is that of its program.
+    /// The name of the container, which is also the name of its program.
     pub name: String,
-    /// Its arguments.
+    /// The arguments, with `$(NAME)` for variables.
     pub arguments: Vec<String>,
-    /// Its environment. A variable from a field of the pod has the value `field`.
+    /// The environment. A variable from a field of the pod has the value `field`.
     pub environment: BTreeMap<String, String>,
 }
 
 impl Container {
-    /// The arguments with the variables filled in.
+    /// Returns the arguments with the values of their variables.
     ///
     /// # Errors
-    /// If a variable is named that the environment does not have.
+    /// If the environment does not have a variable of an argument.
     pub fn command_line(&self) -> Result<Vec<String>, String> {
         self.arguments.iter().map(|argument| self.filled_in(argument)).collect()
     }
@@ -29,8 +29,9 @@ impl Container {
     fn filled_in(&self, argument: &str) -> Result<String, String> {
         let mut filled = argument.to_owned();
         while let Some((before, rest)) = filled.split_once("$(") {
-            let (name, after) =
-                rest.split_once(')').ok_or_else(|| format!("{argument}: no end of a variable"))?;
+            let (name, after) = rest
+                .split_once(')')
+                .ok_or_else(|| format!("{argument}: a variable has no closing bracket"))?;
             let value = self
                 .environment
                 .get(name)
@@ -41,7 +42,7 @@ impl Container {
     }
 }
 
-/// The containers in a text that have one of these names.
+/// Returns the containers of a manifest that have one of these names.
 #[must_use]
 pub fn containers(text: &str, names: &[&str]) -> Vec<Container> {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
@@ -73,7 +74,7 @@ fn indent_of(line: &str) -> usize {
     if line.trim().is_empty() { usize::MAX } else { line.len() - line.trim_start().len() }
 }
 
-/// The items of the list behind a key.
+/// Returns the items of the list below a key.
 fn items<'a>(body: &[&'a str], key: &str) -> Vec<&'a str> {
     let list = body.iter().skip_while(|line| line.trim() != key).skip(1);
     list.map_while(|line| line.trim_start().strip_prefix("- ")).collect()
@@ -126,7 +127,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_container_has_its_own_arguments_with_its_variables() {
+    fn a_command_line_has_the_values_of_the_containers_variables() {
         let found = containers(TEXT, &["edge-hub"]);
         assert_eq!(found.len(), 1);
         assert_eq!(
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_is_not_there_is_an_error() {
+    fn an_unknown_variable_is_an_error() {
         let found = containers(&TEXT.replace("name: ADDRESS", "name: ADRESS"), &["edge-hub"]);
         assert!(found[0].command_line().is_err_and(|wrong| wrong.contains("ADDRESS")));
     }

@@ -1,20 +1,20 @@
-//! What a process has of memory over a run, in tenths of it.
+//! The memory of a process over the ten parts of a run.
 
 use std::time::Duration;
 
-/// Into how many parts a run is cut.
+/// The number of equal parts of a run.
 pub const PARTS: usize = 10;
 
-/// The memory of one process during a whole run.
+/// Samples of one process's memory during a run.
 #[derive(Debug, Clone)]
-pub struct Course {
+pub struct MemorySamples {
     length: Duration,
-    /// What it had in each part, in KiB.
+    /// The samples of each part, in KiB.
     seen: [Vec<u64>; PARTS],
 }
 
-impl Course {
-    /// One over a run of this length.
+impl MemorySamples {
+    /// Returns no samples, for a run of this length.
     #[must_use]
     pub const fn over(length: Duration) -> Self {
         Self { length, seen: [const { Vec::new() }; PARTS] }
@@ -26,14 +26,14 @@ impl Course {
         self.seen[(part as usize).min(PARTS - 1)].push(kib);
     }
 
-    /// The memory at the start of each part, in KiB; `None` for a part without a sample.
+    /// Returns the first sample of each part, in KiB; `None` for a part without a sample.
     #[must_use]
     pub fn starts(&self) -> [Option<u64>; PARTS] {
         std::array::from_fn(|part| self.seen[part].first().copied())
     }
 
-    /// By how much more it had in the last part than in the first of the second half, in KiB: between the middle ones of what
-    /// it had in each, so that one open call more or less makes no difference. `None` if one of them has no sample.
+    /// Returns by how much the median of the last part exceeds the median of the sixth part, in KiB, and 0 if it does
+    /// not. Medians ignore the memory of a single open call. `None` if one of the two parts has no sample.
     #[must_use]
     pub fn growth(&self) -> Option<u64> {
         let [from, to] = [PARTS / 2, PARTS - 1].map(|part| middle(&self.seen[part]));
@@ -53,29 +53,29 @@ mod tests {
 
     const LENGTH: Duration = Duration::from_secs(100);
 
-    fn course(kib_at: impl Fn(u64) -> u64) -> Course {
-        let mut course = Course::over(LENGTH);
-        (0..=LENGTH.as_secs()).for_each(|second| course.note(Duration::from_secs(second), kib_at(second)));
-        course
+    fn samples_of(kib_at: impl Fn(u64) -> u64) -> MemorySamples {
+        let mut samples = MemorySamples::over(LENGTH);
+        (0..=LENGTH.as_secs()).for_each(|second| samples.note(Duration::from_secs(second), kib_at(second)));
+        samples
     }
 
     #[test]
-    fn growth_counts_in_the_second_half_alone() {
-        assert_eq!(course(|second| 100 + second.min(50)).growth(), Some(0));
-        assert_eq!(course(|second| 100 + second).growth(), Some(40));
-        assert_eq!(course(|second| 500 - second).growth(), Some(0), "shrinking is not growth");
+    fn only_the_second_half_counts_as_growth() {
+        assert_eq!(samples_of(|second| 100 + second.min(50)).growth(), Some(0));
+        assert_eq!(samples_of(|second| 100 + second).growth(), Some(40));
+        assert_eq!(samples_of(|second| 500 - second).growth(), Some(0), "shrinking is not growth");
     }
 
     #[test]
     fn one_high_sample_is_not_growth() {
-        assert_eq!(course(|second| if second % 7 == 6 { 9000 } else { 100 }).growth(), Some(0));
+        assert_eq!(samples_of(|second| if second % 7 == 6 { 9000 } else { 100 }).growth(), Some(0));
     }
 
     #[test]
     fn reports_parts_without_samples() {
-        let mut course = Course::over(LENGTH);
-        course.note(Duration::from_secs(15), 7);
-        assert_eq!(course.growth(), None);
-        assert_eq!(course.starts()[..3], [None, Some(7), None]);
+        let mut samples = MemorySamples::over(LENGTH);
+        samples.note(Duration::from_secs(15), 7);
+        assert_eq!(samples.growth(), None);
+        assert_eq!(samples.starts()[..3], [None, Some(7), None]);
     }
 }

@@ -1,14 +1,14 @@
-//! What a process counts, as its `/metrics` says. It must run with `--http-endpoint 127.0.0.1:0` and `-v`.
+//! The metrics of a process at `/metrics`. The process must run with `--http-endpoint 127.0.0.1:0` and `-v`.
 
 use std::collections::BTreeMap;
 
 use crate::process::Process;
 use crate::{page, wait};
 
-/// The numbers of a process by their names with labels. Asked again until there are some.
+/// Waits until a process serves its metrics, and returns the values by name with labels.
 ///
 /// # Panics
-/// If it does not serve them.
+/// If the process does not within [`wait::SOON`].
 pub async fn of(process: &Process) -> BTreeMap<String, f64> {
     wait::until(&format!("{process:?} serves its metrics"), async || {
         let address = page::address_in(&process.log())?;

@@ -1,5 +1,5 @@
-//! What a process answers over HTTP: its status page, its health, its metrics. It must run with `--http-endpoint 127.0.0.1:0`
-//! and `-v`.
+//! Requests to the HTTP endpoint of a process: its status page, its health, its metrics. The process must run with
+//! `--http-endpoint 127.0.0.1:0` and `-v`.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -7,8 +7,8 @@ use tokio::net::TcpStream;
 use crate::process::Process;
 use crate::wait;
 
-/// Where it is served, as the log says, in words or in JSON. The last one: a process that was started again appends to the same
-/// log.
+/// Returns the address of the status page from a log in text or JSON. The last address counts, since a restarted
+/// process appends to the same log.
 #[must_use]
 pub fn address_in(log: &str) -> Option<String> {
     let line = log.lines().rev().find(|line| line.contains("status page"))?;
@@ -19,7 +19,7 @@ pub fn address_in(log: &str) -> Option<String> {
     Some(address.to_owned())
 }
 
-/// The whole answer, headers and body; `None` without an answer.
+/// Requests a path. Returns the headers and the body of the answer; `None` without an answer.
 pub async fn get(address: &str, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -29,18 +29,18 @@ pub async fn get(address: &str, path: &str) -> Option<String> {
     Some(answer)
 }
 
-/// Where a process serves it, once it does.
+/// Waits until a process serves its status page, and returns the address.
 ///
 /// # Panics
-/// If it never does.
+/// If the process does not within [`wait::SOON`].
 pub async fn address(process: &Process) -> String {
     wait::until("the status page is served", async || address_in(&process.log())).await
 }
 
-/// What a process answers, once it does.
+/// Waits until a process answers a path, and returns the headers and the body.
 ///
 /// # Panics
-/// If it never does.
+/// If the process does not within [`wait::SOON`].
 pub async fn of(process: &Process, path: &str) -> String {
     let address = address(process).await;
     wait::until(&format!("{path} is answered"), async || get(&address, path).await).await

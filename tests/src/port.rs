@@ -5,19 +5,21 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Ports that a host's defaults give to no dialler, and Kubernetes to no service: what is free here stays so until its
-/// process listens, however many connections others open meanwhile.
+/// Ports outside the default ranges of ephemeral ports and of Kubernetes node ports. A free port in this range stays
+/// free until its process listens, even if other processes open connections meanwhile.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// How many of them were tried, beginning with a random one: two processes hardly ever try the same one.
+/// The number of ports tried so far.
 static TRIED: AtomicUsize = AtomicUsize::new(0);
+/// The offset of the first port. It is random, so that two processes hardly ever try the same port.
 static FIRST: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(()) >> 1);
 
-/// A port of the loopback address that nothing uses now, neither with TCP nor with UDP. No two calls in one process get the same
-/// one of 20000 to 29999; after all of those were tried the kernel chooses, and a dialler may get that port first.
+/// Returns a port of the loopback address that is free for TCP and UDP. Each call in a process returns another port of
+/// 20000 to 29999. Once all of them were tried, the kernel chooses a port, which a dialler may take before the caller
+/// listens.
 ///
 /// # Panics
-/// If the kernel has none.
+/// If the kernel has no free port.
 #[must_use]
 pub fn free() -> u16 {
     let next = || {
@@ -34,7 +36,7 @@ pub fn free() -> u16 {
     })
 }
 
-/// The port so many behind the first.
+/// Returns the port at this distance from the first one, wrapping around.
 fn nth(at: usize) -> Option<u16> {
     let offset = FIRST.checked_add(u64::try_from(at).ok()?)? % u64::try_from(PORTS.len()).ok()?;
     PORTS.start.checked_add(u16::try_from(offset).ok()?)
@@ -47,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_free_port_is_no_diallers_and_another_one_each_time() {
+    fn each_free_port_is_in_the_range_and_different() {
         let ports: BTreeSet<u16> = (0..200).map(|_| free()).collect();
         assert!(ports.iter().all(|port| PORTS.contains(port)), "{ports:?}");
         assert_eq!(ports.len(), 200);

@@ -1,4 +1,4 @@
-//! A process with its log, which cannot outlive the test.
+//! A process that cannot outlive the test, with its log.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,23 +12,23 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{binaries, wait};
 
-/// Time to end after SIGTERM.
+/// Time limit of a process to end after SIGTERM.
 const STOP: Duration = Duration::from_secs(15);
 
-/// Lines of a log that an error shows.
+/// The number of a log's last lines that an error shows.
 const TAIL: usize = 15;
 
 /// Variables that would change what the reference binaries do.
 const FOREIGN: [&str; 5] =
     ["RUST_LOG", "CSI_ENDPOINT", "CSI_DRIVERNAME", "KUBEEDGE_ENDPOINT", "KUBE_NODE_NAME"];
 
-/// What a panic of Rust begins with.
+/// The text of every Rust panic.
 const PANIC: &str = "panicked at";
 
-/// Why a process did not do what it should.
+/// The failure of a process.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "the sentences say it")]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ProcessError {
     #[error("cannot write the log {path}: {cause}", path = path.display())]
     Log { path: PathBuf, cause: io::Error },
@@ -44,22 +44,24 @@ pub enum ProcessError {
 
 /// A running process, which is killed when dropped.
 ///
-/// One that was started with [`start`](Self::start) and its like then prints its log if the test is failing, and otherwise must
-/// have logged no panic. For the others the caller searches the logs.
+/// On drop, a process of [`start`](Self::start), [`start_with`](Self::start_with), [`start_after`](Self::start_after)
+/// or [`searched`](Self::searched) prints its log if the test is failing, and otherwise fails the test if the log has a
+/// panic. For other processes the caller searches the logs.
 pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
-    /// The same file, also when something else has its name; searched at the end.
+    /// The open log, which is searched on drop even if its path was removed.
     searched: Option<File>,
     ended: Option<ExitStatus>,
 }
 
 impl Process {
-    /// Starts the reference binary `binary`, or a program by its absolute path; what it prints is added to `DIRECTORY/NAME.log`.
+    /// Starts the reference binary `binary`, or a program by its absolute path. Its output is appended to
+    /// `DIRECTORY/NAME.log`.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// If the process cannot be started.
     #[must_use]
     pub fn start<A: AsRef<OsStr>>(
         directory: &Path,
@@ -70,10 +72,10 @@ impl Process {
         Self::start_with(directory, name, binary, arguments, &[])
     }
 
-    /// The same with variables in its environment.
+    /// Starts a process as [`start`](Self::start) does, with these variables in its environment.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// If the process cannot be started.
     #[must_use]
     pub fn start_with<A: AsRef<OsStr>>(
         directory: &Path,
@@ -85,10 +87,11 @@ impl Process {
         Self::start_after(&[], directory, name, binary, arguments, environment)
     }
 
-    /// The same, started by the command `before`, such as one that enters a network namespace.
+    /// Starts a process as [`start_with`](Self::start_with) does, through the command `before`, such as one that enters
+    /// a network namespace.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// If the process cannot be started.
     #[must_use]
     pub fn start_after<A: AsRef<OsStr>>(
         before: &[&str],
@@ -115,7 +118,7 @@ impl Process {
         started.and_then(Self::searched).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The process. Its log is printed if the test fails and must otherwise contain no panic.
+    /// Makes the drop print the log if the test fails, and otherwise fail the test if the log has a panic.
     ///
     /// # Errors
     /// If the log cannot be read.
@@ -125,7 +128,7 @@ impl Process {
         Ok(self)
     }
 
-    /// Starts `command`; what it prints goes to `DIRECTORY/NAME.log`, which is emptied first.
+    /// Starts `command`. Its output is written to `DIRECTORY/NAME.log`, which is emptied first.
     ///
     /// # Errors
     /// If the log cannot be written or the program not be started.
@@ -157,19 +160,19 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, log, searched: None, ended: None })
     }
 
-    /// Its name, which is that of its log.
+    /// Returns the name of the process, which is also the name of its log.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the process has printed so far.
+    /// Returns the output of the process so far.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
-    /// The last lines that it printed.
+    /// Returns the last 15 lines of the log.
     #[must_use]
     pub fn tail(&self) -> String {
         let log = self.log();
@@ -177,7 +180,7 @@ impl Process {
         lines.get(lines.len().saturating_sub(TAIL)..).unwrap_or_default().join("\n")
     }
 
-    /// What it printed from its panic on, or else the last lines.
+    /// Returns 15 lines of the log: from its first panic on, or the last ones if there is no panic.
     #[must_use]
     pub fn reason(&self) -> String {
         let log = self.log();
@@ -190,7 +193,7 @@ impl Process {
     /// Waits until the log holds `text`.
     ///
     /// # Panics
-    /// If it does not appear in time.
+    /// If the text does not appear within [`wait::SOON`].
     pub async fn logged(&self, text: &str) {
         wait::until(&format!("{} logs {text:?}", self.name), async || {
             self.log().contains(text).then_some(())
@@ -198,10 +201,10 @@ impl Process {
         .await;
     }
 
-    /// Waits until `reached`, which `waited_for` names.
+    /// Blocks until `reached` returns true. Errors describe that condition with `waited_for`.
     ///
     /// # Errors
-    /// If it ends before, or is too late.
+    /// If the process ends before, or the condition is not reached within [`wait::SOON`].
     pub fn ready(
         &mut self,
         waited_for: &'static str,
@@ -210,10 +213,10 @@ impl Process {
         self.ready_within(wait::SOON, waited_for, reached)
     }
 
-    /// Waits so long until `reached`, which `waited_for` names.
+    /// Blocks until `reached` returns true, for at most `bound`. Errors describe that condition with `waited_for`.
     ///
     /// # Errors
-    /// If it ends before, or is too late.
+    /// If the process ends before, or the condition is not reached within `bound`.
     pub fn ready_within(
         &mut self,
         bound: Duration,
@@ -227,10 +230,10 @@ impl Process {
         result.unwrap_or_else(|| Err(self.late(waited_for, bound)))
     }
 
-    /// The same as [`ready`](Self::ready) on a runtime, with other tasks running meanwhile.
+    /// Waits as [`ready`](Self::ready) does, on a tokio runtime, without blocking the thread.
     ///
     /// # Errors
-    /// If it ends before, or is too late.
+    /// If the process ends before, or the condition is not reached within [`wait::SOON`].
     pub async fn reached(
         &mut self,
         waited_for: &'static str,
@@ -251,24 +254,24 @@ impl Process {
         ProcessError::Ended { process, waited_for, status, log, tail }
     }
 
-    /// Waits at most `bound` for the process to end by itself; whether it says that all is well.
+    /// Waits for the process to end by itself, for at most `bound`. Returns whether its exit code is zero.
     ///
     /// # Errors
-    /// If it runs on.
+    /// If the process still runs after `bound`.
     pub fn finish(&mut self, bound: Duration) -> Result<bool, ProcessError> {
         let status = wait::poll(bound, || self.status());
         status.map(|status| status.success()).ok_or_else(|| self.late("its end", bound))
     }
 
-    /// Asks the process to stop, if it has not ended.
+    /// Sends SIGTERM to the process, if it has not ended.
     pub fn terminate(&self) {
         let _ = self.send(Signal::TERM);
     }
 
-    /// Asks the process to stop, and expects exit code zero.
+    /// Sends SIGTERM to the process, and waits for its end.
     ///
     /// # Errors
-    /// If it ends otherwise, or does not.
+    /// If the exit code is not zero, or the process still runs after 15 s.
     pub fn stop(mut self) -> Result<(), ProcessError> {
         self.terminate();
         let Some(status) = wait::poll(STOP, || self.status()) else {
@@ -286,29 +289,29 @@ impl Process {
         ProcessError::NotInTime { process, waited_for, bound, log, tail }
     }
 
-    /// Stops the process where it is until [`thaw`](Self::thaw), if it has not ended.
+    /// Sends SIGSTOP to the process, if it has not ended. [`thaw`](Self::thaw) continues it.
     pub fn freeze(&self) {
         let _ = self.send(Signal::STOP);
     }
 
-    /// Lets it continue.
+    /// Sends SIGCONT to the process, if it has not ended.
     pub fn thaw(&self) {
         let _ = self.send(Signal::CONT);
     }
 
-    /// The number of the process.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Memory that it has, in KiB; none once it has ended.
+    /// Returns the resident memory of the process in KiB; `None` once it has ended.
     #[must_use]
     pub fn resident_kib(&self) -> Option<u64> {
         self.memory("VmRSS:")
     }
 
-    /// The most that it ever had, in KiB; none once it has ended.
+    /// Returns the peak of the process's resident memory in KiB; `None` once it has ended.
     #[must_use]
     pub fn peak_kib(&self) -> Option<u64> {
         self.memory("VmHWM:")
@@ -329,14 +332,14 @@ impl Process {
     }
 
     fn send(&self, signal: Signal) -> io::Result<()> {
-        // The number may be another process's by now.
+        // The process id of an ended process may belong to another one.
         if self.ended.is_some() {
             return Err(io::ErrorKind::NotFound.into());
         }
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Kills it as a power cut would, and waits until it has ended.
+    /// Kills the process with SIGKILL, and waits until it has ended.
     pub fn kill(&mut self) {
         if self.ended.is_none() {
             let _ = self.child.kill();
@@ -344,21 +347,21 @@ impl Process {
         }
     }
 
-    /// Whether it still runs.
+    /// Returns whether the process still runs.
     pub fn runs(&mut self) -> bool {
         self.status().is_none()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     ///
     /// # Panics
-    /// If it runs on.
+    /// If the process still runs after [`wait::SOON`].
     pub async fn ended(&mut self) -> ExitStatus {
         let what = format!("{} ends", self.name);
         wait::until(&what, async || self.status()).await
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status, if the process has ended.
     fn status(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().ok().flatten();
@@ -384,7 +387,7 @@ impl Drop for Process {
             eprintln!("---- log of {} ----\n{}", self.name, self.log());
             return;
         }
-        // A task that panics ends alone, and what it was to do may be done by the next try.
+        // A panic ends only its task, and a retry may hide it from the test.
         let mut written = Vec::new();
         let read = searched.read_to_end(&mut written);
         assert!(read.is_ok(), "log of {}: {read:?}", self.name);
@@ -436,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ends_is_not_waited_for_and_its_log_is_shown() {
+    fn the_wait_for_an_ended_process_fails_with_its_log() {
         let directory = tempfile::tempdir().unwrap();
         let mut process = shell(directory.path(), "echo too bad; exit 1");
         let ended = process.ready("nothing", || false).unwrap_err().to_string();
@@ -444,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_does_not_outlive_what_holds_it() {
+    fn a_dropped_process_has_ended() {
         let directory = tempfile::tempdir().unwrap();
         let process = shell(directory.path(), "exec sleep 1000");
         let proc = format!("/proc/{}", process.id());

@@ -1,4 +1,4 @@
-//! Calls with bodies of bytes, which typed clients cannot send.
+//! Calls with arbitrary bytes as the body, which typed clients cannot send.
 
 use std::path::Path;
 
@@ -43,13 +43,13 @@ impl Decoder for Raw {
     }
 }
 
-/// Makes a unary call of any method with any body.
+/// Makes a unary call of any method with any body, and returns the body of the answer.
 ///
 /// # Errors
-/// The status that it ends with.
+/// Returns the status of the call if it is not OK.
 ///
 /// # Panics
-/// If the path is not a method path.
+/// If `path` is not a method path.
 pub async fn call(socket: &Path, path: &str, body: impl Into<Bytes>) -> Result<Bytes, Status> {
     let mut grpc = tonic::client::Grpc::new(csi::channel(socket)).max_decoding_message_size(64 << 20);
     grpc.ready().await.map_err(|cause| Status::unavailable(cause.to_string()))?;

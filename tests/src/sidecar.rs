@@ -1,4 +1,4 @@
-//! A caller that does with codes what the sidecars do.
+//! A caller that handles status codes as the CSI sidecars do.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -10,16 +10,17 @@ use tonic::{Code, Request, Status};
 
 use crate::csi::within;
 
-/// First wait before a call is repeated; then twice as long each time. The sidecars begin with a second.
+/// Backoff after the first attempt, doubled after each further one. The sidecars begin with 1 s.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 
-/// Longest wait.
+/// Longest backoff.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Whether the sidecars take the status as the end of the operation. All others mean that it may be running.
+/// Returns whether the sidecars take the status as the end of the operation. Any other status means that it may be
+/// running.
 ///
-/// Where the connection to the socket breaks, grpc-go says `UNAVAILABLE`; tonic's client has other codes for that, but then
-/// the status has a cause.
+/// grpc-go returns `UNAVAILABLE` for a broken connection to the socket. tonic's client returns other codes, with a
+/// source.
 #[must_use]
 pub fn is_final(status: &Status) -> bool {
     let may_run =
@@ -27,28 +28,28 @@ pub fn is_final(status: &Status) -> bool {
     !may_run && status.source().is_none()
 }
 
-/// What became of a call, and how often it was made.
+/// The final result of a call, and the number of its attempts.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Learnt<T> {
+pub struct FinalResult<T> {
     /// The answer, or the final status.
-    pub end: Result<T, Status>,
-    /// How often it was asked for.
-    pub asked: u32,
+    pub result: Result<T, Status>,
+    /// The number of attempts.
+    pub attempts: u32,
 }
 
-/// Makes a call again and again, with so much time each, until it has an answer or a final status.
+/// Repeats a call, with the timeout `time` for each attempt, until it has an answer or a final status.
 pub async fn until_final<T, M: Clone, F: Future<Output = Result<tonic::Response<T>, Status>>>(
     message: M,
     time: Duration,
     mut call: impl FnMut(Request<M>) -> F,
-) -> Learnt<T> {
-    let (mut wait, mut asked) = (FIRST_WAIT, 0);
+) -> FinalResult<T> {
+    let (mut wait, mut attempts) = (FIRST_WAIT, 0);
     loop {
-        asked += 1;
+        attempts += 1;
         match call(within(time, message.clone())).await {
-            Ok(answer) => return Learnt { end: Ok(answer.into_inner()), asked },
-            Err(status) if is_final(&status) => return Learnt { end: Err(status), asked },
+            Ok(answer) => return FinalResult { result: Ok(answer.into_inner()), attempts },
+            Err(status) if is_final(&status) => return FinalResult { result: Err(status), attempts },
             Err(_) => {}
         }
         tokio::time::sleep(wait).await;
@@ -64,31 +65,31 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// One that gives each call so much time.
+    /// Returns a sidecar with this timeout for each attempt.
     #[must_use]
     pub const fn new(client: ControllerClient<Channel>, time: Duration) -> Self {
         Self { client, time }
     }
 
-    /// Makes a volume: its id.
-    pub async fn create(&self, name: &str) -> Learnt<String> {
+    /// Creates a volume, and returns its id.
+    pub async fn create(&self, name: &str) -> FinalResult<String> {
         let request = crate::csi::create_volume(name);
-        let learnt =
+        let created =
             until_final(request, self.time, async |request| self.client.clone().create_volume(request).await)
                 .await;
-        let id = learnt.end.map(|answer| answer.volume.unwrap_or_default().volume_id);
-        Learnt { end: id, asked: learnt.asked }
+        let id = created.result.map(|answer| answer.volume.unwrap_or_default().volume_id);
+        FinalResult { result: id, attempts: created.attempts }
     }
 
     /// Deletes a volume.
-    pub async fn delete(&self, id: &str) -> Learnt<csi::DeleteVolumeResponse> {
+    pub async fn delete(&self, id: &str) -> FinalResult<csi::DeleteVolumeResponse> {
         let request = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
         until_final(request, self.time, async |request| self.client.clone().delete_volume(request).await)
             .await
     }
 
     /// Makes a volume available to a node.
-    pub async fn publish(&self, id: &str, node: &str) -> Learnt<csi::ControllerPublishVolumeResponse> {
+    pub async fn publish(&self, id: &str, node: &str) -> FinalResult<csi::ControllerPublishVolumeResponse> {
         let request = csi::ControllerPublishVolumeRequest {
             volume_id: id.to_owned(),
             node_id: node.to_owned(),
@@ -102,7 +103,11 @@ impl Sidecar {
     }
 
     /// Undoes [`publish`](Self::publish).
-    pub async fn unpublish(&self, id: &str, node: &str) -> Learnt<csi::ControllerUnpublishVolumeResponse> {
+    pub async fn unpublish(
+        &self,
+        id: &str,
+        node: &str,
+    ) -> FinalResult<csi::ControllerUnpublishVolumeResponse> {
         let request = csi::ControllerUnpublishVolumeRequest {
             volume_id: id.to_owned(),
             node_id: node.to_owned(),

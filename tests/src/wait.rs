@@ -1,4 +1,4 @@
-//! Waits for a condition, never for a time: on a runtime, which fail the test, and without one, which answer.
+//! Bounded waits for a condition. Some run on a tokio runtime, and some block the thread.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,24 +6,24 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest wait for something that should happen at once. Generous, since test machines are slow and shared.
+/// Longest wait for an event that should happen at once. The bound is long, since test machines are slow and shared.
 pub const SOON: Duration = Duration::from_secs(20);
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Time that one answer of a status page may take.
+/// Time limit for one answer of a status page.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// Asks until there is an answer.
+/// Polls `ask` until it returns a value.
 ///
 /// # Panics
-/// If there is no answer within [`SOON`], naming `what` was waited for.
+/// If `ask` returns none within [`SOON`]. The message names `what`.
 pub async fn until<T>(what: &str, ask: impl AsyncFnMut() -> Option<T>) -> T {
     let answer = try_until(SOON, ask).await;
-    answer.unwrap_or_else(|| panic!("waited {SOON:?} for this: {what}"))
+    answer.unwrap_or_else(|| panic!("not within {SOON:?}: {what}"))
 }
 
-/// Asks until there is an answer; `None` once `bound` is over.
+/// Polls `ask` until it returns a value. Returns `None` if it returns none within `bound`.
 pub async fn try_until<T>(bound: Duration, mut ask: impl AsyncFnMut() -> Option<T>) -> Option<T> {
     let since = Instant::now();
     loop {
@@ -37,23 +37,23 @@ pub async fn try_until<T>(bound: Duration, mut ask: impl AsyncFnMut() -> Option<
     }
 }
 
-/// Bounds a future that must end by itself.
+/// Waits for a future.
 ///
 /// # Panics
-/// If it has not ended after [`SOON`], naming `what` was waited for.
+/// If the future has not ended after [`SOON`]. The message names `what`.
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(SOON, future).await {
         Ok(value) => value,
-        Err(_) => panic!("waited {SOON:?} for this: {what}"),
+        Err(_) => panic!("not within {SOON:?}: {what}"),
     }
 }
 
-/// Asks until there is an answer, with no runtime; `None` once `bound` is over.
+/// Polls `ask` on the current thread until it returns a value. Returns `None` if it returns none within `bound`.
 pub fn poll<T>(bound: Duration, ask: impl FnMut() -> Option<T>) -> Option<T> {
     poll_every(POLL, bound, ask)
 }
 
-/// The same with so much time between two questions.
+/// Polls as [`poll`] does, with this pause between two calls of `ask`.
 pub fn poll_every<T>(pause: Duration, bound: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + bound;
     loop {
@@ -65,19 +65,19 @@ pub fn poll_every<T>(pause: Duration, bound: Duration, mut ask: impl FnMut() -> 
         }
         #[allow(
             clippy::disallowed_methods,
-            reason = "a process of its own has no event to wait for, and no runtime waits here"
+            reason = "another process gives no event to wait for, and no runtime runs on this thread"
         )]
         std::thread::sleep(pause);
     }
 }
 
-/// Whether something accepts on the unix socket.
+/// Returns whether a process accepts connections on the unix socket.
 #[must_use]
 pub fn accepts(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
 
-/// Whether `/readyz` at this address answers 200.
+/// Returns whether `/readyz` at this address answers 200.
 #[must_use]
 pub fn is_ready(status: SocketAddr) -> bool {
     let ask = || -> std::io::Result<String> {

@@ -1,4 +1,4 @@
-//! The cable that other tests pull does what they believe of it.
+//! The cable injects the faults that other tests rely on.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-/// Both ends of a connection through the cable; none while it is cut.
+/// Opens a connection through the cable. Returns both ends; `None` while the cable is cut.
 async fn connection(cable: &Cable, target: &TcpListener) -> Option<[TcpStream; 2]> {
     let mut near = TcpStream::connect(cable.address()).await.ok()?;
     near.write_all(b"?").await.ok()?;
@@ -22,7 +22,7 @@ async fn connection(cable: &Cable, target: &TcpListener) -> Option<[TcpStream; 2
             far.read_exact(&mut asked).await.ok()?;
             Some([near, far])
         }
-        // Reset: the target does not listen.
+        // A reset, since the cable is cut.
         _ = near.readable() => None,
     }
 }
@@ -91,7 +91,7 @@ async fn the_same_seed_loses_the_same_datagrams() {
         let cable = Cable::udp(ANY, target.local_addr().unwrap(), plan).await.unwrap();
         let client = UdpSocket::bind(ANY).await.unwrap();
         let mut arrived = Vec::new();
-        // One at a time, and the last one repeatedly until it arrives, so that nothing has to be waited out.
+        // One datagram at a time. The last one is repeated until it arrives, so that the test needs no fixed wait.
         for number in 0..100_u8 {
             client.send_to(&[number], cable.address()).await.unwrap();
         }

@@ -1,4 +1,4 @@
-//! What the manifests in `deploy/` say is what the programs take.
+//! The programs accept the command lines and variables in the manifests of `deploy/`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -24,7 +24,7 @@ fn files(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Our containers in all manifests, with the file of each.
+/// Returns our containers in all manifests, with the file of each.
 fn own_containers() -> Vec<(String, Container)> {
     let mut found = Vec::new();
     for file in files("deploy") {
@@ -48,7 +48,7 @@ fn every_container_argument_is_accepted_by_its_program() {
     assert!(base.values().all(|container| container.arguments.len() > 2), "{base:?}");
     let mut wrong = Vec::new();
     for (file, container) in &containers {
-        // What an overlay patches keeps the variables of the base.
+        // A container that an overlay patches keeps the variables of the base.
         let mut whole = container.clone();
         for (name, value) in &base[container.name.as_str()].environment {
             whole.environment.entry(name.clone()).or_insert_with(|| value.clone());
@@ -60,7 +60,7 @@ fn every_container_argument_is_accepted_by_its_program() {
 }
 
 #[test]
-fn every_argument_of_the_unit_is_one_that_the_agent_takes() {
+fn the_agent_accepts_every_argument_of_the_unit() {
     let unit =
         fs::read_to_string(root().join("deploy/systemd/edge-agent.service")).unwrap().replace("\\\n", " ");
     let line =
@@ -71,7 +71,7 @@ fn every_argument_of_the_unit_is_one_that_the_agent_takes() {
 }
 
 #[test]
-fn a_variable_of_the_proposal_is_one_that_the_proxy_reads() {
+fn the_proxy_reads_every_variable_of_the_proposal() {
     let containers = own_containers();
     let (_, proxy) = containers.iter().find(|(_, container)| container.name == "edge-csi-driver").unwrap();
     for name in ["CSI_DRIVERNAME", "CSI_ENDPOINT", "KUBEEDGE_ENDPOINT"] {

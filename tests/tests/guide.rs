@@ -1,4 +1,4 @@
-//! The commands of the guide do what it says.
+//! The commands of the guide are valid, and those that can run are run.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -14,7 +14,7 @@ use edge_csi_tests::guide::{
     API_SERVER_PAGES, Mark, NODE_PAGES, WITHOUT_NODES, blocks_of, commands_of, pages, root, script,
 };
 
-/// Options with a value that only a build with the feature `kubernetes` takes.
+/// Options that only a build with the feature `kubernetes` accepts.
 const OF_A_FEATURE: [&str; 2] = ["--kubeconfig", "--kubelet-dir"];
 
 #[test]
@@ -56,7 +56,7 @@ fn every_file_that_a_block_of_the_guide_names_exists() {
     }
 }
 
-/// Blocks that nothing runs and that start none of our programs, by what they begin with, and why that has to be so.
+/// Blocks that no test runs and that start none of our programs: the beginning of the block, and the reason.
 const FOR_READERS: [(&str, &str); 4] = [
     ("kubectl exec edge-csi-controller-0 ", "wants a node that is lost"),
     ("for program in edge-hub edge-agent", "wants a container builder and a registry"),
@@ -74,13 +74,13 @@ fn every_block_of_the_guide_is_run() {
     for page in pages() {
         let name = page.file_name().unwrap().to_str().unwrap().to_owned();
         for block in blocks_of(&page) {
-            let on_api_server = API_SERVER_PAGES.contains(&name.as_str()) && !block.away;
-            let on_nodes = NODE_PAGES.contains(&(name.as_str(), block.away));
+            let on_api_server = API_SERVER_PAGES.contains(&name.as_str()) && !block.is_cleanup;
+            let on_nodes = NODE_PAGES.contains(&(name.as_str(), block.is_cleanup));
             let run = match block.mark {
                 Mark::Run => tests.contains(&format!("runs(\"{name}\")")) || on_api_server,
                 Mark::Cluster => on_api_server && on_nodes,
                 Mark::Nodes => on_nodes || name == WITHOUT_NODES,
-                // Its options are held against the program.
+                // `options_in_the_guide_exist` checks the options in such a block.
                 _ => {
                     !commands_of(&block.text, &PROGRAMS).is_empty()
                         || FOR_READERS.iter().any(|(begin, _)| block.text.starts_with(begin))
@@ -94,7 +94,7 @@ fn every_block_of_the_guide_is_run() {
     assert!(forgotten.is_empty(), "no test runs {}", forgotten.join(", "));
 }
 
-/// The sources of the repository below these folders, in one text.
+/// Returns the sources of the repository below these folders, in one text.
 fn sources(folders: &[&str]) -> String {
     let mut open: Vec<PathBuf> = folders.iter().map(|folder| root().join(folder)).collect();
     let mut text = String::new();
@@ -141,7 +141,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true' EXIT
 cargo() { case "$*" in "build "*) ;; "run -p "*) "target/debug/${@: -1}" ;; *) return 1 ;; esac; }
 "#;
 
-/// A port for each of those that pages name, since something else may have those here.
+/// Replaces each port of a page by a free one, since the page's port may be in use.
 fn with_own_ports(text: &str) -> String {
     let mut text = text.to_owned();
     let mut held = Vec::new();
@@ -154,7 +154,7 @@ fn with_own_ports(text: &str) -> String {
     text
 }
 
-/// Runs the blocks of a page that are marked `run`, one after the other in one shell. What they print; `None` if a
+/// Runs the blocks of a page that are marked `run`, one after the other in one shell. Returns their output; `None` if a
 /// tool is missing.
 fn runs(page: &str) -> Option<String> {
     let commands = script(page, &[Mark::Run], false);
@@ -179,7 +179,7 @@ fn runs(page: &str) -> Option<String> {
 }
 
 fn in_shell(directory: &Path, script: &str) -> std::process::Output {
-    // Sockets have short paths, and what pages make with mktemp goes with the rest.
+    // Paths of sockets have to be short. TMPDIR makes the removal cover the files that pages create with mktemp.
     Command::new("bash")
         .args(["-c", script])
         .current_dir(directory)
@@ -188,11 +188,11 @@ fn in_shell(directory: &Path, script: &str) -> std::process::Output {
         .unwrap()
 }
 
-/// Needs root, since a driver that mounts is started.
+/// This test needs root, since the driver of the page mounts.
 #[test]
-fn the_page_that_runs_the_parts_by_hand_runs() {
+fn the_page_by_hand_runs() {
     if !rustix::process::geteuid().is_root() {
-        let test = "the_page_that_runs_the_parts_by_hand_runs";
+        let test = "the_page_by_hand_runs";
         let _ = writeln!(std::io::stderr(), "{test}: not run, since it needs root");
         return;
     }
@@ -230,7 +230,7 @@ fn paths_in_the_documents_exist() {
     let (mut read, mut missing) = (0, Vec::new());
     for page in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
         let text = std::fs::read_to_string(root().join(page)).unwrap();
-        // The odd parts are between backticks.
+        // Every second part is between backticks.
         for path in text.split('`').skip(1).step_by(2).filter(|it| is_path(it)) {
             read += 1;
             let path = path.trim_end_matches('/');

@@ -1,5 +1,5 @@
-//! Our own volume-manager before the monitor of csi-proxy: whatever the driver, the mount table and the power do, no rule of
-//! the spec is broken.
+//! The calls of volume-manager, checked by the monitor of csi-proxy: under any faults of driver, mount table and power
+//! they break no rule of the CSI spec.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -29,7 +29,7 @@ struct Walk {
     monitor: Monitor,
     now: Instant,
     calls: u64,
-    /// The call that the monitor has seen begin and not end.
+    /// The call whose begin, and not yet its end, was reported to the monitor.
     open: Option<CallNumber>,
     /// The call that was answered OK and is now verified in the mount table.
     answered: Option<Call>,
@@ -64,7 +64,7 @@ impl Walk {
         walk
     }
 
-    /// A number below `bound`, by xorshift.
+    /// Returns a number below `bound`, by xorshift.
     fn below(&mut self, bound: usize) -> usize {
         self.rng ^= self.rng << 13;
         self.rng ^= self.rng >> 7;
@@ -72,7 +72,7 @@ impl Walk {
         (self.rng % bound as u64) as usize
     }
 
-    /// The calls with which the node discovers each new driver.
+    /// Reports the calls with which the node discovers each new driver.
     fn learn(&mut self) {
         use csi::node_service_capability::{Rpc, Type, rpc};
         let DriverCapabilities { stage_unstage, node_expand, .. } = self.capabilities;
@@ -104,7 +104,7 @@ impl Walk {
         self.violations.extend(self.monitor.handle(self.now, Seen::Ended { call, end }));
     }
 
-    /// Sends an event to the state machine, and carries out its actions.
+    /// Sends an event to the state machine, and performs its actions.
     fn send(&mut self, event: Event) {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
@@ -195,7 +195,7 @@ impl Walk {
         }
     }
 
-    /// The current call ends with a random result.
+    /// Ends the current call with a random result.
     fn end_call(&mut self) {
         let Some(call) = self.volume.in_flight().cloned() else { return };
         let Some(number) = self.open.take() else { return };
@@ -229,7 +229,7 @@ impl Walk {
             self.ends(call, End::Left);
         }
         if boot {
-            // The monitor has forgotten everything as well, and the attachment is unknown.
+            // The monitor has lost its state as well, and the attachment is unknown.
             self.monitor = Monitor::new(Limits::default(), InitialState::Empty);
             self.learn();
             self.send(Event::Rebooted);
@@ -297,7 +297,7 @@ fn fresh(capabilities: DriverCapabilities) -> Volume {
 
 /// Replay one seed with `EDGE_CSI_SEED=N cargo test -p edge-csi-tests --test monitor_volumes`.
 #[test]
-fn volume_manager_breaks_no_rule_whatever_happens_to_it() {
+fn volume_manager_breaks_no_rule_under_any_faults() {
     let seed = std::env::var("EDGE_CSI_SEED").ok().map(|seed| seed.parse().unwrap());
     let seeds = seed.map_or(1..=SEEDS, |seed| seed..=seed);
     let (mut made, all) = (0, seeds.clone().count() as u64);

@@ -1,4 +1,4 @@
-//! Calls over links that are cut, slow or lossy: they outlive the link, and the driver carries each out once.
+//! Calls over links that are cut, slow or lossy. A call survives its link, and the driver executes each operation once.
 //!
 //! `EDGE_CSI_CUT_SECONDS` makes the runs longer; `EDGE_CSI_SEED` repeats one, as far as time allows.
 
@@ -17,13 +17,13 @@ use edge_csi_tests::sidecar::Sidecar;
 use edge_csi_tests::{metrics, wait};
 use tokio::task::JoinSet;
 
-/// Callers at once.
+/// Number of concurrent callers.
 const CALLERS: usize = 8;
 
-/// What a sidecar gives a call, more than any call should take here: a second question would hide a lost answer.
+/// Timeout of a sidecar's call, longer than any call should take here: a second attempt would hide a lost answer.
 const CALL: Duration = Duration::from_secs(60);
 
-/// How long the driver works: some calls are open at every cut.
+/// Duration of the driver's work, so long that some calls are open at every cut.
 const WORK: Duration = Duration::from_millis(200);
 
 fn number(variable: &str, usual: u64) -> u64 {
@@ -39,7 +39,7 @@ async fn cable(over: LinkKind, hub: SocketAddr, plan: Plan) -> Cable {
     cable.unwrap()
 }
 
-/// A cluster with a cable at either side of the hub.
+/// A cluster with a cable on each side of the hub.
 struct Wired {
     cluster: TestCluster,
     driver: Counting,
@@ -75,8 +75,8 @@ impl Wired {
                     let since = Instant::now();
                     let name = format!("pvc-{caller}-{}", volumes.len());
                     let made = sidecar.create(&name).await;
-                    assert_eq!(made.end.unwrap(), id_of(&name));
-                    sidecar.delete(&id_of(&name)).await.end.unwrap();
+                    assert_eq!(made.result.unwrap(), id_of(&name));
+                    sidecar.delete(&id_of(&name)).await.result.unwrap();
                     volumes.push(name);
                     slowest = slowest.max(since.elapsed());
                 }
@@ -100,7 +100,7 @@ impl Wired {
     }
 }
 
-/// Callers that repeat as sidecars do, over links that are cut every two seconds: every operation is carried out once.
+/// Callers retry as sidecars do, over links that are cut every two seconds. Every operation is executed once.
 async fn once_over(over: LinkKind) {
     let (seconds, seed) = (number("EDGE_CSI_CUT_SECONDS", 20), number("EDGE_CSI_SEED", 1));
     println!("EDGE_CSI_SEED={seed} cargo test -p edge-csi-tests --test process_cuts");
@@ -110,7 +110,7 @@ async fn once_over(over: LinkKind) {
         seed,
         ..Plan::default()
     };
-    // Not in step, so that either side is cut alone too.
+    // Different intervals, so that each side is also cut alone.
     let wired = Wired::start(over, [every(2000), every(2300)], WORK).await;
     let (volumes, slowest) = wired.volumes(Duration::from_secs(seconds)).await;
     let cuts = wired.cables.each_ref().map(Cable::cuts);
@@ -148,7 +148,7 @@ async fn a_slow_and_lossy_link_costs_only_time() {
     }
 }
 
-/// A cut that lasts while the driver works, on either side of the hub in turn: the answer arrives when the link is back.
+/// A cut lasts while the driver works, on each side of the hub in turn. The answer arrives after the cut.
 #[tokio::test]
 async fn an_answer_during_a_cut_arrives_after_it() {
     for over in [LinkKind::Wss, LinkKind::Quic] {
@@ -173,7 +173,7 @@ async fn an_answer_during_a_cut_arrives_after_it() {
             assert!(!calling.is_finished());
             cable.restore();
             let learnt = wait::within("the answer", calling).await.unwrap();
-            assert_eq!((learnt.end.unwrap(), learnt.asked), (id_of(&name), 1), "{over:?}, side {side}");
+            assert_eq!((learnt.result.unwrap(), learnt.attempts), (id_of(&name), 1), "{over:?}, side {side}");
             assert_eq!(wired.driver.of("CreateVolume", &name).begun, 1);
             wired.driver.hold();
         }

@@ -52,7 +52,7 @@ async fn an_ending_agent_finishes_work_without_a_waiter() {
     let mut cluster = TestCluster::empty(LinkKind::Uds);
     cluster.start_driver(&[]).unwrap();
     cluster.start_hub().await.unwrap();
-    // The proxy may just be asking the driver what it offers, which keeps the session open for up to 10 s.
+    // The proxy may still query the driver's capabilities, which keeps the session open for up to 10 s.
     cluster.start_agent(&["--drain-timeout", "60s"]).unwrap();
     cluster.start_proxy(&[]).unwrap();
     ready(&cluster.proxy_socket()).await;

@@ -1,4 +1,4 @@
-//! A call that hangs delays no other. By how much is measured by `cargo xtask perf hung`.
+//! A call that hangs delays no other call. `cargo xtask perf hung` measures the delay.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -12,7 +12,7 @@ use edge_csi_tests::sidecar::Sidecar;
 use edge_csi_tests::wait;
 use tokio::task::JoinSet;
 
-/// What a sidecar gives a call, more than any call should take here.
+/// Timeout of a sidecar's call, longer than any call should take here.
 const CALL: Duration = Duration::from_secs(120);
 
 async fn one_hangs_over(over: LinkKind) {
@@ -41,7 +41,10 @@ async fn one_hangs_over(over: LinkKind) {
             let id = format!("vol-{number}");
             let published = sidecar.publish(&id, NODE).await;
             let unpublished = sidecar.unpublish(&id, NODE).await;
-            (published.end.is_ok() && unpublished.end.is_ok(), published.asked + unpublished.asked)
+            (
+                published.result.is_ok() && unpublished.result.is_ok(),
+                published.attempts + unpublished.attempts,
+            )
         });
     }
     let others = wait::within("the others end while one hangs", others.join_all()).await;
@@ -49,7 +52,7 @@ async fn one_hangs_over(over: LinkKind) {
     assert!(!hung.is_finished());
     assert_eq!(driver.of("ControllerPublishVolume", "held-a").ended, 0);
     driver.release();
-    wait::within("the one that hung", hung).await.unwrap().end.unwrap();
+    wait::within("the one that hung", hung).await.unwrap().result.unwrap();
 }
 
 /// One ControllerPublish hangs, 100 calls for other volumes do not.

@@ -14,7 +14,7 @@ use edge_csi_tests::wait;
 use rustix::process::Signal;
 use tonic::{Code, Status};
 
-/// A fault is answered much faster than any deadline; a shared test machine is slow.
+/// Time limit of an answer with a fault. It is long since test machines are slow, and still far below any deadline.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 async fn refused(socket: &Path, name: &str) -> Status {
@@ -82,7 +82,7 @@ async fn a_missing_driver_socket_is_unavailable_until_it_appears() {
     controller(&cluster.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
 }
 
-/// A CreateVolume that has reached the agent while the driver does not move.
+/// Starts a CreateVolume that has reached the agent while the driver is frozen.
 async fn stuck_call(cluster: &TestCluster) -> tokio::task::JoinHandle<Result<(), Status>> {
     cluster.driver.as_ref().unwrap().signal(Signal::STOP);
     let client = controller(&cluster.proxy_socket());
@@ -188,7 +188,7 @@ async fn a_deadline_ends_the_wait_and_the_retry_finds_the_volume() {
 #[tokio::test]
 async fn a_refusing_driver_socket_is_unavailable_and_named() {
     let mut cluster = TestCluster::start(LinkKind::Uds).await;
-    // Killed, the driver leaves its socket behind.
+    // A killed driver does not remove its socket.
     cluster.driver.as_mut().unwrap().kill();
     assert!(cluster.driver_socket().exists());
     let status = refused(&cluster.proxy_socket(), "pvc-1").await;

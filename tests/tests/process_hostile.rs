@@ -19,7 +19,7 @@ use tokio::net::{TcpStream, UdpSocket, UnixStream};
 const GARBAGE: &[u8] =
     b"\xff\xff\xff\xfeGET / HTTP/1.0\r\n\r\n\x00\x01\x02garbage: not a frame, not a request, not TLS";
 
-/// Sends garbage and waits until the other side has had enough of it.
+/// Sends garbage and waits until the other side closes the connection.
 async fn rejected(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin) {
     let _ = stream.write_all(GARBAGE).await;
     let _ = stream.shutdown().await;
@@ -63,7 +63,7 @@ async fn say_hello(link: &mut Link, hello: Hello) {
     link.send(frame::encode(Frame::link(Kind::Hello(hello)), Lane::Control)).await.unwrap();
 }
 
-/// What the hub says last, in words.
+/// Returns the last message of the hub as text.
 async fn last_words(mut link: Link) -> String {
     let mut reason = String::new();
     while let Some(Ok(bytes)) = wait::within("the hub ends the link", link.next()).await {
@@ -87,10 +87,10 @@ async fn a_peer_of_another_protocol_version_gets_an_error() {
 }
 
 #[tokio::test]
-async fn a_frame_beyond_the_bound_ends_only_the_link_that_it_came_on() {
+async fn an_oversized_frame_ends_only_its_link() {
     let cluster = TestCluster::start(LinkKind::Uds).await;
     let mut stream = UnixStream::connect(cluster.path("hub.sock")).await.unwrap();
-    // A length of 2 GiB: nothing may be set aside for it.
+    // A length of 2 GiB, for which the hub must not allocate memory.
     stream.write_all(&[0x7f, 0xff, 0xff, 0xff]).await.unwrap();
     let mut answer = Vec::new();
     let _ = wait::within("the connection is closed", stream.read_to_end(&mut answer)).await;

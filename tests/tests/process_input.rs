@@ -18,7 +18,7 @@ fn directory() -> TempDir {
     tempfile::Builder::new().prefix("edge-csi-").tempdir_in("/tmp").unwrap()
 }
 
-/// Runs a binary to its end; gives the exit code and the last line of stderr.
+/// Runs a binary to its end. Returns the exit code and the last line of stderr.
 async fn ends(directory: &Path, binary: &str, arguments: &[&str]) -> (i32, String) {
     let name = format!("{binary}-{}", std::fs::read_dir(directory).unwrap().count());
     let mut process = Process::start(directory, &name, binary, arguments);
@@ -31,7 +31,7 @@ async fn ends(directory: &Path, binary: &str, arguments: &[&str]) -> (i32, Strin
     (status.code().unwrap_or_else(|| panic!("{binary} was killed: {log}")), complaints[0].to_owned())
 }
 
-/// A directory in which no socket has a path that is short enough.
+/// A directory whose path is too long for any socket in it.
 const LONG_DIRECTORY: &str = "/tmp/bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
 const LONG: &str = "unix:///tmp/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.sock";
@@ -314,7 +314,7 @@ async fn rejects_certificates_of_another_authority_or_name() {
     let stranger = Authority::new(directory.path(), "stranger");
     let (hub, url) = hub_with_certificates(directory.path(), &authority).await;
 
-    // The agent does not trust the hub, and says so.
+    // The agent does not trust the hub, and logs it.
     let untrusting = agent(directory.path(), "untrusting", &url, &stranger.issue(&[NODE]));
     wait::until("the agent names the bad certificate", async || {
         untrusting.log().contains("not signed by an authority in --tls-ca").then_some(())
@@ -330,7 +330,7 @@ async fn rejects_certificates_of_another_authority_or_name() {
     })
     .await;
 
-    // A good certificate, for another name than the hello claims.
+    // A trusted certificate, for another name than that of the hello.
     let other = agent(directory.path(), "other", &url, &authority.issue(&["edge-2"]));
     wait::until("the refusal names both", async || {
         let log = other.log();
@@ -344,7 +344,7 @@ async fn rejects_certificates_of_another_authority_or_name() {
 }
 
 #[tokio::test]
-async fn certificate_files_that_do_not_fit_are_named() {
+async fn mismatched_certificate_files_are_named() {
     let directory = directory();
     let authority = Authority::new(directory.path(), "authority");
     let (one, two) = (authority.issue(&["edge-1"]), authority.issue(&["edge-2"]));

@@ -1,8 +1,8 @@
-//! Hub, agent and proxy are killed in turn under load, as a power cut would: no caller gets a final code that the driver did
-//! not say, and nothing is stuck or grows.
+//! Hub, agent and proxy are killed in turn under load. No caller gets a final code that is not the driver's, no call is
+//! stuck, and no process's memory grows.
 //!
-//! `EDGE_CSI_DRILL_SECONDS=600` runs it for longer, and with `EDGE_CSI_DRILL_KILL=agent` hub and proxy live through
-//! hundreds of deaths.
+//! `EDGE_CSI_DRILL_SECONDS=600` makes the run longer. With `EDGE_CSI_DRILL_KILL=agent` only the agent is killed, so
+//! that hub and proxy observe hundreds of its restarts.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 #![allow(clippy::print_stdout, reason = "figures are for the person that runs it")]
@@ -15,39 +15,39 @@ use edge_csi_tests::cluster::{NODE, TestCluster};
 use edge_csi_tests::counting::{Counting, REFUSED, id_of, refusal};
 use edge_csi_tests::csi::{controller, ready};
 use edge_csi_tests::link::LinkKind;
-use edge_csi_tests::memory::Course;
+use edge_csi_tests::memory::MemorySamples;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::random::Random;
-use edge_csi_tests::sidecar::{Learnt, Sidecar};
+use edge_csi_tests::sidecar::{FinalResult, Sidecar};
 use edge_csi_tests::{metrics, wait};
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-/// Callers at once.
+/// Number of concurrent callers.
 const CALLERS: u64 = 8;
 
-/// What a sidecar gives a call.
+/// Timeout of a sidecar's call.
 const CALL: Duration = Duration::from_secs(10);
 
-/// How long the driver works.
+/// Duration of the driver's work.
 const WORK: Duration = Duration::from_millis(30);
 
-/// How long the last calls may take after the last kill.
+/// Time limit of the open calls after the last kill.
 const END: Duration = Duration::from_secs(60);
 
-/// What a process that is killed may have more in the last third of its instances than in the first: an instance is short-lived,
-/// and ends at any moment.
+/// Permitted growth of the memory of a killed process from the first third of its instances to the last. Its instances
+/// end at random times, so their memory varies.
 const GROWTH_KIB: u64 = 16 << 10;
 
-/// The growth that is allowed to a process that is never killed, from the sixth tenth of the run to the last. In ten minutes
-/// a leak of 100 bytes for each operation amounts to that, or one of 16 KiB for each death of another. Without one, 100 KiB are
-/// much: the rest is for an allocator that takes memory in large pieces.
+/// Permitted growth of the memory of a process that is never killed, from the sixth tenth of the run to the last. In
+/// ten minutes a leak of 100 bytes per operation exceeds it, as does a leak of 16 KiB per killed process. Without a
+/// leak the growth is below 100 KiB. The rest is for allocators that reserve memory in large pieces.
 const LASTING_GROWTH_KIB: u64 = 2 << 10;
 
 /// The processes that are killed.
 const PARTS: [&str; 3] = ["hub", "agent", "proxy"];
 
-/// What all callers have learnt.
+/// The results of all callers.
 #[derive(Debug, Default)]
 struct Answers {
     operations: AtomicU64,
@@ -56,21 +56,21 @@ struct Answers {
 }
 
 impl Answers {
-    /// Counts an operation, whose end must be the driver's own.
-    fn check<T>(&self, what: &str, name: &str, learnt: Learnt<T>) {
+    /// Counts an operation, and asserts that its result is the driver's own.
+    fn check<T>(&self, what: &str, name: &str, learnt: FinalResult<T>) {
         self.operations.fetch_add(1, Ordering::Relaxed);
-        self.asked.fetch_add(u64::from(learnt.asked), Ordering::Relaxed);
+        self.asked.fetch_add(u64::from(learnt.attempts), Ordering::Relaxed);
         let said = |status: Status| (status.code(), status.message().to_owned());
         if name.starts_with(REFUSED) && what == "create" {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            assert_eq!(learnt.end.err().map(said), Some((Code::FailedPrecondition, refusal(name))));
-        } else if let Err(status) = learnt.end {
+            assert_eq!(learnt.result.err().map(said), Some((Code::FailedPrecondition, refusal(name))));
+        } else if let Err(status) = learnt.result {
             panic!("{what} {name}: a final word that the driver did not say: {status:?}");
         }
     }
 }
 
-/// One sidecar: volumes come, are attached, detached and go.
+/// Runs one sidecar that creates, attaches, detaches and deletes volumes.
 async fn caller(
     number: u64,
     sidecar: Sidecar,
@@ -93,7 +93,7 @@ async fn caller(
             reported.check("delete", &name, sidecar.delete(&id).await);
             assert!(driver.of("DeleteVolume", &id).begun > 0, "{id} was never asked of the driver");
         }
-        // A repetition may still be at work for a while, and is then counted again; these are few.
+        // A retried operation may still run, and is then counted again. There are few of them.
         driver.forget(&name);
     }
 }
@@ -133,10 +133,10 @@ async fn final_codes_are_the_drivers_own_while_processes_are_killed() {
     let length = Duration::from_secs(seconds);
     let (since, mut kills) = (Instant::now(), 0_usize);
     let mut memory: [Vec<u64>; 3] = [const { Vec::new() }; 3];
-    let mut courses = PARTS.map(|_| Course::over(length));
+    let mut samples = PARTS.map(|_| MemorySamples::over(length));
     while since.elapsed() < length {
         let rest = match victims[..] {
-            // Both ends have to find it again, and wait longer each time that a link has held less than a second.
+            // Both ends reconnect, with a longer backoff after each link of less than a second.
             ["hub"] => 2000 + random.below(2000),
             ["agent" | "proxy"] => 500 + random.below(1000),
             _ => 1000 + random.below(2000),
@@ -145,7 +145,7 @@ async fn final_codes_are_the_drivers_own_while_processes_are_killed() {
         for (place, process) in [&cluster.hub, &cluster.agent, &cluster.proxy].into_iter().enumerate() {
             if let Some(kib) = process.as_ref().and_then(Process::resident_kib) {
                 memory[place].push(kib);
-                courses[place].note(since.elapsed(), kib);
+                samples[place].note(since.elapsed(), kib);
             }
         }
         let away = Duration::from_millis(random.below(1000));
@@ -167,7 +167,7 @@ async fn final_codes_are_the_drivers_own_while_processes_are_killed() {
             }
         }
         kills += 1;
-        // A caller that has panicked has found something.
+        // A caller panics if its check fails.
         if let Some(ended) = callers.try_join_next() {
             ended.unwrap();
         }
@@ -208,13 +208,14 @@ async fn final_codes_are_the_drivers_own_while_processes_are_killed() {
         assert!(last < first + GROWTH_KIB, "{name} grows: {seen:?}");
     }
     for place in survivors {
-        let (name, course) = (PARTS[place], &courses[place]);
+        let (name, samples) = (PARTS[place], &samples[place]);
         let process = [&mut cluster.hub, &mut cluster.agent, &mut cluster.proxy][place].as_mut();
         assert!(process.is_some_and(Process::runs), "{name} was not to end");
-        let starts = course.starts().map(|kib| kib.map_or_else(|| "-".to_owned(), |kib| kib.to_string()));
+        let starts = samples.starts().map(|kib| kib.map_or_else(|| "-".to_owned(), |kib| kib.to_string()));
         println!("{name}, KiB at the start of each tenth of the run: {}", starts.join(" "));
-        let growth = course.growth().unwrap_or_else(|| panic!("too short a run to say whether {name} grows"));
+        let growth =
+            samples.growth().unwrap_or_else(|| panic!("too short a run to say whether {name} grows"));
         println!("{name}: {growth} KiB more in the last tenth than in the sixth");
-        assert!(growth <= LASTING_GROWTH_KIB, "{name} grows: {course:?}");
+        assert!(growth <= LASTING_GROWTH_KIB, "{name} grows: {samples:?}");
     }
 }

@@ -25,7 +25,7 @@ const BLOCKS: usize = 20_000;
 /// A driver with metadata of any length: `max_results` messages, each of as many blocks as `snapshot_id` says.
 #[derive(Clone, Default)]
 struct Large {
-    /// Messages of streams that were taken from it.
+    /// The number of stream messages that were read from the driver.
     taken: Arc<AtomicUsize>,
 }
 
@@ -124,18 +124,18 @@ async fn large_messages_and_streams_arrive_over_quic() {
     large_answers_over(LinkKind::Quic).await;
 }
 
-/// Most memory that hub, agent and proxy ever had, in KiB.
+/// Returns the peak memory of hub, agent and proxy, in KiB.
 fn peaks(cluster: &TestCluster) -> [u64; 3] {
     [&cluster.hub, &cluster.agent, &cluster.proxy]
         .map(|process| process.as_ref().unwrap().peak_kib().unwrap())
 }
 
-/// A reader that takes nothing; the others continue, and no process grows by what lies unread.
+/// One reader reads nothing. Other streams continue, and no process grows by the unread bytes.
 async fn a_reader_stops_over(over: LinkKind) {
     let driver = Large::default();
     let taken = Arc::clone(&driver.taken);
     let cluster = cluster_with(driver, over).await;
-    // What one stream costs that is read, so that it does not count as what one costs that is not.
+    // Measures the memory of a stream that is read, so that only the memory of unread bytes counts below.
     let stream = metadata(&cluster).get_metadata_allocated(of(64, BLOCKS)).await.unwrap().into_inner();
     assert_eq!(read_to_end(stream, 0).await, 64 * BLOCKS);
     taken.store(0, Ordering::SeqCst);
@@ -144,7 +144,7 @@ async fn a_reader_stops_over(over: LinkKind) {
     let first = stream.message().await.unwrap().unwrap();
     assert_eq!(first.block_metadata.len(), BLOCKS);
 
-    // The buffers are full when nothing more is taken in fifty checks in a row.
+    // The buffers are full once fifty checks in a row find no further message.
     let (mut before, mut checks) = (0, 0);
     wait::until("the driver is held up", || {
         let now = taken.load(Ordering::SeqCst);
@@ -155,7 +155,7 @@ async fn a_reader_stops_over(over: LinkKind) {
     .await;
     assert!(before <= 32, "{before} of 64 messages of 256 KiB were taken from the driver without a reader");
 
-    // On the same links others are read to their ends meanwhile.
+    // Meanwhile other streams on the same links are read to their ends.
     for _ in 0..3 {
         let other = metadata(&cluster).get_metadata_allocated(of(64, BLOCKS)).await.unwrap().into_inner();
         assert_eq!(read_to_end(other, 0).await, 64 * BLOCKS);

@@ -1,5 +1,6 @@
-//! Edge and cloud in network namespaces of their own, with a router between them that drops what a test says: half-open links,
-//! a node whose address changes, a network that blocks UDP. They need root; without it, each test prints that it did not run.
+//! Edge and cloud in separate network namespaces, with a router between them that drops chosen packets: half-open
+//! links, a node whose address changes, a network that blocks UDP. The tests need root; without it, each test logs that
+//! it did not run.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 #![allow(clippy::print_stdout, reason = "figures are for the person that runs it")]
@@ -15,18 +16,18 @@ use edge_csi_tests::counting::{Counting, Served, id_of};
 use edge_csi_tests::csi::{controller, ready};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
-use edge_csi_tests::sidecar::{Learnt, Sidecar};
+use edge_csi_tests::sidecar::{FinalResult, Sidecar};
 use edge_csi_tests::wait;
 use tokio::task::JoinHandle;
 
-/// What a sidecar gives a call, more than any call should take here: a second question would hide a lost answer.
+/// Timeout of a sidecar's call, longer than any call should take here: a second attempt would hide a lost answer.
 const CALL: Duration = Duration::from_secs(120);
 
-/// Where the hub is.
+/// The address of the hub.
 const QUIC: &str = "quic://10.91.2.2:10001";
 const WS: &str = "ws://10.91.2.2:10000";
 
-/// Whether this process may make namespaces, printing a line if not.
+/// Returns whether this process may create namespaces, and logs a line if not.
 fn may_separate(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -72,7 +73,7 @@ impl Networks {
         networks
     }
 
-    /// The router drops packets that match, in both directions, without an error.
+    /// Makes the router drop matching packets in both directions, without an error.
     fn drop_packets(&self, matching: &[&str]) {
         run(&[&["-n", &self.router, "rule", "add", "priority", "10"], matching, &["blackhole"]].concat());
     }
@@ -82,7 +83,7 @@ impl Networks {
     }
 }
 
-/// The one address that a namespace has from now on.
+/// Replaces the address of a namespace.
 fn address(namespace: &str, subnet: u8, host: u8) {
     run(&["-n", namespace, "addr", "flush", "dev", "wan"]);
     run(&["-n", namespace, "addr", "add", &format!("10.91.{subnet}.{host}/24"), "dev", "wan"]);
@@ -104,7 +105,7 @@ struct Fixture {
     agent: Process,
     _proxy: Process,
     _served: Served,
-    // Last, so that the processes end before their files and their namespaces.
+    // Last, so that the processes end before their files and namespaces are removed.
     cluster: TestCluster,
     networks: Networks,
 }
@@ -148,8 +149,8 @@ impl Fixture {
         Self { driver, hub, agent, _proxy: proxy, _served: served, cluster, networks }
     }
 
-    /// A call that the driver works on until it is released.
-    async fn held(&self) -> JoinHandle<Learnt<String>> {
+    /// Starts a call that the driver executes until it is released.
+    async fn held(&self) -> JoinHandle<FinalResult<String>> {
         let sidecar = Sidecar::new(controller(&self.cluster.proxy_socket()), CALL);
         let calling = tokio::spawn(async move { sidecar.create("held-1").await });
         wait::until("the driver works", async || {
@@ -159,14 +160,14 @@ impl Fixture {
         calling
     }
 
-    /// The call ends well, was made once and carried out once.
-    async fn ends_well(&self, call: JoinHandle<Learnt<String>>) {
+    /// Asserts that the call succeeded with one attempt and one execution.
+    async fn ends_well(&self, call: JoinHandle<FinalResult<String>>) {
         let learnt = wait::within("the answer", call).await.unwrap();
-        assert_eq!((learnt.end.unwrap(), learnt.asked), (id_of("held-1"), 1));
+        assert_eq!((learnt.result.unwrap(), learnt.attempts), (id_of("held-1"), 1));
         assert_eq!(self.driver.of("CreateVolume", "held-1").begun, 1);
     }
 
-    /// How often the agent has connected to the hub over this kind of link.
+    /// Returns how often the agent has connected to the hub over this kind of link.
     fn connected(&self, kind: &str) -> usize {
         let kind = format!("kind={kind}");
         let is_agent =
@@ -221,7 +222,7 @@ async fn both_ends_give_up_a_half_open_quic_link() {
     }
 }
 
-/// The node gets another address, and the old one goes.
+/// The node gets another address, and loses the old one.
 #[tokio::test]
 async fn quic_survives_a_new_address_of_the_node() {
     if !may_separate("quic_survives_a_new_address_of_the_node") {
@@ -235,7 +236,7 @@ async fn quic_survives_a_new_address_of_the_node() {
     assert_eq!((fixture.connected("quic"), fixture.connected("ws")), (1, 0), "{}", fixture.hub.log());
 }
 
-/// UDP is blocked in mid-call and free again later.
+/// UDP is blocked during a call and permitted again later.
 #[tokio::test]
 async fn blocked_udp_moves_a_call_to_a_websocket_and_back() {
     if !may_separate("blocked_udp_moves_a_call_to_a_websocket_and_back") {
@@ -264,6 +265,6 @@ async fn blocked_udp_moves_a_call_to_a_websocket_and_back() {
     wait::until("the agent is back on QUIC", async || (fixture.connected("quic") == 2).then_some(())).await;
     fixture.driver.release();
     let learnt = wait::within("the answer", second).await.unwrap();
-    assert_eq!((learnt.end.unwrap(), learnt.asked), (id_of("held-2"), 1));
+    assert_eq!((learnt.result.unwrap(), learnt.attempts), (id_of("held-2"), 1));
     assert_eq!(fixture.driver.of("CreateVolume", "held-2").begun, 1);
 }

@@ -1,4 +1,4 @@
-//! One execution an operation, with an agent that is a process and can be killed.
+//! Each operation has one execution, with an agent that is a process and can be killed.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -22,18 +22,18 @@ async fn create(cluster: &TestCluster, name: &str, patience: Duration) -> Result
     Ok(answer.into_inner().volume.unwrap().volume_id)
 }
 
-/// Calls with a shorter timeout than the driver needs, until the agent has the call: repeating it while it runs changes nothing.
+/// Repeats a call with a shorter timeout than the driver needs, until the agent has the call.
 async fn too_late(cluster: &TestCluster, name: &str) {
     wait::until("the agent has the call", async || {
         let status = create(cluster, name, Duration::from_millis(300)).await.unwrap_err();
-        // The client's own clock may be the first to say so.
+        // The client's own timer may expire first.
         assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
         cluster.agent.as_ref().unwrap().log().contains("CreateVolume").then_some(())
     })
     .await;
 }
 
-/// Retries until it is answered, as a sidecar does, which gets no final code before.
+/// Retries a call until it succeeds, as a sidecar does. No attempt may get a final code.
 async fn retried(cluster: &TestCluster, name: &str) -> String {
     wait::until("the retry succeeds", async || match create(cluster, name, Duration::from_secs(60)).await {
         Ok(id) => Some(id),
@@ -47,7 +47,7 @@ async fn retried(cluster: &TestCluster, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_answer_that_came_too_late_is_given_to_the_retry() {
+async fn the_retry_gets_a_late_answer() {
     let cluster = TestCluster::start(LinkKind::Uds).await;
     let agent = cluster.agent.as_ref().unwrap();
     signal_driver(&cluster, Signal::STOP);
@@ -61,7 +61,7 @@ async fn an_answer_that_came_too_late_is_given_to_the_retry() {
 }
 
 #[tokio::test]
-async fn another_request_on_a_volume_that_the_driver_is_at_is_aborted() {
+async fn another_request_on_a_busy_volume_is_aborted() {
     let cluster = TestCluster::start(LinkKind::Uds).await;
     signal_driver(&cluster, Signal::STOP);
     too_late(&cluster, "pvc-busy").await;
@@ -74,7 +74,7 @@ async fn another_request_on_a_volume_that_the_driver_is_at_is_aborted() {
     signal_driver(&cluster, Signal::CONT);
 }
 
-/// The agent is killed while the driver executes the call: it ends without a final code, and the retry succeeds.
+/// The agent is killed while the driver executes the call. The call ends without a final code, and the retry succeeds.
 #[tokio::test]
 async fn the_retry_completes_the_operation_of_a_killed_agent() {
     let mut cluster = TestCluster::start(LinkKind::Uds).await;

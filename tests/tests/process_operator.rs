@@ -107,7 +107,7 @@ async fn json_logs_are_one_object_a_line() {
     }
 }
 
-/// The status line and the body that a path answers.
+/// Returns the status line and the body of the answer for a path.
 async fn get(address: &str, path: &str) -> Option<(String, String)> {
     let answer = page::get(address, path).await?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
@@ -202,7 +202,7 @@ async fn the_proxy_reads_the_environment_of_the_proposal() {
     cluster.start_agent(&[]).unwrap();
     let socket = cluster.proxy_socket();
     let endpoint = unix(&socket);
-    // Several addresses fit into the one variable.
+    // One variable contains several addresses.
     let hubs = format!("unix:///tmp/edge-csi-absent.sock,{}", cluster.hub_url());
     let environment = [
         ("CSI_DRIVERNAME", DRIVER),

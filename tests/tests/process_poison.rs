@@ -1,4 +1,4 @@
-//! What no part can digest costs one call one error, and no link.
+//! An invalid call ends with an error, and does not end its link.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -20,7 +20,7 @@ use tonic::Code;
 
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 
-/// How often a process has found the hub.
+/// Returns how often a process has connected to the hub.
 fn connections(process: &Process) -> usize {
     process.log().matches("connected to the hub").count()
 }
@@ -59,7 +59,7 @@ async fn poison_over(over: LinkKind) {
         ("an unknown service", "/poison.v9.Poison/Swallow", vec![0xff; 10]),
     ];
     for (what, path, body) in cases {
-        // The driver's own refusal, where the request can reach it.
+        // The error of the driver, for requests that can reach it.
         let relayed = raw::call(&cluster.proxy_socket(), path, body.clone()).await.unwrap_err();
         let own = raw::call(&cluster.driver_socket(), path, body).await.unwrap_err();
         assert_eq!((relayed.code(), relayed.message()), (own.code(), own.message()), "{what}");
@@ -118,7 +118,7 @@ impl Hand {
         self.link.send(WireFrame::new(Lane::Control, false, head, Bytes::new())).await.unwrap();
     }
 
-    /// Calls the node with this header, and gives back what the answer says of how it went.
+    /// Calls the node with this header, and returns the result in the answer.
     async fn call(&mut self, header: Bytes, body: Vec<u8>) -> String {
         self.number += 1;
         let mut request = Request::new(ServiceName::new(CSI_SERVICE).unwrap(), body);
@@ -140,14 +140,14 @@ impl Hand {
     }
 }
 
-/// The frames: unknown kinds, junk, and a call whose header cannot be read; the same link then carries
-/// a call.
+/// Frames of unknown kinds, junk, and a call whose header cannot be decoded do not end the link: it then carries a
+/// call.
 #[tokio::test]
 async fn invalid_frames_cost_at_most_their_call() {
     let cluster = TestCluster::start(LinkKind::Uds).await;
     let (stop, others) = other_calls(&cluster);
     let mut hand = Hand::at(&cluster).await;
-    // A header with field 99; a length of nothing; a header that is cut; junk.
+    // A header with field 99, a length of zero, a truncated header, and junk.
     for junk in [&b"\x04\x9a\x06\x01\x01"[..], b"\x00", b"\x05abc", b"\x7f\xff\xff\xff\xff", b"\xff"] {
         hand.send(Bytes::from_static(junk)).await;
     }

@@ -1,4 +1,5 @@
-//! Nodes without a list: the hub reports the connected nodes to the proxy, and an operator the lost ones.
+//! Nodes without a configured list: the hub reports the connected nodes to the proxy, and an operator declares the lost
+//! ones.
 
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
@@ -16,7 +17,7 @@ use edge_transport::link::{Address, DialOptions};
 use edge_transport::{Peer, PeerId, Reason, ReplySender, Request, Service, ServiceName};
 use tonic::Code;
 
-/// Offers what it does not do.
+/// A service that never replies.
 struct Silent;
 
 #[async_trait]
@@ -42,7 +43,7 @@ async fn decommissioned(nodes: &MultiNodeCluster, node: &str) -> String {
     said(&done)
 }
 
-/// The command ends with 1, and with one line that says this.
+/// Asserts that the command ends with code 1 and with one line that contains this text.
 fn refused_with(output: &Output, text: &str) {
     let line = said(output);
     assert!(line.contains(text) && line.lines().count() == 1, "{line}");
@@ -61,7 +62,7 @@ async fn finds_new_nodes_and_frees_the_names_of_decommissioned_ones() {
     nodes.start_proxy(&["--endpoint", &endpoint, "--route", "topology"]).unwrap();
     ready(&socket).await;
     wait::until("pvc-1 is made", async || nodes.create("pvc-1", "edge-1").await.ok()).await;
-    // It connects later, and only the hub reports it.
+    // The node connects later, and only the hub reports it.
     nodes.add_node("edge-2").unwrap();
     let lost = wait::until("pvc-2 is made", async || nodes.create("pvc-2", "edge-2").await.ok()).await;
 
@@ -80,7 +81,7 @@ async fn finds_new_nodes_and_frees_the_names_of_decommissioned_ones() {
     controller(&socket).delete_volume(request).await.unwrap();
 }
 
-/// Over a kill of the proxy and one of the hub, which keeps nothing.
+/// The quarantine survives a kill of the proxy and a kill of the hub, which keeps no state.
 #[tokio::test]
 async fn a_returning_decommissioned_node_is_quarantined() {
     let mut nodes = MultiNodeCluster::start(LinkKind::Uds, &["edge-1", "edge-2"]).await;
@@ -94,7 +95,7 @@ async fn a_returning_decommissioned_node_is_quarantined() {
     let state = nodes.proxy_state();
     refused_with(&ordered("recommission", "edge-2", &state), "no edge-csi-driver runs with this --state-dir");
     nodes.cluster.hub.as_mut().unwrap().kill();
-    // The address of its page is in it.
+    // The message contains the address of the status page.
     std::fs::remove_file(nodes.cluster.path("proxy.log")).unwrap();
     nodes.cluster.start_hub().await.unwrap();
     nodes.start_proxy(&route).unwrap();
@@ -193,7 +194,7 @@ async fn peer(nodes: &MultiNodeCluster, name: &str, offers: Option<&str>) -> Pee
     peer
 }
 
-/// Why the hub does not answer a call of this service of its own.
+/// Returns the reason for which the hub refuses a call of this service.
 async fn refused(peer: &Peer, service: &str, body: &'static [u8]) -> Reason {
     let request = Request::new(ServiceName::new(service).unwrap(), body);
     peer.call(peer.hub().unwrap(), request).await.unwrap().next().await.unwrap().unwrap_err().reason()
@@ -206,12 +207,12 @@ async fn a_node_may_not_query_presence() {
     nodes.start_proxy(&["--endpoint", &endpoint, "--route", "topology"]).unwrap();
     ready(&nodes.cluster.proxy_socket()).await;
     let hostile = peer(&nodes, "edge-66", Some("csi")).await;
-    // A question for the service "csi".
+    // A request to the service "csi".
     assert_eq!(refused(&hostile, "presence", b"\x0a\x03csi").await, Reason::Forbidden);
 }
 
-/// The proxy does not wait for its own next attempt, 10 s to 30 s later by then: the tests of csi-proxy check that with their own
-/// clock. Here the hub's report arrives in real time.
+/// The hub's report starts an attempt in real time. Without the report the proxy's next attempt would be 10 s to 30 s
+/// later, which the tests of csi-proxy check with a simulated clock.
 #[tokio::test]
 async fn a_fixed_route_is_notified_when_its_node_connects() {
     let mut cluster = TestCluster::empty(LinkKind::Uds);

@@ -15,7 +15,7 @@ use edge_csi_tests::volumes::namespace::{mounts_below, private};
 use edge_csi_tests::wait;
 use rustix::process::Signal;
 
-/// More than any call of these tests takes.
+/// Timeout longer than any call of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
@@ -32,13 +32,13 @@ async fn the_next_provisioner_gets_the_volume_of_a_lost_create() {
     let leader = Sidecar::new(controller(&cluster.proxy_socket()), PATIENCE);
     let create = {
         let name = name.clone();
-        tokio::spawn(async move { leader.create(&name).await.end })
+        tokio::spawn(async move { leader.create(&name).await.result })
     };
     wait::until("the driver executes it", async || {
         (driver.of("CreateVolume", &name).begun == 1).then_some(())
     })
     .await;
-    // The sidecar ends, and the pod with it: their host is lost. Another pod has the driver's proxy now.
+    // The host of the sidecar's pod is lost. Another pod runs the driver's proxy now.
     create.abort();
     cluster.proxy.as_mut().unwrap().kill();
     let other_socket = cluster.path("other.sock");
@@ -48,14 +48,14 @@ async fn the_next_provisioner_gets_the_volume_of_a_lost_create() {
     let next = Sidecar::new(controller(&other_socket), PATIENCE);
     let create = {
         let (next, name) = (next.clone(), name.clone());
-        tokio::spawn(async move { next.create(&name).await.end })
+        tokio::spawn(async move { next.create(&name).await.result })
     };
     cluster.agent.as_ref().unwrap().logged("joined the running operation").await;
     driver.release();
     assert_eq!(create.await.unwrap().unwrap(), id_of(&name));
     let executions = driver.of("CreateVolume", &name);
     assert_eq!((executions.begun, executions.ended), (1, 1));
-    next.delete(&id_of(&name)).await.end.unwrap();
+    next.delete(&id_of(&name)).await.result.unwrap();
 }
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn a_claim_deleted_during_its_create_leaves_no_volume() {
         cluster.agent.as_ref().unwrap().log().contains("CreateVolume").then_some(())
     })
     .await;
-    // Now the claim is deleted, and the node goes. The provisioner may stop asking only at a final word, and gets none.
+    // The claim is deleted, and the node is lost. The provisioner retries until a final code, which it does not get.
     cluster.agent.as_mut().unwrap().kill();
     for _ in 0..3 {
         let request = within(Duration::from_millis(500), create_volume("pvc-unwanted"));
@@ -83,8 +83,8 @@ async fn a_claim_deleted_during_its_create_leaves_no_volume() {
     cluster.start_agent(&[]).unwrap();
 
     let provisioner = Sidecar::new(controller(&cluster.proxy_socket()), PATIENCE);
-    let id = provisioner.create("pvc-unwanted").await.end.unwrap();
-    provisioner.delete(&id).await.end.unwrap();
+    let id = provisioner.create("pvc-unwanted").await.result.unwrap();
+    provisioner.delete(&id).await.result.unwrap();
     let request = csi::ListVolumesRequest::default();
     let left = controller(&cluster.proxy_socket()).list_volumes(request).await.unwrap().into_inner();
     assert!(left.entries.is_empty(), "{:?}", left.entries);
@@ -92,7 +92,7 @@ async fn a_claim_deleted_during_its_create_leaves_no_volume() {
 
 /// Needs root, to mount.
 #[tokio::test]
-async fn what_the_node_does_goes_on_while_the_link_is_cut() {
+async fn node_work_continues_while_the_link_is_cut() {
     let Some(_) = private() else { return };
     let mut cluster = TestCluster::empty(LinkKind::Wss);
     cluster.start_driver(&[]).unwrap();
@@ -104,8 +104,8 @@ async fn what_the_node_does_goes_on_while_the_link_is_cut() {
     let socket = shims.join(format!("{DRIVER}.sock"));
     ready(&socket).await;
     let sidecar = Sidecar::new(controller(&cluster.proxy_socket()), PATIENCE);
-    let id = sidecar.create("pvc-1").await.end.unwrap();
-    let attached = sidecar.publish(&id, NODE).await.end.unwrap();
+    let id = sidecar.create("pvc-1").await.result.unwrap();
+    let attached = sidecar.publish(&id, NODE).await.result.unwrap();
 
     cluster.hub = None;
     let (staging, target) = (cluster.path("staging"), cluster.path("pod"));
@@ -147,6 +147,6 @@ async fn what_the_node_does_goes_on_while_the_link_is_cut() {
     assert!(mounts_below(&staging).is_empty() && mounts_below(&target).is_empty());
 
     cluster.start_hub().await.unwrap();
-    sidecar.unpublish(&id, NODE).await.end.unwrap();
-    sidecar.delete(&id).await.end.unwrap();
+    sidecar.unpublish(&id, NODE).await.result.unwrap();
+    sidecar.delete(&id).await.result.unwrap();
 }

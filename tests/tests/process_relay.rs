@@ -35,7 +35,7 @@ async fn one_volume_over(over: LinkKind) {
     let again = client.create_volume(create_volume("pvc-1")).await.unwrap().into_inner().volume.unwrap();
     assert_eq!(volume.volume_id, again.volume_id);
 
-    // The driver's own refusal keeps its code and its words.
+    // An error of the driver keeps its code and its message.
     let mut bad = create_volume("");
     bad.volume_capabilities.clear();
     let relayed = client.create_volume(bad.clone()).await.unwrap_err();
@@ -72,7 +72,7 @@ async fn a_volume_is_made_and_deleted_over_quic_without_verification() {
     one_volume_over(LinkKind::QuicInsecure).await;
 }
 
-/// Both know the node, and one certificate serves both. The node takes calls of the later one only.
+/// Both proxies use one node and one certificate. The node accepts calls of the second proxy only.
 async fn a_second_proxy_over(over: LinkKind) {
     let mut cluster = TestCluster::start(over).await;
     controller(&cluster.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
@@ -119,7 +119,7 @@ async fn all_processes_log_one_call_id_and_no_secret() {
     assert!(!cluster.driver.as_ref().unwrap().log().contains(CANARY), "the driver has logged a secret");
 }
 
-/// The id in the first line about CreateVolume.
+/// Returns the call id in the first line about CreateVolume.
 fn call_id(log: &str) -> Option<String> {
     let line = log.lines().find(|line| line.contains("CreateVolume") && line.contains("call="))?;
     let id = line.split("call=").nth(1)?.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).next()?;

@@ -1,4 +1,4 @@
-//! A random secret in every secret field of the schema, and then a search for it wherever it must not be.
+//! Sends a random secret in every secret field of the schema, and searches for it wherever it must not appear.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -33,29 +33,29 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::body::Body;
 use tonic::{Code, Request, Response, Status};
 
-/// What the driver does with a request that holds a secret.
+/// The driver's reaction to a request with a secret.
 #[derive(Debug, Clone)]
 enum Act {
     /// Succeeds with an empty answer.
     Succeed,
-    /// Succeeds with the request as its answer.
+    /// Succeeds with the request as the answer.
     Repeat,
-    /// Fails in its own words.
+    /// Fails with a message without the secret.
     Fail,
-    /// Fails and repeats the request in its message, its details and a trailer.
+    /// Fails with the request in the message, the details and a trailer.
     FailAndRepeat,
-    /// Answers with a page that repeats the request, and no gRPC.
+    /// Answers with an HTML page that contains the request instead of gRPC.
     Page,
-    /// Waits until it is released, and succeeds with an empty answer.
+    /// Waits until the test releases the call, and succeeds with an empty answer.
     Wait(Arc<Notify>),
 }
 
-/// Serves every method, on bytes.
+/// A driver that serves every method with bytes as messages.
 #[derive(Debug, Clone)]
 struct Driver {
     secret: String,
     act: Arc<Mutex<Act>>,
-    /// The methods that came with a secret.
+    /// The methods that were called with a secret.
     seen: Arc<Mutex<Vec<String>>>,
     finished: Arc<Notify>,
 }
@@ -107,7 +107,7 @@ impl tonic::server::ServerStreamingService<Bytes> for Answering {
     }
 }
 
-/// What sidecars ask when they start.
+/// The methods that sidecars call when they start.
 fn usual(path: &str) -> Bytes {
     let message = if path.ends_with("GetPluginInfo") {
         let name = DRIVER.to_owned();
@@ -152,7 +152,7 @@ fn contains(bytes: &[u8], needle: &[u8]) -> bool {
     count(bytes, needle) > 0
 }
 
-/// How often the needle is in the bytes.
+/// Returns how often the needle occurs in the bytes.
 fn count(bytes: &[u8], needle: &[u8]) -> usize {
     let (first, mut found, mut at) = (needle[0], 0, 0);
     while let Some(next) = bytes[at..].iter().position(|byte| *byte == first) {
@@ -163,21 +163,21 @@ fn count(bytes: &[u8], needle: &[u8]) -> usize {
     found
 }
 
-/// Random, so that no other text equals it.
+/// Returns a random secret, so that no other text equals it.
 fn random_secret() -> String {
     let mut bytes = [0; 12];
     File::open("/dev/urandom").unwrap().read_exact(&mut bytes).unwrap();
     bytes.iter().fold("canary".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// The forms in which a log may show bytes.
+/// Returns the forms in which a log may show the bytes.
 fn forms(secret: &str) -> [Vec<u8>; 3] {
     let list = secret.bytes().map(|byte| byte.to_string()).collect::<Vec<_>>().join(", ");
     let hex = secret.bytes().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
     [secret.as_bytes().to_vec(), list.into_bytes(), hex.into_bytes()]
 }
 
-/// A request of this method with nothing in it but its secrets: a map with one entry, as the schema has them all.
+/// Returns a request of this method that contains only secrets: a map with one entry, as in the whole schema.
 fn request(method: Method, secret: &str) -> Option<Vec<u8>> {
     let field = method.secrets_field()?;
     let text = |number: u32, text: &[u8]| {
@@ -191,7 +191,7 @@ fn request(method: Method, secret: &str) -> Option<Vec<u8>> {
     Some(text(field.number, &entry))
 }
 
-/// Makes a call on a socket and gives back its end; streams are read to it.
+/// Makes a call on a socket, reads all messages, and returns the result.
 async fn call(socket: &Path, path: &str, body: Vec<u8>, time: Duration) -> Result<(), Status> {
     let mut grpc = tonic::client::Grpc::new(channel(socket));
     grpc.ready().await.map_err(|cause| Status::unavailable(cause.to_string()))?;
@@ -232,7 +232,7 @@ impl Search {
         cluster.start_proxy(&[&common[..], &["--state-dir", &state]].concat()).unwrap();
         let search_socket = cluster.proxy_socket();
         edge_csi_tests::csi::ready(&search_socket).await;
-        // The proxy refuses Node calls, so that these go in behind it.
+        // The proxy refuses Node calls, so they are made behind it.
         let dialer = UdsDialer::new(cluster.path("hub.sock"), Limits::default()).unwrap();
         let peer = Peer::builder(PeerId::new("proxy/node-calls").unwrap()).dialer(Box::new(dialer));
         let peer = peer.start().unwrap();
@@ -244,7 +244,7 @@ impl Search {
         *self.driver.act.lock().unwrap() = act;
     }
 
-    /// Calls every method that takes secrets, and says how each ended.
+    /// Calls every method with secret fields, and returns the result of each.
     async fn every_method(&self) -> Vec<(Method, Result<(), Status>)> {
         let mut ends = Vec::new();
         for method in Method::ALL {
@@ -281,12 +281,12 @@ impl Search {
             for (method, end) in self.every_method().await {
                 let status = end.unwrap_err();
                 assert_eq!(status.code(), code, "{method:?} {act:?}: {status}");
-                // What the driver says is the caller's to know, even this.
+                // The caller gets the driver's message unchanged, even with the secret.
                 let reported = status.message().contains(&self.secret);
                 assert_eq!(reported, matches!(act, Act::FailAndRepeat), "{method:?} {act:?}: {status}");
             }
         }
-        // No protobuf, in a method that is known, one that is not, and one with a stream as its answer.
+        // Invalid protobuf, for a known method, an unknown one, and one with a stream as the answer.
         self.act(Act::FailAndRepeat);
         let garbage = self.secret.clone().into_bytes();
         for path in [
@@ -297,13 +297,13 @@ impl Search {
             let status = call(&socket, path, garbage.clone(), wait::SOON).await.unwrap_err();
             assert_eq!(status.code(), Code::InvalidArgument, "{path}: {status}");
         }
-        // The caller's time is over before the driver is done.
+        // The caller's timeout expires before the driver answers.
         let notice = Arc::new(Notify::new());
         self.act(Act::Wait(Arc::clone(&notice)));
         let body = request(Method::CreateVolume, &self.secret).unwrap();
-        // Long enough for it to reach the driver, which counts it.
+        // The timeout is long enough for the call to reach the driver, which counts it.
         let late = call(&socket, Method::CreateVolume.path(), body.clone(), Duration::from_secs(3)).await;
-        // The caller's own timer, or the proxy's.
+        // Either the caller's timer or the proxy's expires first.
         assert!(matches!(late.unwrap_err().code(), Code::Cancelled | Code::DeadlineExceeded));
         notice.notify_one();
         wait::within("the driver is done", self.driver.finished.notified()).await;
@@ -326,7 +326,7 @@ impl Search {
         ]
     }
 
-    /// Every place in which a form of the secret was found, and how often.
+    /// Returns every place that contains a form of the secret, and how often.
     async fn hits(&self) -> BTreeMap<String, usize> {
         let mut hits = BTreeMap::new();
         let mut check = |place: String, bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! The sockets that kubelet is given in the place of the drivers' own.
+//! The agent's sockets that kubelet uses instead of the drivers' own.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -29,10 +29,10 @@ use tonic::{Code, Request, Response, Status};
 
 const GET_INFO: &str = "/csi.v1.Node/NodeGetInfo";
 
-/// The id of the volume with calls that do not end before [`Plain::release`].
+/// The id of the volume whose calls do not end before [`Plain::release`].
 const HELD: &str = "held";
 
-/// A driver without a topology, which does nothing and says OK.
+/// A driver without a topology, which does nothing and returns OK.
 #[derive(Debug, Clone)]
 struct Plain {
     seen: Arc<Mutex<Vec<String>>>,
@@ -51,7 +51,7 @@ impl Plain {
         self.released.send_replace(true);
     }
 
-    /// How often it was called.
+    /// The number of calls.
     fn count(&self, method: &str) -> usize {
         self.seen.lock().unwrap().iter().filter(|seen| seen.ends_with(method)).count()
     }
@@ -83,7 +83,7 @@ impl Plain {
             }
             "NodeGetInfo" => {
                 let info = csi::NodeGetInfoResponse { node_id: NODE.to_owned(), ..Default::default() };
-                // And field 99 of a version to come.
+                // Field 99, as of a later version.
                 [&info.encode_to_vec()[..], &[0x9a, 0x06, 0x02, b'h', b'i']].concat()
             }
             _ => Vec::new(),
@@ -151,7 +151,7 @@ fn start_agent(cluster: &mut TestCluster, more: &[&str]) {
     cluster.start_agent(&options).unwrap();
 }
 
-/// Everything but the driver, with the sockets for kubelet.
+/// Starts a cluster with the sockets for kubelet and without a driver.
 async fn cluster() -> TestCluster {
     let mut cluster = TestCluster::empty(LinkKind::Uds);
     cluster.start_hub().await.unwrap();
@@ -209,7 +209,7 @@ async fn is_constrained(mut client: IdentityClient<Channel>) -> bool {
     })
 }
 
-/// How often the agent has seen this rule broken.
+/// Returns how often the agent reported a violation of this rule.
 async fn broken(cluster: &TestCluster, rule: &str) -> f64 {
     let all = metrics::of(cluster.agent.as_ref().unwrap()).await;
     let name = format!(r#"csi_plugin_orchestrator_violations_total{{driver_name="{DRIVER}",rule="{rule}"}}"#);
@@ -272,15 +272,15 @@ async fn a_volume_has_one_call_at_a_time() {
     wait::within("the second is answered", second).await.unwrap().unwrap();
     assert_eq!(driver.count("NodeStageVolume"), 1);
     assert_eq!(driver.count("ControllerPublishVolume"), 0);
-    // The attachment is another part's: what calls on the node does not know of it.
+    // The caller on the node does not know about the attachment, which another component made.
     assert_eq!(broken(&cluster, "one_call_per_volume").await, 1.0);
 }
 
-/// What was mounted may be unmounted when it is requested again.
+/// The volume may be unmounted between the late answer and the retry.
 #[tokio::test]
-async fn an_answer_about_a_mount_that_came_too_late_is_not_kept() {
+async fn a_late_answer_about_a_mount_is_not_kept() {
     let (cluster, driver) = plain().await;
-    // Long enough for it to reach the driver.
+    // The timeout is long enough for the call to reach the driver.
     let late = within(Duration::from_secs(3), stage(HELD, "/s"));
     let status = node(&cluster).node_stage_volume(late).await.unwrap_err();
     assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");

@@ -30,7 +30,7 @@ async fn volumes(socket: &Path) -> Vec<String> {
     response.into_inner().entries.into_iter().map(|entry| entry.volume.unwrap().volume_id).collect()
 }
 
-/// As external-provisioner asks with `--node-deployment` when it starts.
+/// Makes the calls of external-provisioner with `--node-deployment` at its start.
 async fn node_info(socket: &Path) -> csi::NodeGetInfoResponse {
     let request = within(Duration::from_secs(10), csi::NodeGetInfoRequest {});
     NodeClient::new(channel(socket)).node_get_info(request).await.unwrap().into_inner()

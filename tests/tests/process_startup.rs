@@ -1,4 +1,4 @@
-//! What the proxy answers by itself, over restarts with the edge off.
+//! The answers that the proxy gives from its store, over restarts while the edge is offline.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -12,7 +12,7 @@ use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::{page, wait};
 use tonic::Code;
 
-/// The answers that the sidecars get when they start.
+/// The answers to the sidecars' start-up calls.
 type Answers =
     (csi::GetPluginInfoResponse, csi::GetPluginCapabilitiesResponse, csi::ControllerGetCapabilitiesResponse);
 
@@ -40,12 +40,12 @@ fn start_proxy(cluster: &mut TestCluster) {
     cluster.start_proxy(&["-v", "--state-dir", &state]).unwrap();
 }
 
-/// Waits until what the proxy has learnt is on its disk. Sidecars get it before.
+/// Waits until the proxy has stored the driver info. Sidecars get the answers before that.
 async fn kept(cluster: &TestCluster) {
     cluster.proxy.as_ref().unwrap().logged("driver info stored").await;
 }
 
-/// A cluster with a proxy that has learnt everything, and its answers.
+/// Starts a cluster with a proxy that has stored the driver info. Returns the cluster and the answers.
 async fn learnt() -> (TestCluster, Answers) {
     let mut cluster = TestCluster::empty(LinkKind::Uds);
     cluster.start_driver(&[]).unwrap();
@@ -112,7 +112,7 @@ async fn a_damaged_store_is_quarantined_reported_and_relearnt() {
         drop(proxy);
         fs::remove_file(cluster.path("proxy.log")).unwrap();
     }
-    // And what was learnt again serves the next start.
+    // The driver info that was queried again serves the next start.
     power_cut_of_the_rest(&mut cluster);
     start_proxy(&mut cluster);
     probe_says(&cluster.proxy_socket(), false).await;

@@ -27,7 +27,7 @@ async fn start_proxy(nodes: &mut MultiNodeCluster) {
     ready(&nodes.cluster.proxy_socket()).await;
 }
 
-/// Once all nodes can be reached.
+/// Creates a volume for a node. Retries until the nodes are connected.
 async fn created(nodes: &MultiNodeCluster, name: &str, node: &str) -> csi::Volume {
     wait::until(&format!("{name} is made on {node}"), async || nodes.create(name, node).await.ok()).await
 }
@@ -65,7 +65,7 @@ async fn volumes_keep_their_nodes_when_the_proxy_is_killed() {
 
     nodes.cluster.proxy.as_mut().unwrap().kill();
     start_proxy(&mut nodes).await;
-    // The pod was put elsewhere meanwhile; the volume is where it is.
+    // The pod was scheduled to another node meanwhile; the volume stays on its node.
     let again = created(&nodes, "pvc-2", "edge-1").await;
     assert_eq!(again.volume_id, second.volume_id);
     let mut both = [first.volume_id.clone(), second.volume_id.clone()];
@@ -94,7 +94,7 @@ async fn an_offline_node_affects_only_its_own_volumes() {
     assert_eq!(offline.code(), Code::Unavailable, "{offline}");
     assert_eq!(nodes.create("pvc-3", "edge-1").await.unwrap_err().code(), Code::Unavailable);
     assert_eq!(list(&nodes.cluster.proxy_socket()).await.unwrap_err().code(), Code::Unavailable);
-    // It may be on the node that is away.
+    // The volume may be on the offline node.
     let unknown = delete(&nodes, "unknown-volume").await.unwrap_err();
     assert_eq!(unknown.code(), Code::Unavailable, "{unknown}");
     created(&nodes, "pvc-4", "edge-2").await;

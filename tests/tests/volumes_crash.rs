@@ -1,5 +1,5 @@
-//! Volumes of a real driver with real mounts, over kills, reboots and damage to the store. It needs root; without, each
-//! test says so.
+//! Volumes of a real driver with real mounts, over kills, reboots and damage to the store. The tests need root; without
+//! it, each test logs that it did not run.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -33,7 +33,8 @@ async fn start(options: &NodeOptions) -> NodeProcess {
     NodeProcess::start(options).await.unwrap_or_else(|Ended| panic!("volume-node ended at its start"))
 }
 
-/// What a consumer does with a volume, up to the step at which the process is killed. Answers whether it was, and when.
+/// Publishes and unpublishes a volume until the process is killed. Returns the number of steps, or the order that was
+/// interrupted by the kill.
 async fn run(options: &NodeOptions, id: &str) -> Result<u64, &'static str> {
     let Ok(mut node) = NodeProcess::start(options).await else { return Err("start") };
     for (order, name) in [(publish(id, "a"), "publish"), (unpublish(id, "a"), "unpublish")] {
@@ -50,11 +51,12 @@ async fn run(options: &NodeOptions, id: &str) -> Result<u64, &'static str> {
     Ok(steps)
 }
 
-/// Killed before and after every effect, with a reboot and without, it reaches its goal, and leaves nothing.
+/// A node that is killed before and after every effect, with a reboot and without, completes its orders and leaves
+/// nothing.
 #[tokio::test]
-async fn killed_at_any_step_it_goes_on_where_it_was() {
+async fn a_node_killed_at_any_step_recovers() {
     let Some(directory) = private() else { return };
-    let mut rounds = Rounds::begin("volumes_crash", "killed_at_any_step_it_goes_on_where_it_was");
+    let mut rounds = Rounds::begin("volumes_crash", "a_node_killed_at_any_step_recovers");
     let mut storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
     let mut options = storage.node(PROGRAM);
@@ -102,7 +104,7 @@ async fn killed_at_any_step_it_goes_on_where_it_was() {
     assert!(killed * 4 >= count * 3, "{killed} of {count} rounds were killed in");
 }
 
-/// Whatever is left of the store's file, the node starts, what is readable is there, and every mount stays.
+/// With any damage to the store's file the node starts, readable records are kept, and every mount stays.
 #[tokio::test]
 async fn a_damaged_store_costs_no_mount_and_no_readable_volume() {
     let Some(directory) = private() else { return };
@@ -142,7 +144,7 @@ async fn a_damaged_store_costs_no_mount_and_no_readable_volume() {
         let mut flipped = whole.clone();
         let mut places = Vec::new();
         for _ in 0..flips {
-            // Where something is written: most of a fresh file is zeros.
+            // Only at bytes that are not zero, since most of a new file is zeros.
             let place = (0..64).map(|_| at(&mut rounds, len)).find(|place| whole[*place] != 0);
             let place = place.unwrap_or(0);
             flipped[place] ^= 1 << at(&mut rounds, 8);
@@ -184,7 +186,7 @@ async fn a_damaged_store_costs_no_mount_and_no_readable_volume() {
         }
     }
 
-    // Nothing is known of the volumes, and all are asked for again: they are taken as they are, and go in order.
+    // The node has no records, and all volumes are published again: their mounts are adopted, and unpublished in order.
     fs::remove_file(&store).unwrap();
     let mut node = start(&options).await;
     for (id, name) in ids.iter().zip(names) {
@@ -199,13 +201,13 @@ async fn a_damaged_store_costs_no_mount_and_no_readable_volume() {
     storage.interceptor.assert_lawful();
 }
 
-/// The files that were put aside when the store was begun anew.
+/// Returns the files that were set aside when the store was recreated.
 fn damaged_files(directory: &Path) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(directory).unwrap().flatten().map(|entry| entry.path());
     entries.filter(|path| path.to_string_lossy().contains(".damaged-")).collect()
 }
 
-/// The count of consumers outlives the node's process and the driver, and the last one's end unstages, once.
+/// The consumers survive a restart of the node and of the driver. The unpublish of the last consumer unstages once.
 #[tokio::test]
 async fn two_consumers_over_a_restart_cost_one_unstage() {
     let Some(directory) = private() else { return };
@@ -244,7 +246,7 @@ async fn two_consumers_over_a_restart_cost_one_unstage() {
     }
 }
 
-/// After a boot every published volume is back, with calls only to the driver, and released ones are removed.
+/// After a boot every published volume is mounted again, and released ones are removed.
 #[tokio::test]
 async fn remounts_all_volumes_after_a_boot() {
     let Some(directory) = private() else { return };
@@ -259,7 +261,7 @@ async fn remounts_all_volumes_after_a_boot() {
         ids.push((id, name));
     }
     node.must(&publish(&ids[0].0, "another")).await;
-    // The driver is down, so that what is released now is still there at the power cut.
+    // The driver is down, so that a volume that is released now is still managed at the power cut.
     let (given_up, kept) = ids.split_last().unwrap();
     storage.kill_driver();
     node.must(&format!("release {DRIVER} {} {}", given_up.0, given_up.1)).await;

@@ -1,5 +1,5 @@
-//! Volumes on disks of their own: one disk for two volumes, and disks that are frozen. It needs root; without, each test
-//! says so.
+//! Volumes on separate disks: one disk for two volumes, and disks that are frozen. The tests need root; without it,
+//! each test logs that it did not run.
 
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use csi_proto::Method;
 use edge_csi_tests::volumes::disk::{Disk, Frozen};
-use edge_csi_tests::volumes::interceptor::Act;
+use edge_csi_tests::volumes::interceptor::Interception;
 use edge_csi_tests::volumes::local::{LocalNode, key};
 use edge_csi_tests::volumes::namespace::{mounts_below, private, table, unmount};
 use edge_csi_tests::volumes::storage::Storage;
@@ -20,7 +20,7 @@ use volume_manager::node::Waiting;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_volume-node");
 
-/// Makes a volume one that is staged by a mount of the disk, and published by a bind of that.
+/// Makes the interceptor stage a volume by a mount of the disk, and publish it by a bind mount of the staging path.
 fn serve_from_disk(storage: &Storage, id: &str, disk: &Disk) {
     let device = disk.device().to_owned();
     let mount = move |at: &Path| if table().at(at).is_some() { Ok(()) } else { Disk::mount(&device, at) };
@@ -31,11 +31,11 @@ fn serve_from_disk(storage: &Storage, id: &str, disk: &Disk) {
         Ok(())
     };
     let acts = [
-        (Method::NodeStageVolume, Act::instead(move |about| mount(Path::new(&about.path)))),
-        (Method::NodeUnstageVolume, Act::instead(move |about| taken(Path::new(&about.path)))),
+        (Method::NodeStageVolume, Interception::instead(move |about| mount(Path::new(&about.path)))),
+        (Method::NodeUnstageVolume, Interception::instead(move |about| taken(Path::new(&about.path)))),
         (
             Method::NodePublishVolume,
-            Act::instead(|about| {
+            Interception::instead(|about| {
                 if table().at(Path::new(&about.path)).is_some() {
                     return Ok(());
                 }
@@ -45,7 +45,7 @@ fn serve_from_disk(storage: &Storage, id: &str, disk: &Disk) {
         ),
         (
             Method::NodeUnpublishVolume,
-            Act::instead(move |about| {
+            Interception::instead(move |about| {
                 taken(Path::new(&about.path))?;
                 fs::remove_dir(&about.path).or_else(|error| match error.kind() {
                     std::io::ErrorKind::NotFound => Ok(()),
@@ -63,14 +63,13 @@ fn identity(at: &Path) -> MountIdentity {
     MountIdentity::of(table().at(at).unwrap())
 }
 
-/// One export is mounted by two volumes: neither holds the other, and each goes by itself
-/// (csi-driver-smb#353).
+/// Two volumes mount one export: neither blocks the unmount of the other (csi-driver-smb#353).
 ///
 /// A network share mounted twice is one file system to the kernel: both mounts have the same source, the same device
 /// number and the whole as their root, so only the mount point distinguishes them in the mount table. A disk mounted twice
 /// has the same entries, and needs no share, which this kernel may not have.
 #[tokio::test]
-async fn one_export_mounted_by_two_volumes_is_each_ones_own() {
+async fn two_volumes_of_one_export_are_independent() {
     let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let disk = Disk::new(&directory, "export");
@@ -91,7 +90,7 @@ async fn one_export_mounted_by_two_volumes_is_each_ones_own() {
             "the table does not distinguish them"
         );
         if round == 1 {
-            // What a node reads from its records must give the same result.
+            // A node that has only its records must reach the same result.
             drop(node);
             node = LocalNode::open(&storage, PROGRAM).await;
             node.publish(&ids[stays], names[stays]).await.unwrap();
@@ -120,8 +119,8 @@ async fn one_export_mounted_by_two_volumes_is_each_ones_own() {
     storage.interceptor.assert_lawful();
 }
 
-/// Two volumes are on a frozen disk, one with its target and one with its data; 50 others are mounted and
-/// unmounted meanwhile, and after the thaw the two continue without another request.
+/// Two volumes are on a frozen disk, one with its target and one with its data. 50 others are mounted and unmounted
+/// meanwhile. After the thaw the two continue without another request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_disk_delays_only_its_own_volumes() {
     let Some(directory) = private() else { return };
@@ -134,16 +133,16 @@ async fn a_frozen_disk_delays_only_its_own_volumes() {
         let name = format!("healthy-{number}");
         healthy.push((storage.create(&name).await, name));
     }
-    // Short, since what hangs is to be noticed; what is healthy takes milliseconds.
+    // A short deadline, since the test waits for it. Healthy checks take milliseconds.
     let deadline = Duration::from_secs(8);
     let node = LocalNode::open_with_deadline(&storage, PROGRAM, deadline).await;
     node.publish(&by_data, "first").await.unwrap();
     let staging: PathBuf = mounts_below(&storage.root()).pop().unwrap();
-    // Where the node has to make a directory for the target.
+    // The node has to create a directory for the target on this disk.
     let pod = storage.pods().join("cold");
     Disk::mount(target_disk.device(), &pod).unwrap();
     // A driver that writes into the volume as it publishes it.
-    let write = Act::instead(|about| {
+    let write = Interception::instead(|about| {
         fs::write(Path::new(&about.staging).join("published"), "yes")?;
         fs::create_dir_all(&about.path)?;
         rustix::mount::mount_bind(&about.staging, &about.path).map_err(Into::into)
@@ -180,7 +179,7 @@ async fn a_frozen_disk_delays_only_its_own_volumes() {
     .await;
     wait::until("no process is lost", async || (node.mounts.hung_processes() == 0).then_some(())).await;
     for hung in hung {
-        // Whether it was answered before the thaw, with what was the matter, is left open.
+        // The request may have failed before the thaw.
         let _ = wait::within("what hung is answered", hung).await.unwrap();
     }
     for (id, name) in [(&by_target, "cold/by-target"), (&by_data, "by-data"), (&by_data, "first")] {

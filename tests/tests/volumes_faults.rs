@@ -1,5 +1,5 @@
-//! Volumes with real mounts, over drivers that lie, outside interference, and storage that dies or hangs. It
-//! needs root; without, each test says so.
+//! Volumes with real mounts, under false answers of drivers, outside interference, and storage that dies or hangs. The
+//! tests need root; without it, each test logs that it did not run.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -14,7 +14,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 
 use csi_proto::Method;
-use edge_csi_tests::volumes::interceptor::Act;
+use edge_csi_tests::volumes::interceptor::Interception;
 use edge_csi_tests::volumes::local::{LocalNode, consumer, key};
 use edge_csi_tests::volumes::namespace::{bind, mount_another, mounts_below, private, table, unmount};
 use edge_csi_tests::volumes::storage::Storage;
@@ -41,7 +41,7 @@ fn contradicted(outcome: Result<(), PublishError>) -> CallFailure {
     }
 }
 
-/// Waits until a mount was lost, and then until it is there again. Returns its owner.
+/// Waits until a mount was lost, and then until it is restored. Returns its owner.
 async fn healed(changes: &mut Changes) -> Option<ConsumerId> {
     let healing = async {
         let mut lost = None;
@@ -63,23 +63,28 @@ fn staging_of(storage: &Storage) -> PathBuf {
     mounts_below(&storage.root()).pop().unwrap()
 }
 
-/// No mount, two mounts and another mount are each no success, said so, and made good.
+/// A missing mount, two mounts and another mount after an OK are each reported and repaired.
 #[tokio::test]
-async fn a_driver_that_says_ok_is_held_to_it() {
+async fn an_ok_of_the_driver_is_verified() {
     let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
     let node = LocalNode::open(&storage, PROGRAM).await;
-    let twice =
-        || Act::also(|about| rustix::mount::mount_bind(&about.staging, &about.path).map_err(Into::into));
-    let another = || Act::instead(|about| mount_another(Path::new(&about.path)));
-    for (act, said) in
-        [(Act::Lie, "the path is missing"), (twice(), "2 mounts are stacked"), (another(), "found device")]
-    {
+    let twice = || {
+        Interception::after(|about| {
+            rustix::mount::mount_bind(&about.staging, &about.path).map_err(Into::into)
+        })
+    };
+    let another = || Interception::instead(|about| mount_another(Path::new(&about.path)));
+    for (act, said) in [
+        (Interception::FalseOk, "the path is missing"),
+        (twice(), "2 mounts are stacked"),
+        (another(), "found device"),
+    ] {
         storage.interceptor.next(Method::NodePublishVolume, [act.clone()]);
-        if matches!(act, Act::Instead(_)) {
-            // The one that mounted it has to unmount it.
-            let taken = Act::instead(|about| {
+        if matches!(act, Interception::Instead(_)) {
+            // The interceptor mounted it, so the interceptor has to unmount it.
+            let taken = Interception::instead(|about| {
                 unmount(Path::new(&about.path));
                 fs::remove_dir(&about.path)
             });
@@ -98,14 +103,14 @@ async fn a_driver_that_says_ok_is_held_to_it() {
     storage.interceptor.assert_lawful();
 }
 
-/// An error after success is asked for again, and costs no second mount.
+/// A call that succeeded and returned an error is repeated, and leaves no second mount.
 #[tokio::test]
 async fn an_error_after_success_leaves_one_mount() {
     let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
     let node = LocalNode::open(&storage, PROGRAM).await;
-    let errors = || [Code::Internal, Code::DeadlineExceeded, Code::Unavailable].map(Act::FailAfter);
+    let errors = || [Code::Internal, Code::DeadlineExceeded, Code::Unavailable].map(Interception::FailAfter);
     for method in [Method::ControllerPublishVolume, Method::NodeStageVolume, Method::NodePublishVolume] {
         storage.interceptor.next(method, errors());
     }
@@ -122,17 +127,17 @@ async fn an_error_after_success_leaves_one_mount() {
     storage.interceptor.assert_lawful();
 }
 
-/// Still mounted after OK, nothing of the volume is deleted, and nothing under it is removed.
+/// If the volume is still mounted after an OK, none of its data is deleted, and its staging is not removed.
 #[tokio::test]
-async fn an_ok_while_it_is_still_mounted_costs_no_byte() {
+async fn a_false_ok_of_an_unmount_loses_no_data() {
     let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
     let node = LocalNode::open(&storage, PROGRAM).await;
     node.publish(&id, "a").await.unwrap();
-    storage.interceptor.next(Method::NodeUnpublishVolume, [Act::Lie]);
-    storage.interceptor.next(Method::NodeUnstageVolume, [Act::Lie]);
-    // The first answer is not believed, and no second request is needed.
+    storage.interceptor.next(Method::NodeUnpublishVolume, [Interception::FalseOk]);
+    storage.interceptor.next(Method::NodeUnstageVolume, [Interception::FalseOk]);
+    // The node repeats the call by itself, without a second request.
     node.unpublish_at_last(&id, "a").await;
     node.forgets_all().await;
     assert_eq!(storage.interceptor.count(Method::NodeUnpublishVolume), 2);
@@ -140,10 +145,10 @@ async fn an_ok_while_it_is_still_mounted_costs_no_byte() {
     storage.assert_clean();
     storage.assert_canary(&id, "volume");
 
-    // A driver that never unmounts: it is asked again and again, and the bytes stay.
+    // A driver that never unmounts is called repeatedly, and the data stays.
     node.publish(&id, "a").await.unwrap();
     let canary = storage.target("a").join("deep/canary");
-    storage.interceptor.always(Method::NodeUnpublishVolume, &id, Act::Lie);
+    storage.interceptor.always(Method::NodeUnpublishVolume, &id, Interception::FalseOk);
     let before = storage.interceptor.count(Method::NodeUnpublishVolume);
     let unpublishing = tokio::spawn({
         let volumes = node.volumes.clone();
@@ -167,15 +172,15 @@ async fn an_ok_while_it_is_still_mounted_costs_no_byte() {
     storage.interceptor.assert_lawful();
 }
 
-/// What holds data where the target was is left, and reported.
+/// Data at the path of a target is left, and reported.
 #[tokio::test]
-async fn data_that_lies_where_the_target_was_is_never_deleted() {
+async fn data_left_at_a_target_is_never_deleted() {
     let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
     let node = LocalNode::open(&storage, PROGRAM).await;
     node.publish(&id, "a").await.unwrap();
-    let left = Act::also(|about| {
+    let left = Interception::after(|about| {
         fs::create_dir_all(Path::new(&about.path).join("deep"))?;
         fs::write(Path::new(&about.path).join("deep/precious"), "precious")
     });
@@ -192,9 +197,10 @@ async fn data_that_lies_where_the_target_was_is_never_deleted() {
     storage.interceptor.assert_lawful();
 }
 
-/// Staging is unmounted, or unmounted and removed, under a live publish: it is noticed, and made again.
+/// The staging path of a published volume is unmounted, or unmounted and removed. The node notices it, and stages
+/// again.
 #[tokio::test]
-async fn what_is_unmounted_behind_its_back_is_made_again() {
+async fn a_lost_mount_is_restored() {
     let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
@@ -229,8 +235,8 @@ async fn what_is_unmounted_behind_its_back_is_made_again() {
     storage.interceptor.assert_lawful();
 }
 
-/// A volume with a foreign bind mount is not unstaged, the mount is named, and it is unstaged after that is
-/// removed.
+/// A volume with a foreign bind mount is not unstaged, and the mount is reported. After its removal the volume is
+/// unstaged.
 #[tokio::test]
 async fn a_foreign_bind_keeps_the_staging_and_is_named() {
     let Some(directory) = private() else { return };
@@ -248,7 +254,7 @@ async fn a_foreign_bind_keeps_the_staging_and_is_named() {
     })
     .await;
     assert_eq!(storage.interceptor.count(Method::NodeUnstageVolume), 0);
-    // It may be used meanwhile, and given up again.
+    // The volume may be published and unpublished meanwhile.
     node.publish(&id, "b").await.unwrap();
     assert!(storage.is_at("b", "volume"));
     node.unpublish(&id, "b").await.unwrap();
@@ -261,9 +267,9 @@ async fn a_foreign_bind_keeps_the_staging_and_is_named() {
     storage.interceptor.assert_lawful();
 }
 
-/// A file at the target is left alone, and the driver is not asked to mount over it.
+/// A file at the target is kept, and the driver is not called to mount over it.
 #[tokio::test]
-async fn a_file_at_the_target_is_left_and_the_driver_is_not_asked() {
+async fn a_file_at_the_target_is_kept_and_not_mounted_over() {
     let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
@@ -287,7 +293,8 @@ async fn a_file_at_the_target_is_left_and_the_driver_is_not_asked() {
     storage.interceptor.assert_lawful();
 }
 
-/// The root is a bind of another directory, so that every mount is seen twice: nothing takes that for a use.
+/// The root is a bind mount of another directory, so that every mount appears twice. The second one is not a foreign
+/// use.
 #[tokio::test]
 async fn a_root_that_is_a_bind_mount_is_no_foreign_use() {
     let Some(directory) = private() else { return };
@@ -318,14 +325,14 @@ async fn a_root_that_is_a_bind_mount_is_no_foreign_use() {
 
 type Servers = Arc<Mutex<HashMap<String, FuseServer>>>;
 
-/// Makes a volume one that a FUSE server of its own shows at each target.
+/// Makes the interceptor publish a volume by a separate FUSE server at each target.
 fn serve_by_fuse(storage: &Storage, id: &str, manner: Manner) -> Servers {
     let servers = Servers::default();
     let (coming, going) = (Arc::clone(&servers), Arc::clone(&servers));
     let interceptor = &storage.interceptor;
-    interceptor.always(Method::NodeStageVolume, id, Act::Lie);
-    interceptor.always(Method::NodeUnstageVolume, id, Act::Lie);
-    let publish = Act::instead(move |about| {
+    interceptor.always(Method::NodeStageVolume, id, Interception::FalseOk);
+    interceptor.always(Method::NodeUnstageVolume, id, Interception::FalseOk);
+    let publish = Interception::instead(move |about| {
         let path = Path::new(&about.path);
         if table().at(path).is_none() {
             fs::create_dir_all(path)?;
@@ -333,7 +340,7 @@ fn serve_by_fuse(storage: &Storage, id: &str, manner: Manner) -> Servers {
         }
         Ok(())
     });
-    let unpublish = Act::instead(move |about| {
+    let unpublish = Interception::instead(move |about| {
         let path = Path::new(&about.path);
         drop(going.lock().unwrap().remove(&about.path));
         if table().at(path).is_some() {
@@ -349,10 +356,10 @@ fn serve_by_fuse(storage: &Storage, id: &str, manner: Manner) -> Servers {
     servers
 }
 
-/// One volume's target does not answer and another's driver call never ends; 50 others are mounted and unmounted
+/// The target of one volume hangs, and a driver call of another never ends. 50 others are mounted and unmounted
 /// meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn storage_that_does_not_answer_delays_no_other_volume() {
+async fn hanging_storage_delays_no_other_volume() {
     let Some(directory) = private() else { return };
     let storage = Storage::start(&directory).await;
     let (silent, stuck) = (storage.create("silent").await, storage.create("stuck").await);
@@ -367,7 +374,7 @@ async fn storage_that_does_not_answer_delays_no_other_volume() {
     let server = tokio::task::block_in_place(|| FuseServer::start(&pod, Manner::Unresponsive));
     let (release, held) = mpsc::channel::<()>();
     let held = Mutex::new(held);
-    let hold = Act::also(move |_| {
+    let hold = Interception::after(move |_| {
         let _ = held.lock().unwrap().recv();
         Ok(())
     });
@@ -406,7 +413,7 @@ async fn storage_that_does_not_answer_delays_no_other_volume() {
     drop(server);
     unmount(&pod);
     for hung in hung {
-        // What came of it is not the matter here.
+        // The result does not matter here.
         let _ = wait::within("what hung ends", hung).await.unwrap();
     }
     for (id, name) in [(&silent, "silent"), (&stuck, "stuck")] {
@@ -417,7 +424,8 @@ async fn storage_that_does_not_answer_delays_no_other_volume() {
     storage.interceptor.assert_lawful();
 }
 
-/// The server of a mount is killed under a live consumer: it is noticed and healed, or said while it cannot be.
+/// The server of a mount is killed while a consumer holds the volume. The mount is healed, or reported while it cannot
+/// be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mount_of_a_dead_server_is_healed_or_reported() {
     let Some(directory) = private() else { return };
@@ -438,7 +446,7 @@ async fn a_mount_of_a_dead_server_is_healed_or_reported() {
     storage.interceptor.always(
         Method::NodePublishVolume,
         &id,
-        Act::instead(|_| Err(std::io::Error::other("the server does not start"))),
+        Interception::instead(|_| Err(std::io::Error::other("the server does not start"))),
     );
     kill();
     wait::until("it is reported", async || {

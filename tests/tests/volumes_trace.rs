@@ -1,5 +1,5 @@
-//! One random trace of orders to a node's volumes, with real mounts. `tests/e2e` puts the same trace to drivers of
-//! other people. It needs root; without, it says so.
+//! One random trace of orders to a node's volumes, with real mounts. `tests/e2e` runs the same trace on third-party
+//! drivers. The test needs root; without it, the test logs that it did not run.
 
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
@@ -9,12 +9,11 @@ use edge_csi_tests::volumes::namespace::private;
 use edge_csi_tests::volumes::rounds::Rounds;
 use edge_csi_tests::volumes::trace::{Trace, TracedDriver, run};
 
-/// After every step of a random trace there is what the model has, over kills of the driver and the node.
+/// After every step of a random trace, with kills of the driver and the node, the state equals the model.
 #[tokio::test]
-async fn after_every_step_of_a_trace_there_is_what_the_model_has() {
+async fn the_state_equals_the_model_after_every_step() {
     let Some(directory) = private() else { return };
-    let mut rounds =
-        Rounds::begin("volumes_trace", "after_every_step_of_a_trace_there_is_what_the_model_has");
+    let mut rounds = Rounds::begin("volumes_trace", "the_state_equals_the_model_after_every_step");
     let program = binaries::path("hostpath-driver").to_string_lossy().into_owned();
     let words =
         ["--drivername", DRIVER, "--endpoint", "unix://{socket}", "--nodeid", NODE, "--state-dir", "{state}"];

@@ -23,7 +23,7 @@ pub(crate) enum CertificateError {
 pub(crate) enum Usage {
     /// For a listener.
     Server,
-    /// For a dialler.
+    /// For a dialer.
     Client,
 }
 
@@ -43,14 +43,14 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// Adds the options for this certificate to a command, and with `authority_option` the authority that the command trusts.
-    pub(crate) fn show(&self, command: &mut Command, authority_option: &str, authority: &Path) {
+    pub(crate) fn add_options(&self, command: &mut Command, authority_option: &str, authority: &Path) {
         command.arg("--tls-cert").arg(&self.certificate).arg("--tls-key").arg(&self.key);
         command.arg(authority_option).arg(authority);
     }
 }
 
 impl Authority {
-    /// Creates an authority. Its certificate is `ca.pem` in the folder.
+    /// Creates an authority, and writes its certificate as `ca.pem` to the folder.
     pub(crate) fn new(folder: &Path) -> Result<Self, CertificateError> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "edge-csi test authority");

@@ -14,21 +14,21 @@ mod perf;
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Arguments {
     #[command(subcommand)]
-    chore: Chore,
+    task: Task,
 }
 
 #[derive(Debug, Subcommand)]
-enum Chore {
-    /// Make the generated sources of csi-proto from its schema.
+enum Task {
+    /// Generate the committed sources from their schemas.
     Codegen(codegen::Options),
     /// Measure the relay, its sessions and its memory.
     Perf(perf::Options),
 }
 
 fn main() -> ExitCode {
-    let outcome: Result<(), Box<dyn std::error::Error>> = match Arguments::parse().chore {
-        Chore::Codegen(options) => codegen::run(&options).map_err(Into::into),
-        Chore::Perf(options) => perf::run(&options).map_err(Into::into),
+    let outcome: Result<(), Box<dyn std::error::Error>> = match Arguments::parse().task {
+        Task::Codegen(options) => codegen::run(&options).map_err(Into::into),
+        Task::Perf(options) => perf::run(&options).map_err(Into::into),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -46,7 +46,7 @@ fn workspace_root() -> &'static Path {
 }
 
 /// Prints one line with the error and its causes.
-#[allow(clippy::print_stderr, reason = "a command line tool speaks on stderr")]
+#[allow(clippy::print_stderr, reason = "a command line tool prints its errors on stderr")]
 fn report(error: &dyn std::error::Error) {
     let mut line = error.to_string();
     for cause in std::iter::successors(error.source(), |cause| cause.source()) {

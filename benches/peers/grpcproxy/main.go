@@ -1,5 +1,5 @@
-// Command grpcproxy passes every gRPC call from one address to another with the library mwitkow/grpc-proxy. Two of them
-// with TCP between make the plainest generic relay that others use; the performance table measures against it.
+// Command grpcproxy forwards every gRPC call from one address to another with the library mwitkow/grpc-proxy. Two such
+// processes with TCP between are the simplest generic relay; the performance table compares edge-csi with it.
 //
 //	grpcproxy FROM TO      an address is /a/socket or host:port
 package main

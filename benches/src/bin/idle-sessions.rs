@@ -30,7 +30,7 @@ struct Options {
     /// Certificate chain, PEM.
     #[arg(long)]
     tls_cert: PathBuf,
-    /// Its key, PEM.
+    /// Private key of the certificate, PEM.
     #[arg(long)]
     tls_key: PathBuf,
     /// Authority of the hub's certificate, PEM.

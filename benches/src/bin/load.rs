@@ -25,7 +25,7 @@ struct Options {
     /// Count failed calls and continue.
     #[arg(long)]
     tolerate: bool,
-    /// Let one more ControllerPublishVolume hang meanwhile, at a driver that is bench-driver.
+    /// Let one more ControllerPublishVolume hang meanwhile; the driver must be bench-driver.
     #[arg(long)]
     beside_hung: bool,
     /// One JSON object a line instead of a table.

@@ -1,4 +1,5 @@
-//! Our gRPC ends with a NATS server in place of the session: the "NATS relay" of the comparison. Unary calls only.
+//! Endpoint and dispatcher of csi-proxy with a NATS server in place of the session: the "NATS relay" of the comparison.
+//! Only unary calls pass.
 #![allow(clippy::print_stderr, reason = "a command's output")]
 
 use std::error::Error;

@@ -73,7 +73,7 @@ fn run(options: &Options) -> Measured<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match options.part {
-            None => whole(options).await,
+            None => measure_all(options).await,
             Some(part) => {
                 let figures = match part {
                     Part::Recovery => serde_json::to_string(&recover(options.records, DAMAGED).await?),
@@ -140,7 +140,7 @@ impl Report {
     }
 }
 
-async fn whole(options: &Options) -> Measured<bool> {
+async fn measure_all(options: &Options) -> Measured<bool> {
     let mut report = Report::new();
     mounting(&mut report, options).await?;
     cycling(options).await?;
@@ -156,11 +156,11 @@ async fn whole(options: &Options) -> Measured<bool> {
     let found = recovered.calls.to_string();
     report.bound("  calls to the driver, for its identity", "< 10", found, recovered.calls < 10);
     Report::line("  opened (file and records read)", "", milliseconds(recovered.opened));
-    Report::line("  and held against the mount table", "", milliseconds(recovered.checked));
+    Report::line("  and compared with the mount table", "", milliseconds(recovered.checked));
     Report::line("  and reconciled with the desired set", "< 500 ms", milliseconds(recovered.reconciled));
     Report::line("  file", "", mebibytes(recovered.file_bytes));
     let grown = recovered.peak_bytes.saturating_sub(recovered.before_bytes);
-    Report::line("  memory that it took at most", "", mebibytes(grown));
+    Report::line("  peak memory, above that before", "", mebibytes(grown));
     let left: edge_csi_benches::volumes::Salvage = part("salvage", options)?;
     let name = format!("{} records, file damaged in {DAMAGED} places: salvaged", options.records);
     Report::line(&name, "", left.salvaged.to_string());

@@ -105,7 +105,7 @@ macro_rules! service {
             })*
             $(async fn $other(&self, _: Request<$other_of>) -> Result<Response<$other_answer>, Status> {
                 self.0.calls.fetch_add(1, Ordering::Relaxed);
-                Err(Status::unimplemented("not of this driver"))
+                Err(Status::unimplemented("this driver does not implement the RPC"))
             })*
         }
     };

@@ -15,19 +15,19 @@ use volume_manager::store::{Store, faulty};
 
 use super::{DRIVER, Measured, ScriptedDriver, VolumeClient, consumer, spec};
 
-/// Running volumes with a connected driver. They stop when this value is dropped.
+/// Running volumes with a connected driver, which stop when this value is dropped.
 #[derive(Debug)]
 pub struct Manager {
     volumes: Volumes,
     attach: Attach,
     root: PathBuf,
     store: faulty::Handle,
-    going: Going,
+    removals: RemovalWaiters,
     tasks: [JoinHandle<()>; 2],
 }
 
 /// The waiters for the removal of each volume.
-type Going = Arc<Mutex<HashMap<VolumeKey, oneshot::Sender<()>>>>;
+type RemovalWaiters = Arc<Mutex<HashMap<VolumeKey, oneshot::Sender<()>>>>;
 
 impl Manager {
     /// Starts volumes with staging and target paths below `root`, and mounts and unmounts one volume as a trial.
@@ -46,12 +46,14 @@ impl Manager {
         let parts = Parts::new(counted, mounts, NoSecrets);
         let (volumes, run) = Volumes::open(parts, Settings::new(root.join("volumes"))).await?;
         let endpoint = DriverEndpoint::from_path(socket)?;
-        let going = Going::default();
-        let tasks =
-            [tokio::spawn(run), tokio::spawn(follow(volumes.watch(), volumes.clone(), going.clone()))];
+        let removals = RemovalWaiters::default();
+        let tasks = [
+            tokio::spawn(run),
+            tokio::spawn(notify_removed(volumes.watch(), volumes.clone(), removals.clone())),
+        ];
         volumes.driver_registered(DRIVER.parse()?, endpoint, DriverPolicy::default()).await?;
         let attach = if driver.attaches() { Attach::Here } else { Attach::NotRequired };
-        let manager = Self { volumes, attach, root: root.to_owned(), store, going, tasks };
+        let manager = Self { volumes, attach, root: root.to_owned(), store, removals, tasks };
         manager.mount(usize::MAX).await?;
         manager.unmount(usize::MAX).await?;
         Ok(manager)
@@ -86,22 +88,22 @@ impl VolumeClient for Manager {
     async fn unmount(&self, number: usize) -> Measured<()> {
         let (spec, consumer) = (spec(number, self.attach)?, consumer(&self.root, number)?);
         let (sender, removed) = oneshot::channel();
-        lock(&self.going).insert(spec.key().clone(), sender);
+        lock(&self.removals).insert(spec.key().clone(), sender);
         self.volumes.unpublish(spec.key(), consumer.id()).await?;
         Ok(removed.await?)
     }
 }
 
-fn lock(going: &Going) -> MutexGuard<'_, HashMap<VolumeKey, oneshot::Sender<()>>> {
-    going.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(removals: &RemovalWaiters) -> MutexGuard<'_, HashMap<VolumeKey, oneshot::Sender<()>>> {
+    removals.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Notifies the waiters of removed volumes.
-async fn follow(mut changes: Changes, volumes: Volumes, going: Going) {
+async fn notify_removed(mut changes: Changes, volumes: Volumes, removals: RemovalWaiters) {
     while let Some(watched) = changes.next().await {
         match watched {
             WatchEvent::Change(change) if change.kind == ChangeKind::Removed => {
-                if let Some(sender) = lock(&going).remove(&change.key) {
+                if let Some(sender) = lock(&removals).remove(&change.key) {
                     // The removal may have no waiter.
                     let _ = sender.send(());
                 }
@@ -109,7 +111,7 @@ async fn follow(mut changes: Changes, volumes: Volumes, going: Going) {
             WatchEvent::Lagged(_) => {
                 let Ok(left) = volumes.list().await else { return };
                 let left: HashSet<_> = left.into_iter().collect();
-                for (_, sender) in lock(&going).extract_if(|key, _| !left.contains(key)) {
+                for (_, sender) in lock(&removals).extract_if(|key, _| !left.contains(key)) {
                     let _ = sender.send(());
                 }
             }

@@ -1,8 +1,9 @@
 //! Three clients that mount and unmount a volume with the same driver on a real unix socket: volume-manager, and models of
 //! kubelet and Mesos with the same costs as the originals.
 //!
-//! The models do less than the originals: they check no mount table, have no queue and search for no work. They make only the
-//! calls, the connections and the writes of the originals, so that a ratio to them does not flatter volume-manager.
+//! The models do less than the originals: they check no mount table, have no queue and search for no work. The models make
+//! only the calls, the connections and the writes of the originals, so that a ratio to them does not flatter
+//! volume-manager.
 
 mod backend;
 mod driver;

@@ -16,7 +16,7 @@ use volume_manager::store::memory::MemoryDisk;
 use volume_manager::store::redb::{self as store, RedbStore};
 use volume_manager::store::{Change, RecordKey, Store, envelope};
 
-use super::status::forget_peak_memory;
+use super::status::reset_peak_memory;
 use super::{DRIVER, Fixture, Manager, Measured, MountBackend, VolumeClient, consumer, peak_memory, spec};
 
 /// The result of opening many records.
@@ -45,7 +45,8 @@ pub struct Recovered {
     pub peak_bytes: u64,
 }
 
-/// The table with the records in the store's file. A row is damaged there and the checksum of its page stays valid.
+/// The table with the records in the store's file. Rows are damaged through redb, so that the checksums of pages stay
+/// valid.
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 
 /// Opens `count` recorded and mounted volumes with `damaged` unreadable records, and sets the same volumes as the desired set.
@@ -68,7 +69,7 @@ pub async fn recover(count: usize, damaged: usize) -> Measured<Recovered> {
         })
         .collect::<Measured<_>>()?;
     let calls_before = fixture.driver().calls();
-    let before_bytes = forget_peak_memory()?;
+    let before_bytes = reset_peak_memory()?;
 
     let began = Instant::now();
     let parts = Parts::new(RedbStore::open(&file)?, mounts, NoSecrets);
@@ -136,26 +137,27 @@ pub async fn salvage(count: usize, damaged: usize) -> Measured<Salvage> {
     std::fs::write(&file, bytes)?;
     let began = Instant::now();
     let (_, over) = store::open_or_recreate(&file)?;
-    let salvaged = over.ok_or("the file is taken for undamaged")?.salvaged;
+    let salvaged = over.ok_or("the damaged file opened without a salvage")?.salvaged;
     Ok(Salvage { salvaged, took: began.elapsed() })
 }
 
 /// Returns records and mounts as if each volume had been published. One real record is the template of all.
 async fn records(fixture: &Fixture, count: usize) -> Measured<(Vec<Change>, MemoryMounts)> {
     let MountBackend::Memory { mounts, .. } = fixture.driver().backend() else {
-        return Err("it mounts for real".into());
+        return Err("the driver mounts on Linux; expected a driver that mounts in memory".into());
     };
     let (disk, root) = (MemoryDisk::default(), fixture.root());
     let manager =
         Manager::start(fixture.driver(), mounts.clone(), &fixture.socket(), root, disk.open()).await?;
     manager.mount(count).await?;
     let loaded = disk.open().load()?;
-    let (key, pattern) = loaded.records.into_iter().next().ok_or("nothing was recorded")?;
-    let pattern = Record::decode(&pattern)?;
+    let (key, template) =
+        loaded.records.into_iter().next().ok_or("the store has no record of a mounted volume")?;
+    let template = Record::decode(&template)?;
     manager.unmount(count).await?;
     let mut changes = Vec::with_capacity(count);
     for number in 0..count {
-        let mut record = pattern.clone();
+        let mut record = template.clone();
         record.spec = spec(number, Attach::NotRequired)?;
         record.directory = format!("{number:032x}");
         let staging = root.join("volumes").join(DRIVER).join(&record.directory).join("staging");
@@ -169,8 +171,8 @@ async fn records(fixture: &Fixture, count: usize) -> Measured<(Vec<Change>, Memo
         let device = file_system.device();
         let identity = MountIdentity::new(device, "/".into(), "ext4".into(), "/dev/volume".into());
         record.staged = Some(identity.clone());
-        let (_, mut holder) = record.consumers.pop_first().ok_or("the pattern has no consumer")?;
-        let (_, state) = record.snapshot.targets.pop_first().ok_or("the pattern has no target")?;
+        let (_, mut holder) = record.consumers.pop_first().ok_or("the template record has no consumer")?;
+        let (_, state) = record.snapshot.targets.pop_first().ok_or("the template record has no target")?;
         holder.mounted = Some(identity);
         holder.spec = Arc::clone(&consumer);
         record.consumers.insert(consumer.id().clone(), holder);

@@ -12,11 +12,11 @@ pub fn peak_memory() -> Measured<u64> {
     status("VmHWM:")
 }
 
-/// Resets the peak to the present, and returns the resident memory in bytes.
+/// Resets the peak to the current resident memory of this process, and returns that in bytes.
 ///
 /// # Errors
 /// Returns an error if the kernel refuses the reset.
-pub(super) fn forget_peak_memory() -> Measured<u64> {
+pub(super) fn reset_peak_memory() -> Measured<u64> {
     fs::write("/proc/self/clear_refs", "5")?;
     resident_memory()
 }

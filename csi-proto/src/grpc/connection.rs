@@ -80,7 +80,7 @@ impl Connection {
         timeout(bound, dial).await.map_err(late)?
     }
 
-    /// The path is used in logs and errors.
+    /// Starts HTTP/2 on a connected socket. The path is used in logs and errors.
     pub(super) async fn begin<T>(
         path: &Path,
         socket: T,

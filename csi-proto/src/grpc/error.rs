@@ -48,7 +48,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// The server did not accept in time.
-    #[error("{} was not accepted within {bound:?}", path.display())]
+    #[error("the connection to {} was not accepted within {bound:?}", path.display())]
     Late {
         /// The socket.
         path: PathBuf,

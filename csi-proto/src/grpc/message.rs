@@ -13,7 +13,7 @@ const TRUSTED: usize = 1024 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// Compressed.
+    /// The message is compressed.
     #[error("a message is compressed, though no compression was agreed")]
     Compressed,
     /// The flag is neither plain nor compressed.
@@ -22,7 +22,7 @@ pub enum MessageError {
         /// The flag.
         found: u8,
     },
-    /// Larger than its bound.
+    /// The message is larger than the limit.
     #[error("a message of {found} bytes; at most {max} are accepted")]
     TooLarge {
         /// Its length in bytes.
@@ -85,7 +85,7 @@ impl Deframer {
         Ok(Some(message))
     }
 
-    /// Whether the stream may end here.
+    /// Checks that the stream does not end within a message.
     pub(super) fn finish(&self) -> Result<(), MessageError> {
         if self.buffer.is_empty() {
             return Ok(());

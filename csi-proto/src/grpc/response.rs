@@ -53,7 +53,7 @@ impl Response {
         Ok(Self { messages, head: status, _connection: connection })
     }
 
-    /// Returns the next part; `None` after the end.
+    /// Returns the next part. Nothing follows [`Part::End`].
     ///
     /// # Errors
     /// If the response is interrupted or is not gRPC.

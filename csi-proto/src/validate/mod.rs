@@ -15,15 +15,15 @@ pub use report::Report;
 
 include!("../generated/validate_messages.rs");
 
-/// Bytes of a string, unless its field says otherwise.
+/// The maximum size of a string in bytes, unless its field has a limit of its own.
 pub const STRING_MAX_BYTES: usize = 128;
-/// Bytes of all keys and values of a map.
+/// The maximum size of all keys and values of a map in bytes.
 pub const MAP_MAX_BYTES: usize = 4096;
-/// Bytes of a node id; [`STRING_MAX_BYTES`] is advised.
+/// The maximum size of a node id in bytes; the spec recommends [`STRING_MAX_BYTES`].
 pub const NODE_ID_MAX_BYTES: usize = 256;
-/// Bytes of all mount flags of a capability.
+/// The maximum size of all mount flags of a capability in bytes.
 pub const MOUNT_FLAGS_MAX_BYTES: usize = 4096;
-/// Bytes of the prefix of a topology key, of its name, and of its value.
+/// The maximum size in bytes of the prefix of a topology key, of its name, and of its value.
 pub const SEGMENT_MAX_BYTES: usize = 63;
 /// Most warnings per message; further ones are omitted.
 pub const MAX_WARNINGS: usize = 64;
@@ -71,7 +71,7 @@ pub enum Breach {
         /// Limit of the spec in bytes.
         bound: usize,
     },
-    /// Not a driver's name.
+    /// The text is not a driver name.
     DriverName(InvalidDriverName),
     /// A part of a topology key, or its value, has more than [`SEGMENT_MAX_BYTES`].
     SegmentSize {

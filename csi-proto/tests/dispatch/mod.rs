@@ -1,4 +1,4 @@
-//! From a message's name to its type.
+//! Finds the type of a message by its name.
 
 use std::fmt::Debug;
 

@@ -23,7 +23,7 @@ pub enum Fault {
     /// No node could be selected for the call.
     #[error("no node for this call: {reason}")]
     NoNode {
-        /// Why.
+        /// Why no node could be selected.
         reason: String,
     },
     /// No driver of this name is registered on the node.
@@ -121,7 +121,7 @@ pub enum Fault {
     /// A component on the path is shutting down and accepts no new calls.
     #[error("{what} is shutting down")]
     Draining {
-        /// Which part.
+        /// The component.
         what: String,
     },
     /// A component on the path does not permit this call.
@@ -139,7 +139,7 @@ pub enum Fault {
     /// The component that carried the call ended without an answer.
     #[error("{what} ended without an answer; the operation may still be running")]
     ServiceLost {
-        /// Which part.
+        /// The component.
         what: String,
     },
     /// Another operation on the same volume, snapshot or group is running at the driver.

@@ -56,10 +56,10 @@ pub struct CallNumber(NonZeroU64);
 macro_rules! number {
     ($name:ident) => {
         impl $name {
-            /// The first one.
+            /// The lowest value: 1.
             pub const FIRST: Self = Self(NonZeroU64::MIN);
 
-            /// Creates it from a number; `None` for 0.
+            /// Converts a number; `None` for 0.
             #[must_use]
             pub const fn new(number: u64) -> Option<Self> {
                 match NonZeroU64::new(number) {
@@ -100,7 +100,7 @@ number!(CallNumber);
 pub struct GivenUp(Arc<[(CallNumber, CallNumber)]>);
 
 impl GivenUp {
-    /// Creates it from ranges of numbers, both ends included.
+    /// Creates the set from ranges of numbers, both ends included.
     ///
     /// # Errors
     /// If there are too many, or they are not ascending and disjoint.

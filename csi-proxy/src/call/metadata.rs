@@ -31,7 +31,7 @@ pub enum MetadataError {
     /// The value holds a control character.
     #[error("the value of {name:?} contains a control character")]
     Value {
-        /// Its name.
+        /// The name of the entry.
         name: String,
     },
     /// The total size exceeds the limit.

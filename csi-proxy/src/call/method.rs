@@ -16,7 +16,7 @@ pub struct MethodPath(Arc<str>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMethodPath {
-    /// It is too long.
+    /// The path is too long.
     #[error("method path has {found} bytes; expected at most {MAX_METHOD_PATH}")]
     TooLong {
         /// Its length in bytes.

@@ -21,7 +21,7 @@ pub enum InvalidNodeId {
     /// The name is empty.
     #[error("node name is empty; expected 1 to {MAX_NODE_ID} bytes")]
     Empty,
-    /// It is too long.
+    /// The name is too long.
     #[error("node name has {found} bytes; expected at most {MAX_NODE_ID}")]
     TooLong {
         /// Its length in bytes.

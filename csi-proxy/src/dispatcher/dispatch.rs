@@ -297,8 +297,8 @@ struct QueuedCall {
 
 impl Drop for QueuedCall {
     fn drop(&mut self) {
-        // It may have been admitted while it left: other waiters may depend on the operation, and its number has
-        // begun.
+        // The call may have been admitted while its caller left: other waiters may depend on the operation, and the
+        // number of the call has begun.
         if let Some(call) = self.call.take()
             && let Some(ticket) = self.waiting.last_ticket()
         {
@@ -313,7 +313,7 @@ fn end(id: CallId, identity: &Identity, decision: Decision) -> Result<Replies, F
     match decision {
         Decision::Answer(answer, served) => {
             let outcome = match served {
-                Served::Joined => "joined",
+                Served::Joined => "coalesced",
                 Served::Replayed => "replayed",
             };
             tracing::info!(call = %id, %driver, %method, outcome, "answered from the operation table");

@@ -116,7 +116,7 @@ pub(super) fn masked(question: Question, answer: Bytes) -> Option<Bytes> {
         Question::ControllerCapabilities => masked!(ControllerGetCapabilitiesResponse),
         Question::GroupControllerCapabilities => masked!(GroupControllerGetCapabilitiesResponse),
         Question::NodeCapabilities => masked!(NodeGetCapabilitiesResponse),
-        // Its segments are labels of a Node, all known.
+        // This response has no enum: no value can be unknown.
         Question::NodeInfo => csi::NodeGetInfoResponse::decode(answer.clone()).ok().map(|_| answer)?,
         Question::PluginInfo | Question::Probe => answer,
     })

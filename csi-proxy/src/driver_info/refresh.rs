@@ -155,7 +155,7 @@ impl DriverInfo {
             {
                 // The age of the node with the youngest answers.
                 if let Some(age) = self.status(None).age {
-                    crate::metrics::facts_age(&self.driver, age);
+                    crate::metrics::startup_age(&self.driver, age);
                 }
             }
             let next = OptionFuture::from(later.map(|later| sleep_until(later.into())));

@@ -79,7 +79,7 @@ pub(super) async fn serve(
         Err(_) => return tracing::debug!("HTTP/2 handshake timed out"),
     };
     let mut open = true;
-    // Polled by this task, which runs for each of them anyway, to read requests and write answers.
+    // This task polls the calls, since it runs for each of them anyway to read requests and write answers.
     let mut calls = FuturesUnordered::new();
     for turn in 1_u64.. {
         if turn.is_multiple_of(BATCH) {

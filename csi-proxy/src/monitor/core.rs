@@ -231,7 +231,7 @@ impl Monitor {
         }
     }
 
-    /// The state of a new volume is fully known.
+    /// Adds a created volume. Its state is fully known.
     fn created(&mut self, message: &[u8]) {
         let Ok(answer) = csi::CreateVolumeResponse::decode(message) else { return };
         let id = answer.volume.map(|volume| volume.volume_id).unwrap_or_default();
@@ -262,7 +262,7 @@ impl Monitor {
         let bytes = watched.volume.bytes() + 2 * id.len();
         self.bytes = self.bytes - watched.bytes + bytes;
         watched.bytes = bytes;
-        // Its state is that of a volume without calls.
+        // The state equals that of a volume without calls, so it need not be stored.
         if watched.open.is_empty() && watched.volume == Volume::new(self.complete_history) {
             self.forget(id);
         }

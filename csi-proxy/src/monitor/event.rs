@@ -38,7 +38,7 @@ pub enum InitialState {
 pub struct CallNumber(u64);
 
 impl CallNumber {
-    /// Creates it from a number.
+    /// Converts a number to the id of a call.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)

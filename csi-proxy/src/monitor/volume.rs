@@ -143,7 +143,7 @@ impl Volume {
         }
     }
 
-    /// A request overlapped with another one on the same object, so that its effect is unknown.
+    /// Marks the object of a request as unknown: the request overlapped with another one on it.
     pub(super) fn mark_unknown(&mut self, request: &Request) {
         match &request.operation {
             Operation::Attach { .. } | Operation::Detach { .. } => self.attachments.clear(),

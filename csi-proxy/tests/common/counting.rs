@@ -85,7 +85,7 @@ fn socket(directory: &Path) -> PathBuf {
 
 /// The first field of the requests that are used here is the name or the id.
 #[derive(Clone, PartialEq, prost::Message)]
-struct First {
+struct FirstField {
     #[prost(string, tag = "1")]
     subject: String,
 }
@@ -104,7 +104,7 @@ impl tonic::server::UnaryService<Bytes> for Running {
         let Self { driver, method } = self.clone();
         Box::pin(async move {
             let body = request.into_inner();
-            let subject = First::decode(body).map(|request| request.subject).unwrap_or_default();
+            let subject = FirstField::decode(body).map(|request| request.subject).unwrap_or_default();
             let what = format!("{method} {subject}");
             driver.executions.send_modify(|all| *all.entry(what).or_default() += 1);
             driver.leave.acquire().await.unwrap().forget();

@@ -274,7 +274,7 @@ impl Stage {
         self.driver.seen.lock().unwrap().clone()
     }
 
-    /// Waits until the driver has seen so many calls.
+    /// Waits until the driver has received at least this number of calls.
     pub async fn seen_at_least(&self, calls: usize) {
         in_time(async {
             while self.driver.seen.lock().unwrap().len() < calls {

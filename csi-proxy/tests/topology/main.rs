@@ -32,7 +32,7 @@ struct Proxy {
     disk: MemoryStore,
     world: World,
     settings: TopologySettings,
-    /// After so many writes the disk takes no more.
+    /// The number of writes after which the disk fails; `None` for never.
     writes: Option<u64>,
     serving: Option<Serving>,
 }
@@ -58,7 +58,7 @@ impl Proxy {
         let address = SocketAddress::new(self.socket().to_str().unwrap()).unwrap();
         let endpoint = Endpoint::new(driver_name(), Router::topology(route), self.world.clone());
         self.serving = Some(endpoint.serve(address).await.unwrap());
-        // The first round over the nodes is over when what they offer is known.
+        // This call is answered after the first round over the nodes.
         let mut identity = IdentityClient::new(connect(self.socket()).await);
         let _ = in_time(identity.get_plugin_capabilities(csi::GetPluginCapabilitiesRequest {})).await;
     }
@@ -89,7 +89,7 @@ impl Proxy {
     }
 }
 
-/// As external-provisioner asks with WaitForFirstConsumer and `--strict-topology`.
+/// A request of external-provisioner with WaitForFirstConsumer and `--strict-topology`.
 fn strict(name: &str, node: &str) -> csi::CreateVolumeRequest {
     on(name, &[node])
 }
@@ -153,7 +153,7 @@ async fn name_has_one_volume_after_a_crash_at_any_write() {
         let mut proxy = Proxy::start(&world).await;
         proxy.writes = Some(writes);
         proxy.restart().await;
-        // What can still be written decides how far each of these comes.
+        // These calls succeed or fail depending on `writes`.
         let _ = proxy.create(on("pvc-1", &["edge-2", "edge-1"])).await;
         let _ = proxy.create(on("pvc-1", &["edge-2", "edge-1"])).await;
         let _ = proxy.delete("edge-2/pvc-1").await;
@@ -178,7 +178,7 @@ async fn volume_of_offline_node_waits_or_moves() {
     let moves = Proxy::with(&world, settings).await;
     world.with("edge-2", |node| node.offline = true);
     for (proxy, code) in [(&waits, Code::Unavailable), (&moves, Code::ResourceExhausted)] {
-        // The first one may not know yet, and then it has been sent.
+        // The first call is sent if the proxy does not know yet that the node is offline.
         let _ = proxy.create(strict("pvc-0", "edge-2")).await;
         assert_eq!(proxy.create(strict("pvc-1", "edge-2")).await.unwrap_err().code(), code);
     }
@@ -370,7 +370,7 @@ async fn capacity_covers_online_nodes_in_the_topology() {
     world.with("edge-1", |node| node.offline = true);
     assert_eq!(capacity(Some(place("edge-1"))).await, (0, None));
     assert_eq!(capacity(None).await, (100, None));
-    // What is known of the room counts when a node is chosen.
+    // Node selection uses the reported capacity.
     let mut large = strict("pvc-1", "edge-2");
     large.capacity_range = Some(csi::CapacityRange { required_bytes: 101, limit_bytes: 0 });
     assert_eq!(proxy.create(large).await.unwrap_err().code(), Code::ResourceExhausted);
@@ -407,7 +407,7 @@ async fn sidecars_get_common_capabilities_of_all_nodes() {
     assert!(rpcs.has(Rpc::ListVolumes) && !rpcs.has(Rpc::ExpandVolume), "{rpcs:?}");
 }
 
-/// After a long absence the pauses between two tries are long. A node that is back is not waited for that long.
+/// After a long outage the retry interval is long. A node that is connected again is refreshed at once.
 #[tokio::test(start_paused = true)]
 async fn probe_is_ready_once_a_node_is_online() {
     let world = World::new(&["edge-1", "edge-2"]);

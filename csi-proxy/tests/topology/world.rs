@@ -18,13 +18,13 @@ use super::common::driver_name;
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) offline: bool,
-    /// The answer to the next CreateVolume gets lost.
+    /// Whether the answer to the next CreateVolume is lost.
     pub(super) loses_next: bool,
     /// Whether its answers report the topology of a volume.
     pub(super) reports_topology: bool,
-    /// It cannot say what it has.
+    /// Whether the driver does not support lists.
     pub(super) cannot_list: bool,
-    /// Ids are the same as on every other node.
+    /// Whether volume ids are the same on every node.
     pub(super) plain_ids: bool,
     /// Volumes by name, with their ids.
     pub(super) volumes: BTreeMap<String, String>,
@@ -57,7 +57,7 @@ pub(super) fn place(node: &str) -> csi::Topology {
 }
 
 fn ok(message: impl Message) -> Result<Replies, Fault> {
-    // A field of a later version, which has to arrive.
+    // A field of a later version, which must pass unchanged.
     let mut bytes = message.encode_to_vec();
     bytes.extend_from_slice(LATER);
     Ok(Replies::unary(bytes, Outcome::ok()))
@@ -144,7 +144,7 @@ impl Relay for World {
             Method::GetCapacity => {
                 ok(csi::GetCapacityResponse { available_capacity: 100, ..Default::default() })
             }
-            other => panic!("{other} is not played"),
+            other => panic!("{other} is not implemented by this driver"),
         }
     }
 }
@@ -175,7 +175,7 @@ fn create(node: &mut Node, name: &str, body: Bytes) -> Result<Replies, Fault> {
     ok(csi::CreateVolumeResponse { volume: Some(volume) })
 }
 
-/// Two volumes a page at most; the token is the next one's place.
+/// Lists at most two volumes per page. The token is the index of the next volume.
 fn list(node: &Node, body: Bytes) -> Result<Replies, Fault> {
     let request = csi::ListVolumesRequest::decode(body).unwrap();
     let Ok(from) = request.starting_token.parse().or_else(|error| match request.starting_token.as_str() {

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use prost::Message;
 use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
 
-use super::failure::cut;
+use super::failure::truncate;
 use super::{
     End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_FEATURES, MAX_HEADER, MAX_METADATA,
     MAX_SERVICES, Part, Reply, Request, WireFrame,
@@ -24,9 +24,9 @@ pub enum DecodeError {
         "frame of {found} bytes; at most {max} are accepted: the sender must respect max_frame of the hello"
     )]
     FrameTooLarge {
-        /// Its bytes.
+        /// Size of the frame in bytes.
         found: usize,
-        /// The bound.
+        /// The limit in bytes.
         max: usize,
     },
     /// The header's length is not a varint, is zero, or exceeds the limit.
@@ -62,8 +62,8 @@ pub enum DecodeError {
         /// What is wrong.
         cause: InvalidToken,
     },
-    /// A call frame without a call number, or a link frame with one.
-    #[error("field call is {found}, which does not match the kind of frame")]
+    /// A frame of a call has no call number.
+    #[error("field call is {found}; a frame of a call needs a number from 1")]
     Call {
         /// The number found.
         found: u64,
@@ -79,9 +79,9 @@ pub enum DecodeError {
     Bound {
         /// The field in the schema.
         field: &'static str,
-        /// Its size: bytes, or entries of a list.
+        /// Size of the field: bytes, or entries of a list.
         found: usize,
-        /// The bound.
+        /// The limit, in the same unit.
         max: usize,
     },
     /// An invalid frame whose call is known. Only that call fails.
@@ -125,7 +125,7 @@ pub fn decode(mut bytes: Bytes, max_frame: usize) -> Result<Frame, DecodeError> 
         Some(pb::header::Kind::Cancel(pb::Cancel {})) => in_call(false, Ok(Part::Cancel))?,
         Some(pb::header::Kind::Ping(ping)) => Kind::Ping { nonce: ping.nonce },
         Some(pb::header::Kind::Pong(pong)) => Kind::Pong { nonce: pong.nonce },
-        Some(pb::header::Kind::Drain(drain)) => Kind::Drain { reason: cut(drain.reason) },
+        Some(pb::header::Kind::Drain(drain)) => Kind::Drain { reason: truncate(drain.reason) },
         None => Kind::Unknown,
     };
     Ok(Frame { source, target, kind })
@@ -216,8 +216,8 @@ pub fn encode(frame: Frame, lane: Lane) -> WireFrame {
     Encoder { block: BytesMut::new(), block_len: 0 }.encode(frame, lane)
 }
 
-/// Longest closing in a shared block, in bytes: enough for a success. A longer closing may contain a message of the service,
-/// and with it data of its callers, so that its memory must be freed with its frame.
+/// Longest closing in a shared block, in bytes: enough for the closing of a successful call. A longer closing may
+/// contain an error message with data of callers, so that its memory must be freed with its frame.
 const SHORT_CLOSING: usize = 16;
 
 /// Encodes many frames. Headers share blocks of memory, so that most frames need no allocation for theirs. A block is freed
@@ -238,14 +238,14 @@ impl Encoder {
     /// Encodes a frame for a lane. The body is passed on, not copied.
     pub fn encode(&mut self, frame: Frame, lane: Lane) -> WireFrame {
         let last = frame.ends_lane();
-        let words = closing_len(&frame) > SHORT_CLOSING;
+        let has_long_closing = closing_len(&frame) > SHORT_CLOSING;
         let (header, body) = to_wire(frame);
         let header_len = header.encoded_len();
         let len = header_len + encoded_len_varint(header_len as u64);
         let mut own = BytesMut::new();
-        let block = if words { &mut own } else { &mut self.block };
+        let block = if has_long_closing { &mut own } else { &mut self.block };
         if block.capacity() - block.len() < len {
-            *block = BytesMut::with_capacity(if words { len } else { len.max(self.block_len) });
+            *block = BytesMut::with_capacity(if has_long_closing { len } else { len.max(self.block_len) });
         }
         encode_varint(header_len as u64, block);
         header.encode_raw(block);
@@ -269,7 +269,7 @@ fn to_wire(frame: Frame) -> (pb::Header, Bytes) {
         Kind::Hello(hello) => Some(pb::header::Kind::Hello(encode_hello(&hello))),
         Kind::Ping { nonce } => Some(pb::header::Kind::Ping(pb::Ping { nonce })),
         Kind::Pong { nonce } => Some(pb::header::Kind::Pong(pb::Pong { nonce })),
-        Kind::Drain { reason } => Some(pb::header::Kind::Drain(pb::Drain { reason: cut(reason) })),
+        Kind::Drain { reason } => Some(pb::header::Kind::Drain(pb::Drain { reason: truncate(reason) })),
         Kind::Unknown => None,
         Kind::Call(number, part) => {
             header.call = number;

@@ -23,7 +23,7 @@ impl Failure {
     /// Creates a failure. A detail longer than [`MAX_TEXT`] is truncated.
     #[must_use]
     pub fn new(reason: Reason, detail: impl Into<String>) -> Self {
-        Self { reason, detail: cut(detail.into()).into_boxed_str() }
+        Self { reason, detail: truncate(detail.into()).into_boxed_str() }
     }
 
     /// The reason.
@@ -40,7 +40,7 @@ impl Failure {
 }
 
 /// Truncates a text to [`MAX_TEXT`] bytes at a character boundary.
-pub(crate) fn cut(mut text: String) -> String {
+pub(crate) fn truncate(mut text: String) -> String {
     if text.len() > MAX_TEXT {
         let end = (0..=MAX_TEXT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         text.truncate(end);

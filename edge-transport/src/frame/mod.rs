@@ -29,7 +29,7 @@ pub const MAX_HEADER: usize = 64 * 1024;
 /// Largest metadata of a request in bytes. Metadata is part of the header.
 pub const MAX_METADATA: usize = 48 * 1024;
 
-/// Most closing bytes of a call. They are part of the header.
+/// Most closing bytes of a call, which are part of the header.
 pub const MAX_CLOSING: usize = 48 * 1024;
 
 /// Longest reason or detail in bytes; a longer one is truncated.
@@ -67,7 +67,7 @@ pub struct Frame {
     pub source: Option<PeerId>,
     /// The target of the request; `None`: the other end of the link.
     pub target: Option<PeerId>,
-    /// Its content.
+    /// The content of the frame.
     pub kind: Kind,
 }
 
@@ -125,7 +125,7 @@ pub enum Kind {
         /// Human-readable reason.
         reason: String,
     },
-    /// A kind that this version does not support. Ignored.
+    /// A kind that this version does not support. Such frames are ignored.
     Unknown,
 }
 
@@ -137,9 +137,9 @@ pub enum Part {
     Request(Request),
     /// Part of the response.
     Reply(Reply),
-    /// More credit for replies, in bytes.
+    /// Adds credit for replies.
     Credit {
-        /// How much more.
+        /// Added credit in bytes.
         bytes: u64,
     },
     /// The requester cancels the call. A request that the service has not started is never started.
@@ -162,7 +162,7 @@ pub struct Hello {
     pub max_frame: usize,
     /// Services that the sender answers.
     pub services: Vec<ServiceName>,
-    /// Optional abilities of the sender.
+    /// Names of the optional features that the sender supports.
     pub features: Vec<String>,
     /// Proves the sender's name where the link does not. The link inserts the token, the hub removes it.
     pub token: Option<Token>,
@@ -251,7 +251,8 @@ impl fmt::Debug for Request {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reply {
-    /// Counts from 1. 0 for a failure reported by a hub, or by the target in place of a response.
+    /// Number of the reply within its call, from 1. 0: a failure reported by a hub, or by the target in place of a
+    /// response.
     pub sequence: u64,
     /// A message of the service.
     pub message: Option<Bytes>,
@@ -288,9 +289,9 @@ impl fmt::Debug for Reply {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum End {
-    /// The service ended it, with its own closing bytes.
+    /// The service ended the call, with its own closing bytes.
     Finished(Bytes),
-    /// The transport ended it.
+    /// The transport ended the call.
     Failed(Failure),
 }
 

@@ -18,7 +18,8 @@ impl TimeLimit {
         Self { received: now, remaining }
     }
 
-    /// Returns the time that is left, if it is less than in the frame by at least a millisecond, the frames' resolution.
+    /// Returns the remaining time, or `None` if the request has waited for less than a millisecond, the resolution of
+    /// frames.
     pub(super) fn reduced(self, now: Instant) -> Option<Duration> {
         let waited = now.saturating_duration_since(self.received);
         (waited >= Duration::from_millis(1)).then(|| self.remaining.saturating_sub(waited))
@@ -42,12 +43,12 @@ impl QueuedFrame {
     }
 }
 
-/// A queue that frees its memory when it becomes empty. A frame keeps its slot until it is popped, so that it can be removed
-/// earlier; its slot then stays empty.
+/// A queue that frees a large buffer when it becomes empty. Each frame has a numbered slot, so that a frame in the
+/// middle can be removed; its slot then stays empty until it is popped.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     slots: VecDeque<Option<QueuedFrame>>,
-    /// Number of the first slot. Slot numbers only increase, except those of frames removed at the end of the queue.
+    /// Number of the first slot. Slot numbers increase; those of frames removed at the end of the queue are reused.
     first: u64,
     len: usize,
     bytes: usize,
@@ -97,7 +98,7 @@ impl Outbox {
         }
     }
 
-    /// Whether the frame in this slot is still queued.
+    /// Whether the frame in this slot was neither popped nor cleared.
     pub(super) fn contains(&self, slot: u64) -> bool {
         slot >= self.first
     }

@@ -13,9 +13,9 @@ use crate::name::{InvalidName, PeerId, ServiceName};
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Requester<'a> {
-    /// Its name, which the hub has authenticated.
+    /// The peer's name, which the hub has authenticated.
     pub peer: &'a PeerId,
-    /// The services that it provides, according to its hello.
+    /// The services that the peer provides, according to its hello.
     pub services: &'a [ServiceName],
 }
 
@@ -24,8 +24,9 @@ pub trait Policy: Send + Sync {
     /// Whether `requester` may call `service` of `target`.
     fn may_call(&self, requester: &Requester<'_>, target: &PeerId, service: &ServiceName) -> bool;
 
-    /// Whether `requester` may watch the connected peers ([presence](crate::presence)). It sees only those that it may call.
-    /// Policies should return `false` for peers that may not call any other. The default implementation returns `true`.
+    /// Whether `requester` may watch the connected peers ([presence](crate::presence)). A watcher sees only peers that
+    /// it may call. Policies should return `false` for peers that may not call any other. The default implementation
+    /// returns `true`.
     fn may_watch(&self, requester: &Requester<'_>) -> bool {
         let _ = requester;
         true
@@ -44,8 +45,8 @@ impl Policy for AllowAll {
 }
 
 /// Only peers without services may call. A peer that provides services is a node, and nodes may not call. The default of a hub.
-/// It separates well-behaved nodes; a compromised node can omit its services from its hello. Where this matters, name the
-/// callers with [`Rules`].
+/// This policy separates well-behaved nodes only, because a compromised node can omit its services from its hello.
+/// Where this matters, name the callers with [`Rules`].
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(clippy::exhaustive_structs, reason = "has nothing to add")]
 pub struct ClientsOnly;
@@ -60,9 +61,9 @@ impl Policy for ClientsOnly {
     }
 }
 
-/// Only nodes may call: peers that provide services, as in [`ClientsOnly`]. For a [service of the hub
-/// itself](super::HubBuilder::service) that answers each node about itself, because the hub does not verify which services a
-/// peer provides.
+/// Only nodes may call: peers that provide services, as in [`ClientsOnly`]. Use this policy only for a [service of the
+/// hub itself](super::HubBuilder::service) that answers each node about that node, because the hub does not verify
+/// which services a peer provides.
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(clippy::exhaustive_structs, reason = "has nothing to add")]
 pub struct NodesOnly;
@@ -133,16 +134,16 @@ pub enum InvalidRule {
     /// A side is not a valid pattern.
     #[error("{side} {found:?}: {cause}; expected a name, a prefix followed by `*`, or `*`")]
     Pattern {
-        /// Which side.
+        /// `FROM` or `TO`.
         side: &'static str,
-        /// The side, truncated to 100 characters.
+        /// The text of the side, truncated to 100 characters.
         found: String,
-        /// The cause.
+        /// What is wrong with the name.
         cause: InvalidName,
     },
 }
 
-/// Allows some peers to call some others. Written as `FROM=TO`, where each side is a name, which includes the names below it
+/// Allows some peers to call some others. Written as `FROM=TO`. Each side is a name, which includes the names below it
 /// (`csi-proxy` includes `csi-proxy/replica-2`), a prefix followed by `*` (`edge-*`), or `*` for all names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
@@ -176,12 +177,12 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Creates a policy of these rules. They are tried in order for each call.
+    /// Creates a policy that allows a call if one of these rules does.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
         Self { rules: rules.into_iter().collect() }
     }
 
-    /// Allows only these names, and names below them, to call. They may call every peer.
+    /// Creates a policy that allows only these names, and names below them, to call. These callers may call every peer.
     pub fn callers(names: impl IntoIterator<Item = PeerId>) -> Self {
         Self::new(names.into_iter().map(|name| Rule { from: Pattern::Subtree(name), to: Pattern::Any }))
     }

@@ -21,8 +21,8 @@ pub struct HubSettings {
     pub queue_frames: usize,
     /// Most bytes queued for one peer. Default 32 MiB.
     pub queue_bytes: usize,
-    /// Most bytes queued for all peers together. Default 256 MiB. The queue of one peer may not exceed what is left for the
-    /// others.
+    /// Most bytes queued for all peers together. Default 256 MiB. The queue of one peer must not exceed the unused
+    /// part, so that peers that do not read never use up the total.
     pub total_queue_bytes: usize,
     /// Most links per listener in handshake, hello and authentication. Default 256; further ones wait.
     pub max_handshakes: usize,

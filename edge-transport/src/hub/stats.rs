@@ -8,11 +8,11 @@ use crate::name::{PeerId, ServiceName, SessionId};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerInfo {
-    /// Its name.
+    /// The peer's name.
     pub peer: PeerId,
-    /// Its session.
+    /// The peer's current session.
     pub session: SessionId,
-    /// Services that it answers.
+    /// Services that the peer answers.
     pub services: Arc<[ServiceName]>,
 }
 
@@ -24,7 +24,7 @@ pub enum Presence {
     Up(PeerInfo),
     /// No longer connected.
     Down {
-        /// Its name.
+        /// The peer's name.
         peer: PeerId,
         /// The session that has ended.
         session: SessionId,

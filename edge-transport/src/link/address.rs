@@ -43,8 +43,8 @@ pub struct DialOptions {
     /// Without `tls`: encrypt without verifying the server (see [`ClientTls::insecure`]).
     #[cfg(feature = "tls")]
     pub insecure: bool,
-    /// Proves the peer's name by a token. Sent only on confidential links to a verified hub, unless `insecure` is set (see
-    /// [`TokenDialer`]).
+    /// Source of the token that proves the peer's name. The token is sent only on confidential links to a verified hub,
+    /// unless `insecure` is set (see [`TokenDialer`]).
     pub token: Option<TokenSource>,
 }
 

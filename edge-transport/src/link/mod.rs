@@ -51,7 +51,7 @@ use crate::token::Token;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Credentials {
-    /// Nothing: the name in its hello is a claim.
+    /// Nothing: the name in the hello is only a claim.
     None,
     /// A verified certificate with these names (SAN in order, then the common name).
     Certificate(Vec<PeerId>),
@@ -143,7 +143,8 @@ pub enum LinkError {
     Lost,
 }
 
-/// Implemented by every kind of link. The stream yields `None` after an orderly close of the other end.
+/// The frames of a link in both directions, for every kind of link. The stream yields `None` after an orderly close of
+/// the other end.
 pub trait FrameLink:
     Stream<Item = Result<Bytes, LinkError>> + Sink<WireFrame, Error = LinkError> + Send + Unpin
 {
@@ -286,12 +287,12 @@ async fn classify<T>(
         Err(source) => source,
     };
     let fatal = matches!(source.kind(), InvalidInput | NotConnected);
-    let passing = matches!(source.kind(), ConnectionAborted | ConnectionReset | Interrupted);
+    let of_one_connection = matches!(source.kind(), ConnectionAborted | ConnectionReset | Interrupted);
     let error = LinkError::Io { doing: format!("accept on {}", address()), source };
     if fatal {
         return Err(error);
     }
-    if !passing {
+    if !of_one_connection {
         // Out of descriptors or memory: the connection stays in the backlog, so that an immediate retry would spin.
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }

@@ -27,7 +27,7 @@ pub struct PeerSettings {
     /// and less often. Default 60 s; zero: never.
     pub failback_interval: Duration,
     /// Longest first delay before a reconnect, also after a link that was open. Default 200 ms; the actual delay is between
-    /// half of it and all of it.
+    /// half of this value and this value.
     pub backoff_initial: Duration,
     /// Longest delay before a reconnect. Default 10 s.
     pub backoff_max: Duration,
@@ -66,9 +66,9 @@ pub enum PeerError {
     TooLow {
         /// The setting.
         setting: &'static str,
-        /// Its value.
+        /// Value of the setting.
         found: usize,
-        /// Its minimum.
+        /// Lowest allowed value.
         min: usize,
     },
     /// No tokio runtime is running.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::runtime::{ControlMessage, DriverHandle};
 use crate::frame::{Failure, Reason, cost};
 
-/// A call was not made. Nothing was sent.
+/// Why a call was not made. Nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -24,7 +24,7 @@ pub enum CallError {
     /// The peer or its hub is draining.
     #[error("draining, no new calls are accepted: {reason}")]
     Draining {
-        /// Why.
+        /// The reason of the drain.
         reason: String,
     },
     /// The peer has been closed.
@@ -35,15 +35,15 @@ pub enum CallError {
     TooLarge {
         /// Bytes of body and metadata.
         found: usize,
-        /// The bound.
+        /// Largest allowed size in bytes.
         max: usize,
     },
     /// The metadata exceeds the header size.
     #[error("metadata of {found} bytes; at most {max} are allowed")]
     MetadataTooLarge {
-        /// Its bytes.
+        /// Bytes of metadata.
         found: usize,
-        /// The bound.
+        /// Largest allowed size in bytes.
         max: usize,
     },
     /// The deadline passed before the request was sent.
@@ -74,15 +74,15 @@ impl std::fmt::Debug for ReplyEvent {
 
 /// The response to a call: messages, then exactly one end, which is [`ReplyEvent::Finished`] or a [`Failure`].
 ///
-/// Dropping it before the end cancels the call. A service that has started may continue. A request that is still queued in this
-/// peer or in the hub is not sent.
+/// Dropping the stream before the end cancels the call. A service that has started may continue. A request that is
+/// still queued in this peer or in the hub is not sent.
 #[derive(Debug)]
 #[must_use = "dropping the stream cancels the call"]
 pub struct ReplyStream {
     number: u64,
     /// Limited by the call's credit.
     parts: mpsc::UnboundedReceiver<Result<ReplyEvent, Failure>>,
-    /// Credit in bytes that was read and not yet returned. Returned at `threshold`.
+    /// Credit in bytes of read messages that was not yet returned to the service. Returned at `threshold`.
     read: u64,
     threshold: u64,
     ended: bool,

@@ -43,7 +43,7 @@ impl CreditWindow {
             return Poll::Ready(());
         }
         self.waker.register(cx.waker());
-        // It may have been closed between the check and the registration.
+        // The window may have been closed between the check and the registration.
         if self.is_closed() { Poll::Ready(()) } else { Poll::Pending }
     }
 

@@ -18,7 +18,7 @@ pub enum PeerState {
     },
     /// Connected to a hub.
     Connected {
-        /// The address that was dialled.
+        /// The address that was dialed.
         address: String,
         /// Kind of the link.
         kind: LinkKind,

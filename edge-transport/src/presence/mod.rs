@@ -1,9 +1,9 @@
 //! Presence: a hub reports to watching peers which other peers provide a service, and every change.
 //!
 //! A hub that was built with [`HubBuilder::presence`](crate::hub::HubBuilder::presence) answers the service [`SERVICE`] itself,
-//! under the name in its hello. The call stays open: it sends a list of the connected peers, then every change. It is a call
-//! like any other and ends with its link. A [`Watch`] repeats the call, which starts with a list again. The hub does not buffer
-//! changes for a slow reader: it sends a new list.
+//! under the name in its hello. The call stays open: it sends a list of the connected peers, then every change. Like
+//! any other call, it ends with its link. A [`Watch`] repeats the call, which starts with a list again. The hub does
+//! not buffer changes for a slow reader: it sends a new list.
 //!
 //! A watcher sees only peers that the hub's policy allows it to call. A peer that may not call any other may not watch either
 //! ([`Policy::may_watch`](crate::hub::Policy::may_watch)). The messages `PresenceRequest` and `PresenceUpdate` are part of the

@@ -16,16 +16,16 @@ pub const MAX_PEERS: usize = 100_000;
 pub enum Change {
     /// A peer is connected, or is connected with a new session.
     Up {
-        /// Its name.
+        /// The peer's name.
         peer: PeerId,
-        /// Its session.
+        /// The peer's session.
         session: SessionId,
     },
     /// A peer is no longer connected.
     Down {
-        /// Its name.
+        /// The peer's name.
         peer: PeerId,
-        /// Its last known session.
+        /// The peer's last known session.
         session: SessionId,
     },
     /// All connected peers have been reported. Follows each list: at the start and after a reconnect.
@@ -94,11 +94,11 @@ mod tests {
         PeerId::new(name).unwrap()
     }
 
+    /// Numbers below 100 are sessions of the first instance, numbers from 100 of the second.
     fn session(number: u64) -> SessionId {
         SessionId { instance: 1 + number / 100, number: number % 100 }
     }
 
-    /// Sessions of the first instance, and from 100 on of the second.
     fn entries(names: &[(&str, u64)]) -> Vec<Entry> {
         names.iter().map(|(name, number)| Entry::new(&peer(name), session(*number))).collect()
     }

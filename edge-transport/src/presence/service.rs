@@ -67,7 +67,7 @@ struct Watcher {
     /// The services that the source provides.
     services: Arc<[ServiceName]>,
     service: ServiceName,
-    /// Restricts the watch to these peers; empty for all.
+    /// The peers that the watch is restricted to; empty for all peers.
     only: BTreeSet<PeerId>,
 }
 

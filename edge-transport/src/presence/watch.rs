@@ -1,4 +1,4 @@
-//! The watcher's side.
+//! The watcher's side: repeats the presence call and collects its changes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub struct Watch {
     peers: PeerSet,
     stream: Option<ReplyStream>,
     retry_delay: Duration,
-    /// When the watch may be retried.
+    /// Earliest time of the next attempt.
     retry_at: Instant,
     warned: bool,
     pending: VecDeque<Change>,
@@ -107,7 +107,7 @@ impl Watch {
         Some((hub, Request::new(service, query.encode_to_vec())))
     }
 
-    /// `None` if the peer is closed.
+    /// Opens the stream, or reads one update from it. Returns `None` if the peer is closed.
     async fn step(&mut self) -> Option<Result<(), String>> {
         let Some(stream) = &mut self.stream else {
             sleep_until(self.retry_at).await;
@@ -127,7 +127,7 @@ impl Watch {
         let update = match stream.next().await {
             Some(Ok(ReplyEvent::Message(message))) => Update::decode(message),
             Some(Err(failure)) if matches!(failure.reason(), Reason::LinkLost | Reason::Draining) => {
-                // Retried as soon as a hub is connected.
+                // The next step retries as soon as a hub is connected.
                 self.stream = None;
                 self.retry_at = Instant::now() + MIN_RETRY_DELAY;
                 return Some(Ok(()));

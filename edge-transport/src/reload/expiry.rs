@@ -5,13 +5,13 @@ use std::time::{Duration, SystemTime};
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Time before the expiry from which warnings are logged.
-const SOON: Duration = Duration::from_secs(30 * 24 * 3600);
+const WARNING_PERIOD: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The validity of a certificate at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Validity {
     Valid,
-    /// It expires within [`SOON`].
+    /// The certificate expires within [`WARNING_PERIOD`].
     Expiring {
         left: Duration,
     },
@@ -24,7 +24,7 @@ impl Validity {
     pub(super) fn at(now: SystemTime, end: SystemTime) -> Self {
         match end.duration_since(now) {
             Ok(left) if left.is_zero() => Self::Expired { ago: left },
-            Ok(left) if left <= SOON => Self::Expiring { left },
+            Ok(left) if left <= WARNING_PERIOD => Self::Expiring { left },
             Ok(_) => Self::Valid,
             Err(past) => Self::Expired { ago: past.duration() },
         }
@@ -34,14 +34,15 @@ impl Validity {
 /// Limits the warnings about one certificate.
 #[derive(Debug, Default)]
 pub(super) struct WarnThrottle {
-    over: bool,
-    at: Option<SystemTime>,
+    /// The last warning was about an expired certificate.
+    expired: bool,
+    warned_at: Option<SystemTime>,
 }
 
 impl WarnThrottle {
-    /// Whether to warn now: at first, each day, and at the expiry. A clock that was set back warns again.
+    /// Whether to warn now: at first, each day, and at the expiry. A warning is also due after the clock was set back.
     pub(super) fn due(&mut self, validity: Validity, now: SystemTime) -> bool {
-        let over = match validity {
+        let expired = match validity {
             Validity::Valid => {
                 *self = Self::default();
                 return false;
@@ -49,10 +50,11 @@ impl WarnThrottle {
             Validity::Expiring { .. } => false,
             Validity::Expired { .. } => true,
         };
-        let recently = self.at.is_some_and(|at| now.duration_since(at).is_ok_and(|passed| passed < DAY))
-            && over == self.over;
+        let recently =
+            self.warned_at.is_some_and(|at| now.duration_since(at).is_ok_and(|passed| passed < DAY))
+                && expired == self.expired;
         if !recently {
-            *self = Self { over, at: Some(now) };
+            *self = Self { expired, warned_at: Some(now) };
         }
         !recently
     }

@@ -20,7 +20,7 @@ use crate::tls::sha256;
 /// Largest file that is read, in bytes.
 pub const MAX_FILE: usize = 32 * 1024 * 1024;
 
-/// A file is not readable.
+/// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -116,7 +116,7 @@ impl<T, E: From<ReadError> + Display> Reloading<T, E> {
         Ok(Self { inputs, make: Box::new(make), expiries, current, state })
     }
 
-    /// The value of the last valid files.
+    /// Returns the value of the last valid files.
     pub(crate) fn current(&self) -> Arc<T> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -169,7 +169,7 @@ impl FileWatch {
 
     /// Sets the gauges of the installed recorder: for each certificate file the seconds until it expires
     /// (`edge_transport_tls_expires_seconds`, negative afterwards), and for each group of files whether the last reload failed
-    /// (`edge_transport_file_reload_failed`). [`FileWatch::check`] calls it too.
+    /// (`edge_transport_file_reload_failed`). [`FileWatch::check`] sets them too.
     #[cfg(feature = "metrics")]
     pub fn publish(&self, now: SystemTime) {
         for part in &self.parts {
@@ -183,7 +183,8 @@ impl FileWatch {
         }
     }
 
-    /// Checks the files now and then at every interval, at most ten times a second, and logs the results. Runs until dropped.
+    /// Checks the files at once and then at every interval, at most ten times a second, and logs the results. Runs
+    /// until dropped.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time.
@@ -194,7 +195,7 @@ impl FileWatch {
         loop {
             ticks.tick().await;
             let watch = Arc::clone(&self);
-            // A file system that hangs blocks a blocking thread and no link.
+            // A file system that hangs blocks only a thread of the blocking pool, no link.
             let events = tokio::task::spawn_blocking(move || watch.check(SystemTime::now())).await;
             events.iter().flatten().for_each(ReloadEvent::log);
         }

@@ -12,7 +12,7 @@ pub enum CloseReason {
     /// The other end refused the link.
     #[error("refused by the other end: {reason}")]
     Refused {
-        /// The reason that it gave.
+        /// The reason that the other end gave.
         reason: String,
     },
     /// No common protocol version.
@@ -30,19 +30,19 @@ pub enum CloseReason {
     /// No hello arrived in time.
     #[error("no hello within {after:?}")]
     HelloTimeout {
-        /// The bound.
+        /// The timeout.
         after: Duration,
     },
     /// No frame arrived in time.
     #[error("no frame received for {after:?}")]
     Dead {
-        /// The bound.
+        /// The liveness timeout.
         after: Duration,
     },
     /// The other end does not read.
     #[error("the other end read nothing for {after:?} while frames were queued")]
     Stalled {
-        /// The bound.
+        /// Time since the other end last read.
         after: Duration,
     },
     /// The other end broke the protocol of the link.
@@ -54,7 +54,7 @@ pub enum CloseReason {
     /// The other end did not prove the name in its hello.
     #[error("peer {claimed} is not authenticated: {cause}")]
     Unauthenticated {
-        /// The name in its hello.
+        /// The name in the hello.
         claimed: PeerId,
         /// What is missing.
         cause: String,
@@ -64,7 +64,7 @@ pub enum CloseReason {
     OlderSession {
         /// The peer.
         peer: PeerId,
-        /// The session in its hello.
+        /// The session in the refused hello.
         found: SessionId,
         /// The session that is connected.
         current: SessionId,
@@ -76,7 +76,7 @@ pub enum CloseReason {
     OtherInstance {
         /// The peer.
         peer: PeerId,
-        /// The session in its hello.
+        /// The session in the refused hello.
         found: SessionId,
         /// The session that is connected.
         current: SessionId,
@@ -86,7 +86,7 @@ pub enum CloseReason {
     Replaced {
         /// The peer.
         peer: PeerId,
-        /// Its new session.
+        /// The peer's new session.
         by: SessionId,
     },
     /// A limit of the hub is reached.
@@ -94,7 +94,7 @@ pub enum CloseReason {
     Overloaded {
         /// The limited resource.
         what: &'static str,
-        /// The bound.
+        /// The limit.
         max: usize,
     },
     /// The drain is complete: no call is open.
@@ -106,7 +106,7 @@ pub enum CloseReason {
     /// Calls were still open at the drain timeout.
     #[error("drain timed out after {after:?}: {reason}")]
     DrainTimeout {
-        /// The bound.
+        /// The timeout.
         after: Duration,
         /// Why it was drained.
         reason: String,

@@ -50,7 +50,7 @@ pub(super) enum Admission {
     New,
     /// A service is processing it.
     Running,
-    /// Its number was used by a call that has ended or by a cancel that overtook its request.
+    /// The number was used by a call that has ended, or by a cancel that overtook its request.
     Used,
 }
 
@@ -80,7 +80,7 @@ impl InboundCalls {
         self.by_number.len()
     }
 
-    /// Marks the number of a request as used on the link.
+    /// Marks the number of a request as used on the link, and returns how to handle the request.
     pub(super) fn admission(&mut self, number: u64) -> Admission {
         match self.used.take(number) {
             true => Admission::New,
@@ -147,7 +147,7 @@ impl InboundCalls {
         left
     }
 
-    /// The service has ended.
+    /// Removes a call whose service has ended.
     pub(super) fn end(&mut self, inbound: InboundCallId) {
         self.abandon(inbound);
         if let Some(call) = self.running.remove(&inbound) {

@@ -21,17 +21,17 @@ pub enum Role {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remote {
-    /// Its name.
+    /// The peer's name.
     pub peer: PeerId,
-    /// Its session.
+    /// The peer's session.
     pub session: SessionId,
     /// The protocol version in use.
     pub version: u32,
-    /// Largest frame in bytes that it accepts.
+    /// Largest frame in bytes that the peer accepts.
     pub max_frame: usize,
-    /// Services that it answers.
+    /// Services that the peer answers.
     pub services: Arc<[ServiceName]>,
-    /// Optional abilities that both ends have.
+    /// Names of the optional features that both ends support.
     pub features: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ pub struct Remote {
 pub enum LinkState {
     /// Waits for the other end's hello.
     AwaitHello {
-        /// When the link is refused without one.
+        /// When the link is refused if no hello has arrived.
         deadline: Instant,
     },
     /// The other end's hello has arrived; admission is pending.
@@ -67,7 +67,7 @@ pub enum LinkState {
 pub enum LinkEvent {
     /// A link frame was received.
     Frame(Kind),
-    /// A call frame or an invalid frame was received. It proves that the other end is alive.
+    /// A call frame or an invalid frame was received, which proves that the other end is alive.
     Activity,
     /// The acceptor admits the other end.
     Admit,
@@ -152,19 +152,20 @@ impl LinkCore {
         match &self.state {
             LinkState::AwaitHello { deadline } => Some(*deadline),
             LinkState::AwaitAdmission(_) | LinkState::Closed => None,
-            LinkState::Open(_) => Some(self.liveness()),
-            LinkState::Draining { deadline, .. } => {
-                Some(deadline.map_or_else(|| self.liveness(), |deadline| deadline.min(self.liveness())))
-            }
+            LinkState::Open(_) => Some(self.next_liveness_check()),
+            LinkState::Draining { deadline, .. } => Some(deadline.map_or_else(
+                || self.next_liveness_check(),
+                |deadline| deadline.min(self.next_liveness_check()),
+            )),
         }
     }
 
-    fn liveness(&self) -> Instant {
+    fn next_liveness_check(&self) -> Instant {
         let ping = self.last_received.max(self.last_ping) + self.settings.ping_interval;
         ping.min(self.last_received + self.settings.liveness_timeout)
     }
 
-    /// The transition function.
+    /// Handles an event at `now` and appends the resulting actions to `actions`.
     pub fn handle(&mut self, event: LinkEvent, now: Instant, actions: &mut Vec<LinkAction>) {
         if matches!(event, LinkEvent::Frame(_) | LinkEvent::Activity) {
             self.last_received = now;

@@ -74,7 +74,7 @@ impl OutboundCalls {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// The next call whose deadline has passed.
+    /// Returns the first call whose deadline has passed.
     pub(super) fn expired(&self, now: Instant) -> Option<u64> {
         self.deadlines.first().filter(|(deadline, _)| *deadline <= now).map(|(_, number)| *number)
     }

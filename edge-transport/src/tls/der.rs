@@ -21,7 +21,7 @@ const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The next element: its tag and its content.
+    /// Returns the tag and the content of the next element.
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&[tag, first], mut rest) = self.0.split_first_chunk::<2>()?;
         let mut length = usize::from(first);
@@ -39,7 +39,7 @@ impl<'a> Reader<'a> {
         Some((tag, content))
     }
 
-    /// The content of the next element, which must have this tag.
+    /// Returns the content of the next element, which must have this tag.
     fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next().filter(|(found, _)| *found == tag).map(|(_, content)| content)
     }

@@ -2,7 +2,7 @@
 
 use crate::reload::ReadError;
 
-/// Certificates or a key are not usable. `from` is their origin: the file or the argument.
+/// Why certificates or a key cannot be used. `from` is the file or the argument that contains them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -12,7 +12,7 @@ pub enum TlsError {
     /// The text is not PEM.
     #[error("{from} is not valid PEM: {cause}")]
     Pem {
-        /// Its origin.
+        /// Origin of the text.
         from: String,
         /// What is wrong.
         cause: String,
@@ -20,7 +20,7 @@ pub enum TlsError {
     /// The text contains no certificate.
     #[error("no certificate in {from}: expected PEM with a CERTIFICATE section")]
     NoCertificate {
-        /// Its origin.
+        /// Origin of the text.
         from: String,
     },
     /// The text contains no private key.
@@ -28,13 +28,13 @@ pub enum TlsError {
         "no private key in {from}: expected PEM with a PRIVATE KEY section (PKCS#8, SEC1 or PKCS#1, not encrypted)"
     )]
     NoPrivateKey {
-        /// Its origin.
+        /// Origin of the text.
         from: String,
     },
     /// A certificate is invalid.
     #[error("certificate in {from} cannot be used: {cause}")]
     BadCertificate {
-        /// Its origin.
+        /// Origin of the certificate.
         from: String,
         /// What is wrong.
         cause: String,
@@ -44,7 +44,7 @@ pub enum TlsError {
         "private key in {from} cannot be used: {cause}; use ECDSA P-256, P-384, Ed25519 or RSA of 2048 bits and more"
     )]
     BadPrivateKey {
-        /// Its origin.
+        /// Origin of the key.
         from: String,
         /// What is wrong.
         cause: String,
@@ -62,7 +62,7 @@ pub enum TlsError {
     /// The certificate has expired.
     #[error("the certificate in {from} expired {ago_seconds} s ago: renew it, or correct this host's clock")]
     Expired {
-        /// Its origin.
+        /// Origin of the certificate.
         from: String,
         /// Seconds since it expired.
         ago_seconds: u64,

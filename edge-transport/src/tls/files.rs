@@ -21,14 +21,14 @@ pub struct TlsPaths {
 }
 
 impl TlsPaths {
-    /// The certificate chain, own certificate first, and its private key.
+    /// Sets the certificate chain, own certificate first, and its private key.
     #[must_use]
     pub fn with_certificate(mut self, chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
         self.certificate = Some((chain.as_ref().to_owned(), key.as_ref().to_owned()));
         self
     }
 
-    /// The authorities that the other end is verified with.
+    /// Sets the authorities that the other end is verified with.
     #[must_use]
     pub fn with_authorities(mut self, path: impl AsRef<Path>) -> Self {
         self.authorities = Some(path.as_ref().to_owned());
@@ -56,7 +56,7 @@ pub type ServerFiles = TlsFiles<ServerConfig>;
 pub type ClientFiles = TlsFiles<ClientConfig>;
 
 impl TlsFiles<ServerConfig> {
-    /// The configuration of an accepting end.
+    /// Reads the files and creates the configuration of an accepting end.
     ///
     /// # Errors
     /// [`TlsError`], which names the file and what to do. A certificate is required, and authorities unless `clients` is
@@ -67,7 +67,7 @@ impl TlsFiles<ServerConfig> {
 }
 
 impl TlsFiles<ClientConfig> {
-    /// The configuration of a dialing end.
+    /// Reads the files and creates the configuration of a dialing end.
     ///
     /// # Errors
     /// [`TlsError`], which names the file and what to do. Authorities are required.

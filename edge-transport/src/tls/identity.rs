@@ -63,8 +63,8 @@ impl Identity {
         };
         if let Some(authorities) = authorities {
             let found = certificates(&authorities)?;
-            // The latest expiry counts: others may be kept for old certificates.
-            identity.authorities_expire = found.iter().filter_map(end_of).max();
+            // The latest expiry counts: older authorities may be kept for certificates that are still in use.
+            identity.authorities_expire = found.iter().filter_map(expiry_of).max();
             let mut roots = RootCertStore::empty();
             for authority in found {
                 roots.add(authority).map_err(|error| TlsError::BadCertificate {
@@ -88,7 +88,7 @@ impl Identity {
             error => TlsError::Pem { from: key_from.clone(), cause: error.to_string() },
         })?;
         // The chain expires with the first of its certificates.
-        self.expires = found.iter().filter_map(end_of).min();
+        self.expires = found.iter().filter_map(expiry_of).min();
         let pair = CertifiedKey::from_der(found, key, &provider()).map_err(|error| match error {
             Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
                 TlsError::KeyMismatch { key: key_from.clone(), certificate: chain_from.clone() }
@@ -99,7 +99,8 @@ impl Identity {
             error => TlsError::BadPrivateKey { from: key_from, cause: error.to_string() },
         })?;
         self.pair = Some(Arc::new(pair));
-        // A certificate that is not yet valid is accepted: hosts without a battery start with a slow clock.
+        // A certificate that is not yet valid is accepted: the clock of a host without a battery may be slow after a
+        // start.
         match self.expires.map(|end| SystemTime::now().duration_since(end)) {
             Some(Ok(ago)) => Err(TlsError::Expired { from: chain_from, ago_seconds: ago.as_secs() }),
             _ => Ok(()),
@@ -137,14 +138,14 @@ impl Identity {
         Ok(Arc::clone(&self.roots))
     }
 
-    /// Presents the certificate, if there is one.
+    /// Returns a resolver that presents the certificate, if there is one.
     pub(super) fn resolver(&self) -> Option<Arc<SingleCertAndKey>> {
         self.pair.as_ref().map(|pair| Arc::new(SingleCertAndKey::from(CertifiedKey::clone(pair))))
     }
 }
 
 /// When a certificate expires, if its expiry is readable.
-fn end_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+fn expiry_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let seconds = Body::read(certificate)?.not_after()?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }

@@ -60,8 +60,8 @@ pub fn insecure_server_config() -> Result<ServerTls, TlsError> {
     Ok(Arc::new(server::builder()?.with_no_client_auth().with_cert_resolver(resolver)).into())
 }
 
-/// PKCS#8 around the 32 bytes of an Ed25519 seed (RFC 8410 section 7).
-const KEY_HEAD: [u8; 16] =
+/// PKCS#8 prefix of the 32 bytes of an Ed25519 seed (RFC 8410 section 7).
+const KEY_PREFIX: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 
 /// Algorithm identifier of Ed25519 (RFC 8410 section 3).
@@ -72,9 +72,9 @@ fn self_signed() -> Result<CertifiedKey, Error> {
     let (mut seed, mut serial) = ([0; 32], [0; 8]);
     provider.secure_random.fill(&mut seed)?;
     provider.secure_random.fill(&mut serial)?;
-    // Positive, and without a leading zero byte.
+    // A serial number in DER must be positive and have no leading zero byte.
     serial[0] = serial[0] & 0x3f | 0x40;
-    let key = PrivatePkcs8KeyDer::from([&KEY_HEAD[..], &seed].concat());
+    let key = PrivatePkcs8KeyDer::from([&KEY_PREFIX[..], &seed].concat());
     let key = provider.key_provider.load_private_key(key.into())?;
     let unsupported = || Error::General("the crypto library has no Ed25519".to_owned());
     let public = key.public_key().ok_or_else(unsupported)?;
@@ -102,7 +102,7 @@ fn self_signed() -> Result<CertifiedKey, Error> {
     Ok(CertifiedKey::new(vec![CertificateDer::from(certificate)], key))
 }
 
-/// One DER element of less than 64 KiB.
+/// Encodes one DER element of less than 64 KiB.
 fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let [.., high, low] = content.len().to_be_bytes();
     let mut out = match (high, low) {

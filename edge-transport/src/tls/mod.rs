@@ -49,9 +49,9 @@ const SHA256_SUITE: SupportedCipherSuite = rustls::crypto::aws_lc_rs::cipher_sui
 #[cfg(all(feature = "ring", not(feature = "aws-lc-rs")))]
 const SHA256_SUITE: SupportedCipherSuite = rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 
-/// SHA-256 of the crypto library.
+/// Computes the SHA-256 of `data` with the crypto library.
 pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
-    #[allow(clippy::expect_used, reason = "the message is the proof")]
+    #[allow(clippy::expect_used, reason = "cannot fail: see the message")]
     let suite = SHA256_SUITE.tls13().expect("the suite is one of TLS 1.3, as its name says");
     let mut digest = [0; 32];
     digest.copy_from_slice(suite.common.hash_provider.hash(data).as_ref());

@@ -39,7 +39,7 @@ fn read(path: &Path) -> io::Result<Token> {
     let mut bytes = Vec::new();
     // A little more than a token, to detect files that are too long.
     File::open(path)?.take(MAX_TOKEN as u64 + 64).read_to_end(&mut bytes)?;
-    let text = std::str::from_utf8(&bytes).map_err(|_| bad(&"it is not text"))?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| bad(&"the file is not UTF-8"))?;
     Token::new(text).map_err(|error| bad(&error))
 }
 
@@ -75,7 +75,7 @@ impl Dialer for TokenDialer {
             return Ok(link.with_token(token));
         }
         let cause = "the token is not sent: the link is not encrypted, or the hub is not verified; \
-                     use wss:// or quic:// with the hub's authority, or choose insecure";
+                     use wss:// or quic:// with the certificate authority of the hub, or choose insecure";
         Err(LinkError::Address { address: self.dialer.address().to_owned(), cause: cause.to_owned() })
     }
 

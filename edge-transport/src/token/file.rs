@@ -1,4 +1,4 @@
-//! TokenVerifier in a file: the reference implementation of [`TokenVerifier`].
+//! Digests of tokens in a file: the reference implementation of [`TokenVerifier`].
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -88,7 +88,7 @@ impl TokenVerifier for TokenFile {
         let shown = sha256(token.secret().as_bytes());
         let digests = self.digests.current();
         let of_name = claimed.covered_by().filter_map(|name| digests.get(name)).flatten();
-        // All of them are compared, so that the time does not reveal which one matches.
+        // All digests are compared, so that the time does not reveal which one matches.
         match of_name.fold(false, |found, known| found | ct_eq(known, &shown)) {
             true => Ok(()),
             false => Err(TokenRefused::Unknown),

@@ -30,15 +30,15 @@ pub const MAX_TOKEN: usize = 8 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidToken {
-    /// It is too short or too long.
+    /// The token is too short or too long.
     #[error(
         "token of {found} bytes; {MIN_TOKEN} to {MAX_TOKEN} are allowed: make one with `openssl rand -hex 32`"
     )]
     Length {
-        /// Its bytes.
+        /// Length of the token in bytes.
         found: usize,
     },
-    /// It contains a character that is not allowed.
+    /// The token contains a character that is not allowed.
     #[error("token with a byte at {at} that is not allowed: visible ASCII characters only, without spaces")]
     Character {
         /// The offset of the byte.
@@ -55,7 +55,7 @@ impl Token {
     /// Validates a token. Surrounding white space, such as the newline of a file, is removed.
     ///
     /// # Errors
-    /// If it is too short, too long, or contains other characters.
+    /// If the token is too short or too long, or contains other characters.
     pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidToken> {
         let text = text.as_ref().trim_ascii();
         if !(MIN_TOKEN..=MAX_TOKEN).contains(&text.len()) {
@@ -99,12 +99,12 @@ pub(crate) fn ct_eq(one: &[u8], other: &[u8]) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenRefused {
-    /// It is not this peer's token. Whether the peer has another token is not disclosed.
+    /// The token is not registered for this name. Whether another token is registered is not disclosed.
     #[error(
         "its token is not registered for this name: use the registered token, or register this one at the hub"
     )]
     Unknown,
-    /// It cannot be checked now; the peer should try again.
+    /// The token cannot be verified now; the peer should try again.
     #[error("its token cannot be verified now, try again later: {cause}")]
     Unavailable {
         /// What is missing.

@@ -1,6 +1,6 @@
 //! Certificates for tests.
 #![allow(dead_code, reason = "each test file uses its own part")]
-#![allow(clippy::unwrap_used, reason = "a failed step is the failure of its test")]
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 use edge_transport::link::{Credentials, Link};
 use edge_transport::tls::Identity;

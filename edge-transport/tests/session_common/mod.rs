@@ -23,7 +23,8 @@ pub(crate) fn service_name(name: &str) -> ServiceName {
     ServiceName::new(name).unwrap()
 }
 
-/// Replies with the received body; `stream:N:SIZE` with N messages of SIZE bytes; `never` not until released.
+/// A service that replies with the received body. To `stream:N:SIZE` it replies with N messages of SIZE bytes and their
+/// index, to `never` only when released, to `panic`, `drop` and `fail` without a complete response.
 #[derive(Clone, Default)]
 pub(crate) struct Echo {
     pub(crate) release: Arc<tokio::sync::Notify>,
@@ -105,7 +106,7 @@ impl Net {
     }
 
     /// Waits until a peer of this name is connected.
-    pub(crate) async fn edge_is_there(&self, name: &str) {
+    pub(crate) async fn wait_for_peer(&self, name: &str) {
         let mut presence = self.hub.presence();
         while !self.hub.peers().iter().any(|peer| peer.peer.as_str() == name) {
             presence.recv().await.unwrap();

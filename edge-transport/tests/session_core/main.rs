@@ -4,7 +4,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stderr,
-    reason = "a test fails and speaks by them"
+    reason = "a failing test panics and prints its seed"
 )]
 
 mod world;
@@ -22,7 +22,7 @@ fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// Links connect and disconnect, processes restart, the hub detects it late: each call gets one end with a correct reason.
+/// Links are lost and processes restart, which the hub may detect late: each call gets one end with a correct reason.
 #[test]
 fn calls_end_once_and_start_at_most_once() {
     let mut counts = HashMap::<String, usize>::new();
@@ -67,7 +67,7 @@ fn calls_end_once_and_start_at_most_once() {
     for end in ["OK", "LINK_LOST", "PEER_OFFLINE", "WRONG_SESSION", "DEADLINE"] {
         assert!(
             counts.get(end).is_some_and(|count| *count > 300),
-            "{end}: {counts:?}: the test shows nothing"
+            "{end}: {counts:?}; expected more than 300 of each"
         );
     }
 }
@@ -108,7 +108,7 @@ fn duplicate_requests_start_once() {
     sim.nodes[1].wire.as_mut().unwrap().down.push_back(request.clone());
     sim.deliver_down(1);
     sim.deliver_down(1);
-    assert_eq!(sim.nodes[1].session.stats().duplicates, 1, "it runs");
+    assert_eq!(sim.nodes[1].session.stats().duplicates, 1, "the service is still running");
     sim.settle();
     assert_eq!(sim.nodes[0].ends[&1], [Ok(())]);
     sim.nodes[1].wire.as_mut().unwrap().down.push_back(request);

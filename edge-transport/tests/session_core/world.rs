@@ -64,7 +64,7 @@ pub(crate) struct Wire {
 
 pub(crate) struct Node {
     pub(crate) session: Session,
-    /// The session of its last link.
+    /// The session of the node's last link.
     pub(crate) id: SessionId,
     pub(crate) wire: Option<Wire>,
     pub(crate) next_number: u64,
@@ -171,7 +171,7 @@ impl Sim {
     fn restart(&mut self, index: usize) {
         match self.random.usize(..2) {
             0 => self.cut(index),
-            _ => self.cut_unheard(index),
+            _ => self.cut_at_peer_only(index),
         }
         let node = &mut self.nodes[index];
         node.id = SessionId { instance: node.id.instance + 1, number: 0 };
@@ -191,7 +191,7 @@ impl Sim {
     }
 
     /// Breaks the link at the peer's end only. The hub detects it later, when the peer may have reconnected.
-    fn cut_unheard(&mut self, index: usize) {
+    fn cut_at_peer_only(&mut self, index: usize) {
         let Some(wire) = self.nodes[index].wire.take() else { return };
         self.half_open.extend(wire.key);
         self.event(index, Event::LinkLost);
@@ -231,7 +231,7 @@ impl Sim {
                     }
                     assert!(
                         node.unread[&number] <= CREDIT + 1000,
-                        "more than the credit and one message lies unread"
+                        "more than the credit and one message is unread"
                     );
                 }
                 Action::Serve(incoming) => {
@@ -447,7 +447,7 @@ impl Sim {
         self.tampers = tampering;
         match self.random.usize(..40) {
             0 => match self.random.usize(..7) {
-                0..=1 => self.cut_unheard(index),
+                0..=1 => self.cut_at_peer_only(index),
                 2..=3 => self.detect_lost_link(),
                 4 => self.restart(index),
                 _ => self.cut(index),
@@ -455,7 +455,7 @@ impl Sim {
             1..=3 => self.connect(index),
             4..=9 => {
                 let deadline = (self.random.usize(..3) == 0).then(|| Duration::from_millis(500));
-                // Sometimes for the previous session, or for any.
+                // Some requests are for the previous session, some for any.
                 let session = self.nodes.get(other).map(|node| node.id);
                 let session = session.filter(|_| self.random.usize(..3) > 0).map(|id| SessionId {
                     number: id.number.saturating_sub(u64::from(self.random.usize(..4) == 0)),
@@ -481,7 +481,7 @@ impl Sim {
         assert!(stats.local_calls <= (MAX_OWN_CALLS * peers).min(stats.open_calls), "{stats:?}");
     }
 
-    /// Stops faults; all frames in flight arrive, every service ends.
+    /// Delivers all frames in flight and completes every service, without faults.
     pub(crate) fn settle(&mut self) {
         while !self.half_open.is_empty() {
             self.detect_lost_link();

@@ -88,10 +88,10 @@ fn registrations() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// Writes the corpora. Run it after a change of a format: `cargo test --lib -- --ignored`.
+/// Writes the examples into the corpora. After a change of a format, run `cargo test --lib -- --ignored`.
 #[test]
 #[ignore = "writes into the corpora"]
-fn good_input_is_in_the_corpora() {
+fn writes_the_examples_into_the_corpora() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     for (target, examples) in [
         ("frame", frames()),

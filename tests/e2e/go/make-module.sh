@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes go.mod and go.sum of one of the modules here for one Kubernetes release, for the given versions of other
-# modules, and with the given commands as its tools:
+# Writes go.mod and go.sum of a module in this folder. The module requires one Kubernetes release and the given versions
+# of other modules, and has the given commands as its tools:
 #   make-module.sh mockdriver v1.36.3
 #   make-module.sh exampleplugin v1.36.3
 #   make-module.sh kubernetes v1.36.3
@@ -13,7 +13,8 @@
 #       github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer \
 #       github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter \
 #       github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller
-# k8s.io/kubernetes names its staging modules at v0.0.0; each is put on the release that belongs to it.
+# k8s.io/kubernetes requires its staging modules at v0.0.0, which is not published; each is replaced by the version of
+# the release.
 set -euo pipefail
 usage="usage: make-module.sh MODULE v1.MINOR.PATCH [OTHER@VERSION ...] [COMMAND ...]"
 module=${1:?${usage}}

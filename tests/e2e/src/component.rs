@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use super::error::RealError;
+use super::error::E2eError;
 use super::table;
 
 /// The csi-sanity suite for CSI 1.13.
@@ -63,7 +63,7 @@ pub(crate) struct Components {
     /// The tests of the hub; one of them needs an API server.
     pub(crate) hub_tests: PathBuf,
     pub(crate) agent: PathBuf,
-    pub(crate) endpoint: PathBuf,
+    pub(crate) proxy: PathBuf,
     pub(crate) hostpath_driver: PathBuf,
 }
 
@@ -84,9 +84,9 @@ pub(crate) enum Part {
 
 impl Components {
     /// Builds the workspace's binaries. Takes seconds if nothing changed.
-    pub(crate) fn new(root: &Path) -> Result<Self, RealError> {
+    pub(crate) fn new(root: &Path) -> Result<Self, E2eError> {
         let bin = root.join("target/real/bin");
-        std::fs::create_dir_all(&bin).map_err(|cause| RealError::Folder { path: bin.clone(), cause })?;
+        std::fs::create_dir_all(&bin).map_err(|cause| E2eError::Folder { path: bin.clone(), cause })?;
         table::say("building the workspace's binaries");
         // Includes the features that are off by default, and their tests.
         let built = Command::new("cargo")
@@ -98,7 +98,7 @@ impl Components {
             .current_dir(root)
             .output();
         let built = check("cargo build", built, NEEDS_CARGO)?;
-        let found = |kind, name| executable(&built, kind, name).ok_or(RealError::NoBinary { name });
+        let found = |kind, name| executable(&built, kind, name).ok_or(E2eError::NoBinary { name });
         let binary = |name| found("bin", name);
         Ok(Self {
             root: root.to_owned(),
@@ -117,14 +117,14 @@ impl Components {
             hub: binary("edge-hub")?,
             hub_tests: found("test", HUB_TESTS)?,
             agent: binary("edge-agent")?,
-            endpoint: binary("edge-csi-driver")?,
+            proxy: binary("edge-csi-driver")?,
             hostpath_driver: binary("hostpath-driver")?,
         })
     }
 
     /// Builds a part unless this process has built it already. Takes seconds if nothing changed, otherwise up to minutes.
     /// Concurrent callers wait.
-    pub(crate) fn build(&self, part: Part) -> Result<(), RealError> {
+    pub(crate) fn build(&self, part: Part) -> Result<(), E2eError> {
         let [sanity, mock, plugin, sidecars, kubernetes] = &self.built;
         let built = match part {
             Part::CsiSanity => sanity,
@@ -141,7 +141,7 @@ impl Components {
         Ok(())
     }
 
-    fn build_anew(&self, part: Part) -> Result<(), RealError> {
+    fn build_anew(&self, part: Part) -> Result<(), E2eError> {
         match part {
             Part::CsiSanity => {
                 table::say("building csi-sanity");
@@ -177,19 +177,19 @@ impl Components {
     }
 
     /// Returns the folder with the snapshot definitions, which exists once the snapshotter is built.
-    pub(crate) fn snapshot_definitions(&self) -> Result<PathBuf, RealError> {
+    pub(crate) fn snapshot_definitions(&self) -> Result<PathBuf, E2eError> {
         Ok(go_module(&self.root, "sidecars", SNAPSHOT_CLIENT)?.join("config/crd"))
     }
 
     /// Returns the folder with cert-manager's definitions.
-    pub(crate) fn certificate_definitions(&self) -> Result<PathBuf, RealError> {
+    pub(crate) fn certificate_definitions(&self) -> Result<PathBuf, E2eError> {
         // Outside of any module.
         let download =
             Command::new("go").args(["mod", "download", "-json", CERT_MANAGER]).current_dir("/").output();
         let output = check(&format!("go mod download {CERT_MANAGER}"), download, NEEDS_GO)?;
         let folder = serde_json::from_str::<serde_json::Value>(&output).ok();
         let folder = folder.and_then(|module| Some(PathBuf::from(module["Dir"].as_str()?)));
-        Ok(folder.ok_or(RealError::NoBinary { name: CERT_MANAGER })?.join("deploy/crds"))
+        Ok(folder.ok_or(E2eError::NoBinary { name: CERT_MANAGER })?.join("deploy/crds"))
     }
 
     /// Returns the path of the sidecar with this name.
@@ -197,7 +197,7 @@ impl Components {
         self.sidecars.with_file_name(name)
     }
 
-    fn go_build(&self, module: &'static str, package: &'static str, program: &Path) -> Result<(), RealError> {
+    fn go_build(&self, module: &'static str, package: &'static str, program: &Path) -> Result<(), E2eError> {
         self.go_link(module, package, program, "")
     }
 
@@ -208,7 +208,7 @@ impl Components {
         package: &'static str,
         program: &Path,
         linker: &str,
-    ) -> Result<(), RealError> {
+    ) -> Result<(), E2eError> {
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         table::say(&format!("building {name}"));
         // Other tests may be running, and have deadlines.
@@ -232,7 +232,7 @@ impl Components {
 }
 
 /// Returns the folder of a dependency of a Go module of this workspace.
-fn go_module(root: &Path, module: &str, wanted: &str) -> Result<PathBuf, RealError> {
+fn go_module(root: &Path, module: &str, wanted: &str) -> Result<PathBuf, E2eError> {
     let list = Command::new("go")
         .args(["list", "-m", "-f", "{{.Dir}}", wanted])
         .current_dir(root.join(GO_MODULES).join(module))
@@ -245,8 +245,8 @@ pub(crate) fn check(
     command: &str,
     output: std::io::Result<std::process::Output>,
     fix: &'static str,
-) -> Result<String, RealError> {
-    let output = output.map_err(|cause| RealError::Missing { program: command.to_owned(), cause, fix })?;
+) -> Result<String, E2eError> {
+    let output = output.map_err(|cause| E2eError::CannotRun { program: command.to_owned(), cause, fix })?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(stdout);
@@ -254,7 +254,7 @@ pub(crate) fn check(
     // Cargo writes JSON messages to stdout and readable diagnostics to stderr.
     let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
     text.extend(stdout.lines().filter(|line| !line.starts_with('{')).flat_map(|line| [line, "\n"]));
-    Err(RealError::Command { command: command.to_owned(), status: output.status, output: text })
+    Err(E2eError::Command { command: command.to_owned(), status: output.status, output: text })
 }
 
 /// Finds the path of a binary or test in cargo's JSON messages, by its kind and name.

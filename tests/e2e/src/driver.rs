@@ -10,7 +10,7 @@ use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::wait;
 
-use super::error::RealError;
+use super::error::E2eError;
 use super::link_condition::LinkCondition;
 use super::on_runtime;
 use super::setup::{Folders, Setup};
@@ -28,7 +28,7 @@ pub(crate) const CLASSIFIED: &str = "classified.csi.edge";
 /// The CSI name of the driver that registers with the agent.
 const REGISTERED: &str = "example.csi.edge";
 
-/// The name of its registration socket.
+/// The name of that driver's registration socket.
 pub(crate) const REGISTRATION: &str = "example-reg.sock";
 
 /// A driver, and the processes between it and its client.
@@ -37,13 +37,13 @@ pub(crate) struct DriverUnderTest {
     cluster: TestCluster,
     /// The socket for Node calls.
     pub(crate) node: PathBuf,
-    /// The socket for Controller calls; `None` if it is the same.
+    /// The socket for Controller calls; `None` if these use the socket for Node calls.
     pub(crate) controller: Option<PathBuf>,
 }
 
 impl DriverUnderTest {
     /// Starts every process, each after its predecessor is ready.
-    pub(crate) fn start(test_run: TestRun, setup: Setup<'_>) -> Result<Self, RealError> {
+    pub(crate) fn start(test_run: TestRun, setup: Setup<'_>) -> Result<Self, E2eError> {
         let (kind, fault) = match test_run.route {
             Route::Direct | Route::Shim => (LinkKind::Uds, LinkCondition::Clean),
             Route::Relayed(kind, condition) => (kind, condition),
@@ -75,7 +75,7 @@ impl DriverUnderTest {
     }
 
     /// Starts the mock driver without a relay.
-    pub(crate) fn mock(setup: Setup<'_>) -> Result<Self, RealError> {
+    pub(crate) fn mock(setup: Setup<'_>) -> Result<Self, E2eError> {
         let mut this = Self::new(settings(LinkKind::Uds, LinkCondition::Clean, MOCK, setup))?;
         this.start_mock(setup)?;
         this.ready(Role::Driver)?;
@@ -88,9 +88,9 @@ impl DriverUnderTest {
     }
 
     /// Starts a driver behind a relay; the agent finds the driver by its registration socket in `registry`.
-    pub(crate) fn registered(setup: Setup<'_>, registry: &Path) -> Result<Self, RealError> {
+    pub(crate) fn registered(setup: Setup<'_>, registry: &Path) -> Result<Self, E2eError> {
         std::fs::create_dir_all(registry)
-            .map_err(|cause| RealError::Folder { path: registry.to_owned(), cause })?;
+            .map_err(|cause| E2eError::Folder { path: registry.to_owned(), cause })?;
         let mut this = Self::new(settings(LinkKind::Uds, LinkCondition::Clean, REGISTERED, setup))?;
         let registration = registry.join(REGISTRATION);
         let arguments = Arguments::new()
@@ -111,7 +111,7 @@ impl DriverUnderTest {
     }
 
     /// Starts a driver behind a relay that returns the status code selected by the request.
-    pub(crate) fn classified(setup: Setup<'_>, kind: LinkKind) -> Result<Self, RealError> {
+    pub(crate) fn classified(setup: Setup<'_>, kind: LinkKind) -> Result<Self, E2eError> {
         let mut this = Self::new(settings(kind, LinkCondition::Clean, CLASSIFIED, setup))?;
         this.start_classified(setup)?;
         this.relay()?;
@@ -119,7 +119,7 @@ impl DriverUnderTest {
     }
 
     /// Starts edge-csi-driver without a hub.
-    pub(crate) fn offline(setup: Setup<'_>) -> Result<Self, RealError> {
+    pub(crate) fn offline(setup: Setup<'_>) -> Result<Self, E2eError> {
         let mut this = Self::new(settings(LinkKind::Uds, LinkCondition::Clean, CLASSIFIED, setup))?;
         this.cluster.start_proxy(&this.proxy_options().each_ref().map(String::as_str))?;
         this.proxy_accepts()?;
@@ -127,7 +127,7 @@ impl DriverUnderTest {
     }
 
     /// Starts an additional edge-csi-driver without a hub, with this reconnect grace.
-    pub(crate) fn waiting(grace: &str, setup: Setup<'_>) -> Result<Self, RealError> {
+    pub(crate) fn waiting(grace: &str, setup: Setup<'_>) -> Result<Self, E2eError> {
         let part = Folders::make(setup, "waiting")?;
         let mut this = Self::new(settings(LinkKind::Uds, LinkCondition::Clean, CLASSIFIED, part.of(setup)))?;
         let [option, state] = this.proxy_options();
@@ -137,7 +137,7 @@ impl DriverUnderTest {
     }
 
     /// Starts driver, hub and agent for an edge-csi-driver that was started [`offline`](Self::offline).
-    pub(crate) fn come_online(&mut self, setup: Setup<'_>) -> Result<(), RealError> {
+    pub(crate) fn come_online(&mut self, setup: Setup<'_>) -> Result<(), E2eError> {
         self.start_classified(setup)?;
         self.start_hub()?;
         let driver = self.cluster.driver_option();
@@ -155,23 +155,23 @@ impl DriverUnderTest {
     }
 
     /// Stops all processes, the last one first. Each is stopped even if another fails to stop.
-    pub(crate) fn stop(self) -> Result<(), RealError> {
+    pub(crate) fn stop(self) -> Result<(), E2eError> {
         Ok(self.cluster.stop()?)
     }
 
-    fn new(settings: ClusterBuilder) -> Result<Self, RealError> {
+    fn new(settings: ClusterBuilder) -> Result<Self, E2eError> {
         let cluster = settings.build()?;
         Ok(Self { node: cluster.driver_socket(), controller: None, cluster })
     }
 
-    fn relay(&mut self) -> Result<(), RealError> {
+    fn relay(&mut self) -> Result<(), E2eError> {
         self.start_hub()?;
         let driver = self.cluster.driver_option();
         self.start_agent(driver)?;
         self.start_proxy()
     }
 
-    fn start_classified(&mut self, setup: Setup<'_>) -> Result<(), RealError> {
+    fn start_classified(&mut self, setup: Setup<'_>) -> Result<(), E2eError> {
         let node = self.cluster.driver_socket();
         let arguments =
             Arguments::new().flag("driver").pair("--endpoint", node).pair("--drivername", CLASSIFIED);
@@ -179,16 +179,16 @@ impl DriverUnderTest {
         self.ready(Role::Driver)
     }
 
-    fn start_hub(&mut self) -> Result<(), RealError> {
+    fn start_hub(&mut self) -> Result<(), E2eError> {
         on_runtime(async { Ok(self.cluster.start_hub().await?) })
     }
 
-    fn start_agent(&mut self, options: Arguments) -> Result<(), RealError> {
+    fn start_agent(&mut self, options: Arguments) -> Result<(), E2eError> {
         self.cluster.start_agent_with(options.flags(DRAIN))?;
         self.ready(Role::Agent)
     }
 
-    fn start_proxy(&mut self) -> Result<(), RealError> {
+    fn start_proxy(&mut self) -> Result<(), E2eError> {
         self.cluster.start_proxy(&self.proxy_options().each_ref().map(String::as_str))?;
         self.ready(Role::Proxy)?;
         self.controller = Some(self.cluster.proxy_socket());
@@ -199,12 +199,12 @@ impl DriverUnderTest {
         ["--state-dir".to_owned(), self.cluster.path("proxy-state").to_string_lossy().into_owned()]
     }
 
-    fn ready(&mut self, role: Role) -> Result<(), RealError> {
+    fn ready(&mut self, role: Role) -> Result<(), E2eError> {
         on_runtime(async { Ok(self.cluster.ready(role).await?) })
     }
 
     /// Waits until the proxy accepts calls; a proxy without a hub does not report that it is ready.
-    fn proxy_accepts(&mut self) -> Result<(), RealError> {
+    fn proxy_accepts(&mut self) -> Result<(), E2eError> {
         let socket = self.cluster.proxy_socket();
         if let Some(proxy) = &mut self.cluster.proxy {
             proxy.ready("its socket", || wait::accepts(&socket))?;
@@ -225,7 +225,7 @@ fn settings(kind: LinkKind, fault: LinkCondition, driver: &str, setup: Setup<'_>
         .programs(Programs {
             hub: components.hub.clone(),
             agent: components.agent.clone(),
-            proxy: components.endpoint.clone(),
+            proxy: components.proxy.clone(),
             driver: components.hostpath_driver.clone(),
         });
     match fault.cable() {

@@ -10,7 +10,7 @@ use std::process::ExitStatus;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::error::RealError;
+use super::error::E2eError;
 use super::kubernetes::{CGROUP, HOST_FOLDERS};
 use super::leftovers;
 
@@ -28,7 +28,7 @@ const NEEDS: &str = "install util-linux";
 ///
 /// # Errors
 /// Returns an error if the program cannot be started, if it fails, if it is interrupted, or if it leaves something behind.
-pub(crate) fn run(scratch: &Path, kubelet: bool) -> Result<(), RealError> {
+pub(crate) fn run(scratch: &Path, kubelet: bool) -> Result<(), E2eError> {
     let folders = HOST_FOLDERS.iter().filter(|_| kubelet).map(PathBuf::from);
     let missing: Vec<PathBuf> = folders.filter(|folder| !folder.exists()).collect();
     let groups = leftovers::cgroups(CGROUP);
@@ -44,14 +44,14 @@ pub(crate) fn run(scratch: &Path, kubelet: bool) -> Result<(), RealError> {
     match ended? {
         Some(status) if status.success() => left,
         // The result table shows the reason.
-        Some(_) => left.and(Err(RealError::Enclosed)),
-        None => left.and(Err(RealError::Interrupted)),
+        Some(_) => left.and(Err(E2eError::TestsFailed)),
+        None => left.and(Err(E2eError::Interrupted)),
     }
 }
 
 /// Returns the exit status, or `None` if a signal arrives first.
-fn enclosed(scratch: &Path) -> Result<Option<ExitStatus>, RealError> {
-    let failed = |cause| RealError::Missing { program: "setpriv and unshare".to_owned(), cause, fix: NEEDS };
+fn enclosed(scratch: &Path) -> Result<Option<ExitStatus>, E2eError> {
+    let failed = |cause| E2eError::CannotRun { program: "setpriv and unshare".to_owned(), cause, fix: NEEDS };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;

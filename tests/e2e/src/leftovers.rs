@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use edge_csi_tests::wait;
 
-use super::error::RealError;
+use super::error::E2eError;
 
 /// The directory of control groups, or with cgroup v1 of their hierarchies.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Time for processes of an ended namespace to exit.
-const REMOVED: Duration = Duration::from_secs(10);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the control groups of this name, one in each hierarchy.
 pub(crate) fn cgroups(name: &str) -> Vec<PathBuf> {
@@ -27,7 +27,7 @@ pub(crate) fn cgroups(name: &str) -> Vec<PathBuf> {
 
 /// Removes control groups and all groups below them, unless they contain processes.
 pub(crate) fn remove_cgroups(groups: &[PathBuf]) {
-    wait::poll(REMOVED, || {
+    wait::poll(REMOVAL_TIMEOUT, || {
         groups.iter().for_each(|group| remove_group(group));
         groups.iter().all(|group| !group.exists()).then_some(())
     });
@@ -46,7 +46,7 @@ fn remove_group(group: &Path) {
 ///
 /// # Errors
 /// Returns an error if there were any.
-pub(crate) fn clear(scratch: &Path) -> Result<(), RealError> {
+pub(crate) fn clear(scratch: &Path) -> Result<(), E2eError> {
     let mut found = Vec::new();
     let place = scratch.to_string_lossy();
 
@@ -64,9 +64,9 @@ pub(crate) fn clear(scratch: &Path) -> Result<(), RealError> {
         found.push(format!("loop device {device} of {file}"));
     }
     // A killed process may take a moment to exit.
-    wait::poll(REMOVED, || processes(&place).is_empty().then_some(()));
+    wait::poll(REMOVAL_TIMEOUT, || processes(&place).is_empty().then_some(()));
     found.extend(processes(&place));
-    if found.is_empty() { Ok(()) } else { Err(RealError::Leftovers { found }) }
+    if found.is_empty() { Ok(()) } else { Err(E2eError::Leftovers { found }) }
 }
 
 /// Runs a cleanup command. A failure appears as a leftover in any case.
@@ -115,9 +115,9 @@ fn processes(place: &str) -> Vec<String> {
 
 /// Returns true if a text contains this path or a path below it. A path with a longer last component does not match.
 fn names(text: &str, place: &str) -> bool {
-    let goes_on =
+    let continues =
         |rest: &str| rest.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'));
-    text.match_indices(place).any(|(at, _)| text.get(at + place.len()..).is_some_and(|rest| !goes_on(rest)))
+    text.match_indices(place).any(|(at, _)| text.get(at + place.len()..).is_some_and(|rest| !continues(rest)))
 }
 
 #[cfg(test)]

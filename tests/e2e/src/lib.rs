@@ -1,5 +1,5 @@
-//! Runs the binaries against third-party components. The tests do without the standard harness, so that each of a suite's
-//! results is a named test: `cargo test -p edge-csi-e2e -- --ignored NAME`. They need Go 1.26, and root to mount.
+//! Runs the binaries with third-party components. The tests have no standard harness, so that each run of a suite is a
+//! named test: `cargo test -p edge-csi-e2e -- --ignored NAME`. The tests need Go 1.26, and root to mount.
 //!
 //! `drivers`: csi-sanity runs against a driver directly, and then against the same driver with its controller behind
 //! edge-csi-driver, edge-hub and edge-agent, once for each kind of link. The relay is correct if every case ends as it did
@@ -46,7 +46,7 @@ use component::{Components, Part};
 use deploy::Deployment;
 use driver::DriverUnderTest;
 use edge_csi_tests::certificates::ClusterCertificates;
-use error::RealError;
+use error::E2eError;
 use kubernetes::Case;
 use report::Outcomes;
 use scenario::Scenario;
@@ -58,19 +58,24 @@ use test_run::{Route, Subject, TestRun};
 #[must_use]
 pub fn drivers() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Tests of one kind wait for each other.
+    // A thread for each test: `schedule` decides which tests run at the same time.
     arguments.test_threads.get_or_insert_with(|| TestRun::all().count() + Scenario::ALL.len());
     let whole = arguments.filter.is_none();
-    enclosed(&arguments, false, |place| {
-        if whole && place.may_mount && runs(&arguments) {
-            // Builds in advance for the tests that follow. They repeat a failure.
-            std::thread::spawn(|| place.components().map(|components| components.build(Part::Kubernetes)));
+    enclosed(&arguments, false, |environment| {
+        if whole && environment.may_mount && runs(&arguments) {
+            // Builds in advance for the test binaries that run next. These repeat a failed build and report the error.
+            std::thread::spawn(|| {
+                environment.components().map(|components| components.build(Part::Kubernetes))
+            });
         }
         let test_runs = TestRun::all().map(|test_run| {
-            place.trial(test_run.to_string(), test_run.subject.needs_root(), move || place.test_run(test_run))
+            environment.trial(test_run.to_string(), test_run.subject.needs_root(), move || {
+                environment.test_run(test_run)
+            })
         });
         let scenarios = Scenario::ALL.map(|scenario| {
-            place.trial(scenario.to_string(), scenario.needs_root(), move || place.scenario(scenario))
+            environment
+                .trial(scenario.to_string(), scenario.needs_root(), move || environment.scenario(scenario))
         });
         libtest_mimic::run(&arguments, test_runs.chain(scenarios).collect()).exit_code()
     })
@@ -82,13 +87,14 @@ pub fn kubernetes() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let with_kubelet =
-        Case::ALL.iter().any(|case| asked_for(&arguments, &case.to_string()) && case.needs_kubelet());
-    enclosed(&arguments, with_kubelet, |place| {
-        let stage: &'static kubernetes::Stage =
-            Box::leak(Box::new(kubernetes::Stage::new(place, with_kubelet)));
-        let cases = Case::ALL.map(|case| place.trial(case.to_string(), true, move || stage.play(case)));
+        Case::ALL.iter().any(|case| is_selected(&arguments, &case.to_string()) && case.needs_kubelet());
+    enclosed(&arguments, with_kubelet, |environment| {
+        let shared_cluster: &'static kubernetes::SharedCluster =
+            Box::leak(Box::new(kubernetes::SharedCluster::new(environment, with_kubelet)));
+        let cases =
+            Case::ALL.map(|case| environment.trial(case.to_string(), true, move || shared_cluster.run(case)));
         let conclusion = libtest_mimic::run(&arguments, cases.into());
-        match stage.end() {
+        match shared_cluster.end() {
             Ok(()) => conclusion.exit_code(),
             Err(failed) => {
                 table::say(&format!("kubernetes-down FAILED: {}", failed.message().unwrap_or_default()));
@@ -103,11 +109,12 @@ pub fn kubernetes() -> ExitCode {
 pub fn manifests() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(Deployment::ALL.len());
-    enclosed(&arguments, false, |place| {
-        if let Some(code) = deploy::inside(place) {
+    enclosed(&arguments, false, |environment| {
+        if let Some(code) = deploy::inside(environment) {
             return code;
         }
-        let all = Deployment::ALL.map(|it| place.trial(it.to_string(), true, move || it.run(place)));
+        let all =
+            Deployment::ALL.map(|it| environment.trial(it.to_string(), true, move || it.run(environment)));
         libtest_mimic::run(&arguments, all.into()).exit_code()
     })
 }
@@ -118,7 +125,7 @@ const fn runs(arguments: &Arguments) -> bool {
 }
 
 /// Returns true if the harness would run the test of this name.
-fn asked_for(arguments: &Arguments, name: &str) -> bool {
+fn is_selected(arguments: &Arguments, name: &str) -> bool {
     let fits = |text: &String| if arguments.exact { name == text } else { name.contains(text) };
     arguments.filter.as_ref().is_none_or(fits) && !arguments.skip.iter().any(fits)
 }
@@ -127,17 +134,17 @@ fn asked_for(arguments: &Arguments, name: &str) -> bool {
 fn enclosed(
     arguments: &Arguments,
     kubelet: bool,
-    inside: impl FnOnce(&'static Place) -> ExitCode,
+    inside: impl FnOnce(&'static Environment) -> ExitCode,
 ) -> ExitCode {
     let may_mount = rustix::process::geteuid().is_root();
     let outcome = match std::env::var_os(enclosure::INSIDE) {
         // The outer process removes the folder.
-        Some(scratch) => Place::new(PathBuf::from(scratch), may_mount).map(inside),
+        Some(scratch) => Environment::new(PathBuf::from(scratch), may_mount).map(inside),
         None => scratch().and_then(|scratch| {
             if may_mount && runs(arguments) {
                 enclosure::run(scratch.path(), kubelet).map(|()| ExitCode::SUCCESS)
             } else {
-                Place::new(scratch.path().to_owned(), may_mount).map(inside)
+                Environment::new(scratch.path().to_owned(), may_mount).map(inside)
             }
         }),
     };
@@ -148,7 +155,7 @@ fn enclosed(
 }
 
 /// The folders and shared state of a run.
-struct Place {
+struct Environment {
     /// The workspace.
     root: PathBuf,
     /// One folder for each test, kept after the run.
@@ -159,25 +166,26 @@ struct Place {
     certificates: Arc<ClusterCertificates>,
     components: Mutex<Option<&'static Components>>,
     /// The results of running the suite on the drivers directly.
-    direct: [OnceLock<Result<Outcomes, RealError>>; 3],
+    direct: [OnceLock<Result<Outcomes, E2eError>>; 3],
 }
 
 /// The prefix of scratch folders.
 const PREFIX: &str = "ecr-";
 
-/// Creates a folder for one run, removed at the end.
-fn scratch() -> Result<tempfile::TempDir, RealError> {
+/// Creates a folder for one run, which is removed when dropped.
+fn scratch() -> Result<tempfile::TempDir, E2eError> {
     tempfile::Builder::new()
         .prefix(PREFIX)
         .tempdir()
-        .map_err(|cause| RealError::Folder { path: std::env::temp_dir(), cause })
+        .map_err(|cause| E2eError::Folder { path: std::env::temp_dir(), cause })
 }
 
-impl Place {
-    /// Creates the place of a run with this folder, for the lifetime of the process: the harness has its own threads.
-    fn new(scratch: PathBuf, may_mount: bool) -> Result<&'static Self, RealError> {
+impl Environment {
+    /// Creates the environment of a run with this scratch folder. The value is never dropped, since the harness uses it
+    /// in other threads.
+    fn new(scratch: PathBuf, may_mount: bool) -> Result<&'static Self, E2eError> {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-        let root = root.canonicalize().map_err(|cause| RealError::Folder { path: root.to_owned(), cause })?;
+        let root = root.canonicalize().map_err(|cause| E2eError::Folder { path: root.to_owned(), cause })?;
         Ok(Box::leak(Box::new(Self {
             logs: root.join("target/real/logs"),
             root,
@@ -210,7 +218,7 @@ impl Place {
     }
 
     /// Returns the programs. The first caller builds the workspace's binaries.
-    fn components(&self) -> Result<&'static Components, RealError> {
+    fn components(&self) -> Result<&'static Components, E2eError> {
         let mut built = self.components.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(components) = *built {
             return Ok(components);
@@ -233,7 +241,8 @@ impl Place {
             let _turn = Kind::Busy.turn();
             self.run(TestRun { subject: test_run.subject, route: Route::Direct })
         });
-        let direct = direct.as_ref().map_err(|error| format!("the driver itself: {error}"))?;
+        let direct =
+            direct.as_ref().map_err(|error| format!("the direct run of the driver failed: {error}"))?;
         if test_run.route == Route::Direct {
             return table::compared(test_run, direct, direct, started.elapsed());
         }
@@ -243,7 +252,7 @@ impl Place {
     }
 
     /// Runs one test run from start to cleanup, and returns the results of its cases.
-    fn run(&self, test_run: TestRun) -> Result<Outcomes, RealError> {
+    fn run(&self, test_run: TestRun) -> Result<Outcomes, E2eError> {
         let components = self.components()?;
         components.build(Part::CsiSanity)?;
         if test_run.subject == Subject::Mock {
@@ -281,15 +290,15 @@ impl Place {
     }
 
     /// Creates the scratch folder and the log folder of one test, both empty.
-    fn folders(&self, name: &str) -> Result<(PathBuf, PathBuf), RealError> {
+    fn folders(&self, name: &str) -> Result<(PathBuf, PathBuf), E2eError> {
         let folders = (self.scratch.join(name), self.logs.join(name));
         for folder in [&folders.0, &folders.1] {
             match std::fs::remove_dir_all(folder) {
                 Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(RealError::Folder { path: folder.clone(), cause });
+                    return Err(E2eError::Folder { path: folder.clone(), cause });
                 }
                 _ => std::fs::create_dir_all(folder)
-                    .map_err(|cause| RealError::Folder { path: folder.clone(), cause })?,
+                    .map_err(|cause| E2eError::Folder { path: folder.clone(), cause })?,
             }
         }
         Ok(folders)
@@ -297,9 +306,9 @@ impl Place {
 }
 
 /// Runs a future to its end: the tests themselves run without a runtime.
-fn on_runtime<T>(work: impl Future<Output = Result<T, RealError>>) -> Result<T, RealError> {
+fn on_runtime<T>(work: impl Future<Output = Result<T, E2eError>>) -> Result<T, E2eError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|cause| RealError::Runtime { cause })?.block_on(work)
+    runtime.map_err(|cause| E2eError::Runtime { cause })?.block_on(work)
 }
 
 #[cfg(test)]
@@ -309,8 +318,8 @@ mod tests {
     #[test]
     fn a_run_that_leaves_all_tests_out_leaves_no_folder_behind() {
         let mut scratch = PathBuf::new();
-        enclosed(&Arguments::default(), false, |place| {
-            place.scratch.clone_into(&mut scratch);
+        enclosed(&Arguments::default(), false, |environment| {
+            environment.scratch.clone_into(&mut scratch);
             assert!(scratch.join("authority.pem").exists());
             ExitCode::SUCCESS
         });

@@ -1,6 +1,6 @@
 //! The condition of the links in a test run.
 
-/// The behaviour of the cable between hub, agent and edge-csi-driver.
+/// The behaviour of the cable, a forwarder that injects link faults, between the hub and its peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkCondition {
     /// No faults: the links are the host's own, without a cable.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::error::RealError;
+use super::error::E2eError;
 use super::sanity::SECRET;
 
 /// The state of a finished case, in ginkgo's terms.
@@ -82,7 +82,7 @@ impl Outcomes {
     }
 
     /// Returns each failed case that is not in `known`, and each case in `known` that passed.
-    pub(crate) fn surprises(&self, known: &[&str]) -> Vec<String> {
+    pub(crate) fn unexpected(&self, known: &[&str]) -> Vec<String> {
         let failed = |case: &Case| !matches!(case.state, State::Passed | State::Skipped | State::Pending);
         let new = self.0.iter().filter(|(name, case)| failed(case) && !known.contains(&name.as_str()));
         let new = new.map(|(name, case)| format!("{name}: {}", case.said.as_deref().unwrap_or("failed")));
@@ -115,7 +115,7 @@ struct Failure {
 }
 
 /// Reads ginkgo's JSON report. `tail` returns the end of the suite's log, for the error.
-pub(crate) fn read(path: &Path, tail: impl FnOnce() -> String) -> Result<Outcomes, RealError> {
+pub(crate) fn read(path: &Path, tail: impl FnOnce() -> String) -> Result<Outcomes, E2eError> {
     let parsed = std::fs::read(path)
         .map_err(|cause| cause.to_string())
         .and_then(|bytes| serde_json::from_slice::<Vec<Suite>>(&bytes).map_err(|cause| cause.to_string()))
@@ -123,7 +123,7 @@ pub(crate) fn read(path: &Path, tail: impl FnOnce() -> String) -> Result<Outcome
         .and_then(
             |outcomes| if outcomes.0.is_empty() { Err("no case in it".to_owned()) } else { Ok(outcomes) },
         );
-    parsed.map_err(|cause| RealError::Report { path: path.to_owned(), cause, tail: tail() })
+    parsed.map_err(|cause| E2eError::Report { path: path.to_owned(), cause, tail: tail() })
 }
 
 fn outcomes(suites: Vec<Suite>) -> Outcomes {
@@ -154,7 +154,7 @@ impl Spec {
 }
 
 /// Searches the logs of these processes for a panic and for the secret. Each process must have a log.
-pub(crate) fn search_logs(logs: &Path, processes: &[&str]) -> Result<(), RealError> {
+pub(crate) fn search_logs(logs: &Path, processes: &[&str]) -> Result<(), E2eError> {
     for process in processes {
         // The name of a process may contain dots.
         search(logs.join(format!("{process}.log")))?;
@@ -163,8 +163,8 @@ pub(crate) fn search_logs(logs: &Path, processes: &[&str]) -> Result<(), RealErr
 }
 
 /// Searches the logs of all own processes, in a folder and its subfolders, for a panic and for the secret.
-pub(crate) fn search_below(folder: &Path) -> Result<(), RealError> {
-    let failed = |cause| RealError::Folder { path: folder.to_owned(), cause };
+pub(crate) fn search_below(folder: &Path) -> Result<(), E2eError> {
+    let failed = |cause| E2eError::Folder { path: folder.to_owned(), cause };
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -180,15 +180,15 @@ pub(crate) fn search_below(folder: &Path) -> Result<(), RealError> {
 /// The prefixes of the log names of our own processes.
 const OWN_LOGS: [&str; 5] = ["hub", "agent", "proxy", "endpoint", "node"];
 
-fn search(path: PathBuf) -> Result<(), RealError> {
+fn search(path: PathBuf) -> Result<(), E2eError> {
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
-        Err(cause) => return Err(RealError::File { path, cause }),
+        Err(cause) => return Err(E2eError::File { path, cause }),
     };
     let text = String::from_utf8_lossy(&bytes);
     for (what, sign) in [("a secret", SECRET), ("a panic", "panicked at")] {
         if let Some(line) = text.lines().find(|line| line.contains(sign)) {
-            return Err(RealError::Log { path, what, line: line.chars().take(300).collect() });
+            return Err(E2eError::Log { path, what, line: line.chars().take(300).collect() });
         }
     }
     Ok(())
@@ -206,29 +206,33 @@ pub(crate) fn broken_rules(log: &Path) -> BTreeMap<String, usize> {
 }
 
 /// The rules for orchestrators that csi-sanity breaks deliberately.
-const BROKEN_ON_PURPOSE: [&str; 2] = ["required_field", "same_arguments"];
+const BROKEN_DELIBERATELY: [&str; 2] = ["required_field", "same_arguments"];
 
 /// Searches the agent's log for rule violations: csi-sanity must break all rules of its deliberate tests, and no other rule.
-pub(crate) fn search_violations(logs: &Path) -> Result<(), RealError> {
+pub(crate) fn search_violations(logs: &Path) -> Result<(), E2eError> {
     let path = logs.join("agent.log");
     let text =
-        std::fs::read_to_string(&path).map_err(|cause| RealError::File { path: path.clone(), cause })?;
+        std::fs::read_to_string(&path).map_err(|cause| E2eError::File { path: path.clone(), cause })?;
     let lines: Vec<_> = text.lines().filter(|line| line.contains("breaks a rule of the spec")).collect();
     let broken = |rule: &str| lines.iter().any(|line| line.contains(&format!("rule={rule} ")));
-    if let Some(rule) = BROKEN_ON_PURPOSE.into_iter().find(|rule| !broken(rule)) {
+    if let Some(rule) = BROKEN_DELIBERATELY.into_iter().find(|rule| !broken(rule)) {
         let line = format!("{} other lines", lines.len());
-        return Err(RealError::Log {
+        return Err(E2eError::Log {
             path,
-            what: "nothing of a rule that was broken on purpose",
+            what: "no violation of a rule that csi-sanity breaks deliberately",
             line: format!("{rule}; {line}"),
         });
     }
-    let meant = |line: &str| BROKEN_ON_PURPOSE.iter().any(|rule| line.contains(&format!("rule={rule} ")));
+    let meant = |line: &str| BROKEN_DELIBERATELY.iter().any(|rule| line.contains(&format!("rule={rule} ")));
     match lines.iter().find(|line| !meant(line)) {
         None => Ok(()),
         Some(line) => {
             let line = line.chars().take(500).collect();
-            Err(RealError::Log { path, what: "a broken rule that csi-sanity keeps", line })
+            Err(E2eError::Log {
+                path,
+                what: "a violation of a rule that csi-sanity does not break deliberately",
+                line,
+            })
         }
     }
 }
@@ -288,9 +292,12 @@ mod tests {
     #[test]
     fn reports_unknown_failures_and_known_ones_that_pass() {
         let outcomes = report(&[("a", "failed"), ("b", "failed"), ("c", "passed"), ("d", "skipped")]);
-        let surprises =
-            outcomes.surprises(&["Controller Create a", "Controller Create c", "Controller Create d"]);
-        assert_eq!(surprises, ["Controller Create b: a b", "Controller Create c: known to fail, and passed"]);
+        let unexpected =
+            outcomes.unexpected(&["Controller Create a", "Controller Create c", "Controller Create d"]);
+        assert_eq!(
+            unexpected,
+            ["Controller Create b: a b", "Controller Create c: known to fail, and passed"]
+        );
     }
 
     #[test]
@@ -343,7 +350,7 @@ mod tests {
     fn a_rule_is_broken_on_purpose_or_not_at_all() {
         let line =
             |rule: &str| format!("WARN the orchestrator breaks a rule of the spec rule={rule} section=x\n");
-        let [one, two] = BROKEN_ON_PURPOSE.map(line);
+        let [one, two] = BROKEN_DELIBERATELY.map(line);
         let other = line("one_staging_path");
         for (text, right) in
             [(format!("{one}{two}"), true), (one.clone(), false), (format!("{one}{two}{other}"), false)]

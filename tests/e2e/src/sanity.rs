@@ -8,7 +8,7 @@ use edge_csi_tests::arguments::unix;
 use edge_csi_tests::process::Process;
 
 use super::driver::DriverUnderTest;
-use super::error::RealError;
+use super::error::E2eError;
 use super::report::{self, Outcomes};
 use super::setup::Setup;
 use super::test_run::{Subject, TestRun};
@@ -44,7 +44,7 @@ pub(crate) fn run(
     test_run: TestRun,
     setup: Setup<'_>,
     driver: &DriverUnderTest,
-) -> Result<Outcomes, RealError> {
+) -> Result<Outcomes, E2eError> {
     let mut arguments =
         vec![flag("csi.endpoint", &unix(&driver.node)), "-csi.testnodevolumeattachlimit".to_owned()];
     arguments
@@ -61,24 +61,24 @@ pub(crate) fn run(
 }
 
 /// Runs the identity calls on one socket.
-pub(crate) fn identity(socket: &Path, setup: Setup<'_>) -> Result<Outcomes, RealError> {
+pub(crate) fn identity(socket: &Path, setup: Setup<'_>) -> Result<Outcomes, E2eError> {
     let arguments = vec![flag("csi.endpoint", &unix(socket)), flag("ginkgo.focus", "Identity Service")];
     let identity = once("identity", arguments, setup)?;
     if identity.run() == 0 {
         let path = setup.logs.join("identity.json");
         let cause = "no identity case ran".to_owned();
-        return Err(RealError::Report { path, cause, tail: String::new() });
+        return Err(E2eError::Report { path, cause, tail: String::new() });
     }
     Ok(identity)
 }
 
-fn once(name: &'static str, mut arguments: Vec<String>, setup: Setup<'_>) -> Result<Outcomes, RealError> {
+fn once(name: &'static str, mut arguments: Vec<String>, setup: Setup<'_>) -> Result<Outcomes, E2eError> {
     let report = setup.logs.join(name).with_extension("json");
     let secrets = setup.scratch.join("secrets.yaml");
     let mutable = setup.scratch.join("mutable.yaml");
     let text: String = WITH_SECRETS.iter().map(|request| format!("{request}:\n  key: {SECRET}\n")).collect();
     for (path, text) in [(&secrets, text.as_str()), (&mutable, "iops: \"100\"\n")] {
-        std::fs::write(path, text).map_err(|cause| RealError::File { path: path.clone(), cause })?;
+        std::fs::write(path, text).map_err(|cause| E2eError::File { path: path.clone(), cause })?;
     }
     arguments.extend([
         flag("csi.mountdir", &setup.scratch.join("mnt").display().to_string()),

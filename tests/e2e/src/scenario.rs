@@ -10,7 +10,7 @@ use edge_csi_tests::wait;
 
 use super::component::{Components, Part};
 use super::driver::{DriverUnderTest, MOCK, REGISTRATION};
-use super::error::RealError;
+use super::error::E2eError;
 use super::sanity;
 use super::setup::Setup;
 use super::table::Fact;
@@ -19,7 +19,6 @@ use super::{offline, on_runtime, sidecars, trace};
 /// Time limit for anything that should happen immediately.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scenario {
     /// A volume of the mock driver is published. The mock reports the mount without making it.
@@ -46,7 +45,7 @@ impl Scenario {
     }
 
     /// Builds the programs that the scenario needs.
-    pub(crate) fn build(self, components: &Components) -> Result<(), RealError> {
+    pub(crate) fn build(self, components: &Components) -> Result<(), E2eError> {
         match self {
             Self::LyingDriver | Self::Trace => components.build(Part::MockDriver),
             Self::ExamplePlugin => {
@@ -58,7 +57,7 @@ impl Scenario {
     }
 
     /// Runs the scenario, and returns its facts.
-    pub(crate) fn run(self, setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
+    pub(crate) fn run(self, setup: Setup<'_>) -> Result<Vec<Fact>, E2eError> {
         match self {
             Self::Trace => trace::run(setup),
             Self::Codes => sidecars::compare_codes(setup),
@@ -98,17 +97,17 @@ fn fact(right: bool, words: impl Into<String>) -> Fact {
     Fact { words: words.into(), right }
 }
 
-async fn lie(setup: Setup<'_>, driver: &DriverUnderTest) -> Result<Vec<Fact>, RealError> {
+async fn lie(setup: Setup<'_>, driver: &DriverUnderTest) -> Result<Vec<Fact>, E2eError> {
     const CONTRADICTED: &str = "NodePublishVolume: OK, but";
     let mut options = NodeOptions::new(&setup.components.volume_node, setup.scratch, MOCK, &driver.node);
     options.log = setup.logs.join("node.log");
-    let ended = |Ended| RealError::NodeEnded { tail: log_of(&options.log) };
+    let ended = |Ended| E2eError::NodeEnded { tail: log_of(&options.log) };
     let mut node = NodeProcess::start(&options).await.map_err(ended)?;
     let created = node.ask(&format!("create {} lie", driver.node.display())).await.map_err(ended)?;
     let id = created.unwrap_or_default();
     let published = node.ask(&format!("publish {MOCK} {id} a pods/a/mount rw")).await.map_err(ended)?;
     let mut facts = vec![match published {
-        Ok(target) => fact(false, format!("publish is believed, at {target}")),
+        Ok(target) => fact(false, format!("publish succeeded at {target}, although the mock mounts nothing")),
         Err(said) => fact(said.contains(CONTRADICTED), format!("publish: {said}")),
     }];
     // While a call runs, the explanation describes that call.
@@ -143,14 +142,14 @@ fn entries(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.path().display().to_string()).collect()
 }
 
-fn register(setup: Setup<'_>, driver: &DriverUnderTest, registry: &Path) -> Result<Vec<Fact>, RealError> {
+fn register(setup: Setup<'_>, driver: &DriverUnderTest, registry: &Path) -> Result<Vec<Fact>, E2eError> {
     let logged = |process: &str, text: &str| {
         let path = setup.logs.join(format!("{process}.log"));
         wait::poll(SOON, || fs::read_to_string(&path).ok()?.contains(text).then_some(())).is_some()
     };
     let mut facts = vec![
         fact(logged("plugin", "notified: registered"), "the plugin is notified that it is registered"),
-        fact(logged("agent", "driver registered"), "the agent has the driver"),
+        fact(logged("agent", "driver registered"), "the agent has registered the driver"),
     ];
     if let Some(controller) = driver.controller.as_deref() {
         let outcomes = sanity::identity(controller, setup)?;
@@ -162,7 +161,10 @@ fn register(setup: Setup<'_>, driver: &DriverUnderTest, registry: &Path) -> Resu
         facts.push(fact(outcomes.failed() == 0, said));
     }
     let socket = registry.join(REGISTRATION);
-    fs::remove_file(&socket).map_err(|cause| RealError::File { path: socket, cause })?;
-    facts.push(fact(logged("agent", "driver deregistered"), "it is deregistered with its socket"));
+    fs::remove_file(&socket).map_err(|cause| E2eError::File { path: socket, cause })?;
+    facts.push(fact(
+        logged("agent", "driver deregistered"),
+        "the driver is deregistered when its socket is removed",
+    ));
     Ok(facts)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use edge_csi_tests::certificates::ClusterCertificates;
 
 use super::component::Components;
-use super::error::RealError;
+use super::error::E2eError;
 
 /// The programs, the certificates, and two folders of one test.
 #[derive(Debug, Clone, Copy)]
@@ -21,9 +21,9 @@ pub(crate) struct Setup<'a> {
 
 impl Setup<'_> {
     /// Creates a folder for one part of the test.
-    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, RealError> {
+    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, E2eError> {
         let path = self.scratch.join(name);
-        std::fs::create_dir_all(&path).map_err(|cause| RealError::Folder { path: path.clone(), cause })?;
+        std::fs::create_dir_all(&path).map_err(|cause| E2eError::Folder { path: path.clone(), cause })?;
         Ok(path)
     }
 }
@@ -37,11 +37,11 @@ pub(crate) struct Folders {
 
 impl Folders {
     /// Creates the folders below those of the whole test.
-    pub(crate) fn make(setup: Setup<'_>, name: &str) -> Result<Self, RealError> {
+    pub(crate) fn make(setup: Setup<'_>, name: &str) -> Result<Self, E2eError> {
         let folders = Self { scratch: setup.scratch.join(name), logs: setup.logs.join(name) };
         for folder in [&folders.scratch, &folders.logs] {
             std::fs::create_dir_all(folder)
-                .map_err(|cause| RealError::Folder { path: folder.clone(), cause })?;
+                .map_err(|cause| E2eError::Folder { path: folder.clone(), cause })?;
         }
         Ok(folders)
     }

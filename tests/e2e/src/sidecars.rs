@@ -12,15 +12,15 @@ use edge_csi_tests::process::Process;
 use serde::Deserialize;
 
 use super::driver::{CLASSIFIED, DriverUnderTest};
-use super::error::RealError;
+use super::error::E2eError;
 use super::setup::{Folders, Setup};
 use super::table::Fact;
 
 /// Timeout of a sidecar's call: longer than the reconnect grace, so that all faults of the relay are reported within it.
-const PATIENCE: &str = "45s";
+const CALL_TIMEOUT: &str = "45s";
 
 /// Timeout of a call that must end by its timeout.
-const IMPATIENCE: &str = "3s";
+const SHORT_CALL_TIMEOUT: &str = "3s";
 
 /// Time limit for a sidecar process, longer than its call.
 const BOUND: Duration = Duration::from_secs(60);
@@ -31,10 +31,11 @@ const COMPARISONS: usize = 17 * 2 * LOGICS.len();
 /// The clients: a plain client of grpc-go, which does not interpret errors, and the two sidecars.
 const LOGICS: [&str; 3] = ["client", "provisioner", "attacher"];
 
-/// A fault.
+/// A fault that is injected before or during a sidecar's call.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// The driver sends a malformed response from which no status can be read. The word selects the form.
+    /// The driver sends a malformed response from which no status can be read. The value of `--manner` selects the
+    /// form.
     Manner(&'static str),
     /// The agent has ended.
     AgentDown,
@@ -77,8 +78,8 @@ impl Fault {
     /// Returns the client's timeout, and the code with which the call ends. A call that hangs ends with a wrong code.
     const fn end(self) -> (&'static str, &'static str) {
         match self {
-            Self::Silent => (IMPATIENCE, "DeadlineExceeded"),
-            _ => (PATIENCE, "Unavailable"),
+            Self::Silent => (SHORT_CALL_TIMEOUT, "DeadlineExceeded"),
+            _ => (CALL_TIMEOUT, "Unavailable"),
         }
     }
 }
@@ -102,7 +103,7 @@ struct Decision {
 }
 
 /// Checks that each of the 17 codes passes through the relay unchanged.
-pub(crate) fn compare_codes(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
+pub(crate) fn compare_codes(setup: Setup<'_>) -> Result<Vec<Fact>, E2eError> {
     let mut facts = Vec::new();
     for kind in [LinkKind::Uds, LinkKind::Ws, LinkKind::Quic] {
         let part = Folders::make(setup, &format!("{kind:?}"))?;
@@ -125,8 +126,7 @@ pub(crate) fn compare_codes(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
         let compared: Vec<Comparison> =
             lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let same = compared.iter().filter(|one| one.same).count();
-        let words =
-            format!("over {kind:?}, {same} of {COMPARISONS} answers are seen as the driver gave them");
+        let words = format!("over {kind:?}, {same} of {COMPARISONS} answers arrive as the driver sent them");
         facts.push(Fact { words, right: same == COMPARISONS });
         facts.extend(compared.into_iter().filter(|one| !one.same).map(|one| Fact {
             words: format!("over {kind:?}, {} for the {}: {}", one.code, one.logic, one.said),
@@ -137,21 +137,21 @@ pub(crate) fn compare_codes(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
 }
 
 /// Checks that the sidecars do not treat a fault of the relay as the end of the operation.
-pub(crate) fn inject_faults(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
+pub(crate) fn inject_faults(setup: Setup<'_>) -> Result<Vec<Fact>, E2eError> {
     let mut facts = Vec::new();
     for (number, (words, fault)) in FAULTS.into_iter().enumerate() {
         let ask = |logic| {
             // Each call has a separate driver, since the fault breaks it.
             let part = Folders::make(setup, &format!("{number}-{logic}"))?;
             let driver = DriverUnderTest::classified(part.of(setup), LinkKind::Uds)?;
-            Ok((logic, ask_in(fault, driver, logic, part.of(setup))?))
+            Ok((logic, ask_with_fault(fault, driver, logic, part.of(setup))?))
         };
         // Concurrently, since each call may wait until a lost link is given up.
         let decisions = thread::scope(|scope| {
             let asked = LOGICS.map(|logic| scope.spawn(move || ask(logic)));
             let answers =
                 asked.into_iter().map(|asked| asked.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            answers.collect::<Result<Vec<_>, RealError>>()
+            answers.collect::<Result<Vec<_>, E2eError>>()
         })?;
         let (_, expected) = fault.end();
         let wrong: Vec<String> = decisions
@@ -175,12 +175,12 @@ pub(crate) fn inject_faults(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
 }
 
 /// Injects the fault, and makes a call; the driver is stopped afterwards.
-fn ask_in(
+fn ask_with_fault(
     fault: Fault,
     mut driver: DriverUnderTest,
     logic: &str,
     setup: Setup<'_>,
-) -> Result<Decision, RealError> {
+) -> Result<Decision, E2eError> {
     let socket = driver.controller.clone().unwrap_or_else(|| driver.node.clone());
     let manner = match fault {
         Fault::Manner(word) => word,
@@ -194,17 +194,17 @@ fn ask_in(
         Fault::SocketMissing => {
             driver.kill(Role::Driver);
             std::fs::remove_file(&driver.node)
-                .map_err(|cause| RealError::File { path: driver.node.clone(), cause })?;
+                .map_err(|cause| E2eError::File { path: driver.node.clone(), cause })?;
         }
         _ => {}
     }
-    let (patience, _) = fault.end();
+    let (timeout, _) = fault.end();
     let arguments = [
         "ask".as_ref(),
         "--drivername".as_ref(),
         CLASSIFIED.as_ref(),
         "--timeout".as_ref(),
-        patience.as_ref(),
+        timeout.as_ref(),
         "--logic".as_ref(),
         logic.as_ref(),
         "--manner".as_ref(),
@@ -227,20 +227,19 @@ fn ask_in(
     }
     client.finish(BOUND)?;
     let path = setup.logs.join("ask.log");
-    let log =
-        std::fs::read_to_string(&path).map_err(|cause| RealError::File { path: path.clone(), cause })?;
+    let log = std::fs::read_to_string(&path).map_err(|cause| E2eError::File { path: path.clone(), cause })?;
     let decision = log.lines().find_map(|line| serde_json::from_str(line).ok());
-    let cause = || "no decision in it".to_owned();
-    decision.ok_or_else(|| RealError::Report { path, cause: cause(), tail: client.tail() })
+    let cause = || "the log has no line with a decision".to_owned();
+    decision.ok_or_else(|| E2eError::Report { path, cause: cause(), tail: client.tail() })
 }
 
-fn lines_of(output: std::io::Result<std::process::Output>) -> Result<String, RealError> {
+fn lines_of(output: std::io::Result<std::process::Output>) -> Result<String, E2eError> {
     let program = "sidecars".to_owned();
-    let fix = "the build should have made it";
-    let output = output.map_err(|cause| RealError::Missing { program: program.clone(), cause, fix })?;
+    let fix = "the build of tests/e2e/go/sidecars creates it";
+    let output = output.map_err(|cause| E2eError::CannotRun { program: program.clone(), cause, fix })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(RealError::Command { command: program, status: output.status, output: text })
+    Err(E2eError::Command { command: program, status: output.status, output: text })
 }

@@ -23,14 +23,14 @@ pub(crate) fn compared(
     took: Duration,
 ) -> Result<(), Failed> {
     let wrong = match test_run.route {
-        Route::Direct => outcomes.surprises(test_run.subject.known_failures()),
+        Route::Direct => outcomes.unexpected(test_run.subject.known_failures()),
         Route::Relayed(..) | Route::Shim => outcomes.differences(direct),
     };
     let (passed, failed, skipped) =
         (outcomes.count(State::Passed), outcomes.failed(), outcomes.count(State::Skipped));
     let decision = match test_run.route {
-        _ if !wrong.is_empty() => "not as it should be",
-        Route::Direct if failed > 0 => "as known",
+        _ if !wrong.is_empty() => "unexpected results",
+        Route::Direct if failed > 0 => "known failures only",
         Route::Direct => "good",
         Route::Relayed(..) | Route::Shim => "same as direct",
     };
@@ -41,7 +41,7 @@ pub(crate) fn compared(
 /// Prints the facts of a test, and returns its result.
 pub(crate) fn found(name: &str, facts: Vec<Fact>, took: Duration) -> Result<(), Failed> {
     let (right, wrong): (Vec<_>, Vec<_>) = facts.into_iter().partition(|fact| fact.right);
-    let decision = if wrong.is_empty() { "good" } else { "not as it should be" };
+    let decision = if wrong.is_empty() { "good" } else { "failed" };
     let mut text = line(name, [right.len(), wrong.len(), 0], took, decision);
     right.iter().for_each(|fact| text.push_str(&format!("\n  {}", fact.words)));
     say(&text);
@@ -60,7 +60,7 @@ fn failing(wrong: &[String]) -> Result<(), Failed> {
 }
 
 /// Prints a line for the person who runs the tests.
-#[allow(clippy::print_stdout, reason = "tests without the standard harness speak on stdout")]
+#[allow(clippy::print_stdout, reason = "tests without the standard harness print to stdout")]
 pub(crate) fn say(line: &str) {
     println!("{line}");
 }

@@ -58,7 +58,7 @@ impl Subject {
         matches!(self, Self::Hostpath | Self::HostpathBlock)
     }
 
-    /// Returns the cases that fail on the driver itself. They run all the same, and must fail through the relay too.
+    /// Returns the cases that fail on the driver itself. These cases also run through the relay, and must fail there.
     pub(crate) const fn known_failures(self) -> &'static [&'static str] {
         match self {
             Self::Hostpath | Self::HostpathBlock => &[],
@@ -77,7 +77,7 @@ impl Subject {
 }
 
 impl TestRun {
-    /// Returns the processes of this workspace. Their logs must contain no secret; the mock prints every request.
+    /// Returns the processes of this workspace, whose logs must contain no secret. The mock prints every request.
     pub(crate) fn own_processes(self) -> Vec<&'static str> {
         let route: &[&str] = match self.route {
             Route::Direct => &[],

@@ -12,7 +12,7 @@ use edge_csi_tests::volumes::rounds;
 
 use super::component::Components;
 use super::driver::MOCK;
-use super::error::RealError;
+use super::error::E2eError;
 use super::setup::Setup;
 use super::table::Fact;
 
@@ -37,16 +37,16 @@ struct Subject {
 }
 
 /// Runs the trace on each driver.
-pub(crate) fn run(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
+pub(crate) fn run(setup: Setup<'_>) -> Result<Vec<Fact>, E2eError> {
     let seed = rounds::seed();
     let again = format!(
         "{}={seed} cargo test -p edge-csi-e2e --test drivers -- --ignored volumes-trace",
         rounds::SEED
     );
-    let mut facts = vec![Fact { words: format!("seed {seed}; again with {again}"), right: true }];
+    let mut facts = vec![Fact { words: format!("seed {seed}; to repeat: {again}"), right: true }];
     let mut first: Option<Vec<String>> = None;
     for subject in subjects(setup.components) {
-        let lines = match put(&subject, seed, setup) {
+        let lines = match run_on(&subject, seed, setup) {
             Ok(lines) => lines,
             Err(error) => {
                 facts.push(Fact { words: format!("{}: {error}", subject.name), right: false });
@@ -54,14 +54,14 @@ pub(crate) fn run(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
             }
         };
         let (name, steps) = (&subject.name, lines.len());
-        let mut words = format!("{name}: after each of {steps} steps there was what the model has");
+        let mut words = format!("{name}: after each of {steps} steps the state was the model's");
         let mut right = true;
         if let Some(first) = &first {
             right = *first == lines;
             words.push_str(if right {
-                ", as with the first driver"
+                ", and the same as with the first driver"
             } else {
-                ", but not what the first driver had"
+                ", but not the same as with the first driver"
             });
         }
         if !subject.deviations.is_empty() {
@@ -113,8 +113,8 @@ fn subjects(components: &Components) -> Vec<Subject> {
 }
 
 /// Runs the trace on one driver in separate namespaces, and returns a line for each step.
-fn put(subject: &Subject, seed: u64, setup: Setup<'_>) -> Result<Vec<String>, RealError> {
-    let file = |path: &Path, cause| RealError::File { path: path.to_owned(), cause };
+fn run_on(subject: &Subject, seed: u64, setup: Setup<'_>) -> Result<Vec<String>, E2eError> {
+    let file = |path: &Path, cause| E2eError::File { path: path.to_owned(), cause };
     let directory: PathBuf = setup.scratch.join("t");
     if directory.exists() {
         fs::remove_dir_all(&directory).map_err(|cause| file(&directory, cause))?;
@@ -142,6 +142,6 @@ fn put(subject: &Subject, seed: u64, setup: Setup<'_>) -> Result<Vec<String>, Re
     arguments.extend(subject.command.iter().map(Into::into));
     let mut trace = Process::spawn(&own, "trace", Command::new("unshare").args(arguments))?;
     trace.finish(BOUND)?;
-    let lines = fs::read_to_string(&record).map_err(|_| RealError::Trace { tail: trace.reason() })?;
+    let lines = fs::read_to_string(&record).map_err(|_| E2eError::Trace { tail: trace.reason() })?;
     Ok(lines.lines().map(ToOwned::to_owned).collect())
 }

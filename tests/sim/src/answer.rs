@@ -1,4 +1,4 @@
-//! What requests and answers say: real CSI messages, in which it can be read what belongs to what.
+//! Requests and answers: real CSI messages that contain the ids of their operation, attempt and execution.
 
 use std::collections::BTreeMap;
 
@@ -17,16 +17,16 @@ use crate::plan::{Operation, OperationKind};
 
 /// An unknown method, as of a later version of CSI. It returns a stream.
 const WATCH: &str = "/csi.v2.Later/Watch";
-/// A request without fields, as a later version of CSI may have it with one.
+/// NodeGetInfo's request, which has no fields, with an unknown field as of a later version of CSI.
 #[derive(Clone, PartialEq, Eq, Message)]
 struct Tagged {
     #[prost(string, tag = "1000")]
     text: String,
 }
-/// The first field of a reply that is a CSI message: its kind.
+/// The key of a reply's ids, and the first word of the ids' text.
 const PART: &str = "part";
 const VARIANT: &str = "variant";
-/// The secret of a request: the attempt that made it.
+/// The key of a request's secret, which is the attempt's id.
 const TOKEN: &str = "token";
 
 fn map<const N: usize>(entries: [(&str, String); N]) -> BTreeMap<String, String> {
@@ -49,7 +49,8 @@ impl Operation {
         }
     }
 
-    /// The request of an attempt. Its secret is another each time, as a token that is renewed, and no part of its identity.
+    /// Returns the request of an attempt. The secret differs in each attempt, as a renewed token does, and is no part
+    /// of the identity.
     pub(crate) fn request(&self, attempt: AttemptId) -> Bytes {
         let secrets = map([(TOKEN, attempt.0.to_string())]);
         let (volume, variant) = (self.volume, self.variant.to_string());
@@ -94,7 +95,7 @@ impl Operation {
         .into()
     }
 
-    /// A message of the answer.
+    /// Returns a message of the answer.
     pub(crate) fn message(&self, part: Part) -> Bytes {
         let mut text = part.text();
         text.extend(std::iter::repeat_n('.', self.size));
@@ -114,7 +115,7 @@ impl Operation {
     }
 }
 
-/// What a request asks for, and the attempt that made it. `None` if it makes no sense, after it was twisted on its direction.
+/// Returns the operation and the attempt of a request. `None` if the request is invalid because a link corrupted it.
 pub(crate) fn wanted(
     operations: &[Operation],
     agent: usize,
@@ -207,17 +208,17 @@ impl Part {
     }
 }
 
-/// The end that the driver gives.
+/// The status with which the driver ends an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Closing {
     pub(crate) operation: OperationId,
     pub(crate) execution: ExecutionId,
-    /// How many messages came before.
+    /// The number of messages before the status.
     pub(crate) messages: usize,
 }
 
 impl Closing {
-    /// The same as the message of a status. Each word is valid in a header.
+    /// Returns the ids as the message of a status. Each word is valid in a header.
     pub(crate) fn text(self) -> String {
         let Self { operation, execution, messages } = self;
         format!("end {} {} {messages} ", operation.0, execution.0)

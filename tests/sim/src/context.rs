@@ -1,4 +1,4 @@
-//! What all parts of a run share: what is decided, what is there, and what happened so far.
+//! The shared state of a run: the plan, the present state of the network and the processes, and the facts so far.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ pub(crate) struct Context {
 pub(crate) struct LinkEntry {
     pub(crate) place: Place,
     pub(crate) instance: InstanceId,
-    /// The hub, and which of its processes.
+    /// The index of the hub, and the number of the hub's process.
     pub(crate) hub: (usize, u32),
     pub(crate) control: Arc<Control>,
 }
@@ -46,29 +46,29 @@ pub(crate) struct Inner {
     pub(crate) plan: Arc<Plan>,
     pub(crate) rng: Rng,
     pub(crate) calm: bool,
-    /// Until when a place is cut off.
-    pub(crate) away: BTreeMap<Place, Instant>,
-    /// Until when a place cannot reach one hub.
-    pub(crate) refused: BTreeMap<(Place, usize), Instant>,
-    /// The hubs that listen, and which of their processes does.
+    /// The end of the outage of each place's network.
+    pub(crate) outages: BTreeMap<Place, Instant>,
+    /// The end of the time during which a place cannot reach a hub.
+    pub(crate) unreachable: BTreeMap<(Place, usize), Instant>,
+    /// By hub, the number of the process that listens, and its dialler.
     pub(crate) doors: Vec<Option<(u32, Door)>>,
     pub(crate) links: BTreeMap<LinkId, LinkEntry>,
     next_link: usize,
-    /// By driver, those of older processes first.
+    /// The endpoints by driver, from the oldest process to the newest.
     pub(crate) endpoints: Vec<Vec<ProxyEndpoint>>,
     vendors: BTreeMap<(Place, usize), Vendor>,
-    /// When the work of an operation is done, once it has begun.
+    /// The end of the work of each operation that has begun.
     done: BTreeMap<OperationId, Instant>,
     /// The last term of each driver's proxies, unless it was lost.
     pub(crate) starts: BTreeMap<usize, Term>,
-    /// How much the clock of a driver's proxies is behind.
+    /// How far the clock of a driver's proxies is behind.
     pub(crate) behind: BTreeMap<usize, Duration>,
     /// The highest term of each driver on the disk of each node.
     pub(crate) disks: BTreeMap<(Place, String), Term>,
-    /// Orders that have no answer.
+    /// The number of orders without an answer.
     pub(crate) unfinished: usize,
     pub(crate) open: BTreeSet<OrderId>,
-    /// Attempts that did not bring the driver's answer.
+    /// The number of attempts that ended without the driver's answer.
     pub(crate) retries: u64,
     pub(crate) facts: Facts,
     pub(crate) oracle: Oracle,
@@ -77,7 +77,7 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// What links do to frames now.
+    /// Returns the present faults of links: none once `calm`.
     pub(crate) fn hostile(&self) -> Hostile {
         if self.calm { Hostile::default() } else { self.plan.hostile }
     }
@@ -90,7 +90,7 @@ impl Inner {
         self.vendors.iter_mut()
     }
 
-    /// A process takes no more calls of sidecars.
+    /// Removes the endpoint of a process, so that sidecars call it no more.
     pub(crate) fn close_endpoint(&mut self, of: InstanceId) {
         for endpoints in &mut self.endpoints {
             endpoints.retain(|endpoint| endpoint.instance != of);
@@ -121,8 +121,8 @@ impl Context {
             inner: Mutex::new(Inner {
                 rng,
                 calm: false,
-                away: BTreeMap::new(),
-                refused: BTreeMap::new(),
+                outages: BTreeMap::new(),
+                unreachable: BTreeMap::new(),
                 doors: vec![None; plan.hubs],
                 links: BTreeMap::new(),
                 next_link: 0,
@@ -152,17 +152,17 @@ impl Context {
         read(&mut self.lock())
     }
 
-    /// Since the start of the run.
+    /// Returns the time since the start of the run.
     pub(crate) fn now(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// The moment of a duration since the start.
+    /// Returns the instant at a time since the start of the run.
     pub(crate) fn instant(&self, at: Duration) -> Instant {
         self.start + at
     }
 
-    /// Something happens, at a moment of its own.
+    /// Records an event with a new moment, and marks its time in the fingerprint.
     fn happens<T>(&self, what: impl FnOnce(&mut Inner, Moment) -> T) -> T {
         let at = self.now();
         let mut inner = self.lock();
@@ -177,7 +177,7 @@ impl Context {
         self.with(|inner| inner.trace.note(now, || source.as_ref().to_owned(), what));
     }
 
-    /// A process begins.
+    /// Records that a process begins.
     pub(crate) fn begins(&self, place: Place) -> InstanceId {
         let mut instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
         instances.push(Arc::new(AtomicBool::new(true)));
@@ -187,7 +187,7 @@ impl Context {
         instance
     }
 
-    /// A process ends, whatever tasks of it are left.
+    /// Records that a process ends. Its remaining tasks have no more effect.
     pub(crate) fn dies(&self, instance: InstanceId) {
         let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(alive) = instances.get(instance.0) {
@@ -207,16 +207,17 @@ impl Context {
         self.with(|inner| inner.facts.label(instance))
     }
 
-    /// Until when a place is cut off.
-    pub(crate) fn away(&self, place: Place) -> Option<Instant> {
-        self.with(|inner| inner.away.get(&place).copied()).filter(|until| *until > Instant::now())
+    /// Returns the end of the present outage of a place's network.
+    pub(crate) fn outage(&self, place: Place) -> Option<Instant> {
+        self.with(|inner| inner.outages.get(&place).copied()).filter(|until| *until > Instant::now())
     }
 
-    /// Where a hub listens, if a place can reach it.
+    /// Returns the process of a hub and its dialler, if the hub listens and the place can reach it.
     pub(crate) fn door(&self, place: Place, hub: usize) -> Option<(u32, Door)> {
         self.with(|inner| {
-            let refused = inner.refused.get(&(place, hub)).is_some_and(|until| *until > Instant::now());
-            inner.doors.get(hub).filter(|_| !refused)?.clone()
+            let unreachable =
+                inner.unreachable.get(&(place, hub)).is_some_and(|until| *until > Instant::now());
+            inner.doors.get(hub).filter(|_| !unreachable)?.clone()
         })
     }
 
@@ -236,38 +237,38 @@ impl Context {
         })
     }
 
-    /// The peer's end of a link is over.
+    /// Records that the peer's end of a link has ended.
     pub(crate) fn link_lost(&self, link: LinkId) {
         self.happens(|inner, moment| inner.facts.link_lost(link, moment));
     }
 
-    /// The hub's end of a link is over.
+    /// Records that the hub's end of a link has ended.
     pub(crate) fn link_broken(&self, link: LinkId) {
         self.happens(|inner, moment| inner.facts.link_broken(link, moment));
     }
 
-    /// A hub's process takes no more calls.
+    /// Records that a hub's process accepts no more calls.
     pub(crate) fn hub_ends(&self, hub: (usize, u32)) {
         self.happens(|inner, moment| inner.facts.hub_ends(hub, moment));
     }
 
-    /// A process is asked to end, or another one is begun beside it.
+    /// Records that a process is asked to end, or that another process of its place begins.
     pub(crate) fn leaves(&self, instance: InstanceId) {
         self.happens(|inner, moment| inner.facts.leaves(instance, moment));
     }
 
-    /// Both ends are.
+    /// Records that both ends of a link have ended.
     pub(crate) fn link_over(&self, link: LinkId) {
         self.link_lost(link);
         self.with(|inner| inner.links.remove(&link));
     }
 
-    /// The links of a place's processes.
+    /// Returns the links of a place's processes to all hubs.
     pub(crate) fn links_of(&self, place: Place) -> Vec<Arc<Control>> {
         (0..self.with(|inner| inner.plan.hubs)).flat_map(|hub| self.links_to(place, hub)).collect()
     }
 
-    /// Those to one hub.
+    /// Returns the links of a place's processes to one hub.
     pub(crate) fn links_to(&self, place: Place, hub: usize) -> Vec<Arc<Control>> {
         self.with(|inner| {
             let of = inner.links.values().filter(|entry| entry.place == place && entry.hub.0 == hub);
@@ -275,7 +276,7 @@ impl Context {
         })
     }
 
-    /// A peer has sent a frame to the hub.
+    /// Records that a peer has sent a frame to the hub.
     pub(crate) fn sent(&self, link: LinkId, instance: InstanceId, frame: &Frame) {
         self.happens(|inner, moment| {
             inner.note_frame(moment, "sends", link, instance, frame);
@@ -285,7 +286,7 @@ impl Context {
         });
     }
 
-    /// A frame has arrived at a peer.
+    /// Records that a frame has arrived at a peer.
     pub(crate) fn arrived(&self, link: LinkId, instance: InstanceId, frame: &Frame) {
         self.happens(|inner, moment| {
             inner.note_frame(moment, "gets", link, instance, frame);
@@ -294,7 +295,7 @@ impl Context {
         });
     }
 
-    /// A driver is asked by an agent: what is begun, and when it is done.
+    /// Begins an execution in a driver. Returns the execution and the end of its work.
     pub(crate) fn executes(
         &self,
         place: Place,
@@ -307,7 +308,8 @@ impl Context {
         self.happens(|inner, moment| {
             let (id, attempt) = wanted(&inner.plan.operations, place, driver, path, body)?;
             let operation = *inner.plan.operation_of(id)?;
-            // A driver is idempotent: what is done is not done again, only answered again, until something else is done.
+            // A driver is idempotent: a repeated operation is answered at once, until another operation of the volume
+            // begins.
             inner.forget_work(id, &operation);
             let done = *inner.done.entry(id).or_insert(now + operation.work);
             let execution = inner.facts.executes(id, attempt, agent, moment);
@@ -322,7 +324,7 @@ impl Context {
         })
     }
 
-    /// The work of an execution is done, if it was not lost.
+    /// Ends an execution. Returns its operation, unless the execution was lost.
     pub(crate) fn executed(&self, execution: ExecutionId) -> Option<(OperationId, Operation)> {
         self.happens(|inner, moment| {
             let id = inner.facts.executed(execution, moment)?;
@@ -332,12 +334,12 @@ impl Context {
         })
     }
 
-    /// The agent that asked has the answer.
+    /// Records that the agent has the answer of an execution.
     pub(crate) fn answered(&self, execution: ExecutionId) {
         self.happens(|inner, moment| inner.facts.answered(execution, moment));
     }
 
-    /// The work of a driver is lost.
+    /// Ends all executions of a driver, and forgets their unfinished work.
     pub(crate) fn driver_loses(&self, place: Place, driver: usize) {
         let now = Instant::now();
         self.happens(|inner, moment| {
@@ -348,7 +350,7 @@ impl Context {
         });
     }
 
-    /// A sidecar makes a call.
+    /// Records that a sidecar makes a call. Returns the attempt and its operation.
     pub(crate) fn asks(&self, order: OrderId, proxy: InstanceId) -> Option<(AttemptId, Operation)> {
         self.happens(|inner, moment| {
             let (attempt, id) = inner.facts.asks(order, proxy, moment)?;
@@ -359,7 +361,7 @@ impl Context {
         })
     }
 
-    /// A sidecar's call has ended. Says whether the sidecar has its driver's answer.
+    /// Records the end of a sidecar's call. Returns whether the sidecar has its driver's answer.
     pub(crate) fn ends(&self, attempt: AttemptId, end: End, messages: &[Bytes]) -> bool {
         self.happens(|inner, moment| {
             inner.trace.note(moment.at, || "sidecar".into(), || format!("{attempt:?} ends: {end:?}"));

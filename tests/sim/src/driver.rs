@@ -1,5 +1,5 @@
-//! The drivers of the nodes: gRPC on connections inside the process. They outlive the agents, and what they have begun they
-//! finish.
+//! The drivers of the nodes: gRPC on connections inside the process. A driver outlives its agent, and finishes its
+//! executions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::ids::{ExecutionId, InstanceId};
 use crate::plan::{Place, driver_name};
 
-/// The bytes in flight in a connection.
+/// The capacity of a connection's buffer, in bytes.
 const PIPE: usize = 64 * 1024;
 
 /// Codes of gRPC.
@@ -27,16 +27,16 @@ const OK: u32 = 0;
 const INVALID_ARGUMENT: u32 = 3;
 const INTERNAL: u32 = 13;
 
-/// A driver of a node.
+/// The state of a node's driver.
 #[derive(Debug, Default)]
 pub(crate) struct Vendor {
-    /// It does not take connections before this.
+    /// The driver refuses connections before this instant.
     pub(crate) down: Option<Instant>,
     pub(crate) connections: Vec<(InstanceId, AbortHandle)>,
 }
 
 impl Vendor {
-    /// Ends connections, and forgets those that have ended.
+    /// Ends the connections of some agents, and forgets all connections that have ended.
     pub(crate) fn hang_up(&mut self, which: impl Fn(InstanceId) -> bool) {
         self.connections.retain(|(instance, connection)| {
             if which(*instance) {
@@ -47,7 +47,7 @@ impl Vendor {
     }
 }
 
-/// How an agent's process reaches a driver.
+/// Returns the name, the address and the connector of a driver for an agent's process.
 pub(crate) fn connector(
     context: &Arc<Context>,
     place: Place,
@@ -95,14 +95,14 @@ async fn answer(
             tokio::time::sleep_until(done).await;
             answers(&context, execution, respond).await;
         }
-        // Twisted on its direction: a request that makes no sense.
+        // A link corrupted the request.
         None => {
-            let _ = reply(respond, &[], INVALID_ARGUMENT, "twisted");
+            let _ = reply(respond, &[], INVALID_ARGUMENT, "corrupted request");
         }
     }
 }
 
-/// The message of a request. `None` if the connection has ended before it.
+/// Reads the message of a request. Returns `None` if the connection ends before the message.
 async fn read(mut body: RecvStream) -> Option<Bytes> {
     let mut whole = BytesMut::new();
     while let Some(data) = body.data().await {
@@ -113,7 +113,7 @@ async fn read(mut body: RecvStream) -> Option<Bytes> {
     (whole.len() >= 5).then(|| whole.freeze().slice(5..))
 }
 
-/// The work is done, and the callers that wait are notified.
+/// Ends an execution, and sends its answer.
 async fn answers(context: &Arc<Context>, execution: ExecutionId, respond: SendResponse<Bytes>) {
     let Some((id, operation)) = context.executed(execution) else { return };
     let parts = if operation.fails { 0 } else { operation.messages };
@@ -143,5 +143,5 @@ fn reply(mut respond: SendResponse<Bytes>, messages: &[Bytes], code: u32, text: 
     stream.send_trailers(trailers).ok()
 }
 
-/// How long a driver takes to say what is done already.
+/// The time in which a driver answers a repeated operation.
 pub(crate) const QUICK: Duration = Duration::from_millis(2);

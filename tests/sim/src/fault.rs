@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! The faults of a run.
 
 use std::time::Duration;
 
@@ -12,38 +12,39 @@ pub(crate) enum Fault {
     /// The link of a peer ends at both ends; `kept` of ten frames in flight still arrive.
     Cut { place: Place, kept: usize },
     /// The network of a peer fails: no link can be made, and both ends of an existing link receive nothing.
-    Away { place: Place, lasts: Duration },
-    /// A peer loses its link to one hub and cannot reach that hub, so that it moves to another one if there is one, and back.
-    Refused { place: Place, hub: usize, kept: usize, lasts: Duration },
-    /// One direction of a link takes no frames for a time.
+    Outage { place: Place, lasts: Duration },
+    /// A peer loses its link to one hub and cannot reach that hub for a time. The peer fails over if there is another
+    /// hub, and fails back.
+    Unreachable { place: Place, hub: usize, kept: usize, lasts: Duration },
+    /// One direction of a link accepts no frames for a time.
     Stall { place: Place, direction: Direction, lasts: Duration },
-    /// Nothing arrives any more in one direction of a link, or in both, and neither end is notified.
+    /// Frames no longer arrive in one or both directions of a link, and neither end is notified.
     HalfOpen { place: Place, up: bool, down: bool },
     /// Frames in flight are delayed.
-    Held { place: Place, direction: Direction, lasts: Duration },
-    /// A hub's process ends and another begins, which knows nothing.
+    Delay { place: Place, direction: Direction, lasts: Duration },
+    /// A hub's process ends and another begins, without the state of the first.
     HubCrash { hub: usize, down: Duration, silent: bool },
     /// A peer's process ends and another begins.
     Crash { place: Place, down: Duration, silent: bool },
-    /// A proxy's process ends and another begins, which has lost the stored terms and has a clock that is behind.
+    /// A proxy's process ends and another begins, without the stored terms and with a clock that is behind.
     StateLost { place: Place, down: Duration, behind: Duration },
-    /// Another process of a peer begins while the older one continues for a time, as after a move of its pod.
+    /// Another process of a peer begins while the older one continues for a time, as after a pod was moved.
     Duplicate { place: Place, lasts: Duration },
-    /// A peer is asked to end in good order, and begins anew.
+    /// A peer drains and ends, and another process begins.
     Drain { place: Place, down: Duration },
-    /// A hub is asked to end in good order, and begins anew.
+    /// A hub drains and ends, and another process begins.
     HubDrain { hub: usize, down: Duration },
     /// A driver's process ends and another begins.
     DriverCrash { place: Place, driver: usize, down: Duration },
 }
 
 impl Fault {
-    /// How many kinds there are.
+    /// The number of kinds for [`Fault::of`].
     pub(crate) const KINDS: usize = 14;
 
-    /// A fault of a kind.
+    /// Returns a random fault of a kind below [`Fault::KINDS`].
     pub(crate) fn of(kind: usize, rng: &mut Rng, agents: usize, places: usize, hubs: usize) -> Self {
-        // Where work is done, faults show most.
+        // Faults of agents have the most effects, since executions are there.
         let place = if rng.happens(600) { rng.below(agents) } else { rng.below(places) };
         let direction = if rng.happens(500) { Direction::Up } else { Direction::Down };
         let lasts = if rng.happens(200) { rng.millis(9_000, 25_000) } else { rng.millis(5, 3_000) };
@@ -52,7 +53,7 @@ impl Fault {
         let hub_down = rng.millis(1, if hubs > 1 { 15_000 } else { 4_000 });
         match kind {
             0 | 1 => Self::Cut { place, kept: rng.below(11) },
-            2 => Self::Away { place, lasts },
+            2 => Self::Outage { place, lasts },
             3 => Self::Stall { place, direction, lasts },
             4 => {
                 let both = rng.happens(600);
@@ -62,7 +63,7 @@ impl Fault {
                     down: both || direction == Direction::Down,
                 }
             }
-            5 => Self::Held { place, direction, lasts },
+            5 => Self::Delay { place, direction, lasts },
             6 => Self::HubCrash { hub, down: hub_down, silent },
             7 => Self::Crash { place, down: rng.millis(1, 4_000), silent },
             8 => Self::Duplicate { place, lasts },
@@ -76,7 +77,7 @@ impl Fault {
                 down: rng.millis(1, 4_000),
                 behind: if rng.happens(300) { rng.millis(1, 10_000) } else { Duration::ZERO },
             },
-            11 => Self::Refused { place, hub, kept: rng.below(11), lasts },
+            11 => Self::Unreachable { place, hub, kept: rng.below(11), lasts },
             _ if rng.happens(700) => Self::Drain { place, down: rng.millis(1, 2_000) },
             _ => Self::HubDrain { hub, down: hub_down },
         }
@@ -95,15 +96,15 @@ impl Simulation {
                     link.cut(kept, &mut rng);
                 }
             }
-            Fault::Away { place, lasts } => {
-                self.context.with(|inner| inner.away.insert(place, now + lasts));
+            Fault::Outage { place, lasts } => {
+                self.context.with(|inner| inner.outages.insert(place, now + lasts));
                 for link in self.context.links_of(place) {
                     link.hold(Direction::Up, Some(now + lasts));
                     link.hold(Direction::Down, Some(now + lasts));
                 }
             }
-            Fault::Refused { place, hub, kept, lasts } => {
-                self.context.with(|inner| inner.refused.insert((place, hub), now + lasts));
+            Fault::Unreachable { place, hub, kept, lasts } => {
+                self.context.with(|inner| inner.unreachable.insert((place, hub), now + lasts));
                 let mut rng = self.rng.fork();
                 for link in self.context.links_to(place, hub) {
                     link.cut(kept, &mut rng);
@@ -123,7 +124,7 @@ impl Simulation {
                     }
                 }
             }
-            Fault::Held { place, direction, lasts } => {
+            Fault::Delay { place, direction, lasts } => {
                 for link in self.context.links_of(place) {
                     link.hold(direction, Some(now + lasts));
                 }

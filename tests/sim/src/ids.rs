@@ -1,10 +1,10 @@
-//! Numbers of what takes part in a run. Never used twice.
+//! Ids within a run. No id is reused.
 
 /// A sidecar's goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct OrderId(pub(crate) usize);
 
-/// What a driver can be asked for.
+/// An operation that a driver can execute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct OperationId(pub(crate) usize);
 
@@ -12,7 +12,7 @@ pub(crate) struct OperationId(pub(crate) usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AttemptId(pub(crate) usize);
 
-/// One run of an operation in a driver.
+/// One execution of an operation in a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ExecutionId(pub(crate) usize);
 
@@ -24,7 +24,7 @@ pub(crate) struct InstanceId(pub(crate) usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LinkId(pub(crate) usize);
 
-/// A moment: virtual time, and the order in which things happened.
+/// The virtual time of an event, and its order among events of the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment {
     pub(crate) order: u64,

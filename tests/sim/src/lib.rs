@@ -1,12 +1,12 @@
 //! Simulation of hubs, agents and proxies.
 //!
-//! All parts are the shipped ones: `edge_transport`'s hub and peer over memory links, `csi_proxy`'s relays, dispatcher and
-//! driver client. They run on one thread in tokio's paused time. Around them everything is made up, from one seed: the network,
-//! when processes begin and end, the drivers, and the sidecars that ask. No socket, no file and no clock of the machine takes
-//! part, so that a seed always gives the same run.
+//! All parts are the shipped ones: `edge_transport`'s hub and peer over memory links, `csi_proxy`'s relays, dispatcher
+//! and driver client. They run on one thread in tokio's paused time. Everything else is simulated from one seed: the
+//! network, the begin and end of processes, the drivers, and the sidecars. The simulation uses no socket, no file and
+//! no clock of the machine, so that a seed always gives the same run.
 //!
-//! Faults happen for a time. Then they stop, and the system must recover. What must hold at every moment is in `oracle`, one
-//! file for each property.
+//! Faults happen for a time. Then they stop, and the system must recover. `oracle` checks the properties that must hold
+//! at every moment, one file for each property.
 
 mod answer;
 mod context;
@@ -30,28 +30,28 @@ pub use planted::Planted;
 
 use simulation::Simulation;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Run {
-    /// The property that was broken, if one was.
+    /// The first violation of a property, if there was one.
     pub violation: Option<Violation>,
-    /// Executions in drivers.
+    /// The number of executions in drivers.
     pub executions: usize,
-    /// Attempts of sidecars that did not get their driver's answer.
+    /// The number of sidecars' attempts that ended without the driver's answer.
     pub retries: u64,
-    /// The same for two runs in which the same happened.
+    /// A hash of all events. Two runs of one seed have the same fingerprint.
     pub fingerprint: u64,
-    /// What happened, line by line, if it was asked for.
+    /// The events, one line each; empty without tracing.
     pub trace: String,
 }
 
-/// The runtime cannot be built.
+/// The error of [`run`]: the runtime cannot be built.
 #[derive(Debug, thiserror::Error)]
 #[error("the runtime of a run cannot be built: {0}")]
 pub struct RunError(#[from] std::io::Error);
 
-/// Runs what a seed decides, with a fault of our own planted or without.
+/// Runs the simulation of a seed, optionally with a planted fault.
 ///
 /// # Errors
 /// If the runtime cannot be built.
@@ -64,7 +64,7 @@ pub fn run(seed: u64, planted: Option<Planted>, tracing: bool) -> Result<Run, Ru
     });
     drop(runtime);
     Ok(context.with(|inner| {
-        // What they ask through holds the context in its turn: neither would ever be dropped.
+        // The endpoints and the context hold each other, so neither would be dropped.
         inner.endpoints.clear();
         Run {
             violation,

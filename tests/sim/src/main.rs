@@ -11,22 +11,22 @@ use edge_csi_sim::Planted;
 #[derive(Debug, Parser)]
 #[command(name = "cargo sim", bin_name = "cargo sim")]
 struct Options {
-    /// How many seeds.
+    /// Number of seeds.
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// Only this seed.
+    /// Run only this seed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Print all that happens. For one seed.
+    /// Print all events of the seed.
     #[arg(long, requires = "seed")]
     trace: bool,
     /// Continue after a seed that breaks a property, and print one line for each.
     #[arg(long)]
     keep_going: bool,
-    /// Plant a fault of our own, which is to be found.
+    /// Plant this fault, which a property has to find.
     #[arg(long)]
     planted: Option<Planted>,
 }
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How many seeds broke a property.
+/// Runs the seeds. Returns how many of them broke a property.
 fn seeds(options: &Options, out: &mut impl Write) -> io::Result<u64> {
     let (first, count) = options.seed.map_or((options.first, options.seeds), |seed| (seed, 1));
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! What a seed decides before the run: the processes, the links, the faults and their times, and the orders.
+//! The plan that a seed decides before the run: the processes, the links, the faults and their times, and the orders.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use crate::fault::Fault;
 use crate::ids::OperationId;
 use crate::rng::Rng;
 
-/// A direction of a link: up to the hub, down to the peer.
+/// A direction of a link: `Up` to the hub, `Down` to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Direction {
     Up,
     Down,
 }
 
-/// A machine: agents first, then proxies.
+/// The number of a machine: those of agents come first, then those of proxies.
 pub(crate) type Place = usize;
 
 /// How frames travel.
@@ -25,41 +25,41 @@ pub(crate) struct LinkProfile {
     pub(crate) jitter: Duration,
 }
 
-/// Faults of a broken or hostile link, which no shipped link has. In thousandths of the frames.
+/// Faults of a broken or hostile link, which no shipped link has, in thousandths of the frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Hostile {
     /// The frame arrives twice.
-    pub(crate) doubled: u16,
+    pub(crate) duplicated: u16,
     /// The frame is lost.
     pub(crate) lost: u16,
-    /// One bit of the frame is another, and may be in a body or a number.
-    pub(crate) twisted: u16,
+    /// One bit of the frame is flipped, which may be in a body or a number.
+    pub(crate) corrupted: u16,
 }
 
 impl Hostile {
-    /// Frames arrive unchanged and once, or the link ends.
+    /// Returns whether frames arrive unchanged and once, or the link ends.
     pub(crate) fn is_none(self) -> bool {
         self == Self::default()
     }
 }
 
-/// What a sidecar wants.
+/// The goal of a sidecar.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Order {
-    /// Two orders of the same operation want the same of the driver.
+    /// Two orders may have the same operation.
     pub(crate) operation: OperationId,
     pub(crate) starts: Duration,
-    /// How long each attempt waits.
-    pub(crate) patience: Option<Duration>,
-    /// How long it takes to read a message.
+    /// The timeout of each attempt.
+    pub(crate) timeout: Option<Duration>,
+    /// The longest time in which the sidecar reads a message.
     pub(crate) reading: Duration,
-    /// It sometimes leaves before its time.
-    pub(crate) restless: bool,
+    /// The sidecar sometimes cancels a call before its timeout.
+    pub(crate) cancels: bool,
     /// The number of attempts after which the sidecar gives up, as with a claim that was deleted.
     pub(crate) attempts: Option<u32>,
 }
 
-/// What a driver can be asked for.
+/// The kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OperationKind {
     Create,
@@ -68,63 +68,64 @@ pub(crate) enum OperationKind {
     Unpublish,
     Snapshot,
     Expand,
-    /// A call of the Node service, which changes something.
+    /// A call of the Node service that changes something.
     Stage,
     /// A call of the Node service that changes nothing: each copy of it may be executed.
     Info,
-    /// A stream of an unknown method: it changes nothing, and each call is executed.
+    /// A stream of an unknown method that changes nothing: each call is executed.
     Watch,
 }
 
-/// What the driver of a node does for an operation.
+/// An operation of a node's driver.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operation {
     pub(crate) agent: Place,
-    /// The driver's number, which is its proxy's.
+    /// The number of the driver and of its proxy.
     pub(crate) driver: usize,
     pub(crate) kind: OperationKind,
     pub(crate) volume: usize,
     /// Makes two requests for the same volume different.
     pub(crate) variant: usize,
-    /// From the first execution's start until the work is done.
+    /// The time from the start of the first execution until the work is done.
     pub(crate) work: Duration,
-    /// Messages of the answer; more than one for a stream.
+    /// The number of the answer's messages; more than one only for a stream.
     pub(crate) messages: usize,
-    /// Bytes of each.
+    /// The number of padding bytes in each message.
     pub(crate) size: usize,
     /// The driver answers with an error.
     pub(crate) fails: bool,
 }
 
 impl Operation {
-    /// Whether it changes something, according to its method.
+    /// Returns whether the operation changes something, according to its method.
     pub(crate) const fn changes(&self) -> bool {
         !matches!(self.kind, OperationKind::Watch | OperationKind::Info)
     }
 
-    /// Whether it is sent again where it may have begun.
+    /// Returns whether a call that may have begun is sent again.
     pub(crate) const fn repeats(&self) -> bool {
         !self.streams()
     }
 
-    /// Whether its answer is a stream.
+    /// Returns whether the answer is a stream.
     pub(crate) const fn streams(&self) -> bool {
         matches!(self.kind, OperationKind::Watch)
     }
 
-    /// Whether its result is there for a later call: not what was done on the node itself, which a reboot undoes.
+    /// Returns whether the result is kept for a later call. Results of node calls are not, since a reboot undoes their
+    /// work.
     pub(crate) const fn is_kept(&self) -> bool {
         self.changes() && !matches!(self.kind, OperationKind::Stage)
     }
 
-    /// Whether both do something to the same volume.
+    /// Returns whether both operations change the same volume.
     pub(crate) fn is_about(&self, other: &Self) -> bool {
         self.changes()
             && other.changes()
             && (self.agent, self.driver, self.volume) == (other.agent, other.driver, other.volume)
     }
 
-    /// Whether its answer says what was made.
+    /// Returns whether the answer contains the id of the created volume.
     pub(crate) const fn creates(&self) -> bool {
         matches!(self.kind, OperationKind::Create)
     }
@@ -133,28 +134,28 @@ impl Operation {
 /// All that a seed decides.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// All peers want the first one most.
+    /// The number of hubs. All peers prefer the first one.
     pub(crate) hubs: usize,
     /// How often a peer checks whether a preferred hub is available again.
     pub(crate) failback_interval: Duration,
     pub(crate) agents: usize,
-    /// As many as drivers.
+    /// The number of proxies and of drivers.
     pub(crate) proxies: usize,
-    /// By place.
+    /// The profiles by place.
     pub(crate) profiles: Vec<LinkProfile>,
     pub(crate) hostile: Hostile,
-    /// Bounds so low that they are reached.
+    /// Whether bounds are so low that they are reached.
     pub(crate) narrow: bool,
     pub(crate) faults: Vec<(Duration, Fault)>,
     pub(crate) operations: Vec<Operation>,
     pub(crate) orders: Vec<Order>,
-    /// When faults stop.
+    /// The time at which the faults stop.
     pub(crate) calm: Duration,
 }
 
-/// How long all may take to be well once the faults have stopped, beside the drivers' work: a dead link noticed, the longest
-/// wait of a peer and of a sidecar, and some of each again, since a call may be begun just before its link is found dead, and
-/// since sidecars that want different things of one volume wait for each other.
+/// Time limit of the recovery after the faults have stopped, in addition to the drivers' work. It covers the detection
+/// of a dead link, and the longest backoff of a peer and of a sidecar, each several times: a call may begin just before
+/// its link is found dead, and sidecars with different operations on one volume wait for each other.
 const HEALING: Duration = Duration::from_secs(180);
 
 const LONGEST_WORK: u64 = 60_000;
@@ -168,9 +169,9 @@ impl Plan {
         let calm = rng.millis(5_000, 30_000);
         let profiles = (0..agents + proxies).map(|_| Self::profile(&mut rng)).collect();
         let hostile = match rng.below(10) {
-            0 => Hostile { doubled: 60, ..Hostile::default() },
+            0 => Hostile { duplicated: 60, ..Hostile::default() },
             1 => Hostile { lost: 40, ..Hostile::default() },
-            2 => Hostile { doubled: 30, lost: 20, twisted: 30 },
+            2 => Hostile { duplicated: 30, lost: 20, corrupted: 30 },
             _ => Hostile::default(),
         };
         let narrow = rng.happens(200);
@@ -212,7 +213,7 @@ impl Plan {
         let mut operations: Vec<Operation> = Vec::new();
         for variant in 0..3 + rng.below(10) {
             let mut wanted = Self::operation(rng, agents, drivers, variant);
-            // Two that both take longer than their sidecars wait could void each other's answers for ever.
+            // Two operations with work longer than their sidecars' timeouts could void each other's results forever.
             if operations.iter().any(|other| wanted.is_about(other) && other.work > SHORT) {
                 wanted.work = wanted.work.min(SHORT);
             }
@@ -264,10 +265,10 @@ impl Plan {
         Order {
             operation: id,
             starts: rng.time(Duration::ZERO, calm),
-            // With frames lost on links that stay, only the time ends some calls.
-            patience: (hostile || !rng.happens(200)).then(|| rng.millis(2_000 + longer, 15_000 + longer)),
+            // If frames are lost on links that stay open, only the timeout ends some calls.
+            timeout: (hostile || !rng.happens(200)).then(|| rng.millis(2_000 + longer, 15_000 + longer)),
             reading: if rng.happens(200) { rng.millis(10, 500) } else { Duration::ZERO },
-            restless: rng.happens(300),
+            cancels: rng.happens(300),
             attempts: rng.happens(250).then(|| 1 + rng.below(3) as u32),
         }
     }
@@ -279,7 +280,7 @@ impl Plan {
         hubs: usize,
         calm: Duration,
     ) -> Vec<(Duration, Fault)> {
-        // Some seeds know one kind of fault only: what goes wrong there is easier to read.
+        // Some seeds have one kind of fault only, since their violations are easier to analyze.
         let only = rng.happens(300).then(|| rng.below(Fault::KINDS));
         let count = rng.below(14);
         let mut faults: Vec<(Duration, Fault)> = (0..count)
@@ -293,10 +294,11 @@ impl Plan {
         faults
     }
 
-    /// When everything must be well. Works of one volume are done one after the other, and perhaps twice.
+    /// Returns the time at which the system must have recovered. Operations on one volume run one after the other,
+    /// perhaps twice.
     pub(crate) fn healed(&self) -> Duration {
         let works: Duration = self.operations.iter().map(|operation| operation.work).sum();
-        // Two peers connect to the hub that both prefer, which is dialled less and less often.
+        // Two peers meet at the hub that both prefer. The interval between dials of that hub grows.
         let meeting = if self.hubs > 1 { 64 * self.failback_interval } else { Duration::ZERO };
         self.calm + HEALING + meeting + 2 * works
     }
@@ -313,7 +315,7 @@ impl Plan {
         place < self.agents
     }
 
-    /// The name of a place's peer.
+    /// Returns the name of a place's peer.
     pub(crate) fn name(&self, place: Place) -> String {
         if self.is_agent(place) {
             format!("edge-{}", place + 1)
@@ -323,7 +325,7 @@ impl Plan {
     }
 }
 
-/// The name of a driver.
+/// Returns the CSI name of a driver.
 pub(crate) fn driver_name(driver: usize) -> String {
     format!("sim-{driver}.csi.example.com")
 }

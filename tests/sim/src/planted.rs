@@ -1,34 +1,34 @@
-//! Faults of our own, to be planted: each breaks one rule of the delivery guarantee, and the oracle has to find it.
+//! Planted faults: each breaks one rule of the delivery guarantee, and the oracle has to find it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use csi_proxy::{Call, CallNumber, Delivery, Fault, Fence, GivenUp, Relay, Replies, Term};
 
-/// What is wrong on purpose.
+/// A deliberate fault in a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 #[non_exhaustive]
 pub enum Planted {
     /// A proxy sends a call that may have begun to another instance of its agent.
     OtherInstance,
-    /// A proxy says of what may have been sent that it was not.
+    /// A proxy reports a call that may have been sent as not sent.
     CalledNotSent,
-    /// A proxy gives up calls without a wait.
+    /// A proxy gives up calls without the reconnect grace.
     NoGrace,
     /// Calls have no fence.
     NoFence,
-    /// A call does not say which others were given up.
+    /// The fence of a call does not contain the calls that were given up.
     NoGivenUp,
     /// All proxies have the same term.
     NoTerm,
-    /// Calls are for any session of their node.
+    /// Calls are not addressed to a session of their node.
     NoSession,
-    /// Each copy of a call has a number and an id of its own.
+    /// Each copy of a call has a new number.
     FreshNumbers,
 }
 
 impl Planted {
-    /// The relay of a proxy, over the one that this wraps.
+    /// Wraps the relay below the retries of a proxy.
     pub(crate) fn below<R: Relay + 'static>(planted: Option<Self>, relay: R) -> Arc<dyn Relay> {
         match planted {
             Some(Self::NoFence | Self::NoGivenUp | Self::NoTerm | Self::NoSession | Self::FreshNumbers) => {
@@ -38,7 +38,7 @@ impl Planted {
         }
     }
 
-    /// What sidecars are given for the relay of a proxy.
+    /// Wraps the relay above the retries of a proxy.
     pub(crate) fn above<R: Relay + 'static>(planted: Option<Self>, relay: R) -> Arc<dyn Relay> {
         match planted {
             Some(Self::OtherInstance | Self::CalledNotSent) => Arc::new(Above { relay, planted }),
@@ -47,7 +47,7 @@ impl Planted {
     }
 }
 
-/// Under the relay that retries.
+/// A relay below the one that retries.
 struct Below<R> {
     relay: R,
     planted: Option<Planted>,
@@ -82,7 +82,7 @@ impl<R: Relay> Relay for Below<R> {
     }
 }
 
-/// Over the relay that retries.
+/// A relay above the one that retries.
 struct Above<R> {
     relay: R,
     planted: Option<Planted>,

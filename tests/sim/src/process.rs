@@ -1,4 +1,4 @@
-//! The processes: each is put together of the shipped parts, as the binaries do it.
+//! The processes, each assembled from the shipped parts as the binaries are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +24,10 @@ use crate::sidecar::ProxyEndpoint;
 use crate::simulation::{Process, ProcessKind, Step, StepSender};
 use crate::terms::{Disk, Starts};
 
-/// What agents answer.
+/// The service of the agents.
 const SERVICE: &str = "csi";
 
-/// How long a process that drains has for its open calls.
+/// Time limit of a draining process for its open calls.
 pub(crate) const DRAINING: Duration = Duration::from_secs(5);
 
 /// Times and bounds of all parts.
@@ -35,7 +35,7 @@ pub(crate) const DRAINING: Duration = Duration::from_secs(5);
 pub(crate) struct Bounds {
     pub(crate) session: Settings,
     pub(crate) hub: HubSettings,
-    /// How long a call waits for its turn.
+    /// The longest time that a call waits for its turn.
     pub(crate) wait: Duration,
     pub(crate) driver: DriverSettings,
 }
@@ -92,7 +92,7 @@ fn peer(
     let plan = context.with(|inner| Arc::clone(&inner.plan));
     let name = match plan.is_agent(place) {
         true => plan.name(place),
-        // As the binary's, a name that no other process has: two of one driver may be connected at once.
+        // A unique name, as in the binary, since two proxies of one driver may be connected concurrently.
         false => format!("{}-{}", plan.name(place), instance.0),
     };
     let profile = plan.profiles.get(place).copied();

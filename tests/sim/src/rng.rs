@@ -11,7 +11,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// Another sequence. What is drawn from it does not change what this one gives later.
+    /// Returns another sequence. Draws from it do not change the numbers of this one.
     pub(crate) const fn fork(&mut self) -> Self {
         Self(self.number())
     }
@@ -24,24 +24,24 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`; 0 if that is 0.
+    /// Returns a number below `bound`; 0 if `bound` is 0.
     pub(crate) const fn below(&mut self, bound: usize) -> usize {
         let number = self.number();
         if bound == 0 { 0 } else { (number % bound as u64) as usize }
     }
 
-    /// True with this probability, in thousandths.
+    /// Returns true with this probability in thousandths.
     pub(crate) const fn happens(&mut self, thousandths: u64) -> bool {
         self.number() % 1000 < thousandths
     }
 
-    /// A time from `low` to `high`.
+    /// Returns a time from `low` to `high`.
     pub(crate) fn time(&mut self, low: Duration, high: Duration) -> Duration {
         let span = high.saturating_sub(low).as_micros() as u64;
         low + Duration::from_micros(self.number() % (span + 1))
     }
 
-    /// A number of milliseconds from `low` to `high`.
+    /// Returns a time from `low` to `high` milliseconds.
     pub(crate) fn millis(&mut self, low: u64, high: u64) -> Duration {
         self.time(Duration::from_millis(low), Duration::from_millis(high))
     }

@@ -1,4 +1,4 @@
-//! The sidecars: each wants one operation done, asks for it, and asks again until the driver itself has answered.
+//! The sidecars: each repeats the call for one operation until the driver has answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use crate::ids::{AttemptId, InstanceId, OrderId};
 use crate::plan::{Operation, Order, driver_name};
 use crate::rng::Rng;
 
-/// First and longest wait before an order is tried again.
+/// First and longest backoff between two attempts of an order.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
 
-/// Where the sidecars of a driver make their calls.
+/// The endpoint of a proxy's process, which the sidecars of a driver call.
 #[derive(Clone)]
 pub(crate) struct ProxyEndpoint {
     pub(crate) instance: InstanceId,
     pub(crate) relay: Arc<dyn Relay>,
-    /// Wakes all when the process ends, in their order.
+    /// Wakes all sidecars when the process ends.
     pub(crate) ended: Arc<Notify>,
 }
 
@@ -34,7 +34,7 @@ impl std::fmt::Debug for ProxyEndpoint {
     }
 }
 
-/// Follows an order to its end.
+/// Makes attempts for an order until the driver has answered, or the sidecar gives up.
 pub(crate) async fn follow(context: Arc<Context>, id: OrderId, order: Order, driver: usize, mut rng: Rng) {
     sleep_until(context.instant(order.starts)).await;
     let mut attempts: u32 = 0;
@@ -50,10 +50,10 @@ pub(crate) async fn follow(context: Arc<Context>, id: OrderId, order: Order, dri
             break;
         }
         context.with(|inner| inner.retries += 1);
-        // One that was begun anew asks at once.
-        let anew = order.restless && rng.happens(400) && !context.with(|inner| inner.calm);
+        // A restarted sidecar has no backoff.
+        let restarted = order.cancels && rng.happens(400) && !context.with(|inner| inner.calm);
         let wait = FIRST_WAIT.saturating_mul(1 << attempts.min(6)).min(LONGEST_WAIT);
-        sleep(if anew { rng.millis(1, 40) } else { wait }).await;
+        sleep(if restarted { rng.millis(1, 40) } else { wait }).await;
     }
     context.with(|inner| {
         inner.unfinished -= 1;
@@ -61,7 +61,8 @@ pub(crate) async fn follow(context: Arc<Context>, id: OrderId, order: Order, dri
     });
 }
 
-/// Where to ask: mostly the newest process of the driver's proxy, and one that it has replaced while that does not know of it.
+/// Returns an endpoint of the driver's proxy: mostly of the newest process, and sometimes of an older one that still
+/// runs.
 fn endpoint(context: &Context, driver: usize, rng: &mut Rng) -> Option<ProxyEndpoint> {
     context.with(|inner| match inner.endpoints.get(driver)?.as_slice() {
         [older, .., _] if rng.happens(400) => Some(older.clone()),
@@ -69,7 +70,7 @@ fn endpoint(context: &Context, driver: usize, rng: &mut Rng) -> Option<ProxyEndp
     })
 }
 
-/// Makes one call. Says whether the driver has answered.
+/// Makes one call. Returns whether the driver has answered.
 async fn attempt(
     context: &Arc<Context>,
     id: OrderId,
@@ -79,13 +80,13 @@ async fn attempt(
 ) -> bool {
     let Some((attempt, operation)) = context.asks(id, endpoint.instance) else { return false };
     let Some(mut call) = call(context, attempt, &operation) else { return false };
-    call.remaining = order.patience;
+    call.remaining = order.timeout;
     let calm = context.with(|inner| inner.calm);
-    let leaves = (order.restless && !calm).then(|| {
+    let leaves = (order.cancels && !calm).then(|| {
         let longest = if rng.happens(500) { 120 } else { 3_000 };
         Instant::now() + rng.millis(1, longest)
     });
-    let late = order.patience.map(|patience| Instant::now() + patience);
+    let late = order.timeout.map(|timeout| Instant::now() + timeout);
     let mut messages = Vec::new();
     let ended = Arc::clone(&endpoint.ended).notified_owned();
     let reading = async {

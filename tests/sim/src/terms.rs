@@ -1,4 +1,4 @@
-//! The terms of the drivers' proxies: at the proxies, and on the disks of the nodes. Both outlive their processes.
+//! The stored terms of the drivers' proxies, at the proxies and on the disks of the nodes. Both survive a restart.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -10,10 +10,11 @@ use crate::context::Context;
 use crate::ids::InstanceId;
 use crate::plan::Place;
 
-/// When runs begin, by the clocks of proxies.
+/// The time at which a run begins, by the clocks of the proxies.
 const EPOCH: Duration = Duration::from_secs(1_000_000);
 
-/// Where a proxy has its terms from; they rise from proxy to proxy of a driver, by what was kept of them and by the clock.
+/// The source of a proxy's terms. Each new term of a driver's proxies is higher than the stored one and follows the
+/// clock.
 #[derive(Debug)]
 pub(crate) struct Starts {
     pub(crate) context: Arc<Context>,
@@ -38,7 +39,7 @@ impl TermSource for Starts {
     }
 }
 
-/// The disk of a node, for one process.
+/// The disk of a node, as used by one process.
 #[derive(Debug)]
 pub(crate) struct Disk {
     pub(crate) context: Arc<Context>,
@@ -47,7 +48,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// What writing takes; the process may end meanwhile.
+    /// Waits for half a write. Fails if the process ends meanwhile.
     async fn work(&self) -> Result<(), TermStoreError> {
         let takes = self.context.with(|inner| inner.rng.time(Duration::ZERO, LONGEST));
         sleep(takes).await;
@@ -59,7 +60,7 @@ impl Disk {
     }
 }
 
-/// Longest time that half a write takes.
+/// Longest duration of half a write.
 const LONGEST: Duration = Duration::from_millis(5);
 
 #[async_trait::async_trait]

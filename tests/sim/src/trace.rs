@@ -1,4 +1,4 @@
-//! What happened in a run, for people; and its fingerprint, by which two runs are compared.
+//! The readable events of a run, and the fingerprint by which two runs are compared.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl Trace {
         self.on
     }
 
-    /// Adds a line, which is only made if it is wanted.
+    /// Adds a line, which is formatted only if tracing is on.
     pub(crate) fn note(
         &mut self,
         at: Duration,
@@ -33,7 +33,7 @@ impl Trace {
         }
     }
 
-    /// Goes into the fingerprint (FNV-1a).
+    /// Adds a number to the fingerprint (FNV-1a).
     pub(crate) fn mark(&mut self, number: u64) {
         for byte in number.to_le_bytes() {
             self.fingerprint = (self.fingerprint ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

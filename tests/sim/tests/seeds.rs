@@ -1,11 +1,11 @@
-//! Seeds of every run of the tests. More of them: `cargo sim`.
+//! Runs a few seeds of the simulation. `cargo sim` runs more.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by them")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a failing test panics")]
 
 use clap::ValueEnum as _;
 use edge_csi_sim::Planted;
 
-/// Few, since they run without optimisation.
+/// The number of seeds. It is small, since the tests run without optimisation.
 const SEEDS: u64 = 300;
 
 /// Runs seeds, every `step`-th from `first` on. Returns executions and retries.
@@ -22,8 +22,8 @@ fn run(first: u64, step: usize) -> (usize, u64) {
     (executions, retries)
 }
 
-/// Links, hubs, agents, proxies and drivers fail at any moment, and frames overtake each other, arrive twice or not at all: no
-/// property is broken, and when the faults stop every sidecar gets its driver's answer.
+/// Links, hubs, agents, proxies and drivers fail at any moment, and frames overtake each other, arrive twice or not at
+/// all. No property is broken, and every sidecar gets its driver's answer once the faults have stopped.
 #[test]
 fn no_property_is_broken_under_any_faults() {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

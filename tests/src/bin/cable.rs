@@ -1,4 +1,4 @@
-//! A cable with cuts, delay and loss as a process: forwards TCP and UDP until SIGTERM.
+//! Forwards TCP and UDP with cuts, delay and loss until SIGTERM or SIGINT.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -11,17 +11,17 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Forwards TCP and UDP with faults.
 ///
-/// A cut closes all TCP connections, with a reset or in good order by turns, and refuses new ones while it lasts; datagrams are
-/// dropped meanwhile, and arrive from another port afterwards, as after a NAT has lost its mappings. Kernels without netem are
-/// why this is here.
+/// A cut closes all TCP connections, by turns with RST and with FIN, and resets new ones while it lasts. Datagrams are
+/// dropped during a cut, and arrive from another port afterwards, as after a NAT has lost its mappings. Unlike netem,
+/// this needs no root and no kernel module.
 #[derive(Debug, Parser)]
 #[command(name = "cable")]
 struct Options {
-    /// Forwards TCP. May be given again
+    /// Forwards TCP; may be repeated
     #[arg(long, value_name = "LISTEN=TARGET", value_parser = ends)]
     tcp: Vec<Ends>,
 
-    /// Forwards UDP. May be given again
+    /// Forwards UDP; may be repeated
     #[arg(long, value_name = "LISTEN=TARGET", value_parser = ends)]
     udp: Vec<Ends>,
 
@@ -29,23 +29,23 @@ struct Options {
     #[arg(long, value_name = "TIME", value_parser = time)]
     cut_every: Option<Duration>,
 
-    /// How much earlier or later than that each cut may come; at most a quarter of it
+    /// The most by which a cut begins earlier or later than planned; at most a quarter of --cut-every
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0ms")]
     cut_jitter: Duration,
 
-    /// How long a cut lasts
+    /// Duration of a cut
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "300ms")]
     cut_for: Duration,
 
-    /// How long everything takes in each direction
+    /// Delay of all data, in each direction
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0ms")]
     delay: Duration,
 
-    /// How much is lost, of datagrams; TCP data arrives later instead
+    /// Share of datagrams that are lost; TCP data is delayed instead
     #[arg(long, value_name = "PERCENT", value_parser = per_million, default_value = "0%")]
     loss: u32,
 
-    /// What loss and jitter are drawn from
+    /// Seed of loss and jitter
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
@@ -57,18 +57,20 @@ struct Ends {
 }
 
 fn ends(text: &str) -> Result<Ends, String> {
-    let (listen, target) = text.split_once('=').ok_or("give LISTEN=TARGET, each as IP:PORT")?;
+    let (listen, target) = text.split_once('=').ok_or("no '='; expected LISTEN=TARGET, each as IP:PORT")?;
     let address = |text: &str| text.parse::<SocketAddr>().map_err(|cause| format!("{text}: {cause}"));
     Ok(Ends { listen: address(listen)?, target: address(target)? })
 }
 
 fn time(text: &str) -> Result<Duration, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    let number: u64 = text[..text.len() - unit.len()].parse().map_err(|_| format!("{text}: no number"))?;
+    let number: u64 = text[..text.len() - unit.len()]
+        .parse()
+        .map_err(|_| format!("{text}: no number; expected a number with ms or s"))?;
     match unit {
         "ms" => Ok(Duration::from_millis(number)),
         "s" => Ok(Duration::from_secs(number)),
-        _ => Err(format!("{text}: give ms or s")),
+        _ => Err(format!("{text}: unknown unit; expected ms or s")),
     }
 }
 
@@ -77,7 +79,7 @@ fn per_million(text: &str) -> Result<u32, String> {
         .strip_suffix('%')
         .and_then(|number| number.parse().ok())
         .filter(|percent| (0.0..=100.0).contains(percent))
-        .ok_or_else(|| format!("{text}: give 0% to 100%"))?;
+        .ok_or_else(|| format!("{text}: expected 0% to 100%"))?;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and a million")]
     Ok((percent * 10_000.0).round() as u32)
 }
@@ -87,7 +89,7 @@ async fn main() -> ExitCode {
     match run(Options::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {
-            #[allow(clippy::print_stderr, reason = "a command line tool speaks on stderr")]
+            #[allow(clippy::print_stderr, reason = "a command line tool reports on stderr")]
             {
                 eprintln!("error: {cause}");
             }

@@ -1,4 +1,4 @@
-//! A node's volumes as a process, for tests: reads orders line by line, and kills itself at a given step.
+//! A process for tests that manages a node's volumes, reads orders line by line, and kills itself at a given step.
 
 #[path = "../volume_node/mod.rs"]
 mod volume_node;

@@ -1,11 +1,11 @@
-//! Runs one random trace of orders to a node's volumes on any driver, and writes down the state after each
-//! step. It mounts: run it as root, in namespaces of its own for mounts and processes.
+//! Runs one random trace of orders to a node's volumes on any driver, and records the state after each step. The
+//! program mounts: run it as root, in private namespaces for mounts and processes.
 //!
 //! `volume-trace --directory EMPTY --program volume-node --seed N --steps N --record FILE --drivername NAME
-//! [--deviation WORD]... -- PROGRAM ARGUMENT...`, with `{socket}` and `{state}` in the arguments for the paths that the
-//! driver is given.
+//! [--deviation WORD]... -- PROGRAM ARGUMENT...`. `{socket}` and `{state}` in the arguments are replaced by the
+//! driver's paths.
 
-#![allow(clippy::print_stderr, reason = "a command line tool speaks on standard streams")]
+#![allow(clippy::print_stderr, reason = "a command line tool reports on stderr")]
 
 use std::error::Error;
 use std::path::PathBuf;

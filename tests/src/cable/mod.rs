@@ -1,8 +1,9 @@
-//! A cable between two hosts that injects link faults: forwards TCP and UDP, with cuts, delay and loss.
+//! A forwarder of TCP and UDP that injects link faults: cuts, delay and loss.
 //!
-//! Kernels can do this by themselves (netem), but not every kernel has it; the cable needs no kernel and no root. What a
-//! test sees through it is what a real network shows: connections that are reset or closed, datagrams that never come, a NAT
-//! that has forgotten its clients. Memory is bounded: what does not fit is held back (TCP) or dropped (UDP), as by a router.
+//! Linux can inject such faults with netem, but not every kernel has netem, and netem needs root. The cable needs
+//! neither. Peers observe the faults of a real network: connections that are reset or closed, datagrams that never
+//! arrive, and a NAT that has lost its mappings. Memory is bounded: excess data is held back (TCP) or dropped (UDP), as
+//! by a router.
 
 mod plan;
 mod tcp;
@@ -19,7 +20,7 @@ use tokio::task::JoinHandle;
 
 pub use plan::{CableState, Plan};
 
-/// A cable between the diallers of [`address`](Self::address) and a target. Removed when dropped.
+/// A cable between the diallers of [`address`](Self::address) and a target. Forwarding stops on drop.
 pub struct Cable {
     address: SocketAddr,
     state: Arc<watch::Sender<CableState>>,
@@ -27,7 +28,7 @@ pub struct Cable {
 }
 
 impl Cable {
-    /// Takes TCP connections at `listen`, each with one of its own to `target`.
+    /// Accepts TCP connections at `listen`, and opens a connection to `target` for each.
     ///
     /// # Errors
     /// If the address cannot be listened on.
@@ -39,7 +40,7 @@ impl Cable {
         Ok(Self::with(address, state, plan, forwarding))
     }
 
-    /// Takes datagrams at `listen`; each client has a port of its own towards `target`, and another one after each cut.
+    /// Receives datagrams at `listen`. Each client has a separate port towards `target`, and a new port after each cut.
     ///
     /// # Errors
     /// If the address cannot be listened on.
@@ -65,23 +66,23 @@ impl Cable {
         Self { address, state, tasks }
     }
 
-    /// Where it is dialled.
+    /// Returns the address at which the cable is dialled.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Cuts it by hand until it is restored. The plan's own cuts restore it as well.
+    /// Cuts the cable until [`restore`](Self::restore), or until the end of a planned cut.
     pub fn cut(&self) {
         self.state.send_modify(CableState::cut);
     }
 
-    /// Restores it.
+    /// Ends a cut.
     pub fn restore(&self) {
         self.state.send_modify(CableState::restore);
     }
 
-    /// How often it was cut.
+    /// Returns the number of cuts so far.
     #[must_use]
     pub fn cuts(&self) -> u64 {
         self.state.borrow().cuts()
@@ -98,7 +99,7 @@ impl fmt::Debug for Cable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cable")
             .field("address", &self.address)
-            .field("sky", &*self.state.borrow())
+            .field("state", &*self.state.borrow())
             .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! When the cable is cut, and what else it does to what passes.
+//! The faults of a cable, and the times of its cuts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,34 +8,35 @@ use tokio::time::Instant;
 
 use crate::random::Random;
 
-/// What a cable does.
+/// The faults of a cable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a test writes it down")]
 pub struct Plan {
-    /// Time from one cut to the next; the first cut happens after it. None: no cuts but those by hand.
+    /// Time from the start to the first cut, and from one cut to the next. `None`: no planned cuts.
     pub cut_every: Option<Duration>,
-    /// How much earlier or later than that each cut may happen, at most a quarter of `cut_every`. Without it a client that
-    /// retries after a multiple of that time and was hit by a cut once is hit each time.
+    /// The most by which a cut begins earlier or later than planned, at most a quarter of `cut_every`. Without jitter,
+    /// a client that retries at a multiple of `cut_every` and was hit by one cut is hit by every cut.
     pub cut_jitter: Duration,
-    /// How long a cut lasts; no longer than `cut_every`.
+    /// Duration of a cut, at most `cut_every - 2 * cut_jitter`.
     pub cut_for: Duration,
-    /// How long everything takes, in each direction.
+    /// Delay of all data, in each direction.
     pub delay: Duration,
-    /// How many datagrams of a million are lost. A TCP segment that is lost arrives late, so for TCP this many reads of a
-    /// million, and what is behind them, arrive later by [`Plan::resent_after`].
+    /// Lost datagrams per million. A lost TCP segment is resent, so for TCP this many reads per million, and the data
+    /// behind them, are delayed by [`Plan::resent_after`] in addition.
     pub loss_per_million: u32,
-    /// What loss and jitter are drawn from.
+    /// The seed of loss and jitter.
     pub seed: u64,
 }
 
 impl Plan {
-    /// When the sender of a lost TCP segment would send it again: after one round trip, and not before 200 ms.
+    /// Returns the time after which TCP resends a lost segment: one round trip, and at least 200 ms.
     #[must_use]
     pub fn resent_after(&self) -> Duration {
         (2 * self.delay).max(Duration::from_millis(200))
     }
 
-    /// Whether the cable is cut at this time after its start, and when that changes. `None` without cuts.
+    /// Returns whether the cable is cut at this time after its start, and the time of the next change. `None` without
+    /// cuts.
     #[must_use]
     fn at(&self, since_start: Duration) -> Option<(bool, Duration)> {
         let every = self.cut_every.filter(|every| !every.is_zero())?;
@@ -43,7 +44,7 @@ impl Plan {
         let lasts = self.cut_for.min(every - self.jitter(every) * 2);
         let next =
             u32::try_from(since_start.as_nanos() / every.as_nanos()).unwrap_or(u32::MAX).saturating_add(1);
-        // The last cut that has begun: jitter may have brought the next one forward, or put this one off.
+        // The last cut that has begun. Jitter may have brought the next cut forward, or delayed this one.
         let begun = (0..=next).rev().take(3).find(|number| self.cut(every, *number) <= since_start)?;
         let ends = self.cut(every, begun) + lasts;
         let is_cut = begun > 0 && since_start < ends;
@@ -54,7 +55,7 @@ impl Plan {
         self.cut_jitter.min(every / 4)
     }
 
-    /// When a cut begins, from 1 on; 0 is the start.
+    /// Returns the time at which the cut of this number begins. Cuts count from 1; number 0 is the start of the cable.
     fn cut(&self, every: Duration, number: u32) -> Duration {
         let jitter = self.jitter(every);
         if number == 0 || jitter.is_zero() {
@@ -66,7 +67,7 @@ impl Plan {
     }
 }
 
-/// Whether the cable is cut.
+/// The present state of a cable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CableState {
     is_cut: bool,
@@ -74,13 +75,13 @@ pub struct CableState {
 }
 
 impl CableState {
-    /// Whether nothing passes now.
+    /// Returns whether the cable is cut now.
     #[must_use]
     pub const fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// How many cuts there were, the present one included.
+    /// Returns the number of cuts so far, including the present one.
     #[must_use]
     pub const fn cuts(&self) -> u64 {
         self.cuts
@@ -98,7 +99,7 @@ impl CableState {
     }
 }
 
-/// Cuts and restores as planned.
+/// Cuts and restores the cable as planned.
 pub(super) async fn follow(plan: Plan, state: Arc<watch::Sender<CableState>>) {
     let start = Instant::now();
     while let Some((is_cut, until)) = plan.at(start.elapsed()) {
@@ -107,11 +108,11 @@ pub(super) async fn follow(plan: Plan, state: Arc<watch::Sender<CableState>>) {
     }
 }
 
-/// Waits for the next cut.
+/// Waits until there are more than `known` cuts, and returns their number.
 pub(super) async fn next_cut(state: &mut watch::Receiver<CableState>, known: u64) -> u64 {
     match state.wait_for(|state| state.cuts > known).await {
         Ok(state) => state.cuts,
-        // The cable was dropped, which cuts everything permanently.
+        // The cable was dropped, which is a permanent cut.
         Err(_) => u64::MAX,
     }
 }
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_comes_every_so_often_and_ends_in_time() {
+    fn cuts_without_jitter_begin_and_end_at_the_planned_times() {
         let plan = Plan {
             cut_every: Some(Duration::from_secs(2)),
             cut_for: Duration::from_millis(300),

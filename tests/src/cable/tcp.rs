@@ -14,25 +14,25 @@ use tokio::time::Instant;
 use super::plan::{CableState, Plan, next_cut};
 use crate::random::Random;
 
-/// Connections at once; more wait to be taken.
+/// Largest number of concurrent connections. Further ones wait in the listener's backlog.
 const CONNECTIONS: usize = 64;
 
-/// Largest read.
+/// Largest read, in bytes.
 const CHUNK: usize = 16 << 10;
 
-/// Reads of one direction in flight, 4 MiB at most: then the sender is held back.
+/// Largest number of reads in flight in one direction, at most 4 MiB. Beyond it the sender is held back.
 const IN_FLIGHT: usize = 256;
 
 /// How a connection ends when the cable is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
-    /// With a reset.
+    /// With RST.
     Reset,
-    /// As if each end had closed it.
+    /// With FIN, as if each end had closed the connection.
     Close,
 }
 
-/// Forwards until it is aborted.
+/// Forwards connections until the task is aborted.
 pub(super) async fn forward(
     listener: TcpListener,
     target: SocketAddr,
@@ -59,7 +59,7 @@ pub(super) async fn forward(
             cut: if taken.is_multiple_of(2) { Cut::Close } else { Cut::Reset },
         };
         connections.spawn(async move {
-            // What went wrong is seen at both ends.
+            // Both ends observe an error as a closed connection.
             let _ = connection.run(near, target).await;
             drop(slot);
         });
@@ -67,7 +67,7 @@ pub(super) async fn forward(
 }
 
 struct Connection {
-    /// The cuts before it began.
+    /// The number of cuts before the connection was accepted.
     cuts: u64,
     state: watch::Receiver<CableState>,
     plan: Plan,
@@ -85,8 +85,8 @@ impl Connection {
         let [up, down] = self.random;
         let both = async {
             tokio::join!(
-                path(&mut near_read, &mut far_write, self.plan, up),
-                path(&mut far_read, &mut near_write, self.plan, down),
+                copy(&mut near_read, &mut far_write, self.plan, up),
+                copy(&mut far_read, &mut near_write, self.plan, down),
             )
         };
         tokio::select! {
@@ -95,7 +95,7 @@ impl Connection {
                 Cut::Reset => {
                     near_write.as_ref().set_zero_linger()?;
                     far_write.as_ref().set_zero_linger()?;
-                    // Dropped, these would close in good order first.
+                    // A drop of these halves would send FIN before the reset.
                     near_write.forget();
                     far_write.forget();
                 }
@@ -108,8 +108,8 @@ impl Connection {
     }
 }
 
-/// One direction: what is read is written later, in its order.
-async fn path(
+/// Copies one direction of a connection, with delay and loss.
+async fn copy(
     from: &mut OwnedReadHalf,
     to: &mut OwnedWriteHalf,
     plan: Plan,
@@ -128,7 +128,7 @@ async fn path(
                 due += plan.resent_after();
             }
             earliest = earliest.max(due);
-            // An empty chunk is the end of the stream, which takes its time too.
+            // An empty chunk is the end of the stream, which is delayed as well.
             if sender.send((earliest, chunk)).await.is_err() || read == 0 {
                 return io::Result::Ok(());
             }

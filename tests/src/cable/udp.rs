@@ -14,19 +14,19 @@ use tokio::time::Instant;
 use super::plan::{CableState, Plan};
 use crate::random::Random;
 
-/// Clients at once; datagrams of more are dropped.
+/// Largest number of concurrent clients. Datagrams of further clients are dropped.
 const CLIENTS: usize = 64;
 
-/// A client that is silent for so long is forgotten, as a NAT does.
+/// Time after which a silent client loses its port, as in a NAT.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Datagrams in flight of one client and direction; more are dropped, as by a router.
+/// Largest number of datagrams in flight of one client and direction. Further ones are dropped, as by a router.
 const IN_FLIGHT: usize = 4096;
 
-/// Largest datagram.
+/// Largest datagram, in bytes.
 const DATAGRAM: usize = 65_535;
 
-/// Forwards until it is aborted.
+/// Forwards datagrams until the task is aborted.
 pub(super) async fn forward(
     socket: UdpSocket,
     target: SocketAddr,
@@ -85,7 +85,7 @@ impl Flight {
         }
     }
 
-    /// When the first one arrives; never if it is empty.
+    /// Waits until the first datagram is due; forever if there is none.
     async fn arrival(&self) {
         match self.0.front() {
             Some((due, _)) => tokio::time::sleep_until(*due).await,
@@ -124,7 +124,7 @@ impl Client {
                     if state.cuts() > cuts {
                         (up, down) = (Flight::default(), Flight::default());
                         cuts = state.cuts();
-                        // The old port is as good as closed; a new one cannot always be opened at once, but nearly.
+                        // A failure keeps the old port: the client then misses the NAT fault, not its datagrams.
                         if let Ok(other) = upstream(self.target).await {
                             self.upstream = other;
                         }

@@ -9,7 +9,7 @@ use crate::certificates::ClusterCertificates;
 use crate::link::{HubLink, LinkKind};
 use crate::{binaries, port};
 
-/// The length of the longest path of a unix socket on Linux.
+/// The longest path of a unix socket on Linux, in bytes.
 const SOCKET_PATH: usize = 107;
 
 pub(super) const DRIVER_SOCKET: &str = "driver.sock";
@@ -30,7 +30,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The binaries of this build.
+    /// Returns the binaries of this build.
     fn of_this_build() -> Self {
         Self {
             hub: binaries::path("edge-hub"),

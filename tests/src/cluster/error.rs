@@ -1,4 +1,4 @@
-//! Why a cluster cannot be started or stopped.
+//! Errors of a cluster.
 
 use std::io;
 use std::path::PathBuf;

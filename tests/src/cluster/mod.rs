@@ -1,4 +1,4 @@
-//! The processes of one relay: driver, hub, agent and proxy, over a link of any kind, with link faults if wanted.
+//! The processes of one relay: driver, hub, agent and proxy, over a link of any kind, with optional link faults.
 
 mod builder;
 mod error;
@@ -25,7 +25,7 @@ use crate::{csi, port, wait};
 /// The CSI name of the driver in a cluster.
 pub const DRIVER: &str = "hostpath.csi.edge";
 
-/// The node that the driver is on.
+/// The node of the driver.
 pub const NODE: &str = "edge-1";
 
 /// The processes of a cluster.
@@ -94,13 +94,13 @@ impl fmt::Debug for TestCluster {
 }
 
 impl TestCluster {
-    /// A cluster with links of this kind; [`build`](ClusterBuilder::build) starts no process.
+    /// Returns the settings of a cluster with links of this kind. [`build`](ClusterBuilder::build) starts no process.
     #[must_use]
     pub fn builder(kind: LinkKind) -> ClusterBuilder {
         ClusterBuilder::new(kind)
     }
 
-    /// A cluster of the binaries of this build in a temporary directory, in which no process runs.
+    /// Returns a cluster of the binaries of this build in a temporary directory, in which no process runs.
     ///
     /// # Panics
     /// If the binaries cannot be built or the directory cannot be made.
@@ -109,7 +109,7 @@ impl TestCluster {
         Self::builder(kind).build().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The same with all processes running and Probe answering that the driver is ready.
+    /// Starts all processes of a new cluster, and waits until Probe on the proxy's socket returns ready.
     ///
     /// # Panics
     /// If a process does not start.
@@ -302,7 +302,7 @@ impl TestCluster {
     /// Waits until the driver has answered the agent's first call of this method, and returns what was logged after that.
     ///
     /// # Panics
-    /// If it does not in time, or no agent runs.
+    /// If no agent runs, or the driver does not answer within [`wait::SOON`].
     pub async fn driver_answered(&self, method: &str) -> String {
         let agent = self.agent.as_ref().expect("the agent runs");
         wait::until(&format!("the driver answers {method}"), async || {
@@ -317,7 +317,7 @@ impl TestCluster {
         .await
     }
 
-    /// Kills a process as a power cut would.
+    /// Kills a process with SIGKILL, if it runs.
     pub fn kill(&mut self, role: Role) {
         *self.process_mut(role) = None;
     }
@@ -327,10 +327,11 @@ impl TestCluster {
         self.process_mut(role).iter().for_each(Process::terminate);
     }
 
-    /// Stops all processes with SIGTERM, in the reverse order of their start. Each is stopped even if another fails to.
+    /// Stops all processes with SIGTERM, in the reverse order of their start. A failure of one does not keep the others
+    /// running.
     ///
     /// # Errors
-    /// The first failure, if a process does not end with code zero in time.
+    /// Returns the first failure of a process to end with code zero in time.
     pub fn stop(mut self) -> Result<(), ClusterError> {
         let roles = [Role::Proxy, Role::Agent, Role::Cable, Role::Hub, Role::Driver];
         let processes = roles.into_iter().filter_map(|role| self.process_mut(role).take());
@@ -368,7 +369,7 @@ impl TestCluster {
         program: &Path,
         arguments: impl IntoIterator<Item = std::ffi::OsString>,
     ) -> Result<Process, ClusterError> {
-        // A process that is started again continues its log.
+        // A restarted process appends to its log.
         let process = Process::respawn(&self.logs, name, Command::new(program).args(arguments))?;
         Ok(if self.temporary.is_some() { process.searched()? } else { process })
     }

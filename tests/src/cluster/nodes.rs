@@ -52,7 +52,7 @@ impl MultiNodeCluster {
         self.start_agent(node)
     }
 
-    /// Starts the agent of a node, again if it ran before.
+    /// Starts or restarts the agent of a node.
     ///
     /// # Errors
     /// If the process cannot be started.
@@ -77,7 +77,7 @@ impl MultiNodeCluster {
         self.nodes.get_mut(node).expect("a node that was added").agent = None;
     }
 
-    /// Starts the proxy with the state that a proxy before it left. The options have to set its endpoints and its routing.
+    /// Starts the proxy with the state of the previous one. The options have to set the endpoints and the routing.
     ///
     /// # Errors
     /// If the process cannot be started.
@@ -108,7 +108,7 @@ impl MultiNodeCluster {
     /// `--strict-topology`.
     ///
     /// # Errors
-    /// The status that the proxy returns.
+    /// Returns the status of the call if it is not OK.
     pub async fn create(&self, name: &str, node: &str) -> Result<v1::Volume, Status> {
         let place = v1::Topology::from_iter([(format!("topology.{DRIVER}/node"), node)]);
         let requirement = v1::TopologyRequirement { preferred: vec![place.clone()], requisite: vec![place] };

@@ -1,6 +1,6 @@
-//! The program: its options, its parts, and its orders.
+//! The program `volume-node`: its options, its parts, and its orders.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is asked and answers on standard streams")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "orders and answers are on standard streams")]
 
 mod orders;
 mod steps;
@@ -28,7 +28,7 @@ struct Options {
     kill_at: Option<u64>,
 }
 
-/// Runs until its input ends.
+/// Runs until standard input ends.
 pub(crate) fn run() -> ExitCode {
     let ended = options().and_then(|options| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -67,7 +67,7 @@ async fn serve(options: Options) -> Result<(), Box<dyn Error>> {
     let steps = Arc::new(Steps::new(options.kill_at));
     let (store, recreated) = redb::open_or_recreate(directory.join("volumes.redb"))?;
     if let Some(lost) = recreated {
-        eprintln!("started over: {}; {} records salvaged", lost.reason, lost.salvaged);
+        eprintln!("the store was recreated: {}; {} records salvaged", lost.reason, lost.salvaged);
     }
     let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default()).await?;
     let boot: BootId = format!("00000000-0000-4000-8000-{:012}", options.boot).parse()?;

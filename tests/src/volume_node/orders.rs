@@ -1,17 +1,17 @@
-//! The orders, one a line, each answered by one line: `ok ...` or `error ...`.
+//! The orders. Each order is one line, and its answer is one line: `ok ...` or `error ...`.
 //!
 //! | Order | What it does |
 //! |---|---|
-//! | `create SOCKET NAME` | makes a volume at the driver, and answers its id |
-//! | `publish DRIVER ID CONSUMER TARGET rw` (or `ro`) | |
-//! | `unpublish DRIVER ID CONSUMER` | |
-//! | `release DRIVER ID CONSUMER` | hands in what is wanted as a set without this, and does not wait for its end |
-//! | `expand DRIVER ID BYTES` | makes it at least so large, and answers how large it is |
-//! | `explain DRIVER ID` | the sentence, or an error if nothing is known of it |
-//! | `list` | every volume, with its state |
-//! | `holders` | every volume, each with those it is published for, and after a `!` those in transition |
-//! | `quarantined` | how many records cannot be read |
-//! | `steps` | how many steps were taken |
+//! | `create SOCKET NAME` | creates a volume at the driver, and returns its id |
+//! | `publish DRIVER ID CONSUMER TARGET rw` (or `ro`) | publishes a volume, and returns the target path |
+//! | `unpublish DRIVER ID CONSUMER` | unpublishes a volume |
+//! | `release DRIVER ID CONSUMER` | reconciles with the desired set without this consumer, and does not wait for the end |
+//! | `expand DRIVER ID BYTES` | expands a volume to at least this size, and returns its size in bytes |
+//! | `explain DRIVER ID` | returns the explanation of a volume's state, or an error if the volume is not managed |
+//! | `list` | returns every volume with its state |
+//! | `holders` | returns every volume with its consumers; a consumer in transition begins with `!` |
+//! | `quarantined` | returns the number of records that cannot be read |
+//! | `steps` | returns the number of steps so far |
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -27,12 +27,12 @@ use volume_manager::{ConsumerId, VolumeKey};
 
 use super::steps::Steps;
 
-/// What was asked for and not given up, in this process.
+/// The desired set: the publications that this process was asked for and that were not released.
 type Wanted = BTreeMap<(VolumeKey, ConsumerId), (Arc<VolumeSpec>, Arc<ConsumerSpec>)>;
 
 type Answer = Result<String, Box<dyn Error>>;
 
-/// Answers until the input ends.
+/// Answers orders until the input ends.
 pub(super) async fn answer(volumes: Volumes, directory: &Path, steps: &Steps) -> Result<(), Box<dyn Error>> {
     println!("ready");
     let mut wanted = Wanted::new();
@@ -97,7 +97,7 @@ async fn carry_out(
         }
         ["explain", driver, id] => {
             let explained = volumes.explain(&key(driver, id)?).await?;
-            Ok(explained.ok_or("nothing is known of it")?.to_string())
+            Ok(explained.ok_or("the volume is not managed")?.to_string())
         }
         ["list"] => {
             let mut all = Vec::new();
@@ -121,7 +121,7 @@ async fn carry_out(
         }
         ["quarantined"] => Ok(volumes.quarantined().await?.len().to_string()),
         ["steps"] => Ok(steps.taken().to_string()),
-        _ => Err("unknown order".into()),
+        _ => Err(format!("unknown order {words:?}").into()),
     }
 }
 

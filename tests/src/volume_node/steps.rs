@@ -1,4 +1,4 @@
-//! The steps of a node, counted: before and after every effect is one, and at one of them the process ends.
+//! Counts the steps of a node, and kills the process at one of them. There is a step before and after every effect.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +20,7 @@ use volume_manager::node::{Connection, DriverConnector};
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::{Change, Loaded, QuarantineId, Store, StoreError};
 
-/// Counts steps, and ends the process before the given one.
+/// Counts steps, and kills the process at the step `kill_at`.
 #[derive(Debug)]
 pub(super) struct Steps {
     taken: AtomicU64,
@@ -32,7 +32,7 @@ impl Steps {
         Self { taken: AtomicU64::new(0), kill_at }
     }
 
-    /// How many were taken.
+    /// Returns the number of steps so far.
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Ordering::SeqCst)
     }
@@ -42,7 +42,7 @@ impl Steps {
         eprintln!("step {number}: {what}");
         if self.kill_at == Some(number) {
             eprintln!("killed");
-            // Nothing runs after it: no destructor, no flush, no other task.
+            // SIGKILL: no destructor, no flush and no other task runs afterwards.
             let _ = kill_process(getpid(), Signal::KILL);
         }
     }
@@ -62,7 +62,7 @@ impl Steps {
     }
 }
 
-/// A store that counts a commit as a step.
+/// A store with a step before and after every commit.
 pub(super) struct SteppedStore<S> {
     store: S,
     steps: Arc<Steps>,
@@ -100,7 +100,7 @@ impl<S: Store> Store for SteppedStore<S> {
     }
 }
 
-/// Mounts that count a change as a step.
+/// Mounts with a step before and after every change.
 pub(super) struct SteppedMounts<M> {
     mounts: M,
     steps: Arc<Steps>,
@@ -135,7 +135,7 @@ impl<M: Mounts> Mounts for SteppedMounts<M> {
     }
 }
 
-/// Drivers that count a call as a step.
+/// Drivers with a step before and after every call.
 pub(super) struct SteppedConnector {
     steps: Arc<Steps>,
     known: Mutex<BTreeMap<DriverName, Arc<Driver>>>,

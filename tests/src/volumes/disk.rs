@@ -1,4 +1,4 @@
-//! A disk of its own, which can be mounted more than once and be frozen.
+//! A disk that can be mounted more than once and be frozen.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -13,10 +13,10 @@ use rustix::mount::MountFlags;
 pub struct Disk(PathBuf);
 
 impl Disk {
-    /// Makes one of 4 MiB, of a file in a directory.
+    /// Creates a disk of 4 MiB in the file `name` of a directory.
     ///
     /// # Panics
-    /// If it cannot be had.
+    /// If the file, the file system or the loop device cannot be created.
     #[must_use]
     pub fn new(directory: &Path, name: &str) -> Self {
         let file = directory.join(name);
@@ -26,16 +26,16 @@ impl Disk {
         Self(run("losetup", &["--find", "--show", file]).into())
     }
 
-    /// The device.
+    /// Returns the path of the loop device.
     #[must_use]
     pub fn device(&self) -> &Path {
         &self.0
     }
 
-    /// Mounts it, as often as one likes.
+    /// Mounts a disk's device at a directory, which is created. A device can be mounted at several directories.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the error of the failed system call.
     pub fn mount(device: &Path, at: &Path) -> io::Result<()> {
         fs::create_dir_all(at)?;
         rustix::mount::mount(device, at, "ext4", MountFlags::empty(), None::<&CStr>).map_err(Into::into)
@@ -44,20 +44,20 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // A mounted one is removed with its last mount.
+        // The kernel detaches a mounted device with its last mount.
         let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
     }
 }
 
-/// A frozen file system: every writer blocks and cannot even be killed. Dropped, it thaws.
+/// A frozen file system: every writer blocks and cannot even be killed. The file system is thawed when dropped.
 #[derive(Debug)]
 pub struct Frozen(PathBuf);
 
 impl Frozen {
-    /// Freezes what is mounted there.
+    /// Freezes the file system at a path.
     ///
     /// # Panics
-    /// If it cannot be frozen.
+    /// If the file system cannot be frozen.
     #[must_use]
     pub fn at(path: &Path) -> Self {
         run("fsfreeze", &["--freeze", path.to_str().expect("the directory of a test is text")]);

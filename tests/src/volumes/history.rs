@@ -1,19 +1,19 @@
-//! What a driver was asked, held against what a caller owes it (spec, "Volume Lifecycle" and "Timeouts").
+//! The calls to a driver, checked against the duties of a caller (CSI spec, "Volume Lifecycle" and "Timeouts").
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use csi_proto::Method;
 use tonic::Code;
 
-/// What a call is about.
+/// The volume and the paths of a call.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Subject {
-    /// The volume.
+    /// The id of the volume.
     pub volume: String,
-    /// The target of a publish or unpublish, the staging path of a stage or unstage; else empty.
+    /// The target of a publish or unpublish, the staging path of a stage or unstage; empty for other calls.
     pub path: String,
-    /// Where the volume is staged, if the call says so.
+    /// The staging path of the request; empty if the request has none.
     pub staging: String,
 }
 
@@ -27,35 +27,36 @@ impl Subject {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Call {
-    /// What was called.
+    /// The method of the call.
     pub method: Method,
-    /// About what.
+    /// The volume and the paths of the call.
     pub subject: Subject,
-    /// How it ended; `None` as long as it runs.
+    /// The code of the result; `None` while the call runs.
     pub code: Option<Code>,
 }
 
-/// All calls, and what they leave behind.
+/// All calls, and the state that they leave in the driver.
 #[derive(Debug, Default)]
 pub struct History {
     calls: Vec<Call>,
-    /// The first call of the present caller.
+    /// The index of the present caller's first call.
     since: usize,
     staged: BTreeSet<String>,
-    /// Volume and target: published, perhaps published, or perhaps not yet unpublished.
+    /// Volume and target of each publication that exists or may exist.
     targets: BTreeSet<(String, String)>,
-    /// The downward call that did not end with OK, by volume and path.
+    /// The unpublish or unstage that did not end with OK, by volume and path.
     unfinished: BTreeMap<(String, String), Method>,
     breaches: Vec<String>,
 }
 
 impl History {
-    /// Another process calls from now on. The calls of the last one may still run, unknown to it.
+    /// Notes that another process calls from now on. Calls of the previous process may still run, unknown to the new
+    /// one.
     pub fn another_caller(&mut self) {
         self.since = self.calls.len();
     }
 
-    /// The machine was started anew: nothing is mounted and nothing runs.
+    /// Notes a reboot of the machine: nothing is mounted and nothing runs.
     pub fn reboot(&mut self) {
         self.another_caller();
         self.staged.clear();
@@ -63,19 +64,19 @@ impl History {
         self.unfinished.clear();
     }
 
-    /// All calls so far.
+    /// Returns all calls so far.
     #[must_use]
     pub fn calls(&self) -> &[Call] {
         &self.calls
     }
 
-    /// How often this was called.
+    /// Returns how often this method was called.
     #[must_use]
     pub fn count(&self, method: Method) -> usize {
         self.calls.iter().filter(|call| call.method == method).count()
     }
 
-    /// What the caller did that it must not.
+    /// Returns the breaches of the caller's duties, as sentences.
     #[must_use]
     pub fn breaches(&self) -> &[String] {
         &self.breaches
@@ -121,8 +122,8 @@ impl History {
         self.calls.len() - 1
     }
 
-    /// `true` if the call did what it says, as far as the one between knows.
-    pub(super) fn end(&mut self, number: usize, code: Code, truly: bool) {
+    /// Records the end of a call. `effective` is false if the interceptor returned a false OK.
+    pub(super) fn end(&mut self, number: usize, code: Code, effective: bool) {
         let Some(call) = self.calls.get_mut(number) else { return };
         call.code = Some(code);
         let part = (call.subject.volume.clone(), call.subject.path.clone());
@@ -130,7 +131,7 @@ impl History {
             (Method::NodeStageVolume, Code::Ok) => drop(self.staged.insert(part.0)),
             (Method::NodeUnpublishVolume, Code::Ok) => {
                 self.unfinished.remove(&part);
-                if truly {
+                if effective {
                     self.targets.remove(&part);
                 }
             }
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lawful_round_breaks_nothing() {
+    fn a_correct_lifecycle_has_no_breach() {
         let mut history = History::default();
         for (method, path) in [
             (Method::NodeStageVolume, "s"),
@@ -186,11 +187,11 @@ mod tests {
         let named: Vec<_> = ["I2", "I3", "I4", "I1"]
             .iter()
             .zip(history.breaches())
-            .map(|(at, said)| said.contains(at))
+            .map(|(rule, breach)| breach.contains(rule))
             .collect();
         assert_eq!(named, [true; 4], "{:?}", history.breaches());
         history.another_caller();
         made(&mut history, Method::NodeUnpublishVolume, "t", Code::Ok);
-        assert_eq!(history.breaches().len(), 4, "a caller that died cannot know what it left running");
+        assert_eq!(history.breaches().len(), 4, "a new process does not know the calls of the previous one");
     }
 }

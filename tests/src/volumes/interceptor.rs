@@ -23,85 +23,85 @@ use tonic::{Code, Request, Response, Status};
 use super::history::{History, Subject};
 use crate::csi::channel;
 
-/// Something that is done about a call. It may block.
+/// A function that runs for an intercepted call. The function may block.
 pub type Action = Arc<dyn Fn(&Subject) -> io::Result<()> + Send + Sync>;
 
-/// What is done with a call other than to hand it on.
+/// A change to a call that the interceptor would otherwise forward.
 #[derive(Clone)]
 #[non_exhaustive]
-pub enum Act {
-    /// OK is answered, and nothing done.
-    Lie,
-    /// The driver does it, and an error is answered.
+pub enum Interception {
+    /// Answers OK without the driver.
+    FalseOk,
+    /// Forwards the call, and replaces an OK by an error of this code.
     FailAfter(Code),
-    /// This is done, then the driver does it.
-    First(Action),
-    /// The driver does it, then this is done too.
-    Also(Action),
-    /// This is done, and the driver does not receive the call.
+    /// Runs the action, and forwards the call if the action succeeded.
+    Before(Action),
+    /// Forwards the call, and runs the action if the call succeeded.
+    After(Action),
+    /// Runs the action, and answers OK without the driver if the action succeeded.
     Instead(Action),
 }
 
-impl Act {
-    /// This is done, then the driver does it.
-    pub fn first(action: impl Fn(&Subject) -> io::Result<()> + Send + Sync + 'static) -> Self {
-        Self::First(Arc::new(action))
+impl Interception {
+    /// Returns [`Self::Before`] with this action.
+    pub fn before(action: impl Fn(&Subject) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self::Before(Arc::new(action))
     }
 
-    /// The driver does it, then this is done too.
-    pub fn also(action: impl Fn(&Subject) -> io::Result<()> + Send + Sync + 'static) -> Self {
-        Self::Also(Arc::new(action))
+    /// Returns [`Self::After`] with this action.
+    pub fn after(action: impl Fn(&Subject) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self::After(Arc::new(action))
     }
 
-    /// This is done, and the driver does not receive the call.
+    /// Returns [`Self::Instead`] with this action.
     pub fn instead(action: impl Fn(&Subject) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self::Instead(Arc::new(action))
     }
 }
 
-impl fmt::Debug for Act {
+impl fmt::Debug for Interception {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Lie => "Lie",
+            Self::FalseOk => "FalseOk",
             Self::FailAfter(_) => "FailAfter",
-            Self::First(_) => "First",
-            Self::Also(_) => "Also",
+            Self::Before(_) => "Before",
+            Self::After(_) => "After",
             Self::Instead(_) => "Instead",
         })
     }
 }
 
 #[derive(Default)]
-struct Play {
+struct State {
     history: History,
-    /// For the next calls of a method, whatever the volume.
-    next: BTreeMap<Method, VecDeque<Act>>,
-    /// For every call about a volume.
-    always: BTreeMap<(Method, String), Act>,
+    /// The interceptions of the next calls of a method, for any volume.
+    next: BTreeMap<Method, VecDeque<Interception>>,
+    /// The interceptions of every call of a method for a volume.
+    always: BTreeMap<(Method, String), Interception>,
 }
 
 #[derive(Clone)]
 struct Relay {
     driver: Channel,
-    play: Arc<Mutex<Play>>,
+    state: Arc<Mutex<State>>,
 }
 
-/// A socket on which a driver seems to be.
+/// A socket that serves as a driver's.
 pub struct Interceptor {
     socket: PathBuf,
-    play: Arc<Mutex<Play>>,
+    state: Arc<Mutex<State>>,
     task: JoinHandle<()>,
 }
 
 impl Interceptor {
-    /// Listens on `socket` for the driver behind `driver`, which need not be there yet.
+    /// Listens on `socket`, and forwards to the socket `driver`, which need not exist yet.
     ///
     /// # Panics
-    /// If it cannot listen.
+    /// If `socket` cannot be listened on.
     #[must_use]
     pub fn start(socket: &Path, driver: &Path) -> Self {
-        let play = Arc::new(Mutex::new(Play::default()));
-        let relay = Relay { driver: channel(driver), play: Arc::clone(&play) };
+        let state = Arc::new(Mutex::new(State::default()));
+        let relay = Relay { driver: channel(driver), state: Arc::clone(&state) };
         let listener = UnixListener::bind(socket).expect("a socket");
         let task = tokio::spawn(async move {
             let served = Server::builder()
@@ -109,56 +109,56 @@ impl Interceptor {
                 .add_service(ControllerServer::new(relay.clone()))
                 .add_service(NodeServer::new(relay))
                 .serve_with_incoming(UnixListenerStream::new(listener));
-            served.await.expect("the one between serves");
+            served.await.expect("the interceptor serves");
         });
-        Self { socket: socket.to_owned(), play, task }
+        Self { socket: socket.to_owned(), state, task }
     }
 
-    /// Where it listens.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// What is done about the next calls of a method, one after the other.
-    pub fn next(&self, method: Method, acts: impl IntoIterator<Item = Act>) {
-        self.play().next.entry(method).or_default().extend(acts);
+    /// Intercepts the next calls of a method, one interception for each call.
+    pub fn next(&self, method: Method, interceptions: impl IntoIterator<Item = Interception>) {
+        self.state().next.entry(method).or_default().extend(interceptions);
     }
 
-    /// What is done about every call of a method for a volume from now on.
-    pub fn always(&self, method: Method, volume: &str, act: Act) {
-        self.play().always.insert((method, volume.to_owned()), act);
+    /// Intercepts every call of a method for a volume from now on.
+    pub fn always(&self, method: Method, volume: &str, interception: Interception) {
+        self.state().always.insert((method, volume.to_owned()), interception);
     }
 
     /// Reads or changes the history.
     pub fn history<T>(&self, check: impl FnOnce(&mut History) -> T) -> T {
-        check(&mut self.play().history)
+        check(&mut self.state().history)
     }
 
-    /// How often a method was called.
+    /// Returns how often a method was called.
     #[must_use]
     pub fn count(&self, method: Method) -> usize {
-        self.play().history.count(method)
+        self.state().history.count(method)
     }
 
-    /// Fails if the caller ever did what it must not.
+    /// Asserts that the history has no breach.
     ///
     /// # Panics
-    /// If so.
+    /// If the history has a breach.
     pub fn assert_lawful(&self) {
-        let play = self.play();
-        let breaches = play.history.breaches();
-        assert!(breaches.is_empty(), "{breaches:#?}\nof {:#?}", play.history.calls());
+        let state = self.state();
+        let breaches = state.history.breaches();
+        assert!(breaches.is_empty(), "{breaches:#?}\nof {:#?}", state.history.calls());
     }
 
-    fn play(&self) -> MutexGuard<'_, Play> {
-        self.play.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for Interceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Between").field("socket", &self.socket).finish_non_exhaustive()
+        f.debug_struct("Interceptor").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
 
@@ -169,29 +169,29 @@ impl Drop for Interceptor {
 }
 
 impl Relay {
-    fn play(&self) -> MutexGuard<'_, Play> {
-        self.play.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One call. Its work continues when the caller disconnects, as in a driver.
+    /// Forwards or intercepts one call. The call continues when the caller disconnects, as in a driver.
     async fn pass<T: Default + Send + 'static>(
         &self,
         about: Option<(Method, Subject)>,
-        hand_on: impl Future<Output = Result<Response<T>, Status>> + Send + 'static,
+        forward: impl Future<Output = Result<Response<T>, Status>> + Send + 'static,
     ) -> Result<Response<T>, Status> {
-        let Some((method, subject)) = about else { return hand_on.await };
-        let (number, act) = {
-            let mut play = self.play();
-            let act = play.always.get(&(method, subject.volume.clone())).cloned();
-            let act = act.or_else(|| play.next.get_mut(&method)?.pop_front());
-            (play.history.begin(method, &subject), act)
+        let Some((method, subject)) = about else { return forward.await };
+        let (number, interception) = {
+            let mut state = self.state();
+            let always = state.always.get(&(method, subject.volume.clone())).cloned();
+            let interception = always.or_else(|| state.next.get_mut(&method)?.pop_front());
+            (state.history.begin(method, &subject), interception)
         };
         let relay = self.clone();
         let call = tokio::spawn(async move {
-            let lies = matches!(act, Some(Act::Lie));
-            let answer = perform(act, subject, hand_on).await;
+            let is_false_ok = matches!(interception, Some(Interception::FalseOk));
+            let answer = perform(interception, subject, forward).await;
             let code = answer.as_ref().err().map_or(Code::Ok, Status::code);
-            relay.play().history.end(number, code, !lies);
+            relay.state().history.end(number, code, !is_false_ok);
             answer
         });
         call.await.unwrap_or_else(|cause| Err(Status::internal(cause.to_string())))
@@ -199,41 +199,41 @@ impl Relay {
 }
 
 async fn perform<T: Default>(
-    act: Option<Act>,
+    interception: Option<Interception>,
     subject: Subject,
-    hand_on: impl Future<Output = Result<Response<T>, Status>>,
+    forward: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<Response<T>, Status> {
-    match act {
-        None => hand_on.await,
-        Some(Act::Lie) => Ok(Response::new(T::default())),
-        Some(Act::FailAfter(code)) => {
-            hand_on.await?;
-            Err(Status::new(code, "it was done, and reported as an error"))
+    match interception {
+        None => forward.await,
+        Some(Interception::FalseOk) => Ok(Response::new(T::default())),
+        Some(Interception::FailAfter(code)) => {
+            forward.await?;
+            Err(Status::new(code, "the call succeeded, and the interceptor returned an error"))
         }
-        Some(Act::First(action)) => {
-            does(action, subject).await?;
-            hand_on.await
+        Some(Interception::Before(action)) => {
+            run(action, subject).await?;
+            forward.await
         }
-        Some(Act::Also(action)) => {
-            let answer = hand_on.await?;
-            does(action, subject).await?;
+        Some(Interception::After(action)) => {
+            let answer = forward.await?;
+            run(action, subject).await?;
             Ok(answer)
         }
-        Some(Act::Instead(action)) => {
-            does(action, subject).await?;
+        Some(Interception::Instead(action)) => {
+            run(action, subject).await?;
             Ok(Response::new(T::default()))
         }
     }
 }
 
-async fn does(action: Action, subject: Subject) -> Result<(), Status> {
+async fn run(action: Action, subject: Subject) -> Result<(), Status> {
     let done = tokio::task::spawn_blocking(move || action(&subject)).await;
     done.map_err(io::Error::other)
         .and_then(std::convert::identity)
         .map_err(|cause| Status::internal(cause.to_string()))
 }
 
-/// A service that hands its calls on; of some it remembers what they are about.
+/// Implements a service that forwards its calls. Methods with a subject are recorded and can be intercepted.
 macro_rules! relay {
     (@about $request:ident) => {
         None

@@ -24,25 +24,25 @@ use crate::wait;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct LocalNode {
-    /// The managed volumes.
+    /// The handle of the managed volumes.
     pub volumes: Volumes,
-    /// Their mounts.
+    /// The mounts of the node.
     pub mounts: LinuxMounts,
     pods: PathBuf,
 }
 
 impl LocalNode {
-    /// Opens them. A check of a path may take two minutes, so that a slow machine does not count as hanging storage.
+    /// Opens the volumes. A path check may take 120 s, so that a slow machine is not mistaken for hanging storage.
     ///
-    /// `program` is one that serves as a probe.
+    /// `program` is the executable of the probe process.
     pub async fn open(storage: &Storage, program: &str) -> Self {
         Self::open_with_deadline(storage, program, Duration::from_secs(120)).await
     }
 
-    /// The same, with the deadline of a path check.
+    /// Opens the volumes with this deadline of a path check.
     ///
     /// # Panics
-    /// If they cannot be opened.
+    /// If the store, the mounts or the volumes cannot be opened.
     pub async fn open_with_deadline(storage: &Storage, program: &str, deadline: Duration) -> Self {
         let settings = linux::Settings { deadline, ..linux::Settings::default() };
         let mounts = LinuxMounts::open(ProbeCommand::new(program), settings).await.expect("mounts");
@@ -60,53 +60,53 @@ impl LocalNode {
         Self { volumes, mounts, pods: storage.pods() }
     }
 
-    /// Asks for a volume at the target of a consumer.
+    /// Publishes a volume at the target of a consumer.
     ///
     /// # Errors
-    /// Those of [`Volumes::publish`].
+    /// Returns the error of [`Volumes::publish`].
     pub async fn publish(&self, id: &str, name: &str) -> Result<(), PublishError> {
         let (volume, consumer) = self.specs(id, name);
         wait::within("a publish", self.volumes.publish(volume, consumer)).await.map(drop)
     }
 
-    /// Asks for it without a bound on the wait.
+    /// Publishes a volume in a task, without a bound on the wait.
     #[must_use]
     pub fn begin(&self, id: &str, name: &str) -> JoinHandle<Result<Published, PublishError>> {
         let (volumes, (volume, consumer)) = (self.volumes.clone(), self.specs(id, name));
         tokio::spawn(async move { volumes.publish(volume, consumer).await })
     }
 
-    /// Gives a volume up.
+    /// Unpublishes a volume from the target of a consumer.
     ///
     /// # Errors
-    /// Those of [`Volumes::unpublish`].
+    /// Returns the error of [`Volumes::unpublish`].
     pub async fn unpublish(&self, id: &str, name: &str) -> Result<(), UnpublishError> {
         wait::within("an unpublish", self.volumes.unpublish(&key(id), &consumer(name))).await
     }
 
-    /// Asks until it goes well.
+    /// Repeats [`publish`](Self::publish) until it succeeds.
     pub async fn publish_at_last(&self, id: &str, name: &str) {
-        wait::until("a publish that goes well", async || self.publish(id, name).await.ok()).await;
+        wait::until("a publish succeeds", async || self.publish(id, name).await.ok()).await;
     }
 
-    /// Gives up until it goes well.
+    /// Repeats [`unpublish`](Self::unpublish) until it succeeds.
     pub async fn unpublish_at_last(&self, id: &str, name: &str) {
-        wait::until("an unpublish that goes well", async || self.unpublish(id, name).await.ok()).await;
+        wait::until("an unpublish succeeds", async || self.unpublish(id, name).await.ok()).await;
     }
 
-    /// What is said of a volume; empty if nothing is known of it.
+    /// Returns the explanation of a volume's state; empty if the volume is not managed.
     ///
     /// # Panics
     /// If the task that runs the volumes has ended.
     pub async fn explain(&self, id: &str) -> String {
         let explained = self.volumes.explain(&key(id)).await.expect("they run");
-        explained.map_or_else(String::new, |said| said.to_string())
+        explained.map_or_else(String::new, |explanation| explanation.to_string())
     }
 
     /// Waits until no volume is managed.
     ///
     /// # Panics
-    /// If that does not come.
+    /// If a volume is still managed after [`wait::SOON`].
     pub async fn forgets_all(&self) {
         wait::until("no volume is managed", async || {
             self.volumes.list().await.expect("they run").is_empty().then_some(())
@@ -126,10 +126,10 @@ impl LocalNode {
     }
 }
 
-/// The key of a volume of the fixture's driver.
+/// Returns the key of a volume of the fixture's driver.
 ///
 /// # Panics
-/// If it is not a volume id.
+/// If `id` is not a valid volume id.
 #[must_use]
 pub fn key(id: &str) -> VolumeKey {
     VolumeKey {
@@ -138,10 +138,10 @@ pub fn key(id: &str) -> VolumeKey {
     }
 }
 
-/// A consumer.
+/// Parses a consumer id.
 ///
 /// # Panics
-/// If it is not a consumer id.
+/// If `name` is not a valid consumer id.
 #[must_use]
 pub fn consumer(name: &str) -> ConsumerId {
     ConsumerId::new(name).expect("a consumer's id")

@@ -1,5 +1,5 @@
-//! Volumes with real mounts: a private mount namespace, a driver process with a witness before it, and a node process
-//! that can be killed at any step.
+//! Volumes with real mounts: a private mount namespace, a driver process behind an interceptor, and a node process that
+//! can be killed at any step.
 
 pub mod disk;
 pub mod history;

@@ -1,4 +1,4 @@
-//! Where the tests mount: namespaces of their own for mounts and processes, which end with all that is in them.
+//! Private namespaces for mounts and processes. All mounts and processes in them end with the test.
 
 use std::fs;
 use std::io::Write;
@@ -11,10 +11,11 @@ use volume_manager::mounts::linux::read_table;
 
 const VARIABLE: &str = "EDGE_CSI_VOLUMES_DIRECTORY";
 
-/// A short directory in namespaces of its own; or `None` in the process that made them and has seen the test pass there.
+/// Runs the test again in a child process with private namespaces. Returns the test's directory, which has a short
+/// path, in the child, and `None` in the parent once the test has passed in the child.
 ///
-/// Called on the thread of the test, which has the test's name. Without root, or where no namespace can be had, it says that
-/// the test was not run.
+/// The caller is on the thread of the test, which has the test's name. Without root, or if no namespace can be created,
+/// the function logs that the test was not run, and returns `None`.
 ///
 /// # Panics
 /// If the test fails.
@@ -33,7 +34,7 @@ pub fn private() -> Option<PathBuf> {
     };
     let root = rustix::process::geteuid().is_root();
     if !root || !unshare().arg("true").status().is_ok_and(|status| status.success()) {
-        // To stderr itself: what is printed is not shown of a test that passes.
+        // libtest captures `eprintln!` of a test that passes, but not this.
         let reason = "it needs root, and namespaces of mounts and processes";
         let _ = writeln!(std::io::stderr(), "{name}: not run, since {reason}");
         return None;
@@ -52,16 +53,16 @@ pub fn private() -> Option<PathBuf> {
     None
 }
 
-/// The mounts of now.
+/// Reads the mount table.
 ///
 /// # Panics
-/// If they cannot be read.
+/// If the table cannot be read.
 #[must_use]
 pub fn table() -> MountTable {
     read_table().expect("the mount table")
 }
 
-/// Every mount point below a directory, in order, one for each mount.
+/// Returns the mount points below a directory, sorted, one for each mount.
 #[must_use]
 pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     let table = table();
@@ -74,10 +75,10 @@ pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     points
 }
 
-/// Takes every mount below these directories away, as a power cut does.
+/// Removes every mount below these directories, as a power cut does.
 ///
 /// # Panics
-/// If one does not go.
+/// If a mount cannot be removed.
 pub fn unmount_all(directories: &[&Path]) {
     for directory in directories {
         while let Some(last) = mounts_below(directory).pop() {
@@ -89,26 +90,26 @@ pub fn unmount_all(directories: &[&Path]) {
 /// Detaches the topmost mount at a path, even if it is in use.
 ///
 /// # Panics
-/// If it does not go.
+/// If the mount cannot be removed.
 pub fn unmount(path: &Path) {
     rustix::mount::unmount(path, UnmountFlags::DETACH)
         .unwrap_or_else(|cause| panic!("umount {}: {cause}", path.display()));
 }
 
-/// Shows a directory at another one.
+/// Creates the directory `target` and bind-mounts `source` there.
 ///
 /// # Panics
-/// If it cannot be.
+/// If the mount fails.
 pub fn bind(source: &Path, target: &Path) {
     fs::create_dir_all(target).expect("a directory to mount at");
     rustix::mount::mount_bind(source, target)
         .unwrap_or_else(|cause| panic!("bind {} to {}: {cause}", source.display(), target.display()));
 }
 
-/// Mounts an empty file system of its own device.
+/// Mounts an empty file system, with its own device number, at a directory, which is created.
 ///
 /// # Errors
-/// Those of the system.
+/// Returns the error of the failed system call.
 pub fn mount_another(at: &Path) -> std::io::Result<()> {
     fs::create_dir_all(at)?;
     rustix::mount::mount("other", at, "tmpfs", MountFlags::empty(), Some(c"size=1m")).map_err(Into::into)

@@ -1,4 +1,4 @@
-//! A node's volumes in a process of their own, which is asked line by line and can be killed at any step.
+//! A node's volumes in a separate process, which takes orders line by line and can be killed at any step.
 
 use std::fmt;
 use std::fs::File;
@@ -10,26 +10,26 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::wait;
 
-/// How the process is started.
+/// The options that start the process.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct NodeOptions {
-    /// The program `volume-node`.
+    /// The path of the program `volume-node`.
     pub program: PathBuf,
-    /// Where its store and its staging paths are.
+    /// The directory of the store and of the staging paths.
     pub directory: PathBuf,
-    /// Where its log goes.
+    /// The log file.
     pub log: PathBuf,
     /// The driver's name and socket.
     pub driver: (String, PathBuf),
-    /// Which boot it takes this for.
+    /// The number of the boot, from 1.
     pub boot: u32,
-    /// It kills itself before its so-manyth step, from 1.
+    /// The number of the step, from 1, before which the process kills itself.
     pub kill_at: Option<u64>,
 }
 
 impl NodeOptions {
-    /// In its first boot, with its log in its directory, and with nothing that kills it.
+    /// Options for the first boot, with the log in the directory, and without a kill.
     #[must_use]
     pub fn new(program: &Path, directory: &Path, driver: &str, socket: &Path) -> Self {
         Self {
@@ -57,13 +57,13 @@ pub struct NodeProcess {
 pub struct Ended;
 
 impl NodeProcess {
-    /// Starts it, and returns when it has begun to manage its volumes.
+    /// Starts the process, and returns when it manages its volumes.
     ///
     /// # Errors
-    /// If it ended before.
+    /// If the process ended before.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// If the program cannot be started or its first line is unexpected.
     pub async fn start(options: &NodeOptions) -> Result<Self, Ended> {
         let log = options.log.clone();
         let stderr = File::options().create(true).append(true).open(&log).expect("a log");
@@ -80,11 +80,11 @@ impl NodeProcess {
         let mut node = Self { child, input, output, log };
         match node.line().await?.as_str() {
             "ready" => Ok(node),
-            other => panic!("volume-node says {other:?}; its log:\n{}", node.log()),
+            other => panic!("volume-node printed {other:?}, expected \"ready\"; its log:\n{}", node.log()),
         }
     }
 
-    /// Sends an order, and waits for the answer: its result or its error.
+    /// Sends an order, and returns its result or its error.
     ///
     /// # Errors
     /// If the process ended before it answered.
@@ -98,14 +98,14 @@ impl NodeProcess {
             Some(("error", reason)) => Err(reason.to_owned()),
             Some(("ok", answer)) => Ok(answer.to_owned()),
             _ if line == "ok" => Ok(String::new()),
-            _ => panic!("volume-node says {line:?}"),
+            _ => panic!("volume-node printed {line:?}, expected a line with \"ok\" or \"error\""),
         })
     }
 
-    /// Gives an order that has to go well.
+    /// Sends an order, and returns its result.
     ///
     /// # Panics
-    /// If it does not.
+    /// If the order fails or the process ends.
     pub async fn must(&mut self, order: &str) -> String {
         match self.ask(order).await {
             Ok(Ok(answer)) => answer,
@@ -113,10 +113,10 @@ impl NodeProcess {
         }
     }
 
-    /// Gives an order until it goes well.
+    /// Repeats an order until it succeeds.
     ///
     /// # Panics
-    /// If it does not in time, or the process ends.
+    /// If the order still fails after [`wait::SOON`], or the process ends.
     pub async fn at_last(&mut self, order: &str) -> String {
         let since = std::time::Instant::now();
         loop {
@@ -131,13 +131,13 @@ impl NodeProcess {
         }
     }
 
-    /// Waits until it manages no volume.
+    /// Waits until the process manages no volume.
     ///
     /// # Errors
     /// If the process ended before.
     ///
     /// # Panics
-    /// If that does not happen in time.
+    /// If a volume is still managed after [`wait::SOON`].
     pub async fn forgets_all(&mut self) -> Result<(), Ended> {
         let since = std::time::Instant::now();
         loop {
@@ -149,13 +149,13 @@ impl NodeProcess {
         }
     }
 
-    /// Kills it as a power cut would, and waits until it has ended.
+    /// Kills the process with SIGKILL, and waits until it has ended.
     pub async fn kill(mut self) {
-        // It may have ended by itself.
+        // An error means that the process has already ended.
         let _ = self.child.kill().await;
     }
 
-    /// What it has logged, its steps among it.
+    /// Returns the last 60 lines of the log, which contains the steps.
     #[must_use]
     pub fn log(&self) -> String {
         log_of(&self.log)
@@ -180,7 +180,7 @@ impl fmt::Debug for NodeProcess {
     }
 }
 
-/// The end of a node's log.
+/// Returns the last 60 lines of a log.
 #[must_use]
 pub fn log_of(path: &Path) -> String {
     let text = std::fs::read(path).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A driver process, the one before it, and what is needed of both.
+//! A driver process behind an interceptor, with its volumes and directories.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,19 @@ use crate::csi::{controller, create_volume};
 use crate::process::Process;
 use crate::wait;
 
-/// hostpath-driver as a process, and [`Interceptor`] before it. Its state is on disk, so it may be killed and started again.
+/// hostpath-driver as a process behind an [`Interceptor`]. The driver's state is on disk, so a test may kill and
+/// restart it.
 #[derive(Debug)]
 pub struct Storage {
     /// The directory of the test.
     pub directory: PathBuf,
-    /// The node's socket of the driver.
+    /// The interceptor, whose socket the node uses as the driver's.
     pub interceptor: Interceptor,
     driver: Option<Process>,
 }
 
 impl Storage {
-    /// Starts both.
+    /// Starts the interceptor and the driver.
     pub async fn start(directory: &Path) -> Self {
         let interceptor = Interceptor::start(&directory.join("between.sock"), &directory.join("driver.sock"));
         let mut storage = Self { directory: directory.to_owned(), interceptor, driver: None };
@@ -33,7 +34,7 @@ impl Storage {
         storage
     }
 
-    /// Starts the driver, and waits until it serves.
+    /// Starts the driver, and waits until Probe succeeds.
     pub async fn start_driver(&mut self) {
         let (socket, state) = (self.driver_socket(), self.directory.join("driver-state"));
         let arguments = Arguments::driver(DRIVER, &socket, NODE, &state).flag("-v");
@@ -46,7 +47,7 @@ impl Storage {
         self.driver = None;
     }
 
-    /// Kills the driver, takes every mount away, and starts it again: what a boot does to a driver.
+    /// Kills the driver, removes every mount, and starts the driver again, as a reboot does.
     pub async fn reboot(&mut self) {
         self.kill_driver();
         namespace::unmount_all(&[&self.pods(), &self.root(), &self.directory.join("driver-state")]);
@@ -54,40 +55,40 @@ impl Storage {
         self.start_driver().await;
     }
 
-    /// The driver's own socket.
+    /// Returns the path of the driver's own socket.
     #[must_use]
     pub fn driver_socket(&self) -> PathBuf {
         self.directory.join("driver.sock")
     }
 
-    /// Where the node stages.
+    /// Returns the directory of the node's staging paths.
     #[must_use]
     pub fn root(&self) -> PathBuf {
         self.directory.join("v")
     }
 
-    /// Where the targets are.
+    /// Returns the directory of the targets.
     #[must_use]
     pub fn pods(&self) -> PathBuf {
         self.directory.join("pods")
     }
 
-    /// The target of a consumer.
+    /// Returns the target of a consumer.
     #[must_use]
     pub fn target(&self, consumer: &str) -> PathBuf {
         self.pods().join(consumer).join("mount")
     }
 
-    /// How the node's process is started.
+    /// Returns the options that start the node's process with this driver.
     #[must_use]
     pub fn node(&self, program: &str) -> NodeOptions {
         NodeOptions::new(program.as_ref(), &self.directory, DRIVER, self.interceptor.socket())
     }
 
-    /// Makes a volume with a canary in it, and answers its id.
+    /// Creates a volume with the canary `name` in it, and returns its id.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If the volume or the canary cannot be created.
     pub async fn create(&self, name: &str) -> String {
         let mut request = create_volume(name);
         for capability in &mut request.volume_capabilities {
@@ -101,22 +102,22 @@ impl Storage {
         id
     }
 
-    /// The bytes of a volume, where the driver keeps them.
+    /// Returns the directory in which the driver stores a volume.
     #[must_use]
     pub fn tree(&self, id: &str) -> PathBuf {
         self.directory.join("driver-state/data").join(id).join("tree")
     }
 
-    /// Fails if a byte of the volume is lost.
+    /// Asserts that the volume has its canary.
     ///
     /// # Panics
-    /// If so.
+    /// If the canary is lost or changed.
     pub fn assert_canary(&self, id: &str, name: &str) {
         let found = fs::read_to_string(self.tree(id).join("deep/canary"));
         assert_eq!(found.ok().as_deref(), Some(name), "the canary of {id}");
     }
 
-    /// Whether the volume is mounted at the target: its canary can be read, and there is one mount.
+    /// Returns whether the volume is mounted at the target: its canary can be read, and there is exactly one mount.
     #[must_use]
     pub fn is_at(&self, consumer: &str, name: &str) -> bool {
         let target = self.target(consumer);
@@ -132,10 +133,10 @@ impl Storage {
         .await;
     }
 
-    /// Fails if anything is left of any volume on the node: a mount, or an entry at a target or staging path.
+    /// Asserts that nothing is left of any volume on the node.
     ///
     /// # Panics
-    /// If so.
+    /// If there is a mount, or an entry at a target or staging path.
     pub fn assert_clean(&self) {
         let left: Vec<_> =
             [self.root(), self.pods()].iter().flat_map(|place| namespace::mounts_below(place)).collect();

@@ -30,19 +30,19 @@ pub(crate) struct Cluster {
 
 struct Shared {
     objects: Mutex<BTreeMap<ObjectKey, Kind>>,
-    /// Every change so far; the first one is all that there was.
+    /// Every change so far. The first one contains all initial objects.
     log: watch::Sender<Vec<Update>>,
     watched: Mutex<Vec<Watch>>,
     statuses: Mutex<Vec<NodeStatus>>,
     secrets: Mutex<BTreeMap<String, String>>,
-    /// Why statuses are not written.
+    /// The reason for which writes of statuses fail.
     failure: Mutex<String>,
     /// Counts the ends of watches.
     ended: watch::Sender<u64>,
 }
 
 impl Cluster {
-    /// Listens at this unix socket, with these objects.
+    /// Starts a hub that listens at this unix socket, with these objects.
     pub(crate) fn start(socket: &str, source: u64, objects: Vec<Kind>) -> Self {
         let objects: BTreeMap<_, _> = objects.into_iter().map(|kind| (key(&kind), kind)).collect();
         let whole = Update { source, revision: 1, snapshot: true, complete: true, ..Update::default() };
@@ -56,12 +56,12 @@ impl Cluster {
             ended: watch::Sender::default(),
         });
         let mut cluster = Self { source, shared, hub: None };
-        cluster.come(socket);
+        cluster.start_hub(socket);
         cluster
     }
 
-    /// Another hub, with all that there is.
-    pub(crate) fn come(&mut self, socket: &str) {
+    /// Starts another hub with all present objects.
+    pub(crate) fn start_hub(&mut self, socket: &str) {
         let listener = uds::bind(socket.strip_prefix("unix://").unwrap(), Limits::default()).unwrap();
         let builder = Hub::builder().listener(Box::new(listener));
         let serving = Self { hub: None, ..self.clone() };
@@ -69,14 +69,14 @@ impl Cluster {
         self.hub = Some(builder.service(service, NodesOnly, serving).start().unwrap());
     }
 
-    /// The hub ends.
-    pub(crate) async fn leave(&mut self) {
+    /// Ends the hub.
+    pub(crate) async fn stop_hub(&mut self) {
         if let Some(hub) = self.hub.take() {
             hub.close().await;
         }
     }
 
-    /// Changes some objects and takes others away, as one change.
+    /// Changes some objects and removes others, as one change.
     pub(crate) fn change(&self, changed: Vec<Kind>, removed: &[Kind]) {
         let removed: Vec<_> = removed.iter().map(key).collect();
         let mut objects = self.shared.objects.lock().unwrap();
@@ -104,27 +104,27 @@ impl Cluster {
         failure.clone_into(&mut self.shared.failure.lock().unwrap());
     }
 
-    /// Ends what the node follows, as a hub does that takes the node for dead. It may ask again.
+    /// Ends the node's watch, as a hub does that considers the node lost. The node may watch again.
     pub(crate) fn ends_the_watch(&self) {
         self.shared.ended.send_modify(|ended| *ended += 1);
     }
 
-    /// What the node had when it asked last.
+    /// Returns the node's last watch.
     pub(crate) fn asked_last(&self) -> Option<Watch> {
         self.shared.watched.lock().unwrap().last().copied()
     }
 
-    /// Whether all reported statuses fulfil the condition.
+    /// Returns whether all reported statuses fulfil the condition.
     pub(crate) fn always_reported(&self, is: impl Fn(&NodeStatus) -> bool) -> bool {
         self.shared.statuses.lock().unwrap().iter().all(is)
     }
 
-    /// The number of statuses that the node has reported.
+    /// Returns the number of statuses that the node has reported.
     pub(crate) fn statuses(&self) -> usize {
         self.shared.statuses.lock().unwrap().len()
     }
 
-    /// Waits until the last status of the node is like this, and answers it.
+    /// Waits until the last status of the node fulfils the condition, and returns the status.
     pub(crate) async fn reported(&self, what: &str, is: impl Fn(&NodeStatus) -> bool) -> NodeStatus {
         let last = || self.shared.statuses.lock().unwrap().last().cloned();
         wait::until(&format!("the node reports that {what}"), async || last().filter(|status| is(status)))
@@ -148,7 +148,7 @@ impl Cluster {
         let revision = self.shared.log.borrow().len() as u64;
         let objects = self.shared.objects.lock().unwrap();
         let (source, snapshot) = (self.source, true);
-        // Each object in a part of its own.
+        // Each object is in a separate part.
         let parts = objects.values().map(|kind| {
             let changed = vec![Object { object: Some(kind.clone()) }];
             Update { source, revision, snapshot, changed, ..Update::default() }
@@ -170,7 +170,7 @@ impl Cluster {
                 }
             }
         }
-        // The first answer is sent even if nothing is new.
+        // The first answer is sent even if there is no change.
         let revision = sent as u64;
         let greeting = Update { source: self.source, revision, complete: true, ..Update::default() };
         if replies.send(greeting.encode_to_vec().into()).await.is_err() {
@@ -278,7 +278,7 @@ pub(crate) fn attachment(volume: &str, attached: bool) -> Kind {
     })
 }
 
-/// The names of the volumes that are reported in use.
+/// Returns the names of the volumes that are reported in use.
 pub(crate) fn in_use(status: &NodeStatus) -> BTreeSet<&str> {
     status.volumes_in_use.iter().map(String::as_str).collect()
 }

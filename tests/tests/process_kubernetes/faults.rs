@@ -1,4 +1,4 @@
-//! The hub loses the node, or the disk takes nothing for a while.
+//! The hub loses the node, or the disk is full for a while.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,7 +13,7 @@ use super::cluster::{Cluster, attachment, claim, driver, of_claim, persistent_vo
 use super::fixture::Fixture;
 use super::{fixture, may_mount, mounted, place, start_agent};
 
-/// A node where one pod has its volume, and the hub knows it.
+/// Starts a node with one pod whose volume is published and reported to the hub.
 async fn node_with_a_pod(mut node: Fixture) -> (Fixture, Cluster) {
     let volume = node.volume("pvc-1").await;
     let pv = Kind::PersistentVolume(persistent_volume("pv-1", volume.id.as_str()));
@@ -25,7 +25,7 @@ async fn node_with_a_pod(mut node: Fixture) -> (Fixture, Cluster) {
     (node, cluster)
 }
 
-/// The state directory of the agent, on a small disk of its own.
+/// The state directory of the agent, on a small separate disk.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -37,7 +37,7 @@ impl SmallDisk {
         Self(directory)
     }
 
-    /// Fills it, so that nothing more can be written than what fits into pages that a file has already.
+    /// Fills the disk, so that only pages that a file already has can be written.
     fn fill(&self) {
         let mut filler = File::create(self.0.join("filler")).unwrap();
         while filler.write_all(&[1; 4096]).is_ok() {}
@@ -54,7 +54,7 @@ fn long(name: &str, handle: &str, bytes: usize) -> Kind {
     Kind::PersistentVolume(PersistentVolume { volume_attributes, ..persistent_volume(name, handle) })
 }
 
-/// A hub keeps what a node says of itself for as long as the node listens: for a Node that is made anew.
+/// A hub keeps the status of a node only as long as the node watches, for a Node object that is created again.
 #[tokio::test]
 async fn a_node_reports_its_status_after_each_ended_watch() {
     if !may_mount("a_node_reports_its_status_after_each_ended_watch") {
@@ -84,7 +84,7 @@ async fn a_pod_that_could_not_be_stored_is_retried() {
     disk.clear();
     mounted(&node, "web-1", "pv-1").await;
     let mounts = node.mounts();
-    cluster.leave().await;
+    cluster.stop_hub().await;
     node.cluster.agent.as_mut().unwrap().kill();
     start_agent(&mut node);
     wait::until("both pods are in the first plan", async || {
@@ -105,7 +105,7 @@ async fn a_set_that_could_not_be_stored_is_retried() {
     let disk = SmallDisk::mount(&node);
     let volume = node.volume("pvc-1").await;
     node.attach_as_others_do(&volume).await;
-    // That it is attached becomes part of the set when the hub has written that it is in use, without another event.
+    // The set contains the attachment once the hub has written that the volume is in use, without another event.
     let Kind::Attachment(mut attachment) = attachment("pv-1", true) else { panic!("an attachment") };
     attachment.metadata.insert("long".to_owned(), "x".repeat(60_000));
     let pv = Kind::PersistentVolume(persistent_volume("pv-1", volume.id.as_str()));

@@ -1,4 +1,4 @@
-//! The files of a pod's volume become its group's, where the driver cannot do it.
+//! The agent gives the files of a pod's volume to the pod's group if the driver cannot do so.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -14,7 +14,7 @@ use super::{DRIVER, check_removed, fixture, may_mount, mounted, reboots, start_a
 
 const GROUP: u32 = 4711;
 
-/// How much the test of a power cut has to walk.
+/// The number of files in the test of a power cut.
 const FILES: usize = 4000;
 
 fn driver() -> Kind {
@@ -56,7 +56,7 @@ async fn files_get_the_pods_group_before_the_volume_is_reported() {
     let first = pod("web-0", [of_claim("data")]);
     let cluster = cluster_of(&mut node, vec![first.clone()]).await;
 
-    // A pod without a group leaves a file of its own, and a link that leads outside.
+    // A pod without a group leaves a file, and a symbolic link to a path outside the volume.
     let place = mounted(&node, "web-0", "pv-1").await;
     let outside = node.cluster.path("outside");
     private(&outside);
@@ -66,7 +66,7 @@ async fn files_get_the_pods_group_before_the_volume_is_reported() {
     cluster.volume_reported("web-0", |volume| volume.published).await;
     assert_eq!(group_and_mode(&place.join("sub/file")), (0, 0o600));
 
-    // The next one has a group, and its volume is reported when all of it is the group's.
+    // The next pod has a group, and its volume is reported once all files belong to the group.
     let second = grouped("web-1", GROUP, true, of_claim("data"));
     cluster.change(vec![second], &[first]);
     check_removed(&node, "web-0").await;
@@ -77,7 +77,8 @@ async fn files_get_the_pods_group_before_the_volume_is_reported() {
     assert_eq!(group_and_mode(&place).1 & 0o2770, 0o2770);
     assert_eq!(group_and_mode(&outside), (0, 0o600), "the link leads nowhere");
 
-    // A root that is the group's spares the rest; without that policy, or for a reader, each has what it asks for.
+    // With OnRootMismatch, a root that belongs to the group ends the job. The other pods get what their policy and mode
+    // require.
     let new = place.join("sub/new");
     private(&new);
     cluster.change(vec![grouped("web-2", GROUP, true, of_claim("data"))], &[]);
@@ -101,7 +102,7 @@ async fn files_get_the_pods_group_before_the_volume_is_reported() {
     cluster.volume_reported("web-4", |volume| volume.published && volume.reason.is_empty()).await;
     assert_eq!(group_and_mode(&new).1, 0o600);
 
-    // A boot does, as it does with kubelet.
+    // A boot changes files, as with kubelet.
     let reported = cluster.statuses();
     reboots(&mut node, "22222222-2222-4222-8222-222222222222");
     start_agent(&mut node);
@@ -116,8 +117,8 @@ async fn files_get_the_pods_group_before_the_volume_is_reported() {
 }
 
 #[tokio::test]
-async fn a_power_cut_while_files_are_given_to_a_group_leaves_none_out() {
-    if !may_mount("a_power_cut_while_files_are_given_to_a_group_leaves_none_out") {
+async fn an_interrupted_fs_group_job_is_completed() {
+    if !may_mount("an_interrupted_fs_group_job_is_completed") {
         return;
     }
     let mut node = fixture().await;
@@ -144,7 +145,7 @@ async fn a_power_cut_while_files_are_given_to_a_group_leaves_none_out() {
     cluster.volume_reported("web-1", |volume| volume.published && volume.reason.is_empty()).await;
     assert_eq!((given(&place), group_and_mode(&place).0), (FILES, GROUP));
 
-    // A walk delays no unmount.
+    // An fsGroup job delays no unmount.
     cluster.change(vec![], &[pod("web-1", [])]);
     node.nothing_mounted().await;
 }

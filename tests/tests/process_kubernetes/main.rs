@@ -1,6 +1,6 @@
-//! The volume plugin of a node without kubelet, as processes: the pods of a cluster that is played get their volumes from the
-//! driver of the node, and keep them without the hub, over crashes and reboots. They mount, so they need root; without, each
-//! says so.
+//! The volume plugin of a node without kubelet, as processes. The pods of a simulated cluster get their volumes from
+//! the driver of the node, and keep them without the hub, over crashes and reboots. The tests need root to mount;
+//! without it, each test logs that it did not run.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -28,7 +28,7 @@ use volume_manager::message::refusal::Reason;
 use volume_manager::store::redb::{self, Table};
 use volume_manager::store::{Change, RecordKey, RecordKind, Store};
 
-/// Whether this process may mount, printing a line if not.
+/// Returns whether this process may mount, and logs a line if not.
 fn may_mount(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -37,7 +37,7 @@ fn may_mount(test: &str) -> bool {
     root
 }
 
-/// A node with the cluster as its hub.
+/// Starts a node with a driver. The simulated cluster is to be its hub.
 async fn fixture() -> Fixture {
     let mut node = Fixture::new();
     node.cluster.start_driver(&[]).unwrap();
@@ -50,7 +50,7 @@ fn start_agent(node: &mut Fixture) {
     node.start_agent(&["--kubelet-dir", &kubelet]);
 }
 
-/// Where a pod has a volume.
+/// Returns the path of a pod's volume.
 fn place(node: &Fixture, pod: &str, volume: &str) -> PathBuf {
     let volumes = node.cluster.path("kubelet/pods").join(format!("uid-of-{pod}")).join("volumes");
     volumes.join("kubernetes.io~csi").join(volume).join("mount")
@@ -75,7 +75,7 @@ fn reboots(node: &mut Fixture, boot: &str) {
     node.boots(boot);
 }
 
-/// With pods: a changed boot id without mounts simulates the reboot, and the hub is away.
+/// A changed boot id without mounts simulates the reboot, during which the hub is down.
 #[tokio::test]
 async fn pods_keep_their_volumes_over_crash_and_reboot() {
     if !may_mount("pods_keep_their_volumes_over_crash_and_reboot") {
@@ -89,7 +89,7 @@ async fn pods_keep_their_volumes_over_crash_and_reboot() {
     let mut cluster = Cluster::start(node.cluster.hub_url(), 7, objects);
     start_agent(&mut node);
 
-    // A pod appears, and another one that shares its volume; each has it where kubelet would have it.
+    // Two pods share a volume. Each has it at the path that kubelet would use.
     let at_first = mounted(&node, "web-0", "pv-1").await;
     fs::write(at_first.join("hello"), "from web-0").unwrap();
     let second = pod("web-1", [of_claim("data")]);
@@ -112,7 +112,7 @@ async fn pods_keep_their_volumes_over_crash_and_reboot() {
         assert!(metrics.contains(expected), "{expected}: {metrics}");
     }
 
-    // Its claim asks for more, when the resizer in the cloud has done its part.
+    // The claim is expanded, after the controller expansion in the cloud.
     let size = csi::ControllerExpandVolumeRequest {
         volume_id: volume.id.to_string(),
         capacity_range: Some(csi::CapacityRange { required_bytes: 8 << 20, limit_bytes: 0 }),
@@ -125,7 +125,7 @@ async fn pods_keep_their_volumes_over_crash_and_reboot() {
     cluster.change(vec![claim("data", "pv-1", 0)], &[]);
     cluster.reported("nothing is to be larger", |status| status.expanded.is_empty()).await;
 
-    // That the driver was connected to anew for its CSIDriver did not take it from CSINode.
+    // The reconnection after the change of the CSIDriver did not remove the driver from CSINode.
     let log = node.cluster.agent.as_ref().unwrap().log();
     assert_eq!(log.matches("another policy").count(), 1, "once, and not for each first and last pod");
     assert!(cluster.always_reported(|status| status.drivers.len() == 1));
@@ -136,12 +136,12 @@ async fn pods_keep_their_volumes_over_crash_and_reboot() {
     assert_eq!(refusal.reason(), Reason::Invalid, "{refusal:?}");
     assert!(refusal.message.contains("--kubelet-dir"), "{refusal:?}");
 
-    // The first pod goes, and the other one keeps its volume.
+    // The first pod is deleted, and the other one keeps its volume.
     cluster.change(vec![], &[first]);
     check_removed(&node, "web-0").await;
     assert_eq!((node.mounts_at(&at_second), node.mounts().len()), (1, 2));
 
-    // A claim that is not known any more takes nothing away.
+    // A claim that is no longer known removes no mount.
     cluster.change(vec![], &[claim("data", "", 0), pv.clone()]);
     cluster.volume_reported("web-1", |volume| volume.published && volume.reason.contains("not known")).await;
     assert_eq!(node.mounts_at(&at_second), 1);
@@ -160,7 +160,7 @@ async fn pods_keep_their_volumes_over_crash_and_reboot() {
     assert_eq!(node.mounts(), mounts);
 
     // The machine reboots, without a hub.
-    cluster.leave().await;
+    cluster.stop_hub().await;
     reboots(&mut node, "22222222-2222-4222-8222-222222222222");
     assert!(!at_second.join("hello").exists());
     start_agent(&mut node);
@@ -168,7 +168,7 @@ async fn pods_keep_their_volumes_over_crash_and_reboot() {
     mounted(&node, "web-1", "pv-1").await;
     assert_eq!(fs::read_to_string(at_second.join("hello")).unwrap(), "from web-0");
 
-    // Meanwhile that pod was deleted, and another one has its claim.
+    // Meanwhile the pod was deleted, and another one uses its claim.
     let third = pod("web-2", [of_claim("data")]);
     let objects = vec![driver(false), claim("data", "pv-1", 0), pv, third.clone()];
     cluster = Cluster::start(node.cluster.hub_url(), 8, objects);
@@ -178,9 +178,9 @@ async fn pods_keep_their_volumes_over_crash_and_reboot() {
     let status = cluster.volume_reported("web-2", |volume| volume.published).await;
     assert_eq!(status.pod_volumes.len(), 1, "{status:?}");
 
-    // What is known is damaged, without a hub to ask: nothing is unmounted.
+    // The stored objects are damaged while the hub is down: no volume is unmounted.
     node.cluster.agent.as_mut().unwrap().kill();
-    cluster.leave().await;
+    cluster.stop_hub().await;
     let state = node.cluster.path("agent-state");
     let tables =
         [Table::new("kubernetes-objects", RecordKind(3)), Table::new("desired-volumes", RecordKind(2))];
@@ -194,12 +194,12 @@ async fn pods_keep_their_volumes_over_crash_and_reboot() {
     node.published(&volume).await;
     assert_eq!(node.mounts_at(&at_third), 1);
 
-    // Its hub is back, with a pod with an unknown claim: still nothing is unmounted.
+    // The hub is back, with a pod with an unknown claim: still no volume is unmounted.
     cluster = Cluster::start(node.cluster.hub_url(), 9, vec![third.clone()]);
     node.cluster.agent.as_ref().unwrap().logged("volumes stay unchanged until it is known").await;
     assert_eq!(node.mounts_at(&at_third), 1);
 
-    // The last pod goes, and nothing is left but the data.
+    // The last pod is deleted, and only the data is left.
     cluster.change(vec![], &[third]);
     node.nothing_mounted().await;
     node.forgotten().await;
@@ -298,7 +298,7 @@ async fn a_volume_waits_for_its_attachment_and_its_secret() {
     let status = cluster.volume_reported("web-0", |volume| volume.reason.contains("VolumeAttachment")).await;
     assert_eq!(in_use(&status), [named.as_str()].into());
 
-    // It is attached, as the attacher in the cloud would; then the secret is missing, and is created later.
+    // The volume is attached, as by the attacher in the cloud. The secret is missing, and is created later.
     node.attach_as_others_do(&volume).await;
     cluster.change(vec![attachment("pv-1", true)], &[]);
     let status = cluster
@@ -318,8 +318,8 @@ async fn a_volume_waits_for_its_attachment_and_its_secret() {
         assert!(!bytes.windows(7).any(|window| window == b"hunter2"), "{path:?}");
     }
 
-    // After a reboot without the hub it waits for its secret, and says so.
-    cluster.leave().await;
+    // After a reboot without the hub the volume waits for its secret, which is reported.
+    cluster.stop_hub().await;
     reboots(&mut node, "22222222-2222-4222-8222-222222222222");
     start_agent(&mut node);
     node.cluster.start_driver(&[]).unwrap();
@@ -328,11 +328,11 @@ async fn a_volume_waits_for_its_attachment_and_its_secret() {
         String::from_utf8_lossy(&explained).contains("the hub is away").then_some(())
     })
     .await;
-    cluster.come(node.cluster.hub_url());
+    cluster.start_hub(node.cluster.hub_url());
     mounted(&node, "web-0", "pv-1").await;
     cluster.volume_reported("web-0", |volume| volume.published).await;
 
-    // Its attachment is deleted: what is mounted stays, and is reported in use.
+    // The attachment is deleted: the mounted volume stays, and is reported in use.
     cluster.change(vec![attachment("pv-1", false)], &[]);
     let asks = pod("web-1", [of_claim("data")]);
     cluster.change(vec![asks.clone()], &[]);
@@ -343,14 +343,14 @@ async fn a_volume_waits_for_its_attachment_and_its_secret() {
     assert_eq!(in_use(&status), [named.as_str()].into());
     assert_eq!(fs::read_to_string(place.join("hello")).unwrap(), "from web-0");
 
-    // With the pods it goes, and may be detached.
+    // The volume is unmounted with the last pod, and may be detached.
     cluster.change(vec![], &[web, asks]);
     node.nothing_mounted().await;
     cluster.reported("nothing is in use", |status| status.volumes_in_use.is_empty()).await;
     assert_eq!(node.attached_nodes(&volume).await, 1, "the node does not undo the attach");
 }
 
-/// kubelet's rule for the attach/detach controller, which leaves a volume where it is while the Node has it as in use.
+/// The attach/detach controller does not detach a volume that the Node reports in use, as with kubelet.
 #[tokio::test]
 async fn an_attached_volume_waits_for_volumes_in_use() {
     if !may_mount("an_attached_volume_waits_for_volumes_in_use") {
@@ -375,7 +375,7 @@ async fn an_attached_volume_waits_for_volumes_in_use() {
     cluster.volume_reported("web-0", |volume| volume.published).await;
 
     // The machine reboots, without a hub that writes anything.
-    cluster.leave().await;
+    cluster.stop_hub().await;
     reboots(&mut node, "22222222-2222-4222-8222-222222222222");
     start_agent(&mut node);
     node.cluster.start_driver(&[]).unwrap();

@@ -21,7 +21,7 @@ use volume_manager::message::{Answer, DesiredSet, Reconciled, Refusal, SERVICE};
 use volume_manager::node::DesiredVolume;
 use volume_manager::{ConsumerId, VolumeKey};
 
-/// The cluster with the places of a node's volumes. Whatever is mounted below it goes with it.
+/// The cluster with the directories of a node's volumes. The drop removes every mount below it.
 pub(crate) struct Fixture {
     pub(crate) cluster: TestCluster,
     peer: Option<Peer>,
@@ -34,7 +34,7 @@ impl Fixture {
         fixture
     }
 
-    /// What the next agent takes for the boot of this machine.
+    /// The boot id that the next agent reads.
     pub(crate) fn boots(&self, id: &str) {
         fs::write(self.cluster.path("boot-id"), id).unwrap();
     }
@@ -46,7 +46,7 @@ impl Fixture {
         self.cluster.start_agent(&[&arguments, more].concat()).unwrap();
     }
 
-    /// A new volume of the driver, made as a sidecar would.
+    /// Creates a volume as a sidecar would.
     pub(crate) async fn volume(&self, name: &str) -> VolumeKey {
         ready(&self.cluster.driver_socket()).await;
         let made =
@@ -58,7 +58,7 @@ impl Fixture {
         self.cluster.path("pods").join(consumer).join("data")
     }
 
-    /// A set in which each volume has these consumers.
+    /// Returns a desired set in which each volume has these consumers.
     pub(crate) fn set(&self, revision: u64, volumes: &[(&VolumeKey, &[&str])]) -> DesiredSet {
         let volumes = volumes.iter().map(|(key, consumers)| {
             let mode = AccessMode::SingleNodeMultiWriter;
@@ -72,7 +72,7 @@ impl Fixture {
         DesiredSet::new(revision, volumes.collect())
     }
 
-    /// The answers to a request of the controller. Waits until the node is connected.
+    /// Sends a request of the controller once the node is connected, and returns the answers.
     pub(crate) async fn ask(&mut self, request: Vec<u8>) -> Vec<Kind> {
         let peer = self.peer.get_or_insert_with(|| {
             let address: Address = self.cluster.hub_url().parse().unwrap();
@@ -110,21 +110,21 @@ impl Fixture {
         }
     }
 
-    /// What one of the agent's commands prints.
+    /// Returns the output of one of the agent's commands.
     pub(crate) fn command(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(binaries::path("edge-agent"));
         command.args(arguments).arg("--state-dir").arg(self.cluster.path("agent-state"));
         command.env_remove("RUST_LOG").output().unwrap()
     }
 
-    /// What a command prints when nothing is wrong.
+    /// Returns the output of a command, and asserts that the command succeeds.
     pub(crate) fn printed(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Waits until the table says that the volume is published for all its consumers.
+    /// Waits until the table reports the volume as published for all its consumers.
     pub(crate) async fn published(&self, key: &VolumeKey) {
         wait::until(&format!("{key} is published"), async || {
             let output = self.command(&["volumes"]);
@@ -148,7 +148,7 @@ impl Fixture {
         .await;
     }
 
-    /// Every mount below the cluster: its id and its place, in the order in which they were made.
+    /// Returns the id and the path of every mount below the cluster, in the order of the mounts.
     pub(crate) fn mounts(&self) -> Vec<(u64, PathBuf)> {
         let below = self.cluster.directory();
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -159,19 +159,19 @@ impl Fixture {
         mounts.filter(|(_, place)| place.starts_with(below)).collect()
     }
 
-    /// How many mounts are at a place.
+    /// Returns the number of mounts at a path.
     pub(crate) fn mounts_at(&self, place: &Path) -> usize {
         self.mounts().iter().filter(|(_, mounted)| mounted == place).count()
     }
 
-    /// What a reboot leaves of the mounts: none.
+    /// Removes all mounts, as a reboot does.
     pub(crate) fn unmount_all(&self) {
         for (_, place) in self.mounts().iter().rev() {
             unmount(place, UnmountFlags::DETACH).unwrap();
         }
     }
 
-    /// Everything below a folder, without the folder.
+    /// Returns the paths of all entries below a folder.
     pub(crate) fn below(&self, folder: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut folders = vec![self.cluster.path(folder)];
@@ -187,7 +187,7 @@ impl Fixture {
         found
     }
 
-    /// On how many nodes the driver says that the volume is attached.
+    /// Returns the number of nodes to which the volume is attached, according to the driver.
     pub(crate) async fn attached_nodes(&self, key: &VolumeKey) -> usize {
         let listed =
             controller(&self.cluster.driver_socket()).list_volumes(csi::ListVolumesRequest::default()).await;
@@ -198,7 +198,7 @@ impl Fixture {
         entries.into_iter().find(is_it).and_then(|entry| entry.status).unwrap().published_node_ids.len()
     }
 
-    /// ControllerPublishVolume as the attacher in the cloud would call it.
+    /// Calls ControllerPublishVolume as the attacher in the cloud would.
     pub(crate) async fn attach_as_others_do(&self, key: &VolumeKey) -> csi::ControllerPublishVolumeResponse {
         let capability = create_volume("x").volume_capabilities.remove(0);
         let mode = csi::volume_capability::access_mode::Mode::SingleNodeMultiWriter;

@@ -1,5 +1,6 @@
-//! The volumes of a node as processes: a set that arrives over the hub is mounted by the driver of the node, and stays so
-//! without the hub, over crashes and reboots. They mount, so they need root; without, each says so.
+//! A node with volumes, as processes. The driver of the node mounts a set that arrives over the hub, and the volumes
+//! stay mounted without the hub, over crashes and reboots. The tests need root to mount; without it, each test logs
+//! that it did not run.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
@@ -21,7 +22,7 @@ use volume_manager::message::answer::Kind;
 use volume_manager::message::query;
 use volume_manager::message::refusal::Reason;
 
-/// Whether this process may mount, printing a line if not.
+/// Returns whether this process may mount, and logs a line if not.
 fn may_mount(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -30,7 +31,7 @@ fn may_mount(test: &str) -> bool {
     root
 }
 
-/// With processes on one machine: a changed boot id without mounts simulates the reboot.
+/// A changed boot id without mounts simulates the reboot.
 #[tokio::test]
 async fn a_volume_of_a_set_survives_crash_and_reboot() {
     if !may_mount("a_volume_of_a_set_survives_crash_and_reboot") {
@@ -42,7 +43,7 @@ async fn a_volume_of_a_set_survives_crash_and_reboot() {
     node.start_agent(&[]);
     let volume = node.volume("pvc-1").await;
 
-    // It is mounted.
+    // The volume is mounted.
     let set = node.set(3, &[(&volume, &["pod-1"])]);
     let taken = node.taken(&set).await;
     assert_eq!((taken.revision, taken.wanted, taken.refused.len()), (3, 1, 0));
@@ -53,7 +54,7 @@ async fn a_volume_of_a_set_survives_crash_and_reboot() {
     let mounts = node.mounts();
     assert_eq!(mounts.len(), 2, "the staging and the target: {mounts:?}");
 
-    // It is reported.
+    // The state of the volume is reported.
     let explained = node.printed(&["explain", volume.id.as_str()]);
     assert!(explained.contains("is PUBLISHED") && explained.contains("consumers: pod-1"), "{explained}");
     assert_eq!(node.printed(&["explain", &volume.to_string()]).lines().count(), 1);
@@ -114,7 +115,7 @@ async fn a_volume_of_a_set_survives_crash_and_reboot() {
     assert_eq!(fs::read_to_string(node.target("pod-2").join("hello")).unwrap(), "from the pod");
     assert_eq!(node.mounts().len(), 3);
 
-    // It goes, and leaves nothing but its data with the driver.
+    // The volume is removed from the node, and leaves only its data in the driver.
     let none = node.set(5, &[]);
     assert_eq!(node.taken(&none).await.released, 2);
     node.nothing_mounted().await;
@@ -128,7 +129,7 @@ async fn a_volume_of_a_set_survives_crash_and_reboot() {
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(node.attached_nodes(&volume).await, 0);
 
-    // What is taken is not forgotten by a crash.
+    // An accepted set survives a crash.
     node.cluster.agent.as_mut().unwrap().kill();
     assert_eq!(node.printed(&["volumes"]).lines().count(), 1);
     node.start_agent(&[]);
@@ -138,8 +139,8 @@ async fn a_volume_of_a_set_survives_crash_and_reboot() {
 }
 
 #[tokio::test]
-async fn volumes_wait_for_their_driver_while_the_agent_relays_as_ever() {
-    if !may_mount("volumes_wait_for_their_driver_while_the_agent_relays_as_ever") {
+async fn volumes_wait_for_their_driver_while_calls_are_relayed() {
+    if !may_mount("volumes_wait_for_their_driver_while_calls_are_relayed") {
         return;
     }
     let mut node = Fixture::new();
@@ -196,7 +197,7 @@ async fn volumes_wait_for_their_driver_while_the_agent_relays_as_ever() {
     node.forgotten().await;
     assert_eq!(node.attached_nodes(&volume).await, 0);
 
-    // Its driver is said to need no attach, so none is made for a volume that is new here.
+    // The set declares that the driver needs no attach, so the volume is published without one.
     let mut unattached = node.set(3, &[(&volume, &["pod-1"])]);
     let mut policy = DriverPolicy::default();
     policy.attach_required = false;
@@ -240,7 +241,7 @@ async fn follows_the_attachment_and_reads_the_secret_from_a_file() {
     node.taken(&set).await;
     explained(&node, "waiting for the external attach").await;
 
-    // What the attacher in the cloud does. Then the secret is refused: others may read it.
+    // The attacher in the cloud attaches the volume. The secret is refused, since other users may read its file.
     let attach = node.attach_as_others_do(&volume).await;
     assert_eq!(node.attached_nodes(&volume).await, 1, "{attach:?}");
     let value = secrets.join("default/key/password");
@@ -257,7 +258,7 @@ async fn follows_the_attachment_and_reads_the_secret_from_a_file() {
         assert!(!bytes.windows(7).any(|window| window == b"hunter2"), "{path:?}");
     }
 
-    // It is unmounted before it is detached, and the node does not undo the attach.
+    // The volume is unmounted before the detach, and the node does not detach.
     let set = awaited(&node, 3, false);
     node.taken(&set).await;
     node.nothing_mounted().await;
@@ -271,7 +272,7 @@ async fn follows_the_attachment_and_reads_the_secret_from_a_file() {
     node.nothing_mounted().await;
 }
 
-/// What the status page of the process with this log answers.
+/// Returns the answer of the status page of the process with this log.
 async fn http(log: &str, path: &str) -> Option<String> {
     page::get(&page::address_in(log)?, path).await
 }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 /// An error of generating the sources or comparing them with the schema.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CodegenError {
-    /// The schema itself.
+    /// The schema does not compile.
     #[error("the schema does not compile")]
     Schema(#[source] protox::Error),
     /// The code generators of prost and tonic failed.
     #[error("the message and service bindings could not be generated")]
     Bindings(#[source] io::Error),
-    /// A defect of the generator.
+    /// The generator has a defect.
     #[error("the generated {name} is not valid Rust")]
     Unparseable { name: String, source: syn::Error },
     /// An RPC of the schema has no row in the table of facts.

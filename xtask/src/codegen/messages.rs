@@ -1,5 +1,5 @@
-//! The messages between components, and the messages that they store. Their bytes are slices of the received buffer, their maps
-//! are ordered, so that equal messages have equal bytes, and their `Debug` omits the fields with the option `debug_redact`.
+//! The messages between components, and the messages that they store. Bytes fields are slices of the received buffer.
+//! Maps are ordered, so that equal messages have equal bytes. `Debug` omits the fields with the option `debug_redact`.
 
 use heck::ToUpperCamelCase;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use super::bindings::Scratch;
 use super::error::CodegenError;
 use super::{Source, format, rust};
 
-/// The folders of the components with their schemas. Each schema is generated into a source of its name.
+/// The folders of the components with their schemas. Each schema generates a source with the schema's name.
 pub(crate) const PARTS: &[(&str, &[&str])] = &[
     ("edge-transport", &["edge/session/v1/session.proto"]),
     ("csi-proxy", &["edge/csi/v1/call.proto", "edge/csi/v1/state.proto"]),
@@ -21,7 +21,7 @@ pub(crate) const PARTS: &[(&str, &[&str])] = &[
     ("examples/edge-agent", &["edge_csi/groups/v1/groups.proto"]),
 ];
 
-/// Messages that are keys of maps.
+/// Messages that are keys of maps, and therefore derive `Ord`.
 const ORDERED: [&str; 2] = ["edge_csi.kubernetes.v1.ObjectKey", "edge_csi.kubernetes.v1.SecretName"];
 
 pub(crate) fn generate(folder: &Path, file: &str) -> Result<Source, CodegenError> {

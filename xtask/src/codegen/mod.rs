@@ -20,7 +20,7 @@ mod validation;
 use error::CodegenError;
 use schema::Schema;
 
-/// The folder of the schema and the generated sources.
+/// The folder of the schema of csi-proto; the next two are the folders of its generated sources.
 const PROTO: &str = "csi-proto/proto";
 const LIBRARY: &str = "csi-proto/src/generated";
 const TESTS: &str = "csi-proto/tests/generated";
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     check: bool,
 }
 
-/// One generated source. Its name is relative to the folder of generated sources.
+/// One generated source. `name` is relative to the folder of generated sources.
 struct Source {
     name: String,
     text: String,

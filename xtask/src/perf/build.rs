@@ -17,7 +17,7 @@ fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
 }
 
-fn ran(command: &mut Command) -> Result<(), PerfError> {
+fn run_to_end(command: &mut Command) -> Result<(), PerfError> {
     let shown = format!("{command:?}");
     let output = command.output().map_err(PerfError::io(shown.clone()))?;
     if output.status.success() {
@@ -42,7 +42,7 @@ impl Programs {
         if peers {
             build.args(["--bin", "nats-relay", "--features", "edge-csi-benches/nats"]);
         }
-        ran(&mut build)?;
+        run_to_end(&mut build)?;
         if peers {
             std::fs::create_dir_all(&programs.go)
                 .map_err(PerfError::io(format!("create {}", programs.go.display())))?;
@@ -51,7 +51,9 @@ impl Programs {
                 .current_dir(workspace_root().join("benches/peers"))
                 .env("CGO_ENABLED", "0")
                 .env("GOTOOLCHAIN", "local");
-            ran(build.args(["build", "-buildvcs=false", "-o"]).arg(&programs.go).args(["./...", "tool"]))?;
+            run_to_end(
+                build.args(["build", "-buildvcs=false", "-o"]).arg(&programs.go).args(["./...", "tool"]),
+            )?;
         }
         Ok(programs)
     }

@@ -1,4 +1,4 @@
-//! The measured chains: their processes, the order of these, and the endpoint for a client.
+//! The measured chains: their processes, the order in which these start, and the endpoint for a client.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ pub(super) const DRIVER: &str = "bench.csi.edge";
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// The connection between the client and the driver.
+/// A kind of chain between the client and the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Nothing: tonic to tonic on one unix socket.
@@ -23,7 +23,7 @@ pub(super) enum Kind {
     Relay(HubTransport),
     /// The library mwitkow/grpc-proxy twice, with plain TCP between.
     GrpcProxy,
-    /// Our gRPC ends with a NATS server between, plain TCP.
+    /// Endpoint and dispatcher of csi-proxy, with a NATS server and plain TCP between.
     Nats,
 }
 
@@ -136,9 +136,9 @@ impl Builder<'_> {
         }
         if transport != HubTransport::Uds {
             let files = authority.issue("hub", &["localhost", "127.0.0.1"], Usage::Server)?;
-            files.show(hub.args(["--allow", "proxy=*"]), "--client-ca", &authority.root());
+            files.add_options(hub.args(["--allow", "proxy=*"]), "--client-ca", &authority.root());
             let files = authority.issue("edge-1", &["edge-1"], Usage::Client)?;
-            files.show(&mut agent, "--tls-ca", &authority.root());
+            files.add_options(&mut agent, "--tls-ca", &authority.root());
         }
         self.start("hub", &mut hub)?;
         self.start("agent", &mut agent)?;

@@ -1,7 +1,8 @@
 //! Measures how much a hanging call slows down the others.
 //!
 //! Each chain runs under the same load without and with one ControllerPublishVolume that hangs at the driver. Each round
-//! measures without, with, and without again: the difference between the two runs without is the spread of a ratio.
+//! measures without the hanging call, with it, and without it again. The ratio of the two measurements without it shows
+//! the noise.
 
 use clap::Args;
 
@@ -72,7 +73,9 @@ fn print(chains: &[Chain], options: &Options, rounds: &[Vec<Round>]) {
     println!(
         "{callers} callers publish volumes, alone and while one more call hangs; medians of {count} rounds."
     );
-    println!("In brackets: the middle half of the rounds. Spread: the second without to the first.\n");
+    println!(
+        "In brackets: the middle half of the rounds. Spread: the second measurement without to the first.\n"
+    );
     println!("| chain | figure | without | with | with to without | spread |");
     println!("|---|---|---|---|---|---|");
     for (chain, rounds) in chains.iter().zip(rounds) {

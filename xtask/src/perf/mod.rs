@@ -22,11 +22,11 @@ mod soak;
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     #[command(subcommand)]
-    what: What,
+    measurement: Measurement,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Measurement {
     /// Latencies of many calls, alone and while one more hangs at the driver.
     Hung(hung::Options),
     /// One CreateVolume through the relay and its peers: calls/s, latencies, processor time, and ratios to the direct call.
@@ -43,15 +43,13 @@ pub(crate) enum PerfError {
     /// A file or a process failed.
     #[error("{doing}: {source}")]
     Io {
-        /// The attempted action.
+        /// The attempted action, such as `create PATH`.
         doing: String,
-        /// The cause.
         source: std::io::Error,
     },
     /// A command ended with an error.
     #[error("{command} failed: {output}")]
     Command {
-        /// The command.
         command: String,
         /// The end of its output.
         output: String,
@@ -59,9 +57,7 @@ pub(crate) enum PerfError {
     /// A part of a chain did not become ready.
     #[error("{chain}: no answer at {endpoint} within {seconds} s; the last lines of its parts are in {logs}")]
     NotReady {
-        /// The chain.
         chain: String,
-        /// The endpoint that did not answer.
         endpoint: String,
         /// The time limit, in seconds.
         seconds: u64,
@@ -72,19 +68,11 @@ pub(crate) enum PerfError {
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// A tool printed a line that is not valid figures.
-    #[error("{command} printed {line:?}, not a line of figures: {source}")]
-    Figures {
-        /// The tool.
-        command: String,
-        /// The printed line.
-        line: String,
-        /// The parse error.
-        source: serde_json::Error,
-    },
-    /// The memory grew.
+    #[error("{command} printed {line:?}; expected one JSON object of figures: {source}")]
+    Figures { command: String, line: String, source: serde_json::Error },
+    /// The memory of a process grew beyond its bound.
     #[error("{part} grew from {from} to {to} KiB under steady load; at most {bound} KiB are allowed")]
     Growth {
-        /// The process.
         part: String,
         /// Resident memory after warming up, in KiB.
         from: u64,
@@ -104,11 +92,11 @@ impl PerfError {
 
 /// Builds the programs, measures, and prints the results.
 pub(crate) fn run(options: &Options) -> Result<(), PerfError> {
-    match &options.what {
-        What::Hung(options) => hung::run(options),
-        What::Relay(options) => relay::run(options),
-        What::Sessions(options) => sessions::run(options),
-        What::Soak(options) => soak::run(options),
+    match &options.measurement {
+        Measurement::Hung(options) => hung::run(options),
+        Measurement::Relay(options) => relay::run(options),
+        Measurement::Sessions(options) => sessions::run(options),
+        Measurement::Soak(options) => soak::run(options),
     }
 }
 

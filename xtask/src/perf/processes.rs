@@ -1,4 +1,4 @@
-//! Child processes that end with their owner, and the kernel's figures for them.
+//! Child processes that are killed when dropped, and the kernel's figures for them.
 
 use std::fs::{self, File};
 use std::path::Path;

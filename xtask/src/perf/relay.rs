@@ -1,4 +1,4 @@
-//! The table: every chain at several numbers of callers, round after round.
+//! Measures every chain at several numbers of callers, round after round, and prints the table.
 
 use std::collections::BTreeMap;
 

@@ -13,7 +13,8 @@ use crate::authority::{Authority, Usage};
 /// Options of `cargo xtask perf sessions`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Sessions on one hub, each with a client certificate. Hub and clients need a descriptor a session (`ulimit -n`).
+    /// Sessions on one hub, each with a client certificate. Hub and clients both need a file descriptor for each
+    /// session (`ulimit -n`).
     #[arg(long, default_value_t = 10_000)]
     sessions: usize,
 }
@@ -33,12 +34,12 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
         let url = format!("{scheme}://127.0.0.1:{port}");
         let mut hub = programs.rust("edge-hub");
         hub.args(["--listen", &url, "--allow", "proxy=*"]);
-        files.show(&mut hub, "--client-ca", &authority.root());
+        files.add_options(&mut hub, "--client-ca", &authority.root());
         let mut hub = Process::start("hub", run.path(), &mut hub)?;
         let files = authority.issue("idle", &["idle"], Usage::Client)?;
         let mut idle = programs.rust("idle-sessions");
         idle.args(["--hub", &url, "--sessions", &options.sessions.to_string()]);
-        files.show(&mut idle, "--tls-ca", &authority.root());
+        files.add_options(&mut idle, "--tls-ca", &authority.root());
         let mut idle = idle
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

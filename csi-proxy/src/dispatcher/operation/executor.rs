@@ -111,7 +111,7 @@ impl Executor {
         drop(state);
         // After the lock is released, since a ticket that cannot be delivered locks again when dropped.
         for (waiter, decision) in decisions {
-            // Fails if the waiter has left, which it reports itself.
+            // Fails if the waiter has left. The waiter reports that itself when it is dropped.
             let _ = waiter.map(|waiter| waiter.send(decision));
         }
         gives_up
@@ -123,7 +123,7 @@ impl Executor {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     decision: oneshot::Receiver<Decision>,
-    /// When it gives up if its operation has not begun; `None` if the operation runs.
+    /// When the call gives up if its operation has not begun; `None` if the operation runs.
     gives_up: Option<Instant>,
     executor: Arc<Executor>,
     id: WaiterId,
@@ -145,14 +145,14 @@ impl Waiting {
         if let Some(gives_up) = self.gives_up {
             match timeout_at(gives_up, &mut self.decision).await {
                 Ok(decision) => return decision.unwrap_or_else(|_| lost()),
-                // Now it fails, unless its operation has begun.
+                // The call fails now, unless its operation has begun.
                 Err(_) => self.executor.handle(Event::Tick),
             };
         }
         (&mut self.decision).await.unwrap_or_else(|_| lost())
     }
 
-    /// The ticket of an operation that it has to run and was not delivered, if any. None arrives later.
+    /// The undelivered ticket of an operation that this call has to run, if any. No ticket arrives afterwards.
     pub(crate) fn last_ticket(&mut self) -> Option<Ticket> {
         self.decision.close();
         match self.try_decision() {

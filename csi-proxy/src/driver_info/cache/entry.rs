@@ -56,7 +56,7 @@ pub struct Entry {
     again: bool,
     /// Whether the next round refreshes everything.
     full: bool,
-    /// Whether this round does.
+    /// Whether this round refreshes everything.
     asks_all: bool,
     pub(super) failures: u32,
     mismatched_name: Option<String>,
@@ -133,7 +133,7 @@ impl Entry {
         self.named || self.info.is_complete(true) || self.presence == Presence::Unknown
     }
 
-    /// Whether a round has begun and ended since then.
+    /// Whether the last round has begun after `since` and has ended.
     pub(super) fn was_asked_since(&self, since: Option<Instant>) -> bool {
         !self.asking && self.begun.is_some_and(|begun| since.is_some_and(|since| begun > since))
     }
@@ -330,7 +330,7 @@ impl Entry {
         self.reached = Some(false);
         self.failures = self.failures.saturating_add(1);
         let presence = match &outcome.origin {
-            // It is reachable but misbehaves, which is equivalent to offline.
+            // The driver is reachable but misbehaves, which is equivalent to offline.
             Origin::Driver | Origin::Endpoint => (question != Question::Probe).then_some(Presence::Offline),
             Origin::Relay(fault) => match &**fault {
                 // A node that does not answer for this long counts as offline.
@@ -343,7 +343,8 @@ impl Entry {
         }
     }
 
-    /// See [`Cache::take_save`](super::Cache::take_save). `close`: its age is reported.
+    /// See [`Cache::take_save`](super::Cache::take_save). `close` is set if the age of
+    /// this entry is reported.
     pub(super) fn take_save(&mut self, close: bool, settles: bool) -> Option<(Bytes, SystemTime)> {
         let as_of = self.as_of?;
         let is_newer = self.on_disk != Some(as_of);

@@ -98,7 +98,7 @@ pub struct Cache {
     reported: Reported,
 }
 
-/// What the operator was last synced of the driver.
+/// The last notices to the operator about a node, or about all nodes together.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reported {
     reached: Option<bool>,
@@ -114,11 +114,11 @@ pub enum Notice {
         /// The reported name.
         found: String,
     },
-    /// The driver is unreachable. Once, until it is reachable.
+    /// The driver is unreachable. Reported once per outage.
     Unreachable(Outcome),
     /// The driver is reachable, for the first time or again.
     Reached,
-    /// A node is rejected because of the limit. Once.
+    /// A node is rejected because of the limit. Reported once.
     TooMany,
     /// The topology of a node has changed.
     Moved {
@@ -236,7 +236,8 @@ impl Cache {
         }
     }
 
-    /// Refreshes a node after a reconnect, or of all nodes those with an unknown presence.
+    /// Refreshes one node after a reconnect or, with `None`, all nodes whose driver may have appeared: with presence
+    /// only nodes of unknown presence or without the driver.
     pub fn refresh(&mut self, of: Option<&NodeId>, now: Instant) {
         if let Some(node) = of {
             self.entries.get_mut(node).into_iter().for_each(|entry| entry.ask_all(now));
@@ -344,7 +345,7 @@ impl Cache {
         (None, notices)
     }
 
-    /// What the operator was last synced of a node, or of all together.
+    /// The last notices about a node or, with `None`, about all nodes together.
     fn reported(&mut self, of: Option<&NodeId>) -> &mut Reported {
         match of.and_then(|node| self.entries.get_mut(node)) {
             Some(entry) => &mut entry.reported,
@@ -364,7 +365,7 @@ impl Cache {
             };
         }
         let longest = match entry.presence() {
-            // It is asked as soon as it is synced to be there.
+            // A disconnected node is refreshed as soon as it connects.
             _ if together && self.synced && !entry.seen => return LONG_ROUND,
             // Most likely it never has the driver.
             Presence::WithoutDriver if together => LONG_ROUND,
@@ -487,14 +488,14 @@ impl Cache {
         Status { reached, ready: self.is_ready(of), complete, age }
     }
 
-    /// Whether to log that answers are stale. Once per outage.
+    /// Whether to log that answers are stale: true once per outage.
     pub fn report_stale(&mut self, of: Option<&NodeId>) -> bool {
         let reported = self.reported(of);
         reported.reached != Some(true) && !std::mem::replace(&mut reported.stale, true)
     }
 
-    /// The record of an entry to store now, and its time. [`Self::saved`] must follow. `settles`: this is the last
-    /// write.
+    /// The record of an entry to store now, and its time. [`Self::saved`] must follow. `settles` marks the last write
+    /// before the shutdown.
     pub fn take_save(&mut self, node: &NodeId, settles: bool) -> Option<(Bytes, SystemTime)> {
         let close = !self.mode.is_together() || self.watched.as_ref() == Some(node);
         self.entries.get_mut(node)?.take_save(close, settles)

@@ -112,7 +112,7 @@ impl<R: Relay + 'static> Relay for RetryRelay<R> {
 }
 
 impl<R> Shared<R> {
-    /// A node has accepted a call with this term.
+    /// Records that a node has accepted a call with this term.
     fn accepted(&self, term: Term) {
         if *self.term.borrow() == InUse::Raised(term) {
             self.term.send_modify(|in_use| in_use.accepted(term));

@@ -73,7 +73,7 @@ impl<R: Relay> Sending<R> {
                 Next::Fail(fault) => return Err(fault),
                 Next::Wait { or, .. } if !self.open.may_be_held() => return Err(or),
                 Next::Wait { until, .. } => match change.take() {
-                    // Once more, for changes before this.
+                    // Decide once more: the status may have changed before this call waited for changes.
                     None => change = Some(Box::pin(self.shared.reachability.changed())),
                     Some(changed) => {
                         // Decide again after a change or a timeout.

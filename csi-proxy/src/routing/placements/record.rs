@@ -16,11 +16,11 @@ use crate::generated::state as pb;
 
 /// The node of a subject, and its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs, reason = "what a store keeps")]
+#[allow(clippy::exhaustive_structs, reason = "the format of a stored row")]
 pub struct Placement {
     /// The node.
     pub node: NodeId,
-    /// The digest of its request; zero if there were several, or it is unknown.
+    /// The digest of the request; zero if there were several requests, or the digest is unknown.
     pub digest: Digest,
     /// Its status.
     pub status: Status,
@@ -28,7 +28,7 @@ pub struct Placement {
 
 /// The status of a volume, snapshot or group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "what a store keeps")]
+#[allow(clippy::exhaustive_enums, reason = "the format of a stored row")]
 pub enum Status {
     /// The volume may exist, or be created later.
     Pending,
@@ -70,30 +70,30 @@ impl Status {
 
 /// The version of a row. Opaque, assigned by the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[allow(clippy::exhaustive_structs, reason = "what a store calls it")]
+#[allow(clippy::exhaustive_structs, reason = "an opaque value of the store")]
 pub struct Revision(pub Box<str>);
 
 /// A row of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs, reason = "what a store has")]
+#[allow(clippy::exhaustive_structs, reason = "the format of a stored row")]
 pub struct Row {
     /// A volume by its name, or a snapshot, a group, or a volume of an unknown name by its id.
     pub key: Subject,
-    /// The revision that the store has.
+    /// The current revision in the store.
     pub revision: Revision,
     /// The placement, or why it cannot be read.
     pub placement: Result<Placement, Defect>,
 }
 
-/// Why bytes are not taken for a placement.
+/// Why a row cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Defect {
-    /// Some byte is wrong, or it is another key's row.
+    /// The bytes are damaged, or the row belongs to another key.
     #[error("its checksum is wrong")]
     Checksum,
-    /// The bytes are as they were written, but make no sense.
-    #[error("its field {field} has no value that is known")]
+    /// The checksum is correct, but a field has an invalid or unknown value.
+    #[error("its field {field} has an invalid or unknown value")]
     Field {
         /// The field.
         field: &'static str,
@@ -101,7 +101,7 @@ pub enum Defect {
 }
 
 impl Placement {
-    /// The bytes of the row with this key.
+    /// Encodes the row with this key.
     #[must_use]
     pub fn encode(&self, key: &Subject) -> Vec<u8> {
         let (status, at) = match &self.status {
@@ -123,10 +123,10 @@ impl Placement {
         bytes
     }
 
-    /// The placement in the bytes of the row with this key.
+    /// Decodes the row with this key.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// If the checksum or the value of a field is wrong.
     pub fn decode(key: &Subject, bytes: &[u8]) -> Result<Self, Defect> {
         let (sum, record) = bytes.split_first_chunk().ok_or(Defect::Checksum)?;
         if checksum(key, record) != u32::from_le_bytes(*sum) {

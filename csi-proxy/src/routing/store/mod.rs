@@ -69,7 +69,7 @@ pub trait PlacementStore: fmt::Debug + Send + Sync {
 pub enum Written {
     /// The write is durable. The row has this revision, which is meaningless after a removal.
     Done(Revision),
-    /// Nothing was written: the row is this, or does not exist.
+    /// Nothing was written. Contains the current row; `None` if it does not exist.
     Conflict(Option<Row>),
 }
 

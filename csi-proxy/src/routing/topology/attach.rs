@@ -44,7 +44,8 @@ impl TopologyRouter {
     ) -> Result<Answer, Refusal> {
         let place = self.volume_place(Method::ControllerUnpublishVolume, inbound)?;
         let Some(node_id) = protobuf::text(&inbound.body, NODE_ID) else {
-            // From all nodes. A volume that only one node can access is attached to no other.
+            // An empty `node_id` detaches the volume from all nodes. A volume that only one node can access is
+            // attached to no other.
             let bound = |place: &NodeId| !self.topology(place).segments.is_empty();
             return Ok(match place.filter(bound) {
                 Some(place) => self.ask(relay, &place, inbound).await,

@@ -60,8 +60,8 @@ impl TopologyRouter {
         let open = self.placements.attempt(request, selector).await?;
         match self.known_topology(open.node()) {
             Some(topology) => Ok((open, topology)),
-            // A name that was placed before a restart on a node that was not reached since. Without a topology the pod
-            // of the volume could be scheduled anywhere.
+            // The name was placed before a restart, and its node was not reached since. Without a topology the pod of
+            // the volume could be scheduled anywhere.
             None => {
                 let refusal = Refusal::not_reached(open.node());
                 open.end(AttemptResult::NotSent).await?;

@@ -23,7 +23,7 @@ impl TopologyRouter {
             let mut rest = None;
             let answer = if method.is_server_streaming() {
                 let mut replies = self.carry(relay, &node, inbound).await;
-                // The first part shows whether the node has it.
+                // The first part shows whether the node has the subject.
                 match replies.next().await {
                     Some(Reply::Message(first)) => {
                         rest = Some(replies);
@@ -47,7 +47,7 @@ impl TopologyRouter {
                         (message, _) => Replies::whole(message, outcome),
                     });
                 }
-                // The node may have it.
+                // The node may have the subject.
                 _ => unreachable = unreachable.or(Some(answer)),
             }
         }

@@ -201,11 +201,15 @@ impl Core {
     fn no_room(&self, session: &Session, target: &PeerId) -> Option<String> {
         let (peer, open) = (&session.peer, session.calls.len());
         if open >= self.settings.max_calls {
-            return Some(format!("{peer} has {open} open calls"));
+            return Some(format!(
+                "{peer} has {open} open calls; at most {} are allowed",
+                self.settings.max_calls
+            ));
         }
         let (local_key, _) = self.local_session().filter(|(_, local)| local.peer == *target)?;
         let open = session.calls.values().filter(|call| call.target == local_key).count();
-        (open >= self.settings.max_local_calls).then(|| format!("{peer} has {open} open calls to the hub"))
+        let max = self.settings.max_local_calls;
+        (open >= max).then(|| format!("{peer} has {open} open calls to the hub; at most {max} are allowed"))
     }
 
     /// Whether the policy allows the call.
@@ -253,9 +257,10 @@ impl Core {
         }
         let waiting = self.sessions.get(&target).map_or(0, |session| session.outbox.slots());
         if waiting >= self.settings.queue_frames {
-            // Credit costs the requester nothing. Without this limit it could fill a slow target's queue until the target is
-            // disconnected.
-            let detail = format!("{waiting} frames are queued for the target");
+            // Credit costs the requester nothing: without this limit, a requester could fill a slow target's queue
+            // until the target is disconnected.
+            let max = self.settings.queue_frames;
+            let detail = format!("{waiting} frames are queued for the target; at most {max} are allowed");
             return self.end_call(key, number, Reason::Overloaded, detail);
         }
         self.stats.frames += 1;
@@ -300,7 +305,7 @@ impl Core {
             Some(bytes) => {
                 self.queued_bytes -= bytes;
                 self.stats.withdrawn += 1;
-                // A drain may be waiting for it.
+                // A drain of the target may be waiting for the end of this call.
                 self.wakes.push(call.target);
             }
             None => {
@@ -323,7 +328,7 @@ impl Core {
     pub(super) fn end_calls(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         let peer = session.peer.clone();
-        // Both in order, so that the same events give the same frames.
+        // Both maps are ordered, so that the same events give the same frames.
         let (calls, inbound) = (std::mem::take(&mut session.calls), std::mem::take(&mut session.inbound));
         for call in calls.into_values() {
             let target = self.sessions.get_mut(&call.target);

@@ -10,11 +10,12 @@ use crate::hub::outbox::QueuedFrame;
 use crate::session::CloseReason;
 
 impl Core {
-    /// Moves queued frames of a peer into `frames`, about `max_bytes` of them. With 0 it only checks whether to close.
+    /// Moves queued frames of a peer, about `max_bytes`, into `frames`. If `max_bytes` is 0, only checks whether to
+    /// close.
     ///
     /// The time that a request with a deadline spent in the queue is subtracted from its remaining time. A request without
     /// remaining time is not sent, and its call ends with [`Reason::Deadline`]. Time in the link's own buffer, which holds at
-    /// most `max_bytes`, is not counted. Poll the wakes afterwards.
+    /// most `max_bytes`, is not counted. Call [`Core::poll_wake`] afterwards.
     ///
     /// # Errors
     /// The reason for which the link must be closed.
@@ -122,7 +123,7 @@ mod tests {
             self.sent(Part::Request(request));
         }
 
-        /// Routes a frame from near.
+        /// Routes a frame from `near` to `far`.
         fn sent(&mut self, part: Part) {
             let target = PeerId::new("far").ok();
             self.core.route(self.near, Frame::call(None, target, CALL, part), self.now);
@@ -140,8 +141,8 @@ mod tests {
             parts.collect()
         }
 
-        /// The request that far receives after this time.
-        fn passed_on(&mut self, after: Duration) -> Request {
+        /// Waits for this time and returns the request that `far` then receives.
+        fn forwarded(&mut self, after: Duration) -> Request {
             self.now += after;
             match &self.take(self.far)[..] {
                 [Part::Request(request)] => request.clone(),
@@ -155,7 +156,7 @@ mod tests {
         for (waited, left) in [(0, 1000), (1, 999), (400, 600), (999, 1)] {
             let mut hub = Hub::new();
             hub.call(Duration::from_secs(1));
-            let request = hub.passed_on(Duration::from_millis(waited));
+            let request = hub.forwarded(Duration::from_millis(waited));
             assert_eq!(request.remaining, Some(Duration::from_millis(left)), "after {waited} ms");
             assert_eq!((&request.body[..], &request.metadata[..]), (&b"request"[..], &b"metadata"[..]));
             assert_eq!(request.credit, 1000);
@@ -167,11 +168,11 @@ mod tests {
     fn requests_without_deadline_never_expire() {
         let mut hub = Hub::new();
         hub.call(None);
-        assert_eq!(hub.passed_on(Duration::from_secs(3600)).remaining, None);
+        assert_eq!(hub.forwarded(Duration::from_secs(3600)).remaining, None);
         let mut hub = Hub::new();
         hub.call(Duration::from_millis(u64::MAX));
         let left = Duration::from_millis(u64::MAX) - Duration::from_secs(3600);
-        assert_eq!(hub.passed_on(Duration::from_secs(3600)).remaining, Some(left));
+        assert_eq!(hub.forwarded(Duration::from_secs(3600)).remaining, Some(left));
     }
 
     #[test]
@@ -211,7 +212,7 @@ mod tests {
             leave(&mut hub);
             let stats = hub.core.stats();
             assert_eq!((stats.withdrawn, stats.queued_bytes, stats.open_calls), (1, 0, 0));
-            assert_eq!(hub.take(hub.far), [], "nor a cancel of it");
+            assert_eq!(hub.take(hub.far), [], "neither the request nor its cancel is sent");
             assert!(hub.core.is_idle(hub.far));
         }
     }
@@ -222,7 +223,7 @@ mod tests {
         for leave in causes {
             let mut hub = Hub::new();
             hub.call(Duration::from_secs(1));
-            hub.passed_on(Duration::ZERO);
+            hub.forwarded(Duration::ZERO);
             leave(&mut hub);
             assert_eq!(hub.take(hub.far), [Part::Cancel]);
             assert_eq!(hub.core.stats().withdrawn, 0);
@@ -231,17 +232,17 @@ mod tests {
 
     #[test]
     fn lost_target_is_offline_only_for_queued_requests() {
-        for (passed_on, expected) in [(false, Reason::PeerOffline), (true, Reason::LinkLost)] {
+        for (forwarded, expected) in [(false, Reason::PeerOffline), (true, Reason::LinkLost)] {
             let mut hub = Hub::new();
             hub.call(None);
-            if passed_on {
-                hub.passed_on(Duration::ZERO);
+            if forwarded {
+                hub.forwarded(Duration::ZERO);
             }
             hub.core.lost(hub.far);
             let received = hub.take(hub.near);
             assert_eq!(failures(&received), [expected]);
             let stats = hub.core.stats();
-            assert_eq!((stats.offline, stats.link_lost), (u64::from(!passed_on), u64::from(passed_on)));
+            assert_eq!((stats.offline, stats.link_lost), (u64::from(!forwarded), u64::from(forwarded)));
             assert_eq!((stats.queued_bytes, stats.open_calls), (0, 0));
         }
     }
@@ -261,7 +262,7 @@ mod tests {
         let mut hub = Hub::new();
         hub.call(None);
         hub.call(None);
-        hub.passed_on(Duration::ZERO);
+        hub.forwarded(Duration::ZERO);
         assert_eq!((hub.take(hub.near), hub.core.stats().duplicates), (vec![], 1), "it is open");
         hub.sent(Part::Cancel);
         hub.call(None);

@@ -18,11 +18,11 @@ use crate::session::{CloseReason, Remote, UsedNumbers};
 /// Bytes reserved for each control frame: the size of one with names of usual length.
 const CONTROL_FRAME: usize = 256;
 
-/// A peer's session at this hub. Never used twice.
+/// Identifies a peer's session at this hub. Keys are never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionKey(u64);
 
-/// A map by session.
+/// A map keyed by session.
 pub(super) type SessionMap<V> = IdMap<SessionKey, V>;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ struct Session {
     outbox: Outbox,
     /// Open calls of this peer, by their numbers on its link.
     calls: BTreeMap<u64, Call>,
-    /// Call numbers that it has used.
+    /// Call numbers that this peer has used on its link.
     used: UsedNumbers,
     /// Open calls to this peer, by their numbers on its link.
     inbound: BTreeMap<u64, Served>,
@@ -180,8 +180,8 @@ impl Core {
         self.presence.pop_front()
     }
 
-    /// Checks whether a peer may be admitted now. A newer session of the same instance may. An older session is refused and
-    /// counted, as is another instance while this one is connected. Pings detect dead sessions.
+    /// Checks whether a peer may be admitted now. While a session of the peer is open, only a newer session of
+    /// the same instance is admitted; any other is refused and counted. A dead session ends by its liveness timeout.
     fn check_admission(&mut self, remote: &Remote) -> Result<(), CloseReason> {
         if let Some(reason) = &self.draining {
             return Err(CloseReason::Drained { reason: reason.clone() });
@@ -218,8 +218,8 @@ impl Core {
             if let Some(old) = self.sessions.get(&old_key)
                 && old.id.instance != remote.session.instance
             {
-                // The old session is closing. Its end is reported only for another instance: a new session of the same instance
-                // implies it.
+                // The end of the old session, which is closing, is reported only if the instance differs: a newer
+                // session of the same instance implies the end.
                 self.presence.push_back(Presence::Down { peer: old.peer.clone(), session: old.id });
             }
             self.close(old_key, CloseReason::Replaced { peer: remote.peer.clone(), by: remote.session });
@@ -331,17 +331,20 @@ impl Core {
             return Err((Reason::TooLarge, detail));
         }
         if session.outbox.slots() >= self.settings.queue_frames {
-            return Err((Reason::Overloaded, format!("{peer} has {} queued frames", session.outbox.slots())));
-        }
-        if session.outbox.len() > 0 && bytes > self.settings.queue_bytes {
-            let detail =
-                format!("{bytes} bytes would wait for {peer}; at most {} may", self.settings.queue_bytes);
+            let (queued, max) = (session.outbox.slots(), self.settings.queue_frames);
+            let detail = format!("{peer} has {queued} queued frames; at most {max} are allowed");
             return Err((Reason::Overloaded, detail));
         }
-        // No queue may exceed what is left for the others, so that peers that do not read never use up the total.
+        if session.outbox.len() > 0 && bytes > self.settings.queue_bytes {
+            let max = self.settings.queue_bytes;
+            let detail = format!("{bytes} bytes would be queued for {peer}; at most {max} are allowed");
+            return Err((Reason::Overloaded, detail));
+        }
+        // A queue must not exceed the unused part of the total, so that peers that do not read never use it up.
         if bytes > self.settings.total_queue_bytes.saturating_sub(self.queued_bytes) {
+            let (queued, max) = (self.queued_bytes, self.settings.total_queue_bytes);
             let detail =
-                format!("{bytes} bytes would be queued for {peer}, and {} at the hub", self.queued_bytes);
+                format!("{bytes} bytes would be queued for {peer}; the hub has queued {queued} of {max}");
             return Err((Reason::Overloaded, detail));
         }
         Ok(self.enqueue(key, QueuedFrame { frame, limit, is_control: false }))
@@ -362,7 +365,7 @@ impl Core {
             is_full.then_some(("the queue of control frames to this peer, in bytes,", max_bytes))
         };
         if let Some((what, max)) = full {
-            // Its calls end with its link, which the wake closes.
+            // The peer's calls end with its link, which its task closes when woken.
             session.closed = Some(CloseReason::Overloaded { what, max });
             self.wakes.push(key);
             return;

@@ -2,6 +2,7 @@
 
 use super::SessionKey;
 
+/// The record of a call in the session of its requester.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) target: SessionKey,
@@ -13,13 +14,13 @@ pub(super) struct Call {
     pub(super) lane_open: bool,
 }
 
-/// A call, in the session of its target.
+/// The record of a call in the session of its target.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Served {
     pub(super) requester: SessionKey,
     /// The call's number on the requester's link.
     pub(super) number: u64,
-    /// Slot of its request in the target's queue.
+    /// Slot of the request in the target's queue.
     pub(super) slot: u64,
 }
 

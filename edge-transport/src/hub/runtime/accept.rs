@@ -2,8 +2,8 @@
 //! rest.
 //!
 //! Handshakes are the most expensive operation of a hub. When ten thousand peers reconnect at once, a peer that would time out
-//! before its handshake must not cost one. It is rejected at once and retries after a backoff with jitter, which spreads the
-//! load.
+//! before its handshake must not cost one: the hub rejects the peer at once, and the peer retries after a backoff with
+//! jitter, which spreads the load.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,7 +89,8 @@ impl AcceptLimiter {
         }
     }
 
-    /// Rejects a link as cheaply as its kind allows: before TLS by dropping it, which each kind turns into a refusal.
+    /// Rejects a link as cheaply as its kind allows. Dropping a websocket or QUIC link before its handshake sends a
+    /// refusal; the other kinds get a drain frame with the reason.
     fn reject(&self, incoming: Incoming, kind: LinkKind, shared: &Shared) {
         if !matches!(kind, LinkKind::Uds | LinkKind::Memory) {
             return;

@@ -1,4 +1,4 @@
-//! Whether a peer may use the name in its hello.
+//! Checks whether a peer may use the name in its hello.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,11 @@ use crate::name::PeerId;
 use crate::session::CloseReason;
 use crate::token::{Token, TokenVerifier};
 
-/// Which peers are authenticated.
+/// The ways in which a peer may prove its name.
 #[derive(Clone)]
 pub(super) struct Authentication {
     pub(super) allow_unauthenticated: bool,
+    /// Ids of the users whose processes may use any name on a unix socket.
     pub(super) users: Vec<u32>,
     pub(super) token_verifier: Option<Arc<dyn TokenVerifier>>,
 }

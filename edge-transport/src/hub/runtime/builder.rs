@@ -33,9 +33,9 @@ pub enum HubError {
     TooLow {
         /// The setting.
         setting: &'static str,
-        /// Its value.
+        /// Value of the setting.
         found: usize,
-        /// Its minimum.
+        /// Lowest allowed value.
         min: usize,
     },
     /// No tokio runtime is running.
@@ -151,7 +151,7 @@ impl HubBuilder {
     /// Starts the hub on the current runtime.
     ///
     /// # Errors
-    /// If there is no listener or no runtime, or if a limit is too low.
+    /// If there is no listener or no runtime, if a limit is too low, or if the hub's own services cannot start.
     pub fn start(self) -> Result<Hub, HubError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| HubError::NoRuntime)?;
         if self.listeners.is_empty() {

@@ -24,7 +24,7 @@ const READ_BATCH: usize = 8;
 /// Bytes moved from the routing table to the link at a time.
 const WRITE_BATCH: usize = 256 * 1024;
 /// Lowest rate in bytes per second at which a large frame may be written without counting as a stall: 1 Mbit/s.
-const SLOWEST: usize = 128 * 1024;
+const MIN_WRITE_RATE: usize = 128 * 1024;
 
 type TokenCheckFuture = Pin<Box<dyn Future<Output = Result<(), CloseReason>> + Send>>;
 
@@ -44,12 +44,13 @@ pub(super) struct Connection {
     /// Pong for the last ping, until the link accepts it. Only the latest is kept: a peer that pings without reading must not
     /// fill the memory.
     pong: Option<Kind>,
-    /// Since when the link has accepted nothing although frames are queued.
+    /// When the link last accepted data, if frames are queued.
     stalled: Option<Instant>,
     /// Deadline of the hub's drain.
     drain_by: Option<Instant>,
     closed: Option<CloseReason>,
-    cut: bool,
+    /// The link has failed or ended, so that nothing can be flushed.
+    is_lost: bool,
 }
 
 impl Connection {
@@ -72,11 +73,11 @@ impl Connection {
             stalled: None,
             drain_by: None,
             closed: None,
-            cut: false,
+            is_lost: false,
         })
     }
 
-    /// Runs until the peer is admitted; `None` if it was not.
+    /// Runs until the peer is admitted. Returns `None` if the peer was not admitted.
     pub(super) async fn admission(mut self: Box<Self>) -> Option<Box<Self>> {
         poll_fn(|cx| if self.key.is_some() { Poll::Ready(()) } else { self.poll(cx) }).await;
         if self.key.is_some() {
@@ -105,7 +106,9 @@ impl Connection {
             (None, Some(peer)) => tracing::info!(%peer, remote, "link ended"),
             (None, None) => tracing::info!(remote, "link ended before its peer was admitted"),
         }
-        if !self.cut && !matches!(self.closed, Some(CloseReason::Dead { .. } | CloseReason::Stalled { .. })) {
+        if !self.is_lost
+            && !matches!(self.closed, Some(CloseReason::Dead { .. } | CloseReason::Stalled { .. }))
+        {
             let drained = matches!(self.closed, Some(CloseReason::Drained { .. }));
             self.io.flush_and_close(self.drain_by.filter(|_| drained)).await;
         }
@@ -119,11 +122,11 @@ impl Connection {
                 Poll::Ready(Some(Ok(bytes))) => self.received(bytes),
                 Poll::Ready(Some(Err(error))) => {
                     tracing::debug!(remote = self.io.link().remote(), %error, "link failed");
-                    self.cut = true;
+                    self.is_lost = true;
                     return Poll::Ready(());
                 }
                 Poll::Ready(None) => {
-                    self.cut = true;
+                    self.is_lost = true;
                     return Poll::Ready(());
                 }
                 Poll::Pending => {
@@ -190,7 +193,7 @@ impl Connection {
                 }
                 Poll::Ready(Err(error)) => {
                     tracing::debug!(remote = self.io.link().remote(), %error, "link failed");
-                    self.cut = true;
+                    self.is_lost = true;
                     return Poll::Ready(());
                 }
                 Poll::Pending => {
@@ -203,10 +206,10 @@ impl Connection {
         if before.is_none() && self.key.is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// When a stalled link is closed: a large frame gets the time that it needs at [`SLOWEST`].
+    /// Returns when a stalled link is closed. A large frame gets the time that it needs at [`MIN_WRITE_RATE`].
     fn stall_deadline(&self) -> Option<Instant> {
         let bytes = u32::try_from(self.io.last_taken()).unwrap_or(u32::MAX);
-        let writing = Duration::from_secs(1) * bytes / u32::try_from(SLOWEST).unwrap_or(u32::MAX);
+        let writing = Duration::from_secs(1) * bytes / u32::try_from(MIN_WRITE_RATE).unwrap_or(u32::MAX);
         self.stalled.map(|since| since + self.shared.settings.session.liveness_timeout + writing)
     }
 

@@ -58,7 +58,7 @@ impl Table {
 }
 
 impl Shared {
-    /// The name of the hub's own services.
+    /// The name under which the hub provides its own services.
     fn local_name(&self) -> Option<&PeerId> {
         self.local.get().map(Peer::name)
     }
@@ -130,7 +130,7 @@ impl Hub {
         self.shared.table().core.stats()
     }
 
-    /// Cancelled when the hub ends.
+    /// Returns the token that is cancelled when the hub drains or closes.
     pub(crate) fn stopping(&self) -> CancellationToken {
         self.shared.stop_accepting.clone()
     }

@@ -13,7 +13,7 @@ use crate::link::{Lane, Link, LinkError, WireFrame};
 
 type Outcome = Result<(), String>;
 
-/// A sender whose frames are not read must wait before it buffers this many bytes.
+/// Most bytes that a link may accept while its other end does not read.
 const UNREAD_BOUND: usize = 64 << 20;
 
 /// Timeout for noticing a dropped end.
@@ -94,7 +94,7 @@ pub(super) async fn too_large_is_refused(mut left: Link, mut right: Link, max_fr
     poll_fn(|cx| Pin::new(&mut left).poll_ready(cx)).await.map_err(|error| format!("not ready: {error}"))?;
     match Pin::new(&mut left).start_send(large) {
         Err(LinkError::TooLarge { found, max }) if found == max_frame + 1 && max == max_frame => {}
-        other => return Err(format!("one byte more than allowed gave {other:?}")),
+        other => return Err(format!("a frame of one byte too many gave {other:?}; expected TooLarge")),
     }
     send(&mut left, [numbered(Lane::Call(1), 1, true, 10)]).await?;
     check(&mut right, 2).await

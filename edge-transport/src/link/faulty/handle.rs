@@ -10,7 +10,7 @@ use std::task::{Context, Waker};
 pub enum Direction {
     /// Frames that the wrapped end sends.
     Sending,
-    /// Frames that it receives.
+    /// Frames that the wrapped end receives.
     Receiving,
     /// Both.
     Both,

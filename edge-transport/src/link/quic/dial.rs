@@ -172,16 +172,16 @@ mod tests {
         let tls = ClientTls::insecure(None).unwrap();
         let dialer = QuicDialer::new("127.0.0.1", port, &tls, Limits::default()).unwrap();
         let accepting = async { hub.accept().await?.await };
-        let (mut dialled, mut accepted) = tokio::try_join!(dialer.dial(), accepting).unwrap();
+        let (mut dialed, mut accepted) = tokio::try_join!(dialer.dial(), accepting).unwrap();
         let frame =
             |lane| WireFrame::new(Lane::Call(lane), true, Bytes::from_static(b"a frame"), Bytes::new());
         for call in 0..4 {
-            dialled.send(frame(call)).await.unwrap();
+            dialed.send(frame(call)).await.unwrap();
             accepted.next().await.unwrap().unwrap();
             change.notify_one();
             changed.notified().await;
             // The dialing end only waits: its next packet would be sent after `KEEP_ALIVE`.
-            let answer = async { tokio::join!(accepted.send(frame(call)), dialled.next()) };
+            let answer = async { tokio::join!(accepted.send(frame(call)), dialed.next()) };
             let (sent, received) =
                 tokio::time::timeout(Duration::from_secs(8), answer).await.expect("the hub knows the port");
             sent.unwrap();

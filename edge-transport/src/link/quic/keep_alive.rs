@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// Interval of keep-alives after a call.
-const EVERY: Duration = Duration::from_millis(250);
+const INTERVAL: Duration = Duration::from_millis(250);
 
 /// How long keep-alives continue after a frame of a call.
 const AFTER_CALL: Duration = Duration::from_secs(5);
@@ -25,15 +25,15 @@ pub(super) struct KeepAlive {
 
 impl KeepAlive {
     pub(super) fn new() -> Self {
-        Self { timer: Box::pin(sleep(EVERY)), until: Instant::now() }
+        Self { timer: Box::pin(sleep(INTERVAL)), until: Instant::now() }
     }
 
-    /// A frame of a call is sent.
+    /// Extends the keep-alives, because a frame of a call is sent.
     pub(super) fn on_call_frame(&mut self) {
         let now = Instant::now();
         self.until = now + AFTER_CALL;
         if self.timer.is_elapsed() {
-            self.timer.as_mut().reset(now + EVERY);
+            self.timer.as_mut().reset(now + INTERVAL);
         }
     }
 
@@ -44,7 +44,7 @@ impl KeepAlive {
         if now > self.until {
             return Poll::Pending;
         }
-        self.timer.as_mut().reset(now + EVERY);
+        self.timer.as_mut().reset(now + INTERVAL);
         // Registers the wake-up.
         let _ = self.timer.as_mut().poll(cx);
         Poll::Ready(())
@@ -64,12 +64,12 @@ mod tests {
         for _ in 0..2 {
             keep_alive.on_call_frame();
             let called = Instant::now();
-            let mut spoken = Vec::new();
+            let mut sent_after = Vec::new();
             while tokio::time::timeout(minute, poll_fn(|cx| keep_alive.poll_due(cx))).await.is_ok() {
-                spoken.push(called.elapsed());
+                sent_after.push(called.elapsed());
             }
-            assert_eq!(spoken.len(), 20, "{spoken:?}");
-            assert!(spoken.iter().all(|after| *after < AFTER_CALL + EVERY), "{spoken:?}");
+            assert_eq!(sent_after.len(), 20, "{sent_after:?}");
+            assert!(sent_after.iter().all(|after| *after < AFTER_CALL + INTERVAL), "{sent_after:?}");
         }
     }
 

@@ -16,8 +16,8 @@ use crate::link::framing::{Decoded, END, NO_FRAME, PREFIX, checked, decode};
 /// Most chunks read from the stream at once.
 const PIECES: usize = 16;
 
-/// Bytes after the end mark: the number of streams.
-const COUNT: usize = 8;
+/// Bytes of the number of streams, which follows the end mark.
+const STREAM_COUNT_LEN: usize = 8;
 
 /// An item of an incoming stream.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(super) struct IncomingLane {
     control: bool,
     greeted: bool,
     input: BytesMut,
-    /// Its bytes that are counted in `unfinished`.
+    /// Bytes of `input` that are counted in `unfinished`.
     held: usize,
     finished: bool,
     /// The end of the stream is expected: after the end mark, or because the connection is lost.
@@ -132,7 +132,7 @@ impl IncomingLane {
             && let Some(prefix) = self.input.first_chunk()
         {
             match u32::from_be_bytes(*prefix) {
-                END if self.input.len() < PREFIX + COUNT => return Ok(None),
+                END if self.input.len() < PREFIX + STREAM_COUNT_LEN => return Ok(None),
                 END => {
                     self.input.advance(PREFIX);
                     self.end_expected = true;

@@ -13,7 +13,7 @@ use crate::link::{Incoming, Limits, Link, LinkError, LinkKind, Listener};
 use crate::tls::ServerTls;
 
 /// Handshakes in progress above which a client must validate its address first (RFC 9000 section 8.1.2): half of a hub's
-/// default limit. Costs honest clients a round trip and stops clients with spoofed addresses.
+/// default limit. The validation costs honest clients a round trip and stops clients with spoofed addresses.
 const ADDRESS_VALIDATION_THRESHOLD: usize = 128;
 
 /// Accepts QUIC links; created by [`bind`].
@@ -31,7 +31,7 @@ pub struct QuicListener {
 /// The configuration of the last handshake and its TLS configuration.
 #[derive(Debug)]
 struct Current {
-    made_of: Arc<rustls::ServerConfig>,
+    tls_config: Arc<rustls::ServerConfig>,
     config: Arc<quinn::ServerConfig>,
 }
 
@@ -48,8 +48,8 @@ pub async fn bind(
     tls: &ServerTls,
     limits: Limits,
 ) -> Result<QuicListener, LinkError> {
-    let made_of = tls.config();
-    let config = config::server(&made_of)?;
+    let tls_config = tls.config();
+    let config = config::server(&tls_config)?;
     let failed = |source| LinkError::Io { doing: format!("listen on {address} (udp)"), source };
     let mut outcome = Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address"));
     for candidate in lookup_host(&address).await.map_err(failed)? {
@@ -60,7 +60,7 @@ pub async fn bind(
     }
     let endpoint = outcome.map_err(failed)?;
     let bound = endpoint.local_addr().map_err(failed)?;
-    let current = Current { made_of, config: Arc::new(config) };
+    let current = Current { tls_config, config: Arc::new(config) };
     Ok(QuicListener {
         endpoint,
         tls: tls.clone(),
@@ -81,14 +81,14 @@ impl QuicListener {
     /// The configuration for the next handshake.
     fn config(&mut self) -> Arc<quinn::ServerConfig> {
         let latest = self.tls.config();
-        if !Arc::ptr_eq(&latest, &self.current.made_of) {
+        if !Arc::ptr_eq(&latest, &self.current.tls_config) {
             match config::renewed(&self.current.config, &latest) {
                 Ok(config) => self.current.config = Arc::new(config),
                 Err(error) => {
                     tracing::error!(%error, "new QUIC certificate rejected, keeping the old one");
                 }
             }
-            self.current.made_of = latest;
+            self.current.tls_config = latest;
         }
         Arc::clone(&self.current.config)
     }

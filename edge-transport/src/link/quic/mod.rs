@@ -4,12 +4,12 @@
 //! with the last. Every stream is unidirectional; each frame follows four bytes of length, high byte first. The first stream of
 //! each end carries [`Lane::Control`](super::Lane::Control), ahead of all others; the second carries lanes without a stream,
 //! when all [`STREAMS`] that the other end allows are open, so that no lane ever waits for a stream. The control stream begins
-//! with the byte 1. Each dialing end waits for it, because it confirms that its certificate was accepted. Other streams are
-//! read only after the first frame of the control stream, or after the length `0xffff_fffe` on it, which marks that no frame
-//! precedes: no request overtakes the hello. Later the same length is a keep-alive: for some seconds after a call the dialing
-//! end sends it often, because the other end sends to the address that it last received from. An orderly end is the length
-//! `0xffff_ffff` on the control stream, followed by the number of opened streams in eight bytes. A reset of a stream loses only
-//! the frames of its lane.
+//! with the byte 1. Each dialing end waits for this byte, which confirms that the other end has accepted its
+//! certificate. Other streams are read only after the first frame of the control stream, or after the length
+//! `0xffff_fffe` on it, which marks that no frame precedes: no request overtakes the hello. Later the same length is a
+//! keep-alive: for some seconds after a call the dialing end sends it often, because the other end sends to the address
+//! that it last received from. An orderly end is the length `0xffff_ffff` on the control stream, followed by the number
+//! of opened streams in eight bytes. A reset of a stream loses only the frames of its lane.
 //!
 //! Memory per link: idle about 34 KiB, most of it for streams that the other end may open. In use, up to 1 MiB per stream and 4
 //! MiB in total wait to be read, and 4 MiB wait for acknowledgement, in addition to [`Limits`]. Replies of 4 MiB and transfers

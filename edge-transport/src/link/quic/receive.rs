@@ -20,9 +20,9 @@ const UNFINISHED_FRAMES: usize = 4;
 enum Start {
     /// The control stream is not open yet.
     NoStream,
-    /// Its first frame has not arrived. Other streams are not read, because their frames may depend on it, as a request depends
-    /// on the hello. The connection's windows limit the unread bytes.
-    Alone(IncomingLane),
+    /// The first frame of the control stream has not arrived. Other streams are not read, because their frames may
+    /// depend on it, as a request depends on the hello. The connection's windows limit the unread bytes.
+    ControlOnly(IncomingLane),
     /// All streams are read.
     Done,
 }
@@ -37,7 +37,7 @@ pub(super) struct Receiver {
     /// The total number of opened streams, which the other end announces at its end.
     announced: Option<u64>,
     lost: Option<ConnectionError>,
-    /// New and open streams are polled first in turn.
+    /// Whether new streams are polled before open ones. Alternates, so that neither starves.
     new_first: bool,
     ended: bool,
     max_frame: usize,
@@ -81,13 +81,13 @@ impl Receiver {
                 Some(Ok(stream)) => {
                     self.accepted += 1;
                     let lane = IncomingLane::new(stream, self.max_frame, self.unfinished.clone());
-                    self.start = Start::Alone(lane);
+                    self.start = Start::ControlOnly(lane);
                 }
                 Some(Err(error)) => self.lost = Some(error),
                 None => {}
             }
         }
-        let Start::Alone(lane) = &mut self.start else {
+        let Start::ControlOnly(lane) = &mut self.start else {
             self.start = Start::Done;
             return Poll::Ready(None);
         };
@@ -95,7 +95,7 @@ impl Receiver {
         if matches!(arrival, Some(Ok(Arrival::Greeting))) {
             return Poll::Ready(arrival);
         }
-        if let Start::Alone(lane) = std::mem::replace(&mut self.start, Start::Done)
+        if let Start::ControlOnly(lane) = std::mem::replace(&mut self.start, Start::Done)
             && matches!(arrival, Some(Ok(_)))
         {
             self.lanes.push(lane);

@@ -1,4 +1,4 @@
-//! A QUIC link of a sender and a receiver.
+//! A QUIC link, which consists of a sender and a receiver.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

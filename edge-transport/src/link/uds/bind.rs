@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use futures_util::FutureExt;
 use tokio::net::{UnixListener, UnixSocket};
 
-/// Longest path of a unix socket in bytes: `sun_path` of `sockaddr_un`, without its closing zero.
+/// Longest path of a unix socket in bytes: `sun_path` of `sockaddr_un`, without the terminating NUL byte.
 pub const MAX_SOCKET_PATH: usize = 107;
 
 /// Most connections that wait to be accepted.
@@ -23,11 +23,11 @@ pub enum BindError {
     PathTooLong {
         /// The path.
         path: PathBuf,
-        /// Its length in bytes.
+        /// Length of the path in bytes.
         found: usize,
     },
-    /// The path is empty or contains a zero byte.
-    #[error("socket path {} is empty or contains a zero byte; give a path such as /run/edge-csi/hub.sock", path.display())]
+    /// The path is empty or contains a NUL byte.
+    #[error("socket path {} is empty or contains a NUL byte; give a path such as /run/edge-csi/hub.sock", path.display())]
     PathUnusable {
         /// The path.
         path: PathBuf,

@@ -20,8 +20,8 @@ const READ_SIZE: (usize, usize) = (2 << 10, 128 << 10);
 /// Most buffers in one vectored write.
 const PIECES: usize = 16;
 
-/// A larger write buffer is freed when it is empty.
-const KEEP: usize = 64 << 10;
+/// Largest write buffer in bytes that is kept while it is empty.
+const MAX_IDLE_BUFFER: usize = 64 << 10;
 
 /// Frames on a byte stream.
 pub(super) struct FramedStream<S> {
@@ -104,7 +104,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FramedStream<S> {
                 Err(source) => return Poll::Ready(Err(lost("write", source))),
             }
         }
-        if self.tail.capacity() > KEEP {
+        if self.tail.capacity() > MAX_IDLE_BUFFER {
             self.tail = BytesMut::new();
         }
         Poll::Ready(Ok(()))
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(received.unwrap().unwrap().len(), (4 << 20) + 4);
         assert!(futures_util::poll!(far.next()).is_pending());
         assert_eq!(far.input.capacity(), 0);
-        assert!(near.tail.capacity() <= KEEP && near.pieces.is_empty());
+        assert!(near.tail.capacity() <= MAX_IDLE_BUFFER && near.pieces.is_empty());
     }
 
     #[tokio::test]

@@ -102,7 +102,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WsLink<S> {
             }
             match ready!(self.socket().poll_next(cx)) {
                 Some(Ok(Message::Binary(frame))) => return Poll::Ready(Some(Ok(frame))),
-                // Answered by the library with the next read or write.
+                // The library answers a ping with the next read or write.
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(_))) => {
                     // The reply is optional; whether it is sent does not matter here.

@@ -13,9 +13,10 @@ use crate::frame_io::{FrameIo, now};
 use crate::link::{Link, LinkError};
 use crate::session::{CloseReason, Event};
 
-/// Frames read before the task yields. Few, so that their results are sent early and the next process works on them meanwhile;
-/// eight frames per write cost hardly more than a hundred.
-const BATCH: usize = 8;
+/// Frames read before the task yields. After a small batch the results are sent early, so that the next process works
+/// on them while this one continues to read. A frame in a write of eight costs hardly more than in a write of a
+/// hundred.
+const READ_BATCH: usize = 8;
 /// Commands handled before the task yields.
 const COMMAND_BATCH: usize = 256;
 /// Queued frames above which no more are read: responses to frames, such as pongs, must not accumulate.
@@ -23,9 +24,9 @@ const WAITING_FRAMES: usize = 16 * 1024;
 
 /// How a link ended.
 pub(super) struct Ended {
-    /// When its session was established.
+    /// When the link's session was established, if it was.
     pub(super) opened: Option<Instant>,
-    /// The link that replaces it.
+    /// The link over a preferred path that replaces the ended link.
     pub(super) next: Option<DialedLink>,
 }
 
@@ -42,7 +43,7 @@ impl Driver {
             let polled = self.poll_link(cx, timer.as_mut());
             if opened.is_none() && self.session.is_open() {
                 opened = Some(now());
-                probe = FailbackProbe::new(self.dialled, self.failed_failbacks, &self.settings);
+                probe = FailbackProbe::new(self.current_dialer, self.failed_failbacks, &self.settings);
             }
             if polled.is_pending()
                 && self.ending == Ending::No
@@ -57,11 +58,11 @@ impl Driver {
         })
         .await;
         if let Some(DialedLink { index, .. }) = &next {
-            let (from, to) = (self.dialers[self.dialled].address(), self.dialers[*index].address());
+            let (from, to) = (self.dialers[self.current_dialer].address(), self.dialers[*index].address());
             tracing::info!(from, to, "preferred path available, switching");
             self.io = None;
             self.handle(Event::LinkLost);
-            // Counted as failed until the link has lasted.
+            // The failback counts as failed until the new link has lasted for `failback_interval`.
             self.failed_failbacks += 1;
             self.failing_back = true;
             return Ended { opened, next };
@@ -75,7 +76,7 @@ impl Driver {
             (None, Err(error)) => error.to_string(),
             (None, Ok(())) => "the hub closed the link".to_owned(),
         };
-        tracing::info!(address = self.dialers[self.dialled].address(), %why, "link ended");
+        tracing::info!(address = self.dialers[self.current_dialer].address(), %why, "link ended");
         if self.ending == Ending::No {
             self.connecting(why);
         }
@@ -143,7 +144,7 @@ impl Driver {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<Progress, LinkError> {
-        for _ in 0..BATCH {
+        for _ in 0..READ_BATCH {
             let Some(io) = &mut self.io else { return Ok(Progress::Ended) };
             if io.waiting() > WAITING_FRAMES {
                 return Ok(Progress::Waiting);

@@ -23,8 +23,8 @@ pub(super) struct DialedLink {
 /// Resolves to the first link, or to the error of the address that failed last.
 pub(super) type DialFuture = Pin<Box<dyn Future<Output = Result<DialedLink, String>> + Send>>;
 
-/// Delay before the next address is dialled while earlier attempts are pending. A network that drops the packets of one kind of
-/// link then costs this delay and not a whole timeout.
+/// Delay before the next address is dialed while earlier attempts are pending. A network that drops the packets of one
+/// kind of link then costs this delay and not a whole timeout.
 const PATH_ATTEMPT_DELAY: Duration = Duration::from_secs(1);
 
 /// Dials addresses in order, each for at most `bound`, and counts the attempts.
@@ -38,11 +38,11 @@ pub(super) fn dial_in_order(
         let attempt = async |index: usize| {
             attempts.fetch_add(1, Ordering::Relaxed);
             let dialer = &dialers[index];
-            let dialled = timeout(bound, dialer.dial()).await.unwrap_or_else(|_| {
+            let dialed = timeout(bound, dialer.dial()).await.unwrap_or_else(|_| {
                 let cause = format!("no connection within {bound:?}");
                 Err(LinkError::Address { address: dialer.address().to_owned(), cause })
             });
-            dialled.map(|link| DialedLink { index, link }).map_err(|error| {
+            dialed.map(|link| DialedLink { index, link }).map_err(|error| {
                 let address = dialer.address();
                 tracing::info!(%address, %error, "connection failed");
                 format!("{address}: {error}")
@@ -65,7 +65,7 @@ enum State {
     Dialing(DialFuture),
 }
 
-/// Failed failbacks after which the interval stops doubling: 64 times as long.
+/// Failed failbacks after which the interval no longer doubles. The interval is then 64 times as long as at first.
 const MAX_DOUBLINGS: u32 = 6;
 
 impl FailbackProbe {

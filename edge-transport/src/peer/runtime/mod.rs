@@ -30,22 +30,22 @@ use crate::link::Dialer;
 use crate::name::{PeerId, ServiceName};
 use crate::session::{Action, CloseReason, Event, InboundCallId, Incoming, Session};
 
-/// Queued commands above which callers and services wait. Few, so that a burst is written in small batches and the next process
-/// works on the first of them while this one still creates the last.
+/// Queued commands above which callers and services wait. With a small queue, a burst is written in small batches, so
+/// that the next process works on the first batch while this process creates the last.
 const COMMANDS: usize = 8;
 
-/// A link that ends sooner after the hub's hello does not reset the backoff. Otherwise all peers of a hub that admits and
-/// closes links would reconnect without a pause. Short, because a bad network that cuts links every half second cuts one of ten
-/// at this age.
+/// Time after the hub's hello that a link must last to reset the backoff. Without this time, all peers of a hub that
+/// admits and closes links would reconnect without a pause. The time is short for peers on a bad network: if links are
+/// cut every half second, one of ten is cut before this age.
 const MIN_LINK_DURATION: Duration = Duration::from_millis(50);
 
 /// Sends the parts of a response to the caller.
-type Parts = mpsc::UnboundedSender<Result<ReplyEvent, Failure>>;
+type PartSender = mpsc::UnboundedSender<Result<ReplyEvent, Failure>>;
 
 /// Commands of callers and services, in order. The channel is bounded: senders wait.
 #[derive(Debug)]
 pub(super) enum Command {
-    Call { number: u64, target: PeerId, request: Box<Request>, deadline: Option<Instant>, sender: Parts },
+    Call { number: u64, target: PeerId, request: Box<Request>, deadline: Option<Instant>, sender: PartSender },
     Answer { inbound: InboundCallId, message: Option<Bytes>, end: Option<End> },
 }
 
@@ -88,14 +88,14 @@ pub(super) struct Driver {
     commands: mpsc::Receiver<Command>,
     control: mpsc::UnboundedReceiver<ControlMessage>,
     state: watch::Sender<PeerState>,
-    calls: IdMap<u64, Parts>,
+    calls: IdMap<u64, PartSender>,
     windows: IdMap<InboundCallId, Arc<CreditWindow>>,
-    /// Running service calls. Polled by this task, which must run for each of them anyway to read its request and to send its
+    /// Running service calls. This task polls them, because it must run anyway to read each request and to send the
     /// replies.
     service_calls: FuturesUnordered<BoxFuture<'static, ()>>,
     io: Option<FrameIo>,
-    /// Index of the dialer of the link.
-    dialled: usize,
+    /// Index of the dialer of the current link.
+    current_dialer: usize,
     closed: Option<CloseReason>,
     ending: Ending,
     /// Deadline of a requested drain.
@@ -135,7 +135,7 @@ impl Driver {
             windows: IdMap::default(),
             service_calls: FuturesUnordered::new(),
             io: None,
-            dialled: 0,
+            current_dialer: 0,
             closed: None,
             ending: Ending::No,
             drain_by: None,
@@ -147,17 +147,17 @@ impl Driver {
     }
 
     pub(super) async fn run(mut self) {
-        // After a short outage the address that worked last is the best guess.
+        // After a short outage, the path that worked last probably works again.
         let mut best = None;
         let mut preferred = None;
         while self.ending == Ending::No {
             let mut was_open = false;
-            let dialled = match preferred.take() {
+            let dialed = match preferred.take() {
                 Some(dialed) => Some(dialed),
                 None => self.dial(best.take()).await,
             };
-            if let Some(DialedLink { index, link }) = dialled {
-                self.dialled = index;
+            if let Some(DialedLink { index, link }) = dialed {
+                self.current_dialer = index;
                 let Ended { opened, next } = self.connection(link).await;
                 preferred = next;
                 if let Some(opened) = opened {
@@ -207,9 +207,9 @@ impl Driver {
         let (order, attempts) = (best.into_iter().chain(others).collect(), Arc::new(AtomicU64::new(0)));
         let bound = self.settings.dial_timeout;
         let dial_future = dial_in_order(Arc::clone(&self.dialers), order, bound, Arc::clone(&attempts));
-        let dialled = self.offline(dial_future).await;
+        let dialed = self.offline(dial_future).await;
         self.attempts += attempts.load(Ordering::Relaxed);
-        match dialled? {
+        match dialed? {
             Ok(dialed) => Some(dialed),
             Err(error) => {
                 self.connecting(error);
@@ -341,7 +341,7 @@ impl Driver {
                 let Some(io) = &self.io else { return };
                 self.attempts = 0;
                 self.failing_back = false;
-                let address = self.dialers[self.dialled].address().to_owned();
+                let address = self.dialers[self.current_dialer].address().to_owned();
                 let kind = io.link().kind();
                 tracing::info!(%address, %kind, hub = %remote.peer, "connected");
                 let max_frame = self.settings.session.max_frame.min(remote.max_frame);

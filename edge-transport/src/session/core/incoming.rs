@@ -43,11 +43,22 @@ impl Session {
         } else if !self.hello.services.contains(&request.service) {
             Some((Reason::NoSuchService, format!("{peer} does not serve {}", request.service)))
         } else if self.inbound.len() >= self.settings.max_inbound_calls {
-            Some((Reason::Overloaded, format!("{peer} has {} calls in progress", self.inbound.len())))
+            Some((
+                Reason::Overloaded,
+                format!(
+                    "{peer} has {} calls in progress; at most {} are allowed",
+                    self.inbound.len(),
+                    self.settings.max_inbound_calls
+                ),
+            ))
         } else if self.inbound.bytes() > 0
             && self.inbound.bytes() + request.body.len() > self.settings.max_inbound_bytes
         {
-            let detail = format!("{peer} has {} bytes of requests in progress", self.inbound.bytes());
+            let detail = format!(
+                "{peer} has {} bytes of requests in progress; at most {} are allowed",
+                self.inbound.bytes(),
+                self.settings.max_inbound_bytes
+            );
             Some((Reason::Overloaded, detail))
         } else {
             None

@@ -23,7 +23,7 @@ pub struct Session {
     hello: Hello,
     settings: Settings,
     link: Option<LinkCore>,
-    effects: Vec<LinkAction>,
+    link_actions: Vec<LinkAction>,
     encoder: Encoder,
     outbound: OutboundCalls,
     inbound: InboundCalls,
@@ -33,14 +33,15 @@ pub struct Session {
 }
 
 impl Session {
-    /// Creates the sessions of a peer that sends `hello`, without a link. The session number in it increases with each link.
+    /// Creates the sessions of a peer that sends `hello`, without a link. The session number of the hello increases
+    /// with each link.
     #[must_use]
     pub fn new(hello: Hello, settings: Settings) -> Self {
         Self {
             hello,
             settings,
             link: None,
-            effects: Vec::new(),
+            link_actions: Vec::new(),
             encoder: Encoder::default(),
             outbound: OutboundCalls::default(),
             inbound: InboundCalls::default(),
@@ -92,14 +93,19 @@ impl Session {
         link.into_iter().chain(self.outbound.next_wakeup()).min()
     }
 
-    /// The transition function.
+    /// Handles an event at `now`. Call [`Session::poll_action`] afterwards.
     pub fn handle(&mut self, event: Event, now: Instant) {
         match event {
             Event::LinkUp => {
                 self.hello.session.number += 1;
                 let hello = self.hello.clone();
-                self.link =
-                    Some(LinkCore::new(Role::Dialer, hello, self.settings.clone(), now, &mut self.effects));
+                self.link = Some(LinkCore::new(
+                    Role::Dialer,
+                    hello,
+                    self.settings.clone(),
+                    now,
+                    &mut self.link_actions,
+                ));
             }
             Event::LinkLost => self.link_lost("the link to the hub was lost"),
             Event::Received(bytes) => self.received(bytes, now),
@@ -127,15 +133,15 @@ impl Session {
 
     fn link_event(&mut self, event: LinkEvent, now: Instant) {
         if let Some(link) = &mut self.link {
-            link.handle(event, now, &mut self.effects);
+            link.handle(event, now, &mut self.link_actions);
         }
     }
 
     fn apply_link_actions(&mut self) {
-        if self.effects.is_empty() {
+        if self.link_actions.is_empty() {
             return;
         }
-        let mut actions = std::mem::take(&mut self.effects);
+        let mut actions = std::mem::take(&mut self.link_actions);
         for action in actions.drain(..) {
             match action {
                 LinkAction::Send(kind) => {
@@ -151,7 +157,7 @@ impl Session {
                 }
             }
         }
-        self.effects = actions;
+        self.link_actions = actions;
     }
 
     /// Ends the calls of the link.

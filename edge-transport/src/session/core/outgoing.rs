@@ -44,9 +44,14 @@ impl Session {
                     "request of {size} bytes; at most {max} can be sent: raise max_frame at both ends or send less"
                 ),
             )),
-            Some(LinkState::Open(_)) if self.outbound.len() >= self.settings.max_outbound_calls => {
-                Some((Reason::Overloaded, format!("this peer has {} open calls", self.outbound.len())))
-            }
+            Some(LinkState::Open(_)) if self.outbound.len() >= self.settings.max_outbound_calls => Some((
+                Reason::Overloaded,
+                format!(
+                    "this peer has {} open calls; at most {} are allowed",
+                    self.outbound.len(),
+                    self.settings.max_outbound_calls
+                ),
+            )),
             Some(LinkState::Open(_)) => None,
             Some(LinkState::Draining { reason, .. }) => {
                 Some((Reason::Draining, format!("the link accepts no new calls: {reason}")))

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Makes every image that the overlay and the examples name, without a container builder and without a registry: ours as
-# images/Dockerfile has them, from programs that are built already, with the libraries and tools of this machine in the place of a
-# base image; the sidecars from theirs. Each becomes an archive FOLDER/NAME.tar for `ctr images import`.
+# Creates every image that the overlay and the examples name, without a container builder and without a registry. Our
+# images have the content of images/Dockerfile: programs that are built already, with the libraries and tools of this
+# machine in place of a base image. The other images have the programs in SIDECARS, or busybox. Each image is an archive
+# FOLDER/NAME.tar for `ctr images import`.
 #
 #   tests/e2e/deploy/pods/images.sh FOLDER
 #
-#   SIDECARS   a folder with what the tests build of Go: the sidecars, the program pod, registrar in
-#              place of node-driver-registrar, and livenessprobe
+#   SIDECARS   a folder with the Go programs that the tests build: the sidecars, pod, livenessprobe, and registrar
+#              in place of node-driver-registrar
 #   PROGRAMS   a folder with edge-hub, edge-agent, edge-csi-driver and hostpath-driver
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../../../deploy"
-folder=${1:?names the folder for the archives}
+folder=${1:?the folder for the archives is missing}
 
-# The libraries of programs, at their places.
+# Copies the shared libraries of programs to their paths below a root.
 with_libraries() { # root program...
     local root=$1
     shift
@@ -21,7 +22,7 @@ with_libraries() { # root program...
     done
 }
 
-# Tools that are called by name, at their places.
+# Copies tools, which programs call by name, and their libraries to their paths below a root.
 with_tools() { # root tool...
     local root=$1 tool path
     shift
@@ -32,7 +33,7 @@ with_tools() { # root tool...
     done
 }
 
-# What Debian's images have, and the program's name, given by the name of its container.
+# Fills the root of an image: the folders of Debian's images, and the program, by the name of the image.
 filled() { # name root
     local name=$1 root=$2
     mkdir -p "$root"/{dev,etc,proc,sys,tmp,run}
@@ -52,7 +53,7 @@ filled() { # name root
             cp /bin/busybox "$root/bin/busybox"
             for tool in $(/bin/busybox --list); do ln "$root/bin/busybox" "$root/bin/$tool" 2>/dev/null || true; done
             ;;
-        *) echo "images.sh: nothing is known of an image $name" >&2; return 1 ;;
+        *) echo "images.sh: unknown image $name; add its content to filled()" >&2; return 1 ;;
     esac
 }
 
@@ -79,7 +80,7 @@ CONFIG
 mkdir -p "$folder"
 named=$(kubectl kustomize overlays/topology | cat - examples/*.yaml | sed -nE 's/^ *(- )?image: //p' | sort -u)
 for reference in $named edge-csi.invalid/pause:1; do
-    # An image without a registry is one of Docker's.
+    # An image without a registry is from Docker Hub.
     [[ $reference == */* ]] || reference=docker.io/library/$reference
     image "$reference"
 done

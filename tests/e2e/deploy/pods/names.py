@@ -1,8 +1,9 @@
-"""A name server for the pods: services of the cluster by their names, and the hub by the name that agents dial.
+"""A name server for the pods: resolves services of the cluster, and the hub's name that agents dial.
 
     names.py ADDRESS NAME=NAMESPACE/SERVICE
 
-Whatever it says it has just asked the API server, by way of kubectl. NAME leads to where that service's load balancer is.
+Each answer is from the API server, read by kubectl at that moment. NAME resolves to the address of the service's load
+balancer.
 """
 
 import socket
@@ -14,7 +15,7 @@ SUFFIX = ".svc.cluster.local"
 NO_SUCH_NAME = 3
 
 
-def asked(service, namespace, path):
+def field_of(service, namespace, path):
     command = ["kubectl", "get", "service", service, "--namespace", namespace, "--output", f"jsonpath={path}"]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     return said.stdout if said.returncode == 0 else ""
@@ -23,10 +24,10 @@ def asked(service, namespace, path):
 def address(name, outside):
     if name in outside:
         namespace, service = outside[name].split("/")
-        return asked(service, namespace, "{.status.loadBalancer.ingress[0].ip}")
+        return field_of(service, namespace, "{.status.loadBalancer.ingress[0].ip}")
     labels = name.removesuffix(SUFFIX).split(".")
     if name.endswith(SUFFIX) and len(labels) == 2:
-        return asked(labels[0], labels[1], "{.spec.clusterIP}")
+        return field_of(labels[0], labels[1], "{.spec.clusterIP}")
     return ""
 
 
@@ -38,7 +39,7 @@ def answer(packet, find):
     (kind,) = struct.unpack_from(">H", packet, at + 1)
     question = packet[12 : at + 5]
     found = find(".".join(labels).lower())
-    # A name that has an address of version 4 alone is there, and has nothing to say to who asks for another.
+    # A name has only an IPv4 address. A query of another type gets no error and no record.
     records = struct.pack(">HHHIH", 0xC00C, 1, 1, 1, 4) + socket.inet_aton(found) if found and kind == 1 else b""
     flags = 0x8580 | (0 if found else NO_SUCH_NAME)
     return packet[:2] + struct.pack(">HHHHH", flags, 1, bool(records), 0, 0) + question + records

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# A node: containerd and kubelet, in a network namespace that has been made and a mount namespace of its own, where
-# /var, /run and /etc are the node's. It runs until it is killed.
+# Runs a node, until it is killed: containerd and kubelet, in an existing network namespace and a separate mount
+# namespace, in which /var, /run and /etc belong to the node.
 #
 #   nsenter --net=... unshare --mount tests/e2e/deploy/pods/node.sh FOLDER NAME ADDRESS GATEWAY PODS [ARCHIVE...]
 #
-# PODS is the network of its pods, as 10.244.1; ARCHIVEs are the images that it has. SIDECARS has the program
-# `kubernetes`; KUBECONFIG is an admin's. CGROUP names the control group of its containers.
+# PODS is the first three octets of the pods' addresses, such as 10.244.1. Each ARCHIVE is an image to import. The
+# variables: SIDECARS is the folder of the program `kubernetes`, KUBECONFIG is an admin's, and CGROUP is the control group
+# of the containers.
 set -euo pipefail
 folder=$1 name=$2 address=$3 gateway=$4 pods=$5
 shift 5
@@ -14,18 +15,19 @@ mkdir -p "$folder"/{var/{lib,log,tmp,cache},run,networks,images}
 cp --archive /etc "$folder/etc"
 echo "nameserver $gateway" >"$folder/resolv.conf"
 ln -s /run "$folder/var/run"
-# What a container mounts in /var is seen by others on the node.
+# Shared, so that mounts that a container makes in /var are visible to the node and its other containers.
 for part in var run etc; do
     mount --bind "$folder/$part" "/$part"
     mount --make-shared "/$part"
 done
 
-# Every pod has a line of its own to the node, so that all packets between pods pass where services become pods.
+# Every pod has a point-to-point link to the node, so that all packets between pods pass the node, where kube-proxy
+# translates the addresses of services.
 cat >"$folder/networks/10-pods.conflist" <<NETWORK
 {"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": false, "ipam": {
   "type": "host-local", "ranges": [[{"subnet": "$pods.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 NETWORK
-# Without restrict_oom_score_adj, runc dies where root lacks CAP_SYS_RESOURCE.
+# Without restrict_oom_score_adj, runc fails on hosts where root lacks CAP_SYS_RESOURCE.
 cat >"$folder/containerd.toml" <<CONTAINERD
 version = 2
 root = "$folder/images"
@@ -41,7 +43,8 @@ state = "/run/containerd"
   bin_dir = "/usr/lib/cni"
   conf_dir = "$folder/networks"
 CONTAINERD
-# A machine may have control groups of the first version, and swap. Reports each second save waiting for attachments.
+# A host may have cgroup v1, and swap. With the default interval, each attachment waits up to ten seconds for the node's
+# next status report.
 cat >"$folder/kubelet.yaml" <<KUBELET
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -1,6 +1,6 @@
-// Command exampleplugin is kubelet's own example of a plugin, as a CSI driver: it
-// registers as kubelet's tests do, and behind the endpoint that it names is the
-// CSI mock of Kubernetes' end-to-end tests.
+// Command exampleplugin is kubelet's example of a plugin, as a CSI driver. The
+// command registers as kubelet's tests do, and serves the CSI mock of Kubernetes'
+// end-to-end tests at the registered endpoint.
 package main
 
 import (
@@ -31,8 +31,8 @@ func main() {
 	}
 }
 
-// plugin answers as kubelet's example does. The example hands notifications to
-// the test that made it, and waits for it to be taken; here it is printed.
+// plugin responds as kubelet's example does, but prints each notification. The
+// example would send the notification to a test, and wait until the test reads it.
 type plugin struct {
 	registerapi.RegistrationServer
 }

@@ -1,6 +1,6 @@
-// Command kubernetes is the control plane, kubelet and kubectl in one program,
-// so that they are linked once. The name that it is called by, or else its first
-// argument, says which of them it is.
+// Command kubernetes is the control plane, kubelet, kube-proxy and kubectl in one
+// program, so that their common code is linked once. The program's name, or else
+// its first argument, selects the component.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command mockdriver puts the CSI mock of Kubernetes' end-to-end tests behind a
-// unix socket, so that a relay can be measured against a driver which the
-// Kubernetes project wrote. It keeps its volumes in memory and mounts nothing.
+// Command mockdriver serves the CSI mock of Kubernetes' end-to-end tests on a unix
+// socket, so that the relay is tested with a driver of the Kubernetes project. The
+// mock keeps its volumes in memory and mounts nothing.
 package main
 
 import (
@@ -23,8 +23,8 @@ func main() {
 	endpoint := flag.String("endpoint", "", "path of the unix socket to serve on; must not exist yet")
 	name := flag.String("drivername", "mock.csi.edge", "name that GetPluginInfo answers")
 	attachLimit := flag.Int64("attach-limit", 20, "volumes that may be attached to the node at a time")
-	secret := flag.String("secret", "", "value that must be among the secrets of every request that can have some; all are taken if it is empty")
-	nodeAlone := flag.Bool("no-controller-expansion", false, "volumes grow on the node alone")
+	secret := flag.String("secret", "", "value that must be among the secrets of every request with a field for secrets; if empty, all requests are accepted")
+	nodeAlone := flag.Bool("no-controller-expansion", false, "expand volumes only on the node")
 	flag.Parse()
 
 	if err := serve(*endpoint, *secret, service.Config{
@@ -54,9 +54,9 @@ func serve(endpoint, secret string, config service.Config) error {
 	}
 	mock := service.New(config)
 	servers := driver.NewCSIDriver(&driver.CSIDriverServers{Identity: mock, Controller: mock, Node: mock})
-	var interceptor grpc.UnaryServerInterceptor // the mock's own one, which prints every request
+	var interceptor grpc.UnaryServerInterceptor // nil: the mock's own interceptor, which prints every request
 	if secret != "" {
-		interceptor = demand(secret)
+		interceptor = requireSecret(secret)
 	}
 	if err := servers.Start(listener, interceptor); err != nil {
 		return err
@@ -66,8 +66,9 @@ func serve(endpoint, secret string, config service.Config) error {
 	return nil
 }
 
-// demand refuses requests with a secret missing, and prints which calls had it.
-func demand(secret string) grpc.UnaryServerInterceptor {
+// requireSecret refuses a request without the secret if the request has a field for
+// secrets, and prints for each such call whether it had the secret.
+func requireSecret(secret string) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		guarded, ok := request.(interface{ GetSecrets() map[string]string })
 		if !ok {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// serveAPI is as much of a Kubernetes API server as a sidecar needs to start
-// and to wait for work: every list is empty, and stays so.
+// serveAPI serves the part of the Kubernetes API that a sidecar needs to start and
+// to wait for work: every list is empty, and no watch sends an event.
 func serveAPI(listen string) error {
 	return http.ListenAndServe(listen, http.HandlerFunc(answerAPI))
 }
@@ -29,7 +29,7 @@ func answerAPI(w http.ResponseWriter, r *http.Request) {
 	case r.Method != http.MethodGet:
 		write(w, http.StatusCreated, map[string]any{})
 	case query.Get("sendInitialEvents") != "":
-		// A client then lists, as servers of old wanted it.
+		// The client falls back to list and watch, as with servers without streaming lists.
 		write(w, http.StatusUnprocessableEntity, map[string]any{
 			"kind":       "Status",
 			"apiVersion": "v1",

@@ -36,18 +36,18 @@ const (
 type Decision struct {
 	// Name of the gRPC code.
 	Code string `json:"code"`
-	// Whether the client assumes that no operation is running any more.
-	// grpc-go by itself has no opinion.
+	// Whether the client assumes that no operation is running any more. Always
+	// false for the plain client of grpc-go, which does not interpret errors.
 	Final bool `json:"final"`
-	// In the sidecar's own words, if it has any.
+	// The sidecar's name for the state after the call; empty for the plain client.
 	State   string `json:"state"`
 	Message string `json:"message"`
 	Details []byte `json:"-"`
 	Answer  string `json:"-"`
 }
 
-// driverClient is a connection made as the sidecars make it: it ends the process if
-// the socket is closed.
+// driverClient is a connection with the options of the sidecars: the process exits
+// when the socket is closed.
 type driverClient struct {
 	conn    *grpc.ClientConn
 	name    string
@@ -66,7 +66,7 @@ func connect(endpoint, name string, timeout time.Duration) (*driverClient, error
 	return &driverClient{conn: conn, name: name, timeout: timeout}, nil
 }
 
-// askOnce asks and prints the decision as a line of JSON.
+// askOnce makes one call as this client, and prints the decision as a line of JSON.
 func askOnce(endpoint, name, logic, manner string, timeout time.Duration) error {
 	client, err := connect(endpoint, name, timeout)
 	if err != nil {
@@ -88,12 +88,12 @@ func (a *driverClient) ask(logic, manner string) (*Decision, error) {
 	case logicAttacher:
 		return a.attacher(manner), nil
 	default:
-		return nil, fmt.Errorf("unknown client %s", logic)
+		return nil, fmt.Errorf("unknown client %q; expected client, provisioner or attacher", logic)
 	}
 }
 
-// unique is a name that was not used before, so that no two calls have to do
-// with each other.
+// unique returns a name that was not used before, so that no two calls are for the
+// same volume.
 func unique() string {
 	return fmt.Sprintf("pvc-%d-%d", os.Getpid(), time.Now().UnixNano())
 }
@@ -116,7 +116,7 @@ func decisionOf(err error) *Decision {
 	return decision
 }
 
-// client is a plain client of grpc-go.
+// client calls CreateVolume as a plain client of grpc-go.
 func (a *driverClient) client(manner string) *Decision {
 	ctx, cancel := context.WithTimeout(context.Background(), a.timeout)
 	defer cancel()
@@ -131,7 +131,7 @@ func (a *driverClient) client(manner string) *Decision {
 	return decision
 }
 
-// provisioner is external-provisioner with a claim.
+// provisioner provisions a claim with external-provisioner's code.
 func (a *driverClient) provisioner(manner string) *Decision {
 	client := fake.NewClientset()
 	sidecar := provisioner.NewCSIProvisioner(client, a.timeout, "identity", "pvc", -1, a.conn, nil, a.name,
@@ -169,7 +169,7 @@ func (a *driverClient) provisioner(manner string) *Decision {
 	return decision
 }
 
-// attacher is external-attacher with a volume.
+// attacher attaches a volume with external-attacher's code.
 func (a *driverClient) attacher(manner string) *Decision {
 	ctx, cancel := context.WithTimeout(context.Background(), a.timeout)
 	defer cancel()

@@ -19,8 +19,8 @@ type Comparison struct {
 	Said  string `json:"said"`
 }
 
-// compareCodes has the driver answer with every code there is, on its own
-// socket and through the relay, and prints a line of JSON for each.
+// compareCodes makes the driver answer with every gRPC code, on its own socket and
+// through the relay, and prints a line of JSON for each code and client.
 func compareCodes(direct, relayed, name string, timeout time.Duration) error {
 	sockets := [2]string{direct, relayed}
 	var clients [2]*driverClient
@@ -65,11 +65,12 @@ func compare(clients [2]*driverClient, logic, prefix string, number int) (*Compa
 	return &Comparison{Logic: logic, Code: codes.Code(number).String(), Same: said == "", Said: said}, nil
 }
 
-// difference is empty if both are the same, and are what the driver was asked to return.
+// difference describes how the decisions differ from each other, or the direct one
+// from the requested one; it is empty if all are equal.
 func difference(direct, relayed, meant *Decision) string {
 	switch {
 	case direct.Code != meant.Code || direct.Message != meant.Message || !bytes.Equal(direct.Details, meant.Details):
-		return fmt.Sprintf("the driver itself says %s: %.60q", direct.Code, direct.Message)
+		return fmt.Sprintf("the driver itself returned %s: %.60q", direct.Code, direct.Message)
 	case relayed.Code != direct.Code:
 		return fmt.Sprintf("%s directly, %s relayed: %.200q", direct.Code, relayed.Code, relayed.Message)
 	case relayed.Message != direct.Message:

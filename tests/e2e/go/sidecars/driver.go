@@ -24,10 +24,10 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// The key under which a request says how the driver has to answer it.
+// mannerKey is the parameter of a request that selects how the driver answers: one of
+// the manners below.
 const mannerKey = "manner"
 
-// Manners.
 const (
 	mannerCode      = "code-"      // with a number: this status
 	mannerPlain     = "plain-"     // with a number: this status without details
@@ -43,7 +43,7 @@ const (
 	mannerGarbage   = "garbage"    // bytes that are not a message
 )
 
-// Larger than the largest message that any part of the relay takes by default.
+// oversize is in bytes, and above the default message limits of all parts of the relay.
 const oversize = 96 << 20
 
 type driver struct {
@@ -54,8 +54,8 @@ type driver struct {
 
 type connKey struct{}
 
-// serveDriver serves until SIGTERM. It speaks HTTP/2 by itself where
-// grpc-go would not let it misbehave.
+// serveDriver serves until SIGTERM. The server is net/http's, since grpc-go cannot
+// send malformed responses.
 func serveDriver(endpoint, name string) error {
 	listener, err := net.Listen("unix", endpoint)
 	if err != nil {
@@ -86,8 +86,8 @@ func serveDriver(endpoint, name string) error {
 	}
 }
 
-// handle reads the request before grpc-go does, and leaves to it what is
-// expressed by a status.
+// handle sends the malformed responses itself, and passes requests for any other
+// response to grpc-go.
 func handle(server *grpc.Server, w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -134,7 +134,7 @@ func handle(server *grpc.Server, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// half begins an answer and does not end it.
+// half sends the beginning of a response, without its end.
 func half(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/grpc")
 	w.WriteHeader(http.StatusOK)
@@ -163,7 +163,7 @@ func mannerOf(path string, body []byte) string {
 	return ""
 }
 
-// answer is the result of a manner that grpc-go can express.
+// answer returns the error of a manner that selects a status, and else nil.
 func answer(manner string) error {
 	for _, prefix := range []string{mannerCode, mannerPlain} {
 		number, found := strings.CutPrefix(manner, prefix)
@@ -179,10 +179,10 @@ func answer(manner string) error {
 	return nil
 }
 
-// statusOf is a status with a long message in several scripts, what has to be
-// escaped among it, and with details that no one knows the type of. A client
-// of grpc-go takes the message from the details if there are any, and else from
-// a field of its own, so both have to be seen.
+// statusOf returns a status with a long message, which has several scripts and
+// characters that must be escaped, and with details of unknown types. A client of
+// grpc-go reads the message from grpc-status-details-bin if there are details, and
+// else from grpc-message, so the tests need both forms.
 func statusOf(prefix string, code int) *spb.Status {
 	every := make([]byte, 256)
 	for i := range every {

@@ -1,7 +1,7 @@
-// Command sidecars asks a CSI socket as the Kubernetes sidecars do, with their
-// own code: external-provisioner and external-attacher say of each error
-// whether it is final, which is what a relay must never make them believe of
-// its own faults. It is also the driver that fails as requested.
+// Command sidecars calls a CSI socket with the code of the Kubernetes sidecars.
+// external-provisioner and external-attacher classify each error as final or not
+// final; they must never classify a fault of the relay as final. The command also
+// contains the driver that fails as requested, and a minimal API server.
 package main
 
 import (
@@ -25,13 +25,13 @@ func main() {
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
 	endpoint := flags.String("endpoint", "", "path of the unix socket")
 	direct := flags.String("direct", "", "path of the driver's own unix socket")
-	relayed := flags.String("relayed", "", "path of the unix socket in front of it")
+	relayed := flags.String("relayed", "", "path of the relay's unix socket in front of the driver")
 	name := flags.String("drivername", "", "name of the driver")
 	logic := flags.String("logic", "", "the client: client, provisioner or attacher")
 	manner := flags.String("manner", "", "how the driver answers")
 	timeout := flags.Duration("timeout", 10*time.Second, "time for one call")
-	length := flags.Duration("for", 0, "how long to keep asking")
-	every := flags.Duration("every", time.Second, "time between two turns")
+	length := flags.Duration("for", 0, "how long to repeat the calls")
+	every := flags.Duration("every", time.Second, "time between two rounds of calls")
 	listen := flags.String("listen", "", "address to serve on")
 	if err := flags.Parse(os.Args[2:]); err != nil {
 		fail(err)

@@ -13,21 +13,21 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Plane is what a socket answers at one moment: to the calls that a sidecar
-// starts with, and to one that only the driver can answer.
+// Plane has the responses of a socket in one round of calls: the calls that a
+// sidecar makes at its start, and one call that only the driver can answer.
 type Plane struct {
-	// What Probe says; false if it fails.
+	// The readiness that Probe reports; false if Probe fails.
 	Ready bool `json:"ready"`
-	// Name and capabilities as bytes, or what was said in their place.
+	// Name and capabilities as hexadecimal bytes, or the errors in their place.
 	Facts string `json:"facts"`
-	// Name of the gRPC code that the driver's call ended with.
+	// Name of the gRPC code of the call that only the driver can answer.
 	Code string `json:"code"`
-	// How long that took.
+	// Duration of that call, in microseconds.
 	Micros int64 `json:"micros"`
 }
 
-// watchPlane asks again and again, and prints a line of JSON for each turn.
-// The process ends with an error if the socket is ever closed.
+// watchPlane repeats the calls at an interval, and prints a line of JSON for each
+// round. The process exits with an error if the socket is closed.
 func watchPlane(endpoint, name string, timeout, length, every time.Duration) error {
 	client, err := connect(endpoint, name, timeout)
 	if err != nil {
@@ -51,7 +51,7 @@ func (a *driverClient) plane() *Plane {
 	defer cancel()
 	identity, controller := csi.NewIdentityClient(a.conn), csi.NewControllerClient(a.conn)
 	probe, err := identity.Probe(ctx, &csi.ProbeRequest{})
-	// A driver that does not say is ready.
+	// A response without the field ready means that the driver is ready.
 	plane := &Plane{Ready: err == nil && (probe.GetReady() == nil || probe.GetReady().GetValue())}
 	info, err := identity.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 	plane.Facts += fact(info, err)

@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use super::cluster::TestCluster;
 use super::rights::{self, Account};
 use super::{entries, read, write};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::kubernetes::Plane;
 use crate::setup::Setup;
 use crate::table::Fact;
 
 /// Time until the authorizer has seen a new role.
-const LEARNT: Duration = Duration::from_secs(10);
+const ROLE_DELAY: Duration = Duration::from_secs(10);
 
 /// Service accounts of pods: a pod is admitted only if its account exists.
 const ACCOUNTS: [(&str, &str); 3] =
@@ -33,7 +33,7 @@ struct Check<'a> {
 }
 
 /// Runs all checks. `definitions` are folders with the definitions of resources that the manifests use.
-pub(super) fn run(setup: Setup<'_>, root: &Path, definitions: &[PathBuf]) -> Result<Vec<Fact>, RealError> {
+pub(super) fn run(setup: Setup<'_>, root: &Path, definitions: &[PathBuf]) -> Result<Vec<Fact>, E2eError> {
     let cluster = TestCluster::new(setup, root, Plane::start(&setup)?)?;
     let mut check = Check { cluster, manifests: root.join("deploy") };
     check.prepare(definitions)?;
@@ -46,7 +46,7 @@ pub(super) fn run(setup: Setup<'_>, root: &Path, definitions: &[PathBuf]) -> Res
 
 impl Check<'_> {
     /// Creates the definitions that the manifests use, and their namespaces, which warn about unrestricted pods.
-    fn prepare(&mut self, definitions: &[PathBuf]) -> Result<(), RealError> {
+    fn prepare(&mut self, definitions: &[PathBuf]) -> Result<(), E2eError> {
         let mut text = String::new();
         for file in definitions.iter().map(|folder| yaml_in(folder)).collect::<Result<Vec<_>, _>>()?.concat()
         {
@@ -71,7 +71,7 @@ impl Check<'_> {
 
     /// Checks that every overlay is accepted, that its images have versions and that its agent sees the drivers' sockets.
     /// Returns names and texts.
-    fn overlays(&mut self) -> Result<Vec<(String, String)>, RealError> {
+    fn overlays(&mut self) -> Result<Vec<(String, String)>, E2eError> {
         let mut overlays = Vec::new();
         for folder in entries(&self.manifests.join("overlays"))? {
             let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -80,7 +80,7 @@ impl Check<'_> {
             let untagged: Vec<&str> = text.lines().filter(|line| is_image_without_version(line)).collect();
             self.cluster
                 .note(untagged.is_empty(), format!("overlay {name}: images without a version: {untagged:?}"));
-            // kustomize also matches a name that is part of another name.
+            // kustomize also matches names that contain the given name, so it could change the wrong volume.
             let sees = text.lines().any(|line| line.ends_with("path: /var/lib/kubelet/plugins"));
             self.cluster.note(sees, format!("overlay {name}: the agent sees the drivers' sockets"));
             overlays.push((name, text));
@@ -89,7 +89,7 @@ impl Check<'_> {
     }
 
     /// Checks every component and every example.
-    fn components(&mut self) -> Result<(), RealError> {
+    fn components(&mut self) -> Result<(), E2eError> {
         // A dry run cannot create the namespace of a component, and objects in a missing namespace are refused.
         self.cluster.kubectl(["create", "namespace", "edge-csi-secrets", "--save-config"])?;
         for component in ["cert-manager", "secrets"] {
@@ -111,7 +111,7 @@ impl Check<'_> {
     }
 
     /// Checks three kinds of pods against the security levels of their namespaces.
-    fn pods(&mut self, overlays: &[(String, String)]) -> Result<(), RealError> {
+    fn pods(&mut self, overlays: &[(String, String)]) -> Result<(), E2eError> {
         for (namespace, name) in ACCOUNTS {
             let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
             self.cluster
@@ -130,7 +130,7 @@ impl Check<'_> {
     }
 
     /// Checks the accounts' rights against the requests that the sources of the sidecars and of the hub make.
-    fn rights(&mut self) -> Result<(), RealError> {
+    fn rights(&mut self) -> Result<(), E2eError> {
         let stranger = Account { namespace: "default", name: "stranger" };
         let refused = !stranger.may(&self.cluster.plane.api, &rights::Right::new("get", "nodes", None))?;
         self.cluster.note(refused, "an account without roles may not get nodes");
@@ -150,12 +150,12 @@ impl Check<'_> {
     }
 
     /// Notes whether an account has every right on a list, or no right on it.
-    fn all_may(&mut self, account: Account, may: bool, list: &str) -> Result<(), RealError> {
+    fn all_may(&mut self, account: Account, may: bool, list: &str) -> Result<(), E2eError> {
         let rights = rights::list(list);
         let mut wrong = Vec::new();
         for right in &rights {
             // The authorizer may see a role shortly after its creation; a right without a grant does not disappear by itself.
-            let bound = if may { LEARNT } else { Duration::ZERO };
+            let bound = if may { ROLE_DELAY } else { Duration::ZERO };
             let mut asked = Ok(false);
             let as_it_should = wait::poll(bound, || {
                 asked = account.may(&self.cluster.plane.api, right);
@@ -174,7 +174,7 @@ impl Check<'_> {
     }
 
     /// Notes whether a dry run accepts the objects unchanged and without a warning.
-    fn accepted(&mut self, name: &str, objects: &str) -> Result<(), RealError> {
+    fn accepted(&mut self, name: &str, objects: &str) -> Result<(), E2eError> {
         let file = self.cluster.written("objects.yaml", objects)?;
         let tried = self.cluster.kubectl([
             "apply",
@@ -188,7 +188,7 @@ impl Check<'_> {
         ]);
         match tried {
             Ok(_) => self.cluster.note(true, format!("{name} is accepted")),
-            Err(RealError::Command { output, .. }) => {
+            Err(E2eError::Command { output, .. }) => {
                 let said: Vec<&str> =
                     output.lines().filter(|line| !line.contains("serverside-applied")).collect();
                 self.cluster.note(false, format!("{name} is not accepted: {}", said.join("\n")));
@@ -199,7 +199,7 @@ impl Check<'_> {
     }
 
     /// Renders the overlay `topology` with additional components.
-    fn with_components(&self, components: &[&str]) -> Result<String, RealError> {
+    fn with_components(&self, components: &[&str]) -> Result<String, E2eError> {
         let folder = self.cluster.setup.folder("overlay")?;
         // kustomize accepts only relative paths.
         let up = "../".repeat(folder.components().count() - 1);
@@ -249,7 +249,7 @@ fn is_image_without_version(line: &str) -> bool {
 }
 
 /// Returns the YAML files with objects in a folder.
-fn yaml_in(folder: &Path) -> Result<Vec<PathBuf>, RealError> {
+fn yaml_in(folder: &Path) -> Result<Vec<PathBuf>, E2eError> {
     let mut files = entries(folder)?;
     files.retain(|file| {
         file.extension().is_some_and(|it| it == "yaml") && !file.ends_with("kustomization.yaml")

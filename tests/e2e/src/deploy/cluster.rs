@@ -12,7 +12,7 @@ use edge_csi_tests::wait;
 use serde_json::{Value, json};
 
 use super::{read, write};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::kubernetes::Plane;
 use crate::setup::Setup;
 use crate::table::Fact;
@@ -38,12 +38,12 @@ pub(super) struct TestCluster<'a> {
 }
 
 impl<'a> TestCluster<'a> {
-    pub(super) fn new(setup: Setup<'a>, root: &'a Path, plane: Plane) -> Result<Self, RealError> {
+    pub(super) fn new(setup: Setup<'a>, root: &'a Path, plane: Plane) -> Result<Self, E2eError> {
         // The program runs as kubectl if it is called by this name.
         let programs = setup.folder("bin")?;
         let kubectl = programs.join("kubectl");
         symlink(&setup.components.kubernetes, &kubectl)
-            .map_err(|cause| RealError::File { path: kubectl, cause })?;
+            .map_err(|cause| E2eError::File { path: kubectl, cause })?;
         let mut path = programs.into_os_string();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
@@ -55,7 +55,7 @@ impl<'a> TestCluster<'a> {
     }
 
     /// Notes an error as a failed fact.
-    pub(super) fn note_error<T>(&mut self, result: Result<T, RealError>) -> Option<T> {
+    pub(super) fn note_error<T>(&mut self, result: Result<T, E2eError>) -> Option<T> {
         result.map_err(|error| self.note(false, error.to_string())).ok()
     }
 
@@ -67,10 +67,14 @@ impl<'a> TestCluster<'a> {
     pub(super) fn kubectl<'b>(
         &self,
         arguments: impl IntoIterator<Item = &'b str>,
-    ) -> Result<String, RealError> {
+    ) -> Result<String, E2eError> {
         let mut command = self.plane.client(&self.setup, "kubectl");
         command.args(arguments).current_dir(self.root.join("deploy"));
-        crate::component::check("kubectl", command.output(), "`.ci/run tools` should have made it")
+        crate::component::check(
+            "kubectl",
+            command.output(),
+            "the build of tests/e2e/go/kubernetes creates it",
+        )
     }
 
     /// Returns a command whose environment names kubectl and the cluster.
@@ -81,14 +85,14 @@ impl<'a> TestCluster<'a> {
     }
 
     /// Writes a file with this text to the scratch folder and returns its path.
-    pub(super) fn written(&self, name: &str, text: &str) -> Result<String, RealError> {
+    pub(super) fn written(&self, name: &str, text: &str) -> Result<String, E2eError> {
         let path = self.setup.scratch.join(name);
         write(&path, text)?;
         Ok(path.display().to_string())
     }
 
     /// Renders an overlay given as YAML and returns its objects.
-    pub(super) fn objects(&self, overlay: &str) -> Result<Vec<Value>, RealError> {
+    pub(super) fn objects(&self, overlay: &str) -> Result<Vec<Value>, E2eError> {
         let file = self.written("overlay.yaml", overlay)?;
         let printed = self.kubectl(["create", "--dry-run=client", "--output", "json", "-f", &file])?;
         let found = serde_json::Deserializer::from_str(&printed).into_iter::<Value>().flatten();
@@ -104,11 +108,11 @@ impl<'a> TestCluster<'a> {
         &mut self,
         condition: &str,
         mut check: impl FnMut(&Self) -> Result<(), String>,
-    ) -> Result<(), RealError> {
+    ) -> Result<(), E2eError> {
         let mut last = String::new();
         let reached = wait::poll_every(PAUSE, BOUND, || check(self).map_err(|missing| last = missing).ok());
         let waited_for = condition.to_owned();
-        reached.ok_or(RealError::NeverSo { waited_for, bound: BOUND, last })?;
+        reached.ok_or(E2eError::Timeout { waited_for, bound: BOUND, last })?;
         self.note(true, condition);
         Ok(())
     }
@@ -146,7 +150,7 @@ impl<'a> TestCluster<'a> {
     }
 
     /// Creates a claim and a pod, both with this name.
-    pub(super) fn claim(&self, name: &str) -> Result<(), RealError> {
+    pub(super) fn claim(&self, name: &str) -> Result<(), E2eError> {
         let mut text = read(&self.root.join("deploy/examples/dynamic.yaml"))?;
         for (key, old) in [("name", "data"), ("claimName", "data"), ("name", "writer")] {
             text = text.replace(&format!("  {key}: {old}\n"), &format!("  {key}: {name}\n"));
@@ -155,32 +159,33 @@ impl<'a> TestCluster<'a> {
         self.kubectl(["apply", "-f", &file]).map(drop)
     }
 
-    /// Runs commands of a page of the guide and returns their output. Their temporary folders are in `folder`.
+    /// Runs the commands of a page of the guide that [`guide::script`] selects, and returns their output. The commands
+    /// create temporary folders in `folder`.
     pub(super) fn page(
         &mut self,
         page: &str,
-        (marks, away): (&[Mark], bool),
+        (marks, is_cleanup): (&[Mark], bool),
         folder: &Path,
         change: impl FnOnce(String) -> String,
-    ) -> Result<String, RealError> {
-        let script = change(guide::script(page, marks, away));
+    ) -> Result<String, E2eError> {
+        let script = change(guide::script(page, marks, is_cleanup));
         let mut shell = self.command("bash");
         shell.args(["-euo", "pipefail", "-c", &script]).env("TMPDIR", folder);
-        let name = if away { format!("{page}-away") } else { page.to_owned() };
+        let name = if is_cleanup { format!("{page}-cleanup") } else { page.to_owned() };
         let mut process = Process::spawn(self.setup.logs, &name, &mut shell)?;
         if !process.finish(PAGE)? {
-            return Err(RealError::Guide { page: name, tail: process.tail() });
+            return Err(E2eError::Guide { page: name, tail: process.tail() });
         }
         self.note(true, format!("the commands of {name}"));
         Ok(process.log())
     }
 
     /// Writes the kubeconfig of a service account in the namespace `edge-csi`, with its token as the only credential.
-    pub(super) fn kubeconfig_of(&self, account: &str) -> Result<PathBuf, RealError> {
+    pub(super) fn kubeconfig_of(&self, account: &str) -> Result<PathBuf, E2eError> {
         let token = self.kubectl(["create", "token", account, "--namespace", "edge-csi", "--duration=1h"])?;
         let (path, invalid) = (self.plane.kubeconfig.clone(), std::io::Error::from);
         let mut config: Value = serde_json::from_str(&read(&path)?)
-            .map_err(|cause| RealError::File { path, cause: invalid(cause) })?;
+            .map_err(|cause| E2eError::File { path, cause: invalid(cause) })?;
         config["users"][0]["user"] = json!({"token": token.trim()});
         self.written("account.kubeconfig", &config.to_string()).map(PathBuf::from)
     }

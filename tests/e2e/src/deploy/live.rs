@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::cluster::TestCluster;
 use super::{inner_entries, read, write};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::kubernetes::Plane;
 use crate::kubernetes::objects::{
     self, ATTACHMENTS, CLAIMS, CSI_NODES, NODES, SNAPSHOT_CONTENTS, SNAPSHOTS, VOLUMES,
@@ -54,7 +54,7 @@ struct Live<'a> {
 }
 
 /// Runs the guide on the overlay `topology`, or on `sockets`, which neither attaches nor expands.
-pub(super) fn run(setup: Setup<'_>, root: &Path, overlay: &'static str) -> Result<Vec<Fact>, RealError> {
+pub(super) fn run(setup: Setup<'_>, root: &Path, overlay: &'static str) -> Result<Vec<Fact>, E2eError> {
     let cluster = TestCluster::new(setup, root, Plane::start(&setup)?)?;
     let objects = cluster.objects(&cluster.kubectl(["kustomize", &format!("overlays/{overlay}")])?)?;
     let (processes, ports, kubeconfig) = (BTreeMap::new(), [port::free(), port::free()], PathBuf::new());
@@ -78,7 +78,7 @@ impl Live<'_> {
     }
 
     /// Creates a node without a kubelet.
-    fn node(&self) -> Result<(), RealError> {
+    fn node(&self) -> Result<(), E2eError> {
         let [mut node, csi_node] = objects::node(NODE, &[DRIVER]);
         node["metadata"]["labels"]["node-role.kubernetes.io/edge"] = "".into();
         let api = &self.cluster.plane.api;
@@ -89,7 +89,7 @@ impl Live<'_> {
     }
 
     /// Runs the guide, and checks the result of each page.
-    fn pages(&mut self) -> Result<(), RealError> {
+    fn pages(&mut self) -> Result<(), E2eError> {
         for page in API_SERVER_PAGES {
             if page == "expansion.md" && !self.attaches() {
                 continue;
@@ -121,7 +121,7 @@ impl Live<'_> {
     }
 
     /// Starts all programs as their pods would.
-    fn start(&mut self) -> Result<(), RealError> {
+    fn start(&mut self) -> Result<(), E2eError> {
         let plugin = format!("plugins/{DRIVER}");
         for folder in ["csi", "state", "run", "node", "node-tls", &plugin, "volumes"] {
             self.cluster.setup.folder(folder)?;
@@ -158,7 +158,7 @@ impl Live<'_> {
         self.spawn("edge-agent", &mut agent)?;
 
         let socket = self.path(if self.attaches() { "csi/csi.sock" } else { "csi/edge-1/csi.sock" });
-        let mut proxy = Command::new(&components.endpoint);
+        let mut proxy = Command::new(&components.proxy);
         proxy.args(self.arguments(
             ("StatefulSet", "edge-csi-driver"),
             &[],
@@ -178,7 +178,7 @@ impl Live<'_> {
         self.start_sidecars()
     }
 
-    fn start_hub(&mut self) -> Result<(), RealError> {
+    fn start_hub(&mut self) -> Result<(), E2eError> {
         let [ws, quic] = self.ports;
         let mut hub = Command::new(&self.cluster.setup.components.hub);
         hub.args(self.arguments(
@@ -196,7 +196,7 @@ impl Live<'_> {
     }
 
     /// Starts the sidecars with the account's token, and the snapshot controller, which no overlay contains.
-    fn start_sidecars(&mut self) -> Result<(), RealError> {
+    fn start_sidecars(&mut self) -> Result<(), E2eError> {
         self.kubeconfig = self.cluster.kubeconfig_of("edge-csi-controller")?;
         let pod = format!("/api/v1/namespaces/edge-csi/pods/{POD}");
         self.cluster.until("the pod that owns capacities exists", |c| c.object(&pod).map(drop))?;
@@ -216,7 +216,7 @@ impl Live<'_> {
     }
 
     /// Starts the sidecar of a container as a process with this name.
-    fn start_sidecar(&mut self, name: &str, container: &str) -> Result<(), RealError> {
+    fn start_sidecar(&mut self, name: &str, container: &str) -> Result<(), E2eError> {
         let program = container.strip_suffix("-edge-1").unwrap_or(container);
         let csi = format!("={}", self.path("csi"));
         let arguments =
@@ -238,7 +238,7 @@ impl Live<'_> {
             .collect()
     }
 
-    fn claim_is_bound(&mut self) -> Result<(), RealError> {
+    fn claim_is_bound(&mut self) -> Result<(), E2eError> {
         self.bound("data")?;
         if self.attaches() {
             self.cluster.until("the volume is attached", |c| {
@@ -252,13 +252,13 @@ impl Live<'_> {
     }
 
     /// Waits until a claim is bound.
-    fn bound(&mut self, claim: &str) -> Result<(), RealError> {
+    fn bound(&mut self, claim: &str) -> Result<(), E2eError> {
         let path = format!("{CLAIMS}/{claim}");
         self.cluster.until(&format!("the claim {claim} is bound"), |c| c.is(&path, "/status/phase", "Bound"))
     }
 
     /// Runs the drills of the guide's page on operating: a killed hub, and a killed provisioner.
-    fn drills(&mut self) -> Result<(), RealError> {
+    fn drills(&mut self) -> Result<(), E2eError> {
         let sidecars = self.sidecars();
         self.process("edge-hub")?.kill();
         self.cluster.claim("hub-dies")?;
@@ -297,7 +297,7 @@ impl Live<'_> {
     }
 
     /// Waits until a sidecar has logged a CreateVolume for the claim.
-    fn requested(&mut self, condition: &str, claim: &str, sidecar: &str) -> Result<(), RealError> {
+    fn requested(&mut self, condition: &str, claim: &str, sidecar: &str) -> Result<(), E2eError> {
         let claim = self.cluster.plane.api.read(&format!("{CLAIMS}/{claim}"))?.unwrap_or_default();
         let uid = claim["metadata"]["uid"].as_str().unwrap_or("no UID").to_owned();
         let log = self.log(sidecar);
@@ -311,14 +311,14 @@ impl Live<'_> {
     }
 
     /// Returns the number of volumes of the driver.
-    fn volumes(&self) -> Result<usize, RealError> {
+    fn volumes(&self) -> Result<usize, E2eError> {
         let path = self.cluster.setup.scratch.join("volumes/data");
-        let entries = fs::read_dir(&path).map_err(|cause| RealError::Folder { path, cause })?;
+        let entries = fs::read_dir(&path).map_err(|cause| E2eError::Folder { path, cause })?;
         Ok(entries.count())
     }
 
     /// Deletes all created objects.
-    fn delete(&mut self) -> Result<(), RealError> {
+    fn delete(&mut self) -> Result<(), E2eError> {
         let c = &mut self.cluster;
         let pods = ["writer", "reader", "block", "hub-dies", "lease-lost"];
         let how = ["--force", "--grace-period=0", "--ignore-not-found"];
@@ -337,13 +337,13 @@ impl Live<'_> {
     fn stop(&mut self) {
         self.processes.values().for_each(Process::terminate);
         for process in self.processes.values_mut() {
-            let ended = process.finish(STOP).map_err(RealError::from);
+            let ended = process.finish(STOP).map_err(E2eError::from);
             self.cluster.note_error(ended);
         }
     }
 
     /// Searches the logs for refusals.
-    fn search_logs(&mut self) -> Result<(), RealError> {
+    fn search_logs(&mut self) -> Result<(), E2eError> {
         for name in self.processes.keys().filter(|name| *name != "snapshot-controller") {
             let log = read(&self.log(name))?;
             let lines = log.lines().filter(|line| REFUSALS.iter().any(|it| line.to_lowercase().contains(it)));
@@ -360,10 +360,10 @@ impl Live<'_> {
         (kind, name): (&str, &str),
         given: &[(&str, &str)],
         replaced: &[(&str, &str)],
-    ) -> Result<Vec<String>, RealError> {
+    ) -> Result<Vec<String>, E2eError> {
         let found = self.container(kind, name).and_then(|it| Some((environment(it), it["args"].as_array()?)));
         let (mut variables, arguments) =
-            found.ok_or_else(|| RealError::NoContainer { name: name.to_owned() })?;
+            found.ok_or_else(|| E2eError::NoContainer { name: name.to_owned() })?;
         variables.extend(given.iter().copied());
         let filled = |argument: &Value| {
             let argument = argument.as_str().unwrap_or_default().to_owned();
@@ -382,7 +382,7 @@ impl Live<'_> {
     }
 
     /// Writes the files that a pod mounts from a secret.
-    fn secret_files(&self, secret: &str, folder: &str) -> Result<(), RealError> {
+    fn secret_files(&self, secret: &str, folder: &str) -> Result<(), E2eError> {
         let folder = self.cluster.setup.folder(folder)?;
         for key in ["tls.crt", "tls.key", "ca.crt"] {
             let template = format!("go-template={{{{index .data {key:?} | base64decode}}}}");
@@ -401,7 +401,7 @@ impl Live<'_> {
     }
 
     /// Copies the certificate of the node, which the guide has created in a temporary folder.
-    fn node_files(&self) -> Result<(), RealError> {
+    fn node_files(&self) -> Result<(), E2eError> {
         let scratch = self.cluster.setup.scratch;
         let made = super::entries(scratch)?.into_iter().find(|path| path.join("ca.key").exists());
         let made = made.unwrap_or_else(|| scratch.join("tmp"));
@@ -415,14 +415,14 @@ impl Live<'_> {
         self.cluster.setup.logs.join(format!("{process}.log"))
     }
 
-    fn spawn(&mut self, name: &str, command: &mut Command) -> Result<(), RealError> {
+    fn spawn(&mut self, name: &str, command: &mut Command) -> Result<(), E2eError> {
         let process = Process::respawn(self.cluster.setup.logs, name, command)?;
         self.processes.insert(name.to_owned(), process);
         Ok(())
     }
 
-    fn process(&mut self, name: &str) -> Result<&mut Process, RealError> {
-        self.processes.get_mut(name).ok_or_else(|| RealError::NoProcess { name: name.to_owned() })
+    fn process(&mut self, name: &str) -> Result<&mut Process, E2eError> {
+        self.processes.get_mut(name).ok_or_else(|| E2eError::NoProcess { name: name.to_owned() })
     }
 }
 

@@ -13,9 +13,9 @@ use std::{fmt, fs};
 
 use libtest_mimic::Failed;
 
-use super::Place;
+use super::Environment;
 use super::component::Part;
-use super::error::RealError;
+use super::error::E2eError;
 use super::setup::Setup;
 use super::table;
 pub(crate) use namespaces::inside;
@@ -36,20 +36,21 @@ pub(crate) enum Deployment {
 impl Deployment {
     pub(crate) const ALL: [Self; 4] = [Self::Check, Self::Topology, Self::Sockets, Self::Pods];
 
-    pub(crate) fn run(self, place: &Place) -> Result<(), Failed> {
-        let components = place.components()?;
+    pub(crate) fn run(self, environment: &Environment) -> Result<(), Failed> {
+        let components = environment.components()?;
         components.build(Part::Sidecars)?;
         components.build(Part::Kubernetes)?;
         let started = Instant::now();
-        let (scratch, logs) = place.folders(&self.to_string())?;
-        let setup = Setup { components, certificates: &place.certificates, scratch: &scratch, logs: &logs };
+        let (scratch, logs) = environment.folders(&self.to_string())?;
+        let setup =
+            Setup { components, certificates: &environment.certificates, scratch: &scratch, logs: &logs };
         let facts = match self {
             Self::Check => {
                 let definitions = [components.snapshot_definitions()?, components.certificate_definitions()?];
-                check::run(setup, &place.root, &definitions)?
+                check::run(setup, &environment.root, &definitions)?
             }
-            Self::Topology => live::run(setup, &place.root, "topology")?,
-            Self::Sockets => live::run(setup, &place.root, "sockets")?,
+            Self::Topology => live::run(setup, &environment.root, "topology")?,
+            Self::Sockets => live::run(setup, &environment.root, "sockets")?,
             Self::Pods => namespaces::run(setup)?,
         };
         table::found(&self.to_string(), facts, started.elapsed())
@@ -57,8 +58,8 @@ impl Deployment {
 }
 
 /// Lists a folder, which must not be empty.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, RealError> {
-    let failed = |cause| RealError::Folder { path: folder.to_owned(), cause };
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, E2eError> {
+    let failed = |cause| E2eError::Folder { path: folder.to_owned(), cause };
     let mut found: Vec<PathBuf> =
         fs::read_dir(folder).map_err(failed)?.flatten().map(|entry| entry.path()).collect();
     if found.is_empty() {
@@ -75,12 +76,12 @@ fn inner_entries(folder: &Path) -> Vec<PathBuf> {
     paths(folder).flat_map(|folder| paths(&folder)).collect()
 }
 
-fn read(path: &Path) -> Result<String, RealError> {
-    fs::read_to_string(path).map_err(|cause| RealError::File { path: path.to_owned(), cause })
+fn read(path: &Path) -> Result<String, E2eError> {
+    fs::read_to_string(path).map_err(|cause| E2eError::File { path: path.to_owned(), cause })
 }
 
-fn write(path: &Path, text: &str) -> Result<(), RealError> {
-    fs::write(path, text).map_err(|cause| RealError::File { path: path.to_owned(), cause })
+fn write(path: &Path, text: &str) -> Result<(), E2eError> {
+    fs::write(path, text).map_err(|cause| E2eError::File { path: path.to_owned(), cause })
 }
 
 impl fmt::Display for Deployment {

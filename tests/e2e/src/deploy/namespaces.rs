@@ -8,10 +8,10 @@ use serde_json::{from_str, to_string};
 
 use super::{pods, read, write};
 use crate::enclosure::{self, UNSHARE};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 use crate::table::Fact;
-use crate::{Place, leftovers};
+use crate::{Environment, leftovers};
 
 /// The variable that makes this program run only the pods.
 const INSIDE: &str = "EDGE_CSI_E2E_PODS";
@@ -26,9 +26,9 @@ pub(super) fn control_group(scratch: &Path) -> String {
 }
 
 /// Runs this program again in the namespaces, and returns the facts that it found and anything that it left behind.
-pub(super) fn run(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
+pub(super) fn run(setup: Setup<'_>) -> Result<Vec<Fact>, E2eError> {
     let program = std::env::current_exe();
-    let missing = |cause| RealError::Missing {
+    let missing = |cause| E2eError::CannotRun {
         program: "setpriv and unshare".to_owned(),
         cause,
         fix: "install util-linux",
@@ -48,20 +48,20 @@ pub(super) fn run(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
 }
 
 /// Runs the pods if this process is the one in the namespaces.
-pub(crate) fn inside(place: &Place) -> Option<ExitCode> {
+pub(crate) fn inside(environment: &Environment) -> Option<ExitCode> {
     std::env::var_os(INSIDE)?;
     let run = || {
-        let (scratch, logs) = (&place.scratch, place.logs.join("deploy-pods"));
+        let (scratch, logs) = (&environment.scratch, environment.logs.join("deploy-pods"));
         let setup = Setup {
-            components: place.components()?,
-            certificates: &place.certificates,
+            components: environment.components()?,
+            certificates: &environment.certificates,
             scratch,
             logs: &logs,
         };
-        pods::run(setup, &place.root)
+        pods::run(setup, &environment.root)
     };
     let facts = run().unwrap_or_else(|error| vec![Fact { words: error.to_string(), right: false }]);
-    let written = to_string(&facts).map(|text| write(&place.scratch.join(FACTS), &text));
+    let written = to_string(&facts).map(|text| write(&environment.scratch.join(FACTS), &text));
     Some(if matches!(written, Ok(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

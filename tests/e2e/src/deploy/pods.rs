@@ -21,7 +21,7 @@ use super::cluster::TestCluster;
 use super::namespaces::control_group;
 use super::{inner_entries, read, write};
 use crate::component::check;
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::kubernetes::Plane;
 use crate::kubernetes::objects::{CLASSES, NODES as NODE_OBJECTS, PODS, VOLUMES, has_condition};
 use crate::setup::Setup;
@@ -102,7 +102,7 @@ struct Pods<'a> {
 }
 
 /// Runs the guide. This process must be in separate namespaces.
-pub(super) fn run(setup: Setup<'_>, root: &Path) -> Result<Vec<Fact>, RealError> {
+pub(super) fn run(setup: Setup<'_>, root: &Path) -> Result<Vec<Fact>, E2eError> {
     network()?;
     let cluster = TestCluster::new(setup, root, Plane::start_at(&setup, ADDRESS)?)?;
     let mut pods = Pods { cluster, processes: Vec::new(), edge: 0, known: Vec::new() };
@@ -113,7 +113,7 @@ pub(super) fn run(setup: Setup<'_>, root: &Path) -> Result<Vec<Fact>, RealError>
 
 /// Creates the network: the control plane in the middle, which routes both nodes' pod addresses and the load balancer's address
 /// to the nodes.
-fn network() -> Result<(), RealError> {
+fn network() -> Result<(), E2eError> {
     command("mount -t tmpfs tmpfs /run")?;
     command("ip link set lo up")?;
     command("ip link add nodes type bridge")?;
@@ -133,14 +133,14 @@ fn network() -> Result<(), RealError> {
     write(Path::new("/proc/sys/net/ipv4/ip_forward"), "1")
 }
 
-fn command(line: &str) -> Result<(), RealError> {
+fn command(line: &str) -> Result<(), E2eError> {
     let mut words = line.split(' ');
     let mut command = Command::new(words.next().unwrap_or_default());
     check(line, command.args(words).output(), "install iproute2").map(drop)
 }
 
 impl Pods<'_> {
-    fn start(&mut self) -> Result<(), RealError> {
+    fn start(&mut self) -> Result<(), E2eError> {
         let Setup { components, scratch, .. } = self.cluster.setup;
         let programs = |program: &Path| program.parent().unwrap_or(program).to_owned();
         let (sidecars, archives) = (programs(&components.kubernetes), scratch.join("archives"));
@@ -193,20 +193,20 @@ impl Pods<'_> {
             let text = format!("#!/usr/bin/env bash\nNODES={}\n{script}\n", scratch.display());
             write(&path, &text)?;
             fs::set_permissions(&path, Permissions::from_mode(0o755))
-                .map_err(|cause| RealError::File { path, cause })?;
+                .map_err(|cause| E2eError::File { path, cause })?;
         }
         Ok(())
     }
 
-    fn spawn(&mut self, name: &str, command: &mut Command) -> Result<(), RealError> {
+    fn spawn(&mut self, name: &str, command: &mut Command) -> Result<(), E2eError> {
         self.processes.push(Process::spawn(self.cluster.setup.logs, name, command)?);
         Ok(())
     }
 
     /// Creates a disk in the cloud for the controller's state.
-    fn disk(&self) -> Result<(), RealError> {
+    fn disk(&self) -> Result<(), E2eError> {
         let folder = self.cluster.setup.scratch.join(CLOUD.name).join("var/lib/disk");
-        fs::create_dir_all(&folder).map_err(|cause| RealError::Folder { path: folder, cause })?;
+        fs::create_dir_all(&folder).map_err(|cause| E2eError::Folder { path: folder, cause })?;
         let class = json!({
             "apiVersion": "storage.k8s.io/v1",
             "kind": "StorageClass",
@@ -235,7 +235,7 @@ impl Pods<'_> {
     }
 
     /// Runs the guide, and checks the result of each page.
-    fn guide(&mut self) -> Result<(), RealError> {
+    fn guide(&mut self) -> Result<(), E2eError> {
         let api = self.cluster.plane.api;
         // The first page waits for agents, which find the hub by the load balancer of its service.
         let balancer = thread::spawn(move || {
@@ -244,17 +244,17 @@ impl Pods<'_> {
             let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": BALANCER}]}}});
             api.merge(&format!("{service}/status"), &ingress)
         });
-        for (page, away) in NODE_PAGES {
+        for (page, is_cleanup) in NODE_PAGES {
             let all = [Mark::Run, Mark::Cluster, Mark::Nodes];
             let marks = if page == WITHOUT_NODES { &all[..2] } else { &all[..] };
             let printed =
-                self.cluster.page(page, (marks, away), self.cluster.setup.scratch, |script| script)?;
-            match (page, away) {
+                self.cluster.page(page, (marks, is_cleanup), self.cluster.setup.scratch, |script| script)?;
+            match (page, is_cleanup) {
                 ("install.md", false) => {
                     self.printed(page, &printed, "edge-1 csi-hostpath", |line| {
                         line.split_whitespace().eq([EDGE.name, "csi-hostpath"])
                     });
-                    self.steady()?;
+                    self.check_restarts()?;
                 }
                 ("dynamic.md", false) | ("snapshots.md", _) => {
                     self.printed(page, &printed, "a time", |line| {
@@ -265,10 +265,10 @@ impl Pods<'_> {
                 ("block.md", _) => self.printed(page, &printed, "edge", |line| line.starts_with("edge")),
                 ("operating.md", _) => {
                     self.printed(page, &printed, "ok", |line| line.starts_with("ok"));
-                    self.steady()?;
+                    self.check_restarts()?;
                     self.kill_pods()?;
                 }
-                ("upgrading.md", _) => self.steady()?,
+                ("upgrading.md", _) => self.check_restarts()?,
                 ("dynamic.md", true) => self.check_volumes_deleted()?,
                 ("install.md", true) => self.check_overlay_deleted()?,
                 _ => {}
@@ -292,7 +292,7 @@ impl Pods<'_> {
     }
 
     /// Returns the containers that kubelet has restarted, with their restart counts.
-    fn restarts(&self) -> Result<Vec<String>, RealError> {
+    fn restarts(&self) -> Result<Vec<String>, E2eError> {
         let pods = self.cluster.plane.api.list("/api/v1/pods")?;
         if pods.is_empty() {
             return Ok(vec!["the cluster has no pods".to_owned()]);
@@ -310,7 +310,7 @@ impl Pods<'_> {
     }
 
     /// Notes that no further container was restarted: a container that has crashed may work after its restart.
-    fn steady(&mut self) -> Result<(), RealError> {
+    fn check_restarts(&mut self) -> Result<(), E2eError> {
         let mut restarted = self.restarts()?;
         restarted.retain(|container| !self.known.contains(container));
         self.cluster.note(restarted.is_empty(), format!("containers that were restarted: {restarted:?}"));
@@ -318,7 +318,7 @@ impl Pods<'_> {
     }
 
     /// Returns the mounts of the driver's volumes on the node, with their ids.
-    fn mounts(&self) -> Result<Vec<String>, RealError> {
+    fn mounts(&self) -> Result<Vec<String>, E2eError> {
         let table = read(Path::new(&format!("/proc/{}/mountinfo", self.edge)))?;
         let volumes = table.lines().filter(|line| line.contains("csi-hostpath"));
         let number_and_point = |line: &str| {
@@ -329,7 +329,7 @@ impl Pods<'_> {
     }
 
     /// Returns the mounts, and the text that a pod has written to its volume.
-    fn volume(&self) -> Result<Vec<String>, RealError> {
+    fn volume(&self) -> Result<Vec<String>, E2eError> {
         let mut volume = self.mounts()?;
         volume
             .push(self.cluster.kubectl(["exec", "writer", "--", "cat", "/data/written"])?.trim().to_owned());
@@ -337,7 +337,7 @@ impl Pods<'_> {
     }
 
     /// Kills the pods of the overlay, one after another. Volumes stay mounted, and new claims are bound.
-    fn kill_pods(&mut self) -> Result<(), RealError> {
+    fn kill_pods(&mut self) -> Result<(), E2eError> {
         let before = self.volume()?;
         self.cluster.note(before.len() > 1, format!("the volume of a pod: {before:?}"));
         let node = self.cluster.plane.api.list("/api/v1/namespaces/edge-csi-node/pods")?;
@@ -366,7 +366,7 @@ impl Pods<'_> {
         Ok(())
     }
 
-    fn check_volumes_deleted(&mut self) -> Result<(), RealError> {
+    fn check_volumes_deleted(&mut self) -> Result<(), E2eError> {
         let of_a_driver = |volume: &Value| !volume["spec"]["csi"].is_null();
         self.cluster.until("the volumes are deleted", |c| c.none(VOLUMES, of_a_driver))?;
         let files = inner_entries(&volumes(self.cluster.setup.scratch));
@@ -376,7 +376,7 @@ impl Pods<'_> {
         Ok(())
     }
 
-    fn check_overlay_deleted(&mut self) -> Result<(), RealError> {
+    fn check_overlay_deleted(&mut self) -> Result<(), E2eError> {
         self.cluster.until("the controller's disk is released", |c| {
             c.is(&format!("{VOLUMES}/disk"), "/status/phase", "Released")
         })?;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::json;
 
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::kubernetes::Api;
 
 /// The sidecars' requests according to their sources: verbs, a resource and, if the resource has one, a namespace.
@@ -130,7 +130,7 @@ pub(super) fn list(lines: &str) -> Vec<Right<'_>> {
 
 impl Account {
     /// Returns true if the account has the right.
-    pub(super) fn may(self, api: &Api, right: &Right<'_>) -> Result<bool, RealError> {
+    pub(super) fn may(self, api: &Api, right: &Right<'_>) -> Result<bool, E2eError> {
         let Self { namespace, name } = self;
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",

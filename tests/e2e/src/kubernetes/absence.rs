@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use super::cluster::{BOUND, Cluster, Findings, text};
 use super::edge::{DRIVERS, NODES, STRICT, Victim};
 use super::objects::{self, CAPACITIES, CLAIMS, CSI_DRIVERS, PODS, class_of};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::link_condition::LinkCondition;
 use crate::offline;
 use crate::setup::Setup;
 
 const DRIVER: &str = DRIVERS[0];
 
-/// The node that is disconnected.
-const AWAY: usize = 1;
+/// The index in [`NODES`] of the node that is disconnected.
+const CUT_INDEX: usize = 1;
 
 /// Options with which the provisioner publishes storage capacity to the scheduler, at short intervals.
 const WITH_CAPACITY: [&str; 4] =
@@ -30,33 +30,37 @@ pub(super) fn capacity(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
-) -> Result<(), RealError> {
+) -> Result<(), E2eError> {
     let driver = format!("{CSI_DRIVERS}/{DRIVER}");
     cluster.edge.provision_with(setup, &cluster.plane, &WITH_CAPACITY)?;
     cluster.api.merge(&driver, &json!({"spec": {"storageCapacity": true}}))?;
     let room = rooms(cluster, |rooms| rooms.iter().all(|room| *room == Some(true)))?;
-    findings.note(true, format!("room on {NODES:?}: {room:?}"));
-    if let Some(node) = cluster.edge.nodes.get_mut(AWAY) {
+    findings.note(true, format!("capacity on {NODES:?}: {room:?}"));
+    if let Some(node) = cluster.edge.nodes.get_mut(CUT_INDEX) {
         node.cut();
     }
-    let room = rooms(cluster, |rooms| rooms.get(AWAY) == Some(&Some(false)))?;
-    findings.note(true, format!("{} is cut off: {room:?}", NODES[AWAY]));
+    let room = rooms(cluster, |rooms| rooms.get(CUT_INDEX) == Some(&Some(false)))?;
+    findings.note(true, format!("{} is disconnected: {room:?}", NODES[CUT_INDEX]));
     cluster.make(
         &objects::claim("later", &class_of(DRIVER), "16Mi"),
-        &objects::pod("user", NODES[AWAY], "later", &["wait"]),
+        &objects::pod("user", NODES[CUT_INDEX], "later", &["wait"]),
     )?;
-    let said = cluster.api.until(&format!("{PODS}/user"), "kept by the scheduler", BOUND, |pod| {
+    let said = cluster.api.until(&format!("{PODS}/user"), "unschedulable", BOUND, |pod| {
         let conditions = pod["status"]["conditions"].as_array()?;
         let kept = conditions.iter().find(|condition| condition["reason"] == "Unschedulable")?;
         Some(text(&kept["message"]))
     })?;
-    findings.note(said.contains("enough free storage"), format!("a pod that needs it waits: {said}"));
-    if let Some(node) = cluster.edge.nodes.get_mut(AWAY) {
+    findings.note(said.contains("enough free storage"), format!("a pod for that node waits: {said}"));
+    if let Some(node) = cluster.edge.nodes.get_mut(CUT_INDEX) {
         node.connect(setup, LinkCondition::Clean)?;
     }
     let volume = cluster.bound("later")?;
     let expressions = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"];
-    findings.same("when it is back, the volume is on", &expressions[0]["values"], &json!([NODES[AWAY]]));
+    findings.same(
+        "after the node reconnects, the volume is on",
+        &expressions[0]["values"],
+        &json!([NODES[CUT_INDEX]]),
+    );
     cluster.api.merge(&driver, &json!({"spec": {"storageCapacity": false}}))?;
     cluster.edge.provision_with(setup, &cluster.plane, &[STRICT])?;
     cluster.clear(findings)?;
@@ -66,11 +70,9 @@ pub(super) fn capacity(
     Ok(())
 }
 
-/// Waits until the capacity published for each node is as expected: `None` for a node without one.
-fn rooms(
-    cluster: &Cluster,
-    wanted: impl Fn(&[Option<bool>]) -> bool,
-) -> Result<Vec<Option<bool>>, RealError> {
+/// Waits until the published capacities match `wanted`, and returns for each node whether its capacity is above zero.
+/// `None`: the node has no published capacity.
+fn rooms(cluster: &Cluster, wanted: impl Fn(&[Option<bool>]) -> bool) -> Result<Vec<Option<bool>>, E2eError> {
     let of_node = |all: &[Value], node: &str| {
         let capacity = all.iter().find(|capacity| {
             capacity["storageClassName"] == class_of(DRIVER)
@@ -78,7 +80,7 @@ fn rooms(
         })?;
         Some(!matches!(capacity["capacity"].as_str(), None | Some("0")))
     };
-    cluster.api.until(CAPACITIES, "room as wanted", BOUND, |all| {
+    cluster.api.until(CAPACITIES, "the expected capacities", BOUND, |all| {
         let all = all["items"].as_array()?;
         let rooms: Vec<_> = NODES.iter().map(|node| of_node(all, node)).collect();
         wanted(&rooms).then_some(rooms)
@@ -86,11 +88,7 @@ fn rooms(
 }
 
 /// Checks that sidecars keep running without a hub, and that pending requests complete when it returns.
-pub(super) fn hub(
-    setup: &Setup<'_>,
-    cluster: &mut Cluster,
-    findings: &mut Findings,
-) -> Result<(), RealError> {
+pub(super) fn hub(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let node = NODES[0];
     cluster.make(
         &objects::claim("old", &class_of(DRIVER), "16Mi"),
@@ -117,7 +115,7 @@ pub(super) fn hub(
         format!("no hub for {:.0?}; sidecars that have ended: {ended:?}", begun.elapsed()),
     );
     let phase = cluster.api.read(&format!("{CLAIMS}/new"))?.unwrap_or_default();
-    findings.same("a claim of that time is", &phase["status"]["phase"], &json!("Pending"));
+    findings.same("a claim created without a hub is", &phase["status"]["phase"], &json!("Pending"));
     let begun = Instant::now();
     cluster.edge.restore(setup, Victim::Hub, node)?;
     cluster.running("new")?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use edge_csi_tests::wait;
 use serde_json::Value;
 
-use crate::error::RealError;
+use crate::error::E2eError;
 
 /// Time limit for one response.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -15,7 +15,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// Time between two reads of an object.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest excerpt of an object in an error message, in bytes.
+/// The longest excerpt of an object in an error message, in characters.
 const SHOWN: usize = 1500;
 
 /// The API server at one address.
@@ -35,14 +35,14 @@ impl Api {
     }
 
     /// Creates an object in `collection`.
-    pub(crate) fn create(&self, collection: &str, object: &Value) -> Result<(), RealError> {
+    pub(crate) fn create(&self, collection: &str, object: &Value) -> Result<(), E2eError> {
         self.change("POST", collection, "application/json", &object.to_string())
     }
 
     /// Posts a query object, such as a review, and returns the object in the response.
-    pub(crate) fn ask_with(&self, collection: &str, object: &Value) -> Result<Value, RealError> {
+    pub(crate) fn ask_with(&self, collection: &str, object: &Value) -> Result<Value, E2eError> {
         match self.ask("POST", collection, "application/json", &object.to_string())? {
-            (200..=202, text) => serde_json::from_str(&text).map_err(|cause| RealError::Api {
+            (200..=202, text) => serde_json::from_str(&text).map_err(|cause| E2eError::Api {
                 asked: format!("POST {collection}"),
                 cause: io::Error::new(io::ErrorKind::InvalidData, cause),
             }),
@@ -51,17 +51,17 @@ impl Api {
     }
 
     /// Creates an object given as YAML.
-    pub(crate) fn create_yaml(&self, collection: &str, object: &str) -> Result<(), RealError> {
+    pub(crate) fn create_yaml(&self, collection: &str, object: &str) -> Result<(), E2eError> {
         self.change("POST", collection, "application/yaml", object)
     }
 
     /// Merges `patch` into the object at `path`.
-    pub(crate) fn merge(&self, path: &str, patch: &Value) -> Result<(), RealError> {
+    pub(crate) fn merge(&self, path: &str, patch: &Value) -> Result<(), E2eError> {
         self.change("PATCH", path, "application/merge-patch+json", &patch.to_string())
     }
 
     /// Deletes the object at `path`, if it exists.
-    pub(crate) fn delete(&self, path: &str) -> Result<(), RealError> {
+    pub(crate) fn delete(&self, path: &str) -> Result<(), E2eError> {
         match self.ask("DELETE", path, "", "")? {
             (200 | 202 | 404, _) => Ok(()),
             (status, said) => Err(refused("DELETE", path, status, &said)),
@@ -69,9 +69,9 @@ impl Api {
     }
 
     /// Returns the object at `path`, if it exists.
-    pub(crate) fn read(&self, path: &str) -> Result<Option<Value>, RealError> {
+    pub(crate) fn read(&self, path: &str) -> Result<Option<Value>, E2eError> {
         match self.ask("GET", path, "", "")? {
-            (200, text) => serde_json::from_str(&text).map(Some).map_err(|cause| RealError::Api {
+            (200, text) => serde_json::from_str(&text).map(Some).map_err(|cause| E2eError::Api {
                 asked: format!("GET {path}"),
                 cause: io::Error::new(io::ErrorKind::InvalidData, cause),
             }),
@@ -81,7 +81,7 @@ impl Api {
     }
 
     /// Returns all objects of a collection.
-    pub(crate) fn list(&self, collection: &str) -> Result<Vec<Value>, RealError> {
+    pub(crate) fn list(&self, collection: &str) -> Result<Vec<Value>, E2eError> {
         let mut list = self.read(collection)?.unwrap_or_default();
         match list["items"].take() {
             Value::Array(items) => Ok(items),
@@ -96,7 +96,7 @@ impl Api {
         waited_for: &str,
         bound: Duration,
         reached: impl Fn(&Value) -> Option<T>,
-    ) -> Result<T, RealError> {
+    ) -> Result<T, E2eError> {
         let mut last = "nothing was read".to_owned();
         let found = wait::poll_every(PAUSE, bound, || match self.read(path) {
             Ok(Some(object)) => {
@@ -114,11 +114,11 @@ impl Api {
             }
         });
         let waited_for = format!("{path}: {waited_for}");
-        found.ok_or(RealError::NeverSo { waited_for, bound, last })
+        found.ok_or(E2eError::Timeout { waited_for, bound, last })
     }
 
     /// Waits until no object exists at `path`.
-    pub(crate) fn until_removed(&self, path: &str, bound: Duration) -> Result<(), RealError> {
+    pub(crate) fn until_removed(&self, path: &str, bound: Duration) -> Result<(), E2eError> {
         let mut last = String::new();
         let removed = wait::poll_every(PAUSE, bound, || match self.read(path) {
             Ok(None) => Some(()),
@@ -131,10 +131,10 @@ impl Api {
                 None
             }
         });
-        removed.ok_or_else(|| RealError::NeverSo { waited_for: format!("{path} removed"), bound, last })
+        removed.ok_or_else(|| E2eError::Timeout { waited_for: format!("{path} removed"), bound, last })
     }
 
-    fn change(&self, method: &str, path: &str, kind: &str, body: &str) -> Result<(), RealError> {
+    fn change(&self, method: &str, path: &str, kind: &str, body: &str) -> Result<(), E2eError> {
         match self.ask(method, path, kind, body)? {
             (200..=202, _) => Ok(()),
             (status, said) => Err(refused(method, path, status, &said)),
@@ -142,9 +142,9 @@ impl Api {
     }
 
     /// Sends one request, and returns the status and the body of the response.
-    fn ask(&self, method: &str, path: &str, kind: &str, body: &str) -> Result<(u16, String), RealError> {
+    fn ask(&self, method: &str, path: &str, kind: &str, body: &str) -> Result<(u16, String), E2eError> {
         self.exchange(method, path, kind, body)
-            .map_err(|cause| RealError::Api { asked: format!("{method} {path}"), cause })
+            .map_err(|cause| E2eError::Api { asked: format!("{method} {path}"), cause })
     }
 
     fn exchange(&self, method: &str, path: &str, kind: &str, body: &str) -> io::Result<(u16, String)> {
@@ -171,15 +171,15 @@ fn parse(answer: &str) -> Option<(u16, String)> {
     Some((status, body.to_owned()))
 }
 
-fn refused(method: &str, path: &str, status: u16, said: &str) -> RealError {
+fn refused(method: &str, path: &str, status: u16, said: &str) -> E2eError {
     let said = serde_json::from_str::<Value>(said)
         .ok()
         .and_then(|status| status["message"].as_str().map(ToOwned::to_owned))
         .unwrap_or_else(|| said.chars().take(SHOWN).collect());
-    RealError::Refused { asked: format!("{method} {path}"), status, said }
+    E2eError::Refused { asked: format!("{method} {path}"), status, said }
 }
 
-/// Formats an object without its metadata that is only bookkeeping.
+/// Formats an object without its `managedFields`, cut to [`SHOWN`] characters.
 fn brief(object: &Value) -> String {
     let mut object = object.clone();
     if let Some(metadata) = object["metadata"].as_object_mut() {

@@ -12,7 +12,7 @@ use super::objects::{
     self, ATTACHMENTS, CLAIMS, CSI_NODES, NODES, PODS, SNAPSHOT_CONTENTS, SNAPSHOTS, VOLUMES,
 };
 use super::plane::Plane;
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 use crate::table::Fact;
 
@@ -22,7 +22,7 @@ pub(crate) const BOUND: Duration = Duration::from_secs(120);
 /// The control plane, the edge and the kubelet. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    // In drop order.
+    // Fields are dropped in this order.
     kubelet: Option<Kubelet>,
     pub(crate) edge: Edge,
     pub(crate) plane: Plane,
@@ -49,7 +49,7 @@ impl Findings {
 
 impl Cluster {
     /// Starts the cluster. Without a kubelet, its node is like the others.
-    pub(crate) fn start(setup: &Setup<'_>, with_kubelet: bool) -> Result<Self, RealError> {
+    pub(crate) fn start(setup: &Setup<'_>, with_kubelet: bool) -> Result<Self, E2eError> {
         let plane = Plane::start(setup)?;
         let api = plane.api;
         let mut edge = Edge::start(setup, &plane)?;
@@ -72,7 +72,7 @@ impl Cluster {
     }
 
     /// Stops the cluster: the edge-csi processes gracefully, the others immediately.
-    pub(crate) fn stop(self) -> Result<(), RealError> {
+    pub(crate) fn stop(self) -> Result<(), E2eError> {
         drop(self.kubelet);
         let stopped = self.edge.stop();
         drop(self.plane);
@@ -80,38 +80,38 @@ impl Cluster {
     }
 
     /// Creates a claim and a pod that uses it.
-    pub(crate) fn make(&self, claim: &Value, pod: &Value) -> Result<(), RealError> {
+    pub(crate) fn make(&self, claim: &Value, pod: &Value) -> Result<(), E2eError> {
         self.api.create(CLAIMS, claim)?;
         self.api.create(PODS, pod)
     }
 
     /// Waits until a claim is bound, and returns its PersistentVolume.
-    pub(crate) fn bound(&self, claim: &str) -> Result<Value, RealError> {
+    pub(crate) fn bound(&self, claim: &str) -> Result<Value, E2eError> {
         let volume = self.api.until(&format!("{CLAIMS}/{claim}"), "bound", BOUND, |claim| {
             let bound = claim["status"]["phase"] == "Bound";
             bound.then(|| text(&claim["spec"]["volumeName"]))
         })?;
-        self.api.until(&format!("{VOLUMES}/{volume}"), "there", BOUND, |volume| Some(volume.clone()))
+        self.api.until(&format!("{VOLUMES}/{volume}"), "exists", BOUND, |volume| Some(volume.clone()))
     }
 
     /// Returns the UID of a pod, which is also the name of the directory of its volumes.
-    pub(crate) fn uid(&self, pod: &str) -> Result<String, RealError> {
-        self.api.until(&format!("{PODS}/{pod}"), "known", BOUND, |pod| {
+    pub(crate) fn uid(&self, pod: &str) -> Result<String, E2eError> {
+        self.api.until(&format!("{PODS}/{pod}"), "has a UID", BOUND, |pod| {
             pod["metadata"]["uid"].as_str().map(ToOwned::to_owned)
         })
     }
 
     /// Waits until a pod is running.
-    pub(crate) fn running(&self, pod: &str) -> Result<(), RealError> {
+    pub(crate) fn running(&self, pod: &str) -> Result<(), E2eError> {
         self.phase(pod, "Running")
     }
 
     /// Waits until a pod has completed.
-    pub(crate) fn succeeded(&self, pod: &str) -> Result<(), RealError> {
+    pub(crate) fn succeeded(&self, pod: &str) -> Result<(), E2eError> {
         self.phase(pod, "Succeeded")
     }
 
-    fn phase(&self, pod: &str, wanted: &str) -> Result<(), RealError> {
+    fn phase(&self, pod: &str, wanted: &str) -> Result<(), E2eError> {
         let ended = |status: &Value| {
             let phase = status["phase"].as_str().unwrap_or_default();
             (phase == wanted || phase == "Failed").then(|| status.clone())
@@ -122,25 +122,25 @@ impl Cluster {
             return Ok(());
         }
         let (waited_for, last) = (format!("{path}: {wanted}"), status.to_string());
-        Err(RealError::NeverSo { waited_for, bound: BOUND, last })
+        Err(E2eError::Timeout { waited_for, bound: BOUND, last })
     }
 
     /// Deletes a pod, and waits until it is removed.
-    pub(crate) fn end_pod(&self, pod: &str) -> Result<(), RealError> {
+    pub(crate) fn end_pod(&self, pod: &str) -> Result<(), E2eError> {
         let path = format!("{PODS}/{pod}");
         self.api.delete(&path)?;
         self.api.until_removed(&path, BOUND)
     }
 
     /// Force-deletes a pod on a node without a kubelet, which would have to confirm the deletion.
-    pub(crate) fn forget_pod(&self, pod: &str) -> Result<(), RealError> {
+    pub(crate) fn forget_pod(&self, pod: &str) -> Result<(), E2eError> {
         let path = format!("{PODS}/{pod}");
         self.api.delete(&format!("{path}?gracePeriodSeconds=0"))?;
         self.api.until_removed(&path, BOUND)
     }
 
     /// Deletes a claim, and waits until its PersistentVolume is removed.
-    pub(crate) fn end_claim(&self, claim: &str) -> Result<(), RealError> {
+    pub(crate) fn end_claim(&self, claim: &str) -> Result<(), E2eError> {
         let path = format!("{CLAIMS}/{claim}");
         let volume = self.api.read(&path)?.map(|claim| text(&claim["spec"]["volumeName"]));
         self.api.delete(&path)?;
@@ -152,7 +152,7 @@ impl Cluster {
     }
 
     /// Waits until the attacher reports a volume as attached, and returns its VolumeAttachment.
-    pub(crate) fn attached(&self, volume: &str) -> Result<Value, RealError> {
+    pub(crate) fn attached(&self, volume: &str) -> Result<Value, E2eError> {
         self.api.until(ATTACHMENTS, &format!("{volume} attached"), BOUND, |all| {
             let all = all["items"].as_array()?;
             let of_volume = |attachment: &&Value| {
@@ -164,13 +164,13 @@ impl Cluster {
     }
 
     /// Waits until no VolumeAttachment is left.
-    pub(crate) fn detached(&self) -> Result<(), RealError> {
+    pub(crate) fn detached(&self) -> Result<(), E2eError> {
         let none = |all: &Value| all["items"].as_array()?.is_empty().then_some(());
         self.api.until(ATTACHMENTS, "none", BOUND, none)
     }
 
     /// Deletes all objects that a test run left in the API server, and notes any remaining trace of them.
-    pub(crate) fn clear(&mut self, findings: &mut Findings) -> Result<(), RealError> {
+    pub(crate) fn clear(&mut self, findings: &mut Findings) -> Result<(), E2eError> {
         for pod in self.api.list(PODS)? {
             let name = text(&pod["metadata"]["name"]);
             if pod["spec"]["nodeName"] == OWN_NODES[0] {
@@ -207,25 +207,25 @@ impl Cluster {
 }
 
 /// Creates a node that runs no pods.
-pub(crate) fn add_node(api: Api, name: &str, drivers: &[&str]) -> Result<(), RealError> {
+pub(crate) fn add_node(api: Api, name: &str, drivers: &[&str]) -> Result<(), E2eError> {
     let [node, csi_node] = objects::node(name, drivers);
     join(api, name, &node)?;
     api.create(CSI_NODES, &csi_node)
 }
 
 /// Creates a node without a CSINode.
-pub(crate) fn add_bare_node(api: Api, name: &str) -> Result<(), RealError> {
+pub(crate) fn add_bare_node(api: Api, name: &str) -> Result<(), E2eError> {
     join(api, name, &objects::bare_node(name))
 }
 
-fn join(api: Api, name: &str, node: &Value) -> Result<(), RealError> {
+fn join(api: Api, name: &str, node: &Value) -> Result<(), E2eError> {
     api.create(NODES, node)?;
     api.merge(&format!("{NODES}/{name}/status"), &objects::node_status())?;
     api.merge(&format!("{NODES}/{name}"), &json!({"spec": {"taints": null}}))
 }
 
 /// Removes a node from the cluster.
-pub(crate) fn remove_node(api: Api, name: &str) -> Result<(), RealError> {
+pub(crate) fn remove_node(api: Api, name: &str) -> Result<(), E2eError> {
     [CSI_NODES, NODES].into_iter().try_for_each(|collection| {
         let path = format!("{collection}/{name}");
         api.delete(&path)?;

@@ -10,14 +10,14 @@ use serde_json::json;
 use super::cluster::{BOUND, Cluster, Findings, text};
 use super::edge::{DRIVERS, NODES};
 use super::objects::{self, CLAIMS, VOLUMES, class_of};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::link_condition::LinkCondition;
 use crate::setup::Setup;
 
 const DRIVER: &str = DRIVERS[0];
 
 /// The scheduler's annotation on a claim with the selected node.
-pub(super) const CHOSEN: &str = "volume.kubernetes.io/selected-node";
+pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// The number of claims in the storm.
 const CLAIMS_IN_STORM: usize = 200;
@@ -31,8 +31,8 @@ const DISPATCHED: &str = "CreateVolume";
 /// The provisioner's log messages for a call that ended without a response of the driver.
 const UNCERTAIN: [&str; 2] = ["rpc error: code = Unavailable", "rpc error: code = DeadlineExceeded"];
 
-/// The node whose link is cut.
-const CUT: usize = 1;
+/// The index in [`NODES`] of the node whose link is cut.
+const CUT_INDEX: usize = 1;
 
 /// The duration of a link cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(super) fn deleted_meanwhile(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
-) -> Result<(), RealError> {
+) -> Result<(), E2eError> {
     delete_behind_cut(setup, cluster, findings, Absence::Short)?;
     delete_behind_cut(setup, cluster, findings, Absence::Long)?;
     cluster.clear(findings)
@@ -59,8 +59,8 @@ fn delete_behind_cut(
     cluster: &mut Cluster,
     findings: &mut Findings,
     absence: Absence,
-) -> Result<(), RealError> {
-    let node = NODES[CUT];
+) -> Result<(), E2eError> {
+    let node = NODES[CUT_INDEX];
     let agent = setup.logs.join(format!("agent-{node}.log"));
     let dispatched = || count(&agent, &[DISPATCHED]);
     let before = dispatched();
@@ -74,7 +74,7 @@ fn delete_behind_cut(
     let ended = || count(&provisioner, &UNCERTAIN);
     let before = ended();
     let begun = Instant::now();
-    if let Some(node) = cluster.edge.nodes.get_mut(CUT) {
+    if let Some(node) = cluster.edge.nodes.get_mut(CUT_INDEX) {
         node.cut();
     }
     cluster.forget_pod("user")?;
@@ -89,11 +89,11 @@ fn delete_behind_cut(
     }
     freeze(cluster, false);
     let made = wait::poll(BOUND, || {
-        cluster.edge.nodes.get(CUT).filter(|node| node.volumes(DRIVER) == 1).map(|_| ())
+        cluster.edge.nodes.get(CUT_INDEX).filter(|node| node.volumes(DRIVER) == 1).map(|_| ())
     });
-    findings.note(made.is_some(), "the driver makes the volume without a waiter");
+    findings.note(made.is_some(), "the driver creates the volume although no caller waits for it");
     let healed = Instant::now();
-    if let Some(node) = cluster.edge.nodes.get_mut(CUT) {
+    if let Some(node) = cluster.edge.nodes.get_mut(CUT_INDEX) {
         node.connect(setup, LinkCondition::Clean)?;
     }
     let removed = wait::poll(BOUND, || {
@@ -104,12 +104,12 @@ fn delete_behind_cut(
         format!("no volume on any node {:.1?} after the link is back", healed.elapsed()),
     );
     let forgotten = wait::poll(BOUND, || cluster.api.list(VOLUMES).ok().filter(Vec::is_empty).map(|_| ()));
-    findings.note(forgotten.is_some(), "and no PersistentVolume");
+    findings.note(forgotten.is_some(), "no PersistentVolume is left");
     Ok(())
 }
 
 fn freeze(cluster: &Cluster, frozen: bool) {
-    if let Some(driver) = cluster.edge.nodes.get(CUT).and_then(|node| node.driver(DRIVER)) {
+    if let Some(driver) = cluster.edge.nodes.get(CUT_INDEX).and_then(|node| node.driver(DRIVER)) {
         if frozen { driver.freeze() } else { driver.thaw() }
     }
 }
@@ -125,7 +125,7 @@ pub(super) fn storm(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
-) -> Result<(), RealError> {
+) -> Result<(), E2eError> {
     for node in &mut cluster.edge.nodes {
         node.connect(setup, LinkCondition::Cuts)?;
     }
@@ -133,7 +133,7 @@ pub(super) fn storm(
     let node_of = |number: usize| NODES.get(number % NODES.len()).copied().unwrap_or_default();
     for number in 0..CLAIMS_IN_STORM {
         let mut claim = objects::claim(&format!("storm-{number}"), &class_of(DRIVER), "1Mi");
-        claim["metadata"]["annotations"][CHOSEN] = json!(node_of(number));
+        claim["metadata"]["annotations"][SELECTED_NODE] = json!(node_of(number));
         cluster.api.create(CLAIMS, &claim)?;
     }
     let bound = |claims: &[serde_json::Value]| {
@@ -164,7 +164,7 @@ pub(super) fn storm(
     });
     findings.note(
         removed.is_some(),
-        format!("{last} PersistentVolumes left {:.0?} after the claims went", begun.elapsed()),
+        format!("{last} PersistentVolumes left {:.0?} after the claims were deleted", begun.elapsed()),
     );
     let held: Vec<usize> = cluster.edge.nodes.iter().map(|node| node.holds(DRIVER).len()).collect();
     findings.note(held == [0; NODES.len()], format!("left with the drivers: {held:?}"));

@@ -7,16 +7,16 @@ use edge_csi_tests::wait;
 use serde_json::json;
 
 use super::cluster::{BOUND, Cluster, Findings};
-use super::cuts::CHOSEN;
+use super::cuts::SELECTED_NODE;
 use super::edge::{DRIVERS, NODES, Victim};
 use super::objects::{self, CLAIMS, class_of};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 
 const DRIVER: &str = DRIVERS[0];
 
-/// The node of the volumes.
-const PLACE: usize = 1;
+/// The index in [`NODES`] of the node of the volumes.
+const NODE_INDEX: usize = 1;
 
 /// The agent's log message for a call to a driver.
 const DISPATCHED: &str = "CreateVolume";
@@ -24,11 +24,7 @@ const DISPATCHED: &str = "CreateVolume";
 const VICTIMS: [Victim; 5] = [Victim::Provisioner, Victim::Proxy, Victim::Hub, Victim::Agent, Victim::Driver];
 
 /// Runs the case for each process, one after another.
-pub(super) fn run(
-    setup: &Setup<'_>,
-    cluster: &mut Cluster,
-    findings: &mut Findings,
-) -> Result<(), RealError> {
+pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     for victim in VICTIMS {
         dies(setup, cluster, findings, victim)?;
     }
@@ -41,23 +37,23 @@ fn dies(
     cluster: &mut Cluster,
     findings: &mut Findings,
     victim: Victim,
-) -> Result<(), RealError> {
-    let node = NODES[PLACE];
+) -> Result<(), E2eError> {
+    let node = NODES[NODE_INDEX];
     let log = |name: String| setup.logs.join(format!("{name}.log"));
     let (agent, driver) = (log(format!("agent-{node}")), log(format!("driver-{node}-{DRIVER}")));
     let (asked, made) = (count(&agent, DISPATCHED), count(&driver, MADE));
-    if let Some(process) = cluster.edge.nodes.get(PLACE).and_then(|node| node.driver(DRIVER)) {
+    if let Some(process) = cluster.edge.nodes.get(NODE_INDEX).and_then(|node| node.driver(DRIVER)) {
         process.freeze();
     }
     let mut claim = objects::claim("orphan", &class_of(DRIVER), "16Mi");
-    claim["metadata"]["annotations"][CHOSEN] = json!(node);
+    claim["metadata"]["annotations"][SELECTED_NODE] = json!(node);
     cluster.api.create(CLAIMS, &claim)?;
     let sent = wait::poll(BOUND, || (count(&agent, DISPATCHED) > asked).then_some(()));
     let begun = Instant::now();
     cluster.edge.kill(victim, node);
     cluster.edge.restore(setup, victim, node)?;
     // A restarted driver serves again.
-    if let Some(process) = cluster.edge.nodes.get(PLACE).and_then(|node| node.driver(DRIVER)) {
+    if let Some(process) = cluster.edge.nodes.get(NODE_INDEX).and_then(|node| node.driver(DRIVER)) {
         process.thaw();
     }
     let path = format!("{CLAIMS}/orphan");
@@ -66,8 +62,10 @@ fn dies(
         let claim = cluster.api.read(&path).ok()??;
         (claim["status"]["phase"] == "Bound").then_some(())
     });
-    let words =
-        format!("{victim:?} dies while the driver makes a volume: bound {:.1?} later", begun.elapsed());
+    let words = format!(
+        "{victim:?} is killed while the driver creates a volume: bound {:.1?} later",
+        begun.elapsed()
+    );
     findings.note(sent.is_some() && bound.is_some(), words);
     let volumes: usize = cluster.edge.nodes.iter().map(|node| node.volumes(DRIVER)).sum();
     let made = count(&driver, MADE) - made;
@@ -77,7 +75,7 @@ fn dies(
         cluster.edge.revive_sidecars(setup).ok()?;
         cluster.edge.nodes.iter().all(|node| node.holds(DRIVER).is_empty()).then_some(())
     });
-    findings.note(removed.is_some(), "and it is deleted with its claim");
+    findings.note(removed.is_some(), "the volume is deleted with its claim");
     Ok(())
 }
 

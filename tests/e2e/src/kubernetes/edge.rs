@@ -9,7 +9,7 @@ use super::node::Node;
 use super::objects::topology_key;
 use super::part::{Part, Ready};
 use super::plane::Plane;
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 
 /// The two drivers that each node has.
@@ -18,11 +18,11 @@ pub(crate) const DRIVERS: [&str; 2] = ["csi-hostpath", "csi-hostpath-second"];
 /// The nodes; the first one has a real kubelet.
 pub(crate) const NODES: [&str; 4] = ["edge-1", "edge-2", "edge-3", "edge-4"];
 
-/// A third-party driver that reports no topology, requires a secret in each call, and expands volumes only on the node. It runs
-/// on the first node.
+/// A third-party driver that reports no topology, requires a secret in each call, and expands volumes only on the node.
+/// The driver runs on the first node.
 pub(crate) const FOREIGN: &str = "mock.csi.edge";
 
-/// The sidecars of each driver with their additional options; the others are as in the guide.
+/// The sidecars of each driver, with options in addition to those of the guide.
 const SIDECARS: [(&str, &[&str]); 4] = [
     ("csi-provisioner", &["--immediate-topology=false", "--kube-api-qps=100", "--kube-api-burst=200"]),
     ("csi-attacher", &["--kube-api-qps=100", "--kube-api-burst=200"]),
@@ -57,7 +57,7 @@ pub(crate) enum Victim {
 
 impl Edge {
     /// Starts hub, nodes and proxies, all connected. Sidecars start later.
-    pub(crate) fn start(setup: &Setup<'_>, plane: &Plane) -> Result<Self, RealError> {
+    pub(crate) fn start(setup: &Setup<'_>, plane: &Plane) -> Result<Self, E2eError> {
         let port = port::free();
         setup.folder("edge")?;
         let hub = start_hub(setup, plane, port)?;
@@ -75,7 +75,7 @@ impl Edge {
     }
 
     /// Starts the sidecars of all drivers, and the snapshot controller.
-    pub(crate) fn start_sidecars(&mut self, setup: &Setup<'_>, plane: &Plane) -> Result<(), RealError> {
+    pub(crate) fn start_sidecars(&mut self, setup: &Setup<'_>, plane: &Plane) -> Result<(), E2eError> {
         let name = "snapshot-controller";
         let arguments = Arguments::new().pair("--kubeconfig", &plane.kubeconfig).flag("--v=4").flag(GROUPS);
         let program = setup.components.sidecar(name);
@@ -98,7 +98,7 @@ impl Edge {
         setup: &Setup<'_>,
         plane: &Plane,
         options: &[&str],
-    ) -> Result<(), RealError> {
+    ) -> Result<(), E2eError> {
         let (name, more) = SIDECARS[0];
         self.end_provisioner();
         self.sidecars.push(sidecar(setup, plane, name, DRIVERS[0], &[more, options].concat())?);
@@ -122,7 +122,7 @@ impl Edge {
     }
 
     /// Restarts the killed processes.
-    pub(crate) fn restore(&mut self, setup: &Setup<'_>, victim: Victim, node: &str) -> Result<(), RealError> {
+    pub(crate) fn restore(&mut self, setup: &Setup<'_>, victim: Victim, node: &str) -> Result<(), E2eError> {
         self.parts(victim, node).try_for_each(|part| part.restart(setup))
     }
 
@@ -141,7 +141,7 @@ impl Edge {
     }
 
     /// Restarts sidecars that have ended, as kubelet does: sidecars exit when their proxy dies.
-    pub(crate) fn revive_sidecars(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
+    pub(crate) fn revive_sidecars(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
         for sidecar in &mut self.sidecars {
             if sidecar.ended().is_some() {
                 sidecar.restart(setup)?;
@@ -150,8 +150,9 @@ impl Edge {
         Ok(())
     }
 
-    /// Restarts all sidecars of the first driver: each exits at its first call after its proxy has died, at any later time.
-    pub(crate) fn renew_sidecars(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
+    /// Restarts all sidecars of the first driver: each exits at its first call after its proxy was killed, which may be
+    /// much later.
+    pub(crate) fn renew_sidecars(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
         let names = SIDECARS.map(|(name, _)| sidecar_name(name, DRIVERS[0]));
         let mut of_the_first = self.sidecars.iter_mut().filter(|sidecar| names.contains(&sidecar.name));
         of_the_first.try_for_each(|sidecar| sidecar.restart(setup))
@@ -164,9 +165,9 @@ impl Edge {
     }
 
     /// Kills the sidecars, and stops the edge-csi processes; each is stopped even if another fails to stop.
-    pub(crate) fn stop(self) -> Result<(), RealError> {
+    pub(crate) fn stop(self) -> Result<(), E2eError> {
         drop(self.sidecars);
-        let mut ends: Vec<Result<(), RealError>> = self.proxies.into_iter().map(Part::stop).collect();
+        let mut ends: Vec<Result<(), E2eError>> = self.proxies.into_iter().map(Part::stop).collect();
         for node in self.nodes {
             ends.extend(node.stop());
         }
@@ -186,7 +187,7 @@ impl Edge {
     }
 }
 
-fn start_proxy(setup: &Setup<'_>, driver: &str, nodes: Arguments, hub: u16) -> Result<Part, RealError> {
+fn start_proxy(setup: &Setup<'_>, driver: &str, nodes: Arguments, hub: u16) -> Result<Part, E2eError> {
     let arguments = nodes
         .pair("--drivername", driver)
         .pair("--endpoint", unix(&proxy_socket(setup, driver)))
@@ -194,10 +195,10 @@ fn start_proxy(setup: &Setup<'_>, driver: &str, nodes: Arguments, hub: u16) -> R
         .pair("--route", "topology")
         .pair("--state-dir", setup.scratch.join("edge").join(driver))
         .dialer(&setup.certificates.proxy);
-    start(&format!("proxy-{driver}"), &setup.components.endpoint, arguments, setup)
+    start(&format!("proxy-{driver}"), &setup.components.proxy, arguments, setup)
 }
 
-fn start_hub(setup: &Setup<'_>, plane: &Plane, port: u16) -> Result<Part, RealError> {
+fn start_hub(setup: &Setup<'_>, plane: &Plane, port: u16) -> Result<Part, E2eError> {
     let arguments = Arguments::new()
         .pair("--listen", unix(&setup.scratch.join("edge/hub.sock")))
         .pair("--listen", format!("wss://127.0.0.1:{port}"))
@@ -217,7 +218,7 @@ fn sidecar(
     name: &str,
     driver: &str,
     more: &[&str],
-) -> Result<Part, RealError> {
+) -> Result<Part, E2eError> {
     let arguments = sidecar_options(Arguments::new(), setup, plane, driver, more);
     let program = setup.components.sidecar(name);
     Part::start(setup, sidecar_name(name, driver), &program, arguments, Ready::AtOnce)
@@ -242,7 +243,7 @@ pub(super) fn start_rival(
     plane: &Plane,
     host: &str,
     options: &[&str],
-) -> Result<Part, RealError> {
+) -> Result<Part, E2eError> {
     const RENAMED: &str = r#"hostname "$0" && exec "$@""#;
     let (name, more) = SIDECARS[0];
     let program = setup.components.sidecar(name);
@@ -252,7 +253,7 @@ pub(super) fn start_rival(
     Part::start(setup, rival_log(host), Path::new("unshare"), arguments, Ready::AtOnce)
 }
 
-/// Returns the log name of such a provisioner.
+/// Returns the log name of the provisioner with this host name.
 pub(super) fn rival_log(host: &str) -> String {
     format!("{}-{host}", sidecar_name(SIDECARS[0].0, DRIVERS[0]))
 }
@@ -263,7 +264,7 @@ pub(super) fn start(
     program: &Path,
     arguments: Arguments,
     setup: &Setup<'_>,
-) -> Result<Part, RealError> {
+) -> Result<Part, E2eError> {
     let port = port::free();
     let arguments = arguments
         .pair("--drain-timeout", "1s")

@@ -1,4 +1,4 @@
-//! Features that a class, a claim or a snapshot can request beyond a folder.
+//! Features that a class, a claim or a snapshot can request beyond a plain directory volume.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::edge::{DRIVERS, NODES};
 use super::objects::{
     self, ATTRIBUTE_CLASSES, CLAIMS, CLASSES, DEVICE, PODS, SNAPSHOT_CLASSES, SNAPSHOTS, class_of,
 };
-use crate::error::RealError;
+use crate::error::E2eError;
 
 const NODE: &str = NODES[0];
 const DRIVER: &str = DRIVERS[0];
@@ -19,7 +19,7 @@ const FILE: &str = "/data/file";
 const WATCHED: Duration = Duration::from_secs(5);
 
 /// Checks that a snapshot, and a claim restored from it, contain the data of the snapshot's time.
-pub(super) fn snapshot(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+pub(super) fn snapshot(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     cluster.api.create(SNAPSHOT_CLASSES, &objects::snapshot_class("edge", DRIVER))?;
     cluster.make(
         &objects::claim("origin", &class_of(DRIVER), "16Mi"),
@@ -27,8 +27,9 @@ pub(super) fn snapshot(cluster: &mut Cluster, findings: &mut Findings) -> Result
     )?;
     cluster.succeeded("before")?;
     cluster.end_pod("before")?;
-    // The volume is being detached, and the second of the two calls waits for its turn. If that call were refused, Kubernetes
-    // would attach the next pod by a VolumeAttachment that is being deleted, which delays the pod by two minutes.
+    // The volume is being detached: of ControllerUnpublishVolume and CreateSnapshot, the second call waits for the
+    // first. If the second call were refused, Kubernetes would attach the next pod by a VolumeAttachment that is being
+    // deleted, which delays the pod by two minutes.
     cluster.api.create(SNAPSHOTS, &objects::snapshot("moment", "edge", "origin"))?;
     let size = cluster.api.until(&format!("{SNAPSHOTS}/moment"), "ready", BOUND, |snapshot| {
         let status = &snapshot["status"];
@@ -43,18 +44,18 @@ pub(super) fn snapshot(cluster: &mut Cluster, findings: &mut Findings) -> Result
         json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "moment"});
     cluster.make(&copy, &objects::pod("restored", NODE, "copy", &["expect", FILE, "before"]))?;
     cluster.succeeded("restored")?;
-    findings.note(true, "a claim made of it has what was there then");
+    findings.note(true, "a claim restored from the snapshot has the data of the snapshot's time");
     let mut clone = objects::claim("clone", &class_of(DRIVER), "16Mi");
     clone["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": "origin"});
     cluster.make(&clone, &objects::pod("cloned", NODE, "clone", &["expect", FILE, "after!"]))?;
     cluster.succeeded("cloned")?;
-    findings.note(true, "a claim made of the claim has what is there now");
+    findings.note(true, "a clone of the claim has the present data");
     cluster.clear(findings)?;
     cluster.api.delete(&format!("{SNAPSHOT_CLASSES}/edge"))
 }
 
 /// Expands a claim under a running pod.
-pub(super) fn expansion(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+pub(super) fn expansion(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     // A mounted ext4 grows only with CAP_SYS_RESOURCE, which root does not have everywhere.
     let parameters = json!({"csi.storage.k8s.io/fstype": "xfs"});
     cluster.api.create(CLASSES, &objects::class("growing", DRIVER, &parameters, "Delete"))?;
@@ -75,7 +76,7 @@ pub(super) fn expansion(cluster: &mut Cluster, findings: &mut Findings) -> Resul
     findings.note(right, format!("the filesystem under the pod: {before:?} bytes before, {after:?} after"));
     let pod = cluster.api.read(&format!("{PODS}/user"))?.unwrap_or_default();
     findings.same(
-        "starts of the pod anew",
+        "restarts of the pod's container",
         &pod["status"]["containerStatuses"][0]["restartCount"],
         &json!(0),
     );
@@ -101,7 +102,7 @@ fn mount_of(volume: &str) -> Option<(String, String)> {
 }
 
 /// Checks that a pod gets the filesystem that the class specifies.
-pub(super) fn filesystem(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+pub(super) fn filesystem(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     for kind in ["xfs", "ext4"] {
         let parameters = json!({"csi.storage.k8s.io/fstype": kind});
         cluster.api.create(CLASSES, &objects::class(kind, DRIVER, &parameters, "Delete"))?;
@@ -120,7 +121,7 @@ pub(super) fn filesystem(cluster: &mut Cluster, findings: &mut Findings) -> Resu
 }
 
 /// Moves a raw block device from one pod to the next.
-pub(super) fn block(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+pub(super) fn block(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let claim = objects::device_claim("device", &class_of(DRIVER), "16Mi");
     cluster.make(&claim, &objects::pod_with_device("writer", NODE, "device", &["write", DEVICE, "raw"]))?;
     cluster.succeeded("writer")?;
@@ -135,7 +136,7 @@ pub(super) fn block(cluster: &mut Cluster, findings: &mut Findings) -> Result<()
 }
 
 /// Checks that a claim for a single pod is used by one pod only.
-pub(super) fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+pub(super) fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let mut claim = objects::claim("single", &class_of(DRIVER), "16Mi");
     claim["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
     cluster.make(&claim, &objects::pod("first", NODE, "single", &["write", FILE, "mine", "wait"]))?;
@@ -153,15 +154,15 @@ pub(super) fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<
     let started = cluster
         .api
         .until(&path, "started", WATCHED, |pod| (pod["status"]["phase"] != "Pending").then_some(()));
-    findings.note(started.is_err(), "and keeps waiting");
+    findings.note(started.is_err(), "the second pod keeps waiting");
     cluster.end_pod("first")?;
     cluster.running("second")?;
-    findings.note(true, "it starts when the first one is removed");
+    findings.note(true, "the second pod starts when the first one is removed");
     cluster.clear(findings)
 }
 
 /// Moves a claim, and with it the volume, to another VolumeAttributesClass.
-pub(super) fn modification(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+pub(super) fn modification(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     for (name, iops) in [("silver", "100"), ("gold", "1000")] {
         cluster
             .api
@@ -183,7 +184,7 @@ pub(super) fn modification(cluster: &mut Cluster, findings: &mut Findings) -> Re
     current("gold")?;
     let records = cluster.edge.nodes.first().map(|node| node.records(DRIVER)).unwrap_or_default();
     let right = records.iter().any(|record| record["mutable_parameters"]["iops"] == "1000");
-    findings.note(right, "the driver has what the new class says");
+    findings.note(right, "the driver has the parameters of the new class");
     cluster.clear(findings)?;
     ["silver", "gold"]
         .into_iter()

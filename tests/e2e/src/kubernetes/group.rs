@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::cluster::{BOUND, Cluster, Findings, text};
 use super::edge::{DRIVERS, NODES};
 use super::objects::{self, GROUP_CLASSES, GROUP_SNAPSHOTS, PODS, SNAPSHOTS, class_of};
-use crate::error::RealError;
+use crate::error::E2eError;
 
 const NODE: &str = NODES[0];
 const DRIVER: &str = DRIVERS[0];
@@ -18,7 +18,7 @@ const CLAIMS: [&str; 2] = ["left", "right"];
 const LABEL: (&str, &str) = ("group", "together");
 
 /// Checks that the snapshots of a group are created together, can each be restored, and are deleted together.
-pub(super) fn run(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+pub(super) fn run(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     for name in CLAIMS {
         let mut claim = objects::claim(name, &class_of(DRIVER), "16Mi");
         claim["metadata"]["labels"][LABEL.0] = json!(LABEL.1);
@@ -28,7 +28,7 @@ pub(super) fn run(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), 
         cluster.succeeded(name)?;
         cluster.end_pod(name)?;
     }
-    // As with a single snapshot, a delayed detach costs minutes.
+    // A snapshot could delay the detach, and a delayed detach delays the next pod by minutes.
     cluster.detached()?;
     cluster.api.create(GROUP_CLASSES, &class())?;
     cluster.api.create(GROUP_SNAPSHOTS, &group())?;
@@ -52,7 +52,7 @@ pub(super) fn run(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), 
         let restored = format!("{origin}-restored");
         cluster.succeeded(&restored)?;
         cluster.api.delete(&format!("{PODS}/{restored}"))?;
-        findings.note(true, format!("a claim made of the snapshot of {origin} has what was there"));
+        findings.note(true, format!("a claim restored from the snapshot of {origin} has its data"));
     }
     let path = format!("{GROUP_SNAPSHOTS}/moment");
     cluster.api.delete(&path)?;

@@ -8,26 +8,22 @@ use super::cluster::{BOUND, Cluster, Findings};
 use super::edge::{FOREIGN, NODES};
 use super::objects::{self, CLAIMS, CLASSES, SECRETS};
 use super::secrets;
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 
-/// The resizer's log message for such a driver.
+/// The resizer's log message for a driver that expands volumes only on the node.
 const TRIVIAL: &str = "supports node resize only";
 
 /// The driver's log lines for the node's expansion, and for the controller's, which the driver does not support.
 const GROWN: &str = "with the secret: /csi.v1.Node/NodeExpandVolume";
 const NEVER: &str = "/csi.v1.Controller/ControllerExpandVolume";
 
-pub(super) fn run(
-    setup: &Setup<'_>,
-    cluster: &mut Cluster,
-    findings: &mut Findings,
-) -> Result<(), RealError> {
+pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let printed =
         |name: &str| std::fs::read_to_string(setup.logs.join(format!("{name}.log"))).unwrap_or_default();
     let resizer =
         wait::poll(BOUND, || printed(&format!("csi-resizer-{FOREIGN}")).contains(TRIVIAL).then_some(()));
-    findings.note(resizer.is_some(), format!("the resizer says that the driver {TRIVIAL}"));
+    findings.note(resizer.is_some(), format!("the resizer logs that the driver {TRIVIAL}"));
     cluster.api.create(SECRETS, &secrets::secret())?;
     cluster.api.create(CLASSES, &secrets::class())?;
     cluster.make(
@@ -42,8 +38,8 @@ pub(super) fn run(
         (claim["status"]["capacity"]["storage"] == "32Mi").then_some(())
     })?;
     let log = printed(FOREIGN);
-    findings.note(log.contains(GROWN), "the claim says its new size, and the node has been asked for it");
-    findings.note(!log.contains(NEVER), "the controller has not");
+    findings.note(log.contains(GROWN), "the claim has its new size, and NodeExpandVolume was called");
+    findings.note(!log.contains(NEVER), "ControllerExpandVolume was not called");
     cluster.clear(findings)?;
     secrets::forget(cluster)
 }

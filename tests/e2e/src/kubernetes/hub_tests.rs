@@ -7,7 +7,7 @@ use edge_csi_tests::process::Process;
 
 use super::cluster::{Cluster, Findings, text};
 use super::objects::ATTACHMENTS;
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 
 /// The name of the test, and the variable with the API server's address.
@@ -24,11 +24,7 @@ const ALL_PODS: &str = "/api/v1/pods";
 const PASSED: &str = "1 passed";
 
 /// Checks objects, secrets, tokens and statuses, each as the test defines it.
-pub(super) fn run(
-    setup: &Setup<'_>,
-    cluster: &mut Cluster,
-    findings: &mut Findings,
-) -> Result<(), RealError> {
+pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let mut command = Command::new(&setup.components.hub_tests);
     command.args(["--ignored", "--exact", TEST]).env(KUBECONFIG, &cluster.plane.kubeconfig);
     let mut test = Process::spawn(setup.logs, "hub-tests", &mut command)?;

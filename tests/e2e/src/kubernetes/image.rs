@@ -1,4 +1,4 @@
-//! The one image of the test's pods. It contains one static program, so that nothing must be pulled.
+//! The image of the test's pods, with a single static program, so that nothing must be pulled.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::json;
 
 use super::plane::write;
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 
 /// The name of the image in pods and sandboxes.
@@ -15,16 +15,16 @@ pub(crate) const IMAGE: &str = "edge-csi.invalid/pod:1";
 const NEEDS: &str = "install tar and coreutils";
 
 /// Creates an archive that containerd can import.
-pub(super) fn make(setup: &Setup<'_>) -> Result<PathBuf, RealError> {
+pub(super) fn make(setup: &Setup<'_>) -> Result<PathBuf, E2eError> {
     let folder = setup.folder("image")?;
     let root = folder.join("root");
     for inner in ["tmp", "data", "etc", "dev", "proc", "sys"] {
         let path = root.join(inner);
-        std::fs::create_dir_all(&path).map_err(|cause| RealError::Folder { path, cause })?;
+        std::fs::create_dir_all(&path).map_err(|cause| E2eError::Folder { path, cause })?;
     }
     let program = root.join("pod");
     std::fs::copy(&setup.components.pod, &program)
-        .map_err(|cause| RealError::File { path: program, cause })?;
+        .map_err(|cause| E2eError::File { path: program, cause })?;
     let layer = folder.join("layer.tar");
     archive(&layer, &root, &["."])?;
     let sum = run(Command::new("sha256sum").arg(&layer))?;
@@ -43,16 +43,16 @@ pub(super) fn make(setup: &Setup<'_>) -> Result<PathBuf, RealError> {
     Ok(image)
 }
 
-fn archive(archive: &Path, folder: &Path, files: &[&str]) -> Result<(), RealError> {
+fn archive(archive: &Path, folder: &Path, files: &[&str]) -> Result<(), E2eError> {
     let mut tar = Command::new("tar");
     tar.arg("--create").arg("--file").arg(archive).arg("--directory").arg(folder).args(files);
     run(&mut tar).map(drop)
 }
 
 /// Runs a command to its end, and returns its output.
-pub(super) fn run(command: &mut Command) -> Result<String, RealError> {
+pub(super) fn run(command: &mut Command) -> Result<String, E2eError> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().map_err(|cause| RealError::Missing {
+    let output = command.output().map_err(|cause| E2eError::CannotRun {
         program: program.clone(),
         cause,
         fix: NEEDS,
@@ -61,5 +61,5 @@ pub(super) fn run(command: &mut Command) -> Result<String, RealError> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(RealError::Command { command: program, status: output.status, output: text })
+    Err(E2eError::Command { command: program, status: output.status, output: text })
 }

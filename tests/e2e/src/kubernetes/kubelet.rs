@@ -11,7 +11,7 @@ use serde_json::json;
 use super::image::{self, IMAGE};
 use super::objects::has_condition;
 use super::plane::{Plane, write};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 
 /// Time limit for the start of containerd, the start of kubelet, and a driver's registration.
@@ -36,10 +36,10 @@ pub(crate) struct Kubelet {
 
 impl Kubelet {
     /// Starts kubelet and containerd, and waits until the node is ready.
-    pub(crate) fn start(setup: &Setup<'_>, plane: &Plane, node: &str) -> Result<Self, RealError> {
+    pub(crate) fn start(setup: &Setup<'_>, plane: &Plane, node: &str) -> Result<Self, E2eError> {
         for folder in HOST_FOLDERS {
             std::fs::create_dir_all(folder)
-                .map_err(|cause| RealError::Folder { path: folder.into(), cause })?;
+                .map_err(|cause| E2eError::Folder { path: folder.into(), cause })?;
             image::run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", folder]))?;
         }
         let folder = setup.folder("kubelet")?;
@@ -68,10 +68,10 @@ impl Kubelet {
         plane: &Plane,
         (node, driver): (&str, &str),
         socket: &Path,
-    ) -> Result<(), RealError> {
+    ) -> Result<(), E2eError> {
         let registry = Path::new(ROOT).join("plugins_registry");
         std::fs::create_dir_all(&registry)
-            .map_err(|cause| RealError::Folder { path: registry.clone(), cause })?;
+            .map_err(|cause| E2eError::Folder { path: registry.clone(), cause })?;
         let mut command = Command::new(&setup.components.registrar);
         command.arg("--csi-address").arg(socket).arg("--kubelet-registration-path").arg(socket);
         command.arg("--plugin-registration-path").arg(&registry);
@@ -84,11 +84,10 @@ impl Kubelet {
     }
 }
 
-fn start_containerd(setup: &Setup<'_>, folder: &Path) -> Result<(Process, PathBuf), RealError> {
+fn start_containerd(setup: &Setup<'_>, folder: &Path) -> Result<(Process, PathBuf), E2eError> {
     let (socket, config, networks) =
         (folder.join("c.sock"), folder.join("containerd.toml"), folder.join("networks"));
-    std::fs::create_dir_all(&networks)
-        .map_err(|cause| RealError::Folder { path: networks.clone(), cause })?;
+    std::fs::create_dir_all(&networks).map_err(|cause| E2eError::Folder { path: networks.clone(), cause })?;
     // Pods use the host's network; the loopback plugin alone makes the node ready.
     let loopback = json!({"cniVersion": "0.4.0", "name": "lo", "plugins": [{"type": "loopback"}]});
     write(&networks.join("10-lo.conflist"), &loopback.to_string())?;
@@ -120,7 +119,7 @@ fn start_kubelet(
     folder: &Path,
     socket: &Path,
     node: &str,
-) -> Result<Process, RealError> {
+) -> Result<Process, E2eError> {
     let never = json!({
         "memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%",
         "imagefs.inodesFree": "0%",

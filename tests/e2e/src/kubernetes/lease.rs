@@ -7,10 +7,10 @@ use edge_csi_tests::wait;
 use serde_json::json;
 
 use super::cluster::{BOUND, Cluster, Findings};
-use super::cuts::CHOSEN;
+use super::cuts::SELECTED_NODE;
 use super::edge::{DRIVERS, NODES, STRICT, rival_log, start_rival};
 use super::objects::{self, CLAIMS, LEASES, VOLUMES, class_of};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 
 const DRIVER: &str = DRIVERS[0];
@@ -42,35 +42,31 @@ const MADE: &str = "volume created";
 
 /// When the provisioner that lost its lease continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Awakes {
+enum Resumes {
     /// While the driver still executes the call.
     Meanwhile,
     /// After the other provisioner has the volume.
     Afterwards,
 }
 
-/// Runs the case for both values of [`Awakes`].
-pub(super) fn run(
-    setup: &Setup<'_>,
-    cluster: &mut Cluster,
-    findings: &mut Findings,
-) -> Result<(), RealError> {
+/// Runs the case for both values of [`Resumes`].
+pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     cluster.edge.end_provisioner();
-    let played = [Awakes::Meanwhile, Awakes::Afterwards]
+    let outcome = [Resumes::Meanwhile, Resumes::Afterwards]
         .into_iter()
-        .try_for_each(|awakes| lost(setup, cluster, findings, awakes));
-    // Last, since deleting a remaining claim needs a provisioner.
+        .try_for_each(|resumes| lost(setup, cluster, findings, resumes));
+    // Also after a failure: deleting a remaining claim needs a provisioner.
     cluster.edge.provision_with(setup, &cluster.plane, &[STRICT])?;
     cluster.api.delete(&format!("{LEASES}/{DRIVER}"))?;
-    played.and_then(|()| cluster.clear(findings))
+    outcome.and_then(|()| cluster.clear(findings))
 }
 
 fn lost(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
-    awakes: Awakes,
-) -> Result<(), RealError> {
+    resumes: Resumes,
+) -> Result<(), E2eError> {
     let log = |name: &str| setup.logs.join(format!("{name}.log"));
     let (agent, driver) = (log(&format!("agent-{NODE}")), log(&format!("driver-{NODE}-{DRIVER}")));
     let second_log = log(&rival_log(RIVALS[1]));
@@ -97,7 +93,7 @@ fn lost(
     };
     freeze(true);
     let mut claim = objects::claim("contested", &class_of(DRIVER), "16Mi");
-    claim["metadata"]["annotations"][CHOSEN] = json!(NODE);
+    claim["metadata"]["annotations"][SELECTED_NODE] = json!(NODE);
     cluster.api.create(CLAIMS, &claim)?;
     let sent = wait::poll(BOUND, || (dispatched() > before.0).then_some(()));
     if let Some(process) = first.process() {
@@ -107,7 +103,7 @@ fn lost(
     let again = wait::poll(BOUND, || (asked() > before.2 && joined() > before.1).then_some(()));
     findings.note(
         sent.is_some() && again.is_some(),
-        "the lease holder stops while the driver makes a volume; another one gets the lease, requests the same, and joins that operation",
+        "the lease holder is frozen while the driver creates a volume; another one gets the lease, requests the same volume, and joins that operation",
     );
     let mut ends = || {
         if let Some(process) = first.process() {
@@ -115,7 +111,7 @@ fn lost(
         }
         wait::poll_every(Duration::from_millis(100), BOUND, || first.ended().map(drop)).is_some()
     };
-    let ended = if awakes == Awakes::Meanwhile {
+    let ended = if resumes == Resumes::Meanwhile {
         let ended = ends();
         freeze(false);
         cluster.bound("contested")?;
@@ -126,7 +122,7 @@ fn lost(
         ends()
     };
     findings
-        .note(ended, format!("the first one continues {awakes:?}, and ends by itself; the claim is bound"));
+        .note(ended, format!("the first provisioner continues {resumes:?}, and exits; the claim is bound"));
     let volumes: usize =
         cluster.edge.nodes.iter().flat_map(|node| DRIVERS.map(|driver| node.volumes(driver))).sum();
     let (made, objects) = (counted(&driver, MADE) - before.3, cluster.api.list(VOLUMES)?.len());

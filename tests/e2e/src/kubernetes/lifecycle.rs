@@ -10,14 +10,14 @@ use super::cluster::{BOUND, Cluster, Findings, text};
 use super::edge::{DRIVERS, NODES};
 use super::kubelet::ROOT;
 use super::objects::{self, ATTACHMENTS, CLAIMS, CLASSES, PODS, VOLUMES, class_of};
-use crate::error::RealError;
+use crate::error::E2eError;
 
 /// The text that pods write and read.
 const TEXT: &str = "written by a pod";
 const FILE: &str = "/data/file";
 
-/// Runs all six workflows with a real kubelet.
-pub(super) fn workflows(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+/// Creates, attaches, mounts, unmounts, detaches and deletes a volume with each driver and a real kubelet.
+pub(super) fn workflows(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     for driver in DRIVERS {
         let begun = Instant::now();
         let node = NODES[0];
@@ -44,7 +44,7 @@ pub(super) fn workflows(cluster: &mut Cluster, findings: &mut Findings) -> Resul
         let target = Path::new(ROOT).join(format!("pods/{uid}/volumes/kubernetes.io~csi/{name}/mount"));
         findings.note(mounts_at(&target) == 1, format!("mounted at {}", target.display()));
         cluster.end_pod("writer")?;
-        findings.note(mounts_at(&target) == 0, "the mount goes with the pod");
+        findings.note(mounts_at(&target) == 0, "the mount is removed with the pod");
 
         cluster.api.create(PODS, &objects::pod("reader", node, "lifecycle", &["expect", FILE, TEXT]))?;
         cluster.succeeded("reader")?;
@@ -82,7 +82,7 @@ pub(super) fn mounts_at(path: &Path) -> usize {
 }
 
 /// Checks on the other nodes, with both drivers, that a volume is on the node that the scheduler selected.
-pub(super) fn other_nodes(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+pub(super) fn other_nodes(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     for (node, driver) in [(NODES[1], DRIVERS[1]), (NODES[2], DRIVERS[0])] {
         let name = format!("on-{node}");
         cluster.make(
@@ -108,7 +108,7 @@ pub(super) fn other_nodes(cluster: &mut Cluster, findings: &mut Findings) -> Res
 }
 
 /// Mounts an existing volume through a manually written PersistentVolume.
-pub(super) fn static_volume(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+pub(super) fn static_volume(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let (driver, node) = (DRIVERS[0], NODES[0]);
     cluster.api.create(CLASSES, &objects::class("kept", driver, &json!({}), "Retain"))?;
     cluster.make(
@@ -147,7 +147,7 @@ pub(super) fn static_volume(cluster: &mut Cluster, findings: &mut Findings) -> R
     cluster.make(&claim, &objects::pod("reader", node, "static", &["expect", FILE, TEXT]))?;
     cluster.bound("static")?;
     cluster.succeeded("reader")?;
-    findings.note(true, "a pod reads the file of a volume that was there before its PersistentVolume");
+    findings.note(true, "a pod reads the file of a volume that is older than its PersistentVolume");
     cluster.end_pod("reader")?;
     cluster.end_claim("static")?;
     cluster.api.delete(&format!("{CLASSES}/kept"))?;

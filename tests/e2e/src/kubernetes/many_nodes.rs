@@ -6,7 +6,7 @@ use serde_json::json;
 use super::cluster::{BOUND, Cluster, Findings, add_node};
 use super::edge::{DRIVERS, NODES, STRICT};
 use super::objects::{self, CSI_NODES, NODES as ALL_NODES, class_of};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 
 const DRIVER: &str = DRIVERS[0];
@@ -14,19 +14,15 @@ const DRIVER: &str = DRIVERS[0];
 /// Nodes that exist, and have the driver, only in the API server.
 const NODE_COUNT: usize = 1000;
 
-/// The node that the claims select.
-const WANTED: usize = 2;
+/// The index in [`NODES`] of the node that the claims select.
+const SELECTED_INDEX: usize = 2;
 
 /// A text in the provisioner's log of a request, and the text that starts each segment of it. The log escapes quotes.
 const REQUEST: &str = "accessibility_requirements";
 const SEGMENT: &str = "segments";
 
 /// Runs the case with a strict provisioner, as in the guide, and then with one that lists all nodes.
-pub(super) fn run(
-    setup: &Setup<'_>,
-    cluster: &mut Cluster,
-    findings: &mut Findings,
-) -> Result<(), RealError> {
+pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     for number in 0..NODE_COUNT {
         add_node(cluster.api, &format!("many-{number}"), &[DRIVER])?;
     }
@@ -46,8 +42,8 @@ fn claim_one(
     cluster: &Cluster,
     findings: &mut Findings,
     name: &str,
-) -> Result<(), RealError> {
-    let node = NODES[WANTED];
+) -> Result<(), E2eError> {
+    let node = NODES[SELECTED_INDEX];
     cluster
         .make(&objects::claim(name, &class_of(DRIVER), "16Mi"), &objects::pod(name, node, name, &["wait"]))?;
     let volume = cluster.bound(name)?;

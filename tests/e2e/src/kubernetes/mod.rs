@@ -40,9 +40,9 @@ use std::time::Instant;
 use libtest_mimic::Failed;
 
 use super::component::Part;
-use super::error::RealError;
+use super::error::E2eError;
 use super::setup::Setup;
-use super::{Place, report, table};
+use super::{Environment, report, table};
 pub(crate) use api::Api;
 use cluster::{Cluster, Findings};
 pub(crate) use kubelet::{CGROUP, HOST_FOLDERS};
@@ -83,7 +83,7 @@ pub(crate) enum Case {
     OwnPods,
     /// A node that boots while hub and API server are offline.
     Offline,
-    /// The tests of the hub alone.
+    /// The hub's own test of its Kubernetes client, with the real API server.
     HubTests,
     /// A hub that is offline for some time.
     Hub,
@@ -97,7 +97,7 @@ pub(crate) enum Case {
     Storm,
     /// Many pods on nodes with the agent's volume plugin, and many cuts.
     OwnStorm,
-    /// A thousand nodes.
+    /// Request size and node selection with a thousand nodes.
     ManyNodes,
 }
 
@@ -134,7 +134,7 @@ impl Case {
         !matches!(self, Self::Own | Self::OwnPods | Self::OwnStorm | Self::Offline)
     }
 
-    fn run(self, setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+    fn run(self, setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
         match self {
             Self::Lifecycle => lifecycle::workflows(cluster, findings),
             Self::OtherNodes => lifecycle::other_nodes(cluster, findings),
@@ -196,19 +196,19 @@ impl fmt::Display for Case {
 }
 
 /// The cluster of the test cases: started for the first case, and stopped after the last.
-pub(crate) struct Stage {
-    place: &'static Place,
+pub(crate) struct SharedCluster {
+    environment: &'static Environment,
     with_kubelet: bool,
     up: Mutex<Option<Result<(Setup<'static>, Cluster), String>>>,
 }
 
-impl Stage {
-    pub(crate) const fn new(place: &'static Place, with_kubelet: bool) -> Self {
-        Self { place, with_kubelet, up: Mutex::new(None) }
+impl SharedCluster {
+    pub(crate) const fn new(environment: &'static Environment, with_kubelet: bool) -> Self {
+        Self { environment, with_kubelet, up: Mutex::new(None) }
     }
 
     /// Runs a case, and removes all that it created.
-    pub(crate) fn play(&self, case: Case) -> Result<(), Failed> {
+    pub(crate) fn run(&self, case: Case) -> Result<(), Failed> {
         let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
         let up = up.get_or_insert_with(|| self.set_up().map_err(|error| error.to_string()));
         let (setup, cluster) = up.as_mut().map_err(|error| format!("the cluster is not up: {error}"))?;
@@ -222,14 +222,14 @@ impl Stage {
         table::found(&case.to_string(), findings.0, started.elapsed())
     }
 
-    fn set_up(&self) -> Result<(Setup<'static>, Cluster), RealError> {
+    fn set_up(&self) -> Result<(Setup<'static>, Cluster), E2eError> {
         let started = Instant::now();
-        let components = self.place.components()?;
+        let components = self.environment.components()?;
         for part in [Part::MockDriver, Part::Sidecars, Part::Kubernetes] {
             components.build(part)?;
         }
-        let (scratch, logs) = self.place.folders("kubernetes")?;
-        let certificates = &self.place.certificates;
+        let (scratch, logs) = self.environment.folders("kubernetes")?;
+        let certificates = &self.environment.certificates;
         let (scratch, logs) = (Box::leak(scratch.into_boxed_path()), Box::leak(logs.into_boxed_path()));
         let setup = Setup { components, certificates, scratch, logs };
         let cluster = Cluster::start(&setup, self.with_kubelet)?;
@@ -243,11 +243,11 @@ impl Stage {
         let up = self.up.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Ok((setup, cluster))) = up else { return Ok(()) };
         let (started, mut findings) = (Instant::now(), Findings::default());
-        let mut check = |words: &str, result: Result<(), RealError>| match result {
+        let mut check = |words: &str, result: Result<(), E2eError>| match result {
             Ok(()) => findings.note(true, words),
             Err(error) => findings.note(false, error.to_string()),
         };
-        check("hub, agents, proxies and drivers stop in good order", cluster.stop());
+        check("hub, agents, proxies and drivers stop without an error", cluster.stop());
         let names = edge::Edge::logs();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         check("no secret and no panic in their logs", report::search_logs(setup.logs, &names));

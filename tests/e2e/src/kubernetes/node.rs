@@ -9,7 +9,7 @@ use edge_csi_tests::process::Process;
 
 use super::edge::{DRIVERS, FOREIGN, NODES, start};
 use super::part::{Part, Ready};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::link_condition::LinkCondition;
 use crate::sanity::SECRET;
 use crate::setup::Setup;
@@ -37,7 +37,7 @@ struct Cable {
 
 impl Node {
     /// Starts the drivers, then the agent, and waits until the agent is connected to the hub.
-    pub(super) fn start(setup: &Setup<'_>, name: &'static str, hub: u16) -> Result<Self, RealError> {
+    pub(super) fn start(setup: &Setup<'_>, name: &'static str, hub: u16) -> Result<Self, E2eError> {
         let folder = setup.folder(name)?;
         let mut drivers = Vec::new();
         let mut arguments = Arguments::new();
@@ -77,7 +77,7 @@ impl Node {
     }
 
     /// Stops agent and drivers, and returns the result of each stop.
-    pub(super) fn stop(self) -> Vec<Result<(), RealError>> {
+    pub(super) fn stop(self) -> Vec<Result<(), E2eError>> {
         let mut ends = vec![self.agent.stop()];
         drop(self.cable);
         ends.extend(self.drivers.into_iter().map(Part::stop));
@@ -85,7 +85,7 @@ impl Node {
     }
 
     /// Connects the cable to the hub.
-    pub(crate) fn connect(&mut self, setup: &Setup<'_>, condition: LinkCondition) -> Result<(), RealError> {
+    pub(crate) fn connect(&mut self, setup: &Setup<'_>, condition: LinkCondition) -> Result<(), E2eError> {
         self.cable.connect(setup, condition)
     }
 
@@ -135,7 +135,7 @@ impl Node {
 }
 
 impl Cable {
-    fn connect(&mut self, setup: &Setup<'_>, condition: LinkCondition) -> Result<(), RealError> {
+    fn connect(&mut self, setup: &Setup<'_>, condition: LinkCondition) -> Result<(), E2eError> {
         // The port is free once the previous process has ended.
         self.process = None;
         let options = condition.cable().unwrap_or_default();

@@ -134,7 +134,7 @@ pub(crate) const ATTACHED_BY_CONTROLLER: &str = "volumes.kubernetes.io/controlle
 /// The annotation of a Node with its id in each driver.
 pub(crate) const IDS: &str = "csi.volume.kubernetes.io/nodeid";
 
-/// Returns the status that kubelet would report for such a node.
+/// Returns the status that kubelet would report for a node without kubelet.
 pub(crate) fn node_status() -> Value {
     let room = json!({"cpu": "64", "memory": "64Gi", "pods": "1000"});
     json!({"status": {
@@ -165,7 +165,7 @@ pub(crate) fn device_claim(name: &str, class: &str, size: &str) -> Value {
     claim
 }
 
-/// Returns a pod with one claim, on this node, that executes `orders`.
+/// Returns a pod with one claim, on this node. `orders` are arguments of the program `pod`.
 pub(crate) fn pod(name: &str, node: &str, claim: &str, orders: &[&str]) -> Value {
     let mut pod = bare_pod(name, node, claim, orders);
     pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": MOUNTED}]);
@@ -179,7 +179,7 @@ pub(crate) fn pod_with_device(name: &str, node: &str, claim: &str, orders: &[&st
     pod
 }
 
-/// The path of the device in such a pod.
+/// The path of the device in a pod of [`pod_with_device`].
 pub(crate) const DEVICE: &str = "/dev/claim";
 
 /// Returns a pod with an inline volume in place of a claim. `inline` is the volume's source.

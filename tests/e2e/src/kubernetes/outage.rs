@@ -10,7 +10,7 @@ use super::edge::{DRIVERS, Victim};
 use super::objects::{self, CLAIMS, PODS, VOLUMES, class_of};
 use super::own::{read, write};
 use super::plugin::{self, Mount, OWN};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 
 const NODE: &str = OWN[0];
@@ -30,7 +30,7 @@ struct Before {
 
 impl Before {
     /// Creates a claim and a pod with this name, and writes the name as the pod.
-    fn make(cluster: &Cluster, name: &str, driver: &'static str, device: bool) -> Result<Self, RealError> {
+    fn make(cluster: &Cluster, name: &str, driver: &'static str, device: bool) -> Result<Self, E2eError> {
         let claim = if device { objects::device_claim } else { objects::claim };
         let claim = claim(name, &class_of(driver), "16Mi");
         let pod = if device { objects::pod_with_device } else { objects::pod };
@@ -55,7 +55,7 @@ fn place(cluster: &Cluster, uid: &str, volume: &str, device: bool) -> PathBuf {
     cluster.edge.node(NODE).map(|node| node.place_of(uid, volume, device)).unwrap_or_default()
 }
 
-fn mounted(cluster: &Cluster, place: &Path) -> Result<Option<Mount>, RealError> {
+fn mounted(cluster: &Cluster, place: &Path) -> Result<Option<Mount>, E2eError> {
     cluster.edge.node(NODE).map(|node| node.mounted(place)).transpose()
 }
 
@@ -64,7 +64,7 @@ pub(super) fn offline(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
-) -> Result<(), RealError> {
+) -> Result<(), E2eError> {
     plugin::with(setup, cluster, findings, &OWN, |cluster, findings| {
         boots(setup, cluster, findings).inspect_err(|_| {
             // The next cases need the server and the cables, and these errors matter less than the first one.
@@ -74,7 +74,7 @@ pub(super) fn offline(
     })
 }
 
-fn boots(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+fn boots(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let stays = Before::make(cluster, "stays", DRIVERS[0], false)?;
     let device = Before::make(cluster, "device", DRIVERS[0], true)?;
     let goes = Before::make(cluster, "goes", DRIVERS[1], false)?;
@@ -89,7 +89,7 @@ fn boots(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> R
     let begun = Instant::now();
     for (name, pod) in [("stays", &stays), ("device", &device), ("goes", &goes)] {
         mounted(cluster, &pod.place)?;
-        findings.same("booted alone, a pod reads", &json!(read(&pod.file(), name)?), &json!(name));
+        findings.same("after the boot, a pod reads", &json!(read(&pod.file(), name)?), &json!(name));
     }
     findings.note(true, format!("all volumes are back after {:.1?}", begun.elapsed()));
 
@@ -106,7 +106,7 @@ fn boots(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> R
     cluster.api.until(&format!("{PODS}/next"), "bound to its node", BOUND, scheduled)?;
     let of_stays = mounted(cluster, &stays.place)?;
     let there = goes.place.join("file").exists();
-    findings.note(there, "while the hub is away, what a deleted pod had is not touched");
+    findings.note(there, "while the hub is offline, the volume of a deleted pod stays mounted");
 
     cluster.edge.restore(setup, Victim::Hub, NODE)?;
     let begun = Instant::now();
@@ -114,28 +114,31 @@ fn boots(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> R
     mounted(cluster, &at_next)?;
     let found = read(&at_next.join("file"), "stays")?;
     findings.same(
-        "merged: a pod of meanwhile reads what the first one wrote",
+        "after the outage, a pod created during it reads what the first one wrote",
         &json!(found),
         &json!("stays"),
     );
     if let Some(node) = cluster.edge.node(NODE) {
         node.check_removed(&goes.uid)?;
     }
-    findings.note(true, "merged: nothing is left of the pod that went meanwhile");
+    findings.note(true, "after the outage, nothing is left of the pod deleted during it");
     let volume = cluster.bound("new")?;
     let at_new = place(cluster, &cluster.uid("new")?, &text(&volume["metadata"]["name"]), false);
     mounted(cluster, &at_new)?;
-    findings.note(true, "merged: a claim of meanwhile is bound, and its pod has it");
+    findings.note(true, "after the outage, a claim created during it is bound, and its pod has the volume");
     let same = mounted(cluster, &stays.place)? == of_stays;
     findings.note(same, "the volume of a remaining pod was not remounted");
     cluster.api.until_removed(&format!("{VOLUMES}/{}", goes.volume), BOUND)?;
-    findings.note(true, "the volume of the claim that went is detached and deleted");
+    findings.note(true, "the volume of the deleted claim is detached and deleted");
     let new = plugin::used(DRIVERS[1], &text(&volume["spec"]["csi"]["volumeHandle"]));
     let of_before = [&stays, &device].map(|pod| plugin::used(pod.driver, &pod.handle));
     plugin::uses(cluster, NODE, of_before.into_iter().chain([new]).collect())?;
     findings.note(
         true,
-        format!("the Node says so; all is as it should be {:.1?} after the hub is back", begun.elapsed()),
+        format!(
+            "the Node reports the volumes in use; all changes are applied {:.1?} after the hub is back",
+            begun.elapsed()
+        ),
     );
     Ok(())
 }

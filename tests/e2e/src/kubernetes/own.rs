@@ -12,7 +12,7 @@ use super::edge::DRIVERS;
 use super::lifecycle::describe;
 use super::objects::{self, CLAIMS, PODS, class_of};
 use super::plugin::{self, OWN};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 
 /// The text that a pod leaves for the next pod.
@@ -53,7 +53,7 @@ impl Case {
     }
 
     /// Waits until the pod has the volume, and returns the file or device that the pod would read and write.
-    fn opened(&self, cluster: &Cluster, prefix: &str, volume: &str) -> Result<PathBuf, RealError> {
+    fn opened(&self, cluster: &Cluster, prefix: &str, volume: &str) -> Result<PathBuf, E2eError> {
         let uid = cluster.uid(&self.pod_name(prefix))?;
         let Some(node) = cluster.edge.node(self.node) else { return Ok(PathBuf::new()) };
         let place = node.mounted(&node.place_of(&uid, volume, self.device))?.place;
@@ -61,24 +61,24 @@ impl Case {
     }
 
     /// Waits until nothing is left of the pod on the node.
-    fn check_removed(&self, cluster: &Cluster, uid: &str) -> Result<(), RealError> {
+    fn check_removed(&self, cluster: &Cluster, uid: &str) -> Result<(), E2eError> {
         cluster.edge.node(self.node).map_or(Ok(()), |node| node.check_removed(uid))
     }
 }
 
 /// Writes a text as a pod does, and syncs it to the disk.
-pub(super) fn write(path: &Path, text: &str) -> Result<(), RealError> {
+pub(super) fn write(path: &Path, text: &str) -> Result<(), E2eError> {
     use std::io::Write as _;
     let written = || {
         let mut file = fs::File::options().write(true).create(true).truncate(false).open(path)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()
     };
-    written().map_err(|cause| RealError::File { path: path.to_owned(), cause })
+    written().map_err(|cause| E2eError::File { path: path.to_owned(), cause })
 }
 
 /// Reads as many bytes as another pod has written.
-pub(super) fn read(path: &Path, written: &str) -> Result<String, RealError> {
+pub(super) fn read(path: &Path, written: &str) -> Result<String, E2eError> {
     use std::io::Read as _;
     let read = || {
         let mut text = vec![0; written.len()];
@@ -86,21 +86,21 @@ pub(super) fn read(path: &Path, written: &str) -> Result<String, RealError> {
         text.truncate(length);
         Ok(String::from_utf8_lossy(&text).into_owned())
     };
-    read().map_err(|cause| RealError::File { path: path.to_owned(), cause })
+    read().map_err(|cause| E2eError::File { path: path.to_owned(), cause })
 }
 
-/// Runs all six workflows, on two nodes with two drivers concurrently.
+/// Creates, attaches, mounts, unmounts, detaches and deletes volumes concurrently, on two nodes with two drivers.
 pub(super) fn workflows(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
-) -> Result<(), RealError> {
+) -> Result<(), E2eError> {
     plugin::with(setup, cluster, findings, &OWN, |cluster, findings| {
         lifecycles(cluster, findings, &Case::all())
     })
 }
 
-fn lifecycles(cluster: &mut Cluster, findings: &mut Findings, cases: &[Case]) -> Result<(), RealError> {
+fn lifecycles(cluster: &mut Cluster, findings: &mut Findings, cases: &[Case]) -> Result<(), E2eError> {
     let begun = Instant::now();
     for case in cases {
         cluster.make(&case.claim(), &case.pod("writer"))?;
@@ -123,7 +123,7 @@ fn lifecycles(cluster: &mut Cluster, findings: &mut Findings, cases: &[Case]) ->
         let volumes = of_node.map(|(case, (_, handle))| plugin::used(case.driver, handle)).collect();
         plugin::uses(cluster, name, volumes)?;
     }
-    findings.note(true, "each Node says which volumes it uses");
+    findings.note(true, "each Node reports the volumes in use");
 
     // Pods end when their containers end, or when they are deleted and have been stopped.
     for (number, case) in cases.iter().enumerate() {
@@ -158,7 +158,7 @@ fn lifecycles(cluster: &mut Cluster, findings: &mut Findings, cases: &[Case]) ->
         let going = cluster.api.read(&format!("{PODS}/{name}"))?.unwrap_or_default();
         let there = case.opened(cluster, "reader", volume)?.exists();
         let waits = going["metadata"]["deletionTimestamp"].is_string();
-        findings.note(waits && there, "a pod that is being deleted has its volume still");
+        findings.note(waits && there, "a pod that is being deleted still has its volume");
         cluster.forget_pod(&name)?;
         case.check_removed(cluster, &uid)?;
     }

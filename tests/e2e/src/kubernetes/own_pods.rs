@@ -17,7 +17,7 @@ use super::own::{read, write};
 use super::plugin::{self, OWN};
 use super::secrets;
 use super::vault::{self, Vault};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::sanity::SECRET;
 use crate::setup::Setup;
 
@@ -59,18 +59,14 @@ struct Mounted {
     place: PathBuf,
 }
 
-pub(super) fn run(
-    setup: &Setup<'_>,
-    cluster: &mut Cluster,
-    findings: &mut Findings,
-) -> Result<(), RealError> {
+pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let Some(node) = cluster.edge.node(NODE) else { return Ok(()) };
     let vault = Vault::start(setup, node)?;
     cluster.api.create(CSI_DRIVERS, &vault::csi_driver())?;
     let parameters = secrets::parameters(&["node-stage", "node-publish"]);
     cluster.api.create(CLASSES, &objects::class(GUARDED, DRIVER, &parameters, "Delete"))?;
     // The driver stays until the last of its volumes is unmounted.
-    let played = plugin::with(setup, cluster, findings, &[NODE], |cluster, findings| {
+    let outcome = plugin::with(setup, cluster, findings, &[NODE], |cluster, findings| {
         for node in cluster.edge.nodes.iter_mut().filter(|node| node.name == NODE) {
             node.mount_pods_with(setup, vault.options())?;
         }
@@ -91,7 +87,7 @@ pub(super) fn run(
     for object in classes.into_iter().chain([vault::path(), format!("{SECRETS}/{}", secrets::NAME)]) {
         cluster.api.delete(&object)?;
     }
-    played
+    outcome
 }
 
 /// Creates three pods whose volumes need a secret that is created later: by a class, by a manual PersistentVolume, and inline.
@@ -99,7 +95,7 @@ fn guarded(
     setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
-) -> Result<[Mounted; 3], RealError> {
+) -> Result<[Mounted; 3], E2eError> {
     cluster.make(
         &objects::claim("by-class", GUARDED, "16Mi"),
         &objects::pod("by-class", NODE, "by-class", &["wait"]),
@@ -129,7 +125,7 @@ fn guarded(
     let words =
         format!("its mount has failed {failed:?} times, and the number of its events: {}", events.len());
     findings.note(failed.is_some() && events.len() == 1, words);
-    findings.note(mounts_of(cluster, "by-class")?.is_empty(), "and nothing is mounted for it");
+    findings.note(mounts_of(cluster, "by-class")?.is_empty(), "nothing is mounted for the pod");
 
     cluster.api.create(SECRETS, &secrets::secret())?;
     let by_class = mounted(cluster, "by-class", &text(&volume["metadata"]["name"]))?;
@@ -142,8 +138,8 @@ fn guarded(
     findings.same("NodeStageVolume and NodePublishVolume had", &values, &json!([SECRET, SECRET]));
     let folder = by_hand.place.parent().map(names_in).unwrap_or_default();
     findings.same("beside the mount is", &json!(folder), &json!(["mount"]));
-    let token = of_its_own(cluster, findings, &inline)?;
-    again(cluster, findings, &inline, &token)?;
+    let token = check_inline_volume(cluster, findings, &inline)?;
+    check_republish(cluster, findings, &inline, &token)?;
     // The secret must not be on any disk while the pods have it: one check is enough, since no process removes it meanwhile.
     let places = ["edge".to_owned(), format!("{NODE}/agent")].map(|part| setup.scratch.join(part));
     for (what, text) in texts(&token) {
@@ -173,15 +169,15 @@ fn guarded(
         );
     }
     let printed = token.is_empty() || agent_log(setup).contains(&token);
-    findings.note(!printed, "nor is the token in the agent's log");
+    findings.note(!printed, "the agent's log does not have the token");
     cluster.api.delete(&format!("{CLAIMS}/by-hand"))?;
     cluster.api.delete(&format!("{VOLUMES}/by-hand"))?;
     Ok([by_class, by_hand, inline])
 }
 
-/// Returns the texts that must not be on any disk, with their names. The text of a token that was never passed is empty.
+/// Returns the texts that must not be on any disk, with their names. The token is empty if the agent has passed none.
 fn texts(token: &str) -> [(&'static str, &str); 3] {
-    [("secret", SECRET), ("secret of later", ROTATED), ("token", token)]
+    [("secret", SECRET), ("new secret", ROTATED), ("token", token)]
 }
 
 fn holders_below(places: &[PathBuf], text: &str) -> Vec<PathBuf> {
@@ -190,7 +186,11 @@ fn holders_below(places: &[PathBuf], text: &str) -> Vec<PathBuf> {
 
 /// Checks that an inline volume gets its pod's context and token, and the pod's group. Returns the token, which is empty if the
 /// agent has passed none.
-fn of_its_own(cluster: &Cluster, findings: &mut Findings, inline: &Mounted) -> Result<String, RealError> {
+fn check_inline_volume(
+    cluster: &Cluster,
+    findings: &mut Findings,
+    inline: &Mounted,
+) -> Result<String, E2eError> {
     let said = wait::poll(BOUND, || vault::context(&inline.place)).unwrap_or_default();
     let key = |part: &str| said["context"][format!("csi.storage.k8s.io/{part}")].clone();
     let context = json!([
@@ -220,31 +220,36 @@ fn of_its_own(cluster: &Cluster, findings: &mut Findings, inline: &Mounted) -> R
     let found =
         json!([status["audiences"], user["username"], user["extra"]["authentication.kubernetes.io/pod-uid"]]);
     let expected = json!([[vault::AUDIENCE], "system:serviceaccount:default:default", [inline.uid]]);
-    findings.same("its token is good for", &found, &expected);
+    findings.same("its token is valid for", &found, &expected);
     Ok(token)
 }
 
-/// Checks that the volume gets the pod's context again with the present values, and that its files keep the group.
-fn again(cluster: &Cluster, findings: &mut Findings, inline: &Mounted, token: &str) -> Result<(), RealError> {
+/// Checks that the volume gets the pod's context again, with the present values, and that its files keep the group.
+fn check_republish(
+    cluster: &Cluster,
+    findings: &mut Findings,
+    inline: &Mounted,
+    token: &str,
+) -> Result<(), E2eError> {
     let secret = format!("{SECRETS}/{}", secrets::NAME);
     cluster.api.merge(&secret, &json!({"stringData": {"password": ROTATED}}))?;
     let later = wait::poll(BOUND, || {
         vault::context(&inline.place).filter(|context| context["secrets"]["password"] == ROTATED)
     });
     let times = later.unwrap_or_default()["published"].as_u64();
-    findings.note(times > Some(1), format!("published {times:?} times, it has the secret of then"));
+    findings.note(times > Some(1), format!("published {times:?} times, the volume has the new secret"));
     let another = vault::token(&inline.place).is_some_and(|later| later != token);
-    findings.note(another, "and another token");
+    findings.note(another, "the volume has another token");
     // The driver rewrites its files each time, readable only by root.
     let expected = json!({"context": format!("{GROUP} 660"), "tokens": format!("{GROUP} 660")});
     let files = || owned(&inline.place, &["context", "tokens"]);
     wait::poll(BOUND, || (files() == expected).then_some(()));
-    findings.same("and its files have group and mode", &files(), &expected);
+    findings.same("its files have group and mode", &files(), &expected);
     Ok(())
 }
 
 /// Checks that a volume's files have the group that its pod requests.
-fn groups(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+fn groups(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     cluster.make(
         &objects::claim("shared", &class_of(DRIVER), "16Mi"),
         &objects::pod("of-none", NODE, "shared", &["wait"]),
@@ -253,10 +258,10 @@ fn groups(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> 
     let first = mounted(cluster, "of-none", &volume)?;
     let outside = setup.scratch.join(NODE).join("outside");
     write(&outside, "not of the volume")?;
-    fill(&first.place, &outside).map_err(|cause| RealError::File { path: first.place.clone(), cause })?;
+    fill(&first.place, &outside).map_err(|cause| E2eError::File { path: first.place.clone(), cause })?;
     let files = ["inner", "inner/file", "script", "late"];
     let expected = json!({"inner": "0 700", "inner/file": "0 600", "script": "0 755", "late": "0 600"});
-    findings.same("a pod of no group has made", &owned(&first.place, &files), &expected);
+    findings.same("a pod without a group has created", &owned(&first.place, &files), &expected);
     cluster.forget_pod(first.name)?;
     check_removed(cluster, &first)?;
 
@@ -273,11 +278,11 @@ fn groups(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> 
     let root = fs::metadata(&second.place).map(|root| (root.gid(), root.mode() & 0o2770)).ok();
     findings.note(root == Some((GROUP, 0o2770)), format!("and the root: {root:?}"));
     let left = fs::metadata(&outside).map(|file| file.gid()).ok();
-    findings.note(left == Some(0), format!("the group of what a link leads to: {left:?}"));
+    findings.note(left == Some(0), format!("the group of a link's target outside of the volume: {left:?}"));
 
     let late = second.place.join("late");
     let back = chown(&late, None, Some(0)).and_then(|()| fs::set_permissions(&late, mode(0o600)));
-    back.map_err(|cause| RealError::File { path: late, cause })?;
+    back.map_err(|cause| E2eError::File { path: late, cause })?;
     let third = of_group(cluster, "of-root", &volume, GROUP, "OnRootMismatch")?;
     logged(setup, &third)?;
     let expected = given(GROUP, "0 600");
@@ -290,7 +295,7 @@ fn groups(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> 
 }
 
 /// Checks that only one pod gets a claim for a single pod, although a second pod was bound to the node without the scheduler.
-fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let mut claim = objects::claim("single", &class_of(DRIVER), "16Mi");
     claim["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
     cluster.make(&claim, &objects::pod("alone", NODE, "single", &["wait"]))?;
@@ -307,7 +312,7 @@ fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealErr
         format!("a second pod of a ReadWriteOncePod claim gets the event: {message}"),
     );
     let got = wait::poll(WATCHED, || mounts_of(cluster, "second").ok().filter(|mounts| !mounts.is_empty()));
-    findings.note(got.is_none(), "and has no mount");
+    findings.note(got.is_none(), "the second pod has no mount");
     cluster.forget_pod("alone")?;
     check_removed(cluster, &first)?;
     let second = mounted(cluster, "second", &volume)?;
@@ -317,7 +322,7 @@ fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealErr
 }
 
 /// Expands a claim under its pod, and checks the pod's event.
-fn grows(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+fn grows(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let parameters = json!({"csi.storage.k8s.io/fstype": "xfs"});
     cluster.api.create(CLASSES, &objects::class(GROWING, DRIVER, &parameters, "Delete"))?;
     cluster
@@ -335,7 +340,7 @@ fn grows(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError
     let right = before.zip(after).is_some_and(|(before, after)| after > before + (100 << 20));
     findings.note(right, format!("the filesystem under the pod: {before:?} bytes before, {after:?} after"));
     let events = events_of(&text(&claim["metadata"]["uid"]));
-    let said = cluster.api.until(&events, "that it has grown", BOUND, |events| {
+    let said = cluster.api.until(&events, "an event FileSystemResizeSuccessful", BOUND, |events| {
         let mut events = events["items"].as_array()?.iter();
         events
             .find(|event| event["reason"] == "FileSystemResizeSuccessful")
@@ -357,7 +362,7 @@ fn of_group(
     volume: &str,
     group: u32,
     policy: &str,
-) -> Result<Mounted, RealError> {
+) -> Result<Mounted, E2eError> {
     let mut pod = in_group(objects::pod(name, NODE, "shared", &["wait"]), group);
     pod["spec"]["securityContext"]["fsGroupChangePolicy"] = json!(policy);
     cluster.api.create(PODS, &pod)?;
@@ -365,7 +370,7 @@ fn of_group(
 }
 
 /// Waits until a pod has its volume, which the name of the volume's directory identifies.
-fn mounted(cluster: &Cluster, name: &'static str, volume: &str) -> Result<Mounted, RealError> {
+fn mounted(cluster: &Cluster, name: &'static str, volume: &str) -> Result<Mounted, E2eError> {
     let uid = cluster.uid(name)?;
     let place = match cluster.edge.node(NODE) {
         Some(node) => node.mounted(&node.place_of(&uid, volume, false))?.place,
@@ -374,12 +379,12 @@ fn mounted(cluster: &Cluster, name: &'static str, volume: &str) -> Result<Mounte
     Ok(Mounted { name, uid, place })
 }
 
-fn check_removed(cluster: &Cluster, pod: &Mounted) -> Result<(), RealError> {
+fn check_removed(cluster: &Cluster, pod: &Mounted) -> Result<(), E2eError> {
     cluster.edge.node(NODE).map_or(Ok(()), |node| node.check_removed(&pod.uid))
 }
 
 /// Returns the mounts of a pod.
-fn mounts_of(cluster: &Cluster, pod: &str) -> Result<Vec<plugin::Mount>, RealError> {
+fn mounts_of(cluster: &Cluster, pod: &str) -> Result<Vec<plugin::Mount>, E2eError> {
     let uid = cluster.uid(pod)?;
     let Some(node) = cluster.edge.node(NODE) else { return Ok(Vec::new()) };
     let below = node.pod(&uid);
@@ -387,7 +392,7 @@ fn mounts_of(cluster: &Cluster, pod: &str) -> Result<Vec<plugin::Mount>, RealErr
 }
 
 /// Waits until a pod has an event of a failed mount, and returns its failure events.
-fn failures(cluster: &Cluster, uid: &str) -> Result<Vec<Value>, RealError> {
+fn failures(cluster: &Cluster, uid: &str) -> Result<Vec<Value>, E2eError> {
     cluster.api.until(&events_of(uid), "a failed mount", BOUND, |events| {
         let events = events["items"].as_array()?.iter();
         let failures: Vec<Value> = events.filter(|event| is_failure(event)).cloned().collect();
@@ -401,7 +406,7 @@ fn is_failure(event: &Value) -> bool {
 }
 
 /// Returns each pod's event counts, one for each failure so far.
-fn failure_counts(cluster: &Cluster, pods: &[Mounted]) -> Result<Vec<Value>, RealError> {
+fn failure_counts(cluster: &Cluster, pods: &[Mounted]) -> Result<Vec<Value>, E2eError> {
     let mut all = Vec::new();
     for pod in pods {
         let events = cluster.api.list(&events_of(&pod.uid))?;
@@ -412,10 +417,10 @@ fn failure_counts(cluster: &Cluster, pods: &[Mounted]) -> Result<Vec<Value>, Rea
 }
 
 /// Waits until the agent logs that it has applied the group of a pod.
-fn logged(setup: &Setup<'_>, pod: &Mounted) -> Result<(), RealError> {
+fn logged(setup: &Setup<'_>, pod: &Mounted) -> Result<(), E2eError> {
     let is_said = |line: &str| line.contains(&pod.uid) && line.contains(GIVEN);
     let said = wait::poll(BOUND, || agent_log(setup).lines().any(is_said).then_some(()));
-    said.ok_or_else(|| RealError::NeverSo {
+    said.ok_or_else(|| E2eError::Timeout {
         waited_for: format!("{GIVEN:?} of pod {} in the agent's log", pod.name),
         bound: BOUND,
         last: String::new(),

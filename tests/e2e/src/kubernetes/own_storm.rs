@@ -10,7 +10,7 @@ use super::edge::{DRIVERS, NODES};
 use super::objects::{self, CLAIMS, PODS, VOLUMES, class_of};
 use super::own::{read, write};
 use super::plugin;
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::link_condition::LinkCondition;
 use crate::offline;
 use crate::setup::Setup;
@@ -36,16 +36,12 @@ struct Case {
 }
 
 /// Runs one round, or as many as fit into the configured minutes.
-pub(super) fn run(
-    setup: &Setup<'_>,
-    cluster: &mut Cluster,
-    findings: &mut Findings,
-) -> Result<(), RealError> {
+pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let length = offline::length()?;
     let cases = if length.is_zero() { FEW } else { MANY };
     plugin::with(setup, cluster, findings, &PLACES, |cluster, findings| {
         let begun = Instant::now();
-        let played = condition(setup, cluster, LinkCondition::Cuts).and_then(|()| {
+        let outcome = condition(setup, cluster, LinkCondition::Cuts).and_then(|()| {
             for number in 0.. {
                 round(setup, cluster, findings, number, cases)?;
                 if begun.elapsed() >= length {
@@ -56,11 +52,11 @@ pub(super) fn run(
         });
         // Leftovers are removed over intact links.
         condition(setup, cluster, LinkCondition::Clean)?;
-        played
+        outcome
     })
 }
 
-fn condition(setup: &Setup<'_>, cluster: &mut Cluster, condition: LinkCondition) -> Result<(), RealError> {
+fn condition(setup: &Setup<'_>, cluster: &mut Cluster, condition: LinkCondition) -> Result<(), E2eError> {
     cluster.edge.nodes.iter_mut().try_for_each(|node| node.connect(setup, condition))
 }
 
@@ -70,7 +66,7 @@ fn round(
     findings: &mut Findings,
     number: usize,
     cases: usize,
-) -> Result<(), RealError> {
+) -> Result<(), E2eError> {
     let begun = Instant::now();
     let mut made = Vec::new();
     for (case, node) in (0..cases).zip(PLACES.into_iter().cycle()) {
@@ -100,7 +96,7 @@ fn round(
             own += usize::from(read(&file, &case.name)? == case.name);
         }
     }
-    findings.note(own == cases, format!("{own} pods have written to them"));
+    findings.note(own == cases, format!("{own} of {cases} pods have written to their volumes"));
     let volumes: Vec<usize> = PLACES.iter().map(|name| volumes(cluster, name)).collect();
     findings.same("volumes on the nodes", &json!(volumes), &json!(vec![cases / PLACES.len(); PLACES.len()]));
     let times: Vec<usize> = made.iter().map(|case| published(setup, case)).collect();
@@ -135,7 +131,8 @@ fn round(
         last = cluster.api.list(VOLUMES).as_deref().map_or(usize::MAX, <[Value]>::len);
         (last == 0).then_some(())
     });
-    let words = format!("{last} PersistentVolumes left {:.0?} after their claims went", begun.elapsed());
+    let words =
+        format!("{last} PersistentVolumes left {:.0?} after their claims were deleted", begun.elapsed());
     findings.note(forgotten.is_some(), words);
     let volumes: Vec<usize> = PLACES.iter().map(|name| self::volumes(cluster, name)).collect();
     findings.same("volumes left with the drivers", &json!(volumes), &json!(vec![0; PLACES.len()]));

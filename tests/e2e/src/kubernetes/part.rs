@@ -8,7 +8,7 @@ use edge_csi_tests::arguments::Arguments;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::wait;
 
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 
 /// The condition under which a process is ready.
@@ -42,7 +42,7 @@ impl Part {
         program: &Path,
         arguments: Arguments,
         ready: Ready,
-    ) -> Result<Self, RealError> {
+    ) -> Result<Self, E2eError> {
         let (program, more) = (program.to_owned(), Arguments::new());
         let mut part = Self { name, program, arguments, more, ready, process: None };
         part.restart(setup)?;
@@ -50,13 +50,13 @@ impl Part {
     }
 
     /// Restarts the process with these options in place of earlier additional ones.
-    pub(super) fn restart_with(&mut self, setup: &Setup<'_>, more: Arguments) -> Result<(), RealError> {
+    pub(super) fn restart_with(&mut self, setup: &Setup<'_>, more: Arguments) -> Result<(), E2eError> {
         self.more = more;
         self.restart(setup)
     }
 
     /// Kills the process if it runs, starts it, and waits until it is ready.
-    pub(super) fn restart(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
+    pub(super) fn restart(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
         self.revive(setup)?;
         let Some(process) = &mut self.process else { return Ok(()) };
         match &self.ready {
@@ -70,7 +70,7 @@ impl Part {
     }
 
     /// Restarts the process without a wait, since its dependencies may be unavailable.
-    pub(super) fn revive(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
+    pub(super) fn revive(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
         self.kill();
         let mut command = Command::new(&self.program);
         // The provisioner needs a namespace for its capacity objects.
@@ -85,7 +85,7 @@ impl Part {
         bound: Duration,
         waited_for: &'static str,
         reached: impl Fn() -> bool,
-    ) -> Result<(), RealError> {
+    ) -> Result<(), E2eError> {
         let Some(process) = &mut self.process else { return Ok(()) };
         Ok(process.ready_within(bound, waited_for, reached)?)
     }
@@ -96,7 +96,7 @@ impl Part {
     }
 
     /// Stops the process gracefully, if it runs.
-    pub(super) fn stop(self) -> Result<(), RealError> {
+    pub(super) fn stop(self) -> Result<(), E2eError> {
         Ok(self.process.map_or(Ok(()), Process::stop)?)
     }
 

@@ -16,10 +16,10 @@ use serde_json::Value;
 use super::api::Api;
 use super::objects::has_condition;
 use super::part::{Part, Ready};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 
-/// Time limit for the start of the server, which is mostly its own initialization.
+/// Time limit for the start of the API server; the server's initialization takes most of the time.
 const START: Duration = Duration::from_secs(120);
 
 /// The snapshot definitions, by group and resource as in the file names of the client's module.
@@ -49,13 +49,13 @@ pub(crate) struct Plane {
 
 impl Plane {
     /// Starts the control plane on the loopback address, and waits until a pod can be created.
-    pub(crate) fn start(setup: &Setup<'_>) -> Result<Self, RealError> {
+    pub(crate) fn start(setup: &Setup<'_>) -> Result<Self, E2eError> {
         Self::start_at(setup, Ipv4Addr::LOCALHOST)
     }
 
     /// Starts the control plane with the API server at an address of this machine. With an address other than loopback, other
     /// nodes have kubelets, and their pods use the API server.
-    pub(crate) fn start_at(setup: &Setup<'_>, address: Ipv4Addr) -> Result<Self, RealError> {
+    pub(crate) fn start_at(setup: &Setup<'_>, address: Ipv4Addr) -> Result<Self, E2eError> {
         let folder = setup.folder("plane")?;
         let etcd = start_etcd(setup, &folder)?;
         let kubeconfig = folder.join("kubeconfig");
@@ -63,7 +63,7 @@ impl Plane {
         let mut proxy = Process::spawn(
             setup.logs,
             "kubectl-proxy",
-            part(setup, "kubectl").args(["proxy", "--port=0", "--kubeconfig"]).arg(&kubeconfig),
+            kubernetes_command(setup, "kubectl").args(["proxy", "--port=0", "--kubeconfig"]).arg(&kubeconfig),
         )?;
         let log = setup.logs.join("kubectl-proxy.log");
         let serves_at = || address_in(&std::fs::read_to_string(&log).unwrap_or_default());
@@ -72,18 +72,18 @@ impl Plane {
         server.ready_within(START, "/readyz", || api.is_ready())?;
         let mut plane = Self { processes: vec![etcd.0, proxy], server, api, kubeconfig };
         plane.start_controllers(setup, &folder, !address.is_loopback())?;
-        api.until("/api/v1/namespaces/default/serviceaccounts/default", "made", START, |_| Some(()))?;
+        api.until("/api/v1/namespaces/default/serviceaccounts/default", "created", START, |_| Some(()))?;
         plane.define_snapshots(setup)?;
         Ok(plane)
     }
 
-    /// Kills the API server. Its state is in etcd.
+    /// Kills the API server, whose state is in etcd.
     pub(super) fn lose_server(&mut self) {
         self.server.kill();
     }
 
     /// Restarts the API server, and waits until it is ready.
-    pub(super) fn restore_server(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
+    pub(super) fn restore_server(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
         self.server.restart(setup)?;
         let api = self.api;
         self.server.ready_within(START, "/readyz", || api.is_ready())
@@ -91,7 +91,7 @@ impl Plane {
 
     /// Returns a Kubernetes command that acts on this control plane.
     pub(crate) fn client(&self, setup: &Setup<'_>, name: &str) -> Command {
-        let mut command = part(setup, name);
+        let mut command = kubernetes_command(setup, name);
         command.arg("--kubeconfig").arg(&self.kubeconfig);
         command
     }
@@ -101,7 +101,7 @@ impl Plane {
         setup: &Setup<'_>,
         folder: &Path,
         kubelets: bool,
-    ) -> Result<(), RealError> {
+    ) -> Result<(), E2eError> {
         // node-lifecycle-controller would evict the pods of nodes without a kubelet within a minute.
         let lifecycle = if kubelets { "" } else { ",-node-lifecycle-controller" };
         let mut controllers = self.client(setup, "kube-controller-manager");
@@ -126,11 +126,11 @@ impl Plane {
     }
 
     /// Creates the snapshot definitions from the client's module, and waits until the API server serves them.
-    fn define_snapshots(&self, setup: &Setup<'_>) -> Result<(), RealError> {
+    fn define_snapshots(&self, setup: &Setup<'_>) -> Result<(), E2eError> {
         let definitions = setup.components.snapshot_definitions()?;
         for (group, resource) in SNAPSHOTS {
             let path = definitions.join(format!("{group}.storage.k8s.io_{resource}.yaml"));
-            let text = std::fs::read_to_string(&path).map_err(|cause| RealError::File { path, cause })?;
+            let text = std::fs::read_to_string(&path).map_err(|cause| E2eError::File { path, cause })?;
             self.api.create_yaml(DEFINITIONS, &text)?;
             let path = format!("{DEFINITIONS}/{resource}.{group}.storage.k8s.io");
             let established = |definition: &Value| has_condition(definition, "Established").then_some(());
@@ -140,14 +140,14 @@ impl Plane {
     }
 }
 
-/// Returns a command that runs one of the binary's programs.
-fn part(setup: &Setup<'_>, name: &str) -> Command {
+/// Returns a command that runs one of the programs in the binary `kubernetes`.
+fn kubernetes_command(setup: &Setup<'_>, name: &str) -> Command {
     let mut command = Command::new(&setup.components.kubernetes);
     command.arg(name);
     command
 }
 
-fn start_etcd(setup: &Setup<'_>, folder: &Path) -> Result<(Process, String), RealError> {
+fn start_etcd(setup: &Setup<'_>, folder: &Path) -> Result<(Process, String), E2eError> {
     let (client, peer) = (loopback(), loopback());
     let mut command = Command::new("etcd");
     command
@@ -167,7 +167,7 @@ fn start_server(
     folder: &Path,
     etcd: &str,
     (address, kubeconfig): (Ipv4Addr, &Path),
-) -> Result<Part, RealError> {
+) -> Result<Part, E2eError> {
     let port = port::free();
     // The API server signs tokens with the key, and takes the public key from the certificate.
     let accounts = Authority::new(folder, "accounts").issue(&["accounts"]);
@@ -219,11 +219,11 @@ fn address_in(printed: &str) -> Option<std::net::SocketAddr> {
 }
 
 /// Returns a token that other users of the host cannot guess.
-fn random_token() -> Result<String, RealError> {
+fn random_token() -> Result<String, E2eError> {
     const SOURCE: &str = "/dev/urandom";
     let mut bytes = [0; 16];
     let read = File::open(SOURCE).and_then(|mut source| source.read_exact(&mut bytes));
-    read.map_err(|cause| RealError::File { path: SOURCE.into(), cause })?;
+    read.map_err(|cause| E2eError::File { path: SOURCE.into(), cause })?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -231,8 +231,8 @@ fn loopback() -> String {
     format!("http://127.0.0.1:{}", port::free())
 }
 
-pub(super) fn write(path: &Path, text: &str) -> Result<(), RealError> {
-    std::fs::write(path, text).map_err(|cause| RealError::File { path: path.to_owned(), cause })
+pub(super) fn write(path: &Path, text: &str) -> Result<(), E2eError> {
+    std::fs::write(path, text).map_err(|cause| E2eError::File { path: path.to_owned(), cause })
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Nodes without kubelet, with the agent as the volume plugin.
 //!
-//! A case turns the plugin on for some of the nodes and restores them afterwards. They join the cluster as Nodes without a
-//! status; agent and hub report the status that kubelet would. The scheduler binds pods to them, and no process runs their
-//! containers: the case writes and reads in the directories that are created for them.
+//! A case turns the plugin on for some of the nodes and restores them afterwards. The nodes join the cluster as Nodes
+//! without a status; agent and hub report the status that kubelet would. The scheduler binds pods to the nodes, and no
+//! process runs the pods' containers: the case writes and reads in the directories that are created for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::edge::{DRIVERS, NODES};
 use super::node::Node;
 use super::objects::{self, CSI_NODES, NODES as ALL_NODES};
 use super::plane::write;
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::leftovers;
 use crate::setup::Setup;
 
@@ -32,20 +32,20 @@ pub(super) fn with(
     cluster: &mut Cluster,
     findings: &mut Findings,
     nodes: &[&'static str],
-    case: impl FnOnce(&mut Cluster, &mut Findings) -> Result<(), RealError>,
-) -> Result<(), RealError> {
-    let played = begin(setup, cluster, findings, nodes)
+    case: impl FnOnce(&mut Cluster, &mut Findings) -> Result<(), E2eError>,
+) -> Result<(), E2eError> {
+    let outcome = begin(setup, cluster, findings, nodes)
         .and_then(|()| case(cluster, findings))
         .and_then(|()| cluster.clear(findings))
         .and_then(|()| nothing_is_left(cluster, findings, nodes));
-    if let Err(error) = played {
+    if let Err(error) = outcome {
         findings.note(false, error.to_string());
-        // While the plugin can still unmount.
+        // Before the agents restart without the plugin: only the plugin unmounts the volumes.
         if let Err(error) = cluster.clear(findings) {
             findings.note(false, error.to_string());
         }
     }
-    // The hub has written the same Nodes that the other cases write themselves.
+    // The Nodes stay, since the hub has written the same objects that other cases create.
     let mut own = cluster.edge.nodes.iter_mut().filter(|node| nodes.contains(&node.name));
     own.try_for_each(|node| node.agent.restart_with(setup, Arguments::new()))
 }
@@ -56,7 +56,7 @@ fn begin(
     cluster: &mut Cluster,
     findings: &mut Findings,
     nodes: &[&'static str],
-) -> Result<(), RealError> {
+) -> Result<(), E2eError> {
     let api = cluster.api;
     for node in cluster.edge.nodes.iter_mut().filter(|node| nodes.contains(&node.name)) {
         cluster::remove_node(api, node.name)?;
@@ -92,7 +92,7 @@ fn nothing_is_left(
     cluster: &Cluster,
     findings: &mut Findings,
     nodes: &[&'static str],
-) -> Result<(), RealError> {
+) -> Result<(), E2eError> {
     for node in nodes.iter().filter_map(|name| cluster.edge.node(name)) {
         let mut left = Vec::new();
         wait::poll(BOUND, || {
@@ -112,7 +112,7 @@ pub(super) fn used(driver: &str, handle: &str) -> String {
 }
 
 /// Waits until a Node reports exactly these volumes in use.
-pub(super) fn uses(cluster: &Cluster, node: &str, mut volumes: Vec<String>) -> Result<(), RealError> {
+pub(super) fn uses(cluster: &Cluster, node: &str, mut volumes: Vec<String>) -> Result<(), E2eError> {
     volumes.sort();
     let path = format!("{ALL_NODES}/{node}");
     cluster.api.until(&path, &format!("{volumes:?} in use"), BOUND, |node| {
@@ -133,13 +133,13 @@ pub(super) struct Mount {
 
 impl Node {
     /// Makes the agent the volume plugin, in a new boot.
-    fn mount_pods(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
+    fn mount_pods(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
         self.another_boot()?;
         self.mount_pods_with(setup, Arguments::new())
     }
 
     /// Makes the agent the volume plugin in the current boot, with additional options.
-    pub(super) fn mount_pods_with(&mut self, setup: &Setup<'_>, more: Arguments) -> Result<(), RealError> {
+    pub(super) fn mount_pods_with(&mut self, setup: &Setup<'_>, more: Arguments) -> Result<(), E2eError> {
         let options = more
             .pair("--staging-dir", self.folder.join("volumes"))
             .pair("--kubelet-dir", self.folder.join("kubelet"))
@@ -148,13 +148,13 @@ impl Node {
     }
 
     /// Simulates a power loss: kills all processes, and removes all mounts and loop devices.
-    pub(super) fn lose_power(&mut self) -> Result<(), RealError> {
+    pub(super) fn lose_power(&mut self) -> Result<(), E2eError> {
         self.agent.kill();
         self.drivers.iter_mut().for_each(super::part::Part::kill);
         // Later mounts are on top of earlier ones.
         for mount in self.mounts().into_iter().rev() {
             unmount(&mount.place, UnmountFlags::DETACH)
-                .map_err(|cause| RealError::File { path: mount.place, cause: cause.into() })?;
+                .map_err(|cause| E2eError::File { path: mount.place, cause: cause.into() })?;
         }
         let place = self.folder.to_string_lossy().into_owned();
         for (device, _) in leftovers::loop_devices(&place) {
@@ -164,12 +164,12 @@ impl Node {
     }
 
     /// Starts drivers and agent, independent of other processes.
-    pub(super) fn boot(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
+    pub(super) fn boot(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
         self.drivers.iter_mut().try_for_each(|driver| driver.restart(setup))?;
         self.agent.revive(setup)
     }
 
-    fn another_boot(&mut self) -> Result<(), RealError> {
+    fn another_boot(&mut self) -> Result<(), E2eError> {
         self.boots += 1;
         write(&self.boot_id(), &format!("00000000-0000-4000-8000-{:012}", self.boots))
     }
@@ -209,22 +209,22 @@ impl Node {
     }
 
     /// Waits for a mount at a path, and returns it.
-    pub(super) fn mounted(&self, place: &Path) -> Result<Mount, RealError> {
+    pub(super) fn mounted(&self, place: &Path) -> Result<Mount, E2eError> {
         let at = || self.mounts().into_iter().find(|mount| mount.place == place);
         wait::poll(BOUND, at).ok_or_else(|| self.never(format!("a mount at {}", place.display())))
     }
 
     /// Waits until nothing is left of a pod, including its directory.
-    pub(super) fn check_removed(&self, uid: &str) -> Result<(), RealError> {
+    pub(super) fn check_removed(&self, uid: &str) -> Result<(), E2eError> {
         let pod = self.pod(uid);
         let removed = || (!pod.exists()).then_some(());
         wait::poll(BOUND, removed).ok_or_else(|| self.never(format!("{} removed", pod.display())))
     }
 
-    fn never(&self, waited_for: String) -> RealError {
+    fn never(&self, waited_for: String) -> E2eError {
         let (name, mounts, log) = (self.name, self.mounts(), self.agent_tail());
         let last = format!("mounted on {name}: {mounts:?}; the end of its agent's log:\n{log}");
-        RealError::NeverSo { waited_for, bound: BOUND, last }
+        E2eError::Timeout { waited_for, bound: BOUND, last }
     }
 
     fn agent_tail(&self) -> String {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::cluster::{BOUND, Cluster, Findings};
 use super::edge::{FOREIGN, NODES};
 use super::objects::{self, CLAIMS, CLASSES, SECRETS};
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::sanity::SECRET;
 use crate::setup::Setup;
 
@@ -34,16 +34,12 @@ const CALLS: [&str; 6] = [
     "/csi.v1.Controller/DeleteVolume",
 ];
 
-/// The proxy's background call to each connecting node. It carries no secret; if it is refused, the proxy reads snapshots
-/// singly.
+/// The proxy's background call to each connecting node, without a secret. If the driver refuses the call, the proxy reads
+/// snapshots singly.
 const LISTED: &str = "/csi.v1.Controller/ListSnapshots";
 
 /// Runs a claim with a driver that refuses calls without the secret.
-pub(super) fn run(
-    setup: &Setup<'_>,
-    cluster: &mut Cluster,
-    findings: &mut Findings,
-) -> Result<(), RealError> {
+pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let node = NODES[0];
     cluster.api.create(CLASSES, &class())?;
     cluster.make(
@@ -72,12 +68,14 @@ pub(super) fn run(
     }
     let is_refused = |line: &&str| line.starts_with("without") && !line.ends_with(LISTED);
     let refused: Vec<String> = printed().lines().filter(is_refused).map(ToOwned::to_owned).collect();
-    findings.note(refused.is_empty(), format!("calls without it: {refused:?}"));
+    findings.note(refused.is_empty(), format!("calls without the secret: {refused:?}"));
     let places = NODES.map(|node| setup.scratch.join(node));
     let holders: Vec<PathBuf> =
         places.iter().chain([&setup.scratch.join("edge")]).flat_map(|place| holders(place)).collect();
-    findings
-        .note(holders.is_empty(), format!("files of hub, agents, proxies and drivers with it: {holders:?}"));
+    findings.note(
+        holders.is_empty(),
+        format!("files of hub, agents, proxies and drivers with the secret: {holders:?}"),
+    );
     forget(cluster)
 }
 
@@ -109,7 +107,7 @@ pub(super) fn secret() -> Value {
 }
 
 /// Deletes the class and the secret.
-pub(super) fn forget(cluster: &Cluster) -> Result<(), RealError> {
+pub(super) fn forget(cluster: &Cluster) -> Result<(), E2eError> {
     cluster.api.delete(&format!("{CLASSES}/{CLASS}"))?;
     cluster.api.delete(&format!("{SECRETS}/{NAME}"))
 }

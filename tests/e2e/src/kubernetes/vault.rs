@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::node::Node;
 use super::objects::CSI_DRIVERS;
 use super::secrets;
-use crate::error::RealError;
+use crate::error::E2eError;
 use crate::setup::Setup;
 
 pub(super) const DRIVER: &str = "vault.csi.edge";
@@ -30,7 +30,7 @@ pub(super) struct Vault {
 }
 
 impl Vault {
-    pub(super) fn start(setup: &Setup<'_>, node: &Node) -> Result<Self, RealError> {
+    pub(super) fn start(setup: &Setup<'_>, node: &Node) -> Result<Self, E2eError> {
         let socket = node.folder.join("vault.sock");
         let arguments = Arguments::new()
             .pair("--endpoint", &socket)

@@ -1,5 +1,5 @@
-//! What has happened, as observed from outside: calls at their sidecars, frames at the agents' ends of links, and executions in
-//! drivers. The oracle reads it.
+//! The facts of a run, observed from outside: calls at their sidecars, frames at the agents' ends of links, and
+//! executions in drivers. The oracle checks them.
 
 mod record;
 
@@ -17,7 +17,7 @@ use crate::answer::{Closing, wanted};
 use crate::ids::{AttemptId, ExecutionId, InstanceId, LinkId, Moment, OperationId, OrderId};
 use crate::plan::{Operation, Place, Plan};
 
-/// The time that something inside a process may take: one moment of the clock.
+/// Tolerance for the time that a process needs to handle an event.
 const INSIDE: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Facts {
     pub(crate) links: BTreeMap<LinkId, LinkFact>,
     /// The first and the last term of each proxy.
     pub(crate) terms: BTreeMap<InstanceId, (u64, u64)>,
-    /// When each proxy was given its last term.
+    /// The time at which each proxy got its last term.
     pub(crate) raised: BTreeMap<InstanceId, Duration>,
     /// The latest delivery of each call of a link.
     serving: BTreeMap<(LinkId, u64), usize>,
@@ -63,8 +63,8 @@ impl Facts {
         self.attempts.get(id.0)
     }
 
-    /// Whether two agents never ran at once. Two processes of one node are kept apart by the lock of their state directory: what
-    /// one does while the other runs, which only a node without that lock can see, the other does not know of.
+    /// Returns whether two agents never ran concurrently. On a real node the lock of the state directory prevents
+    /// concurrent agents. Without it they do not know of each other's operations.
     pub(crate) fn ran_in_turn(&self, one: InstanceId, other: InstanceId) -> bool {
         let instance = |id: InstanceId| self.instances.get(id.0);
         let before = |one: &Instance, other: &Instance| one.ended.is_some_and(|ended| ended < other.began);
@@ -74,7 +74,7 @@ impl Facts {
         }
     }
 
-    /// Whether both operations do something to the same volume.
+    /// Returns whether both operations change the same volume.
     pub(crate) fn are_about_one(&self, one: OperationId, other: OperationId) -> bool {
         match (self.operation(one), self.operation(other)) {
             (Some(one), Some(other)) => one.is_about(other),
@@ -87,13 +87,13 @@ impl Facts {
         InstanceId(self.instances.len() - 1)
     }
 
-    /// A proxy is given a term.
+    /// Records a new term of a proxy.
     pub(crate) fn has_term(&mut self, proxy: InstanceId, term: u64, now: Duration) {
         self.raised.insert(proxy, now);
         self.terms.entry(proxy).or_insert((term, term)).1 = term;
     }
 
-    /// A process is asked to end, or another one is begun beside it.
+    /// Records that a process is asked to end, or that another process of its place begins.
     pub(crate) fn leaves(&mut self, instance: InstanceId, moment: Moment) {
         if let Some(instance) = self.instances.get_mut(instance.0) {
             instance.leaving.get_or_insert(moment);
@@ -121,7 +121,7 @@ impl Facts {
             .insert(link, LinkFact { instance, hub, session: None, opened: None, lost: None, broken: None });
     }
 
-    /// The peer's end of a link is over: its calls have ended there.
+    /// Records that the peer's end of a link has ended, and with it the link's calls at the peer.
     pub(crate) fn link_lost(&mut self, link: LinkId, moment: Moment) {
         if let Some(link) = self.links.get_mut(&link) {
             link.lost.get_or_insert(moment);
@@ -132,14 +132,14 @@ impl Facts {
         }
     }
 
-    /// The hub's end of a link is over.
+    /// Records that the hub's end of a link has ended.
     pub(crate) fn link_broken(&mut self, link: LinkId, moment: Moment) {
         if let Some(link) = self.links.get_mut(&link) {
             link.broken.get_or_insert(moment);
         }
     }
 
-    /// A hub's process takes no more calls.
+    /// Records that a hub's process accepts no more calls.
     pub(crate) fn hub_ends(&mut self, hub: (usize, u32), moment: Moment) {
         for link in self.links.values_mut().filter(|link| link.hub == hub) {
             link.broken.get_or_insert(moment);
@@ -153,7 +153,7 @@ impl Facts {
         moment: Moment,
     ) -> Option<(AttemptId, OperationId)> {
         let order = self.plan.orders.get(order.0)?;
-        let (operation, until) = (order.operation, order.patience.map(|patience| moment.at + patience));
+        let (operation, until) = (order.operation, order.timeout.map(|timeout| moment.at + timeout));
         self.attempts.push(Attempt {
             operation,
             proxy,
@@ -177,7 +177,7 @@ impl Facts {
         }
     }
 
-    /// A frame has arrived at a peer.
+    /// Records a frame that has arrived at a peer.
     pub(crate) fn arrived(&mut self, link: LinkId, instance: InstanceId, frame: &Frame, moment: Moment) {
         let (id, part) = match &frame.kind {
             Kind::Hello(_) => {
@@ -193,7 +193,7 @@ impl Facts {
         match part {
             Part::Request(request) => {
                 let Some((operation, attempt)) = self.requested(instance, request) else { return };
-                // A frame that arrives twice is one request.
+                // A duplicated frame is one request.
                 if self.serving.contains_key(&key) {
                     return;
                 }
@@ -220,7 +220,7 @@ impl Facts {
         }
     }
 
-    /// Which call a request is.
+    /// Returns the operation and the attempt of a request.
     fn requested(&self, instance: InstanceId, request: &frame::Request) -> Option<(OperationId, AttemptId)> {
         let call = Call::decode(request.metadata.clone(), request.body.clone()).ok()?;
         let driver = (0..self.plan.proxies)
@@ -229,7 +229,7 @@ impl Facts {
         wanted(&self.plan.operations, place, driver, call.method.as_str(), &call.body)
     }
 
-    /// A peer has put a frame on its direction.
+    /// Records a frame that a peer has sent. Returns the end of an agent's answer, if the frame is one.
     pub(crate) fn sent(&mut self, link: LinkId, frame: &Frame, moment: Moment) -> Option<Replied> {
         let (id, reply) = match &frame.kind {
             Kind::Hello(hello) => {
@@ -330,7 +330,7 @@ impl Facts {
         }
     }
 
-    /// A driver's process has ended: what it was at is not known to anything.
+    /// Ends all executions of a driver whose process has ended. Their results are lost.
     pub(crate) fn driver_loses(&mut self, place: Place, driver: usize, moment: Moment) {
         let plan = Arc::clone(&self.plan);
         let of = |run: &Execution| {
@@ -343,7 +343,7 @@ impl Facts {
     }
 }
 
-/// The id of an attempt's call, the same in all copies of it.
+/// Returns the id of an attempt's call, which is the same in all copies.
 pub(crate) fn call_id(attempt: AttemptId) -> CallId {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&(attempt.0 as u64 + 1).to_le_bytes());

@@ -1,4 +1,4 @@
-//! What is known of one call, execution, delivery, link or process.
+//! The recorded facts of one call, execution, delivery, link or process.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use edge_transport::SessionId;
 use crate::ids::{AttemptId, ExecutionId, InstanceId, LinkId, Moment, OperationId};
 use crate::plan::Place;
 
-/// How a sidecar's call ended.
+/// The end of a sidecar's call.
 #[derive(Debug, Clone)]
 pub(crate) enum End {
-    /// With what the driver says.
+    /// The driver answered.
     Answered(Outcome),
-    /// With a fault of the relay.
+    /// The relay failed.
     Failed(Fault),
-    /// The sidecar has left before its time.
+    /// The sidecar cancelled the call before its timeout.
     Left,
-    /// The sidecar's time was over.
+    /// The sidecar's timeout expired.
     Late,
     /// The proxy's process has ended.
     Died,
@@ -30,40 +30,40 @@ pub(crate) struct Attempt {
     pub(crate) operation: OperationId,
     pub(crate) proxy: InstanceId,
     pub(crate) asked: Moment,
-    /// When its sidecar's time is over.
+    /// The time at which the sidecar's timeout expires.
     pub(crate) until: Option<Duration>,
-    /// The instances of its agent that it was sent to.
+    /// The instances of the agent to which the call was sent.
     pub(crate) sent_to: BTreeSet<u64>,
     pub(crate) ended: Option<(Moment, End)>,
 }
 
 impl Attempt {
-    /// When it ended without the driver's answer.
+    /// Returns the moment at which the call ended without the driver's answer.
     pub(crate) fn given_up(&self) -> Option<Moment> {
         let (moment, end) = self.ended.as_ref()?;
         (!matches!(end, End::Answered(_))).then_some(*moment)
     }
 }
 
-/// One run of an operation in a driver.
+/// One execution of an operation in a driver.
 #[derive(Debug)]
 pub(crate) struct Execution {
     pub(crate) operation: OperationId,
     /// The call that started it.
     pub(crate) attempt: AttemptId,
-    /// The agent's process that asked.
+    /// The agent's process that called the driver.
     pub(crate) agent: InstanceId,
     pub(crate) began: Moment,
     pub(crate) ended: Option<Moment>,
-    /// The agent has the answer.
+    /// The moment at which the agent got the answer.
     pub(crate) answered: Option<Moment>,
-    /// When the answer was first given to a call.
+    /// The moment at which the answer was first given to a call.
     pub(crate) given: Option<Moment>,
-    /// The calls that asked at the agent after the end and were given the answer.
+    /// The calls that arrived at the agent after the end and got the answer.
     pub(crate) later: Vec<AttemptId>,
-    /// A sidecar has the answer.
+    /// Whether a sidecar has the answer.
     pub(crate) got: bool,
-    /// No call waited for it at the agent when it ended.
+    /// Whether no call waited at the agent when the execution ended.
     pub(crate) unwanted: bool,
 }
 
@@ -75,13 +75,13 @@ pub(crate) struct Delivery {
     pub(crate) agent: InstanceId,
     pub(crate) link: LinkId,
     pub(crate) at: Moment,
-    /// The session that it was for.
+    /// The session to which the request was addressed.
     pub(crate) to_session: Option<SessionId>,
-    /// When the agent finished it, or was notified that no call waits.
+    /// The moment at which the agent finished the call, or was notified of its cancellation.
     pub(crate) over: Option<Moment>,
-    /// The agent has said that nothing came of it.
+    /// Whether the agent reported that it did not execute the call.
     pub(crate) refused: bool,
-    /// Why.
+    /// The fault of that report.
     pub(crate) refusal: Option<Fault>,
 }
 
@@ -90,13 +90,13 @@ pub(crate) struct Delivery {
 pub(crate) struct LinkFact {
     pub(crate) instance: InstanceId,
     pub(crate) hub: (usize, u32),
-    /// What the peer's hello says.
+    /// The session in the peer's hello.
     pub(crate) session: Option<SessionId>,
-    /// When the peer got the hub's hello.
+    /// The moment at which the peer got the hub's hello.
     pub(crate) opened: Option<Moment>,
-    /// When the peer's end was over.
+    /// The moment at which the peer's end ended.
     pub(crate) lost: Option<Moment>,
-    /// When the first end was over.
+    /// The moment at which the first of both ends ended.
     pub(crate) broken: Option<Moment>,
 }
 
@@ -106,11 +106,11 @@ pub(crate) struct Instance {
     pub(crate) place: Place,
     pub(crate) began: Moment,
     pub(crate) ended: Option<Moment>,
-    /// It was asked to end in good order, or another one was begun beside it.
+    /// The moment at which the process was asked to drain, or another process of its place began.
     pub(crate) leaving: Option<Moment>,
 }
 
-/// An agent ends its answer to a call.
+/// The end of an agent's answer to a call.
 #[derive(Debug)]
 pub(crate) struct Replied {
     pub(crate) delivery: usize,

@@ -6,13 +6,13 @@ use tokio::sync::mpsc;
 use super::MAX_FRAME;
 use crate::plan::Hostile;
 
-/// Makes a hub's listener and its dialler's side. What the hub writes can be held back, and its frames can be damaged.
+/// Creates a hub's listener and its dialler. Frames that the hub writes can be held back and corrupted.
 pub(crate) fn listen(address: String) -> (Gate, Door) {
     let (door, links) = mpsc::channel(BACKLOG);
     (Gate { links, address }, Door(door))
 }
 
-/// Links that may wait for the hub.
+/// Largest number of links that wait for the hub to accept them.
 const BACKLOG: usize = 64;
 
 /// The hub's listener.
@@ -50,8 +50,9 @@ impl Door {
         seed: u64,
     ) -> Result<(Link, faulty::Handle), LinkError> {
         let (far, hubs) = memory::pair(MAX_FRAME);
-        let Hostile { doubled, lost, twisted } = hostile;
-        let faults = faulty::Faults::default().with_duplicate(doubled).with_drop(lost).with_corrupt(twisted);
+        let Hostile { duplicated, lost, corrupted } = hostile;
+        let faults =
+            faulty::Faults::default().with_duplicate(duplicated).with_drop(lost).with_corrupt(corrupted);
         let plan = faulty::Plan::new(seed).with_sending(faults).with_receiving(faults);
         let (hubs, brake) = faulty::wrap(hubs, plan);
         self.0.send(hubs).await.map_err(|_| LinkError::Lost)?;

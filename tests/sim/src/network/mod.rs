@@ -1,5 +1,5 @@
-//! The network: what happens to frames between a peer's end of a link and the hub's. Both ends are memory links of
-//! `edge_transport`; in between frames take their time, overtake each other, are held up, and get lost with their link.
+//! The network between the two ends of a link, which are memory links of `edge_transport`. Frames on the way are
+//! delayed, overtake each other, are held up, and are lost with their link.
 
 mod gate;
 mod pipe;
@@ -27,7 +27,7 @@ use crate::rng::Rng;
 /// Largest frame of a link.
 pub(crate) const MAX_FRAME: usize = 64 * 1024;
 
-/// The number of frames in flight above which no more are taken.
+/// Largest number of frames in flight in one direction; the sender waits beyond it.
 const IN_FLIGHT: usize = 512;
 
 /// The network between a process and one hub.
@@ -45,7 +45,7 @@ pub(crate) struct Network {
 impl Dialer for Network {
     async fn dial(&self) -> Result<Link, LinkError> {
         let context = &self.context;
-        while let Some(until) = context.away(self.place) {
+        while let Some(until) = context.outage(self.place) {
             sleep_until(until).await;
         }
         sleep(2 * self.profile.latency).await;
@@ -85,18 +85,18 @@ impl Dialer for Network {
 #[derive(Debug)]
 pub(crate) struct Control {
     commands: Mutex<Commands>,
-    /// Holds back what the hub writes, so that it waits there.
+    /// Holds back the frames that the hub writes at the hub's end.
     brake: faulty::Handle,
 }
 
 #[derive(Debug, Default)]
 struct Commands {
-    /// Until when nothing arrives; the last entry of a direction counts. `None`: permanently.
+    /// The instants until which no frame arrives in a direction. `None`: permanently.
     holds: Vec<(Direction, Option<Instant>)>,
     stalls: Vec<(Direction, Instant)>,
-    /// The link is cut, and this many of ten frames in flight still arrive.
+    /// Cuts of the link. This many of ten frames in flight still arrive.
     cuts: Vec<(usize, Rng)>,
-    /// An end's process has ended, with a notification of the other end or silently.
+    /// The directions whose sender has ended, and whether silently, without a notification of the other end.
     closed: Vec<(Direction, bool)>,
     waker: Option<Waker>,
 }
@@ -118,12 +118,12 @@ impl Control {
         }
     }
 
-    /// Holds up what is in flight and what follows.
+    /// Delays frames in flight and later ones until an instant. `None`: permanently.
     pub(crate) fn hold(&self, direction: Direction, until: Option<Instant>) {
         self.command(|commands| commands.holds.push((direction, until)));
     }
 
-    /// Makes a direction take nothing until a moment.
+    /// Makes a direction accept no frames until an instant.
     pub(crate) fn stall(&self, direction: Direction, until: Instant) {
         if direction == Direction::Down {
             self.brake.stall(faulty::Direction::Sending);
@@ -137,7 +137,7 @@ impl Control {
         self.command(|commands| commands.cuts.push((kept, rng)));
     }
 
-    /// The sender of this direction ends at once. Its last frames may arrive, and then the link's end, unless it is silent.
+    /// Ends the sender of a direction at once. Its last frames may arrive, and then the link's end, unless `silent`.
     pub(crate) fn sender_closed(&self, direction: Direction, silent: bool) {
         self.command(|commands| commands.closed.push((direction, silent)));
     }
@@ -212,7 +212,7 @@ impl Wire {
         let now = Instant::now();
         for (direction, until) in commands.holds.drain(..) {
             let pipe = self.pipe(direction);
-            // What is held for ever stays so.
+            // A permanent hold stays permanent.
             if pipe.held != Some(None) {
                 let longest = pipe.held.flatten().max(until);
                 pipe.held = Some(until.and(longest));
@@ -263,7 +263,7 @@ impl Wire {
             Direction::Down => (&mut self.down, &mut self.hub),
         };
         let full = pipe.flights.len() >= IN_FLIGHT && !pipe.ended;
-        // What the hub writes is held back at its own end.
+        // A stall of the hub's frames is done by the brake at the hub's end.
         if pipe.spent || full || (direction == Direction::Up && pipe.is_stalled(now)) {
             return false;
         }
@@ -275,7 +275,7 @@ impl Wire {
             Poll::Pending => return false,
             Poll::Ready(Some(Ok(bytes))) => {
                 let frame = decode(bytes.clone(), usize::MAX).ok().map(Box::new);
-                // Also what the link has lost already: its sender cannot know.
+                // This includes frames that the link loses, since the sender does not observe the loss.
                 if let Some(frame) = frame.as_deref().filter(|_| direction == Direction::Up) {
                     self.context.sent(self.link, self.instance, frame);
                 }
@@ -295,7 +295,7 @@ impl Wire {
         true
     }
 
-    /// Hands what has arrived to its receiver.
+    /// Delivers the frames that are due to their receiver.
     fn give(&mut self, direction: Direction, now: Instant, cx: &mut Polling<'_>) -> bool {
         let (pipe, to) = match direction {
             Direction::Up => (&mut self.up, &mut self.hub),
@@ -352,7 +352,7 @@ impl Wire {
     }
 }
 
-/// Which frames keep their order, on a link with a stream for each call.
+/// Returns the lane of a frame. Frames of one lane keep their order on a link with a stream for each call.
 fn lane_of(frame: &Frame) -> Lane {
     match &frame.kind {
         Kind::Call(id, Part::Request(_) | Part::Reply(_)) => Lane::Call(*id),

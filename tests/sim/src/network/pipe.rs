@@ -11,13 +11,13 @@ use tokio::time::Instant;
 use crate::plan::LinkProfile;
 use crate::rng::Rng;
 
-/// What is in flight.
+/// A frame in flight, or the end of a link.
 #[derive(Debug)]
 pub(super) enum Cargo {
     Frame(Bytes, Option<Box<Frame>>),
-    /// The link's end in good order.
+    /// The link was closed.
     End,
-    /// The link's end without a word.
+    /// The link was lost without a close.
     Broken,
 }
 
@@ -26,16 +26,16 @@ pub(super) enum Cargo {
 pub(super) struct Pipe {
     next: u64,
     pub(super) flights: BTreeMap<(Instant, u64), (Lane, Cargo)>,
-    /// When the last frame of a lane arrives; where calls do not overtake each other, of any lane.
+    /// The arrival of the last frame of each lane. There is one lane if calls do not overtake each other.
     last: BTreeMap<Lane, Instant>,
-    /// Nothing arrives before the first frame, the hello.
+    /// The arrival of the first frame, the hello. No other frame arrives before it.
     first: Option<Instant>,
-    /// Nothing arrives before this; `Some(None)`: ever.
+    /// No frame arrives before this instant; `Some(None)`: no frame ever arrives.
     pub(super) held: Option<Option<Instant>>,
     pub(super) stalled: Option<Instant>,
     /// The end is in flight or has arrived.
     pub(super) ended: bool,
-    /// The sender has nothing more to say.
+    /// The sender has ended.
     pub(super) spent: bool,
 }
 
@@ -74,7 +74,7 @@ impl Pipe {
         self.next += 1;
     }
 
-    /// Cuts: `kept` of ten frames in flight arrive, the first ones of each lane; then the end.
+    /// Cuts the link: `kept` of ten frames in flight arrive, the first ones of each lane, and then the end.
     pub(super) fn cut(&mut self, now: Instant, kept: usize, profile: &LinkProfile, rng: &mut Rng) {
         let mut broken: Vec<Lane> = Vec::new();
         self.flights.retain(|_, (lane, _)| {
@@ -88,7 +88,7 @@ impl Pipe {
         self.fly(now, Lane::Control, Cargo::Broken, profile, rng);
     }
 
-    /// When something is to be done next, without a command.
+    /// Returns the instant at which the pipe has to be polled next, without a command.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         let arrives = match self.held {
             Some(None) => None,

@@ -1,4 +1,4 @@
-//! Memory is bounded: every table stays within what was set for it.
+//! Memory is bounded: every table stays within its limit.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Something that is counted now.
+    /// Checks a count against its limit.
     pub(crate) fn within(&mut self, at: Duration, label: &str, what: &str, found: usize, max: usize) {
         if found > max {
             self.first_violation

@@ -9,7 +9,7 @@ use crate::plan::Operation;
 
 const PROPERTY: &str = "no copy of a call that was given up begins after a later one";
 
-/// The time that something inside a process may take: one moment of the clock.
+/// Tolerance for the time that a process needs to handle an event.
 const INSIDE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -29,13 +29,13 @@ impl Fence {
             return;
         };
         let Some(given_up) = attempt.given_up().filter(|_| self.expect.whole) else { return };
-        // Streams have a connection of their own to a driver, on which they may pass others in a moment.
+        // Streams have a separate connection to a driver, on which they may overtake other calls within the tolerance.
         let streams = |id| facts.operation(id).is_some_and(Operation::streams);
         let before = |other: &Execution| {
             let alike = streams(other.operation) == streams(run.operation);
             other.began < now && (alike || other.began.at + INSIDE < now.at)
         };
-        // Two proxies that do not know of each other have no order but that of their terms.
+        // Calls of two proxies are ordered only by the proxies' terms.
         let terms_of = |attempt| facts.terms.get(&facts.attempt(attempt)?.proxy);
         let of_lower_term = |other: &Execution| match (terms_of(other.attempt), terms_of(run.attempt)) {
             (Some((_, last)), Some((first, _))) => last < first,

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::FirstViolation;
 
-/// What is left when everything should have ended.
+/// The entries that are left when everything should have ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leftovers {
-    /// In words, one for each.
+    /// A description of each entry.
     pub(crate) found: Vec<String>,
 }
 
@@ -17,14 +17,14 @@ pub(crate) struct Healing {
 }
 
 impl Healing {
-    /// The time to heal is over, and these orders are not done.
+    /// Reports that these orders were not done within the time limit of the recovery.
     pub(crate) fn late(&mut self, at: Duration, orders: &[crate::ids::OrderId]) {
         self.first_violation.broken("faults stop, then every call gets its end", at, || {
             format!("the orders {orders:?} have no answer of their driver")
         });
     }
 
-    /// All orders are done, and nothing moves any more.
+    /// Checks that nothing is left once all orders are done.
     pub(crate) fn done(&mut self, at: Duration, left: &Leftovers) {
         if !left.found.is_empty() {
             self.first_violation

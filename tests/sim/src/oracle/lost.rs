@@ -15,15 +15,15 @@ const PROPERTY: &str = "no call is lost if its node returns in time";
 
 /// The reconnect grace.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long the instance is waited for that may have begun a call.
+/// How long a call waits for the instance that may have begun it.
 const INSTANCE_WAIT: Duration = Duration::from_secs(30);
-/// How long a result is there for the same call.
+/// How long a result is kept for copies of its call.
 const REPLAYED: Duration = Duration::from_secs(60);
 /// The longest time for a proxy to learn of a change and for a call to be sent and answered.
 const MARGIN: Duration = Duration::from_secs(3);
-/// A call ends so long before its sidecar stops waiting.
+/// A call ends up to this long before its sidecar's timeout.
 const SOON: Duration = Duration::from_millis(250);
-/// So many losses of a node within this time, and it has no grace.
+/// The number of losses of a node within a time, from which on the node has no grace.
 const FLAPPING: (usize, Duration) = (3, Duration::from_secs(65));
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Lost {
         let Some(attempt) = facts.attempt(id).filter(|_| self.expect.informed && fault.is_transient()) else {
             return;
         };
-        // It waits no longer than its sidecar.
+        // A call waits no longer than its sidecar.
         if attempt.until.is_some_and(|until| until <= now.at + SOON) {
             return;
         }
@@ -54,7 +54,7 @@ impl Lost {
         }
         let ups = ups(facts, attempt.proxy, agent, now.at);
         let broken = match fault.delivery() {
-            // It does not wait longer than that in all, and only for a node that was there that recently.
+            // The call waits at most the grace in total, and only for a node that was connected that recently.
             Proof::NotSent => {
                 let known = ups.iter().any(|(from, _)| *from + MARGIN < attempt.asked.at);
                 let away = now.at - attempt.asked.at - covered(&ups, attempt.asked.at, now.at);
@@ -65,14 +65,15 @@ impl Lost {
             }
             Proof::Unknown => {
                 let last = ups.iter().map(|(_, to)| *to).max();
-                // What was sent to an instance that the hub still considered connected ends with it.
+                // A call that was sent to another instance, which the hub still considered connected, ends with that
+                // instance.
                 let instances: BTreeSet<u64> = facts
                     .links
                     .values()
                     .filter(|link| link.instance == agent)
                     .filter_map(|link| Some(link.session?.instance))
                     .collect();
-                // What may have begun under one term is not sent under another.
+                // A call that may have begun under one term is not sent under another.
                 let one_term =
                     facts.raised.get(&attempt.proxy).is_some_and(|raised| *raised < attempt.asked.at);
                 wanted.repeats()
@@ -99,7 +100,8 @@ impl Lost {
     }
 }
 
-/// Whether the agent has refused the last copy of a call for a result that is not there any more: it does not begin twice.
+/// Returns whether the agent refused the last copy of a call because the call's result is no longer kept. A call does
+/// not begin twice.
 fn is_over(facts: &Facts, id: AttemptId, attempt: &Attempt, agent: InstanceId, now: Moment) -> bool {
     let copies = facts.deliveries.iter().filter(|copy| copy.attempt == id && copy.agent == agent);
     let refusals: Vec<&Fault> = copies.filter_map(|copy| copy.refusal.as_ref()).collect();
@@ -108,7 +110,7 @@ fn is_over(facts: &Facts, id: AttemptId, attempt: &Attempt, agent: InstanceId, n
     if refusals.is_empty() {
         return false;
     }
-    // It waits for its turn anew and not for ever, and its driver may be away.
+    // A copy waits for its turn again, with a limit, and its driver may be down.
     refusals.iter().any(|refusal| !matches!(refusal, Fault::StaleCall { .. }))
         || facts.operation(attempt.operation).is_some_and(|wanted| !wanted.is_kept())
         || runs.any(|run| {
@@ -117,7 +119,7 @@ fn is_over(facts: &Facts, id: AttemptId, attempt: &Attempt, agent: InstanceId, n
         })
 }
 
-/// The one process of an agent's place that was there all the time.
+/// Returns the process of an agent's place, if exactly one process ran during the whole attempt.
 fn stays(facts: &Facts, place: usize, attempt: &Attempt) -> Option<InstanceId> {
     let during = |instance: &Instance| {
         instance.place == place && instance.ended.is_none_or(|ended| ended > attempt.asked)
@@ -128,7 +130,7 @@ fn stays(facts: &Facts, place: usize, attempt: &Attempt) -> Option<InstanceId> {
     (stays && found.next().is_none()).then_some(InstanceId(index))
 }
 
-/// When both processes had links to the same hub.
+/// Returns the intervals during which both processes had links to the same hub.
 fn ups(facts: &Facts, proxy: InstanceId, agent: InstanceId, now: Duration) -> Vec<(Duration, Duration)> {
     let open = |link: &LinkFact| {
         let from = link.opened?;
@@ -145,12 +147,12 @@ fn ups(facts: &Facts, proxy: InstanceId, agent: InstanceId, now: Duration) -> Ve
         .collect()
 }
 
-/// How much of a time is in these, which do not overlap.
+/// Returns how much of a time is covered by these intervals, which do not overlap.
 fn covered(ups: &[(Duration, Duration)], from: Duration, to: Duration) -> Duration {
     ups.iter().map(|(begins, ends)| (*ends).min(to).saturating_sub((*begins).max(from))).sum()
 }
 
-/// Whether a node was lost so often that it has no grace.
+/// Returns whether a node was lost so often that it has no grace.
 fn flaps(facts: &Facts, place: usize, now: Duration) -> bool {
     let of_place = |instance: InstanceId| {
         facts.instances.get(instance.0).is_some_and(|instance| instance.place == place)

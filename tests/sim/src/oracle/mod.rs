@@ -1,5 +1,5 @@
-//! What must hold, whatever goes wrong. One file a property; each sees what has happened from outside and knows nothing of how
-//! the parts work.
+//! The properties that must hold under any faults, one file each. A property checks observed facts only, and does not
+//! depend on how the parts work.
 
 mod bounds;
 mod fence;
@@ -33,20 +33,20 @@ use crate::facts::{End, Facts, Replied};
 use crate::ids::{AttemptId, ExecutionId, Moment};
 use crate::plan::Plan;
 
-/// A property was broken.
+/// The violation of a property.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{property}, at {:.6} s: {what}", at.as_secs_f64())]
 #[non_exhaustive]
 pub struct Violation {
-    /// Which property.
+    /// The property, as a sentence.
     pub property: &'static str,
-    /// When, since the start of the run.
+    /// The time of the violation since the start of the run.
     pub at: Duration,
-    /// What was seen.
+    /// The observed facts.
     pub what: String,
 }
 
-/// The first violation that a property saw.
+/// The first violation of a property.
 #[derive(Debug, Default)]
 struct FirstViolation(Option<Violation>);
 
@@ -58,41 +58,41 @@ impl FirstViolation {
     }
 }
 
-/// What a run allows the oracle to expect.
+/// The conditions of a run that limit what the oracle can expect.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expect {
-    /// What arrives is what was sent. If bits are damaged, the owner of an answer is unknown.
+    /// Links corrupt no frames. With corrupted frames, the owner of an answer is unknown.
     pub(crate) whole: bool,
-    /// No bound is so low that a result is forgotten for it.
+    /// No bound is so low that a result is dropped because of it.
     pub(crate) keeps: bool,
-    /// What is put on a link leaves at once.
+    /// Links accept frames at once.
     pub(crate) prompt: bool,
     /// Frames may arrive twice.
     pub(crate) doubles: bool,
     /// A proxy receives its hub's reports soon, and no call is refused because of a bound.
     pub(crate) informed: bool,
-    /// How long a call waits for its turn.
+    /// The longest time that a call waits for its turn.
     pub(crate) wait: Duration,
 }
 
 impl Expect {
     pub(crate) fn new(plan: &Plan, wait: Duration) -> Self {
         use crate::fault::Fault;
-        let deafens = |fault: &Fault| match fault {
+        let delays_reports = |fault: &Fault| match fault {
             Fault::Stall { place, .. }
-            | Fault::Held { place, .. }
+            | Fault::Delay { place, .. }
             | Fault::HalfOpen { place, .. }
-            | Fault::Away { place, .. } => !plan.is_agent(*place),
+            | Fault::Outage { place, .. } => !plan.is_agent(*place),
             _ => false,
         };
         let stalls = |fault: &Fault| matches!(fault, Fault::Stall { .. });
         Self {
-            whole: plan.hostile.twisted == 0,
+            whole: plan.hostile.corrupted == 0,
             keeps: !plan.narrow,
-            doubles: plan.hostile.doubled > 0,
+            doubles: plan.hostile.duplicated > 0,
             informed: plan.hostile.is_none()
                 && !plan.narrow
-                && !plan.faults.iter().any(|(_, fault)| deafens(fault)),
+                && !plan.faults.iter().any(|(_, fault)| delays_reports(fault)),
             prompt: !plan.faults.iter().any(|(_, fault)| stalls(fault)),
             wait,
         }
@@ -132,7 +132,7 @@ impl Oracle {
         }
     }
 
-    /// A driver begins an execution.
+    /// Checks the begin of an execution in a driver.
     pub(crate) fn began(&mut self, now: Moment, facts: &Facts, execution: ExecutionId) {
         let Some(run) = facts.execution(execution) else { return };
         self.once.began(now, facts, execution, run);
@@ -142,19 +142,19 @@ impl Oracle {
         self.sent.began(now, facts, run);
     }
 
-    /// A frame has arrived at a peer.
+    /// Checks the deliveries after a frame has arrived at a peer.
     pub(crate) fn arrives(&mut self, now: Moment, facts: &Facts) {
         self.retry.arrives(now, facts);
     }
 
-    /// An agent ends its answer to a call.
+    /// Checks an agent's answer to a call.
     pub(crate) fn replies(&mut self, now: Moment, facts: &Facts, replied: Replied) {
         self.turn.replies(now, facts, &replied);
         self.once.replies(now, facts, &replied);
         self.void.replies(now, facts, &replied);
     }
 
-    /// A sidecar's call ends.
+    /// Checks the end of a sidecar's call.
     pub(crate) fn ends(
         &mut self,
         now: Moment,
@@ -168,7 +168,7 @@ impl Oracle {
         self.lost.ends(now, facts, attempt, end);
     }
 
-    /// The first violation that was seen.
+    /// Returns a violation, if there was one, and removes it.
     pub(crate) fn violation(&mut self) -> Option<Violation> {
         let Self { once, own_answer, void, turn, fence, stale, sent, retry, lost, bounds, healing } = self;
         [

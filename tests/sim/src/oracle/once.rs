@@ -1,6 +1,6 @@
-//! While an agent's process runs, a driver is not called for an operation that it is executing, nor for another operation on the
-//! same volume, nor twice by the same call; and a result that no call waited
-//! for is given to the next equal call, and to that one only. The results of node calls are not kept.
+//! An agent's process does not call a driver for an operation that the driver is executing, nor for another operation
+//! on the same volume, nor twice for the same call. A result that no call waited for is given to the next equal call,
+//! and only to that one. The results of node calls are not kept.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::facts::{Delivery, Execution, Facts, Replied};
 use crate::ids::{ExecutionId, Moment};
 use crate::plan::Operation;
 
-/// How long a result that no call waited for is there for the next.
+/// How long a result that no call waited for is kept for the next call.
 const KEPT: Duration = Duration::from_secs(600);
-/// The time that something inside a process may take: one moment of the clock.
+/// Tolerance for the time that a process needs to handle an event.
 const INSIDE: Duration = Duration::from_millis(3);
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Once {
         Self { expect, first_violation: FirstViolation::default() }
     }
 
-    /// A driver begins to do an operation.
+    /// Checks the begin of an execution in a driver.
     pub(crate) fn began(&mut self, now: Moment, facts: &Facts, id: ExecutionId, run: &Execution) {
         let changes = facts.operation(run.operation).is_some_and(Operation::changes);
         if !self.expect.whole || !changes {
@@ -62,7 +62,7 @@ impl Once {
             let is_offered = || {
                 let next =
                     |copy: &Delivery| copy.agent == agent && copy.operation == operation && copy.at > ended;
-                // The first that came after the end has had it, even if it had left by then.
+                // The first copy after the end got the result, even if its call was cancelled meanwhile.
                 facts.deliveries.iter().find(|copy| next(copy)).is_none_or(|copy| copy.attempt == attempt)
             };
             if self.expect.prompt
@@ -79,7 +79,7 @@ impl Once {
         }
     }
 
-    /// An agent gives an answer.
+    /// Checks an agent's answer to a call.
     pub(crate) fn replies(&mut self, now: Moment, facts: &Facts, replied: &Replied) {
         let Some((id, run)) = replied.execution.and_then(|id| Some((id, facts.execution(id)?))) else {
             return;
@@ -109,13 +109,13 @@ impl Once {
     }
 }
 
-/// Whether another operation ran between the two.
+/// Returns whether another operation on the volume may have voided the result of an execution.
 pub(super) fn is_void(facts: &Facts, before: &Execution, now: Moment) -> bool {
     let other = |operation| operation != before.operation && facts.are_about_one(operation, before.operation);
     let ran = facts.executions.iter().any(|run| {
         other(run.operation) && run.began < now && run.ended.is_none_or(|ended| ended >= before.began)
     });
-    // What arrived may have voided it, though nothing came of it.
+    // A delivered call may have voided the result even if it was not executed.
     let came = facts
         .deliveries
         .iter()

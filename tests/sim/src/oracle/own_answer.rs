@@ -1,4 +1,4 @@
-//! What a caller gets is the driver's answer to its own call, whole and in order, or a failure that lets it ask again.
+//! A caller gets the driver's answer to its own call, complete and in order, or a failure that permits a retry.
 
 use bytes::Bytes;
 use csi_proxy::{Code, Origin, Outcome};
@@ -21,7 +21,7 @@ impl OwnAnswer {
         Self { expect, first_violation: FirstViolation::default() }
     }
 
-    /// A sidecar's call ends.
+    /// Checks the end of a sidecar's call.
     pub(crate) fn ends(
         &mut self,
         now: Moment,
@@ -38,8 +38,8 @@ impl OwnAnswer {
             End::Answered(outcome) => self.answered(now, operation, messages, outcome),
             End::Failed(fault) => {
                 let Outcome { code, message: text, .. } = fault.to_status();
-                let may_go_on = [Code::CANCELLED, Code::DEADLINE_EXCEEDED, Code::UNAVAILABLE, Code::ABORTED];
-                if !may_go_on.contains(&code) {
+                let retryable = [Code::CANCELLED, Code::DEADLINE_EXCEEDED, Code::UNAVAILABLE, Code::ABORTED];
+                if !retryable.contains(&code) {
                     self.first_violation.broken(PROPERTY, now.at, || {
                         format!("{attempt:?} failed with the final code {code}: {text}")
                     });

@@ -21,7 +21,7 @@ impl Retry {
         Self { expect, seen: 0, first_violation: FirstViolation::default() }
     }
 
-    /// A frame has arrived at a peer.
+    /// Checks the deliveries after a frame has arrived at a peer.
     pub(crate) fn arrives(&mut self, now: Moment, facts: &Facts) {
         let (seen, all) = (self.seen, &facts.deliveries);
         self.seen = all.len();

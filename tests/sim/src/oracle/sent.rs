@@ -1,4 +1,4 @@
-//! Nothing is called not sent that was sent: a call that ends so has reached no agent that did not refuse it, and never begins.
+//! A call that ends as not sent was not sent: every agent that got a copy refused it, and the call never begins.
 
 use csi_proxy::Delivery as Proof;
 
@@ -19,7 +19,7 @@ impl Sent {
         Self { expect, first_violation: FirstViolation::default() }
     }
 
-    /// A sidecar's call ends.
+    /// Checks the end of a sidecar's call.
     pub(crate) fn ends(&mut self, now: Moment, facts: &Facts, attempt: AttemptId, end: &End) {
         if !self.expect.whole || !is_not_sent(end) {
             return;
@@ -34,7 +34,7 @@ impl Sent {
         }
     }
 
-    /// A driver begins an execution.
+    /// Checks the begin of an execution in a driver.
     pub(crate) fn began(&mut self, now: Moment, facts: &Facts, run: &Execution) {
         let ended = facts.attempt(run.attempt).and_then(|attempt| attempt.ended.as_ref());
         if let Some((since, end)) = ended.filter(|(_, end)| self.expect.whole && is_not_sent(end)) {

@@ -1,4 +1,4 @@
-//! A call begins only on the session that it is addressed to, and not for a proxy of a lower term than one with a call that has
+//! A call begins only on the session that it is addressed to, and not if a call of a proxy with a higher term has
 //! begun.
 
 use super::{Expect, FirstViolation};
@@ -19,7 +19,7 @@ impl Stale {
         Self { expect, first_violation: FirstViolation::default() }
     }
 
-    /// A driver begins an execution.
+    /// Checks the begin of an execution in a driver.
     pub(crate) fn began(&mut self, now: Moment, facts: &Facts, run: &Execution) {
         if !self.expect.whole {
             return;
@@ -39,14 +39,14 @@ impl Stale {
             });
         }
         let terms_of = |attempt| facts.terms.get(&facts.attempt(attempt)?.proxy);
-        // What a proxy was given, and not what its calls say. It may have raised its term since it was started.
+        // The terms of the proxy's term source, not those in its calls. A proxy may raise its term while it runs.
         let Some(&(_, term)) = terms_of(run.attempt) else { return };
         let Some(wanted) = facts.operation(run.operation) else { return };
         let higher = facts.executions.iter().find_map(|other| {
             let of_driver = facts
                 .operation(other.operation)
                 .is_some_and(|other| (other.agent, other.driver) == (wanted.agent, wanted.driver));
-            // The lowest one that it can have begun with.
+            // The lowest term with which the other call can have begun.
             let (least, _) = terms_of(other.attempt)?;
             let known = facts.ran_in_turn(other.agent, run.agent);
             (of_driver && known && other.began < now && *least > term).then_some((

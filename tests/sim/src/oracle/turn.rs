@@ -1,4 +1,4 @@
-//! Operations that wait for another one on their volume run in the order of arrival, and refused ones are answered in time.
+//! Operations that wait for another one on their volume run in the order of arrival, and are refused in time otherwise.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::plan::Operation;
 
 const PROPERTY: &str = "first come, first served, or refused in time";
 
-/// The time that something inside a process may take: one moment of the clock.
+/// Tolerance for the time that a process needs to handle an event.
 const INSIDE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -25,11 +25,11 @@ impl Turn {
         Self { expect, first_violation: FirstViolation::default() }
     }
 
-    /// A driver begins to do an operation.
+    /// Checks the begin of an execution in a driver.
     pub(crate) fn began(&mut self, now: Moment, facts: &Facts, run: &Execution) {
         let of = |delivery: &&Delivery| delivery.agent == run.agent;
         let mine = |delivery: &&Delivery| of(delivery) && delivery.attempt == run.attempt;
-        // A request that a link has not taken yet seems to wait.
+        // On a stalled link, a finished call without a sent reply seems to wait.
         let seen = self.expect.whole && self.expect.prompt;
         let Some(own) = facts.deliveries.iter().rfind(mine).filter(|_| seen) else { return };
         let passed = facts.deliveries.iter().filter(of).find(|other| {
@@ -52,7 +52,7 @@ impl Turn {
         }
     }
 
-    /// An agent ends its answer to a call.
+    /// Checks an agent's answer to a call.
     pub(crate) fn replies(&mut self, now: Moment, facts: &Facts, replied: &Replied) {
         let fault = replied.outcome.as_ref().and_then(csi_proxy::Outcome::fault);
         let (Some(Fault::OperationPending { .. }), Some(delivery)) =
@@ -73,13 +73,14 @@ impl Turn {
     }
 }
 
-/// Whether an agent can know that both are about one volume: what makes it names it, all others have its id.
+/// Returns whether an agent can know that both operations are about one volume. CreateVolume has the volume's name, and
+/// all other calls have its id.
 pub(super) fn are_in_one_line(facts: &Facts, one: OperationId, other: OperationId) -> bool {
     let creates = |id| facts.operation(id).is_some_and(Operation::creates);
     facts.are_about_one(one, other) && creates(one) == creates(other)
 }
 
-/// Whether a call was begun, or has joined what runs.
+/// Returns whether a call was begun, or has joined a running operation.
 fn has_begun(facts: &Facts, delivery: &Delivery) -> bool {
     facts.executions.iter().any(|run| {
         run.agent == delivery.agent
@@ -88,7 +89,8 @@ fn has_begun(facts: &Facts, delivery: &Delivery) -> bool {
     })
 }
 
-/// Whether a call came before its proxy's term was on the agent's disk. Calls that wait for that have no order, and no turn yet.
+/// Returns whether a call arrived before its proxy's term was on the agent's disk. Calls that wait for the write have
+/// no order.
 fn has_new_term(facts: &Facts, delivery: &Delivery) -> bool {
     let proxy_of = |attempt| facts.attempt(attempt).map(|attempt| attempt.proxy);
     !facts.executions.iter().any(|run| {
@@ -97,7 +99,7 @@ fn has_new_term(facts: &Facts, delivery: &Delivery) -> bool {
     })
 }
 
-/// Whether an equal call had a place in the line before another one.
+/// Returns whether an equal call was queued before another one.
 fn has_place_before(facts: &Facts, run: &Execution, other: &Delivery) -> bool {
     facts.deliveries.iter().any(|equal| {
         equal.agent == run.agent

@@ -1,11 +1,11 @@
-//! A result is void as soon as another operation begins on its volume: a call that asks after that does not get it.
+//! A result is void as soon as another operation begins on its volume: a later call does not get it.
 
 use std::time::Duration;
 
 use super::{Expect, FirstViolation};
 use crate::facts::{Facts, Replied};
 
-/// The time that something inside a process may take: one moment of the clock.
+/// Tolerance for the time that a process needs to handle an event.
 const INSIDE: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl Void {
         Self { expect, first_violation: FirstViolation::default() }
     }
 
-    /// An agent gives an answer.
+    /// Checks an agent's answer to a call.
     pub(crate) fn replies(&mut self, now: crate::ids::Moment, facts: &Facts, replied: &Replied) {
         let Some(execution) = replied.execution.filter(|_| self.expect.whole) else { return };
         let (Some(given), Some(delivery)) =
@@ -29,7 +29,7 @@ impl Void {
         };
         let (Some(ended), Some(wanted)) = (given.ended, facts.operation(given.operation)) else { return };
         let asked = delivery.at;
-        // The end may be known to the agent a moment later.
+        // The agent observes the end within the tolerance.
         if asked.at <= ended.at + INSIDE {
             return;
         }
@@ -37,7 +37,8 @@ impl Void {
             let Some(other) = facts.operation(run.operation).filter(|other| other.is_about(wanted)) else {
                 return false;
             };
-            // Which volume a creation is about is known to nothing before its answer is given, and never if that is an error.
+            // The volume id of a CreateVolume is unknown before its answer, and stays unknown if the answer is an
+            // error.
             let touched = match (wanted.creates(), other.creates()) {
                 (false, true) if other.fails || !self.expect.prompt => return false,
                 (false, true) => match run.given {
@@ -47,7 +48,7 @@ impl Void {
                 (true, false) if wanted.fails => return false,
                 _ => run.began,
             };
-            // What begins while a volume is made may undo it before its end.
+            // An operation that begins during a CreateVolume may undo it before its end.
             let after = if wanted.creates() { *index > execution.0 } else { touched >= ended };
             facts.ran_in_turn(run.agent, given.agent)
                 && run.operation != given.operation

@@ -1,15 +1,15 @@
-//! What the parts say of their own tables.
+//! Checks of the sizes that the parts report of their tables.
 
 use super::{Process, ProcessKind, Simulation};
 use crate::network::MAX_FRAME;
 use crate::oracle::Leftovers;
 
-/// Bounds of what a dispatcher keeps.
+/// Bounds of the results that a dispatcher keeps.
 const MOST_KEPT: usize = 4096;
 const MOST_KEPT_BYTES: usize = 4 << 20;
 
 impl Simulation {
-    /// Are the bounds kept?
+    /// Checks the sizes of all tables against their bounds.
     pub(super) fn measure(&mut self) {
         let (now, places) = (self.context.now(), self.plan.places());
         let processes = self.current.iter().flatten().chain(&self.older);
@@ -62,7 +62,7 @@ impl Simulation {
         }
         for hub in self.hubs.iter().flatten() {
             let stats = hub.stats();
-            // Each proxy watches which nodes are there.
+            // Each proxy has one open call, which watches the presence of nodes.
             if stats.open_calls > self.plan.proxies {
                 left.found.push(format!("a hub keeps {} calls of {} peers", stats.open_calls, stats.peers));
             }

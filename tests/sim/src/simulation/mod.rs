@@ -1,4 +1,4 @@
-//! The run itself: which processes there are, and what happens to them when.
+//! The run: starts and ends processes, injects the faults of the plan, and checks the oracle after each step.
 
 mod counts;
 
@@ -23,13 +23,14 @@ use crate::rng::Rng;
 use crate::sidecar::{ProxyEndpoint, follow};
 use crate::trace::Trace;
 
-/// How long tables get to empty once all is done: a dead link noticed at both ends, and the last words on the direction.
+/// Time limit for tables to become empty once all orders are done: both ends notice a dead link, and the last frames
+/// arrive.
 const SETTLING: Duration = Duration::from_secs(60);
 
-/// How often bounds are measured.
+/// The interval between two checks of the bounds.
 const MEASURED: Duration = Duration::from_millis(500);
 
-/// Something that is to happen.
+/// A scheduled step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     /// The fault of this index in the plan.
@@ -38,7 +39,7 @@ pub(crate) enum Step {
     },
     /// Faults stop.
     Calm,
-    /// A process of a place begins, if none is there.
+    /// A process of a place begins, unless one runs.
     Start {
         place: Place,
     },
@@ -46,14 +47,14 @@ pub(crate) enum Step {
     End {
         instance: InstanceId,
     },
-    /// A hub begins, if it is not there.
+    /// A hub begins, unless it runs.
     StartHub {
         hub: usize,
     },
     Measure,
 }
 
-/// Where tasks ask for steps, after a wait.
+/// Schedules steps of other tasks, each after a wait.
 pub(crate) type StepSender = mpsc::UnboundedSender<(Duration, Step)>;
 
 /// A process of an agent or a proxy.
@@ -79,7 +80,7 @@ pub(crate) struct Simulation {
     pub(crate) bounds: Bounds,
     steps: BinaryHeap<Reverse<(Instant, u64, Step)>>,
     queued: u64,
-    /// Steps that tasks ask for, after a wait.
+    /// Steps that other tasks schedule, each after a wait.
     requests: (StepSender, mpsc::UnboundedReceiver<(Duration, Step)>),
     hubs: Vec<Option<Hub>>,
     hub_instances: u32,
@@ -120,7 +121,7 @@ impl Simulation {
         self.at(Instant::now() + wait, step);
     }
 
-    /// From the first start to the last thing forgotten.
+    /// Runs from the first start until all tables are empty, or until a property is violated.
     pub(crate) async fn run(&mut self) -> Result<(), Violation> {
         self.begin();
         let healed = self.context.instant(self.plan.healed());
@@ -201,7 +202,7 @@ impl Simulation {
                     let process = self.older.remove(at);
                     self.kill(process, false);
                 } else if let Some(place) = self.place_of(instance) {
-                    // It begins anew, as its container does.
+                    // The process is restarted, as its container is.
                     self.ends(place, false);
                     self.later(Duration::from_secs(1), Step::Start { place });
                 }
@@ -236,7 +237,7 @@ impl Simulation {
         }
     }
 
-    /// A hub takes no more links.
+    /// Removes a hub, so that it accepts no more links.
     fn take_hub(&mut self, index: usize) -> Option<(Hub, u32)> {
         let hub = self.hubs.get_mut(index)?.take()?;
         let door = self.context.with(|inner| inner.doors.get_mut(index).and_then(Option::take));
@@ -288,7 +289,7 @@ impl Simulation {
         self.current.get_mut(place)?.take()
     }
 
-    /// The process of a place ends at once. Says whether there was one.
+    /// Ends the process of a place at once. Returns whether there was one.
     pub(crate) fn ends(&mut self, place: Place, silent: bool) -> bool {
         let Some(process) = self.take(place) else { return false };
         self.kill(process, silent);
@@ -333,16 +334,16 @@ impl Simulation {
         self.context.driver_loses(place, driver);
     }
 
-    /// Faults stop: networks are there, every process runs once.
+    /// Stops all faults: networks work, and each place runs one process.
     fn calm(&mut self) {
         self.context.note("calm", || "no more faults".to_owned());
         self.context.with(|inner| {
             inner.calm = true;
-            inner.away.clear();
-            inner.refused.clear();
+            inner.outages.clear();
+            inner.unreachable.clear();
         });
         if !self.plan.hostile.is_none() {
-            // A link that loses or doubles frames ends, and the next one does not.
+            // Links keep the faults with which they were dialled, so they are replaced.
             for place in 0..self.plan.places() {
                 let mut rng = self.rng.fork();
                 for link in self.context.links_of(place) {
@@ -354,7 +355,7 @@ impl Simulation {
             self.kill(process, false);
         }
         for place in 0..self.plan.places() {
-            if self.plan.hostile.twisted > 0 {
+            if self.plan.hostile.corrupted > 0 {
                 self.ends(place, false);
             }
             self.later(Duration::ZERO, Step::Start { place });
@@ -367,7 +368,7 @@ impl Simulation {
     }
 }
 
-/// A process ends at once. Tasks of it that are left reach nothing any more.
+/// Ends a process at once. Its remaining tasks have no more effect.
 fn kill(context: &Arc<Context>, process: Process, silent: bool) {
     let instance = process.instance;
     context.dies(instance);

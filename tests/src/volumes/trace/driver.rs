@@ -1,4 +1,4 @@
-//! The driver that a trace is put to, as a process that may be killed.
+//! The driver under a trace, as a process that may be killed.
 
 use std::fmt;
 use std::fs;
@@ -9,19 +9,19 @@ use std::str::FromStr;
 use crate::csi;
 use crate::process::Process;
 
-/// What a driver does otherwise than hostpath-driver, and may.
+/// A permitted difference between a driver and hostpath-driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Deviation {
-    /// Nothing is mounted at the staging path.
+    /// The driver mounts nothing at the staging path.
     StagesWithoutMount,
-    /// Nothing is mounted anywhere: the witness in front of the driver does it.
+    /// The driver mounts nothing at all; the interceptor mounts instead.
     MountsNothing,
-    /// It cannot be started again, so neither it nor the machine is.
+    /// The driver keeps its state in memory, so the trace restarts neither the driver nor the machine.
     ForgetsAtRestart,
-    /// It refuses to publish read-only what it has published so.
+    /// The driver rejects a repeated read-only NodePublishVolume.
     RefusesReadOnlyTwice,
-    /// It wants to be asked to unpublish once for each boot over which a volume was published.
+    /// The driver needs one NodeUnpublishVolume for each boot during which a volume was published.
     CountsBoots,
 }
 
@@ -34,29 +34,28 @@ impl Deviation {
         Self::CountsBoots,
     ];
 
-    /// Why it may be.
+    /// Returns why the deviation is permitted.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
             Self::StagesWithoutMount => {
-                "nothing is mounted at the staging path: the spec leaves to a driver what it does there"
+                "the driver mounts nothing at the staging path: the spec does not require a mount there"
             }
             Self::MountsNothing => {
-                "it is a mock and mounts nothing: the witness in front of it mounts for it, and what the mock does is to \
-                 hold the calls to their order"
+                "the driver is a mock and mounts nothing: the interceptor mounts instead, and the mock checks the order \
+                 of the calls"
             }
             Self::ForgetsAtRestart => {
-                "it has its volumes in memory: a start or a boot would lose them, and is left out"
+                "the driver has its volumes in memory: a restart or a reboot would lose them, and is left out"
             }
             Self::RefusesReadOnlyTwice => {
-                "it answers ALREADY_EXISTS to a read-only NodePublishVolume that is repeated, as it must if no pod \
-                 knows how the first one ended: the volume is unpublished before it is published again"
+                "the driver answers ALREADY_EXISTS to a read-only NodePublishVolume that is repeated after a crash: the \
+                 volume is unpublished before it is published again"
             }
             Self::CountsBoots => {
-                "it keeps a list of targets over a boot, and a NodePublishVolume after it adds a target that is in it \
-                 once more; NodeUnpublishVolume takes one off and says OK, and then NodeUnstageVolume fails for ever, \
-                 since something is still in the list. Only NodeUnstageVolume may follow it, so the witness in front \
-                 repeats NodeUnpublishVolume for each boot"
+                "the driver keeps a list of targets over a boot. A NodePublishVolume after the boot adds the same target \
+                 again. NodeUnpublishVolume removes one entry and returns OK, and each NodeUnstageVolume after it fails, \
+                 since the list is not empty. The interceptor repeats NodeUnpublishVolume once for each boot"
             }
         }
     }
@@ -86,15 +85,15 @@ impl FromStr for Deviation {
     }
 }
 
-/// A driver, and how it is started.
+/// A driver and its command line.
 #[allow(clippy::exhaustive_structs, reason = "these are the facts of a driver under a trace")]
 #[derive(Debug, Clone)]
 pub struct TracedDriver {
-    /// The name that it answers.
+    /// The CSI name that the driver reports.
     pub name: String,
     /// Program and arguments; `{socket}` and `{state}` in them are replaced by paths.
     pub command: Vec<String>,
-    /// What it does otherwise.
+    /// The permitted differences of this driver.
     pub deviations: Vec<Deviation>,
 }
 
@@ -103,7 +102,7 @@ impl TracedDriver {
         self.deviations.contains(&deviation)
     }
 
-    /// Starts it, and waits until it serves.
+    /// Starts the driver, and waits until Probe succeeds.
     pub(super) async fn start(&self, directory: &Path) -> Process {
         let (socket, state) = (socket_of(directory), directory.join("driver-state"));
         fs::create_dir_all(&state).expect("a directory for the driver");

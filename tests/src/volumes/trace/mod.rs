@@ -1,8 +1,8 @@
-//! One random trace of orders to a node's volumes, put to different drivers.
+//! One random trace of orders to a node's volumes, run on different drivers.
 //!
-//! A [`Model`] holds the expected state after each step, for every driver: which volume is at which target, how, and
-//! that nothing else is. A driver may do otherwise only by a [`Deviation`], which states its reason, and which has to be
-//! there: a deviation that no longer occurs fails.
+//! A [`Model`] holds the expected state after each step, which is the same for every driver: the volume that is mounted
+//! at each target, and whether read-only. A driver may differ from the model only by a [`Deviation`], which has a
+//! reason.
 
 mod driver;
 mod model;

@@ -1,4 +1,4 @@
-//! The steps, and the expected state after each.
+//! The steps of a trace, and the expected state after each step.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,25 +8,25 @@ use crate::volumes::rounds::Rounds;
 /// The volumes of a trace, by name.
 pub const VOLUMES: [&str; 3] = ["one", "two", "three"];
 
-/// The consumers; each may have each volume.
+/// The consumers, by name; each consumer may hold each volume.
 pub const CONSUMERS: [&str; 3] = ["a", "b", "c"];
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// The highest number of steps of a process in one order.
-const KILLS_WITHIN: u64 = 24;
+/// The upper bound, inclusive, of the step before which a node's process is killed.
+const MAX_KILL_STEP: u64 = 24;
 
-/// What a node is asked, by the numbers of volume and consumer.
+/// An order to a node. A volume is an index in [`VOLUMES`], a consumer is an index in [`CONSUMERS`].
 #[allow(clippy::exhaustive_enums, reason = "these are the orders of a trace")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// The volume is to be at the consumer's target.
+    /// Publishes a volume at a consumer's target, read-only if `true`.
     Publish(usize, usize, bool),
-    /// It is to be there no more, and that is waited for.
+    /// Unpublishes a volume from a consumer's target, and waits for the end.
     Unpublish(usize, usize),
-    /// The same without a wait.
+    /// Unpublishes a volume from a consumer's target without a wait.
     Release(usize, usize),
-    /// The volume is to have so many bytes.
+    /// Expands a volume to this size in bytes.
     Expand(usize, u64),
 }
 
@@ -34,57 +34,58 @@ pub enum Order {
 #[allow(clippy::exhaustive_enums, reason = "these are the steps of a trace")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// An order.
+    /// The node gets an order.
     Order(Order),
-    /// The node's process is killed before its so-manyth effect while it has an order, started again and asked again.
+    /// The node's process gets an order and is killed before the step of this number. A new process gets the order
+    /// again.
     Killed(u64, Order),
     /// The node's process is killed and started again.
     RestartNode,
     /// The driver is killed and started again.
     RestartDriver,
-    /// The driver is killed, a consumer released meanwhile, and the driver started again.
-    ReleaseUnheard(usize, usize),
-    /// Node and driver are killed, every mount goes, and both start in another boot.
+    /// The driver is killed, a consumer is released, and the driver is started again.
+    ReleaseWithoutDriver(usize, usize),
+    /// The node and the driver are killed, every mount is removed, and both start in another boot.
     Reboot,
 }
 
-/// What the node has to say to an order.
+/// The expected answer of the node to an order.
 #[allow(clippy::exhaustive_enums, reason = "there are only two")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It is done.
+    /// The order succeeded.
     Done,
-    /// It is done, and the volume has so many bytes.
+    /// The order succeeded, and the volume has this size in bytes.
     Bytes(u64),
-    /// It is refused.
+    /// The order failed.
     Refused,
 }
 
-/// The expected state.
+/// The expected state of a node's volumes.
 #[derive(Debug, Clone, Default)]
 pub struct Model {
-    /// The holders of each volume, and whether read-only.
+    /// Volume and consumer of each publication, and whether it is read-only.
     held: BTreeMap<(usize, usize), bool>,
-    /// The most that was ever asked for, by volume.
+    /// The size in bytes of the last expansion, by volume.
     largest: [u64; VOLUMES.len()],
-    /// The size that the node knows: that is forgotten with the volume.
+    /// The size in bytes that the node knows; `None` once the node does not manage the volume.
     known: [Option<u64>; VOLUMES.len()],
 }
 
 impl Model {
-    /// The holders of each volume, and whether read-only.
+    /// Returns the volume and consumer of each publication, and whether it is read-only.
     #[must_use]
     pub fn held(&self) -> &BTreeMap<(usize, usize), bool> {
         &self.held
     }
 
-    /// Whether a consumer has the volume.
+    /// Returns whether any consumer holds the volume.
     #[must_use]
     pub fn is_held(&self, volume: usize) -> bool {
         self.held.keys().any(|(held, _)| *held == volume)
     }
 
-    /// A random next step: each kind, more often those with more failure modes.
+    /// Returns a random next step. Kinds of steps with more failure modes are more frequent.
     pub fn next(&self, rounds: &mut Rounds) -> Step {
         let below = |rounds: &mut Rounds, bound: usize| {
             usize::try_from(rounds.below(bound as u64)).unwrap_or_default()
@@ -92,7 +93,7 @@ impl Model {
         let (volume, consumer) = (below(rounds, VOLUMES.len()), below(rounds, CONSUMERS.len()));
         let read_only = self.held.get(&(volume, consumer)).copied().unwrap_or_else(|| rounds.below(3) == 0);
         let publish = Order::Publish(volume, consumer, read_only);
-        // Of those that have one, so that there is something to take away.
+        // One of the holders, so that there is something to unpublish.
         let holders: Vec<_> = self.held.keys().copied().collect();
         let (from, owner) = match holders.get(below(rounds, holders.len())) {
             Some(holder) => *holder,
@@ -101,7 +102,7 @@ impl Model {
         match rounds.below(32) {
             0..9 => Step::Order(publish),
             9..14 => Step::Order(Order::Unpublish(from, owner)),
-            // A consumer that may have no volume.
+            // Perhaps a consumer that does not hold the volume.
             14 => Step::Order(Order::Unpublish(volume, consumer)),
             15..17 => Step::Order(Order::Release(from, owner)),
             17..20 => {
@@ -112,20 +113,20 @@ impl Model {
                 Some(bytes) => Step::Order(Order::Expand(from, bytes - MEBIBYTE)),
                 None => Step::Order(publish),
             },
-            21..24 => Step::Killed(1 + rounds.below(KILLS_WITHIN), publish),
-            24..26 => Step::Killed(1 + rounds.below(KILLS_WITHIN), Order::Unpublish(from, owner)),
+            21..24 => Step::Killed(1 + rounds.below(MAX_KILL_STEP), publish),
+            24..26 => Step::Killed(1 + rounds.below(MAX_KILL_STEP), Order::Unpublish(from, owner)),
             26..28 => Step::RestartNode,
             28..30 => Step::RestartDriver,
-            30 => Step::ReleaseUnheard(from, owner),
+            30 => Step::ReleaseWithoutDriver(from, owner),
             _ => Step::Reboot,
         }
     }
 
-    /// Takes a step, and answers what the node has to say to its order.
+    /// Applies a step, and returns the expected answer to its order.
     pub fn step(&mut self, step: Step) -> Answer {
         match step {
             Step::Order(order) | Step::Killed(_, order) => self.order(order),
-            Step::ReleaseUnheard(volume, consumer) => self.order(Order::Release(volume, consumer)),
+            Step::ReleaseWithoutDriver(volume, consumer) => self.order(Order::Release(volume, consumer)),
             Step::RestartNode | Step::RestartDriver | Step::Reboot => Answer::Done,
         }
     }
@@ -182,7 +183,7 @@ impl fmt::Display for Step {
             Self::Killed(at, order) => write!(f, "{order}, killed at effect {at}"),
             Self::RestartNode => write!(f, "restart the node"),
             Self::RestartDriver => write!(f, "restart the driver"),
-            Self::ReleaseUnheard(of, from) => {
+            Self::ReleaseWithoutDriver(of, from) => {
                 write!(f, "release {} {} without a driver", name(&VOLUMES, of), name(&CONSUMERS, from))
             }
             Self::Reboot => write!(f, "reboot"),
@@ -205,14 +206,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_volume_never_shrinks_and_its_size_is_removed_with_it() {
+    fn a_volume_never_shrinks_and_an_unpublished_one_has_no_size() {
         let mut model = Model::default();
         let expand = |bytes| Step::Order(Order::Expand(0, bytes));
-        assert_eq!(model.step(expand(2)), Answer::Refused, "no consumer has it");
+        assert_eq!(model.step(expand(2)), Answer::Refused, "no consumer holds the volume");
         model.step(Step::Order(Order::Publish(0, 1, false)));
         assert_eq!(model.step(expand(5)), Answer::Bytes(5));
         assert_eq!(model.step(expand(4)), Answer::Refused);
-        model.step(Step::ReleaseUnheard(0, 1));
+        model.step(Step::ReleaseWithoutDriver(0, 1));
         assert!(!model.is_held(0) && model.known[0].is_none());
         assert_eq!(model.largest[0], 5);
     }

@@ -11,7 +11,7 @@ use crate::volumes::namespace;
 /// The file that identifies a volume.
 pub(super) const CANARY: &str = "canary";
 
-/// Where the targets and the staging paths are, and what the driver may do otherwise.
+/// The directories of the targets and of the staging paths, and the driver with its deviations.
 #[derive(Debug)]
 pub(super) struct Fixture<'a> {
     pub(super) pods: &'a Path,
@@ -19,12 +19,12 @@ pub(super) struct Fixture<'a> {
     pub(super) driver: &'a TracedDriver,
 }
 
-/// What a consumer is called: its targets lie by volume and consumer.
+/// Returns the id of a consumer. It contains the volume, since each pair has its own target.
 pub(super) fn consumer(volume: usize, consumer: usize) -> String {
     format!("{}-{}", VOLUMES[volume], CONSUMERS[consumer])
 }
 
-/// One line for all targets, as the model has it.
+/// Returns the state of all targets in the model, in one line.
 pub(super) fn expected(model: &Model) -> String {
     line(|volume, consumer| match model.held().get(&(volume, consumer)) {
         Some(true) => "ro".to_owned(),
@@ -33,9 +33,9 @@ pub(super) fn expected(model: &Model) -> String {
     })
 }
 
-/// The observed state, and what was found in addition that must not be there.
+/// Returns the observed state of all targets in one line, and every other difference from the model.
 ///
-/// `holders` is what the node says, by volume id, and `ids` are the ids of the volumes.
+/// `holders` are the consumers that the node reports, by volume id. `ids` are the ids of [`VOLUMES`].
 pub(super) fn found(
     namespace: &Fixture<'_>,
     holders: &BTreeMap<String, BTreeSet<String>>,
@@ -63,21 +63,22 @@ pub(super) fn found(
             }
             more => format!("{} mounts on each other", more.len()),
         };
-        let said = ids.get(volume).and_then(|id| holders.get(id)).is_some_and(|named| named.contains(&name));
-        if said == (there != "-") { there } else { format!("{there}, and the node says {said}") }
+        let reported =
+            ids.get(volume).and_then(|id| holders.get(id)).is_some_and(|named| named.contains(&name));
+        if reported == (there != "-") { there } else { format!("{there}, but the node reports {reported}") }
     });
 
     let mut wrong = Vec::new();
     let below = |place: &Path| table.within(place).filter(|mount| mount.mount_point != place).count();
     let other = below(namespace.pods) - mounts;
     if other > 0 {
-        wrong.push(format!("{other} mounts beside the targets"));
+        wrong.push(format!("{other} mounts outside the targets, expected none"));
     }
     let held = (0..VOLUMES.len()).filter(|volume| model.is_held(*volume)).count();
     let staged = below(namespace.staging);
     let mounted = if namespace.driver.has(Deviation::StagesWithoutMount) { 0 } else { held };
     if staged != mounted {
-        wrong.push(format!("{staged} mounts where volumes are staged, expected {mounted}"));
+        wrong.push(format!("{staged} mounts at staging paths, expected {mounted}"));
     }
     let directories: usize = fs::read_dir(namespace.staging)
         .into_iter()
@@ -86,7 +87,7 @@ pub(super) fn found(
         .map(|driver| fs::read_dir(driver.path()).into_iter().flatten().count())
         .sum();
     if directories != held {
-        wrong.push(format!("{directories} directories for volumes to be staged in, expected {held}"));
+        wrong.push(format!("{directories} staging directories, expected {held}"));
     }
     let moving = holders.values().flatten().filter(|holder| holder.starts_with('!'));
     wrong.extend(moving.map(|holder| format!("{holder} is in transition")));
@@ -99,7 +100,7 @@ pub(super) fn found(
     (targets, wrong)
 }
 
-/// The node's answer to `holders`; one in transition has a `!`.
+/// Parses the node's answer to `holders`. A consumer in transition begins with `!`.
 pub(super) fn holders(answer: &str) -> BTreeMap<String, BTreeSet<String>> {
     let volumes = answer.split(';').filter(|volume| !volume.trim().is_empty());
     volumes

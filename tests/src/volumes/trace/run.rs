@@ -1,4 +1,4 @@
-//! Puts a trace to a driver.
+//! Runs a trace on a driver.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ use super::observed::{CANARY, Fixture, consumer, expected, found, holders};
 use crate::csi::{channel, controller, create_volume};
 use crate::process::Process;
 use crate::volumes::history::History;
-use crate::volumes::interceptor::{Act, Interceptor};
+use crate::volumes::interceptor::{Interception, Interceptor};
 use crate::volumes::namespace;
 use crate::volumes::node::{Ended, NodeOptions, NodeProcess, log_of as end_of};
 use crate::volumes::rounds::Rounds;
@@ -29,17 +29,18 @@ use crate::wait;
 #[allow(clippy::exhaustive_structs, reason = "this is all there is to a trace")]
 #[derive(Debug)]
 pub struct Trace {
-    /// Where everything of it lies. It has to be short, empty, and in namespaces of its own.
+    /// The directory of all files, sockets and mounts. It has to be short, empty, and in a mount namespace of the
+    /// trace.
     pub directory: PathBuf,
-    /// The program `volume-node`.
+    /// The path of the program `volume-node`.
     pub program: PathBuf,
-    /// The driver.
+    /// The driver under the trace.
     pub driver: TracedDriver,
-    /// How many steps.
+    /// The number of steps.
     pub steps: u64,
 }
 
-/// Runs it on the driver. Returns a line for each step: the step, the node's answer and the state.
+/// Runs a trace on its driver. Returns a line for each step: the step, the node's answer and the state.
 ///
 /// # Panics
 /// If the state differs from the model.
@@ -67,9 +68,9 @@ struct Run<'a> {
     node: Option<NodeProcess>,
     model: Model,
     ids: Vec<String>,
-    /// The targets at which the witness mounts read-only, if it has to mount.
+    /// The targets at which the interceptor mounts read-only, with [`Deviation::MountsNothing`].
     read_only: Arc<Mutex<BTreeSet<PathBuf>>>,
-    /// How often the machine was started again.
+    /// The number of reboots.
     boots: Arc<AtomicU32>,
 }
 
@@ -95,7 +96,7 @@ impl<'a> Run<'a> {
         for name in VOLUMES {
             let id = create(&socket_of(directory), name).await;
             if trace.driver.has(Deviation::MountsNothing) {
-                run.mount_for_it(&id, name);
+                run.mount_for_driver(&id, name);
             }
             if trace.driver.has(Deviation::CountsBoots) {
                 run.unpublish_for_each_boot(&id);
@@ -106,12 +107,12 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Lets the witness mount what the driver only says that it mounts.
-    fn mount_for_it(&self, id: &str, name: &str) {
+    /// Makes the interceptor mount and unmount a volume, since the driver only claims to do so.
+    fn mount_for_driver(&self, id: &str, name: &str) {
         let data = self.trace.directory.join("data").join(name);
         fs::create_dir_all(&data).expect("a directory for a volume");
         let read_only = Arc::clone(&self.read_only);
-        let publish = Act::also(move |about| {
+        let publish = Interception::after(move |about| {
             let target = Path::new(&about.path);
             if namespace::table().at(target).is_some() {
                 return Ok(());
@@ -123,8 +124,8 @@ impl<'a> Run<'a> {
             }
             Ok(())
         });
-        // Before the mock, which removes every entry at the target.
-        let unpublish = Act::first(|about| {
+        // The mock removes every entry at the target, so the unmount comes first.
+        let unpublish = Interception::before(|about| {
             while namespace::table().at(Path::new(&about.path)).is_some() {
                 namespace::unmount(Path::new(&about.path));
             }
@@ -134,10 +135,10 @@ impl<'a> Run<'a> {
         self.interceptor.always(Method::NodeUnpublishVolume, id, unpublish);
     }
 
-    /// Lets the witness repeat NodeUnpublishVolume.
+    /// Makes the interceptor repeat NodeUnpublishVolume once for each boot.
     fn unpublish_for_each_boot(&self, id: &str) {
         let (socket, boots) = (socket_of(&self.trace.directory), Arc::clone(&self.boots));
-        let again = Act::also(move |about| {
+        let again = Interception::after(move |about| {
             let mut client = NodeClient::new(channel(&socket));
             for _ in 0..boots.load(Ordering::SeqCst) {
                 let (volume_id, target_path) = (about.volume.clone(), about.path.clone());
@@ -150,7 +151,7 @@ impl<'a> Run<'a> {
         self.interceptor.always(Method::NodeUnpublishVolume, id, again);
     }
 
-    /// Makes each volume identifiable.
+    /// Writes a file into a volume that identifies it.
     async fn write_canary(&mut self, volume: usize) {
         self.must(Order::Publish(volume, 0, false)).await;
         fs::write(self.target(volume, 0).join(CANARY), VOLUMES[volume]).expect("a canary");
@@ -158,7 +159,7 @@ impl<'a> Run<'a> {
     }
 
     async fn step(&mut self, number: u64, step: Step) -> String {
-        let wanted = self.model.step(step);
+        let expected = self.model.step(step);
         let answer = match step {
             Step::Order(order) => {
                 self.ask(order).await.unwrap_or_else(|Ended| panic!("{number} {step}: the node ended"))
@@ -173,7 +174,7 @@ impl<'a> Run<'a> {
                 self.restart_driver().await;
                 Answer::Done
             }
-            Step::ReleaseUnheard(volume, consumer) => {
+            Step::ReleaseWithoutDriver(volume, consumer) => {
                 let restarts = !self.trace.driver.has(Deviation::ForgetsAtRestart);
                 if restarts {
                     self.driver = None;
@@ -189,27 +190,28 @@ impl<'a> Run<'a> {
                 Answer::Done
             }
         };
-        assert_eq!(answer, wanted, "{number} {step}: the node says this; {}", self.logs());
+        assert_eq!(answer, expected, "{number} {step}: the node's answer; {}", self.logs());
         let state = self.settled(&format!("{number} {step}")).await;
         if matches!(step, Step::RestartNode | Step::Killed(..) | Step::Reboot) {
-            // Another process gets a set as a whole, so it must have received all. The state is unchanged.
+            // `release` hands in the desired set of this process, so the new process must have received every
+            // publication. The state does not change.
             let held: Vec<_> = self.model.held().iter().map(|(held, path)| (*held, *path)).collect();
             for ((volume, consumer), read_only) in held {
                 self.must(Order::Publish(volume, consumer, read_only)).await;
             }
-            self.settled(&format!("{number} {step}, and asked again")).await;
+            self.settled(&format!("{number} {step}, and all volumes published again")).await;
         }
         self.interceptor.assert_lawful();
         format!("{number} {step} -> {answer} | {state}")
     }
 
-    /// The node is started such that it dies before its so-manyth effect. It may do all of the order before.
+    /// Starts a node that is killed before the step `at`, and gives it the order. The order may end before that step.
     async fn killed(&mut self, at: u64, order: Order) -> Answer {
         self.kill_node().await;
         self.options.kill_at = Some(at);
         if let Ok(node) = NodeProcess::start(&self.options).await {
             self.node = Some(node);
-            // Whether it gets an answer is random.
+            // The process may be killed before or after its answer.
             let _ = self.ask(order).await;
         }
         self.options.kill_at = None;
@@ -311,10 +313,10 @@ impl<'a> Run<'a> {
         let since = Instant::now();
         loop {
             let node = self.node.as_mut().expect("a node runs between two steps");
-            let said = holders(&node.must("holders").await);
+            let reported = holders(&node.must("holders").await);
             let (pods, staging) = (self.trace.directory.join("pods"), self.trace.directory.join("v"));
             let namespace = Fixture { pods: &pods, staging: &staging, driver: &self.trace.driver };
-            let (found, wrong) = found(&namespace, &said, &self.ids, &self.model);
+            let (found, wrong) = found(&namespace, &reported, &self.ids, &self.model);
             if found == expected && wrong.is_empty() {
                 return found;
             }
@@ -324,7 +326,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Takes everything down: nothing is left, and the driver lets go of the volumes.
+    /// Unpublishes and deletes every volume, and checks that nothing is left.
     async fn end(&mut self) {
         for volume in 0..VOLUMES.len() {
             for consumer in 0..CONSUMERS.len() {
@@ -337,7 +339,7 @@ impl<'a> Run<'a> {
         for id in &self.ids {
             let request = csi::DeleteVolumeRequest { volume_id: id.clone(), ..Default::default() };
             let deleted = client.delete_volume(request).await;
-            assert!(deleted.is_ok(), "{id} is not let go: {deleted:?}; {}", self.logs());
+            assert!(deleted.is_ok(), "{id} is not deleted: {deleted:?}; {}", self.logs());
         }
         self.interceptor.assert_lawful();
     }
@@ -356,7 +358,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Makes a volume that several may write to.
+/// Creates a volume that several consumers may write to, and returns its id.
 async fn create(socket: &Path, name: &str) -> String {
     let mut request = create_volume(name);
     for capability in &mut request.volume_capabilities {

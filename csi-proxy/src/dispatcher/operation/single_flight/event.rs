@@ -13,7 +13,7 @@ macro_rules! numbers {
         pub struct $name(u64);
 
         impl $name {
-            /// Creates it from a number.
+            /// Converts a number to an id.
             #[must_use]
             pub const fn new(number: u64) -> Self {
                 Self(number)

@@ -289,7 +289,7 @@ impl Core {
         // A reboot, or the end of the driver, undoes what was done on the node, and no event reports either.
         let mut kept = identity.method().service() != Service::Node;
         for key in &made {
-            // What has started on it meanwhile may already have undone this.
+            // An operation that has started on the created resource meanwhile may already have undone this one.
             kept &=
                 self.running(std::slice::from_ref(key)).is_none() && !self.has_begun_since(operation, key);
             self.invalidate(key);
@@ -311,7 +311,7 @@ impl Core {
         self.take_turns_of(&identity);
     }
 
-    /// The next equal call executes it again.
+    /// Ends an operation without an answer of the driver. The next equal call executes it again.
     fn lost(&mut self, operation: OperationId, fault: &Fault) {
         let Some(Running { identity, runner, waiters, numbers, .. }) = self.stop(operation) else { return };
         self.note_create_ended(&identity);

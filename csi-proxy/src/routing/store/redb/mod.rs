@@ -333,8 +333,8 @@ impl Writer {
     }
 }
 
-/// Two-phase commit, implied by quick repair: with one phase, redb would take a damaged last commit for a torn one,
-/// and restore what it removed.
+/// Begins a transaction with a two-phase commit, which quick repair implies. With one phase, redb would treat a damaged
+/// last commit as a torn one and roll it back: the rows that it removed would return.
 fn begin(database: &Database) -> Result<WriteTransaction, ::redb::Error> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);

@@ -34,7 +34,7 @@ struct State {
     /// Volumes by name and node.
     volumes: BTreeSet<(String, NodeId)>,
     /// Volumes that drivers are still creating.
-    under_way: BTreeSet<(String, NodeId)>,
+    being_created: BTreeSet<(String, NodeId)>,
 }
 
 impl State {
@@ -72,7 +72,7 @@ impl World {
         tokio::spawn(async move {
             sleep(Duration::from_millis(pause)).await;
             let mut state = world.lock();
-            if state.under_way.remove(&key) {
+            if state.being_created.remove(&key) {
                 state.volumes.insert(key);
             }
         });
@@ -86,19 +86,19 @@ impl World {
         match fault {
             0 => return Err(lost()),
             1 | 2 => {
-                state.under_way.insert(key.clone());
+                state.being_created.insert(key.clone());
                 drop(state);
                 self.complete_later(key);
                 return Err(lost());
             }
             3 if !state.volumes.contains(&key) => {
-                state.under_way.remove(&key);
+                state.being_created.remove(&key);
                 let code = if state.draw(2) == 0 { Code::INTERNAL } else { Code::RESOURCE_EXHAUSTED };
                 return Ok(Replies::outcome(Outcome::from_driver(code, "no")));
             }
             _ => {}
         }
-        state.under_way.remove(&key);
+        state.being_created.remove(&key);
         state.volumes.insert(key.clone());
         if fault == 4 {
             return Err(lost());
@@ -268,7 +268,7 @@ async fn chaos(seed: u64) -> Result<(), String> {
         calls: 0,
         offline: BTreeSet::new(),
         volumes: BTreeSet::new(),
-        under_way: BTreeSet::new(),
+        being_created: BTreeSet::new(),
     };
     let world = World(Arc::new(Mutex::new(state)));
     let offline = if seed.is_multiple_of(2) { OfflinePolicy::Wait } else { OfflinePolicy::Move };
@@ -317,7 +317,7 @@ async fn chaos(seed: u64) -> Result<(), String> {
     }
 }
 
-/// 200 claims over 4 nodes: each volume is on one node, and none is left.
+/// 200 claims over 4 nodes: each volume is created on one node, and no volume remains at the end.
 #[tokio::test(start_paused = true)]
 async fn volumes_are_created_once_and_none_leaks_under_faults() {
     let seeds = match std::env::var("ROUTE_SEED") {

@@ -1,6 +1,6 @@
-// Command livenessprobe probes a CSI driver, each time that it is
-// asked so at /healthz. It replaces the sidecar of that name, which is published
-// as an image and not as a module, and takes its options.
+// Command livenessprobe calls Probe of a CSI driver for each request to /healthz.
+// The command replaces the sidecar of the same name, which is published as an
+// image and not as a module, and has the options of that sidecar.
 package main
 
 import (
@@ -37,7 +37,7 @@ func serve(driver, address string, patience time.Duration) error {
 	http.HandleFunc("/healthz", func(answer http.ResponseWriter, request *http.Request) {
 		ctx, cancel := context.WithTimeout(request.Context(), patience)
 		defer cancel()
-		// A driver that does not say whether it is ready is.
+		// A response without the field ready means that the driver is ready.
 		said, err := identity.Probe(ctx, &csi.ProbeRequest{})
 		switch {
 		case err != nil:

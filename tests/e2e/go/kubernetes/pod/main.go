@@ -1,5 +1,6 @@
-// Command pod is all that there is in the image of the test's pods. Its first
-// argument says what it does; with none it waits, as the sandbox's process has to.
+// Command pod is the only program in the image of the test's pods. Its arguments
+// are executed in order; without arguments the command waits, as the process of a
+// pod's sandbox must.
 package main
 
 import (
@@ -45,7 +46,7 @@ func run(orders []string) error {
 	return nil
 }
 
-// write puts a text at the front of a file or of a block device, and on the disk.
+// write writes a text at the start of a file or of a block device, and syncs it.
 func write(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {

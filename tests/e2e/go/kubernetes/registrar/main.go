@@ -1,7 +1,7 @@
-// Command registrar registers a CSI driver with kubelet: it asks the driver for its name
-// and serves NAME-reg.sock in kubelet's folder, until it is ended. It replaces
-// node-driver-registrar, which is published as an image and not as a module, and
-// takes its options.
+// Command registrar registers a CSI driver with kubelet: it gets the driver's name
+// by GetPluginInfo, and serves NAME-reg.sock in kubelet's folder until SIGTERM or
+// SIGINT. The command replaces node-driver-registrar, which is published as an
+// image and not as a module, and has the options of that sidecar.
 package main
 
 import (
@@ -24,17 +24,17 @@ import (
 )
 
 type options struct {
-	driver, kubelets, registry, health string
-	patience                           time.Duration
+	driver, kubeletPath, registry, health string
+	patience                              time.Duration
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.driver, "csi-address", "", "path of the driver's unix socket")
-	flag.StringVar(&o.kubelets, "kubelet-registration-path", "", "the same, as kubelet sees it")
+	flag.StringVar(&o.kubeletPath, "kubelet-registration-path", "", "path of the driver's unix socket as kubelet sees it")
 	flag.StringVar(&o.registry, "plugin-registration-path", "/registration", "kubelet's folder plugins_registry")
 	flag.StringVar(&o.health, "http-endpoint", "", "address to serve /healthz on, if any")
-	flag.DurationVar(&o.patience, "timeout", 10*time.Second, "how long the driver may take to say its name")
+	flag.DurationVar(&o.patience, "timeout", 10*time.Second, "how long the driver may take to answer GetPluginInfo")
 	flag.Parse()
 	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, "registrar:", err)
@@ -45,7 +45,7 @@ func main() {
 func run(o options) error {
 	name, err := driverName(o.driver, o.patience)
 	if err != nil {
-		return fmt.Errorf("ask %s for its name: %w", o.driver, err)
+		return fmt.Errorf("cannot get the name of the driver at %s: %w", o.driver, err)
 	}
 	path := filepath.Join(o.registry, name+"-reg.sock")
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -56,7 +56,7 @@ func run(o options) error {
 		return err
 	}
 	server := grpc.NewServer()
-	registration.RegisterRegistrationServer(server, &plugin{name: name, endpoint: o.kubelets})
+	registration.RegisterRegistrationServer(server, &plugin{name: name, endpoint: o.kubeletPath})
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
@@ -69,8 +69,8 @@ func run(o options) error {
 	return server.Serve(listener)
 }
 
-// serveHealth says that all is well for as long as the socket is there: kubelet, or
-// a process that tidies up its folder, may remove it.
+// serveHealth reports success while the registration socket exists: kubelet, or a
+// process that cleans up kubelet's folder, may remove the socket.
 func serveHealth(address, socket string) {
 	http.HandleFunc("/healthz", func(answer http.ResponseWriter, _ *http.Request) {
 		if _, err := os.Stat(socket); err != nil {

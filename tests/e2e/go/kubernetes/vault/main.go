@@ -1,7 +1,7 @@
-// Command vault is a CSI driver of the kind that hands secrets to pods: a volume is
-// memory with two files, one with the pod's context and one
-// with the tokens of its service account. Both are written anew with each publish,
-// for root alone. It has nodes and no controller.
+// Command vault is a CSI driver that passes secrets to pods. A volume is a tmpfs
+// with two files: one has the pod's context, the other has the tokens of the pod's
+// service account. Each NodePublishVolume replaces both files, and makes them
+// readable only by root. The driver has no controller service.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// tokensKey is where kubelet has the tokens in a volume's context.
+// tokensKey is the key of the tokens in the volume context that kubelet sends.
 const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
 
 func main() {
@@ -59,11 +59,11 @@ type vault struct {
 	csi.UnimplementedNodeServer
 	name, node string
 
-	// One call at a time.
+	// Serializes the calls.
 	mutex sync.Mutex
 	// The secrets that each volume was staged with.
 	staged map[string]map[string]string
-	// How often each target was published.
+	// The number of NodePublishVolume calls for each target.
 	times map[string]int
 }
 
@@ -103,7 +103,7 @@ func (v *vault) NodeStageVolume(_ context.Context, request *csi.NodeStageVolumeR
 	v.mutex.Lock()
 	defer v.mutex.Unlock()
 	if _, ok := v.staged[request.VolumeId]; !ok {
-		if err := memory(request.StagingTargetPath); err != nil {
+		if err := mountTmpfs(request.StagingTargetPath); err != nil {
 			return nil, err
 		}
 	}
@@ -159,10 +159,11 @@ func (v *vault) NodeUnpublishVolume(_ context.Context, request *csi.NodeUnpublis
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// place has the volume at its target: memory of its own, or that which was staged.
+// place mounts the volume at its target: the staged tmpfs, or a new one if the
+// volume was not staged.
 func (v *vault) place(request *csi.NodePublishVolumeRequest) error {
 	if _, ok := v.staged[request.VolumeId]; !ok {
-		return memory(request.TargetPath)
+		return mountTmpfs(request.TargetPath)
 	}
 	err := os.MkdirAll(request.TargetPath, 0o750)
 	if err == nil {
@@ -174,7 +175,7 @@ func (v *vault) place(request *csi.NodePublishVolumeRequest) error {
 	return nil
 }
 
-// put replaces a file as a whole, so that a reader gets the old or the new one.
+// put replaces a file atomically, so that a reader gets the old or the new content.
 func put(folder, name string, text []byte) error {
 	next := filepath.Join(folder, "."+name)
 	if err := os.WriteFile(next, text, 0o600); err != nil {
@@ -183,8 +184,8 @@ func put(folder, name string, text []byte) error {
 	return os.Rename(next, filepath.Join(folder, name))
 }
 
-// memory mounts some at a place, which is made if it is missing.
-func memory(place string) error {
+// mountTmpfs mounts a tmpfs at a path, and creates the directory if it is missing.
+func mountTmpfs(place string) error {
 	err := os.MkdirAll(place, 0o750)
 	if err == nil {
 		err = syscall.Mount("vault", place, "tmpfs", 0, "size=1m,mode=0750")
@@ -195,7 +196,7 @@ func memory(place string) error {
 	return nil
 }
 
-// unmount takes it away, if it is there.
+// unmount unmounts a path. A path without a mount is not an error.
 func unmount(place string) error {
 	err := syscall.Unmount(place, 0)
 	if err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOENT) {
