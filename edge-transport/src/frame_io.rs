@@ -20,7 +20,7 @@ pub(crate) struct FrameIo {
     waiting: VecDeque<WireFrame>,
     waiting_bytes: usize,
     unflushed: bool,
-    /// The link has accepted data since the last [`FrameIo::take_progress`].
+    /// Whether the link has accepted data since the last [`FrameIo::take_progress`].
     progressed: bool,
     /// Size in bytes of the last frame that the link accepted.
     last_taken: usize,
@@ -55,7 +55,8 @@ impl FrameIo {
         self.waiting.push_back(frame);
     }
 
-    /// The queue itself, for a caller that fills it from another queue. The bytes of such frames are not counted.
+    /// Returns the queue, for a caller that fills the queue from another one. [`FrameIo::waiting_bytes`] does not
+    /// count such frames.
     pub(crate) const fn queue(&mut self) -> &mut VecDeque<WireFrame> {
         &mut self.waiting
     }
@@ -88,7 +89,7 @@ impl FrameIo {
             match (link.as_mut().start_send(frame), head) {
                 (Ok(()), _) => self.unflushed = true,
                 (Err(LinkError::TooLarge { .. }), Some(head)) => {
-                    // Later frames of the lane would arrive without the refused one.
+                    // A lane must not have a gap: its later frames are dropped with the refused one.
                     self.waiting.retain(|later| later.lane != lane);
                     self.waiting_bytes = self.waiting.iter().map(WireFrame::len).sum();
                     self.refused.push(head);
@@ -136,7 +137,7 @@ impl FrameIo {
     }
 }
 
-/// Tokio's clock, so that tests can pause it.
+/// Returns the time of tokio's clock, which tests can pause.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

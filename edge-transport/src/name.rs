@@ -15,28 +15,28 @@ pub const MAX_SERVICE_NAME: usize = 128;
 #[non_exhaustive]
 pub enum InvalidName {
     /// The name is empty.
-    #[error("{what} is empty; give a name of 1 to {max} bytes")]
+    #[error("{kind} is empty; give a name of 1 to {max} bytes")]
     Empty {
         /// Kind of the name, for example `peer id`.
-        what: &'static str,
+        kind: &'static str,
         /// Largest allowed length in bytes.
         max: usize,
     },
     /// The name is too long.
-    #[error("{what} has {found} bytes; at most {max} are allowed")]
+    #[error("{kind} has {found} bytes; at most {max} are allowed")]
     TooLong {
         /// Kind of the name, for example `peer id`.
-        what: &'static str,
+        kind: &'static str,
         /// Length of the name in bytes.
         found: usize,
         /// Largest allowed length in bytes.
         max: usize,
     },
     /// The name contains a character that is not allowed.
-    #[error("{what} contains {found:?} at byte {at}; allowed are letters, digits and any of `-_.:/@`")]
+    #[error("{kind} contains {found:?} at byte {at}; allowed are letters, digits and any of `-_.:/@`")]
     Character {
         /// Kind of the name, for example `peer id`.
-        what: &'static str,
+        kind: &'static str,
         /// The character.
         found: char,
         /// Byte offset of the character.
@@ -44,19 +44,19 @@ pub enum InvalidName {
     },
 }
 
-fn check(what: &'static str, name: &str, max: usize) -> Result<(), InvalidName> {
+fn check(kind: &'static str, name: &str, max: usize) -> Result<(), InvalidName> {
     if name.is_empty() {
-        return Err(InvalidName::Empty { what, max });
+        return Err(InvalidName::Empty { kind, max });
     }
     if name.len() > max {
-        return Err(InvalidName::TooLong { what, found: name.len(), max });
+        return Err(InvalidName::TooLong { kind, found: name.len(), max });
     }
     // Bytes are faster than characters, and every frame has names. No byte of a multi-byte character is allowed.
     if name.bytes().all(is_allowed) {
         return Ok(());
     }
     match name.char_indices().find(|(_, c)| !u8::try_from(*c).is_ok_and(is_allowed)) {
-        Some((at, found)) => Err(InvalidName::Character { what, found, at }),
+        Some((at, found)) => Err(InvalidName::Character { kind, found, at }),
         None => Ok(()),
     }
 }
@@ -66,7 +66,7 @@ const fn is_allowed(byte: u8) -> bool {
 }
 
 macro_rules! name {
-    ($(#[$doc:meta])* $type:ident, $what:literal, $max:ident) => {
+    ($(#[$doc:meta])* $type:ident, $kind:literal, $max:ident) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $type(Arc<str>);
@@ -78,7 +78,7 @@ macro_rules! name {
             /// If the name is empty, too long, or contains a character other than letters, digits and `-_.:/@`.
             pub fn new(name: impl AsRef<str>) -> Result<Self, InvalidName> {
                 let name = name.as_ref();
-                check($what, name, $max)?;
+                check($kind, name, $max)?;
                 Ok(Self(name.into()))
             }
 
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn rejects_invalid_names_with_the_value_found() {
-        assert_eq!(PeerId::new(""), Err(InvalidName::Empty { what: "peer id", max: MAX_PEER_ID }));
+        assert_eq!(PeerId::new(""), Err(InvalidName::Empty { kind: "peer id", max: MAX_PEER_ID }));
         assert!(matches!(
             PeerId::new("a".repeat(254)),
             Err(InvalidName::TooLong { found: 254, max: 253, .. })

@@ -30,7 +30,10 @@ pub enum DecodeError {
         max: usize,
     },
     /// The header's length is not a varint, is zero, or exceeds the limit.
-    #[error("header length {found:?}; expected a varint from 1 to {max}")]
+    #[error(
+        "header length {}; expected a varint from 1 to {max}",
+        found.map_or_else(|| "unreadable".to_owned(), |found| found.to_string())
+    )]
     HeaderLength {
         /// The length, if it could be read.
         found: Option<u64>,
@@ -48,7 +51,7 @@ pub enum DecodeError {
     /// The header does not follow the schema.
     #[error("header is not an edge.session.v1.Header: {0}")]
     Schema(prost::DecodeError),
-    /// A name is invalid.
+    /// A name in the header is invalid.
     #[error("field {field}: {cause}")]
     Name {
         /// The field in the schema.
@@ -68,7 +71,7 @@ pub enum DecodeError {
         /// The number found.
         found: u64,
     },
-    /// A hello without an instance or a session number.
+    /// A hello has no instance or no session number.
     #[error("field {field} is 0; expected a number from 1")]
     Zero {
         /// The field in the schema.
@@ -89,7 +92,7 @@ pub enum DecodeError {
     InCall {
         /// The call's number on the link.
         number: u64,
-        /// Whether the frame is a request, so that the call was never opened.
+        /// Whether the frame is a request, whose call was never opened.
         request: bool,
         /// What is wrong.
         cause: Box<Self>,
@@ -216,8 +219,8 @@ pub fn encode(frame: Frame, lane: Lane) -> WireFrame {
     Encoder { block: BytesMut::new(), block_len: 0 }.encode(frame, lane)
 }
 
-/// Longest closing in a shared block, in bytes: enough for the closing of a successful call. A longer closing may
-/// contain an error message with data of callers, so that its memory must be freed with its frame.
+/// Maximum number of closing bytes in a shared block: enough for a successful call. More closing bytes may contain
+/// an error message with data of callers: their memory must be freed with their frame.
 const SHORT_CLOSING: usize = 16;
 
 /// Encodes many frames. Headers share blocks of memory, so that most frames need no allocation for theirs. A block is freed
@@ -278,7 +281,7 @@ fn to_wire(frame: Frame) -> (pb::Header, Bytes) {
                     body = request.body;
                     pb::header::Kind::Request(pb::Request {
                         service: request.service.as_str().to_owned(),
-                        // Less than a millisecond must not become "no limit".
+                        // 0 means no deadline: a remaining time below a millisecond is sent as 1.
                         remaining_ms: request.remaining.map_or(0, |left| (left.as_millis() as u64).max(1)),
                         metadata: request.metadata,
                         credit: request.credit,

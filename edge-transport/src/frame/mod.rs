@@ -29,16 +29,16 @@ pub const MAX_HEADER: usize = 64 * 1024;
 /// Largest metadata of a request in bytes. Metadata is part of the header.
 pub const MAX_METADATA: usize = 48 * 1024;
 
-/// Most closing bytes of a call, which are part of the header.
+/// Maximum number of closing bytes of a call, which are part of the header.
 pub const MAX_CLOSING: usize = 48 * 1024;
 
 /// Longest reason or detail in bytes; a longer one is truncated.
 pub const MAX_TEXT: usize = 1024;
 
-/// Most services that a hello may name.
+/// Maximum number of services that a hello may name.
 pub const MAX_SERVICES: usize = 256;
 
-/// Most features that a hello may name, each of at most 64 bytes; further or longer ones are ignored.
+/// Maximum number of features that a hello may name, each of at most 64 bytes; further or longer ones are ignored.
 pub const MAX_FEATURES: usize = 32;
 
 /// Default of the largest frame in bytes.
@@ -72,20 +72,20 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// A frame between the two ends of a link.
+    /// Creates a frame between the two ends of a link.
     #[must_use]
     pub const fn link(kind: Kind) -> Self {
         Self { source: None, target: None, kind }
     }
 
-    /// A frame of a call.
+    /// Creates a frame of a call.
     #[must_use]
     pub const fn call(source: Option<PeerId>, target: Option<PeerId>, number: u64, part: Part) -> Self {
         Self { source, target, kind: Kind::Call(number, part) }
     }
 
-    /// The last frame of a lane whose call ended without a final reply. Links with a stream for each lane close the stream with
-    /// it.
+    /// Creates the last frame of a lane whose call ended without a final reply. Links with a stream for each lane
+    /// close the stream with it.
     pub(crate) const fn end_of_stream() -> Self {
         Self::link(Kind::Pong { nonce: 0 })
     }
@@ -120,7 +120,7 @@ pub enum Kind {
         /// The nonce of the ping.
         nonce: u64,
     },
-    /// The sender accepts no new calls. In place of a hello: the sender refuses the link.
+    /// The sender accepts no new calls. A drain in place of a hello refuses the link.
     Drain {
         /// Human-readable reason.
         reason: String,
@@ -169,7 +169,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// A hello with [`PROTOCOL_VERSION`], [`DEFAULT_MAX_FRAME`] and no services.
+    /// Creates a hello with [`PROTOCOL_VERSION`], [`DEFAULT_MAX_FRAME`] and no services.
     #[must_use]
     pub const fn new(peer: PeerId, session: SessionId) -> Self {
         Self {
@@ -205,7 +205,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request to any session, without deadline, metadata or credit.
+    /// Creates a request to any session, without deadline, metadata or credit.
     #[must_use]
     pub fn new(service: ServiceName, body: impl Into<Bytes>) -> Self {
         let body = body.into();
@@ -251,8 +251,8 @@ impl fmt::Debug for Request {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reply {
-    /// Number of the reply within its call, from 1. 0: a failure reported by a hub, or by the target in place of a
-    /// response.
+    /// Number of the reply within its call, from 1. 0 marks a failure that a hub reports, or the target in place
+    /// of a response.
     pub sequence: u64,
     /// A message of the service.
     pub message: Option<Bytes>,
@@ -261,13 +261,13 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// An empty reply.
+    /// Creates an empty reply.
     #[must_use]
     pub const fn new(sequence: u64) -> Self {
         Self { sequence, message: None, end: None }
     }
 
-    /// A failure of the transport, which ends the call after any reply.
+    /// Creates a reply with a failure of the transport, which ends the call after any earlier replies.
     #[must_use]
     pub const fn failed(failure: Failure) -> Self {
         Self { sequence: 0, message: None, end: Some(End::Failed(failure)) }

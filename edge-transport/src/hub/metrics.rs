@@ -3,8 +3,8 @@
 use super::HubStats;
 
 impl HubStats {
-    /// Sets the gauges and counters of the installed recorder to these values. Call it before they are read, for example before
-    /// a scrape.
+    /// Sets the gauges and counters of the installed recorder to the values of these statistics. Call this
+    /// function before each scrape.
     pub fn publish(&self) {
         metrics::gauge!("edge_transport_hub_peers").set(self.peers as f64);
         metrics::gauge!("edge_transport_hub_open_calls").set(self.open_calls as f64);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::frame::WireFrame;
 
-/// The time left to the caller when the hub received its request.
+/// The remaining time of a request at the moment when the hub received it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TimeLimit {
     received: Instant,
@@ -33,7 +33,7 @@ pub(super) struct QueuedFrame {
     pub(super) frame: WireFrame,
     /// Set for a request with a deadline.
     pub(super) limit: Option<TimeLimit>,
-    /// A control frame, which is queued even if the queue is full.
+    /// Whether the frame is a control frame, which is queued even if the queue is full.
     pub(super) is_control: bool,
 }
 

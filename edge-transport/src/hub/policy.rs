@@ -33,9 +33,9 @@ pub trait Policy: Send + Sync {
     }
 }
 
-/// Every authenticated peer may call every other.
+/// Allows every authenticated peer to call every other.
 #[derive(Debug, Clone, Copy, Default)]
-#[allow(clippy::exhaustive_structs, reason = "has nothing to add")]
+#[allow(clippy::exhaustive_structs, reason = "a policy without fields")]
 pub struct AllowAll;
 
 impl Policy for AllowAll {
@@ -44,11 +44,11 @@ impl Policy for AllowAll {
     }
 }
 
-/// Only peers without services may call. A peer that provides services is a node, and nodes may not call. The default of a hub.
-/// This policy separates well-behaved nodes only, because a compromised node can omit its services from its hello.
-/// Where this matters, name the callers with [`Rules`].
+/// Allows only peers without services to call. A peer that provides services is a node, and nodes may not call. A
+/// hub uses this policy by default. This policy separates well-behaved nodes only, because a compromised node can
+/// omit its services from its hello. Where this matters, name the callers with [`Rules`].
 #[derive(Debug, Clone, Copy, Default)]
-#[allow(clippy::exhaustive_structs, reason = "has nothing to add")]
+#[allow(clippy::exhaustive_structs, reason = "a policy without fields")]
 pub struct ClientsOnly;
 
 impl Policy for ClientsOnly {
@@ -61,11 +61,11 @@ impl Policy for ClientsOnly {
     }
 }
 
-/// Only nodes may call: peers that provide services, as in [`ClientsOnly`]. Use this policy only for a [service of the
-/// hub itself](super::HubBuilder::service) that answers each node about that node, because the hub does not verify
-/// which services a peer provides.
+/// Allows only nodes to call: peers that provide services, as in [`ClientsOnly`]. Use this policy only for a
+/// [service of the hub itself](super::HubBuilder::service) that answers each node about that node, because the hub
+/// does not verify which services a peer provides.
 #[derive(Debug, Clone, Copy, Default)]
-#[allow(clippy::exhaustive_structs, reason = "has nothing to add")]
+#[allow(clippy::exhaustive_structs, reason = "a policy without fields")]
 pub struct NodesOnly;
 
 impl Policy for NodesOnly {

@@ -8,27 +8,30 @@ use crate::session::Settings;
 pub struct HubSettings {
     /// Timeouts and the largest frame of each link.
     pub session: Settings,
-    /// Most connected peers. Default 100,000, each about 4 KiB plus the memory of its link.
+    /// Maximum number of connected peers. Default 100,000, each about 4 KiB plus the memory of its link.
     pub max_peers: usize,
-    /// Most open calls of one peer through this hub. Default 4096, about 200 bytes each.
+    /// Maximum number of open calls of one peer through this hub. Default 4096, about 200 bytes each.
     pub max_calls: usize,
-    /// Most open calls of one peer to the hub's own services, including long-lived ones such as presence watches. Default 64.
-    /// All peers together may have twice [`max_peers`](Self::max_peers), each about 300 bytes plus the memory of the service.
+    /// Maximum number of open calls of one peer to the hub's own services, including long-lived ones such as
+    /// presence watches. Default 64. All peers together may have twice [`max_peers`](Self::max_peers), each about
+    /// 300 bytes plus the memory of the service.
     pub max_local_calls: usize,
-    /// Most frames queued for one peer. Default 16,384. Control frames, such as those that end calls, are allowed in addition:
-    /// four for each of [`max_calls`](Self::max_calls). Control frames may use 256 bytes for each frame of both limits, by
-    /// default 8 MiB. A peer that exceeds the limit of control frames is disconnected.
+    /// Maximum number of frames queued for one peer. Default 16,384. Control frames, such as those that end calls,
+    /// are allowed in addition: four for each of [`max_calls`](Self::max_calls). Control frames may use 256 bytes
+    /// for each frame of both limits, by default 8 MiB. A peer that exceeds the limit of control frames is
+    /// disconnected.
     pub queue_frames: usize,
-    /// Most bytes queued for one peer. Default 32 MiB.
+    /// Maximum number of bytes queued for one peer. Default 32 MiB.
     pub queue_bytes: usize,
-    /// Most bytes queued for all peers together. Default 256 MiB. The queue of one peer must not exceed the unused
-    /// part, so that peers that do not read never use up the total.
+    /// Maximum number of bytes queued for all peers together. Default 256 MiB. The queue of one peer must not
+    /// exceed the unused part, so that peers that do not read never use up the total.
     pub total_queue_bytes: usize,
-    /// Most links per listener in handshake, hello and authentication. Default 256; further ones wait.
+    /// Maximum number of links per listener in handshake, hello and authentication. Default 256; further ones
+    /// wait.
     pub max_handshakes: usize,
-    /// Most links per listener that wait for their handshake, first come first served. Default 1024: at a thousand handshakes
-    /// per second the last one is served before it times out. Further ones are rejected at once, which is cheap, and the peers
-    /// retry after a random delay.
+    /// Maximum number of links per listener that wait for their handshake, first come first served. Default 1024:
+    /// at a thousand handshakes per second the last one is served before it times out. Further ones are rejected
+    /// at once, which is cheap, and the peers retry after a random delay.
     pub handshake_backlog: usize,
 }
 

@@ -20,9 +20,9 @@ pub struct PeerInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Presence {
-    /// Connected, or reconnected on a new link.
+    /// The peer connected, or reconnected on a new link.
     Up(PeerInfo),
-    /// No longer connected.
+    /// The peer disconnected.
     Down {
         /// The peer's name.
         peer: PeerId,

@@ -40,7 +40,7 @@ pub struct DialOptions {
     /// The authorities to trust and the certificate to present on `wss` and `quic`.
     #[cfg(feature = "tls")]
     pub tls: Option<ClientTls>,
-    /// Without `tls`: encrypt without verifying the server (see [`ClientTls::insecure`]).
+    /// Encrypts without verifying the server if `tls` is not set (see [`ClientTls::insecure`]).
     #[cfg(feature = "tls")]
     pub insecure: bool,
     /// Source of the token that proves the peer's name. The token is sent only on confidential links to a verified hub,

@@ -18,7 +18,8 @@ pub(super) const NO_FRAME: u32 = u32::MAX - 1;
 /// A body of at least this size is not copied; for smaller ones a copy is cheaper than another buffer.
 const ZERO_COPY_FROM: usize = 8 << 10;
 
-/// Initial memory for an unfinished frame. It grows by doubling, so that an announced length alone allocates nothing.
+/// Initial memory for an unfinished frame. The memory grows by doubling, so that an announced length alone
+/// allocates nothing.
 #[cfg(feature = "uds")]
 pub(super) const FIRST_RESERVE: usize = 64 << 10;
 

@@ -12,10 +12,10 @@ use tokio_util::sync::PollSender;
 use super::{Credentials, Dialer, Incoming, Link, LinkError, LinkKind, Listener, WireFrame};
 use crate::name::PeerId;
 
-/// Most frames queued in each direction of a memory link.
+/// Maximum number of frames queued in each direction of a memory link.
 pub const FRAMES_IN_FLIGHT: usize = 64;
 
-/// Most links that wait for [`Listener::accept`].
+/// Maximum number of links that wait for [`Listener::accept`].
 const BACKLOG: usize = 128;
 
 enum Item {
@@ -127,13 +127,13 @@ pub struct MemoryDialer {
     listener: mpsc::Sender<Link>,
     name: String,
     max_frame: usize,
-    proves: Option<PeerId>,
+    proven_name: Option<PeerId>,
 }
 
 /// Creates a listener whose links prove this name, for a peer of the listener's own process.
 pub(crate) fn listen_proven(name: PeerId, max_frame: usize) -> (MemoryListener, MemoryDialer) {
     let (listener, mut dialer) = listen(name.as_str(), max_frame);
-    dialer.proves = Some(name);
+    dialer.proven_name = Some(name);
     (listener, dialer)
 }
 
@@ -144,7 +144,7 @@ pub fn listen(name: impl Into<String>, max_frame: usize) -> (MemoryListener, Mem
     let name = format!("memory:{}", name.into());
     (
         MemoryListener { incoming, name: name.clone() },
-        MemoryDialer { listener, name, max_frame, proves: None },
+        MemoryDialer { listener, name, max_frame, proven_name: None },
     )
 }
 
@@ -170,7 +170,7 @@ impl Listener for MemoryListener {
 #[async_trait::async_trait]
 impl Dialer for MemoryDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
-        let credentials = match &self.proves {
+        let credentials = match &self.proven_name {
             Some(name) => Credentials::Certificate(vec![name.clone()]),
             None => Credentials::None,
         };

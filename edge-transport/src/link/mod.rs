@@ -8,9 +8,9 @@
 //! - [`Sink::poll_ready`] is pending while [`SEND_BUFFER`] bytes wait for the network, so that memory is limited to that buffer
 //!   plus one frame; a frame above [`Limits::max_frame`] is refused by `start_send` and does not affect the next;
 //! - nothing is sent before `poll_flush` or a full buffer: feed all frames, then flush once;
-//! - after `poll_close` the other end reads `None`; a link that is dropped without it yields [`LinkError::Lost`] there. Some
-//!   kinds cannot be read after closing: read before. Closing may wait until the other end has read everything and dropped the
-//!   link: use a timeout.
+//! - after `poll_close` the other end reads `None`; a link that is dropped without it yields [`LinkError::Lost`]
+//!   there. Some kinds cannot be read after closing: read all frames before. Closing may wait until the other end
+//!   has read everything and dropped the link: use a timeout.
 //!
 //! The suite `conformance` (feature `testing`) checks these guarantees on any implementation.
 
@@ -92,7 +92,7 @@ impl fmt::Display for LinkKind {
     }
 }
 
-/// Why a link ended or could not be made.
+/// Why a link ended or was not established.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -287,13 +287,13 @@ async fn classify<T>(
         Err(source) => source,
     };
     let fatal = matches!(source.kind(), InvalidInput | NotConnected);
-    let of_one_connection = matches!(source.kind(), ConnectionAborted | ConnectionReset | Interrupted);
+    let per_connection = matches!(source.kind(), ConnectionAborted | ConnectionReset | Interrupted);
     let error = LinkError::Io { doing: format!("accept on {}", address()), source };
     if fatal {
         return Err(error);
     }
-    if !of_one_connection {
-        // Out of descriptors or memory: the connection stays in the backlog, so that an immediate retry would spin.
+    if !per_connection {
+        // Out of descriptors or memory: the connection stays in the backlog, and an immediate retry would spin.
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     Ok(Err(error))

@@ -22,9 +22,9 @@ pub struct PeerSettings {
     pub session: Settings,
     /// Timeout of one connection attempt to one address. Default 5 s.
     pub dial_timeout: Duration,
-    /// How often preferred addresses are tried while a less preferred one is in use. Earlier dialers are preferred. When one
-    /// answers, the peer changes to it, and open calls end with `LINK_LOST`. A preferred path that fails again is tried less
-    /// and less often. Default 60 s; zero: never.
+    /// Interval between attempts to connect to preferred addresses while a less preferred one is in use. Earlier
+    /// dialers are preferred. When a preferred address answers, the peer changes to it, and open calls end with
+    /// `LINK_LOST`. A preferred path that fails again is tried less and less often. Default 60 s; zero: never.
     pub failback_interval: Duration,
     /// Longest first delay before a reconnect, also after a link that was open. Default 200 ms; the actual delay is between
     /// half of this value and this value.
@@ -55,7 +55,7 @@ pub enum PeerError {
     /// The peer has no dialer.
     #[error("the peer has no hub address; add one with `dialer`")]
     NoDialer,
-    /// Too many services.
+    /// The peer has too many services.
     #[error("{found} services; at most {MAX_SERVICES} are allowed")]
     TooManyServices {
         /// Number of services.
@@ -127,7 +127,7 @@ impl PeerBuilder {
         self
     }
 
-    /// Starts the peer on the current runtime. It connects and reconnects until it is closed.
+    /// Starts the peer on the current runtime. The peer connects and reconnects until it is closed.
     ///
     /// # Errors
     /// If there is no dialer or no runtime, if there are too many services, or if a limit is too low.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::runtime::{ControlMessage, DriverHandle};
 use crate::frame::{Failure, Reason, cost};
 
-/// Why a call was not made. Nothing was sent.
+/// Why a call was not made. No request was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -80,9 +80,10 @@ impl std::fmt::Debug for ReplyEvent {
 #[must_use = "dropping the stream cancels the call"]
 pub struct ReplyStream {
     number: u64,
-    /// Limited by the call's credit.
+    /// The channel is unbounded; the call's credit limits its messages.
     parts: mpsc::UnboundedReceiver<Result<ReplyEvent, Failure>>,
-    /// Credit in bytes of read messages that was not yet returned to the service. Returned at `threshold`.
+    /// Credit in bytes of read messages that was not yet returned to the service. The credit is returned at
+    /// `threshold`.
     read: u64,
     threshold: u64,
     ended: bool,
@@ -131,7 +132,8 @@ impl Stream for ReplyStream {
 impl Drop for ReplyStream {
     fn drop(&mut self) {
         if !self.ended {
-            // Closed first, so that a call that is still queued when the cancel arrives is never made.
+            // The stream is closed first, so that a call that is still queued when the cancel arrives is never
+            // opened.
             self.parts.close();
             let _ = self.handle.control.send(ControlMessage::Cancel { number: self.number });
         }

@@ -23,7 +23,7 @@ impl CreditWindow {
 
     pub(super) fn grant(&self, bytes: u64) {
         let add = |balance: i64| Some(balance.saturating_add_unsigned(bytes));
-        // The closure always returns a value, so that the update cannot fail.
+        // The closure always returns a value, so the update cannot fail.
         let _ = self.balance.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
         self.waker.wake();
     }

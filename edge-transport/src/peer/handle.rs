@@ -122,7 +122,7 @@ impl Peer {
         Ok(ReplyStream::new(number, receiver, credit, handle.clone()))
     }
 
-    /// Most bytes of a request, or why no request can be sent.
+    /// Returns the maximum number of bytes of a request, or why no request can be sent.
     fn max_request(&self) -> Result<usize, CallError> {
         self.connection(|_, max_request| max_request)
     }
@@ -154,12 +154,12 @@ impl Peer {
     /// Waits until the peer is closed.
     pub async fn closed(&self) {
         let mut state = self.shared.state.clone();
-        // An error means that the peer's task has ended, which is the same.
+        // An error means that the peer's task has ended: the peer is closed.
         let _ = state.wait_for(|state| *state == PeerState::Closed).await;
     }
 }
 
-/// Most bytes of body and metadata in a frame of at most `max_frame` bytes.
+/// Returns the maximum number of bytes of body and metadata in a frame of at most `max_frame` bytes.
 pub(super) const fn max_request(max_frame: usize) -> usize {
     max_frame.saturating_sub(HEADROOM)
 }

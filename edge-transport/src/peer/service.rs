@@ -48,7 +48,7 @@ impl ReplySender {
         self.window.is_closed()
     }
 
-    /// Waits until the call is cancelled. Cheap enough to poll beside the work.
+    /// Waits until the call is cancelled. Cheap enough to poll concurrently with the work.
     pub async fn cancelled(&mut self) {
         poll_fn(|cx| self.window.poll_closed(cx)).await;
     }
@@ -105,7 +105,7 @@ impl ReplySender {
         let ends = end.is_some();
         let inbound = self.inbound;
         let sent = self.handle.commands.send(Command::Answer { inbound, message, end }).await;
-        // Set after the send: if this future is dropped while it waits, the call must still end.
+        // `ended` is set after the send: if this future is dropped while it waits, the call must still end.
         self.ended |= ends;
         sent.map_err(|_| Cancelled)
     }

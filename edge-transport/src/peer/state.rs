@@ -24,7 +24,7 @@ pub enum PeerState {
         kind: LinkKind,
         /// The hub's name.
         hub: PeerId,
-        /// Most bytes of body and metadata of a request.
+        /// Maximum number of bytes of body and metadata of a request.
         max_request: usize,
         /// When the connection was established.
         since: Instant,

@@ -1,13 +1,13 @@
-//! The peers that a watcher knows. Pure: updates in, changes out.
+//! The set of connected peers at a watcher. Pure: each update returns the changes.
 
-#![cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only a watch on a runtime takes updates"))]
+#![cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only a watch on a runtime applies updates"))]
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::wire::{Entry, Update};
 use crate::name::{PeerId, SessionId};
 
-/// Most peers that a watcher tracks. Further ones are ignored.
+/// Maximum number of peers that a watcher tracks. Further ones are ignored.
 pub const MAX_PEERS: usize = 100_000;
 
 /// A change of the connected peers.

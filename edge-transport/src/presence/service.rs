@@ -14,10 +14,10 @@ use crate::hub::{Hub, PeerInfo, Presence, WeakHub};
 use crate::name::{PeerId, ServiceName};
 use crate::peer::{ReplySender, Service};
 
-/// Most peers that a watch may be restricted to.
+/// Maximum number of peers that a watch may be restricted to.
 pub(super) const MAX_ONLY: usize = 64;
 
-/// Most peers in one message.
+/// Maximum number of peers in one message.
 const LIST_CHUNK: usize = 500;
 
 /// The presence service of a hub.
@@ -38,8 +38,8 @@ async fn answer(hub: Hub, source: PeerId, request: Request, mut replies: ReplySe
     let (reason, detail) = match decode_query(request.body) {
         Ok((service, only)) => {
             let watcher = Watcher::new(&hub, source, service, only);
-            let stopping = hub.stopping();
-            if let Some(Err(())) = stopping.run_until_cancelled(watcher.run(&hub, &mut replies)).await {
+            let stop_token = hub.stop_token();
+            if let Some(Err(())) = stop_token.run_until_cancelled(watcher.run(&hub, &mut replies)).await {
                 return;
             }
             (Reason::Draining, "the hub is shutting down".to_owned())
@@ -122,14 +122,14 @@ impl Watcher {
 
     /// Sends the list in order of names, in several messages. Returns the receiver of later changes.
     async fn send_list(&self, hub: &Hub, replies: &mut ReplySender) -> Result<Receiver<Presence>, ()> {
-        let (peers, events) = hub.follow();
+        let (peers, events) = hub.peers_and_events();
         let mut peers: Vec<_> = peers.iter().filter(|info| self.matches(hub, info)).map(entry).collect();
         // Sorted, so that the same peers give the same list.
         peers.sort_unstable_by(|one, other| one.peer.cmp(&other.peer));
-        let mut pieces = peers.chunks(LIST_CHUNK).map(<[Entry]>::to_vec).collect::<Vec<_>>();
-        let last = pieces.pop().unwrap_or_default();
+        let mut chunks = peers.chunks(LIST_CHUNK).map(<[Entry]>::to_vec).collect::<Vec<_>>();
+        let last = chunks.pop().unwrap_or_default();
         let mut reset = true;
-        for up in pieces {
+        for up in chunks {
             send_update(replies, &Update { reset, up, ..Update::default() }).await?;
             reset = false;
         }

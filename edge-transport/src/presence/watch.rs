@@ -71,8 +71,8 @@ impl Watch {
         }
     }
 
-    /// Restricts the watch to these peers. With no peers, or with more than 64, it covers all peers, as it does at an older
-    /// hub.
+    /// Restricts the watch to these peers. With no peers, or with more than 64, the watch covers all peers, as it
+    /// does at an older hub.
     #[must_use]
     pub fn only(mut self, peers: impl IntoIterator<Item = PeerId>) -> Self {
         self.only = peers.into_iter().take(MAX_ONLY + 1).collect();

@@ -34,7 +34,7 @@ impl Validity {
 /// Limits the warnings about one certificate.
 #[derive(Debug, Default)]
 pub(super) struct WarnThrottle {
-    /// The last warning was about an expired certificate.
+    /// Whether the last warning was about an expired certificate.
     expired: bool,
     warned_at: Option<SystemTime>,
 }

@@ -25,20 +25,20 @@ pub const MAX_FILE: usize = 32 * 1024 * 1024;
 #[non_exhaustive]
 pub enum ReadError {
     /// The system call failed.
-    #[error("cannot read {what} {}: {source}", path.display())]
+    #[error("cannot read {kind} {}: {source}", path.display())]
     Io {
-        /// The expected content of the file.
-        what: &'static str,
+        /// Kind of the file, for example `private key`.
+        kind: &'static str,
         /// The file.
         path: PathBuf,
         /// The cause.
         source: std::io::Error,
     },
     /// The file is too large.
-    #[error("{what} {} has more than {MAX_FILE} bytes", path.display())]
+    #[error("{kind} {} has more than {MAX_FILE} bytes", path.display())]
     TooLarge {
-        /// The expected content of the file.
-        what: &'static str,
+        /// Kind of the file, for example `private key`.
+        kind: &'static str,
         /// The file.
         path: PathBuf,
     },
@@ -47,20 +47,20 @@ pub enum ReadError {
 /// A file and its expected content.
 #[derive(Debug, Clone)]
 pub(crate) struct Input {
-    pub(crate) what: &'static str,
+    pub(crate) kind: &'static str,
     pub(crate) path: PathBuf,
 }
 
 impl Input {
     fn read(&self) -> Result<Vec<u8>, ReadError> {
-        let (what, path) = (self.what, self.path.clone());
+        let (kind, path) = (self.kind, self.path.clone());
         let mut content = Vec::new();
         let read =
             File::open(&path).and_then(|file| file.take(MAX_FILE as u64 + 1).read_to_end(&mut content));
         match read {
-            Ok(_) if content.len() > MAX_FILE => Err(ReadError::TooLarge { what, path }),
+            Ok(_) if content.len() > MAX_FILE => Err(ReadError::TooLarge { kind, path }),
             Ok(_) => Ok(content),
-            Err(source) => Err(ReadError::Io { what, path, source }),
+            Err(source) => Err(ReadError::Io { kind, path, source }),
         }
     }
 }
@@ -98,7 +98,7 @@ pub(crate) struct Reloading<T, E> {
 struct FileState {
     in_use: [u8; 32],
     /// Digest of the last read content, valid or not; `None` if it was not readable.
-    tried: Option<[u8; 32]>,
+    last_read: Option<[u8; 32]>,
     invalid: Option<String>,
 }
 
@@ -112,7 +112,7 @@ impl<T, E: From<ReadError> + Display> Reloading<T, E> {
         let contents = read_all(&inputs)?;
         let current = RwLock::new(Arc::new(make(&contents)?));
         let in_use = fingerprint(&contents);
-        let state = Mutex::new(FileState { in_use, tried: Some(in_use), invalid: None });
+        let state = Mutex::new(FileState { in_use, last_read: Some(in_use), invalid: None });
         Ok(Self { inputs, make: Box::new(make), expiries, current, state })
     }
 
@@ -133,22 +133,22 @@ impl<T: Send + Sync, E: From<ReadError> + Display> Watched for Reloading<T, E> {
             Ok(contents) => contents,
             Err(error) => {
                 let mut state = self.state();
-                state.tried = None;
+                state.last_read = None;
                 return state.invalid(files, error.to_string());
             }
         };
         let found = fingerprint(&contents);
         let mut state = self.state();
-        if state.tried == Some(found) {
+        if state.last_read == Some(found) {
             return None;
         }
-        state.tried = Some(found);
+        state.last_read = Some(found);
         if found == state.in_use {
             return state.invalid.take().map(|_| ReloadEvent::Recovered { files });
         }
         match (self.make)(&contents) {
-            Ok(made) => {
-                *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(made);
+            Ok(value) => {
+                *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(value);
                 (state.in_use, state.invalid) = (found, None);
                 Some(ReloadEvent::Reloaded { files })
             }
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     fn open(paths: &[PathBuf]) -> Reloading<String, Refused> {
-        let inputs = paths.iter().map(|path| Input { what: "half", path: path.clone() }).collect();
+        let inputs = paths.iter().map(|path| Input { kind: "half", path: path.clone() }).collect();
         Reloading::open(
             inputs,
             |_| Expiries::new(),
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn rejects_endless_files() {
-        let endless = Input { what: "tokens", path: "/dev/zero".into() };
+        let endless = Input { kind: "tokens", path: "/dev/zero".into() };
         assert!(matches!(endless.read(), Err(ReadError::TooLarge { .. })));
     }
 }

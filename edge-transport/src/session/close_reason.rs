@@ -90,10 +90,10 @@ pub enum CloseReason {
         by: SessionId,
     },
     /// A limit of the hub is reached.
-    #[error("{what} reached its limit of {max}; try again later")]
+    #[error("{resource} reached its limit of {max}; try again later")]
     Overloaded {
         /// The limited resource.
-        what: &'static str,
+        resource: &'static str,
         /// The limit.
         max: usize,
     },

@@ -13,9 +13,9 @@ pub(super) struct InboundCall {
     /// The call's number on its link.
     pub(super) number: u64,
     pub(super) lane: u64,
-    /// Replies were sent on the lane, but not the last one.
+    /// Whether replies were sent on the lane, but not the last one.
     pub(super) lane_open: bool,
-    /// The requester waits for the response on the current link.
+    /// Whether the requester waits for the response on the current link.
     has_caller: bool,
     next_sequence: u64,
     /// Remaining credit in bytes.
@@ -82,7 +82,7 @@ impl InboundCalls {
 
     /// Marks the number of a request as used on the link, and returns how to handle the request.
     pub(super) fn admission(&mut self, number: u64) -> Admission {
-        match self.used.take(number) {
+        match self.used.insert(number) {
             true => Admission::New,
             false if self.by_number.contains_key(&number) => Admission::Running,
             false => Admission::Used,
@@ -121,7 +121,7 @@ impl InboundCalls {
 
     /// Handles a cancel of the requester. The service may continue. A request that has not arrived yet is never started.
     pub(super) fn cancel(&mut self, number: u64) -> Option<InboundCallId> {
-        self.used.take(number);
+        self.used.insert(number);
         let inbound = *self.by_number.get(&number)?;
         self.abandon(inbound).then_some(inbound)
     }

@@ -20,11 +20,12 @@ pub struct Settings {
     pub drain_timeout: Duration,
     /// Largest frame in bytes. Default [`DEFAULT_MAX_FRAME`]. Must not exceed the link's own limit.
     pub max_frame: usize,
-    /// Most open calls that this peer has made. Default 4096, about 2 KiB each.
+    /// Maximum number of open calls that this peer has made. Default 4096, about 2 KiB each.
     pub max_outbound_calls: usize,
-    /// Most calls of other peers in progress at this peer. Default 4096, about 300 bytes each plus the memory of the service.
+    /// Maximum number of calls of other peers in progress at this peer. Default 4096, about 300 bytes each plus
+    /// the memory of the service.
     pub max_inbound_calls: usize,
-    /// Most bytes of requests in progress at this peer; one request may exceed it. Default 64 MiB.
+    /// Maximum number of bytes of requests in progress at this peer; one request may exceed it. Default 64 MiB.
     pub max_inbound_bytes: usize,
     /// Initial credit of a call in bytes: the most that may be unread at the caller, plus one message. Default 256 KiB.
     pub credit: u64,

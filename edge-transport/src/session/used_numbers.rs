@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-/// Most runs of used numbers that are stored. Requests on separate lanes may overtake each other and leave gaps between runs.
+/// Maximum number of runs of used numbers that are stored. Requests on separate lanes may overtake each other and
+/// leave gaps between runs.
 const MAX_RUNS: usize = 1024;
 
 /// The used numbers of one link: those of received requests, and those of cancels that arrived before their request.
 ///
-/// Numbers increase by one from request to request, so that usually all of them form one run.
+/// Numbers increase by one from request to request, so usually all of them form one run.
 #[derive(Debug, Default)]
 pub(crate) struct UsedNumbers {
     /// The last number of each run, by its first.
@@ -17,7 +18,7 @@ pub(crate) struct UsedNumbers {
 impl UsedNumbers {
     /// Marks a number as used. Returns whether it was unused before. With too many gaps, the numbers in the lowest gap count as
     /// used.
-    pub(crate) fn take(&mut self, number: u64) -> bool {
+    pub(crate) fn insert(&mut self, number: u64) -> bool {
         let below = self.runs.range(..=number).next_back().map(|(first, last)| (*first, *last));
         if below.is_some_and(|(_, last)| last >= number) {
             return false;
@@ -40,11 +41,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_each_number_once_in_any_order() {
+    fn inserts_each_number_once_in_any_order() {
         let mut used = UsedNumbers::default();
         for number in [5003, 5001, 5002, 0, 7, 5, 6, u64::MAX] {
-            assert!(used.take(number), "{number}");
-            assert!(!used.take(number), "{number} again");
+            assert!(used.insert(number), "{number}");
+            assert!(!used.insert(number), "{number} again");
         }
         let runs: Vec<_> = used.runs.into_iter().collect();
         assert_eq!(runs, [(0, 0), (5, 7), (5001, 5003), (u64::MAX, u64::MAX)]);
@@ -54,13 +55,13 @@ mod tests {
     fn bounds_memory_by_closing_the_lowest_gap() {
         let mut used = UsedNumbers::default();
         let numbers = (1..=MAX_RUNS as u64).map(|run| 2 * run);
-        assert!(numbers.clone().all(|number| used.take(number)));
-        assert!(used.take(3), "it may still arrive");
-        assert!(used.take(1_000_000) && used.take(2_000_000));
-        assert!(!used.take(5), "too late");
-        assert!(used.take(7));
-        assert!(numbers.into_iter().all(|number| !used.take(number)));
-        assert!((0..5000).all(|number| used.take(3_000_000 + 2 * number)));
+        assert!(numbers.clone().all(|number| used.insert(number)));
+        assert!(used.insert(3), "it may still arrive");
+        assert!(used.insert(1_000_000) && used.insert(2_000_000));
+        assert!(!used.insert(5), "too late");
+        assert!(used.insert(7));
+        assert!(numbers.into_iter().all(|number| !used.insert(number)));
+        assert!((0..5000).all(|number| used.insert(3_000_000 + 2 * number)));
         assert_eq!(used.runs.len(), MAX_RUNS);
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct Loaded<C> {
 /// A TLS configuration that is reloaded from files: [`FileWatch`](crate::reload::FileWatch) checks them for changes. New
 /// handshakes use the new configuration; open links are not affected. Cheap to clone; all clones share the configuration.
 pub struct TlsFiles<C> {
-    made: Arc<Reloading<Loaded<C>, TlsError>>,
+    reloading: Arc<Reloading<Loaded<C>, TlsError>>,
 }
 
 /// Files of an accepting end.
@@ -83,11 +83,11 @@ impl<C: Send + Sync + 'static> TlsFiles<C> {
     ) -> Result<Self, TlsError> {
         let mut inputs = Vec::new();
         if let Some((chain, key)) = &paths.certificate {
-            inputs.push(Input { what: "certificate chain", path: chain.clone() });
-            inputs.push(Input { what: "private key", path: key.clone() });
+            inputs.push(Input { kind: "certificate chain", path: chain.clone() });
+            inputs.push(Input { kind: "private key", path: key.clone() });
         }
         if let Some(authorities) = &paths.authorities {
-            inputs.push(Input { what: "CA certificates", path: authorities.clone() });
+            inputs.push(Input { kind: "CA certificates", path: authorities.clone() });
         }
         let names: Vec<String> = inputs.iter().map(|input| input.path.display().to_string()).collect();
         let make = move |contents: &[Vec<u8>]| {
@@ -100,13 +100,13 @@ impl<C: Send + Sync + 'static> TlsFiles<C> {
             let config = configure(&identity)?;
             Ok(Loaded { config, identity, paths: paths.clone() })
         };
-        Ok(Self { made: Arc::new(Reloading::open(inputs, expiries, make)?) })
+        Ok(Self { reloading: Arc::new(Reloading::open(inputs, expiries, make)?) })
     }
 }
 
 impl<C> TlsFiles<C> {
     pub(crate) fn reloading(&self) -> Arc<Reloading<Loaded<C>, TlsError>> {
-        Arc::clone(&self.made)
+        Arc::clone(&self.reloading)
     }
 }
 
@@ -121,25 +121,25 @@ impl<C: Send + Sync + 'static> TlsFiles<C> {
     /// The current configuration.
     #[must_use]
     pub fn config(&self) -> Arc<C> {
-        Arc::clone(&self.made.current().config)
+        Arc::clone(&self.reloading.current().config)
     }
 
     /// The current identity.
     #[must_use]
     pub fn identity(&self) -> Identity {
-        self.made.current().identity.clone()
+        self.reloading.current().identity.clone()
     }
 }
 
 impl<C> Clone for TlsFiles<C> {
     fn clone(&self) -> Self {
-        Self { made: Arc::clone(&self.made) }
+        Self { reloading: Arc::clone(&self.reloading) }
     }
 }
 
 impl<C> fmt::Debug for TlsFiles<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsFiles").field("made", &self.made).finish()
+        f.debug_struct("TlsFiles").field("reloading", &self.reloading).finish()
     }
 }
 

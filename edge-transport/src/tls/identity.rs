@@ -75,12 +75,12 @@ impl Identity {
             identity.roots = Arc::new(roots);
         }
         if let Some((chain, key)) = pair {
-            identity.take_pair(&chain, &key)?;
+            identity.set_pair(&chain, &key)?;
         }
         Ok(identity)
     }
 
-    fn take_pair(&mut self, chain: &Pem<'_>, key: &Pem<'_>) -> Result<(), TlsError> {
+    fn set_pair(&mut self, chain: &Pem<'_>, key: &Pem<'_>) -> Result<(), TlsError> {
         let (chain_from, key_from) = (chain.from.to_owned(), key.from.to_owned());
         let found = certificates(chain)?;
         let key = PrivateKeyDer::from_pem_slice(key.text).map_err(|error| match error {

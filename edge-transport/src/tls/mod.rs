@@ -51,8 +51,8 @@ const SHA256_SUITE: SupportedCipherSuite = rustls::crypto::ring::cipher_suite::T
 
 /// Computes the SHA-256 of `data` with the crypto library.
 pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
-    #[allow(clippy::expect_used, reason = "cannot fail: see the message")]
-    let suite = SHA256_SUITE.tls13().expect("the suite is one of TLS 1.3, as its name says");
+    #[allow(clippy::expect_used, reason = "the constant is a suite of TLS 1.3")]
+    let suite = SHA256_SUITE.tls13().expect("the suite belongs to TLS 1.3");
     let mut digest = [0; 32];
     digest.copy_from_slice(suite.common.hash_provider.hash(data).as_ref());
     digest

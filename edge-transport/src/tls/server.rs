@@ -70,7 +70,8 @@ pub(super) fn configuration(identity: &Identity, clients: ClientAuth) -> Result<
         }
     };
     let mut config = builder.with_cert_resolver(resolver);
-    // A client that resumes with a ticket presents no certificate, so that it could outlive its certificate and authority.
+    // A client that resumes with a ticket presents no certificate: its access could outlast its certificate and
+    // authority.
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }

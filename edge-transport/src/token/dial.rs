@@ -37,7 +37,7 @@ impl TokenSource {
 fn read(path: &Path) -> io::Result<Token> {
     let bad = |cause: &dyn fmt::Display| io::Error::new(io::ErrorKind::InvalidData, cause.to_string());
     let mut bytes = Vec::new();
-    // A little more than a token, to detect files that are too long.
+    // Reads slightly more than a token, to detect files that are too long.
     File::open(path)?.take(MAX_TOKEN as u64 + 64).read_to_end(&mut bytes)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| bad(&"the file is not UTF-8"))?;
     Token::new(text).map_err(|error| bad(&error))

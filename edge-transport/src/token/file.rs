@@ -9,13 +9,13 @@ use crate::name::{InvalidName, PeerId};
 use crate::reload::{Input, ReadError, Reloading};
 use crate::tls::sha256;
 
-/// Most lines of a token file.
+/// Maximum number of lines of a token file.
 const MAX_LINES: usize = 200_000;
 
 /// Hexadecimal digits of a SHA-256.
-const DIGITS: usize = 64;
+const DIGEST_DIGITS: usize = 64;
 
-/// Why a token file is invalid. Contains nothing of the file except names.
+/// Why a token file is invalid. The error contains nothing of the file except names.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenFileError {
@@ -68,7 +68,7 @@ impl TokenFile {
     /// If the file is not readable, or a line is not a name and a digest.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TokenFileError> {
         let path = path.as_ref().to_owned();
-        let input = Input { what: "tokens", path: path.clone() };
+        let input = Input { kind: "tokens", path: path.clone() };
         let make = move |contents: &[Vec<u8>]| {
             contents.first().map_or_else(|| Ok(Digests::new()), |text| parse(text, &path))
         };
@@ -85,11 +85,11 @@ impl TokenFile {
 #[async_trait::async_trait]
 impl TokenVerifier for TokenFile {
     async fn check(&self, claimed: &PeerId, token: &Token) -> Result<(), TokenRefused> {
-        let shown = sha256(token.secret().as_bytes());
+        let digest = sha256(token.secret().as_bytes());
         let digests = self.digests.current();
-        let of_name = claimed.covered_by().filter_map(|name| digests.get(name)).flatten();
+        let name_digests = claimed.covered_by().filter_map(|name| digests.get(name)).flatten();
         // All digests are compared, so that the time does not reveal which one matches.
-        match of_name.fold(false, |found, known| found | ct_eq(known, &shown)) {
+        match name_digests.fold(false, |found, known| found | ct_eq(known, &digest)) {
             true => Ok(()),
             false => Err(TokenRefused::Unknown),
         }
@@ -109,13 +109,13 @@ fn parse(text: &[u8], path: &Path) -> Result<Digests, TokenFileError> {
         let Some(name) = words.next().filter(|word| !word.starts_with('#')) else { continue };
         let name = PeerId::new(name).map_err(|cause: InvalidName| {
             // The first word may be a token by mistake: the error must not contain its characters.
-            let what = match cause {
+            let problem = match cause {
                 InvalidName::TooLong { found, max, .. } => {
                     format!("{found} bytes; at most {max} are allowed")
                 }
                 _ => "a character other than letters, digits and any of `-_.:/@`".to_owned(),
             };
-            refused(number, format!("the first word is not a peer's name: it has {what}"))
+            refused(number, format!("the first word is not a peer's name: it has {problem}"))
         })?;
         let digest = match (words.next(), words.next()) {
             (Some(digest), None) => hex(digest),
@@ -131,7 +131,7 @@ fn parse(text: &[u8], path: &Path) -> Result<Digests, TokenFileError> {
 }
 
 fn hex(text: &str) -> Option<[u8; 32]> {
-    if text.len() != DIGITS || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    if text.len() != DIGEST_DIGITS || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
     let mut digest = [0; 32];

@@ -26,13 +26,13 @@ pub const MIN_TOKEN: usize = 16;
 /// Longest token in bytes: room for a signed one with its claims.
 pub const MAX_TOKEN: usize = 8 * 1024;
 
-/// Why a text is not a valid token. Does not contain the text.
+/// Why a text is not a valid token. The error does not contain the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidToken {
     /// The token is too short or too long.
     #[error(
-        "token of {found} bytes; {MIN_TOKEN} to {MAX_TOKEN} are allowed: make one with `openssl rand -hex 32`"
+        "token of {found} bytes; {MIN_TOKEN} to {MAX_TOKEN} are allowed: create one with `openssl rand -hex 32`"
     )]
     Length {
         /// Length of the token in bytes.
@@ -116,8 +116,8 @@ pub enum TokenRefused {
 #[cfg(feature = "runtime")]
 #[async_trait::async_trait]
 pub trait TokenVerifier: Send + Sync {
-    /// Checks whether the bearer of the token may use this name. The hub's timeout is half of `hello_timeout` of its settings;
-    /// it drops the future if the link ends earlier.
+    /// Checks whether the bearer of the token may use this name. The hub's timeout is half of `hello_timeout` of
+    /// its settings; the hub drops the future if the link ends earlier.
     ///
     /// # Errors
     /// Why the token is refused. The text is logged and sent to the other end: it must not contain the token.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::open::{Call, Served};
+use super::open::{Call, ServedCall};
 use super::{Core, Session, SessionKey};
 use crate::frame::{DecodeError, Failure, Frame, Kind, Lane, Part, Reason, Reply, Request, decode};
 use crate::hub::Requester;
@@ -16,11 +16,11 @@ use crate::name::{PeerId, ServiceName};
 
 /// The result of checking a request.
 enum Check {
-    /// Forward it to this session.
-    Pass(SessionKey),
-    /// Return a failure to its requester.
+    /// Forward the request to this session.
+    Forward(SessionKey),
+    /// Return a failure to the requester.
     Refuse(Reason, String),
-    /// Ignore it: its call is already open.
+    /// Ignore the request: its call is already open.
     Duplicate,
 }
 
@@ -38,7 +38,7 @@ impl Core {
             self.stats.spoofed += 1;
             if matches!(part, Part::Request(_)) {
                 let detail = format!("the source of the frame is not {}", session.peer);
-                self.fail_to(key, number, Lane::Control, Reason::Forbidden, detail);
+                self.send_failure(key, number, Lane::Control, Reason::Forbidden, detail);
             }
             return;
         }
@@ -55,7 +55,7 @@ impl Core {
         self.stats.malformed += 1;
         let DecodeError::InCall { number, request, .. } = error else { return };
         match *request {
-            true => self.fail_to(key, *number, Lane::Control, Reason::Protocol, error.to_string()),
+            true => self.send_failure(key, *number, Lane::Control, Reason::Protocol, error.to_string()),
             false => self.end_served(key, *number, Reason::Protocol, error.to_string()),
         }
     }
@@ -72,7 +72,7 @@ impl Core {
                     self.end_call(key, number, Reason::TooLarge, detail);
                 } else {
                     // The frame was the last of the call, which is no longer open.
-                    self.fail_to(key, number, Lane::Control, Reason::TooLarge, detail);
+                    self.send_failure(key, number, Lane::Control, Reason::TooLarge, detail);
                 }
             }
             _ => {}
@@ -84,7 +84,7 @@ impl Core {
     }
 
     /// Reports to a requester that its call has failed.
-    pub(super) fn fail_to(
+    pub(super) fn send_failure(
         &mut self,
         key: SessionKey,
         number: u64,
@@ -117,9 +117,9 @@ impl Core {
         now: Instant,
     ) {
         let target_key = match self.check_request(key, target, number, &request) {
-            Check::Pass(target_key) => target_key,
+            Check::Forward(target_key) => target_key,
             Check::Refuse(reason, detail) => {
-                return self.fail_to(key, number, Lane::Control, reason, detail);
+                return self.send_failure(key, number, Lane::Control, reason, detail);
             }
             Check::Duplicate => {
                 self.stats.duplicates += 1;
@@ -135,11 +135,11 @@ impl Core {
         let lane = Lane::Call(target.next_free_lane());
         let slot = match self.push(target_key, frame, lane, limit) {
             Ok(slot) => slot,
-            Err((reason, detail)) => return self.fail_to(key, number, Lane::Control, reason, detail),
+            Err((reason, detail)) => return self.send_failure(key, number, Lane::Control, reason, detail),
         };
         if let Some(target) = self.sessions.get_mut(&target_key) {
             target.last_number = dest_id;
-            target.inbound.insert(dest_id, Served { requester: key, number, slot });
+            target.inbound.insert(dest_id, ServedCall { requester: key, number, slot });
         }
         if let Some(session) = self.sessions.get_mut(&key) {
             let lane = session.next_free_lane();
@@ -158,7 +158,7 @@ impl Core {
         request: &Request,
     ) -> Check {
         let Some(session) = self.sessions.get_mut(&key) else { return Check::Duplicate };
-        let is_new = session.used.take(number);
+        let is_new = session.used.insert(number);
         let Some(session) = self.sessions.get(&key) else { return Check::Duplicate };
         if !is_new {
             if session.calls.contains_key(&number) {
@@ -176,7 +176,7 @@ impl Core {
         let Some(target) = target else {
             return Check::Refuse(Reason::Protocol, "the request names no target".to_owned());
         };
-        if let Some(detail) = self.no_room(session, &target) {
+        if let Some(detail) = self.exceeded_limit(session, &target) {
             return Check::Refuse(Reason::Overloaded, detail);
         }
         if !self.may_call(session, &target, &request.service) {
@@ -194,11 +194,11 @@ impl Core {
         if found.draining {
             return Check::Refuse(Reason::Draining, format!("{target} accepts no new calls"));
         }
-        Check::Pass(target_key)
+        Check::Forward(target_key)
     }
 
     /// Returns why a peer may not open another call to this target, if so.
-    fn no_room(&self, session: &Session, target: &PeerId) -> Option<String> {
+    fn exceeded_limit(&self, session: &Session, target: &PeerId) -> Option<String> {
         let (peer, open) = (&session.peer, session.calls.len());
         if open >= self.settings.max_calls {
             return Some(format!(
@@ -221,7 +221,7 @@ impl Core {
     fn reply(&mut self, key: SessionKey, dest_id: u64, reply: Reply) {
         let session = self.sessions.get(&key);
         let served = session.and_then(|found| Some((found.peer.clone(), *found.inbound.get(&dest_id)?)));
-        let Some((source, Served { requester, number, .. })) = served else {
+        let Some((source, ServedCall { requester, number, .. })) = served else {
             self.stats.unknown_calls += 1;
             return;
         };
@@ -235,7 +235,7 @@ impl Core {
                 self.stats.frames += 1;
                 self.stats.body_bytes += body;
                 if ends {
-                    self.forget(requester, number);
+                    self.remove_call(requester, number);
                 } else if let Some(call) =
                     self.sessions.get_mut(&requester).and_then(|session| session.calls.get_mut(&number))
                 {
@@ -270,10 +270,10 @@ impl Core {
     /// Handles a cancel of the requester. If the cancel has overtaken its request, the request is not forwarded when it
     /// arrives.
     fn cancel(&mut self, key: SessionKey, number: u64) {
-        let Some((call, served)) = self.forget(key, number) else {
+        let Some((call, served)) = self.remove_call(key, number) else {
             self.stats.unknown_calls += 1;
             if let Some(session) = self.sessions.get_mut(&key) {
-                session.used.take(number);
+                session.used.insert(number);
             }
             return;
         };
@@ -285,21 +285,21 @@ impl Core {
 
     /// Ends a call at both sides.
     fn end_call(&mut self, requester: SessionKey, number: u64, reason: Reason, detail: String) {
-        let Some((call, served)) = self.forget(requester, number) else { return };
+        let Some((call, served)) = self.remove_call(requester, number) else { return };
         self.withdraw(&call, served);
-        self.fail_to(requester, number, Lane::Call(call.lane), reason, detail);
+        self.send_failure(requester, number, Lane::Call(call.lane), reason, detail);
     }
 
     /// Ends a call at both sides, given its number on the target's link.
     fn end_served(&mut self, target: SessionKey, dest_id: u64, reason: Reason, detail: String) {
         let served = self.sessions.get(&target).and_then(|session| session.inbound.get(&dest_id));
-        if let Some(Served { requester, number, .. }) = served.copied() {
+        if let Some(ServedCall { requester, number, .. }) = served.copied() {
             self.end_call(requester, number, reason, detail);
         }
     }
 
     /// Withdraws a closed call from its target: removes its request from the queue, or sends a cancel after it.
-    fn withdraw(&mut self, call: &Call, served: Option<Served>) {
+    fn withdraw(&mut self, call: &Call, served: Option<ServedCall>) {
         let Some(target) = self.sessions.get_mut(&call.target) else { return };
         match served.and_then(|served| target.outbox.remove(served.slot)) {
             Some(bytes) => {
@@ -317,7 +317,11 @@ impl Core {
     }
 
     /// Removes a call at both sides without notifying either.
-    pub(super) fn forget(&mut self, requester: SessionKey, number: u64) -> Option<(Call, Option<Served>)> {
+    pub(super) fn remove_call(
+        &mut self,
+        requester: SessionKey,
+        number: u64,
+    ) -> Option<(Call, Option<ServedCall>)> {
         let call = self.sessions.get_mut(&requester)?.calls.remove(&number)?;
         let target = self.sessions.get_mut(&call.target);
         let served = target.and_then(|target| target.inbound.remove(&call.dest_id));
@@ -335,15 +339,15 @@ impl Core {
             let served = target.and_then(|target| target.inbound.remove(&call.dest_id));
             self.withdraw(&call, served);
         }
-        for Served { requester, number, slot } in inbound.into_values() {
+        for ServedCall { requester, number, slot } in inbound.into_values() {
             // A call of a peer to itself was removed by the loop above.
-            let Some((call, _)) = self.forget(requester, number) else { continue };
+            let Some((call, _)) = self.remove_call(requester, number) else { continue };
             let is_queued = self.sessions.get(&key).is_some_and(|session| session.outbox.contains(slot));
             let (reason, detail) = match is_queued {
                 true => (Reason::PeerOffline, format!("{peer} disconnected; the request was not forwarded")),
                 false => (Reason::LinkLost, format!("the link to {peer} was lost; the work may continue")),
             };
-            self.fail_to(requester, number, Lane::Call(call.lane), reason, detail);
+            self.send_failure(requester, number, Lane::Call(call.lane), reason, detail);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::open::Served;
+use super::open::ServedCall;
 use super::{Core, SessionKey};
 use crate::frame::{Frame, Kind, Lane, Part, Reason, WireFrame, decode};
 use crate::hub::outbox::QueuedFrame;
@@ -55,11 +55,11 @@ impl Core {
     fn expire(&mut self, target: SessionKey, frame: WireFrame) {
         let Ok(Frame { kind: Kind::Call(number, _), .. }) = decode(frame.head, usize::MAX) else { return };
         let served = self.sessions.get(&target).and_then(|session| session.inbound.get(&number));
-        if let Some(Served { requester, number, .. }) = served.copied()
-            && let Some((call, _)) = self.forget(requester, number)
+        if let Some(ServedCall { requester, number, .. }) = served.copied()
+            && let Some((call, _)) = self.remove_call(requester, number)
         {
             let detail = "the deadline passed while the request was queued at the hub; it was not sent";
-            self.fail_to(requester, number, Lane::Call(call.lane), Reason::Deadline, detail.to_owned());
+            self.send_failure(requester, number, Lane::Call(call.lane), Reason::Deadline, detail.to_owned());
         }
     }
 }

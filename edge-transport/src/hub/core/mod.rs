@@ -7,7 +7,7 @@ mod open;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use self::open::{Call, Served};
+use self::open::{Call, ServedCall};
 use super::outbox::{Outbox, QueuedFrame, TimeLimit};
 use super::{HubSettings, HubStats, PeerInfo, Policy, Presence, Requester};
 use crate::frame::{Encoder, Frame, Lane, Reason};
@@ -39,7 +39,7 @@ struct Session {
     /// Call numbers that this peer has used on its link.
     used: UsedNumbers,
     /// Open calls to this peer, by their numbers on its link.
-    inbound: BTreeMap<u64, Served>,
+    inbound: BTreeMap<u64, ServedCall>,
     /// The last number assigned to a call to this peer.
     last_number: u64,
     next_lane: u64,
@@ -63,7 +63,7 @@ struct LocalServices {
     services: HashMap<ServiceName, Arc<dyn Policy>>,
 }
 
-/// The routing table. Every function is one transition; its effects are polled.
+/// The routing table. Each function is one transition, whose effects the `poll_` functions return.
 pub struct Core {
     settings: HubSettings,
     policy: Arc<dyn Policy>,
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Core {
 }
 
 impl Core {
-    /// An empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new(settings: HubSettings, policy: Arc<dyn Policy>) -> Self {
         Self {
@@ -157,7 +157,7 @@ impl Core {
         }
     }
 
-    /// The counters, for events before a peer is admitted.
+    /// Returns the counters, for events before a peer is admitted.
     #[cfg(feature = "runtime")]
     pub(super) const fn stats_mut(&mut self) -> &mut HubStats {
         &mut self.stats
@@ -189,7 +189,7 @@ impl Core {
         let known = self.by_name.get(&remote.peer).and_then(|key| self.sessions.get(key));
         let max = self.settings.max_peers;
         if known.is_none() && self.remote_peers() >= max && !self.is_local(&remote.peer) {
-            return Err(CloseReason::Overloaded { what: "the number of peers", max });
+            return Err(CloseReason::Overloaded { resource: "the number of peers", max });
         }
         let Some(current) = known.filter(|known| known.closed.is_none()).map(|known| known.id) else {
             return Ok(());
@@ -364,9 +364,9 @@ impl Core {
             let is_full = session.outbox.control_bytes() >= max_bytes;
             is_full.then_some(("the queue of control frames to this peer, in bytes,", max_bytes))
         };
-        if let Some((what, max)) = full {
+        if let Some((resource, max)) = full {
             // The peer's calls end with its link, which its task closes when woken.
-            session.closed = Some(CloseReason::Overloaded { what, max });
+            session.closed = Some(CloseReason::Overloaded { resource, max });
             self.wakes.push(key);
             return;
         }

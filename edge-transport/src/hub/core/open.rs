@@ -10,13 +10,13 @@ pub(super) struct Call {
     pub(super) dest_id: u64,
     /// Lane of the replies on the link to the requester.
     pub(super) lane: u64,
-    /// Replies were sent on the lane, but not the last one.
+    /// Whether replies were sent on the lane, but not the last one.
     pub(super) lane_open: bool,
 }
 
 /// The record of a call in the session of its target.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Served {
+pub(super) struct ServedCall {
     pub(super) requester: SessionKey,
     /// The call's number on the requester's link.
     pub(super) number: u64,

@@ -19,7 +19,7 @@ use crate::hub::HubSettings;
 use crate::link::{Incoming, LinkKind, Listener};
 use crate::session::CloseReason;
 
-/// Most refusals written at a time; further links are dropped without one.
+/// Maximum number of refusals written at a time; further links are dropped without one.
 const REFUSALS: usize = 64;
 
 /// Timeout of writing a refusal.
@@ -96,7 +96,7 @@ impl AcceptLimiter {
             return;
         }
         let Ok(refusal) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
-        let reason = CloseReason::Overloaded { what: "the handshake backlog", max: self.backlog };
+        let reason = CloseReason::Overloaded { resource: "the handshake backlog", max: self.backlog };
         let refusal_frame = encode(Frame::link(Kind::Drain { reason: reason.to_string() }), Lane::Control);
         shared.tasks.spawn(async move {
             let send_refusal = async {

@@ -69,7 +69,7 @@ impl Authentication {
             Credentials::None if self.allow_unauthenticated => return Decision::Authenticated,
             Credentials::None => {
                 "the link has no credentials; use TLS with a client certificate, or a token that \
-                the hub knows, or allow unauthenticated peers at the hub"
+                is registered at the hub, or allow unauthenticated peers at the hub"
                     .to_owned()
             }
         };
@@ -172,11 +172,11 @@ mod tests {
         let strict = users(false, &[0]);
         let (other, own) =
             (Credentials::Certificate(vec![name("edge-2")]), Credentials::Certificate(vec![name("edge-1")]));
-        let stranger = Credentials::Process { uid: 8, gid: 0 };
+        let other_user = Credentials::Process { uid: 8, gid: 0 };
         for (kind, credentials, claimed, shown, expected) in [
             (LinkKind::Wss, &Credentials::None, "edge-1", "t", true),
             (LinkKind::Quic, &Credentials::None, "edge-1", "t", true),
-            (LinkKind::Uds, &stranger, "edge-1", "t", true),
+            (LinkKind::Uds, &other_user, "edge-1", "t", true),
             (LinkKind::Memory, &Credentials::None, "edge-1", "t", true),
             (LinkKind::Ws, &Credentials::None, "edge-1", "t", false),
             (LinkKind::Wss, &Credentials::None, "edge-1", "f", false),

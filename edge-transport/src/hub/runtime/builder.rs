@@ -18,7 +18,7 @@ use crate::peer::{Peer, PeerError, PeerSettings, Service};
 use crate::presence::PresenceService;
 use crate::token::TokenVerifier;
 
-/// Presence events by which a receiver may lag.
+/// Maximum number of presence events by which a receiver may lag.
 const PRESENCE_BOUND: usize = 1024;
 
 /// Why a hub cannot start.
@@ -64,7 +64,7 @@ pub struct HubBuilder {
     presence: bool,
 }
 
-/// Allows the peers that may watch presence.
+/// Allows calls of the peers that may watch presence according to the inner policy.
 struct MayWatch(Arc<dyn Policy>);
 
 impl Policy for MayWatch {
@@ -177,7 +177,7 @@ impl HubBuilder {
         // `hub` is a valid name, so there is no error to report.
         let name = self.name.or_else(|| PeerId::new("hub").ok()).ok_or(HubError::NoListener)?;
         let local = (self.presence || !self.services.is_empty()).then(|| name.clone());
-        // A hub never dials, so that its session numbers are never compared.
+        // A hub never dials, so its session numbers are never compared.
         let mut hello = Hello::new(name, SessionId { instance: 1, number: 1 });
         hello.max_frame = settings.session.max_frame;
         // The constant is a valid name.

@@ -19,7 +19,8 @@ use crate::name::PeerId;
 use crate::session::{CloseReason, LinkAction, LinkCore, LinkEvent, LinkState, Remote, Role};
 use crate::token::Token;
 
-/// Frames read before the task yields. Few, so that the start of a burst is forwarded before its end has arrived.
+/// Frames read before the task yields: a small batch, so that the start of a burst is forwarded before its end has
+/// arrived.
 const READ_BATCH: usize = 8;
 /// Bytes moved from the routing table to the link at a time.
 const WRITE_BATCH: usize = 256 * 1024;
@@ -49,7 +50,7 @@ pub(super) struct Connection {
     /// Deadline of the hub's drain.
     drain_by: Option<Instant>,
     closed: Option<CloseReason>,
-    /// The link has failed or ended, so that nothing can be flushed.
+    /// Whether the link has failed or ended: nothing can be flushed then.
     is_lost: bool,
 }
 
@@ -116,7 +117,7 @@ impl Connection {
 
     /// Ready when the link has ended or must be closed.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let before = self.key;
+        let previous_key = self.key;
         for _ in 0..READ_BATCH {
             match self.io.poll_receive(cx) {
                 Poll::Ready(Some(Ok(bytes))) => self.received(bytes),
@@ -131,7 +132,7 @@ impl Connection {
                 }
                 Poll::Pending => {
                     if self.closed.is_none() {
-                        return self.poll_rest(cx, before);
+                        return self.poll_rest(cx, previous_key);
                     }
                 }
             }
@@ -141,10 +142,10 @@ impl Connection {
         }
         // There may be more frames: yield to other tasks first.
         cx.waker().wake_by_ref();
-        self.poll_rest(cx, before)
+        self.poll_rest(cx, previous_key)
     }
 
-    fn poll_rest(&mut self, cx: &mut Context<'_>, before: Option<SessionKey>) -> Poll<()> {
+    fn poll_rest(&mut self, cx: &mut Context<'_>, previous_key: Option<SessionKey>) -> Poll<()> {
         if let Some((token_check, _)) = &mut self.token_check
             && let Poll::Ready(answer) = token_check.as_mut().poll(cx)
             && let Some((_, remote)) = self.token_check.take()
@@ -203,7 +204,7 @@ impl Connection {
             }
         }
         // `admission` and `run` are separate futures: `admission` must complete as soon as the key is set.
-        if before.is_none() && self.key.is_some() { Poll::Ready(()) } else { Poll::Pending }
+        if previous_key.is_none() && self.key.is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Returns when a stalled link is closed. A large frame gets the time that it needs at [`MIN_WRITE_RATE`].

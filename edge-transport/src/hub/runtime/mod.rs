@@ -75,7 +75,7 @@ impl Shared {
         let result = transition(&mut table.core);
         table.wake();
         while let Some(event) = table.core.poll_presence() {
-            // Fails only without receivers.
+            // The send fails only without receivers.
             let _ = self.presence.send(event);
         }
         result
@@ -118,7 +118,7 @@ impl Hub {
     }
 
     /// Returns the connected peers and a receiver of all later events.
-    pub(crate) fn follow(&self) -> (Vec<PeerInfo>, broadcast::Receiver<Presence>) {
+    pub(crate) fn peers_and_events(&self) -> (Vec<PeerInfo>, broadcast::Receiver<Presence>) {
         // Events are sent under the same lock.
         let table = self.shared.table();
         (table.core.peers(), self.shared.presence.subscribe())
@@ -131,7 +131,7 @@ impl Hub {
     }
 
     /// Returns the token that is cancelled when the hub drains or closes.
-    pub(crate) fn stopping(&self) -> CancellationToken {
+    pub(crate) fn stop_token(&self) -> CancellationToken {
         self.shared.stop_accepting.clone()
     }
 

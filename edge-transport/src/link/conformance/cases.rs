@@ -1,4 +1,4 @@
-//! The cases. Each gets a new pair of ends and returns a description of any violation.
+//! The cases of the suite. Each case gets a new pair of ends and returns a description of any violation.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -13,18 +13,18 @@ use crate::link::{Lane, Link, LinkError, WireFrame};
 
 type Outcome = Result<(), String>;
 
-/// Most bytes that a link may accept while its other end does not read.
+/// Maximum number of bytes that a link may accept while its other end does not read.
 const UNREAD_BOUND: usize = 64 << 20;
 
 /// Timeout for noticing a dropped end.
-const NOTICE: Duration = Duration::from_secs(5);
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn both_ends_are_described(left: Link, right: Link, _: usize) -> Outcome {
     if left.kind() != right.kind() {
-        return Err(format!("the ends are {} and {}", left.kind(), right.kind()));
+        return Err(format!("the ends report different kinds: {} and {}", left.kind(), right.kind()));
     }
     if left.remote().is_empty() || right.remote().is_empty() {
-        return Err("an end does not know the address of the other".to_owned());
+        return Err("an end reports no address of the other".to_owned());
     }
     Ok(())
 }
@@ -41,10 +41,10 @@ pub(super) async fn every_size_arrives(mut left: Link, mut right: Link, max_fram
         for head in heads {
             let frame = WireFrame::new(Lane::Call(1), false, whole.slice(..head), whole.slice(head..));
             let (sent, received) = tokio::join!(send(&mut left, [frame]), receive(&mut right));
-            sent.map_err(|what| format!("{size} bytes: {what}"))?;
-            let received = received.map_err(|what| format!("{size} bytes: {what}"))?;
+            sent.map_err(|error| format!("{size} bytes: {error}"))?;
+            let received = received.map_err(|error| format!("{size} bytes: {error}"))?;
             if received != whole {
-                return Err(format!("sent {size} bytes, received {} different ones", received.len()));
+                return Err(format!("received {} bytes that differ from the {size} sent", received.len()));
             }
         }
     }
@@ -53,15 +53,15 @@ pub(super) async fn every_size_arrives(mut left: Link, mut right: Link, max_fram
 
 pub(super) async fn lanes_keep_order(mut left: Link, mut right: Link, _: usize) -> Outcome {
     const LANES: u64 = 50;
-    const PLACES: u64 = 12;
-    let frames = (0..PLACES).flat_map(|place| {
+    const ROUNDS: u64 = 12;
+    let frames = (0..ROUNDS).flat_map(|position| {
         let calls = (0..LANES).map(move |lane| {
-            let size = if (lane + place) % 7 == 0 { 40_000 } else { 300 };
-            numbered(Lane::Call(lane), place, place + 1 == PLACES, size)
+            let size = if (lane + position) % 7 == 0 { 40_000 } else { 300 };
+            numbered(Lane::Call(lane), position, position + 1 == ROUNDS, size)
         });
-        calls.chain([numbered(Lane::Control, place, false, 10)])
+        calls.chain([numbered(Lane::Control, position, false, 10)])
     });
-    let count = usize::try_from(PLACES * (LANES + 1)).unwrap_or(usize::MAX);
+    let count = usize::try_from(ROUNDS * (LANES + 1)).unwrap_or(usize::MAX);
     let (sent, checked) = tokio::join!(send(&mut left, frames), check(&mut right, count));
     sent.and(checked)
 }
@@ -69,9 +69,9 @@ pub(super) async fn lanes_keep_order(mut left: Link, mut right: Link, _: usize) 
 pub(super) async fn many_lanes_stay_open(mut left: Link, mut right: Link, _: usize) -> Outcome {
     const LANES: u64 = 500;
     let mut checker = Checker::default();
-    for place in 0..3 {
-        let calls = (0..LANES).map(|lane| numbered(Lane::Call(lane), place, place == 2, 100));
-        let frames = calls.chain([numbered(Lane::Control, place, false, 10)]);
+    for position in 0..3 {
+        let calls = (0..LANES).map(|lane| numbered(Lane::Call(lane), position, position == 2, 100));
+        let frames = calls.chain([numbered(Lane::Control, position, false, 10)]);
         let receiving = async {
             for _ in 0..=LANES {
                 checker.check(&receive(&mut right).await?)?;
@@ -94,28 +94,28 @@ pub(super) async fn too_large_is_refused(mut left: Link, mut right: Link, max_fr
     poll_fn(|cx| Pin::new(&mut left).poll_ready(cx)).await.map_err(|error| format!("not ready: {error}"))?;
     match Pin::new(&mut left).start_send(large) {
         Err(LinkError::TooLarge { found, max }) if found == max_frame + 1 && max == max_frame => {}
-        other => return Err(format!("a frame of one byte too many gave {other:?}; expected TooLarge")),
+        other => return Err(format!("a frame of one byte too many returned {other:?}; expected TooLarge")),
     }
     send(&mut left, [numbered(Lane::Call(1), 1, true, 10)]).await?;
     check(&mut right, 2).await
 }
 
 pub(super) async fn full_load_both_ways(left: Link, right: Link, max_frame: usize) -> Outcome {
-    const PLACES: u64 = 64;
+    const ROUNDS: u64 = 64;
     // 16 MiB of large frames on one lane each way, with small calls and control frames in between.
     let large = max_frame.min(256 << 10) - HEAD;
     let load = || {
-        (0..PLACES).flat_map(move |place| {
-            let single = move |n| numbered(Lane::Call(10 + place * 16 + n), 0, true, 600);
+        (0..ROUNDS).flat_map(move |position| {
+            let single = move |n| numbered(Lane::Call(10 + position * 16 + n), 0, true, 600);
             [
-                numbered(Lane::Call(1), place, place + 1 == PLACES, large),
-                numbered(Lane::Control, place, false, 20),
+                numbered(Lane::Call(1), position, position + 1 == ROUNDS, large),
+                numbered(Lane::Control, position, false, 20),
             ]
             .into_iter()
             .chain((0..16).map(single))
         })
     };
-    let count = usize::try_from(PLACES * 18).unwrap_or(usize::MAX);
+    let count = usize::try_from(ROUNDS * 18).unwrap_or(usize::MAX);
     let ((mut to_right, mut from_right), (mut to_left, mut from_left)) = (left.split(), right.split());
     let (a, b, c, d) = tokio::join!(
         send(&mut to_right, load()),
@@ -135,12 +135,16 @@ pub(super) async fn back_pressure(mut left: Link, mut right: Link, max_frame: us
                 Poll::Pending => return Poll::Ready(Ok(())),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(format!("sending failed: {error}"))),
                 Poll::Ready(Ok(())) if sent * size > UNREAD_BOUND => {
-                    return Poll::Ready(Err(format!("{} unread bytes were accepted", sent * size)));
+                    return Poll::Ready(Err(format!(
+                        "{} unread bytes were accepted; at most {UNREAD_BOUND} are allowed",
+                        sent * size
+                    )));
                 }
                 Poll::Ready(Ok(())) => {}
             }
-            let place = u64::try_from(sent).unwrap_or(u64::MAX);
-            if let Err(error) = Pin::new(&mut left).start_send(numbered(Lane::Call(1), place, false, size)) {
+            let position = u64::try_from(sent).unwrap_or(u64::MAX);
+            if let Err(error) = Pin::new(&mut left).start_send(numbered(Lane::Call(1), position, false, size))
+            {
                 return Poll::Ready(Err(format!("sending failed: {error}")));
             }
             sent += 1;
@@ -180,8 +184,8 @@ pub(super) async fn closing_loses_nothing(mut left: Link, mut right: Link, _: us
 
 pub(super) async fn a_cut_is_noticed(mut left: Link, right: Link, _: usize) -> Outcome {
     drop(right);
-    match tokio::time::timeout(NOTICE, left.next()).await {
-        Err(_) => return Err(format!("not noticed within {NOTICE:?}")),
+    match tokio::time::timeout(NOTICE_TIMEOUT, left.next()).await {
+        Err(_) => return Err(format!("the dropped end was not noticed within {NOTICE_TIMEOUT:?}")),
         Ok(Some(Ok(_))) => return Err("received a frame that was never sent".to_owned()),
         Ok(Some(Err(_)) | None) => {}
     }
@@ -190,5 +194,7 @@ pub(super) async fn a_cut_is_noticed(mut left: Link, right: Link, _: usize) -> O
     }
     let sending =
         async { while send(&mut left, [numbered(Lane::Control, 0, false, 1_000)]).await.is_ok() {} };
-    tokio::time::timeout(NOTICE, sending).await.map_err(|_| "frames are accepted after the end".to_owned())
+    tokio::time::timeout(NOTICE_TIMEOUT, sending)
+        .await
+        .map_err(|_| "frames are accepted after the end".to_owned())
 }

@@ -20,13 +20,13 @@ const CASE_LIMIT: Duration = Duration::from_secs(30);
 
 /// A guarantee that the link violates.
 #[derive(Debug, thiserror::Error)]
-#[error("{case}: {what}")]
+#[error("{case}: {observed}")]
 #[non_exhaustive]
 pub struct Violation {
     /// The guarantee.
     pub case: &'static str,
     /// The observed behavior.
-    pub what: String,
+    pub observed: String,
 }
 
 /// Runs every case on a new pair: two ends of one link that carries frames of up to `max_frame` bytes, which must be at least
@@ -49,11 +49,11 @@ where
             outcome
                 .await
                 .unwrap_or_else(|_| Err(format!("timed out after {CASE_LIMIT:?}")))
-                .map_err(|what| Violation { case: $promise, what })?;
+                .map_err(|observed| Violation { case: $promise, observed })?;
         )*};
     }
     cases! {
-        "both ends know the kind of the link and the other end's address" => cases::both_ends_are_described,
+        "both ends report the kind of the link and the other end's address" => cases::both_ends_are_described,
         "frames of every size arrive whole" => cases::every_size_arrives,
         "frames of a lane keep their order among many lanes" => cases::lanes_keep_order,
         "more lanes than streams lose no frame and delay no control frame" => cases::many_lanes_stay_open,

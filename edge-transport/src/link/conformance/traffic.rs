@@ -7,34 +7,34 @@ use futures_util::{Sink, SinkExt, Stream, StreamExt};
 
 use crate::link::{Lane, LinkError, WireFrame};
 
-/// Bytes of the head that [`numbered`] gives a frame.
+/// Size in bytes of the head of a [`numbered`] frame.
 pub(super) const HEAD: usize = 16;
 
 /// Creates a frame with its lane and its position in the lane, and a body of `size` bytes derived from both.
-pub(super) fn numbered(lane: Lane, place: u64, last: bool, size: usize) -> WireFrame {
+pub(super) fn numbered(lane: Lane, position: u64, last: bool, size: usize) -> WireFrame {
     let number = match lane {
         Lane::Control => u64::MAX,
         Lane::Call(number) => number,
     };
     let mut head = BytesMut::with_capacity(HEAD);
     head.put_u64(number);
-    head.put_u64(place);
-    WireFrame::new(lane, last, head.freeze(), body(number, place, size))
+    head.put_u64(position);
+    WireFrame::new(lane, last, head.freeze(), body(number, position, size))
 }
 
 /// Returns bytes that differ by lane and position, cheap to generate and compare even without optimization.
-pub(super) fn body(lane: u64, place: u64, size: usize) -> Bytes {
+pub(super) fn body(lane: u64, position: u64, size: usize) -> Bytes {
     let mut body = BytesMut::with_capacity(size);
-    let row = row(lane, place);
+    let pattern = pattern(lane, position);
     while body.len() < size {
-        let wanted = (size - body.len()).min(row.len());
-        body.put_slice(&row[..wanted]);
+        let wanted = (size - body.len()).min(pattern.len());
+        body.put_slice(&pattern[..wanted]);
     }
     body.freeze()
 }
 
-fn row(lane: u64, place: u64) -> [u8; 251] {
-    let [.., seed] = (lane ^ place).to_be_bytes();
+fn pattern(lane: u64, position: u64) -> [u8; 251] {
+    let [.., seed] = (lane ^ position).to_be_bytes();
     std::array::from_fn(|at| seed.wrapping_add(at.to_le_bytes()[0]))
 }
 
@@ -49,18 +49,18 @@ impl Checker {
     pub(super) fn check(&mut self, frame: &Bytes) -> Result<(), String> {
         let head = frame
             .first_chunk::<HEAD>()
-            .ok_or_else(|| format!("received a frame of {} bytes", frame.len()))?;
+            .ok_or_else(|| format!("received a frame of {} bytes; expected at least {HEAD}", frame.len()))?;
         let number = |at: usize| head[at..at + 8].iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
-        let (lane, place) = (number(0), number(8));
+        let (lane, position) = (number(0), number(8));
         let expected = self.next.entry(lane).or_default();
-        if place != *expected {
-            return Err(format!("received frame {place} of lane {lane}; expected {expected}"));
+        if position != *expected {
+            return Err(format!("received frame {position} of lane {lane}; expected {expected}"));
         }
         *expected += 1;
         self.frames += 1;
-        let row = row(lane, place);
-        if frame[HEAD..].chunks(row.len()).any(|chunk| *chunk != row[..chunk.len()]) {
-            return Err(format!("frame {place} of lane {lane} was corrupted"));
+        let pattern = pattern(lane, position);
+        if frame[HEAD..].chunks(pattern.len()).any(|chunk| *chunk != pattern[..chunk.len()]) {
+            return Err(format!("frame {position} of lane {lane} was corrupted"));
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ pub enum Direction {
     Sending,
     /// Frames that the wrapped end receives.
     Receiving,
-    /// Both.
+    /// Frames in both directions.
     Both,
 }
 

@@ -81,7 +81,8 @@ impl Faults {
     }
 }
 
-/// The faults of a link. The same seed and the same frames give the same faults; print it (`Debug`) to reproduce them.
+/// The faults of a link. The same seed and the same frames give the same faults; print the plan (`Debug`) to
+/// reproduce them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {
@@ -94,7 +95,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan without faults.
+    /// Creates a plan without faults.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
@@ -132,13 +133,13 @@ pub fn wrap(link: Link, plan: Plan) -> (Link, Handle) {
     (Link::new(io, kind, remote, credentials), handle)
 }
 
-/// A sent or received frame.
+/// A sent or received frame, which can be corrupted.
 trait Corruptible: Clone {
-    fn flip(&mut self, rng: &mut Rng);
+    fn flip_bit(&mut self, rng: &mut Rng);
 }
 
 impl Corruptible for Bytes {
-    fn flip(&mut self, rng: &mut Rng) {
+    fn flip_bit(&mut self, rng: &mut Rng) {
         if self.is_empty() {
             return;
         }
@@ -150,9 +151,9 @@ impl Corruptible for Bytes {
 }
 
 impl Corruptible for WireFrame {
-    fn flip(&mut self, rng: &mut Rng) {
+    fn flip_bit(&mut self, rng: &mut Rng) {
         let in_head = self.body.is_empty() || rng.usize(..self.len()) < self.head.len();
-        if in_head { &mut self.head } else { &mut self.body }.flip(rng);
+        if in_head { &mut self.head } else { &mut self.body }.flip_bit(rng);
     }
 }
 
@@ -179,7 +180,7 @@ impl<F: Corruptible> FaultInjector<F> {
             return;
         }
         if self.roll(self.faults.corrupt) {
-            frame.flip(&mut self.rng);
+            frame.flip_bit(&mut self.rng);
         }
         if self.roll(self.faults.duplicate) {
             self.window.push(frame.clone());
@@ -216,7 +217,7 @@ struct FaultyLink {
     shared: Shared,
     outgoing: FaultInjector<WireFrame>,
     incoming: FaultInjector<Bytes>,
-    /// The receiver has returned the error of the cut.
+    /// Whether the receiver has returned the error of the cut.
     reported: bool,
 }
 

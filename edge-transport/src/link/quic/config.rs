@@ -9,16 +9,16 @@ use quinn::{ClientConfig, ServerConfig, TransportConfig, VarInt};
 use super::{ALPN, STREAMS};
 use crate::link::LinkError;
 
-/// Most unread bytes of one stream.
+/// Maximum number of unread bytes of one stream.
 const STREAM_WINDOW: u32 = 1 << 20;
 
-/// Most unread bytes of all streams.
+/// Maximum number of unread bytes of all streams.
 const RECEIVE_WINDOW: u32 = 4 << 20;
 
-/// Most unacknowledged bytes.
+/// Maximum number of unacknowledged bytes.
 const SEND_WINDOW: u64 = 4 << 20;
 
-/// Most connections that wait to be accepted; further ones are refused.
+/// Maximum number of connections that wait to be accepted; further ones are refused.
 const BACKLOG: usize = 1024;
 
 /// Bytes buffered for one waiting connection, and for all of them.

@@ -13,10 +13,10 @@ use super::FORMAT;
 use crate::link::LinkError;
 use crate::link::framing::{Decoded, END, NO_FRAME, PREFIX, checked, decode};
 
-/// Most chunks read from the stream at once.
-const PIECES: usize = 16;
+/// Maximum number of chunks read from the stream at once.
+const MAX_CHUNKS: usize = 16;
 
-/// Bytes of the number of streams, which follows the end mark.
+/// Size in bytes of the number of streams that follows the end mark.
 const STREAM_COUNT_LEN: usize = 8;
 
 /// An item of an incoming stream.
@@ -67,7 +67,7 @@ pub(super) struct IncomingLane {
     /// Bytes of `input` that are counted in `unfinished`.
     held: usize,
     finished: bool,
-    /// The end of the stream is expected: after the end mark, or because the connection is lost.
+    /// Whether the end of the stream is expected: after the end mark, or because the connection is lost.
     end_expected: bool,
     max_frame: usize,
     unfinished: Unfinished,
@@ -99,11 +99,11 @@ impl IncomingLane {
 
     /// Reads bytes from the stream, or detects its end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut pieces = [const { Bytes::new() }; PIECES];
-        let read = ready!(pin!(self.stream.read_chunks(&mut pieces)).poll(cx));
+        let mut chunks = [const { Bytes::new() }; MAX_CHUNKS];
+        let read = ready!(pin!(self.stream.read_chunks(&mut chunks)).poll(cx));
         match read {
             Ok(Some(count)) => {
-                pieces.iter().take(count).for_each(|piece| self.input.extend_from_slice(piece));
+                chunks.iter().take(count).for_each(|chunk| self.input.extend_from_slice(chunk));
             }
             Ok(None) => self.finished = true,
             Err(error) => {

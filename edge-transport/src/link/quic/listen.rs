@@ -21,8 +21,8 @@ const ADDRESS_VALIDATION_THRESHOLD: usize = 128;
 pub struct QuicListener {
     endpoint: Endpoint,
     tls: ServerTls,
-    current: Current,
-    /// Cloned by each handshake in progress.
+    current: CurrentConfig,
+    /// Counts the handshakes in progress: each one holds a clone.
     in_progress: Arc<()>,
     address: SocketAddr,
     limits: Limits,
@@ -30,7 +30,7 @@ pub struct QuicListener {
 
 /// The configuration of the last handshake and its TLS configuration.
 #[derive(Debug)]
-struct Current {
+struct CurrentConfig {
     tls_config: Arc<rustls::ServerConfig>,
     config: Arc<quinn::ServerConfig>,
 }
@@ -60,7 +60,7 @@ pub async fn bind(
     }
     let endpoint = outcome.map_err(failed)?;
     let bound = endpoint.local_addr().map_err(failed)?;
-    let current = Current { tls_config, config: Arc::new(config) };
+    let current = CurrentConfig { tls_config, config: Arc::new(config) };
     Ok(QuicListener {
         endpoint,
         tls: tls.clone(),

@@ -37,7 +37,7 @@ pub use self::listen::{QuicListener, bind};
 use super::{Credentials, LinkError, LinkKind};
 use crate::tls::peer_names;
 
-/// Most open streams of one end, in addition to the two that are always open.
+/// Maximum number of open streams of one end, in addition to the two that are always open.
 pub const STREAMS: u32 = 100;
 
 /// The application protocol that both ends must negotiate (RFC 7301).

@@ -13,25 +13,25 @@ use super::lane::{Arrival, IncomingLane, Unfinished};
 use super::{code, lost};
 use crate::link::LinkError;
 
-/// Most unfinished frames of the largest size; this implementation sends at most two at once.
+/// Maximum number of unfinished frames of the largest size; this implementation sends at most two at once.
 const UNFINISHED_FRAMES: usize = 4;
 
 /// The progress of the control stream, which is always the first.
-enum Start {
+enum ReadPhase {
     /// The control stream is not open yet.
     NoStream,
     /// The first frame of the control stream has not arrived. Other streams are not read, because their frames may
     /// depend on it, as a request depends on the hello. The connection's windows limit the unread bytes.
     ControlOnly(IncomingLane),
     /// All streams are read.
-    Done,
+    AllStreams,
 }
 
 /// The incoming half of a link.
 pub(super) struct Receiver {
     accepting: BoxStream<'static, Result<RecvStream, ConnectionError>>,
     lanes: SelectAll<IncomingLane>,
-    start: Start,
+    phase: ReadPhase,
     /// Streams that the other end has opened.
     accepted: u64,
     /// The total number of opened streams, which the other end announces at its end.
@@ -53,7 +53,7 @@ impl Receiver {
         Self {
             accepting: accepting.boxed(),
             lanes: SelectAll::new(),
-            start: Start::NoStream,
+            phase: ReadPhase::NoStream,
             accepted: 0,
             announced: None,
             lost: None,
@@ -76,26 +76,26 @@ impl Receiver {
 
     /// Polls only the control stream, up to its first frame. Returns `None` if it has ended.
     fn poll_start(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arrival, LinkError>>> {
-        if matches!(self.start, Start::NoStream) {
+        if matches!(self.phase, ReadPhase::NoStream) {
             match ready!(self.accepting.poll_next_unpin(cx)) {
                 Some(Ok(stream)) => {
                     self.accepted += 1;
                     let lane = IncomingLane::new(stream, self.max_frame, self.unfinished.clone());
-                    self.start = Start::ControlOnly(lane);
+                    self.phase = ReadPhase::ControlOnly(lane);
                 }
                 Some(Err(error)) => self.lost = Some(error),
                 None => {}
             }
         }
-        let Start::ControlOnly(lane) = &mut self.start else {
-            self.start = Start::Done;
+        let ReadPhase::ControlOnly(lane) = &mut self.phase else {
+            self.phase = ReadPhase::AllStreams;
             return Poll::Ready(None);
         };
         let arrival = ready!(lane.poll_next_unpin(cx));
         if matches!(arrival, Some(Ok(Arrival::Greeting))) {
             return Poll::Ready(arrival);
         }
-        if let Start::ControlOnly(lane) = std::mem::replace(&mut self.start, Start::Done)
+        if let ReadPhase::ControlOnly(lane) = std::mem::replace(&mut self.phase, ReadPhase::AllStreams)
             && matches!(arrival, Some(Ok(_)))
         {
             self.lanes.push(lane);
@@ -104,7 +104,7 @@ impl Receiver {
     }
 
     fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arrival, LinkError>>> {
-        if !matches!(self.start, Start::Done)
+        if !matches!(self.phase, ReadPhase::AllStreams)
             && let Some(arrival) = ready!(self.poll_start(cx))
         {
             return Poll::Ready(Some(arrival));
@@ -118,10 +118,10 @@ impl Receiver {
         if second.is_ready() {
             return second;
         }
-        let all_seen = self.announced.is_some_and(|announced| self.accepted >= announced);
+        let all_accepted = self.announced.is_some_and(|announced| self.accepted >= announced);
         match &self.lost {
             _ if !self.lanes.is_empty() => Poll::Pending,
-            _ if all_seen => Poll::Ready(None),
+            _ if all_accepted => Poll::Ready(None),
             Some(ConnectionError::ApplicationClosed(close)) if close.error_code == code::CLOSED.into() => {
                 Poll::Ready(None)
             }
@@ -162,7 +162,7 @@ impl Receiver {
 
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arrival, LinkError>>> {
         match self.lanes.poll_next_unpin(cx) {
-            // Nothing is open.
+            // No stream is open.
             Poll::Ready(None) => Poll::Pending,
             other => other,
         }

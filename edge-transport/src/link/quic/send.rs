@@ -13,16 +13,16 @@ use super::{FORMAT, lost};
 use crate::link::framing::{END, NO_FRAME, encode};
 use crate::link::{Lane, LinkError, SEND_BUFFER, WireFrame};
 
-/// Most open lanes, with or without a dedicated stream.
+/// Maximum number of open lanes, with or without a dedicated stream.
 const MAX_LANES: usize = 1 << 16;
 
 /// An outgoing stream and its queue.
 struct Outgoing {
     stream: SendStream,
     waiting: VecDeque<Bytes>,
-    /// The stream ends after the queued bytes.
+    /// Whether the stream ends after the queued bytes.
     last: bool,
-    /// The other end has stopped the stream; queued and later frames are discarded.
+    /// Whether the other end has stopped the stream; queued and later frames are then discarded.
     refused: bool,
 }
 
@@ -66,7 +66,7 @@ impl Outgoing {
             }
         }
         if self.last {
-            // Fails only if the other end has stopped the stream, which ends it as well.
+            // Fails only if the other end has stopped the stream, which has then ended already.
             let _ = self.stream.finish();
         }
         Ok(written_bytes)
@@ -94,9 +94,9 @@ pub(super) struct Sender {
     /// Streams opened so far.
     opened: u64,
     max_frame: usize,
-    /// Set at a dialing end until it ends.
+    /// Set at a dialing end until [`Sender::end`].
     keep_alive: Option<KeepAlive>,
-    /// The first item of the control stream is queued, after which the other end reads other streams.
+    /// Whether the first item of the control stream is queued, after which the other end reads other streams.
     begun: bool,
     ended: bool,
 }
@@ -277,7 +277,7 @@ impl Sender {
         self.control.last = true;
         self.shared.last = true;
         self.busy.clear();
-        self.closing.extend(self.open.drain().filter_map(|(_, place)| match place {
+        self.closing.extend(self.open.drain().filter_map(|(_, stream)| match stream {
             LaneStream::Dedicated(mut outgoing) => {
                 outgoing.last = true;
                 Some(outgoing)

@@ -11,7 +11,7 @@ use tokio::net::{UnixListener, UnixSocket};
 /// Longest path of a unix socket in bytes: `sun_path` of `sockaddr_un`, without the terminating NUL byte.
 pub const MAX_SOCKET_PATH: usize = 107;
 
-/// Most connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
 /// Why a socket cannot be bound.

@@ -17,8 +17,8 @@ use crate::link::{LinkError, SEND_BUFFER, WireFrame};
 /// before each read, so that small frames need small reads.
 const READ_SIZE: (usize, usize) = (2 << 10, 128 << 10);
 
-/// Most buffers in one vectored write.
-const PIECES: usize = 16;
+/// Maximum number of buffers in one vectored write.
+const MAX_SLICES: usize = 16;
 
 /// Largest write buffer in bytes that is kept while it is empty.
 const MAX_IDLE_BUFFER: usize = 64 << 10;
@@ -91,7 +91,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FramedStream<S> {
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         while self.buffered() > 0 {
             let written = {
-                let mut slices = [IoSlice::new(&[]); PIECES];
+                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
                 let waiting =
                     self.pieces.iter().map(|piece| &piece[..]).chain(std::iter::once(&self.tail[..]));
                 let count =

@@ -81,8 +81,8 @@ impl WsDialer {
 
     async fn connect(&self) -> io::Result<TcpStream> {
         let candidates = lookup_host((&*self.host, self.port)).await?;
-        let nowhere = || Err(io::Error::new(io::ErrorKind::NotFound, "the host name has no address"));
-        first_ok(candidates, ATTEMPT_DELAY, TcpStream::connect).await.unwrap_or_else(nowhere)
+        let no_address = || Err(io::Error::new(io::ErrorKind::NotFound, "the host name has no address"));
+        first_ok(candidates, ATTEMPT_DELAY, TcpStream::connect).await.unwrap_or_else(no_address)
     }
 }
 

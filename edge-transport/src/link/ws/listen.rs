@@ -61,7 +61,7 @@ impl Listener for WsListener {
         let (kind, tls, limits) = (self.kind(), self.tls.clone(), self.limits.clone());
         let unserved = Unserved { stream: Some(stream), tls: tls.is_some() };
         Ok(Box::pin(async move {
-            let Some(stream) = unserved.serve() else { return Err(LinkError::Lost) };
+            let Some(stream) = unserved.into_stream() else { return Err(LinkError::Lost) };
             let remote = from.to_string();
             let link = tokio::time::timeout(limits.handshake_timeout, accept(stream, &remote, tls, &limits));
             link.await.unwrap_or_else(|_| Err(handshake_failed(kind, &remote, timed_out(&limits))))
@@ -90,7 +90,7 @@ const BUSY_HTTP: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
 impl Unserved {
-    fn serve(mut self) -> Option<TcpStream> {
+    fn into_stream(mut self) -> Option<TcpStream> {
         self.stream.take()
     }
 }

@@ -16,8 +16,8 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use crate::link::memory::into_bytes;
 use crate::link::{LinkError, WireFrame};
 
-/// A larger message is sent in fragments of this size. Neither end then needs a second buffer for the whole message, which the
-/// library would keep until the link ends.
+/// Size in bytes of the fragments in which a larger message is sent. Neither end then needs a second buffer for
+/// the whole message, which the library would keep until the link ends.
 const FRAGMENT: usize = 16 << 10;
 
 /// The unsent rest of a large message.

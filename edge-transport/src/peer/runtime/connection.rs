@@ -46,7 +46,7 @@ impl Driver {
                 probe = FailbackProbe::new(self.current_dialer, self.failed_failbacks, &self.settings);
             }
             if polled.is_pending()
-                && self.ending == Ending::No
+                && self.ending == Ending::NotRequested
                 && !self.session.is_draining()
                 && let Some(probe) = &mut probe
                 && let Poll::Ready(dialed) = probe.poll(&self.dialers, &self.settings, cx)
@@ -77,15 +77,15 @@ impl Driver {
             (None, Ok(())) => "the hub closed the link".to_owned(),
         };
         tracing::info!(address = self.dialers[self.current_dialer].address(), %why, "link ended");
-        if self.ending == Ending::No {
-            self.connecting(why);
+        if self.ending == Ending::NotRequested {
+            self.set_connecting(why);
         }
         // Flushing is useless on a dead or lost link.
         if let Some(io) = io
             && closed.is_some_and(|reason| !matches!(reason, CloseReason::Dead { .. }))
         {
             let closing = io.flush_and_close(self.drain_by);
-            if self.ending == Ending::No {
+            if self.ending == Ending::NotRequested {
                 self.offline(closing).await;
             } else {
                 self.detach_services();
@@ -97,14 +97,14 @@ impl Driver {
 
     /// Ready when the link has ended or must be closed.
     fn poll_link(&mut self, cx: &mut Context<'_>, mut timer: Pin<&mut Sleep>) -> Poll<Result<(), LinkError>> {
-        let mut again = self.poll_read(cx)?;
-        if again == Progress::Ended {
+        let mut progress = self.poll_read(cx)?;
+        if progress == Progress::Ended {
             return Poll::Ready(Ok(()));
         }
         // Services run first, so that immediate replies are sent in the same poll.
         self.poll_services(cx);
         if self.poll_work(cx) == Progress::More {
-            again = Progress::More;
+            progress = Progress::More;
         }
         if let Some(next) = self.session.next_wakeup() {
             // Received frames postpone the wake-up. The timer is not reset for every frame: it fires early and is reset then.
@@ -120,15 +120,15 @@ impl Driver {
         if self.closed.is_some() || self.ending == Ending::Close {
             return Poll::Ready(Ok(()));
         }
-        let held_back = self.is_held_back();
+        let queue_full = self.is_queue_full();
         let Some(io) = &mut self.io else { return Poll::Ready(Ok(())) };
         let sent = io.poll_send(cx)?;
-        if sent.is_ready() && held_back {
-            again = Progress::More;
+        if sent.is_ready() && queue_full {
+            progress = Progress::More;
         }
         for head in io.take_refused() {
             self.handle(Event::Refused(head));
-            again = Progress::More;
+            progress = Progress::More;
         }
         // All frames are written, including the last replies.
         if sent.is_ready() && self.session.is_draining() {
@@ -137,7 +137,7 @@ impl Driver {
                 return Poll::Ready(Ok(()));
             }
         }
-        if again == Progress::More {
+        if progress == Progress::More {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
@@ -162,10 +162,10 @@ impl Driver {
         Ok(Progress::More)
     }
 
-    /// Handles commands of callers and services, as long as the link keeps up.
+    /// Handles commands of callers and services while the queue of the link is not full.
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Progress {
         for _ in 0..COMMAND_BATCH {
-            let taken = if self.is_held_back() || self.is_failing_back() {
+            let taken = if self.is_queue_full() || self.is_failing_back() {
                 self.poll_control(cx)
             } else {
                 self.poll_messages(cx)
@@ -182,7 +182,7 @@ impl Driver {
         self.failing_back && !self.session.is_open()
     }
 
-    fn is_held_back(&self) -> bool {
+    fn is_queue_full(&self) -> bool {
         self.io.as_ref().is_some_and(|io| {
             io.waiting_bytes() > self.settings.max_queued_bytes || io.waiting() > WAITING_FRAMES
         })

@@ -66,10 +66,10 @@ pub(super) struct DriverHandle {
     pub(super) control: mpsc::UnboundedSender<ControlMessage>,
 }
 
-/// How the peer ends.
+/// Whether and how the peer ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
-    No,
+    NotRequested,
     Drain,
     Close,
 }
@@ -102,7 +102,7 @@ pub(super) struct Driver {
     drain_by: Option<Instant>,
     /// Attempts to connect since the last connection.
     attempts: u64,
-    /// A link over a preferred path replaces the current one; callers wait until it is open.
+    /// Whether a link over a preferred path replaces the current one: callers wait until the new link is open.
     failing_back: bool,
     /// Consecutive failbacks after which the preferred path failed again.
     failed_failbacks: u32,
@@ -137,7 +137,7 @@ impl Driver {
             io: None,
             current_dialer: 0,
             closed: None,
-            ending: Ending::No,
+            ending: Ending::NotRequested,
             drain_by: None,
             attempts: 0,
             failing_back: false,
@@ -148,13 +148,13 @@ impl Driver {
 
     pub(super) async fn run(mut self) {
         // After a short outage, the path that worked last probably works again.
-        let mut best = None;
+        let mut last_used = None;
         let mut preferred = None;
-        while self.ending == Ending::No {
+        while self.ending == Ending::NotRequested {
             let mut was_open = false;
             let dialed = match preferred.take() {
                 Some(dialed) => Some(dialed),
-                None => self.dial(best.take()).await,
+                None => self.dial(last_used.take()).await,
             };
             if let Some(DialedLink { index, link }) = dialed {
                 self.current_dialer = index;
@@ -162,11 +162,11 @@ impl Driver {
                 preferred = next;
                 if let Some(opened) = opened {
                     was_open = true;
-                    best = Some(index);
+                    last_used = Some(index);
                     self.record_link_outcome(now().saturating_duration_since(opened), preferred.is_some());
                 }
             }
-            if self.ending == Ending::No && preferred.is_none() {
+            if self.ending == Ending::NotRequested && preferred.is_none() {
                 let backoff = if was_open { &mut self.reconnect_backoff } else { &mut self.dial_backoff };
                 let wait = backoff.next_wait();
                 self.offline(tokio::time::sleep(wait)).await;
@@ -175,18 +175,19 @@ impl Driver {
         self.stop();
     }
 
-    /// Adjusts the backoff after a link that was open for `held` and was then lost, or was `left` for a preferred path.
-    fn record_link_outcome(&mut self, held: Duration, left: bool) {
+    /// Adjusts the backoff after a link that was open for `open_for` and was then lost, or replaced by a link over
+    /// a preferred path.
+    fn record_link_outcome(&mut self, open_for: Duration, failback: bool) {
         self.dial_backoff.reset();
-        if held >= MIN_LINK_DURATION {
+        if open_for >= MIN_LINK_DURATION {
             self.reconnect_backoff.reset();
         }
-        if !left && held >= self.settings.failback_interval {
+        if !failback && open_for >= self.settings.failback_interval {
             self.failed_failbacks = 0;
         }
     }
 
-    fn connecting(&self, error: String) {
+    fn set_connecting(&self, error: String) {
         self.state.send_replace(PeerState::Connecting { attempts: self.attempts, last_error: Some(error) });
     }
 
@@ -196,15 +197,19 @@ impl Driver {
         poll_fn(|cx| {
             self.poll_services(cx);
             while self.poll_messages(cx).is_ready() {}
-            if self.ending == Ending::No { work.as_mut().poll(cx).map(Some) } else { Poll::Ready(None) }
+            if self.ending == Ending::NotRequested {
+                work.as_mut().poll(cx).map(Some)
+            } else {
+                Poll::Ready(None)
+            }
         })
         .await
     }
 
     /// Dials the path that worked last, then the others in order, and returns the first link.
-    async fn dial(&mut self, best: Option<usize>) -> Option<DialedLink> {
-        let others = (0..self.dialers.len()).filter(|index| Some(*index) != best);
-        let (order, attempts) = (best.into_iter().chain(others).collect(), Arc::new(AtomicU64::new(0)));
+    async fn dial(&mut self, last_used: Option<usize>) -> Option<DialedLink> {
+        let others = (0..self.dialers.len()).filter(|index| Some(*index) != last_used);
+        let (order, attempts) = (last_used.into_iter().chain(others).collect(), Arc::new(AtomicU64::new(0)));
         let bound = self.settings.dial_timeout;
         let dial_future = dial_in_order(Arc::clone(&self.dialers), order, bound, Arc::clone(&attempts));
         let dialed = self.offline(dial_future).await;
@@ -212,13 +217,13 @@ impl Driver {
         match dialed? {
             Ok(dialed) => Some(dialed),
             Err(error) => {
-                self.connecting(error);
+                self.set_connecting(error);
                 None
             }
         }
     }
 
-    /// Polls the service calls. They send their replies as commands.
+    /// Polls the service calls, which send their replies as commands.
     fn poll_services(&mut self, cx: &mut Context<'_>) {
         while let Poll::Ready(Some(())) = self.service_calls.poll_next_unpin(cx) {}
     }
@@ -231,7 +236,7 @@ impl Driver {
         }
     }
 
-    /// Handles one command or control message. Ready if there was one.
+    /// Handles one command or control message. Ready if one was handled.
     fn poll_messages(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.poll_command(cx).is_ready() {
             return Poll::Ready(());
@@ -301,11 +306,11 @@ impl Driver {
     fn handle(&mut self, event: Event) {
         self.session.handle(event, now());
         while let Some(action) = self.session.poll_action() {
-            self.act(action);
+            self.execute(action);
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn execute(&mut self, action: Action) {
         match action {
             Action::Send(frame) => {
                 if let Some(io) = &mut self.io {

@@ -188,7 +188,7 @@ impl Session {
         self.next_lane
     }
 
-    /// Most bytes of body, metadata and closing bytes together that fit into one frame.
+    /// Returns the maximum number of bytes of body, metadata and closing bytes together that fit into one frame.
     fn max_payload(&self) -> usize {
         let remote =
             self.link.as_ref().and_then(LinkCore::remote).map_or(usize::MAX, |remote| remote.max_frame);

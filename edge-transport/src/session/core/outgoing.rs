@@ -21,7 +21,7 @@ impl Session {
             self.stats.duplicates += 1;
             return;
         }
-        // Recomputed, because the call may have waited in a queue.
+        // The remaining time is recomputed, because the call may have waited in a queue.
         request.remaining = deadline.map(|deadline| deadline.saturating_duration_since(now));
         if let Some((reason, detail)) = self.refusal(&request) {
             return self.fail(number, reason, detail);
