@@ -58,11 +58,11 @@ fn recovery(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1000)).sample_size(10);
     group.bench_function("1000", |bencher| {
         bencher.to_async(&runtime).iter_custom(|times| async move {
-            let mut took = Duration::ZERO;
+            let mut elapsed = Duration::ZERO;
             for _ in 0..times {
-                took += volumes::recover(1000, 10).await.expect("volumes").reconciled;
+                elapsed += volumes::recover(1000, 10).await.expect("volumes").reconciled;
             }
-            took
+            elapsed
         });
     });
     group.finish();

@@ -18,23 +18,23 @@ const NODE: &str = "edge-1";
 const PROXY: &str = "proxy";
 
 /// The result of building a chain. Any error ends the benchmark.
-pub type Built<T> = Result<T, Box<dyn Error + Send + Sync>>;
+pub type ChainResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// The connection between the client and the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChainKind {
-    /// Nothing: the client calls the driver's socket.
+    /// No relay: the client calls the driver's socket.
     Direct,
     /// Endpoint and dispatcher pass the call in memory, without a session.
     Memory,
-    /// A hub, and unix sockets to it.
+    /// A hub with links over unix sockets.
     Uds,
-    /// A hub, and plain websockets to it.
+    /// A hub with links over plain websockets.
     Ws,
-    /// A hub, and websockets over TLS with client certificates to it.
+    /// A hub with links over websockets with TLS and client certificates.
     Wss,
-    /// A hub, and QUIC with client certificates to it.
+    /// A hub with links over QUIC with client certificates.
     Quic,
 }
 
@@ -42,7 +42,7 @@ impl ChainKind {
     /// All kinds, the baseline first.
     pub const ALL: [Self; 6] = [Self::Direct, Self::Memory, Self::Uds, Self::Ws, Self::Wss, Self::Quic];
 
-    /// Returns the name in reports.
+    /// Returns the name that reports show.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -77,14 +77,14 @@ impl Chain {
     ///
     /// # Errors
     /// Returns an error if a socket cannot be bound or a session does not open.
-    pub async fn start(kind: ChainKind) -> Built<Self> {
+    pub async fn start(kind: ChainKind) -> ChainResult<Self> {
         let folder = tempfile::Builder::new().prefix("csi-bench").tempdir()?;
         let driver_socket = folder.path().join("driver.sock");
         let driver = tokio::spawn({
             let socket = driver_socket.clone();
             async move { crate::driver::serve(&socket, crate::payload::reply()).await }
         });
-        // The driver's task binds its socket first.
+        // Wait until the driver's task has bound its socket.
         while !driver_socket.exists() && !driver.is_finished() {
             tokio::task::yield_now().await;
         }
@@ -110,20 +110,20 @@ impl Chain {
     }
 }
 
-fn name() -> Built<DriverName> {
+fn name() -> ChainResult<DriverName> {
     Ok(DriverName::new("bench.csi.edge")?)
 }
 
-fn address(path: &Path) -> Built<SocketAddress> {
+fn address(path: &Path) -> ChainResult<SocketAddress> {
     Ok(SocketAddress::new(format!("unix://{}", path.display()))?)
 }
 
-async fn serve(socket: &Path, relay: impl Relay + 'static) -> Built<Serving> {
+async fn serve(socket: &Path, relay: impl Relay + 'static) -> ChainResult<Serving> {
     let endpoint = Endpoint::new(name()?, Router::fixed(NodeId::new(NODE)?), relay);
     Ok(endpoint.serve(address(socket)?).await?)
 }
 
-async fn session(kind: ChainKind, folder: &Path, drivers: Dispatcher) -> Built<(Hub, Peer, Peer)> {
+async fn session(kind: ChainKind, folder: &Path, drivers: Dispatcher) -> ChainResult<(Hub, Peer, Peer)> {
     let limits = Limits::default();
     let authority = Authority::new()?;
     let server = || {
@@ -141,7 +141,7 @@ async fn session(kind: ChainKind, folder: &Path, drivers: Dispatcher) -> Built<(
     let hub: Address = listener.local_address().parse()?;
     let builder = Hub::builder().listener(listener);
     let started = if kind == ChainKind::Ws { builder.allow_unauthenticated() } else { builder }.start()?;
-    let dialer = |identity: Identity| -> Built<Box<dyn Dialer>> {
+    let dialer = |identity: Identity| -> ChainResult<Box<dyn Dialer>> {
         let mut options = DialOptions::default();
         options.tls = Some(ClientTls::new(&identity)?);
         Ok(hub.dialer(&options)?)
@@ -162,7 +162,7 @@ struct Authority {
 }
 
 impl Authority {
-    fn new() -> Built<Self> {
+    fn new() -> ChainResult<Self> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(Vec::new())?;
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -171,7 +171,7 @@ impl Authority {
     }
 
     /// Issues a certificate that is also valid for a hub at the loopback address.
-    fn identity(&self, name: &str) -> Built<Identity> {
+    fn identity(&self, name: &str) -> ChainResult<Identity> {
         let key = KeyPair::generate()?;
         let certificate =
             CertificateParams::new([name, "127.0.0.1"].map(str::to_owned))?.signed_by(&key, &self.issuer)?;

@@ -75,7 +75,7 @@ impl Service<http::Request<Body>> for FixedAnswer {
     }
 }
 
-/// Serves the answer on a unix socket until the future is dropped. Replaces an existing file.
+/// Serves [`FixedAnswer`] on a unix socket until the future is dropped. Replaces an existing file.
 ///
 /// # Errors
 /// Returns an error if the socket cannot be bound.

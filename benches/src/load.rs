@@ -20,12 +20,12 @@ const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const PROBE: &str = "/csi.v1.Identity/Probe";
 
 /// The upper bound of the latency histogram, in nanoseconds.
-const LONGEST: u64 = 600_000_000_000;
+const MAX_LATENCY_NANOS: u64 = 600_000_000_000;
 
 /// Time limit for the hanging call after the driver has released it.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The calls in one turn of a caller.
+/// The calls that a caller repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 #[non_exhaustive]
 pub enum Work {
@@ -68,17 +68,19 @@ pub enum LoadError {
         source: prost::DecodeError,
     },
     /// The call that should hang was answered, so the others were not measured beside a hanging call.
-    #[error("{0}, which should hang at the driver, was answered: is bench-driver the driver?")]
+    #[error("the call for volume {0} was answered; expected it to hang: is bench-driver the driver?")]
     NotHung(String),
     /// The call that should hang at the driver hangs before it, since the driver's release does not end it.
-    #[error("{0} was not answered within 10 s after the driver released all hanging calls")]
+    #[error(
+        "the call for volume {0} was not answered within 10 s after the driver released all hanging calls"
+    )]
     StillHung(String),
     /// A caller's task ended early.
     #[error("a caller ended early: {0}")]
     Caller(#[from] tokio::task::JoinError),
 }
 
-/// The measurements at one number of callers. Latencies in microseconds.
+/// The measurements with one number of callers. Latencies are in microseconds.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Figures {
@@ -88,7 +90,7 @@ pub struct Figures {
     pub calls: u64,
     /// Calls that were answered with another status (only with `tolerate`).
     pub errors: u64,
-    /// Calls a second.
+    /// Calls per second.
     pub rate: f64,
     /// Median latency.
     pub p50: f64,
@@ -122,7 +124,7 @@ impl Plan {
     }
 }
 
-/// Connects to `unix:///path` (or any address that tonic takes).
+/// Connects to `unix:///path` (or any address that tonic accepts).
 ///
 /// # Errors
 /// Returns an error if the endpoint cannot be reached.
@@ -131,7 +133,7 @@ pub async fn connect(endpoint: &str) -> Result<Channel, LoadError> {
     Endpoint::from_shared(endpoint.to_owned()).map_err(failed)?.connect().await.map_err(failed)
 }
 
-/// Sends one `CreateVolume` with the usual payload, for the volume with this number.
+/// Sends one `CreateVolume` with [`payload::request`], for the volume with this number.
 ///
 /// # Errors
 /// Returns an error if the connection or the call fails.
@@ -220,7 +222,7 @@ impl Tally {
     #[allow(clippy::expect_used, reason = "the bounds are constants that the histogram accepts")]
     fn new() -> Self {
         Self {
-            latencies: Histogram::new_with_bounds(1, LONGEST, 3).expect("1 < LONGEST / 2, 3 digits"),
+            latencies: Histogram::new_with_bounds(1, MAX_LATENCY_NANOS, 3).expect("valid bounds"),
             errors: 0,
         }
     }
@@ -290,7 +292,9 @@ impl Caller {
         let started = Instant::now();
         let answer = answer(&mut self.grpc, method, body).await?;
         if started >= from {
-            tally.latencies.saturating_record(u64::try_from(started.elapsed().as_nanos()).unwrap_or(LONGEST));
+            tally
+                .latencies
+                .saturating_record(u64::try_from(started.elapsed().as_nanos()).unwrap_or(MAX_LATENCY_NANOS));
         }
         Ok(answer)
     }

@@ -28,7 +28,7 @@ fn topology() -> Topology {
     Topology { segments: map([("topology.edge.example/node", "edge-node-0042")]) }
 }
 
-/// Returns a request of about 600 bytes for a volume with this name.
+/// Returns a `CreateVolume` request of about 600 bytes for a volume with this name.
 #[must_use]
 pub fn create_volume(name: &str) -> CreateVolumeRequest {
     CreateVolumeRequest {
@@ -64,13 +64,13 @@ pub fn create_volume(name: &str) -> CreateVolumeRequest {
     }
 }
 
-/// Returns the request as bytes.
+/// Returns an encoded `CreateVolume` request.
 #[must_use]
 pub fn request() -> Bytes {
     create_volume(NAME).encode_to_vec().into()
 }
 
-/// Returns a `ControllerPublishVolume` for the volume with this id.
+/// Returns an encoded `ControllerPublishVolume` request for the volume with this id.
 #[must_use]
 pub fn publish_volume(id: &str) -> Bytes {
     let capability = create_volume(id).volume_capabilities.pop();
@@ -83,7 +83,7 @@ pub fn publish_volume(id: &str) -> Bytes {
     request.encode_to_vec().into()
 }
 
-/// Returns a `ControllerPublishVolume` for a volume that [`numbered`] can replace.
+/// Returns an encoded `ControllerPublishVolume` request whose volume id [`numbered`] can replace.
 #[must_use]
 pub fn publish() -> Bytes {
     publish_volume(NAME)
@@ -108,7 +108,7 @@ pub fn numbered(request: &Bytes, number: u64) -> Bytes {
     bytes.into()
 }
 
-/// Returns a response of about 300 bytes.
+/// Returns an encoded `CreateVolume` response of about 300 bytes.
 #[must_use]
 pub fn reply() -> Bytes {
     let volume = Volume {

@@ -13,8 +13,9 @@ use crate::csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, Mou
 /// assert_eq!(capability.mode(), Some(Mode::SingleNodeWriter));
 /// ```
 impl VolumeCapability {
-    /// Creates the capability of a mounted file system. An empty type leaves the choice to the plugin. The flags are
-    /// sensitive; the spec allows [`MOUNT_FLAGS_MAX_BYTES`](crate::validate::MOUNT_FLAGS_MAX_BYTES) for all together.
+    /// Creates the capability of a mounted file system. With an empty `fs_type`, the plugin chooses the type. The
+    /// flags are sensitive; the spec limits their total size to
+    /// [`MOUNT_FLAGS_MAX_BYTES`](crate::validate::MOUNT_FLAGS_MAX_BYTES).
     #[must_use]
     pub fn mount<F: Into<String>>(
         fs_type: impl Into<String>,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A gRPC status code. A number beyond the seventeen that gRPC defines passes unchanged.
+/// A gRPC status code. Numbers that gRPC does not define are kept unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Code(u32);
 
@@ -76,8 +76,8 @@ impl Code {
         self.0
     }
 
-    /// Whether the operation may still be running: after these four codes a CSI caller retries and keeps its state. All other
-    /// codes end the operation.
+    /// Whether the operation may still be running. After such a code, a CSI caller retries and keeps its state; all
+    /// other codes end the operation.
     #[must_use]
     pub const fn may_be_running(self) -> bool {
         matches!(self, Self::CANCELLED | Self::DEADLINE_EXCEEDED | Self::UNAVAILABLE | Self::ABORTED)

@@ -21,18 +21,18 @@ pub struct Field<'a> {
 pub enum Value<'a> {
     /// A varint: a number, bool or enum value.
     Varint(u64),
-    /// Eight bytes.
+    /// Eight bytes in little endian: a fixed64, sfixed64 or double.
     Fixed64(&'a [u8]),
     /// Bytes, a text or a message.
     Bytes(&'a [u8]),
-    /// A group, which proto3 does not have.
+    /// A group, which proto3 does not support.
     Group,
-    /// Four bytes.
+    /// Four bytes in little endian: a fixed32, sfixed32 or float.
     Fixed32(&'a [u8]),
 }
 
 impl<'a> Value<'a> {
-    /// The content of a field of bytes, text or a message.
+    /// The content of a field of bytes, text or a message; `None` for other types.
     #[must_use]
     pub fn bytes(self) -> Option<&'a [u8]> {
         match self {
@@ -41,14 +41,14 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The text that the field holds.
+    /// The content as text; `None` if it is not UTF-8, or of another type.
     #[must_use]
     pub fn text(self) -> Option<&'a str> {
         std::str::from_utf8(self.bytes()?).ok()
     }
 }
 
-/// Removes and returns the first field of the rest of a message.
+/// Removes the first field from `rest` and returns it.
 ///
 /// # Errors
 /// If the bytes do not begin with a field.
@@ -86,7 +86,7 @@ pub fn fields(mut message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, Deco
     })
 }
 
-/// How often a field occurs: the length of a list.
+/// Counts how often a field occurs, which is the length of a list.
 ///
 /// # Errors
 /// If the bytes are not a message.

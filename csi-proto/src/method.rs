@@ -48,17 +48,17 @@ impl fmt::Display for Service {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum VolumeKey {
-    /// By the name of the volume to create; it has no id yet.
+    /// By the name of the volume to create, which has no id yet.
     Name,
-    /// By its id.
+    /// By the volume's id.
     VolumeId,
-    /// By its id, as the source of a snapshot.
+    /// By the volume's id, as the source of a snapshot.
     SourceVolumeId,
-    /// By a list of ids, each the source of a snapshot.
+    /// By a list of volume ids, each the source of a snapshot.
     SourceVolumeIds,
     /// By the id of a snapshot.
     SnapshotId,
-    /// By the ids of two snapshots of one volume; this is the later one.
+    /// By the id of the later of two snapshots of one volume.
     TargetSnapshotId,
     /// By the id of a snapshot of a group of volumes.
     GroupSnapshotId,
@@ -68,13 +68,13 @@ pub enum VolumeKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct RequestField {
-    /// Its name in the schema.
+    /// The field's name in the schema.
     pub name: &'static str,
-    /// Its number on the wire.
+    /// The field's number on the wire.
     pub number: u32,
 }
 
-/// One row of the generated table.
+/// The properties of one RPC: a row of the generated table.
 struct Facts {
     path: &'static str,
     service: Service,
@@ -130,7 +130,7 @@ impl Method {
         self.facts().volume_key.map(|(key, _)| key)
     }
 
-    /// The request field behind [`Self::volume_key`].
+    /// The request field that contains the [`Self::volume_key`].
     #[must_use]
     pub fn volume_field(self) -> Option<RequestField> {
         self.facts().volume_key.map(|(_, field)| field)

@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The name that a plugin gives in GetPluginInfo: 1 to 63 bytes, letters and digits at both ends, `-` and `.` between.
+/// The name that GetPluginInfo returns: 1 to 63 bytes, letters and digits at both ends, `-` and `.` between.
 ///
 /// Names are case-sensitive, as in Kubernetes. Cheap to clone.
 ///
@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub struct DriverName(Arc<str>);
 
 impl DriverName {
-    /// Most bytes that the spec allows.
+    /// The maximum number of bytes that the spec allows.
     pub const MAX_BYTES: usize = 63;
 
     /// Validates a name.
@@ -65,23 +65,23 @@ impl DriverName {
 pub enum InvalidDriverName {
     /// The text is empty.
     Empty,
-    /// More than [`DriverName::MAX_BYTES`] bytes.
+    /// The text has more than [`DriverName::MAX_BYTES`] bytes.
     TooLong {
         /// Number of bytes found.
         found: usize,
     },
-    /// Neither an ASCII letter or digit, nor `-` or `.`.
+    /// A character is neither an ASCII letter or digit, nor `-` or `.`.
     Character {
         /// The character.
         found: char,
-        /// Its offset in bytes.
+        /// The character's offset in bytes.
         at: usize,
     },
-    /// `-` or `.` at the beginning or the end.
+    /// The text begins or ends with `-` or `.`.
     End {
         /// The character.
         found: char,
-        /// Its offset in bytes.
+        /// The character's offset in bytes.
         at: usize,
     },
 }
@@ -111,7 +111,7 @@ impl fmt::Display for InvalidDriverName {
 
 impl Error for InvalidDriverName {}
 
-/// The id that a plugin gave to a volume: opaque, unique within the plugin, 1 to 4096 bytes.
+/// The id that a plugin assigned to a volume: opaque, unique within the plugin, 1 to 4096 bytes.
 ///
 /// The spec allows 128 bytes. Longer ids are in use, so they are accepted here and reported by
 /// [`validate`](crate::validate).
@@ -119,7 +119,7 @@ impl Error for InvalidDriverName {}
 pub struct VolumeId(String);
 
 impl VolumeId {
-    /// Most bytes that are accepted.
+    /// The maximum number of bytes that are accepted.
     pub const MAX_BYTES: usize = 4096;
 
     /// Validates the length of an id.
@@ -142,7 +142,7 @@ impl VolumeId {
 pub enum InvalidVolumeId {
     /// The text is empty; `volume_id` is a required field.
     Empty,
-    /// More than [`VolumeId::MAX_BYTES`] bytes.
+    /// The text has more than [`VolumeId::MAX_BYTES`] bytes.
     TooLong {
         /// Number of bytes found.
         found: usize,

@@ -1,9 +1,9 @@
 //! Redaction of sensitive fields.
 //!
-//! Every message with a sensitive field has a `Debug` that prints `***stripped***` in its place, so a message can be logged as
-//! a whole. An empty field prints `<empty>`, which helps to find a missing secret. Sensitive are the fields with option 1059
-//! ([`SECRET_FIELDS`]), `mount_flags`, which only the text of the spec declares sensitive, and the service-account tokens that
-//! kubelet puts in the `volume_context` of NodePublishVolume.
+//! Every message with a sensitive field has a `Debug` that prints `***stripped***` in its place, so a message can be
+//! logged as a whole. An empty field prints `<empty>`, which helps to find a missing secret. These are sensitive: the
+//! fields with option 1059 ([`SECRET_FIELDS`]); `mount_flags`, which only the text of the spec declares sensitive; and
+//! the service-account tokens that kubelet puts in the `volume_context` of NodePublishVolume.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ const STRIPPED: &str = "***stripped***";
 /// The key of the service-account tokens that kubelet passes when a CSIDriver has `tokenRequests`.
 pub const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
-/// Replaces a sensitive value in `Debug`.
+/// Replaces a sensitive value in the output of `Debug`.
 struct Stripped {
     empty: bool,
 }

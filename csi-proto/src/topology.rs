@@ -3,7 +3,7 @@
 use crate::csi::v1::{Topology, TopologyRequirement};
 
 impl Topology {
-    /// The value of a key; keys compare without case (spec, message Topology).
+    /// The value of a key; keys are case-insensitive (spec, message Topology).
     #[must_use]
     pub fn segment(&self, key: &str) -> Option<&str> {
         let exact = self.segments.get(key);
@@ -12,7 +12,7 @@ impl Topology {
         found.map(String::as_str)
     }
 
-    /// Whether this topology is within another: it has all segments of the other. Every topology is within an empty one.
+    /// Whether this topology has all segments of `outer`. Every topology is within an empty one.
     #[must_use]
     pub fn is_within(&self, outer: &Self) -> bool {
         outer.segments.iter().all(|(key, value)| self.segment(key) == Some(value))

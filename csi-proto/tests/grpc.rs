@@ -26,7 +26,7 @@ fn place() -> (TempDir, PathBuf) {
 }
 
 async fn open(socket: &Path) -> Result<Connection, ConnectError> {
-    Connection::open(socket, Windows::AT_ONCE, WAIT).await
+    Connection::open(socket, Windows::UNARY, WAIT).await
 }
 
 fn request(body: &'static [u8]) -> Request {
@@ -78,7 +78,7 @@ async fn distinguishes_missing_and_stale_sockets() {
     drop(UnixListener::bind(&socket).unwrap());
     let error = open(&socket).await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
-    let client = Client::new(&socket, Windows::AT_ONCE, WAIT);
+    let client = Client::new(&socket, Windows::UNARY, WAIT);
     let error = client.send(request(b"")).await.unwrap_err();
     assert_eq!(error.delivery(), Delivery::NotSent, "{error}");
 }
@@ -253,7 +253,7 @@ async fn client_shares_one_connection_and_reconnects() {
             while connection.accept().await.is_some() {}
         }
     });
-    let client = Client::new(&socket, Windows::AT_ONCE, WAIT);
+    let client = Client::new(&socket, Windows::UNARY, WAIT);
     let mut codes = Vec::new();
     for _ in 0..4 {
         let whole = async { client.send(request(b"")).await?.whole().await };

@@ -18,7 +18,7 @@ pub enum InvalidSocketAddress {
     /// The text is not the address of a unix socket.
     #[error("{found:?} is not the address of a unix socket; expected `unix:///absolute/path.sock`")]
     Form {
-        /// The text.
+        /// The rejected text.
         found: String,
     },
     /// The path is longer than the operating system allows.
@@ -26,9 +26,9 @@ pub enum InvalidSocketAddress {
         "socket path {path:?} has {found} bytes; expected at most {MAX_SOCKET_PATH}; choose a shorter directory"
     )]
     TooLong {
-        /// The path.
+        /// The path without its scheme.
         path: String,
-        /// Its length in bytes.
+        /// The length of the path in bytes.
         found: usize,
     },
 }

@@ -64,7 +64,7 @@ pub(crate) fn read_outcome(status: Status) -> Outcome {
     Outcome::from_driver(code, message).with_details(details.unwrap_or_default()).with_trailers(others)
 }
 
-/// The request headers that are forwarded with a call: the trace context (W3C). All others end at the endpoint.
+/// The request headers that are forwarded with a call: the trace context (W3C). The endpoint drops all others.
 const FORWARDED: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 
 /// Reads the request headers that are forwarded, as many as fit.
@@ -81,7 +81,7 @@ pub(crate) fn read_metadata(headers: &HeaderMap) -> Metadata {
 /// Waits until the data sent before fits into the peer's window and the send buffer, so that a slow reader slows its
 /// sender instead of growing our memory.
 pub(crate) async fn reserve_capacity(stream: &mut SendStream<Framed>) -> Result<(), h2::Error> {
-    // h2 grants the capacity only after everything buffered: one byte means that the buffer is empty.
+    // h2 grants capacity only after all buffered data: one granted byte means that the buffer is empty.
     stream.reserve_capacity(1);
     poll_fn(|cx| {
         while stream.capacity() == 0 {

@@ -71,9 +71,9 @@
 //!
 //! # One execution per operation
 //!
-//! When a sidecar times out and retries, the driver does not do its work twice at once: a [`Dispatcher`] identifies
-//! the [`operation`](dispatcher::operation) of each call. A [`Fence`] prevents stale copies of calls from beginning; a
-//! [`TermStore`] stores the part of it that outlives the process.
+//! When a sidecar times out and retries, the driver does not do its work twice at once: a [`Dispatcher`]
+//! identifies the [`operation`](dispatcher::operation) of each call. A [`Fence`] prevents stale copies of calls
+//! from beginning; a [`TermStore`] stores its terms across restarts.
 //!
 //! # A socket for kubelet
 //!
@@ -104,10 +104,10 @@
 //!
 //! # Features
 //!
-//! - `runtime` (default): everything that runs on tokio. Without it the crate is its pure core: calls, faults,
-//!   outcomes, their [wire](call::wire) form, the cache of [driver info](driver_info) and the
+//! - `runtime` (default): everything that runs on tokio. Without this feature the crate contains only its pure
+//!   core: calls, faults, outcomes, their [wire](call::wire) form, the cache of [driver info](driver_info) and the
 //!   [placements](routing::Placements).
-//! - `edge-transport`: `SessionRelay` and `SessionService`.
+//! - `edge-transport`: `SessionRelay` and `SessionService`, a relay over `edge-transport` sessions.
 //! - `metrics`: the histogram `csi_plugin_operations_seconds`, the counter `csi_plugin_relay_faults_total`, and the
 //!   metrics of operations (`csi_plugin_operations_*`) and of broken rules
 //!   (`csi_plugin_orchestrator_violations_total`), through the `metrics` facade.

@@ -75,7 +75,7 @@ fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, no
         },
         (6, Some(index)) => core.refused(keys[index], wire(script.frame())),
         (7, Some(index)) if script.below(4) == 0 => core.peer_draining(keys[index]),
-        (7, _) if script.below(16) == 0 => core.drain("as the script says"),
+        (7, _) if script.below(16) == 0 => core.drain("requested by the script"),
         (7, _) => *now += script.time(),
         (_, Some(index)) => {
             let frame = script.frame();

@@ -3,7 +3,7 @@
 use csi_proto::{DriverName, Method};
 use csi_proxy::dispatcher::operation::Identity;
 
-/// `secrets: {"k": "v"}` of each method.
+/// The encoded field `secrets: {"k": "v"}` of each method's request.
 const SECRETS: [(Method, &[u8]); 2] = [
     (Method::CreateVolume, b"\x2a\x06\x0a\x01k\x12\x01v"),
     (Method::DeleteVolume, b"\x12\x06\x0a\x01k\x12\x01v"),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use edge_transport::frame::{End, Failure, Frame, Hello, Kind, Lane, Part, Reply, Request, encode};
 use edge_transport::{PeerId, Reason, ServiceName, SessionId};
 
-/// The remaining bytes. All numbers past their end are 0.
+/// The remaining bytes of a script. Reads past the end return 0.
 pub(crate) struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
@@ -79,7 +79,7 @@ impl<'a> Script<'a> {
         match self.below(4) {
             0 | 1 => None,
             2 => Some(End::Finished(self.bytes())),
-            _ => Some(End::Failed(Failure::new(Reason::ServiceLost, "as the script says"))),
+            _ => Some(End::Failed(Failure::new(Reason::ServiceLost, "requested by the script"))),
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> Script<'a> {
             0 => Kind::Hello(self.hello()),
             1 => Kind::Ping { nonce: u64::from(self.byte()) },
             2 => Kind::Pong { nonce: u64::from(self.byte()) },
-            3 => Kind::Drain { reason: "as the script says".to_owned() },
+            3 => Kind::Drain { reason: "requested by the script".to_owned() },
             4 => Kind::Unknown,
             5 => Kind::Call(self.call(), Part::Request(self.request())),
             6 | 7 => {

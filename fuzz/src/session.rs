@@ -97,7 +97,7 @@ impl Peer {
                 self.handle(Event::Refused(head));
             }
             _ => match script.below(4) {
-                0 => self.handle(Event::Drain { reason: "as the script says".to_owned() }),
+                0 => self.handle(Event::Drain { reason: "requested by the script".to_owned() }),
                 1 => self.handle(Event::Close),
                 _ => self.handle(Event::Flushed),
             },
@@ -139,7 +139,7 @@ impl Peer {
             }
             Action::Serve(incoming) => self.running.push(incoming.inbound),
             Action::Reply { number, end, .. } => {
-                let ended = self.calls.get_mut(&number).expect("a reply to a call that was made");
+                let ended = self.calls.get_mut(&number).expect("a reply to a call that was sent");
                 assert!(!*ended, "call {number} received a reply after its end");
                 *ended = end.is_some();
                 if let Some(End::Failed(failure)) = end {

@@ -1,4 +1,4 @@
-//! Back-off of retries.
+//! The back-off between retries.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct BackOff {
 }
 
 impl Default for BackOff {
-    /// From 0.5 s to 2 min.
+    /// Returns a back-off from 0.5 s to 2 min.
     fn default() -> Self {
         Self::new(Duration::from_millis(500), Duration::from_secs(120))
     }
@@ -44,8 +44,8 @@ impl BackOff {
         self.longest
     }
 
-    /// Returns the delay after this many consecutive failures, from 1. Equal seeds and attempts give equal delays, so
-    /// the seed should differ between volumes and between processes.
+    /// Returns the delay after `attempt` consecutive failures. Equal seeds and attempts give equal delays, so the seed
+    /// should differ between volumes and between processes.
     #[must_use]
     pub fn wait(self, attempt: u8, seed: u64) -> Duration {
         let half = doubled(self.first, self.longest, u32::from(attempt)) / 2;

@@ -1,4 +1,4 @@
-//! Bounded texts of foreign messages and of errors.
+//! Shortens foreign messages, and formats errors with their causes.
 
 use std::error::Error;
 

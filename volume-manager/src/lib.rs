@@ -13,9 +13,9 @@
 //! | [`message`] | the desired volumes of a node, as messages over a session |
 //! | [`registry`] | kubelet's plugin registration: `node-driver-registrar` works unchanged |
 //!
-//! Each module has a pure core. The feature `runtime` (default) adds the tokio drivers, `redb` the store on disk,
-//! `linux` the system's mounts, and `metrics` the metrics. `testing` adds stores and mounts in memory, implementations
-//! with injected faults, and the conformance suites of both.
+//! Each module has a pure core. The feature `runtime` (default) adds the tokio tasks and clients, `redb` the store
+//! on disk, `linux` the system's mounts, and `metrics` the metrics. `testing` adds stores and mounts in memory,
+//! implementations with injected faults, and the conformance suites of both.
 //!
 //! Example: a node with a driver that registers, and a volume that stays published until it is unpublished:
 //!

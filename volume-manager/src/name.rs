@@ -87,7 +87,7 @@ pub enum InvalidConsumerId {
     /// The text is empty.
     #[error("the consumer id is empty; use a unique id for each consumer, such as a pod's UID")]
     Empty,
-    /// More than [`ConsumerId::MAX_BYTES`] bytes.
+    /// The text has more than [`ConsumerId::MAX_BYTES`] bytes.
     #[error("the consumer id has {found} bytes; at most {} are allowed", ConsumerId::MAX_BYTES)]
     TooLong {
         /// The size in bytes.

@@ -12,8 +12,8 @@ use rcgen::{
 /// The error of creating a certificate.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CertificateError {
-    #[error("cannot make a certificate for {name}: {cause}")]
-    Make { name: String, cause: rcgen::Error },
+    #[error("cannot create a certificate for {name}: {cause}")]
+    Create { name: String, cause: rcgen::Error },
     #[error("cannot write {path}: {cause}", path = path.display())]
     Write { path: PathBuf, cause: io::Error },
 }
@@ -27,7 +27,7 @@ pub(crate) enum Usage {
     Client,
 }
 
-/// An authority, and the folder of its files.
+/// A certificate authority, and the folder of its files.
 #[derive(Debug)]
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -36,12 +36,12 @@ pub(crate) struct Authority {
 
 /// The PEM files of one certificate.
 #[derive(Debug, Clone)]
-pub(crate) struct Pair {
+pub(crate) struct CertificateFiles {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
 }
 
-impl Pair {
+impl CertificateFiles {
     /// Adds the options for this certificate to a command, and with `authority_option` the authority that the command trusts.
     pub(crate) fn add_options(&self, command: &mut Command, authority_option: &str, authority: &Path) {
         command.arg("--tls-cert").arg(&self.certificate).arg("--tls-key").arg(&self.key);
@@ -58,7 +58,7 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let issuer = KeyPair::generate()
             .and_then(|key| CertifiedIssuer::self_signed(params, key))
-            .map_err(|cause| CertificateError::Make { name: "the authority".to_owned(), cause })?;
+            .map_err(|cause| CertificateError::Create { name: "the authority".to_owned(), cause })?;
         let authority = Self { issuer, folder: folder.to_owned() };
         write(&authority.root(), &authority.issuer.pem())?;
         Ok(authority)
@@ -70,8 +70,13 @@ impl Authority {
     }
 
     /// Issues a certificate for these names, as `FILE.pem` and `FILE.key`.
-    pub(crate) fn issue(&self, file: &str, names: &[&str], usage: Usage) -> Result<Pair, CertificateError> {
-        let failed = |cause| CertificateError::Make { name: file.to_owned(), cause };
+    pub(crate) fn issue(
+        &self,
+        file: &str,
+        names: &[&str],
+        usage: Usage,
+    ) -> Result<CertificateFiles, CertificateError> {
+        let failed = |cause| CertificateError::Create { name: file.to_owned(), cause };
         let key = KeyPair::generate().map_err(failed)?;
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(names).map_err(failed)?;
@@ -81,10 +86,11 @@ impl Authority {
         }];
         let signed = params.signed_by(&key, &self.issuer).map_err(failed)?;
         let stem = self.folder.join(file);
-        let pair = Pair { certificate: stem.with_extension("pem"), key: stem.with_extension("key") };
-        write(&pair.certificate, &signed.pem())?;
-        write(&pair.key, &key.serialize_pem())?;
-        Ok(pair)
+        let files =
+            CertificateFiles { certificate: stem.with_extension("pem"), key: stem.with_extension("key") };
+        write(&files.certificate, &signed.pem())?;
+        write(&files.key, &key.serialize_pem())?;
+        Ok(files)
     }
 }
 

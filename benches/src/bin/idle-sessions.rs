@@ -1,7 +1,7 @@
-//! Holds many idle sessions on one hub: the other side of `cargo xtask perf sessions`.
+//! Holds many idle sessions on one hub: the client of `cargo xtask perf sessions`.
 //!
-//! Prints a line when the first session is open, waits until the hub is idle, opens the others, and prints the seconds that
-//! these took. Exits when its standard input is closed.
+//! Prints a line when the first session is open, then opens the others and prints the seconds that they took. Exits
+//! when standard input is closed.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's output")]
 
 use std::error::Error;
@@ -15,8 +15,8 @@ use edge_transport::tls::{ClientFiles, TlsPaths};
 use edge_transport::{Peer, PeerId};
 use futures_util::StreamExt;
 
-/// Handshakes at the same time.
-const AT_ONCE: usize = 32;
+/// Sessions that are opened concurrently.
+const CONCURRENT_OPENS: usize = 32;
 
 #[derive(Debug, Parser)]
 #[command(about = "Hold many idle sessions on one hub until standard input is closed")]
@@ -24,7 +24,7 @@ struct Options {
     /// The hub, wss://host:port or quic://host:port.
     #[arg(long)]
     hub: Address,
-    /// How many sessions, named NAME/1, NAME/2 and so on, where NAME is the certificate's.
+    /// Number of sessions, named NAME/0, NAME/1 and so on, where NAME is the first name in the certificate.
     #[arg(long, default_value_t = 1000)]
     sessions: usize,
     /// Certificate chain, PEM.
@@ -33,7 +33,7 @@ struct Options {
     /// Private key of the certificate, PEM.
     #[arg(long)]
     tls_key: PathBuf,
-    /// Authority of the hub's certificate, PEM.
+    /// Certificate authority of the hub's certificate, PEM.
     #[arg(long)]
     tls_ca: PathBuf,
 }
@@ -57,7 +57,8 @@ fn main() -> ExitCode {
 async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let paths = TlsPaths::default().with_certificate(&options.tls_cert, &options.tls_key);
     let files = ClientFiles::client(paths.with_authorities(&options.tls_ca))?;
-    let name = files.identity().names().first().cloned().ok_or("the certificate holds no name")?;
+    let name =
+        files.identity().names().first().cloned().ok_or("the client certificate contains no peer name")?;
     let mut dial = DialOptions::default();
     dial.tls = Some(files.into());
     let connect = async |number: usize| -> Result<Peer, Box<dyn Error>> {
@@ -69,7 +70,8 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let first = connect(0).await?;
     println!("1");
     let started = Instant::now();
-    let mut all = futures_util::stream::iter(1..options.sessions).map(connect).buffer_unordered(AT_ONCE);
+    let mut all =
+        futures_util::stream::iter(1..options.sessions).map(connect).buffer_unordered(CONCURRENT_OPENS);
     let mut sessions = vec![first];
     while let Some(peer) = all.next().await {
         sessions.push(peer?);

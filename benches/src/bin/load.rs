@@ -1,4 +1,4 @@
-//! Drives any CSI socket in a closed loop and prints calls a second and latencies.
+//! Drives any CSI socket in a closed loop and prints calls per second and latencies.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's output")]
 
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ struct Options {
     /// The calls that each caller repeats.
     #[arg(long, value_enum, default_value = "create-volume")]
     work: Work,
-    /// Callers at the same time on one connection; several are measured one after another.
+    /// Number of concurrent callers on one connection; several numbers are measured one after another.
     #[arg(long, value_delimiter = ',', default_value = "1,16,256")]
     in_flight: Vec<usize>,
     /// Seconds to measure at each number of callers.
@@ -25,10 +25,10 @@ struct Options {
     /// Count failed calls and continue.
     #[arg(long)]
     tolerate: bool,
-    /// Let one more ControllerPublishVolume hang meanwhile; the driver must be bench-driver.
+    /// Let one more ControllerPublishVolume hang during the measurement; the driver must be bench-driver.
     #[arg(long)]
     beside_hung: bool,
-    /// One JSON object a line instead of a table.
+    /// Print one JSON object per line instead of a table.
     #[arg(long)]
     json: bool,
 }

@@ -1,5 +1,5 @@
 //! Endpoint and dispatcher of csi-proxy with a NATS server in place of the session: the "NATS relay" of the comparison.
-//! Only unary calls pass.
+//! Relays only unary calls.
 #![allow(clippy::print_stderr, reason = "a command's output")]
 
 use std::error::Error;
@@ -73,8 +73,8 @@ impl Relay for NatsRelay {
         let lost = |reason: String| Fault::LinkLost { reason };
         let request = pack(&call.encode_header(), &call.body);
         let answer = self.0.request(SUBJECT, request).await.map_err(|error| lost(error.to_string()))?;
-        let (closing, body) =
-            unpack(answer.payload).ok_or_else(|| lost("an answer that is too short".to_owned()))?;
+        let (closing, body) = unpack(answer.payload)
+            .ok_or_else(|| lost("the answer is shorter than its length prefix".to_owned()))?;
         let outcome = Outcome::decode(closing).map_err(|error| lost(error.to_string()))?;
         Ok(if outcome.is_ok() { Replies::unary(body, outcome) } else { Replies::outcome(outcome) })
     }

@@ -23,7 +23,7 @@ struct Options {
     /// Volumes that are mounted one after the other, and a hundred at a time, in each round.
     #[arg(long, default_value_t = 200)]
     volumes: usize,
-    /// Rounds; the median counts.
+    /// Rounds; the printed times are medians over them.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Records to recover.
@@ -32,7 +32,7 @@ struct Options {
     /// Volumes that are published at the same time while memory is measured.
     #[arg(long, default_value_t = 1000)]
     parallel: usize,
-    /// Do one part in this process, and print its figures as JSON.
+    /// Run one part in this process, and print its figures as JSON.
     #[arg(long, value_enum, hide = true)]
     part: Option<Part>,
 }
@@ -49,7 +49,8 @@ enum Part {
 const IN_FLIGHT: usize = 100;
 const DAMAGED: usize = 100;
 const MIB: u64 = 1 << 20;
-const MOST_MEMORY: u64 = 64 * MIB;
+const NO_ROUNDS: &str = "--rounds is 0; expected at least 1";
+const MAX_MEMORY: u64 = 64 * MIB;
 
 fn main() -> ExitCode {
     if let Some(code) = probe::serve_if_asked() {
@@ -68,7 +69,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Measured<bool> {
     if let Some(Part::Linux) = options.part {
-        own_mount_namespace()?;
+        enter_new_mount_namespace()?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -78,8 +79,8 @@ fn run(options: &Options) -> Measured<bool> {
                 let figures = match part {
                     Part::Recovery => serde_json::to_string(&recover(options.records, DAMAGED).await?),
                     Part::Salvage => serde_json::to_string(&salvage(options.records, DAMAGED).await?),
-                    Part::Memory => serde_json::to_string(&memory(options.parallel).await?),
-                    Part::Linux => serde_json::to_string(&linux(options).await?),
+                    Part::Memory => serde_json::to_string(&measure_memory(options.parallel).await?),
+                    Part::Linux => serde_json::to_string(&measure_linux(options).await?),
                 };
                 println!("{}", figures?);
                 Ok(true)
@@ -89,7 +90,7 @@ fn run(options: &Options) -> Measured<bool> {
 }
 
 /// Moves this process to a new mount namespace, whose mounts end with the process.
-fn own_mount_namespace() -> Measured<()> {
+fn enter_new_mount_namespace() -> Measured<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
@@ -97,7 +98,7 @@ fn own_mount_namespace() -> Measured<()> {
 }
 
 /// Runs a part in a separate process, and parses its figures.
-fn part<T: for<'de> Deserialize<'de>>(name: &str, options: &Options) -> Measured<T> {
+fn run_part<T: for<'de> Deserialize<'de>>(name: &str, options: &Options) -> Measured<T> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(part_arguments(name, options));
     let output = command.stderr(std::process::Stdio::inherit()).output()?;
@@ -118,33 +119,34 @@ fn part_arguments(name: &str, options: &Options) -> Vec<String> {
     ["--part".to_owned(), name.to_owned()].into_iter().chain(numbers).collect()
 }
 
-/// The printed table. `kept` is false once a bound is exceeded.
+/// The printed table.
 struct Report {
-    kept: bool,
+    /// False once a figure is out of bounds.
+    within_bounds: bool,
 }
 
 impl Report {
     fn new() -> Self {
         println!("{:<62} {:>16} {:>16}", "", "target", "found");
-        Self { kept: true }
+        Self { within_bounds: true }
     }
 
     fn line(name: &str, target: &str, found: impl AsRef<str>) {
         println!("{name:<62} {target:>16} {:>16}", found.as_ref());
     }
 
-    fn bound(&mut self, name: &str, target: &str, found: impl AsRef<str>, kept: bool) {
-        self.kept &= kept;
-        let found = if kept { found.as_ref().to_owned() } else { format!("{} BROKEN", found.as_ref()) };
+    fn bound(&mut self, name: &str, target: &str, found: impl AsRef<str>, within: bool) {
+        self.within_bounds &= within;
+        let found = if within { found.as_ref().to_owned() } else { format!("{} FAILED", found.as_ref()) };
         Self::line(name, target, found);
     }
 }
 
 async fn measure_all(options: &Options) -> Measured<bool> {
     let mut report = Report::new();
-    mounting(&mut report, options).await?;
-    cycling(options).await?;
-    let recovered: edge_csi_benches::volumes::Recovered = part("recovery", options)?;
+    compare_with_kubelet(&mut report, options).await?;
+    compare_with_mesos(options).await?;
+    let recovered: edge_csi_benches::volumes::Recovered = run_part("recovery", options)?;
     let good = options.records - DAMAGED.min(options.records);
     let name = format!("{} records, {DAMAGED} damaged: quarantined", options.records);
     let quarantined = recovered.quarantined;
@@ -154,87 +156,87 @@ async fn measure_all(options: &Options) -> Measured<bool> {
     let found = recovered.changed.to_string();
     report.bound("  changed by the desired set", "0", found, recovered.changed == 0);
     let found = recovered.calls.to_string();
-    report.bound("  calls to the driver, for its identity", "< 10", found, recovered.calls < 10);
+    report.bound("  calls to the driver, all for its identity", "< 10", found, recovered.calls < 10);
     Report::line("  opened (file and records read)", "", milliseconds(recovered.opened));
     Report::line("  and compared with the mount table", "", milliseconds(recovered.checked));
     Report::line("  and reconciled with the desired set", "< 500 ms", milliseconds(recovered.reconciled));
     Report::line("  file", "", mebibytes(recovered.file_bytes));
-    let grown = recovered.peak_bytes.saturating_sub(recovered.before_bytes);
-    Report::line("  peak memory, above that before", "", mebibytes(grown));
-    let left: edge_csi_benches::volumes::Salvage = part("salvage", options)?;
+    let growth = recovered.peak_bytes.saturating_sub(recovered.before_bytes);
+    Report::line("  peak memory, above the initial memory", "", mebibytes(growth));
+    let salvaged: edge_csi_benches::volumes::Salvage = run_part("salvage", options)?;
     let name = format!("{} records, file damaged in {DAMAGED} places: salvaged", options.records);
-    Report::line(&name, "", left.salvaged.to_string());
-    Report::line("  in", "", milliseconds(left.took));
-    let memory: Memory = part("memory", options)?;
+    Report::line(&name, "", salvaged.salvaged.to_string());
+    Report::line("  duration", "", milliseconds(salvaged.elapsed));
+    let memory: Memory = run_part("memory", options)?;
     let name = format!("{} volumes published at once: peak memory", options.parallel);
-    let kept = memory.peak_bytes < MOST_MEMORY;
-    report.bound(&name, &format!("< {}", mebibytes(MOST_MEMORY)), mebibytes(memory.peak_bytes), kept);
-    Report::line("  before them", "", mebibytes(memory.before_bytes));
-    Report::line("  in", "", milliseconds(memory.took));
+    let within = memory.peak_bytes < MAX_MEMORY;
+    report.bound(&name, &format!("< {}", mebibytes(MAX_MEMORY)), mebibytes(memory.peak_bytes), within);
+    Report::line("  initial memory", "", mebibytes(memory.before_bytes));
+    Report::line("  duration", "", milliseconds(memory.elapsed));
     if geteuid().is_root() {
-        let linux: Vec<Linux> = part("linux", options)?;
-        for Linux { in_flight, mine, theirs } in linux {
+        let rounds: Vec<LinuxRound> = run_part("linux", options)?;
+        for LinuxRound { in_flight, manager, kubelet } in rounds {
             let name = format!("real mounts, {in_flight} at a time: mounts/s");
-            Report::line(&name, "", rate(options.volumes, mine));
-            Report::line("  kubelet, without a check of any path", "", rate(options.volumes, theirs));
+            Report::line(&name, "", rate(options.volumes, manager));
+            Report::line("  kubelet, without path checks", "", rate(options.volumes, kubelet));
         }
     } else {
-        println!("real mounts: not measured, since that needs root");
+        println!("real mounts: not measured, since mounting requires root");
     }
-    Ok(report.kept)
+    Ok(report.within_bounds)
 }
 
-/// Compares with kubelet, which does not attach.
-async fn mounting(report: &mut Report, options: &Options) -> Measured<()> {
+/// Compares volume-manager with kubelet, which does not attach volumes.
+async fn compare_with_kubelet(report: &mut Report, options: &Options) -> Measured<()> {
     let fixture = Fixture::start(false).await?;
     let (manager, kubelet) = (fixture.manager().await?, fixture.kubelet()?);
     let count = options.volumes;
     let mut rates = Vec::new();
     for in_flight in [1, IN_FLIGHT] {
-        let (mut mine, mut theirs) = (Vec::new(), Vec::new());
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..options.rounds {
-            mine.push(Round::of(&fixture, &manager, count, in_flight).await?);
-            theirs.push(Round::of(&fixture, &kubelet, count, in_flight).await?);
+            ours.push(Round::run(&fixture, &manager, count, in_flight).await?);
+            theirs.push(Round::run(&fixture, &kubelet, count, in_flight).await?);
         }
         if in_flight == 1 {
-            let (mine, theirs) = (mine.first().ok_or("no rounds")?, theirs.first().ok_or("no rounds")?);
-            let found = per(mine.calls, count);
-            report.bound("RPCs a mount", "2.00", &found, found == "2.00");
-            let found = per(mine.connections, count);
-            report.bound("  connections a mount", "0.00", &found, found == "0.00");
-            Report::line("  kubelet: RPCs a mount", "8.00", per(theirs.calls, count));
-            Report::line("  kubelet: connections a mount", "8.00", per(theirs.connections, count));
+            let (ours, theirs) = (ours.first().ok_or(NO_ROUNDS)?, theirs.first().ok_or(NO_ROUNDS)?);
+            let found = average(ours.calls, count);
+            report.bound("RPCs per mount", "2.00", &found, found == "2.00");
+            let found = average(ours.connections, count);
+            report.bound("  connections per mount", "0.00", &found, found == "0.00");
+            Report::line("  kubelet: RPCs per mount", "8.00", average(theirs.calls, count));
+            Report::line("  kubelet: connections per mount", "8.00", average(theirs.connections, count));
         }
-        rates.push((in_flight, middle(&mine), middle(&theirs)));
+        rates.push((in_flight, median_round(&ours), median_round(&theirs)));
     }
-    for (in_flight, mine, theirs) in rates {
-        Report::line(&format!("mounts/s, {in_flight} at a time"), "", rate(count, mine));
-        Report::line("  kubelet, with nothing durable", "", rate(count, theirs));
-        Report::line("  ratio", "", ratio(theirs, mine));
+    for (in_flight, ours, theirs) in rates {
+        Report::line(&format!("mounts/s, {in_flight} at a time"), "", rate(count, ours));
+        Report::line("  kubelet, without durable state", "", rate(count, theirs));
+        Report::line("  ratio", "", ratio(theirs, ours));
     }
     Ok(())
 }
 
-/// Compares with Mesos, with attach.
-async fn cycling(options: &Options) -> Measured<()> {
+/// Compares volume-manager with Mesos, including the attachment.
+async fn compare_with_mesos(options: &Options) -> Measured<()> {
     let fixture = Fixture::start(true).await?;
     let (manager, mesos) = (fixture.manager().await?, fixture.mesos().await?);
     let count = options.volumes;
     for in_flight in [1, IN_FLIGHT] {
-        let (mut mine, mut theirs) = (Vec::new(), Vec::new());
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         let (commits, checkpoints) = (manager.commits(), mesos.checkpoints());
         for _ in 0..options.rounds {
-            mine.push(cycle(&manager, count, in_flight).await?);
+            ours.push(cycle(&manager, count, in_flight).await?);
             theirs.push(cycle(&mesos, count, in_flight).await?);
         }
         let cycles = count * options.rounds;
-        let commits = per(manager.commits() - commits, cycles);
-        Report::line(&format!("commits of a whole cycle with attach, {in_flight} at a time"), "", commits);
-        Report::line("  Mesos: checkpoints", "12.00", per(mesos.checkpoints() - checkpoints, cycles));
-        let (mine, theirs) = (middle_of(mine), middle_of(theirs));
-        Report::line(&format!("cycles/s, {in_flight} at a time"), "", rate(count, mine));
+        let commits = average(manager.commits() - commits, cycles);
+        Report::line(&format!("commits per cycle with attach, {in_flight} at a time"), "", commits);
+        Report::line("  Mesos: checkpoints", "12.00", average(mesos.checkpoints() - checkpoints, cycles));
+        let (ours, theirs) = (median(ours), median(theirs));
+        Report::line(&format!("cycles/s, {in_flight} at a time"), "", rate(count, ours));
         Report::line("  Mesos", "", rate(count, theirs));
-        Report::line("  ratio", "", ratio(theirs, mine));
+        Report::line("  ratio", "", ratio(theirs, ours));
     }
     Ok(())
 }
@@ -243,26 +245,26 @@ async fn cycle(client: &impl VolumeClient, count: usize, in_flight: usize) -> Me
     Ok(mount_all(client, count, in_flight).await? + unmount_all(client, count, in_flight).await?)
 }
 
-/// One round of mounts, and the driver's counts of it.
+/// The duration of one round of mounts, and the calls and connections that the driver counted.
 struct Round {
-    took: Duration,
+    elapsed: Duration,
     calls: u64,
     connections: u64,
 }
 
 impl Round {
-    async fn of(
+    async fn run(
         fixture: &Fixture,
         client: &impl VolumeClient,
         count: usize,
         in_flight: usize,
     ) -> Measured<Self> {
         let (calls, connections) = (fixture.driver().calls(), fixture.driver().connections());
-        let took = mount_all(client, count, in_flight).await?;
+        let elapsed = mount_all(client, count, in_flight).await?;
         let (calls, connections) =
             (fixture.driver().calls() - calls, fixture.driver().connections() - connections);
         unmount_all(client, count, in_flight).await?;
-        Ok(Self { took, calls, connections })
+        Ok(Self { elapsed, calls, connections })
     }
 }
 
@@ -270,55 +272,57 @@ impl Round {
 struct Memory {
     before_bytes: u64,
     peak_bytes: u64,
-    took: Duration,
+    elapsed: Duration,
 }
 
-async fn memory(count: usize) -> Measured<Memory> {
+async fn measure_memory(count: usize) -> Measured<Memory> {
     let fixture = Fixture::start(false).await?;
     let manager = fixture.manager().await?;
     let before_bytes = resident_memory()?;
-    let took = mount_all(&manager, count, count).await?;
-    Ok(Memory { before_bytes, peak_bytes: peak_memory()?, took })
+    let elapsed = mount_all(&manager, count, count).await?;
+    Ok(Memory { before_bytes, peak_bytes: peak_memory()?, elapsed })
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Linux {
+struct LinuxRound {
     in_flight: usize,
-    mine: Duration,
-    theirs: Duration,
+    manager: Duration,
+    kubelet: Duration,
 }
 
-async fn linux(options: &Options) -> Measured<Vec<Linux>> {
+async fn measure_linux(options: &Options) -> Measured<Vec<LinuxRound>> {
     let fixture = Fixture::start_on_linux(false).await?;
     let (manager, kubelet) = (fixture.manager().await?, fixture.kubelet()?);
     let mut found = Vec::new();
     for in_flight in [1, IN_FLIGHT] {
-        let mine = Round::of(&fixture, &manager, options.volumes, in_flight).await?.took;
-        let theirs = Round::of(&fixture, &kubelet, options.volumes, in_flight).await?.took;
-        found.push(Linux { in_flight, mine, theirs });
+        found.push(LinuxRound {
+            in_flight,
+            manager: Round::run(&fixture, &manager, options.volumes, in_flight).await?.elapsed,
+            kubelet: Round::run(&fixture, &kubelet, options.volumes, in_flight).await?.elapsed,
+        });
     }
     Ok(found)
 }
 
-fn middle(rounds: &[Round]) -> Duration {
-    middle_of(rounds.iter().map(|round| round.took).collect())
+fn median_round(rounds: &[Round]) -> Duration {
+    median(rounds.iter().map(|round| round.elapsed).collect())
 }
 
-fn middle_of(mut times: Vec<Duration>) -> Duration {
+fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-fn per(all: u64, count: usize) -> String {
+fn average(all: u64, count: usize) -> String {
     format!("{:.2}", all as f64 / count as f64)
 }
 
-fn rate(count: usize, took: Duration) -> String {
-    format!("{:.0}", count as f64 / took.as_secs_f64())
+fn rate(count: usize, elapsed: Duration) -> String {
+    format!("{:.0}", count as f64 / elapsed.as_secs_f64())
 }
 
-fn ratio(theirs: Duration, mine: Duration) -> String {
-    format!("{:.2}", theirs.as_secs_f64() / mine.as_secs_f64())
+fn ratio(theirs: Duration, ours: Duration) -> String {
+    format!("{:.2}", theirs.as_secs_f64() / ours.as_secs_f64())
 }
 
 fn milliseconds(time: Duration) -> String {

@@ -9,18 +9,18 @@ use std::sync::{Mutex, PoisonError};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use volume_manager::mounts::{MemoryFileSystem, MemoryMounts};
 
-/// The place where mounts are made.
+/// The place where the driver creates mounts.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MountBackend {
-    /// Memory.
+    /// In-memory mounts. Requires no privileges.
     Memory {
         /// The directories and mounts.
         mounts: MemoryMounts,
         /// The filesystems that were created, by volume id.
-        made: Mutex<HashMap<String, MemoryFileSystem>>,
+        created: Mutex<HashMap<String, MemoryFileSystem>>,
     },
-    /// The mount namespace of this process. Each volume is a tmpfs. Needs root.
+    /// The mount namespace of this process. Each volume is a tmpfs. Requires root.
     Linux,
 }
 
@@ -28,7 +28,7 @@ impl MountBackend {
     /// Creates a backend that mounts in memory.
     #[must_use]
     pub fn memory(mounts: MemoryMounts) -> Self {
-        Self::Memory { mounts, made: Mutex::default() }
+        Self::Memory { mounts, created: Mutex::default() }
     }
 
     pub(super) fn make_directory(&self, path: &Path) -> io::Result<()> {
@@ -40,10 +40,10 @@ impl MountBackend {
 
     pub(super) fn stage(&self, volume: &str, staging: &Path) -> io::Result<()> {
         match self {
-            Self::Memory { mounts, made } => {
-                let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+            Self::Memory { mounts, created } => {
+                let mut created = created.lock().unwrap_or_else(PoisonError::into_inner);
                 let new = || mounts.file_system("ext4", "/dev/volume", false);
-                let file_system = *made.entry(volume.to_owned()).or_insert_with(new);
+                let file_system = *created.entry(volume.to_owned()).or_insert_with(new);
                 mounts.mount(file_system, staging, false).map(drop)
             }
             Self::Linux => {
@@ -66,16 +66,16 @@ impl MountBackend {
         }
     }
 
-    /// Unmounts a path, and removes the directory if it is the driver's.
-    pub(super) fn take_down(&self, path: &Path, directory: bool) -> io::Result<()> {
+    /// Unmounts a path, and then removes its directory if `remove_directory` is true.
+    pub(super) fn unmount(&self, path: &Path, remove_directory: bool) -> io::Result<()> {
         match self {
             Self::Memory { mounts, .. } => {
                 mounts.detach(path);
-                if directory { mounts.destroy(path) } else { Ok(()) }
+                if remove_directory { mounts.destroy(path) } else { Ok(()) }
             }
             Self::Linux => {
                 umount2(path, MntFlags::empty())?;
-                if directory { fs::remove_dir(path) } else { Ok(()) }
+                if remove_directory { fs::remove_dir(path) } else { Ok(()) }
             }
         }
     }

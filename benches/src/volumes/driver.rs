@@ -18,9 +18,9 @@ use tonic::{Request, Response, Status};
 use super::backend::MountBackend;
 use super::{DRIVER, Measured};
 
-/// The driver. Clones share one state.
+/// A driver that mounts immediately and counts calls. Clones share one state.
 #[derive(Debug, Clone)]
-pub struct ScriptedDriver(Arc<Inner>);
+pub struct CountingDriver(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -30,7 +30,7 @@ struct Inner {
     connections: AtomicU64,
 }
 
-impl ScriptedDriver {
+impl CountingDriver {
     /// Creates a driver that stages and, if `attaches` is true, attaches.
     #[must_use]
     pub fn new(backend: MountBackend, attaches: bool) -> Self {
@@ -87,7 +87,7 @@ impl ScriptedDriver {
     }
 }
 
-/// Implements a service from methods that return an expression; the others are not implemented.
+/// Implements a CSI service: the listed methods return their expression, those after `not` return `UNIMPLEMENTED`.
 macro_rules! service {
     (
         $service:ident {
@@ -97,7 +97,7 @@ macro_rules! service {
         }
     ) => {
         #[tonic::async_trait]
-        impl $service for ScriptedDriver {
+        impl $service for CountingDriver {
             $(async fn $method(&self, request: Request<$of>) -> Result<Response<$answer>, Status> {
                 self.0.calls.fetch_add(1, Ordering::Relaxed);
                 let ($driver, $request) = (self, &request.get_ref());
@@ -126,19 +126,19 @@ service! {
 service! {
     Node {
     node_stage_volume(driver, request: NodeStageVolumeRequest) -> NodeStageVolumeResponse {
-        done(driver.0.backend.stage(&request.volume_id, Path::new(&request.staging_target_path)))
+        or_internal(driver.0.backend.stage(&request.volume_id, Path::new(&request.staging_target_path)))
             .map(|()| NodeStageVolumeResponse {})
     }
     node_unstage_volume(driver, request: NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse {
-        done(driver.0.backend.take_down(Path::new(&request.staging_target_path), false))
+        or_internal(driver.0.backend.unmount(Path::new(&request.staging_target_path), false))
             .map(|()| NodeUnstageVolumeResponse {})
     }
     node_publish_volume(driver, request: NodePublishVolumeRequest) -> NodePublishVolumeResponse {
-        done(driver.0.backend.publish(Path::new(&request.staging_target_path), Path::new(&request.target_path)))
+        or_internal(driver.0.backend.publish(Path::new(&request.staging_target_path), Path::new(&request.target_path)))
             .map(|()| NodePublishVolumeResponse {})
     }
     node_unpublish_volume(driver, request: NodeUnpublishVolumeRequest) -> NodeUnpublishVolumeResponse {
-        done(driver.0.backend.take_down(Path::new(&request.target_path), true))
+        or_internal(driver.0.backend.unmount(Path::new(&request.target_path), true))
             .map(|()| NodeUnpublishVolumeResponse {})
     }
     node_get_capabilities(_driver, _request: NodeGetCapabilitiesRequest) -> NodeGetCapabilitiesResponse {
@@ -188,6 +188,6 @@ service! {
     }
 }
 
-fn done(outcome: std::io::Result<()>) -> Result<(), Status> {
+fn or_internal(outcome: std::io::Result<()>) -> Result<(), Status> {
     outcome.map_err(|error| Status::internal(error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! A serving driver, and its clients.
+//! A driver that serves on a socket, and clients for it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use volume_manager::mounts::linux::{LinuxMounts, ProbeCommand, Settings};
 use volume_manager::mounts::{MemoryMounts, Mounts};
 use volume_manager::store::redb::RedbStore;
 
-use super::{Kubelet, Manager, Measured, Mesos, MountBackend, ScriptedDriver};
+use super::{CountingDriver, Kubelet, Manager, Measured, Mesos, MountBackend};
 
 /// A driver that serves on a socket in a new directory until this value is dropped.
 #[derive(Debug)]
 pub struct Fixture {
     directory: TempDir,
-    driver: ScriptedDriver,
+    driver: CountingDriver,
     memory: Option<MemoryMounts>,
     root: PathBuf,
     server: JoinHandle<()>,
@@ -30,7 +30,7 @@ impl Fixture {
         let directory = tempfile::tempdir()?;
         let mounts = MemoryMounts::new();
         let backend = MountBackend::memory(mounts.clone());
-        Ok(Self::on(directory, backend, Some(mounts), "/node".into(), attaches).await)
+        Ok(Self::with_backend(directory, backend, Some(mounts), "/node".into(), attaches).await)
     }
 
     /// Starts a driver that mounts in the mount namespace of this process.
@@ -40,21 +40,21 @@ impl Fixture {
     pub async fn start_on_linux(attaches: bool) -> Measured<Self> {
         let directory = tempfile::tempdir()?;
         let root = directory.path().canonicalize()?.join("node");
-        Ok(Self::on(directory, MountBackend::Linux, None, root, attaches).await)
+        Ok(Self::with_backend(directory, MountBackend::Linux, None, root, attaches).await)
     }
 
-    async fn on(
+    async fn with_backend(
         directory: TempDir,
         backend: MountBackend,
         memory: Option<MemoryMounts>,
         root: PathBuf,
         attaches: bool,
     ) -> Self {
-        let driver = ScriptedDriver::new(backend, attaches);
+        let driver = CountingDriver::new(backend, attaches);
         let (serving, socket) = (driver.clone(), directory.path().join(SOCKET));
         let at = socket.clone();
         let server = tokio::spawn(async move {
-            // Callers get an error when serving ends.
+            // Calls fail when serving ends.
             let _ = serving.serve(&at).await;
         });
         while !socket.exists() {
@@ -65,7 +65,7 @@ impl Fixture {
 
     /// Returns the driver.
     #[must_use]
-    pub fn driver(&self) -> &ScriptedDriver {
+    pub fn driver(&self) -> &CountingDriver {
         &self.driver
     }
 

@@ -1,4 +1,4 @@
-//! Mounts as kubelet does: eight calls a mount, each on a separate connection, and a file that is written in place.
+//! Mounts as kubelet does: eight calls per mount, each on a separate connection, and a file written in place.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use csi_proto::csi::v1::node_client::NodeClient;
 use csi_proto::csi::v1::{NodeGetCapabilitiesRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
 use tonic::transport::Channel;
 
-use super::{Measured, ScriptedDriver, VolumeClient, publish_request, stage_request, target, volume_id};
+use super::{CountingDriver, Measured, VolumeClient, publish_request, stage_request, target, volume_id};
 use crate::load;
 
-/// The number of capability queries that kubelet makes before it stages, and repeats before it publishes.
-const QUERIES: usize = 3;
+/// The number of capability queries that kubelet sends before it stages, and again before it publishes.
+const CAPABILITY_QUERIES: usize = 3;
 
-/// Mounts as kubelet does, without its checks of the mount table and its API server.
+/// Mounts as kubelet does, but without checks of the mount table and without an API server.
 #[derive(Debug)]
 pub struct Kubelet {
-    driver: ScriptedDriver,
+    driver: CountingDriver,
     endpoint: String,
     root: PathBuf,
     files: PathBuf,
@@ -27,7 +27,7 @@ impl Kubelet {
     ///
     /// # Errors
     /// Returns an error if `files` cannot be created.
-    pub fn new(driver: &ScriptedDriver, socket: &Path, root: &Path, files: &Path) -> Measured<Self> {
+    pub fn new(driver: &CountingDriver, socket: &Path, root: &Path, files: &Path) -> Measured<Self> {
         fs::create_dir_all(files)?;
         let endpoint = format!("unix://{}", socket.display());
         Ok(Self { driver: driver.clone(), endpoint, root: root.to_owned(), files: files.to_owned() })
@@ -37,16 +37,16 @@ impl Kubelet {
         Ok(NodeClient::new(load::connect(&self.endpoint).await?))
     }
 
-    async fn ask_for_capabilities(&self) -> Measured<()> {
-        for _ in 0..QUERIES {
+    async fn query_capabilities(&self) -> Measured<()> {
+        for _ in 0..CAPABILITY_QUERIES {
             self.client().await?.node_get_capabilities(NodeGetCapabilitiesRequest {}).await?;
         }
         Ok(())
     }
 
     /// Writes `vol_data.json`: truncates and rewrites it, without a sync.
-    fn write_volume_data(&self, number: usize, what: &str) -> Measured<()> {
-        let path = self.files.join(format!("{number}-{what}.json"));
+    fn write_volume_data(&self, number: usize, step: &str) -> Measured<()> {
+        let path = self.files.join(format!("{number}-{step}.json"));
         let data = serde_json::json!({
             "attachmentID": format!("csi-{number:064x}"),
             "driverName": super::DRIVER,
@@ -66,11 +66,11 @@ impl Kubelet {
 impl VolumeClient for Kubelet {
     async fn mount(&self, number: usize) -> Measured<()> {
         let (staging, target) = (self.staging(number), target(&self.root, number));
-        self.ask_for_capabilities().await?;
+        self.query_capabilities().await?;
         self.driver.backend().make_directory(&staging)?;
         self.write_volume_data(number, "staging")?;
         self.client().await?.node_stage_volume(stage_request(number, &staging)).await?;
-        self.ask_for_capabilities().await?;
+        self.query_capabilities().await?;
         self.write_volume_data(number, "target")?;
         self.client().await?.node_publish_volume(publish_request(number, &staging, &target)).await?;
         Ok(())

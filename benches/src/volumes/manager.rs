@@ -13,9 +13,9 @@ use volume_manager::node::{ChangeKind, Changes, Parts, Settings, Volumes, WatchE
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::{Store, faulty};
 
-use super::{DRIVER, Measured, ScriptedDriver, VolumeClient, consumer, spec};
+use super::{CountingDriver, DRIVER, Measured, VolumeClient, consumer, spec};
 
-/// Running volumes with a connected driver, which stop when this value is dropped.
+/// A running volume-manager with a connected driver, which stops when this value is dropped.
 #[derive(Debug)]
 pub struct Manager {
     volumes: Volumes,
@@ -30,18 +30,18 @@ pub struct Manager {
 type RemovalWaiters = Arc<Mutex<HashMap<VolumeKey, oneshot::Sender<()>>>>;
 
 impl Manager {
-    /// Starts volumes with staging and target paths below `root`, and mounts and unmounts one volume as a trial.
+    /// Starts volume-manager with staging and target paths below `root`. Mounts and unmounts one volume as a trial.
     ///
     /// # Errors
-    /// Returns an error if the volumes cannot be opened, or if the trial mount fails.
+    /// Returns an error if volume-manager cannot be started, or if the trial mount fails.
     pub async fn start(
-        driver: &ScriptedDriver,
+        driver: &CountingDriver,
         mounts: impl Mounts + 'static,
         socket: &Path,
         root: &Path,
         store: impl Store + 'static,
     ) -> Measured<Self> {
-        // With a plan without faults, the wrapper only counts.
+        // Without faults in the plan, the wrapper only counts commits.
         let (counted, store) = faulty::wrap(store, faulty::Plan::default());
         let parts = Parts::new(counted, mounts, NoSecrets);
         let (volumes, run) = Volumes::open(parts, Settings::new(root.join("volumes"))).await?;

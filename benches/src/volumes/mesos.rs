@@ -1,4 +1,4 @@
-//! Mounts as Mesos does: each step of a volume is written to a separate file on disk before its call and after it.
+//! Mounts as Mesos does: the state of a volume is written to a separate file on disk before and after each call.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -15,7 +15,7 @@ use prost::Message;
 use tonic::transport::Channel;
 
 use super::{
-    Measured, ScriptedDriver, VolumeClient, capability, context, publish_request, stage_request, target,
+    CountingDriver, Measured, VolumeClient, capability, context, publish_request, stage_request, target,
     volume_id,
 };
 use crate::load;
@@ -23,7 +23,7 @@ use crate::load;
 /// Attaches and mounts as Mesos does, on one connection.
 #[derive(Debug)]
 pub struct Mesos {
-    driver: ScriptedDriver,
+    driver: CountingDriver,
     channel: Channel,
     root: PathBuf,
     files: PathBuf,
@@ -35,7 +35,7 @@ impl Mesos {
     ///
     /// # Errors
     /// Returns an error if `files` cannot be created or the driver cannot be reached.
-    pub async fn new(driver: &ScriptedDriver, socket: &Path, root: &Path, files: &Path) -> Measured<Self> {
+    pub async fn new(driver: &CountingDriver, socket: &Path, root: &Path, files: &Path) -> Measured<Self> {
         fs::create_dir_all(files)?;
         let channel = load::connect(&format!("unix://{}", socket.display())).await?;
         let (root, files) = (root.to_owned(), files.to_owned());
@@ -60,7 +60,7 @@ impl Mesos {
     async fn checkpoint(&self, number: usize, state: &str) -> Measured<()> {
         self.checkpoints.fetch_add(1, Ordering::Relaxed);
         let directory = self.files.join(number.to_string());
-        // As many fields as a record of volume-manager has.
+        // The file has as many fields as a record of volume-manager.
         let mut bytes = state.as_bytes().to_vec();
         bytes.extend(stage_request(number, &self.staging(number)).encode_to_vec());
         bytes.extend(publish_request(number, &self.staging(number), &self.target(number)).encode_to_vec());

@@ -2,7 +2,7 @@
 //! kubelet and Mesos with the same costs as the originals.
 //!
 //! The models do less than the originals: they check no mount table, have no queue and search for no work. The models make
-//! only the calls, the connections and the writes of the originals, so that a ratio to them does not flatter
+//! only the calls, the connections and the writes of the originals, so that a ratio to them does not favor
 //! volume-manager.
 
 mod backend;
@@ -26,7 +26,7 @@ use volume_manager::driver::{Access, AccessMode, Attach, ConsumerSpec, MountPath
 use volume_manager::{ConsumerId, VolumeKey};
 
 pub use backend::MountBackend;
-pub use driver::ScriptedDriver;
+pub use driver::CountingDriver;
 pub use fixture::Fixture;
 pub use kubelet::Kubelet;
 pub use manager::Manager;
@@ -38,7 +38,7 @@ pub use status::{peak_memory, resident_memory};
 pub type Measured<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// The name of the driver.
-pub const DRIVER: &str = "scripted.csi.edge";
+pub const DRIVER: &str = "counting.csi.edge";
 
 /// A client that mounts volumes, which are identified by a number.
 #[allow(async_fn_in_trait, reason = "awaited where it is called, on one thread")]
@@ -50,7 +50,7 @@ pub trait VolumeClient {
     async fn unmount(&self, number: usize) -> Measured<()>;
 }
 
-/// Mounts the volumes 0 to `count`, `in_flight` of them concurrently, and returns the elapsed time.
+/// Mounts `count` volumes, `in_flight` of them concurrently, and returns the elapsed time.
 ///
 /// # Errors
 /// Returns the first error.
@@ -61,7 +61,7 @@ pub async fn mount_all(client: &impl VolumeClient, count: usize, in_flight: usiz
     Ok(started.elapsed())
 }
 
-/// Unmounts the volumes 0 to `count`, `in_flight` of them concurrently, and returns the elapsed time.
+/// Unmounts `count` volumes, `in_flight` of them concurrently, and returns the elapsed time.
 ///
 /// # Errors
 /// Returns the first error.

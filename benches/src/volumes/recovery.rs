@@ -39,9 +39,9 @@ pub struct Recovered {
     pub reconciled: Duration,
     /// Bytes of the store's file.
     pub file_bytes: u64,
-    /// Resident bytes before the opening: the driver, and the mounts in memory.
+    /// Resident bytes before the records are opened, including the driver and the mounts in memory.
     pub before_bytes: u64,
-    /// Peak of the resident bytes since then.
+    /// Peak of the resident bytes until the desired set is accepted.
     pub peak_bytes: u64,
 }
 
@@ -109,7 +109,7 @@ pub struct Salvage {
     /// Intact records that were found.
     pub salvaged: usize,
     /// Time to detect the damage, to search the file, and to copy the records to a new file.
-    pub took: Duration,
+    pub elapsed: Duration,
 }
 
 /// Flips bits in `damaged` of `count` records in the file itself, and salvages the others.
@@ -122,23 +122,23 @@ pub async fn salvage(count: usize, damaged: usize) -> Measured<Salvage> {
     let (changes, _) = records(&fixture, count).await?;
     RedbStore::open(&file)?.commit(&changes)?;
     let mut bytes = std::fs::read(&file)?;
-    let begins: Vec<usize> = bytes
+    let starts: Vec<usize> = bytes
         .windows(envelope::MAGIC.len())
         .enumerate()
         .filter(|(_, window)| *window == envelope::MAGIC)
         .map(|(at, _)| at)
         .collect();
-    let step = begins.len().checked_div(damaged).unwrap_or(1).max(1);
-    for at in begins.into_iter().step_by(step).take(damaged) {
+    let step = starts.len().checked_div(damaged).unwrap_or(1).max(1);
+    for at in starts.into_iter().step_by(step).take(damaged) {
         if let Some(byte) = bytes.get_mut(at + envelope::HEADER_BYTES + 60) {
             *byte ^= 0x10;
         }
     }
     std::fs::write(&file, bytes)?;
     let began = Instant::now();
-    let (_, over) = store::open_or_recreate(&file)?;
-    let salvaged = over.ok_or("the damaged file opened without a salvage")?.salvaged;
-    Ok(Salvage { salvaged, took: began.elapsed() })
+    let (_, recreated) = store::open_or_recreate(&file)?;
+    let salvaged = recreated.ok_or("the damaged file was opened without a salvage")?.salvaged;
+    Ok(Salvage { salvaged, elapsed: began.elapsed() })
 }
 
 /// Returns records and mounts as if each volume had been published. One real record is the template of all.
@@ -190,7 +190,7 @@ fn damage_rows<'k>(file: &Path, keys: impl Iterator<Item = &'k RecordKey>) -> Me
     let write = database.begin_write()?;
     let mut table = write.open_table(RECORDS)?;
     for key in keys {
-        let mut row = read.get(key.as_row())?.ok_or("a record is missing")?.value().to_vec();
+        let mut row = read.get(key.as_row())?.ok_or("the table has no record to damage")?.value().to_vec();
         let middle = row.len() / 2;
         if let Some(byte) = row.get_mut(middle) {
             *byte ^= 0x10;

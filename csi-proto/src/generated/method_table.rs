@@ -22,9 +22,9 @@ pub enum Method {
     ValidateVolumeCapabilities,
     /// `/csi.v1.Controller/ListVolumes`.
     ListVolumes,
-    /// `/csi.v1.Controller/ControllerListVolumeHealth`. Alpha: may vanish in a minor release.
+    /// `/csi.v1.Controller/ControllerListVolumeHealth`. Alpha: a minor release may remove it.
     ControllerListVolumeHealth,
-    /// `/csi.v1.Controller/ControllerGetVolumeHealth`. Alpha: may vanish in a minor release.
+    /// `/csi.v1.Controller/ControllerGetVolumeHealth`. Alpha: a minor release may remove it.
     ControllerGetVolumeHealth,
     /// `/csi.v1.Controller/GetCapacity`.
     GetCapacity,
@@ -36,11 +36,11 @@ pub enum Method {
     DeleteSnapshot,
     /// `/csi.v1.Controller/ListSnapshots`.
     ListSnapshots,
-    /// `/csi.v1.Controller/GetSnapshot`. Alpha: may vanish in a minor release.
+    /// `/csi.v1.Controller/GetSnapshot`. Alpha: a minor release may remove it.
     GetSnapshot,
     /// `/csi.v1.Controller/ControllerExpandVolume`.
     ControllerExpandVolume,
-    /// `/csi.v1.Controller/ControllerGetVolume`. Alpha: may vanish in a minor release.
+    /// `/csi.v1.Controller/ControllerGetVolume`. Alpha: a minor release may remove it.
     ControllerGetVolume,
     /// `/csi.v1.Controller/ControllerModifyVolume`.
     ControllerModifyVolume,
@@ -52,9 +52,9 @@ pub enum Method {
     DeleteVolumeGroupSnapshot,
     /// `/csi.v1.GroupController/GetVolumeGroupSnapshot`.
     GetVolumeGroupSnapshot,
-    /// `/csi.v1.SnapshotMetadata/GetMetadataAllocated`. Alpha: may vanish in a minor release.
+    /// `/csi.v1.SnapshotMetadata/GetMetadataAllocated`. Alpha: a minor release may remove it.
     GetMetadataAllocated,
-    /// `/csi.v1.SnapshotMetadata/GetMetadataDelta`. Alpha: may vanish in a minor release.
+    /// `/csi.v1.SnapshotMetadata/GetMetadataDelta`. Alpha: a minor release may remove it.
     GetMetadataDelta,
     /// `/csi.v1.Node/NodeStageVolume`.
     NodeStageVolume,
@@ -66,9 +66,9 @@ pub enum Method {
     NodeUnpublishVolume,
     /// `/csi.v1.Node/NodeGetVolumeStats`.
     NodeGetVolumeStats,
-    /// `/csi.v1.Node/NodeGetVolumeHealth`. Alpha: may vanish in a minor release.
+    /// `/csi.v1.Node/NodeGetVolumeHealth`. Alpha: a minor release may remove it.
     NodeGetVolumeHealth,
-    /// `/csi.v1.Node/NodeGetStorageHealth`. Alpha: may vanish in a minor release.
+    /// `/csi.v1.Node/NodeGetStorageHealth`. Alpha: a minor release may remove it.
     NodeGetStorageHealth,
     /// `/csi.v1.Node/NodeExpandVolume`.
     NodeExpandVolume,
@@ -117,7 +117,7 @@ impl Method {
         Self::NodeGetCapabilities,
         Self::NodeGetInfo,
     ];
-    /// The method of a request path; `None` for one that this version of the spec does not have.
+    /// The method of a request path; `None` if this version of the spec has no such method.
     #[must_use]
     pub fn from_path(path: &str) -> Option<Self> {
         match path {

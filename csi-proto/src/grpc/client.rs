@@ -9,12 +9,12 @@ use super::error::{CallError, ConnectError};
 use super::request::Request;
 use super::response::Response;
 
-/// A server behind a unix socket. All calls share one connection.
+/// A client of the server on a unix socket. All calls share one connection.
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
     windows: Windows,
-    connect: Duration,
+    connect_timeout: Duration,
     #[cfg(feature = "testing")]
     connector: Option<super::Connector>,
     current: Mutex<Option<Connection>>,
@@ -22,14 +22,14 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates a client of the server at this socket, with the connect timeout `connect`. Does not connect yet.
+    /// Creates a client of the server at this socket, with a timeout for each connect. Connects on the first call.
     #[must_use]
-    pub fn new(path: impl Into<PathBuf>, windows: Windows, connect: Duration) -> Self {
+    pub fn new(path: impl Into<PathBuf>, windows: Windows, connect_timeout: Duration) -> Self {
         let (current, dialing) = (Mutex::default(), tokio::sync::Mutex::default());
         Self {
             path: path.into(),
             windows,
-            connect,
+            connect_timeout,
             #[cfg(feature = "testing")]
             connector: None,
             current,
@@ -64,7 +64,7 @@ impl Client {
         }
     }
 
-    /// The connection; callers that need a new one at the same time share it.
+    /// Returns the open connection, or a new one that concurrent callers share.
     async fn connection(&self) -> Result<Connection, ConnectError> {
         if let Some(connection) = self.current() {
             return Ok(connection);
@@ -83,7 +83,7 @@ impl Client {
         if let Some(connector) = &self.connector {
             return connector.open(&self.path, self.windows).await;
         }
-        Connection::open(&self.path, self.windows, self.connect).await
+        Connection::open(&self.path, self.windows, self.connect_timeout).await
     }
 
     fn current(&self) -> Option<Connection> {

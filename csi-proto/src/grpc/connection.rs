@@ -24,22 +24,22 @@ use crate::Code;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Windows {
-    /// On one stream.
+    /// Bytes on one stream.
     pub stream: u32,
-    /// On all streams of a connection together.
+    /// Bytes on all streams of a connection together.
     pub connection: u32,
 }
 
 impl Windows {
-    /// For messages that are read at once: 1 MiB and 4 MiB.
-    pub const AT_ONCE: Self = Self { stream: 1024 * 1024, connection: 4 * 1024 * 1024 };
+    /// Windows for unary messages, which are read as they arrive: 1 MiB per stream, 4 MiB per connection.
+    pub const UNARY: Self = Self { stream: 1024 * 1024, connection: 4 * 1024 * 1024 };
 
-    /// For responses that are read as fast as their callers read: 256 KiB and 16 MiB, so that many of them may stall without
-    /// blocking others.
-    pub const AS_CALLERS_READ: Self = Self { stream: 256 * 1024, connection: 16 * 1024 * 1024 };
+    /// Windows for streams, which are read only as fast as their callers read: 256 KiB per stream, 16 MiB per
+    /// connection. Many stalled streams do not block the others.
+    pub const STREAMING: Self = Self { stream: 256 * 1024, connection: 16 * 1024 * 1024 };
 }
 
-/// A connection. Clones share it. It is closed when all clones and all its responses are dropped.
+/// A connection to a server. Clones share the connection, which closes when all clones and responses are dropped.
 #[derive(Debug, Clone)]
 pub struct Connection {
     requests: SendRequest<Framed>,
@@ -104,7 +104,7 @@ impl Connection {
         let closing = closed.clone();
         let socket = path.to_owned();
         let task = tokio::spawn(async move {
-            // Its calls report their own errors.
+            // The connection's calls report their own errors.
             let end = connection.await;
             closing.send_replace(true);
             tracing::debug!(socket = %socket.display(), ?end, "gRPC connection ended");
@@ -114,7 +114,7 @@ impl Connection {
         Ok(Self { requests, shared: Arc::new(shared) })
     }
 
-    /// The id of the listening process at the time of the connect, from the kernel.
+    /// The id of the process that was listening at the time of the connect, as the kernel reports it.
     #[must_use]
     pub fn peer_process(&self) -> Option<i32> {
         self.shared.peer
@@ -146,7 +146,7 @@ impl Connection {
         };
         let mut requests = self.requests.clone().ready().await.map_err(unsent)?;
         let (response, mut upload) = requests.send_request(head, false).map_err(unsent)?;
-        // An error of the stream; the response below reports it in full.
+        // The response below reports an error of the stream in full.
         let _ = upload.send_data(Framed::new(body), true);
         let response = response.await.map_err(|error| {
             if error.is_go_away() || error.is_io() {
@@ -157,8 +157,8 @@ impl Connection {
         Response::begin(response, max_message, Arc::clone(&self.shared))
     }
 
-    /// Makes a unary call with typed messages. `time` is sent as the server's timeout; the caller must limit its own wait. The
-    /// response may have up to `max_message` bytes.
+    /// Sends a unary call with typed messages. `time` is sent as the server's timeout; the caller must limit its own
+    /// wait. The response may have up to `max_message` bytes.
     ///
     /// # Errors
     /// If the call fails or the server returns an error.
@@ -170,7 +170,7 @@ impl Connection {
         max_message: usize,
     ) -> Result<A, UnaryError> {
         let body = request.encode_to_vec();
-        // The message may contain secrets: dropped as soon as it is encoded.
+        // The message may contain secrets, so it is dropped as soon as it is encoded.
         drop(request);
         let request = Request::new(path, body.into(), max_message)?.with_timeout(time);
         let (message, status) = self.send(request).await?.whole().await?;

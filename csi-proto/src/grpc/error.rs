@@ -94,7 +94,7 @@ impl ConnectError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// There is no connection.
+    /// No connection could be opened.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The connection ended, or accepted no more calls, before the request was written.
@@ -110,7 +110,7 @@ pub enum CallError {
     /// The received bytes are not HTTP/2.
     #[error("{0}")]
     Http2(#[source] h2::Error),
-    /// Another HTTP status than 200.
+    /// The HTTP status is not 200.
     #[error("HTTP status {found}; expected 200")]
     HttpStatus {
         /// The status.
@@ -126,15 +126,15 @@ pub enum CallError {
     #[error(transparent)]
     Message(#[from] MessageError),
     /// A unary call succeeded without a message.
-    #[error("the answer is OK but holds no message")]
+    #[error("the status is OK, but the answer contains no message")]
     NoMessage,
     /// A unary call returned more than one message.
-    #[error("a unary method was answered with two messages")]
+    #[error("the answer of a unary method contains two messages")]
     TwoMessages,
 }
 
 impl CallError {
-    /// Whether the server may have started the request. Not sent requires a proof.
+    /// Whether the server may have started the request. [`Delivery::NotSent`] requires a proof.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
         match self {
@@ -154,7 +154,7 @@ impl CallError {
     pub(super) fn on_stream(source: h2::Error) -> Self {
         let refused =
             source.is_reset() && source.is_remote() && source.reason() == Some(Reason::REFUSED_STREAM);
-        // With any other reason, HTTP/2 also reports this for streams that the server has processed.
+        // A GOAWAY with any other reason also ends streams that the server has processed.
         let shut_down =
             source.is_go_away() && source.is_remote() && source.reason() == Some(Reason::NO_ERROR);
         if refused || shut_down {

@@ -6,10 +6,10 @@ use bytes::{Buf, Bytes, BytesMut};
 
 const PREFIX: usize = 5;
 
-/// Most bytes that are allocated for an announced length before the message arrives.
-const TRUSTED: usize = 1024 * 1024;
+/// The maximum number of bytes that are allocated for an announced length before the message arrives.
+const MAX_RESERVED: usize = 1024 * 1024;
 
-/// What is wrong with a stream of messages.
+/// An error in a stream of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
@@ -23,22 +23,22 @@ pub enum MessageError {
         found: u8,
     },
     /// The message is larger than the limit.
-    #[error("a message of {found} bytes; at most {max} are accepted")]
+    #[error("a message has {found} bytes; at most {max} are accepted")]
     TooLarge {
-        /// Its length in bytes.
+        /// The message's length in bytes.
         found: usize,
         /// The bound in bytes.
         max: usize,
     },
-    /// The stream ended too early.
-    #[error("the stream ends within a message, {missing} bytes short")]
+    /// The stream ended within a message.
+    #[error("the stream ends within a message; {missing} bytes are missing")]
     Truncated {
-        /// Number of missing bytes.
+        /// Number of missing bytes of the message or its prefix.
         missing: usize,
     },
 }
 
-/// Cuts messages out of chunks. Holds at most one message and one chunk.
+/// Extracts messages from a stream of chunks. Buffers at most one message and one chunk.
 pub(super) struct Deframer {
     buffer: BytesMut,
     chunk: Bytes,
@@ -46,14 +46,14 @@ pub(super) struct Deframer {
 }
 
 impl Deframer {
-    /// Accepts messages of at most `max` bytes.
+    /// Creates a deframer for messages of at most `max` bytes.
     pub(super) fn new(max: usize) -> Self {
         Self { buffer: BytesMut::new(), chunk: Bytes::new(), max }
     }
 
     /// Adds the next chunk. All messages of the previous chunk must have been read.
     pub(super) fn push(&mut self, chunk: Bytes) {
-        debug_assert!(self.chunk.is_empty(), "a chunk was left");
+        debug_assert!(self.chunk.is_empty(), "messages of the previous chunk were not read");
         self.chunk = chunk;
     }
 
@@ -61,15 +61,15 @@ impl Deframer {
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, MessageError> {
         if self.buffer.is_empty() {
             let Some(length) = self.length(&self.chunk)? else {
-                self.keep();
+                self.buffer_chunk();
                 return Ok(None);
             };
             if self.chunk.len() >= PREFIX + length {
                 self.chunk.advance(PREFIX);
                 return Ok(Some(self.chunk.split_to(length)));
             }
-            self.buffer.reserve((PREFIX + length).min(TRUSTED));
-            self.keep();
+            self.buffer.reserve((PREFIX + length).min(MAX_RESERVED));
+            self.buffer_chunk();
             return Ok(None);
         }
         if self.buffer.len() < PREFIX {
@@ -108,7 +108,7 @@ impl Deframer {
         Ok(Some(found))
     }
 
-    fn keep(&mut self) {
+    fn buffer_chunk(&mut self) {
         let rest = std::mem::take(&mut self.chunk);
         self.buffer.extend_from_slice(&rest);
     }

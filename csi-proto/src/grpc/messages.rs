@@ -6,9 +6,9 @@ use http::HeaderMap;
 
 use super::message::{Deframer, MessageError};
 
-/// Why reading stopped.
+/// Why reading failed.
 #[derive(Debug)]
-#[allow(clippy::exhaustive_enums, reason = "the messages or the stream under them")]
+#[allow(clippy::exhaustive_enums, reason = "either the messages or their stream fail")]
 pub enum ReadError {
     /// The messages cannot be read.
     Message(MessageError),
@@ -54,7 +54,7 @@ impl Messages {
             match self.stream.data().await {
                 Some(chunk) => {
                     let chunk = chunk?;
-                    // Fails only for more capacity than was received.
+                    // The release fails only for more capacity than was received.
                     let _ = self.stream.flow_control().release_capacity(chunk.len());
                     self.deframer.push(chunk);
                 }
@@ -66,7 +66,7 @@ impl Messages {
         }
     }
 
-    /// The trailers, after the data.
+    /// The trailers, which follow the last message.
     ///
     /// # Errors
     /// If the stream is interrupted.

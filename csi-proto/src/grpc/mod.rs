@@ -4,8 +4,8 @@
 //! Bodies are opaque bytes; [`Connection::unary`] is for typed messages. [`CallError::delivery`] reports whether the request
 //! may have reached the server.
 //!
-//! Not tonic for two reasons: tonic converts transport failures into codes like those of the server, without reporting whether
-//! the request was sent, and a call costs twice as much.
+//! The client does not use tonic for two reasons: tonic converts transport failures into codes like those of the
+//! server, without reporting whether the request was sent, and a call costs twice as much.
 //!
 //! A server can use the same framing: [`Messages`], [`Framed`], [`QuietSocket`], [`timeout`].
 //!
@@ -18,7 +18,7 @@
 //!
 //! # async fn probe() -> Result<(), Box<dyn std::error::Error>> {
 //! let wait = Duration::from_secs(5);
-//! let driver = Connection::open("/csi/csi.sock".as_ref(), Windows::AT_ONCE, wait).await?;
+//! let driver = Connection::open("/csi/csi.sock".as_ref(), Windows::UNARY, wait).await?;
 //! let probe = driver.unary(Method::Probe.path(), ProbeRequest {}, wait, 64 * 1024);
 //! let answer: ProbeResponse = tokio::time::timeout(wait, probe).await??;
 //! # let _ = answer;
@@ -54,10 +54,10 @@ pub use self::response::{Part, Response};
 pub use self::socket::QuietSocket;
 pub use self::status::{GRPC_MESSAGE, GRPC_STATUS, Status, encode_message};
 
-/// Largest HTTP/2 frame that is accepted, in bytes: large messages over a unix socket need few system calls.
+/// The maximum size of a received HTTP/2 frame, in bytes: large messages over a unix socket need few system calls.
 pub const MAX_FRAME: u32 = 256 * 1024;
 
-/// Most bytes of headers or trailers that are accepted from a server: a status message may be long.
+/// The maximum size of headers or trailers from a server, in bytes: a status message may be long.
 const MAX_HEADERS: u32 = 1024 * 1024;
 
 /// The name of the timeout header; see [`timeout`] for its values.
@@ -66,7 +66,7 @@ pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// The content type of gRPC.
 pub const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// Whether a content type is gRPC with protobuf.
+/// Whether the content type in the headers is gRPC with protobuf.
 #[must_use]
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);

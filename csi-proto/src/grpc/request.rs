@@ -22,7 +22,7 @@ pub struct Request {
 #[non_exhaustive]
 pub enum InvalidRequest {
     /// The path is not a valid HTTP/2 path.
-    #[error("method {path}: not a path; expected one like /csi.v1.Identity/Probe")]
+    #[error("invalid method path {path:?}; expected a path like /csi.v1.Identity/Probe")]
     Path {
         /// The path.
         path: String,
@@ -30,7 +30,7 @@ pub enum InvalidRequest {
     /// The message is longer than its prefix can express.
     #[error("the request has {found} bytes; at most 4 GiB can be sent")]
     TooLarge {
-        /// Its length in bytes.
+        /// The message's length in bytes.
         found: usize,
     },
 }
@@ -69,7 +69,7 @@ impl Request {
         self
     }
 
-    /// The metadata, to add entries. Names reserved by gRPC must not be used.
+    /// The metadata, for adding entries. Names reserved by gRPC must not be used.
     pub fn metadata_mut(&mut self) -> &mut HeaderMap {
         self.head.headers_mut()
     }

@@ -15,11 +15,15 @@ use super::status::Status;
 
 /// Part of a response.
 #[derive(Debug)]
-#[allow(clippy::exhaustive_enums, clippy::large_enum_variant, reason = "all that gRPC has; moved once")]
+#[allow(
+    clippy::exhaustive_enums,
+    clippy::large_enum_variant,
+    reason = "gRPC responses have no other parts; moved once"
+)]
 pub enum Part {
     /// One message.
     Message(Bytes),
-    /// The end.
+    /// The status, which ends the response.
     End(Status),
 }
 

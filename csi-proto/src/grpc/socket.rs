@@ -22,8 +22,8 @@ use tokio::net::UnixStream;
 #[derive(Debug)]
 pub struct QuietSocket {
     socket: AsyncFd<Socket>,
-    /// Set only while a write waits for buffer space.
-    room: Option<AsyncFd<Socket>>,
+    /// The registration for write readiness; set only while a write waits for buffer space.
+    writable: Option<AsyncFd<Socket>>,
     /// Size of the next read in bytes.
     read_size: usize,
 }
@@ -31,7 +31,7 @@ pub struct QuietSocket {
 /// Smallest and largest read in bytes. The buffer is zeroed before each read, so that small messages need small reads.
 const READ_SIZE: (usize, usize) = (2 << 10, 64 << 10);
 
-/// Doubles after a full read, halves after a nearly empty one.
+/// Returns the size of the next read: doubled after a full read, halved after a nearly empty one.
 fn next_read_size(asked: usize, read: usize) -> usize {
     let next = if read == asked {
         asked.saturating_mul(2)
@@ -47,19 +47,19 @@ impl QuietSocket {
     /// Wraps a connected socket.
     ///
     /// # Errors
-    /// If the system cannot register it.
+    /// If the system cannot register the socket.
     ///
     /// # Panics
     /// Outside of a tokio runtime with its I/O driver enabled.
     pub fn new(socket: UnixStream) -> io::Result<Self> {
         let socket = socket.into_std()?;
-        Ok(Self { socket: watch(socket, Interest::READABLE)?, room: None, read_size: READ_SIZE.0 })
+        Ok(Self { socket: watch(socket, Interest::READABLE)?, writable: None, read_size: READ_SIZE.0 })
     }
 }
 
 #[allow(
     deprecated,
-    reason = "unsafe is forbidden here, and a socket of the standard library keeps its descriptor to itself"
+    reason = "unsafe is forbidden here, and a socket of the standard library never changes its descriptor"
 )]
 fn watch(socket: Socket, interest: Interest) -> io::Result<AsyncFd<Socket>> {
     AsyncFd::with_interest(socket, interest)
@@ -94,20 +94,20 @@ impl AsyncRead for QuietSocket {
 
 impl AsyncWrite for QuietSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { socket, room, .. } = &mut *self;
+        let Self { socket, writable, .. } = &mut *self;
         loop {
-            if let Some(room) = room {
-                ready!(room.poll_write_ready(cx))?.clear_ready();
+            if let Some(writable) = writable {
+                ready!(writable.poll_write_ready(cx))?.clear_ready();
             }
             match socket.get_ref().write(buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if room.is_none() {
+                    if writable.is_none() {
                         let again = socket.get_ref().try_clone()?;
-                        *room = Some(watch(again, Interest::WRITABLE)?);
+                        *writable = Some(watch(again, Interest::WRITABLE)?);
                     }
                 }
                 written => {
-                    *room = None;
+                    *writable = None;
                     return Poll::Ready(written);
                 }
             }
@@ -152,6 +152,6 @@ mod tests {
         let mut answers = Vec::new();
         one.read_to_end(&mut answers).await.unwrap();
         assert!(echo.await.unwrap() == expected && !answers.is_empty());
-        assert!(one.room.is_none(), "still listens for room");
+        assert!(one.writable.is_none(), "still registered for writing");
     }
 }

@@ -8,10 +8,10 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode, percent_encode};
 
 use crate::Code;
 
-/// The name of the field with the code.
+/// The name of the metadata field with the status code.
 pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// The name of the field with the message, percent-encoded.
+/// The name of the metadata field with the percent-encoded status message.
 pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// gRPC requires encoding of the percent sign and of everything except printable ASCII.

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-/// A `grpc-timeout` is invalid.
+/// The error of an invalid `grpc-timeout` value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("grpc-timeout is not 1 to 8 digits and a unit of H, M, S, m, u or n")]
 #[non_exhaustive]
 pub struct InvalidTimeout;
 
-/// Parses the value of the header.
+/// Parses a `grpc-timeout` value.
 ///
 /// # Errors
 /// If the value is not 1 to 8 digits and a unit.
@@ -35,13 +35,13 @@ pub fn parse(value: &[u8]) -> Result<Duration, InvalidTimeout> {
     }
 }
 
-/// Formats the value of the header in the finest unit that fits, never longer than `time`.
+/// Formats `time` as a `grpc-timeout` value, rounded down in the finest unit that fits.
 #[must_use]
 pub fn format(time: Duration) -> String {
-    const ROOM: u128 = 100_000_000;
+    const LIMIT: u128 = 100_000_000;
     let units = [(time.as_nanos(), 'n'), (time.as_micros(), 'u'), (time.as_millis(), 'm')];
-    let fits = units.into_iter().find(|(number, _)| *number < ROOM);
-    let (number, unit) = fits.unwrap_or_else(|| (u128::from(time.as_secs()).min(ROOM - 1), 'S'));
+    let fits = units.into_iter().find(|(number, _)| *number < LIMIT);
+    let (number, unit) = fits.unwrap_or_else(|| (u128::from(time.as_secs()).min(LIMIT - 1), 'S'));
     format!("{number}{unit}")
 }
 

@@ -25,7 +25,7 @@ pub const NODE_ID_MAX_BYTES: usize = 256;
 pub const MOUNT_FLAGS_MAX_BYTES: usize = 4096;
 /// The maximum size in bytes of the prefix of a topology key, of its name, and of its value.
 pub const SEGMENT_MAX_BYTES: usize = 63;
-/// Most warnings per message; further ones are omitted.
+/// The maximum number of warnings per message; further ones are omitted.
 pub const MAX_WARNINGS: usize = 64;
 
 /// A message that can be checked against the size rules of the spec.
@@ -60,7 +60,7 @@ pub struct Warning {
     pub breach: Breach,
 }
 
-/// How a field breaks a rule.
+/// How a field violates a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Breach {
@@ -75,9 +75,9 @@ pub enum Breach {
     DriverName(InvalidDriverName),
     /// A part of a topology key, or its value, has more than [`SEGMENT_MAX_BYTES`].
     SegmentSize {
-        /// Which part.
+        /// The part that is too long.
         part: SegmentPart,
-        /// Its bytes.
+        /// The part's size in bytes.
         found: usize,
     },
     /// A part of a topology key, or its value, has a character that is not allowed at its position.
@@ -92,9 +92,9 @@ pub enum Breach {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SegmentPart {
-    /// Before the slash of the key: a domain name in lower case.
+    /// The part of the key before the slash: a domain name in lower case.
     Prefix,
-    /// The key, or what comes after its slash.
+    /// The part of the key after the slash; the whole key if it has no slash.
     Name,
     /// The value.
     Value,
@@ -119,16 +119,21 @@ impl fmt::Display for Warning {
             Breach::SegmentSize { part, found } => {
                 write!(f, "the {part} of {field} has {found} bytes; the spec allows {SEGMENT_MAX_BYTES}")
             }
-            Breach::SegmentForm(part) => write!(
-                f,
-                "the {part} of {field} must begin and end with a letter or digit and have only those and '-', '.'{} between",
-                if *part == SegmentPart::Prefix { ", in lower case," } else { " or '_'" }
-            ),
+            Breach::SegmentForm(part) => {
+                let (letter, others) = match part {
+                    SegmentPart::Prefix => ("lower-case letter", "'-' and '.'"),
+                    SegmentPart::Name | SegmentPart::Value => ("letter", "'-', '.' and '_'"),
+                };
+                write!(
+                    f,
+                    "the {part} of {field} must begin and end with a {letter} or digit; only these, {others} are allowed"
+                )
+            }
             Breach::SegmentRepeated => write!(f, "{field} differs from another key in case only; remove one"),
             Breach::PrefixesDiffer => {
                 write!(
                     f,
-                    "{field} has another prefix than the keys before it; a plugin uses one prefix for all"
+                    "{field} has another prefix than the previous keys; a plugin uses one prefix for all keys"
                 )
             }
         }

@@ -9,7 +9,7 @@ use crate::name::DriverName;
 /// The warnings of one message and its nested messages.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// The path of the message that is being checked, with its last dot.
+    /// The path of the message that is being checked, with a trailing dot; empty at the top level.
     path: String,
     /// The first prefix of a topology key in the message.
     pub(super) prefix: Option<String>,

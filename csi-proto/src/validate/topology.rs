@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Breach, Report, SEGMENT_MAX_BYTES, SegmentPart};
 
-/// The most characters of a key that a warning repeats.
-const SHOWN_CHARACTERS: usize = 130;
+/// The maximum number of characters of a key in a warning.
+const MAX_SHOWN_CHARACTERS: usize = 130;
 
 impl Report {
     pub(super) fn segments(&mut self, field: &str, segments: &BTreeMap<String, String>) {
         self.map(field, segments);
         let mut seen = BTreeSet::new();
         for (key, value) in segments {
-            let shown: String = key.chars().take(SHOWN_CHARACTERS).collect();
+            let shown: String = key.chars().take(MAX_SHOWN_CHARACTERS).collect();
             let entry = format!("{field}[{shown:?}]");
             let (prefix, name) = match key.split_once('/') {
                 Some((prefix, name)) => (Some(prefix), name),

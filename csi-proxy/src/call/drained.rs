@@ -1,6 +1,6 @@
 //! How a drain ended.
 
-/// How a shutdown went.
+/// The result of a drain or shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Drained {

@@ -10,7 +10,7 @@ use csi_proto::Code;
 
 /// A failure between the caller and the driver, not reported by the driver.
 ///
-/// The text of a fault is for people. It never contains a part of a request or an answer.
+/// The text of a fault is for people and never contains a part of a request or an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -76,13 +76,13 @@ pub enum Fault {
     /// No hub is connected.
     #[error("no hub is connected: {reason}")]
     HubUnreachable {
-        /// What was tried.
+        /// Why no hub is connected.
         reason: String,
     },
-    /// The request exceeds a size limit on its path. It was rejected before any byte was sent.
+    /// The request exceeds a size limit on its path, and was rejected before any byte was sent.
     #[error("request has {found} bytes; expected at most {max}; nothing was sent")]
     RequestTooLarge {
-        /// Its size in bytes.
+        /// The size of the request in bytes.
         found: u64,
         /// The bound in bytes.
         max: u64,
@@ -90,7 +90,7 @@ pub enum Fault {
     /// The answer exceeds a size limit on its path. The operation was executed.
     #[error("answer has {found} bytes; expected at most {max}; the operation was executed")]
     ReplyTooLarge {
-        /// Its size in bytes as far as known.
+        /// The size of the answer in bytes, as far as known.
         found: u64,
         /// The bound in bytes.
         max: u64,
@@ -98,7 +98,7 @@ pub enum Fault {
     /// The request or the answer exceeds the frame size of a later link; it is unknown which of the two.
     #[error("too large for a link on the path: {reason}")]
     FrameTooLarge {
-        /// What was rejected.
+        /// The limit that was exceeded, as the transport reports it.
         reason: String,
     },
     /// A bounded queue or table is full.
@@ -106,7 +106,7 @@ pub enum Fault {
     Overloaded {
         /// What is full.
         what: String,
-        /// Its limit. 0 if unknown, as with a transport, which may have rejected the request or the answer.
+        /// The limit of the queue or table; 0 if unknown, as when a transport rejected the request or the answer.
         max: u64,
     },
     /// The deadline expired. The operation may still be running.
@@ -195,7 +195,7 @@ pub enum Fault {
 impl Fault {
     /// The outcome of a call that failed with this fault: **the** table, used for every fault everywhere.
     ///
-    /// Sidecars read every code but four as "nothing is running any more" and then forget volumes that exist.
+    /// Sidecars read every code but four as "nothing is running any more" and then leak volumes that exist.
     /// Therefore:
     ///
     /// - [`Fault::Deadline`] is `DEADLINE_EXCEEDED`, [`Fault::Cancelled`] is `CANCELLED`;
@@ -203,10 +203,10 @@ impl Fault {
     ///   it has the same size the next time, and a retryable code would make the sidecar send it forever.
     ///   `RESOURCE_EXHAUSTED` would make external-provisioner move the volume to another node, where the request is
     ///   just as large;
-    /// - [`Fault::OperationPending`] is `ABORTED`, which the spec defines for exactly this: an operation is pending
-    ///   for this volume, back off and retry. It is accurate, because the node itself waits for the running operation
-    ///   first, and it is safe, because `ABORTED` is one of the four codes that sidecars read as "may still be
-    ///   running";
+    /// - [`Fault::OperationPending`] is `ABORTED`, which the spec defines for exactly this: an operation is
+    ///   pending for this volume, back off and retry. The code is accurate, because the node itself waits for the
+    ///   running operation first, and safe, because it is one of the four codes that sidecars read as "may still
+    ///   be running";
     /// - everything else is `UNAVAILABLE`.
     #[must_use]
     pub fn to_status(&self) -> Outcome {
@@ -216,8 +216,8 @@ impl Fault {
     /// Whether the fault proves that the attempt was not sent. A call with several attempts was not sent only if none
     /// of them was.
     ///
-    /// A fault that is a proof only at the near side, which knows what it has handed to the link, never arrives over
-    /// the [wire](crate::call::wire): there it is decoded as a fault that proves nothing.
+    /// Some faults are a proof only where they arise: the [wire](crate::call::wire) decodes them as faults that
+    /// prove nothing.
     #[must_use]
     pub const fn delivery(&self) -> Delivery {
         match self {
@@ -239,7 +239,7 @@ impl Fault {
             | Self::StaleTerm { .. }
             | Self::StaleCall { .. }
             | Self::TermNotRecorded { .. } => Delivery::NotSent,
-            // A transport reports no limit, and uses this fault for answers too.
+            // Without a limit the fault is from a transport, which reports it for answers too.
             Self::Overloaded { max, .. } if *max > 0 => Delivery::NotSent,
             _ => Delivery::Unknown,
         }
@@ -248,7 +248,8 @@ impl Fault {
     /// Whether the same call may succeed if it is sent again soon: something on the path was lost, is disconnected or
     /// is shutting down.
     ///
-    /// False for what the node itself has rejected and for states of its driver: the caller retries those later.
+    /// False for calls that the node itself has rejected and for states of its driver: the caller retries such
+    /// calls later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(

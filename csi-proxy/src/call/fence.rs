@@ -103,7 +103,7 @@ impl GivenUp {
     /// Creates the set from ranges of numbers, both ends included.
     ///
     /// # Errors
-    /// If there are too many, or they are not ascending and disjoint.
+    /// If there are more than [`MAX_GIVEN_UP`] ranges, or the ranges are not ascending and disjoint.
     pub fn new(ranges: impl IntoIterator<Item = RangeInclusive<CallNumber>>) -> Result<Self, InvalidFence> {
         let ranges: Vec<_> = ranges.into_iter().map(RangeInclusive::into_inner).collect();
         if ranges.len() > MAX_GIVEN_UP {
@@ -189,7 +189,7 @@ impl Fence {
 pub struct NodeSession {
     /// The random id of one run of the node's agent.
     pub instance: u64,
-    /// Increases with every session of that instance.
+    /// The session number, which increases with every session of the instance.
     pub number: u64,
 }
 

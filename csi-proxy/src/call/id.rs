@@ -11,14 +11,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct CallId([u8; 16]);
 
 impl CallId {
-    /// A fresh id.
+    /// Creates a unique id.
     #[cfg(feature = "runtime")]
     #[must_use]
-    #[allow(clippy::new_without_default, reason = "every id differs, so there is not a default")]
+    #[allow(clippy::new_without_default, reason = "ids are unique, so none can be the default")]
     pub fn new() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // Ids must be unique, not secret: the keys of the standard library's hasher are random and differ for every
-        // state. They cost no system call; `Uuid::now_v7` makes two.
+        // Ids must be unique, not secret: the keys of the standard library's hasher are random and differ for
+        // every state. The keys cost no system call; `Uuid::now_v7` makes two.
         let random = || RandomState::new().build_hasher().finish().to_le_bytes();
         let ([a, b, ..], [c, d, e, f, g, h, i, j]) = (random(), random());
         let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);

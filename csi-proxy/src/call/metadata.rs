@@ -51,7 +51,7 @@ impl Metadata {
     /// If the name or the value is not valid in an HTTP/2 header, or the total would exceed [`MAX_METADATA`].
     pub fn insert(&mut self, name: &str, value: impl Into<Bytes>) -> Result<(), MetadataError> {
         let value = value.into();
-        if !usable(name) {
+        if !is_valid_name(name) {
             return Err(MetadataError::Name { name: name.into() });
         }
         if value.iter().any(|byte| (*byte < 0x20 && *byte != b'\t') || *byte == 0x7f) {
@@ -84,7 +84,7 @@ impl fmt::Debug for Metadata {
     }
 }
 
-fn usable(name: &str) -> bool {
+fn is_valid_name(name: &str) -> bool {
     const RESERVED: [&str; 10] = [
         "content-type",
         "content-length",

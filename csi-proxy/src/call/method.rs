@@ -19,7 +19,7 @@ pub enum InvalidMethodPath {
     /// The path is too long.
     #[error("method path has {found} bytes; expected at most {MAX_METHOD_PATH}")]
     TooLong {
-        /// Its length in bytes.
+        /// The length of the path in bytes.
         found: usize,
     },
     /// The path is not a slash, a service, a slash and a method.
@@ -30,7 +30,7 @@ pub enum InvalidMethodPath {
     Character {
         /// The character.
         found: char,
-        /// Its position in bytes from the start.
+        /// The position of the character, in bytes from the start.
         at: usize,
     },
 }
@@ -39,7 +39,7 @@ impl MethodPath {
     /// Validates a path.
     ///
     /// # Errors
-    /// If it is longer than [`MAX_METHOD_PATH`] bytes or not of the form `/package.Service/Method`.
+    /// If the path is longer than [`MAX_METHOD_PATH`] bytes or not of the form `/package.Service/Method`.
     pub fn new(path: impl AsRef<str>) -> Result<Self, InvalidMethodPath> {
         let path = path.as_ref();
         if path.len() > MAX_METHOD_PATH {

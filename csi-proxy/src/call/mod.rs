@@ -1,4 +1,4 @@
-//! A CSI call as a message, its answer and its failures. Shared by both sides.
+//! A CSI call as a message, its answer and its failures, for the endpoint and the dispatcher.
 
 mod digest;
 mod drained;
@@ -30,14 +30,14 @@ pub use self::node::{InvalidNodeId, MAX_NODE_ID, NodeId};
 pub use self::outcome::{Origin, Outcome};
 pub use self::replies::{Replies, Reply};
 #[cfg(feature = "runtime")]
-pub(crate) use self::subject::of_request as subjects_of;
+pub(crate) use self::subject::request_subjects;
 pub use self::subject::{BadRequest, Key, MAX_SUBJECT, MAX_SUBJECTS, Subject};
 use csi_proto::DriverName;
 
-/// One call of one driver on one node, not decoded.
+/// A call to one driver on one node, with the request not decoded.
 ///
-/// The body is the protobuf message as the caller sent it, forwarded byte for byte: unknown fields and methods pass
-/// unchanged. It may contain secrets, so `Debug` prints its length only.
+/// The body is the protobuf message as the caller sent it, forwarded byte for byte: unknown fields and methods
+/// pass unchanged. The body may contain secrets, so `Debug` prints its length only.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Call {
@@ -49,7 +49,7 @@ pub struct Call {
     pub driver: DriverName,
     /// The gRPC method.
     pub method: MethodPath,
-    /// How long the caller still waits; `None` without a deadline. It limits the wait, never the work.
+    /// How long the caller still waits; `None` without a deadline. Does not limit the execution in the driver.
     pub remaining: Option<Duration>,
     /// The forwarded request headers, at most [`MAX_METADATA`] bytes.
     pub metadata: Metadata,

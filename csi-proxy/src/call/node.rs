@@ -24,7 +24,7 @@ pub enum InvalidNodeId {
     /// The name is too long.
     #[error("node name has {found} bytes; expected at most {MAX_NODE_ID}")]
     TooLong {
-        /// Its length in bytes.
+        /// The length of the name in bytes.
         found: usize,
     },
     /// The name contains a character that is not allowed at that position.
@@ -34,7 +34,7 @@ pub enum InvalidNodeId {
     Character {
         /// The character.
         found: char,
-        /// Its position in bytes from the start.
+        /// The position of the character, in bytes from the start.
         at: usize,
     },
 }
@@ -43,7 +43,7 @@ impl NodeId {
     /// Validates a name.
     ///
     /// # Errors
-    /// If it is empty, longer than [`MAX_NODE_ID`] bytes, or not in the form of a node name.
+    /// If the name is empty, longer than [`MAX_NODE_ID`] bytes, or not in the form of a node name.
     pub fn new(name: impl AsRef<str>) -> Result<Self, InvalidNodeId> {
         let name = name.as_ref();
         if name.is_empty() {

@@ -22,12 +22,12 @@ pub enum Origin {
 
 /// The status that ends a call.
 ///
-/// `Debug` prints only the size of the details and the names of the trailers. It prints messages of the relay, but
-/// only the length of a driver's message, since drivers repeat requests in messages, including secrets.
+/// `Debug` prints only the size of the details and the names of the trailers. Messages of the relay are printed,
+/// but only the length of a driver's message, since drivers repeat requests in messages, including secrets.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// The component that decided it.
+    /// The component that decided the outcome.
     pub origin: Origin,
     /// The gRPC code.
     pub code: Code,
@@ -40,19 +40,19 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// A success of the driver.
+    /// Creates a success of the driver.
     #[must_use]
     pub fn ok() -> Self {
         Self::from_driver(Code::OK, "")
     }
 
-    /// A status of the driver.
+    /// Creates a status of the driver.
     #[must_use]
     pub fn from_driver(code: Code, message: impl Into<String>) -> Self {
         Self::new(Origin::Driver, code, message)
     }
 
-    /// A status of the endpoint itself.
+    /// Creates a status of the endpoint itself.
     #[must_use]
     pub fn from_endpoint(code: Code, message: impl Into<String>) -> Self {
         Self::new(Origin::Endpoint, code, message)
@@ -87,7 +87,7 @@ impl Outcome {
         }
     }
 
-    /// The message without what must not be logged.
+    /// The message for logs, without the text of a driver.
     pub(crate) fn redacted_message(&self) -> Cow<'_, str> {
         match self.origin {
             Origin::Driver => format!("{} bytes, sent to the caller only", self.message.len()).into(),

@@ -1,7 +1,7 @@
 //! Reads and appends fields of encoded messages without a full decode. Encoding a decoded message anew would drop
 //! unknown fields.
 
-#![cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only the runtime appends fields"))]
+#![cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only the feature `runtime` appends fields"))]
 
 use bytes::Bytes;
 pub(crate) use csi_proto::fields::{Field, Value};
@@ -20,7 +20,7 @@ pub(crate) fn fields(mut message: &[u8]) -> Option<Vec<Field<'_>>> {
     Some(fields)
 }
 
-/// The last field with this number, which counts where a field is singular; `None` also if the bytes are not a
+/// The last field with this number, which is the value of a singular field; `None` also if the bytes are not a
 /// message.
 pub(crate) fn last_field(mut message: &[u8], number: u32) -> Option<Value<'_>> {
     let mut last = None;
@@ -56,19 +56,19 @@ pub(crate) fn count(message: &[u8], number: u32) -> usize {
 }
 
 /// The message without one field.
-pub(crate) fn without(message: &[u8], number: u32) -> Option<Vec<u8>> {
-    Some(all_but(&fields(message)?, number))
+pub(crate) fn remove_field(message: &[u8], number: u32) -> Option<Vec<u8>> {
+    Some(encode_except(&fields(message)?, number))
 }
 
-/// Encodes these fields without those of one number.
-pub(crate) fn all_but(fields: &[Field<'_>], number: u32) -> Vec<u8> {
+/// Encodes these fields, except for those with one number.
+pub(crate) fn encode_except(fields: &[Field<'_>], number: u32) -> Vec<u8> {
     let rest = fields.iter().filter(|field| field.number != number).map(|field| field.whole);
     rest.collect::<Vec<_>>().concat()
 }
 
-/// Appends a field of bytes, text or a message. By the rules of protobuf it replaces a text, merges into a message,
-/// and becomes the last element of a list.
-pub(crate) fn with(message: &[u8], number: u32, value: &[u8]) -> Bytes {
+/// Appends a field of bytes, text or a message. By the rules of protobuf the appended field replaces a text,
+/// merges into a message, and becomes the last element of a list.
+pub(crate) fn append_field(message: &[u8], number: u32, value: &[u8]) -> Bytes {
     let mut bytes = Vec::with_capacity(message.len() + value.len() + 16);
     bytes.extend_from_slice(message);
     encode_key(number, WireType::LengthDelimited, &mut bytes);
@@ -92,7 +92,7 @@ mod tests {
         let mut request =
             csi::ListVolumesRequest { max_entries: 7, starting_token: "a".into() }.encode_to_vec();
         request.extend_from_slice(LATER);
-        let added = with(&request, 2, b"");
+        let added = append_field(&request, 2, b"");
         assert!(added.starts_with(&request));
         let decoded = csi::ListVolumesRequest::decode(added.clone()).unwrap();
         assert_eq!((decoded.max_entries, decoded.starting_token.as_str()), (7, ""));
@@ -107,7 +107,7 @@ mod tests {
         let mut message = LATER.to_vec();
         message.extend_from_slice(b"\x0a\x01x\x12\x01y\x0a\x01z");
         let expected = [LATER, b"\x12\x01y"].concat();
-        assert_eq!(without(&message, 1).unwrap(), expected);
+        assert_eq!(remove_field(&message, 1).unwrap(), expected);
         assert_eq!((texts(&message, 1), count(&message, 1), count(&message, 3)), (vec!["x", "z"], 2, 0));
     }
 
@@ -115,7 +115,7 @@ mod tests {
     fn invalid_messages_have_no_fields() {
         for junk in [&b"\x0a\x05x"[..], b"\x0b", b"\x00\x01", b"\x80", b"\x09\x01"] {
             assert!(
-                fields(junk).is_none() && text(junk, 1).is_none() && without(junk, 1).is_none(),
+                fields(junk).is_none() && text(junk, 1).is_none() && remove_field(junk, 1).is_none(),
                 "{junk:?}"
             );
         }

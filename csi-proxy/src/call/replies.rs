@@ -16,7 +16,7 @@ use crate::call::{Fault, Outcome};
 pub enum Reply {
     /// A response message, byte for byte as the driver sent it.
     Message(Bytes),
-    /// The last part.
+    /// The outcome, which is the last part.
     End(Outcome),
 }
 
@@ -44,12 +44,12 @@ enum Source {
 }
 
 impl Replies {
-    /// One message and its outcome: most CSI answers.
+    /// Creates an answer of one message and its outcome, as most CSI answers are.
     pub fn unary(message: impl Into<Bytes>, outcome: Outcome) -> Self {
         Self(Source::Unary { message: message.into(), outcome })
     }
 
-    /// Only an outcome: most failures.
+    /// Creates an answer of an outcome only, as most failures are.
     pub fn outcome(outcome: impl Into<Outcome>) -> Self {
         Self(Source::Outcome(outcome.into()))
     }
@@ -62,7 +62,7 @@ impl Replies {
         }
     }
 
-    /// Parts as they arrive. The first [`Reply::End`] is the last part that is read.
+    /// Creates an answer from a stream of parts. The first [`Reply::End`] is the last part that is read.
     pub fn stream(parts: impl Stream<Item = Reply> + Send + 'static) -> Self {
         Self(Source::Stream(Box::pin(parts)))
     }
@@ -72,8 +72,8 @@ impl Replies {
         poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    /// Reads the whole answer to a unary method. Callers report final codes for an OK with no message or with two, so
-    /// either is a [`Fault::Protocol`].
+    /// Reads the whole answer to a unary method. gRPC clients report a final code for an OK with no message or
+    /// with two, so both become a [`Fault::Protocol`].
     #[cfg(feature = "runtime")]
     pub(crate) async fn read_unary(mut self) -> (Option<Bytes>, Outcome) {
         let broken = |found: &str| {
@@ -104,12 +104,12 @@ impl Replies {
         }
     }
 
-    /// The whole answer, if it is unary or only an outcome and nothing of it has been read.
+    /// Returns the whole answer if it is unary or only an outcome, and no part has been read.
     ///
     /// Lets a relay send such an answer in one frame.
     ///
     /// # Errors
-    /// Returns the answer if its parts are a stream.
+    /// Returns the answer if its parts are a stream, or all parts have been read.
     #[allow(clippy::result_large_err, reason = "moved here, not propagated through callers")]
     pub fn into_whole(mut self) -> Result<(Option<Bytes>, Outcome), Self> {
         match std::mem::replace(&mut self.0, Source::Ended) {

@@ -1,6 +1,9 @@
 //! The resources that an operation affects.
 
-#![cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "the dispatcher and the router call it"))]
+#![cfg_attr(
+    not(feature = "runtime"),
+    allow(dead_code, reason = "only the dispatcher and the router use this module")
+)]
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,10 +13,11 @@ use csi_proto::{DriverName, Method};
 
 use crate::call::protobuf::{Field, Value, fields, last_field};
 
-/// The maximum length of a [`Subject`] in bytes. The spec allows 128; a call with a longer one is not an operation.
+/// The maximum length of a [`Subject`] in bytes. The spec allows 128; a call with a longer subject is not an
+/// operation.
 pub const MAX_SUBJECT: usize = 4096;
 
-/// The maximum number of [`Subject`]s of one operation. A call with more is not an operation.
+/// The maximum number of [`Subject`]s of one operation. A call with more subjects is not an operation.
 pub const MAX_SUBJECTS: usize = 1024;
 
 /// The field of DeleteVolumeGroupSnapshotRequest that names the snapshots of the group.
@@ -67,7 +71,7 @@ impl fmt::Display for Subject {
 pub struct Key(Arc<(DriverName, Subject)>);
 
 impl Key {
-    /// A subject of this driver.
+    /// Creates a subject of this driver.
     #[must_use]
     pub fn new(driver: DriverName, subject: Subject) -> Self {
         Self(Arc::new((driver, subject)))
@@ -117,15 +121,15 @@ pub enum BadRequest {
 ///
 /// # Errors
 /// If the method has a subject and the request does not name it.
-pub(crate) fn of_request(method: Method, request: &[Field<'_>]) -> Result<Vec<Subject>, BadRequest> {
+pub(crate) fn request_subjects(method: Method, request: &[Field<'_>]) -> Result<Vec<Subject>, BadRequest> {
     let (Some(key), Some(RequestField { name: field, number, .. })) =
         (method.volume_key(), method.volume_field())
     else {
         return Ok(Vec::new());
     };
-    let make = named_by(key).ok_or(BadRequest::UnknownMethod)?;
-    let several = key == VolumeKey::SourceVolumeIds;
-    let subjects = named(request, number, several, make).ok_or(BadRequest::Unreadable { field })?;
+    let make = constructor_of(key).ok_or(BadRequest::UnknownMethod)?;
+    let repeated = key == VolumeKey::SourceVolumeIds;
+    let subjects = field_subjects(request, number, repeated, make).ok_or(BadRequest::Unreadable { field })?;
     if subjects.is_empty() || subjects.iter().any(|subject| subject.id().is_empty()) {
         return Err(BadRequest::Missing { field });
     }
@@ -135,7 +139,7 @@ pub(crate) fn of_request(method: Method, request: &[Field<'_>]) -> Result<Vec<Su
     Ok(subjects)
 }
 
-fn named_by(key: VolumeKey) -> Option<fn(Box<str>) -> Subject> {
+fn constructor_of(key: VolumeKey) -> Option<fn(Box<str>) -> Subject> {
     Some(match key {
         VolumeKey::Name => Subject::VolumeName,
         VolumeKey::VolumeId | VolumeKey::SourceVolumeId | VolumeKey::SourceVolumeIds => Subject::Volume,
@@ -145,33 +149,33 @@ fn named_by(key: VolumeKey) -> Option<fn(Box<str>) -> Subject> {
     })
 }
 
-/// All subjects of an operation; the empty name or id if the request names none. `None` if it has more than the limits
-/// allow, or cannot be decoded.
-pub(crate) fn of_operation(method: Method, request: &[Field<'_>]) -> Option<Vec<Subject>> {
-    let mut subjects = match of_request(method, request) {
-        // The driver rejects it, and until then a copy must be recognized.
-        Err(BadRequest::Missing { .. }) => vec![named_by(method.volume_key()?)?(Box::default())],
+/// All subjects of an operation; the empty name or id if the request names none. `None` if the request has more
+/// than the limits allow, or cannot be decoded.
+pub(crate) fn operation_subjects(method: Method, request: &[Field<'_>]) -> Option<Vec<Subject>> {
+    let mut subjects = match request_subjects(method, request) {
+        // The driver rejects such a request; its copies must coalesce until then.
+        Err(BadRequest::Missing { .. }) => vec![constructor_of(method.volume_key()?)?(Box::default())],
         subjects => subjects.ok()?,
     };
     if method == Method::DeleteVolumeGroupSnapshot {
-        subjects.extend(named(request, SNAPSHOT_IDS, true, Subject::Snapshot).unwrap_or_default());
+        subjects.extend(field_subjects(request, SNAPSHOT_IDS, true, Subject::Snapshot).unwrap_or_default());
     }
     let usable = |subject: &Subject| subject.id().len() <= MAX_SUBJECT;
     (subjects.len() <= MAX_SUBJECTS && subjects.iter().all(usable)).then_some(subjects)
 }
 
-/// The subjects that a field names; `None` if it is not text.
-fn named(
+/// The subjects that a field names; `None` if the field is not text.
+fn field_subjects(
     fields: &[Field<'_>],
     number: u32,
-    several: bool,
+    repeated: bool,
     make: fn(Box<str>) -> Subject,
 ) -> Option<Vec<Subject>> {
     let mut found = fields.iter().filter(|field| field.number == number);
     let name = |field: &Field<'_>| field.value.text().map(|id| make(id.into()));
-    match several {
+    match repeated {
         true => found.map(name).collect(),
-        // As in decoding, the last one counts.
+        // The last value counts, as in protobuf decoding.
         false => found.next_back().map(name).into_iter().collect(),
     }
 }
@@ -182,16 +186,17 @@ pub(crate) fn is_create(method: Method) -> bool {
 }
 
 /// The subjects that a successful response adds to those of the request: the ids of the created resources.
-pub(crate) fn of_answer(method: Method, answer: &[u8]) -> Vec<Subject> {
-    let made = last_field(answer, CREATED).and_then(Value::bytes).and_then(fields).unwrap_or_default();
-    let one = |id, make| named(&made, id, false, make).unwrap_or_default();
+pub(crate) fn created_subjects(method: Method, answer: &[u8]) -> Vec<Subject> {
+    let created = last_field(answer, CREATED).and_then(Value::bytes).and_then(fields).unwrap_or_default();
+    let one = |id, make| field_subjects(&created, id, false, make).unwrap_or_default();
     let mut subjects = match method {
         Method::CreateVolume => one(VOLUME_ID, Subject::Volume),
         Method::CreateSnapshot => one(SNAPSHOT_ID, Subject::Snapshot),
         Method::CreateVolumeGroupSnapshot => {
-            let snapshots = made.iter().filter(|field| field.number == SNAPSHOTS);
+            let snapshots = created.iter().filter(|field| field.number == SNAPSHOTS);
             let snapshots = snapshots.filter_map(|field| fields(field.value.bytes()?)).take(MAX_SUBJECTS);
-            let ids = snapshots.filter_map(|fields| named(&fields, SNAPSHOT_ID, false, Subject::Snapshot));
+            let ids =
+                snapshots.filter_map(|fields| field_subjects(&fields, SNAPSHOT_ID, false, Subject::Snapshot));
             one(GROUP_SNAPSHOT_ID, Subject::GroupSnapshot).into_iter().chain(ids.flatten()).collect()
         }
         _ => Vec::new(),

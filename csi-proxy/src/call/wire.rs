@@ -33,7 +33,7 @@ pub enum WireError {
     /// The id is not 16 bytes long.
     #[error("call id has {found} bytes; expected 16")]
     Id {
-        /// Its length in bytes.
+        /// The length of the id in bytes.
         found: usize,
     },
     /// The node name is invalid.
@@ -110,7 +110,7 @@ impl Outcome {
 
     /// Encodes the outcome as a `Closing` of at most `max` bytes, for a bus with such a limit; `max` is at least 64.
     ///
-    /// Truncates the trailers first, then the details, then the end of the message. The code stays. gRPC libraries
+    /// Drops the trailers first, then the details, then the end of the message, but never the code. gRPC libraries
     /// reject trailers larger than some KiB by default, so a limit of some KiB costs nothing in practice.
     #[must_use]
     pub fn encode_within(&self, max: usize) -> Bytes {
@@ -118,19 +118,19 @@ impl Outcome {
         if whole.len() <= max {
             return whole;
         }
-        let mut less = Self { trailers: Metadata::default(), ..self.clone() };
-        if less.encode().len() > max {
-            less.details = Bytes::new();
+        let mut truncated = Self { trailers: Metadata::default(), ..self.clone() };
+        if truncated.encode().len() > max {
+            truncated.details = Bytes::new();
         }
-        if let Origin::Relay(_) = less.origin {
-            let reason = less.message.chars().take(max / 16).collect();
-            less = Fault::Protocol { reason }.into();
+        if let Origin::Relay(_) = truncated.origin {
+            let reason = truncated.message.chars().take(max / 16).collect();
+            truncated = Fault::Protocol { reason }.into();
         }
-        let over = less.encode().len().saturating_sub(max);
-        let keep = less.message.len().saturating_sub(over);
-        let end = (0..=keep).rev().find(|at| less.message.is_char_boundary(*at)).unwrap_or(0);
-        less.message.truncate(end);
-        less.encode()
+        let excess = truncated.encode().len().saturating_sub(max);
+        let keep = truncated.message.len().saturating_sub(excess);
+        let end = (0..=keep).rev().find(|at| truncated.message.is_char_boundary(*at)).unwrap_or(0);
+        truncated.message.truncate(end);
+        truncated.encode()
     }
 
     /// Decodes an outcome from a `Closing`.
@@ -138,8 +138,8 @@ impl Outcome {
     /// A fault of an unknown kind becomes [`Fault::Protocol`]; its code is never taken from the wire.
     ///
     /// # Errors
-    /// If the bytes are not a `Closing`, it names no origin, or a value is out of bounds. Therefore an empty message,
-    /// which some buses deliver instead of no answer, is never a success.
+    /// If the bytes are not a `Closing`, the `Closing` names no origin, or a value is out of bounds. Therefore an
+    /// empty message, which some buses deliver instead of no answer, is never a success.
     pub fn decode(closing: Bytes) -> Result<Self, WireError> {
         let closing =
             pb::Closing::decode(closing).map_err(|_| WireError::Malformed { expected: "Closing" })?;
@@ -239,9 +239,8 @@ fn fault_record(fault: &Fault) -> pb::FaultRecord {
     }
 }
 
-/// The fault that the far side reports. A fault that the far side cannot prove proves nothing here: it has received
-/// the request, so a hub that it cannot reach, or a limit that the request exceeds there, does not show that nothing
-/// was sent.
+/// Decodes a fault of the far side. The far side has received the request, so its faults for an unreachable hub
+/// and for a request above a limit become faults that do not prove that nothing was sent.
 fn fault_of(record: pb::FaultRecord) -> Result<Fault, WireError> {
     let pb::FaultRecord { kind, subject, text, found, max } = record;
     let reason = text;
@@ -363,7 +362,8 @@ mod tests {
             (pb::Fence { given_up: vec![1, u64::MAX], ..good.clone() }, InvalidFence::Unordered),
             (pb::Fence { given_up: vec![2; 2050], ..good.clone() }, InvalidFence::TooMany { found: 1025 }),
         ] {
-            let header = crate::call::protobuf::with(&call().encode_header(), 7, &bad.encode_to_vec());
+            let header =
+                crate::call::protobuf::append_field(&call().encode_header(), 7, &bad.encode_to_vec());
             let error = Call::decode(header, Bytes::new()).unwrap_err();
             assert_eq!(error, WireError::Fence(expected), "{bad:?}");
         }

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 /// Polls the work in the task of the caller, and spawns the rest when dropped.
 ///
-/// A task from the start would behave the same, but costs each call a second task and two wake-ups.
+/// Spawning a task from the start would behave the same, but would cost each call a second task and two wake-ups.
 pub(crate) struct DetachOnDrop<T: Send + 'static> {
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     runtime: Handle,
@@ -25,7 +25,7 @@ impl<T: Send + 'static> Future for DetachOnDrop<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        // Not stored while polling: work that panics must not be polled again.
+        // The work is not stored while it is polled: after a panic it must not be polled again.
         let Some(mut work) = self.work.take() else { return Poll::Pending };
         let end = work.as_mut().poll(context);
         if end.is_pending() {

@@ -1,4 +1,4 @@
-//! [`Dispatcher`]: passes calls to drivers and limits them.
+//! [`Dispatcher`]: passes calls to drivers and limits the number of open calls.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use super::detach_on_drop::DetachOnDrop;
 use super::driver::Driver;
-use super::operation::{Answer, Counts, Decision, Executor, Identity, Served, Ticket, Waiting};
+use super::operation::{Answer, Counts, Decision, Executor, Identity, RunningOperation, Served, Waiting};
 use super::terms::{MemoryTerms, TermStore};
 use crate::address::SocketAddress;
 use crate::call::{Call, CallId, Drained, Fault, Replies, Reply};
@@ -64,7 +64,7 @@ struct CallPermit {
 
 impl Drop for CallPermit {
     fn drop(&mut self) {
-        // Only a drain waits for this.
+        // Only a drain waits for the count.
         self.open.send_if_modified(|open| {
             open.calls -= 1;
             open.draining && open.calls == 0
@@ -101,8 +101,8 @@ impl Dispatcher {
         self
     }
 
-    /// Stores the terms of the drivers' proxies there instead of in memory. Call this before cloning and before the
-    /// first call.
+    /// Stores the terms of the drivers' proxies in `terms` instead of in memory. Call this before cloning and
+    /// before the first call.
     #[must_use]
     pub fn with_terms(mut self, terms: impl TermStore + 'static) -> Self {
         self.terms = Arc::new(terms);
@@ -115,14 +115,15 @@ impl Dispatcher {
         self.executor.counts()
     }
 
-    /// Sets the gauges of operations, which change too often to set each time.
+    /// Sets the gauges of operations; call this before each scrape, since the values change too often to set each
+    /// time.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
         crate::metrics::operations(&self.executor.counts());
     }
 
-    /// Sets the maximum number of open calls per driver; one more fails with [`Fault::Overloaded`]. Applies to drivers
-    /// registered afterwards.
+    /// Sets the maximum number of open calls per driver; a further call fails with [`Fault::Overloaded`]. Applies
+    /// to drivers registered afterwards.
     #[must_use]
     pub fn with_max_in_flight(mut self, calls: usize) -> Self {
         self.max_in_flight = calls.clamp(1, Semaphore::MAX_PERMITS);
@@ -206,7 +207,7 @@ impl Relay for Dispatcher {
         let method = Method::from_path(call.method.as_str());
         match method.and_then(|method| Identity::of(&call.driver, method, &call.body)) {
             Some(identity) => self.execute(identity, call).await,
-            None => self.pass(method, call).await,
+            None => self.forward(method, call).await,
         }
     }
 }
@@ -221,8 +222,8 @@ impl Dispatcher {
         let id = call.id;
         let mut waiting = self.executor.submit(&call, identity.clone(), until);
         match waiting.try_decision() {
-            Some(Decision::Run(ticket)) => return self.run(call, ticket, waiting).await,
-            Some(decision) => return end(id, &identity, decision),
+            Some(Decision::Run(operation)) => return self.run(call, operation, waiting).await,
+            Some(decision) => return answer_without_run(id, &identity, decision),
             None => {}
         }
         let (driver, method) = (identity.driver(), identity.method());
@@ -234,23 +235,28 @@ impl Dispatcher {
         let call = waiting.is_queued().then_some(call);
         let mut queued = QueuedCall { dispatcher: self.clone(), runtime: Handle::current(), call, waiting };
         match (queued.waiting.decision().await, queued.call.take()) {
-            (Decision::Run(ticket), Some(call)) => self.run(call, ticket, queued).await,
-            (decision, _) => end(id, &identity, decision),
+            (Decision::Run(operation), Some(call)) => self.run(call, operation, queued).await,
+            (decision, _) => answer_without_run(id, &identity, decision),
         }
     }
 
     /// Runs an operation to completion, and keeps the waiter until then.
-    async fn run<W: Send>(&self, call: Call, ticket: Ticket, waiter: W) -> Result<Replies, Fault> {
-        let end = DetachOnDrop::new(Handle::current(), run(self.clone(), call, ticket)).await;
+    async fn run<W: Send>(
+        &self,
+        call: Call,
+        operation: RunningOperation,
+        waiter: W,
+    ) -> Result<Replies, Fault> {
+        let end = DetachOnDrop::new(Handle::current(), run(self.clone(), call, operation)).await;
         drop(waiter);
         end
     }
 
-    /// Passes on a call without an identity.
-    async fn pass(&self, method: Option<Method>, call: Call) -> Result<Replies, Fault> {
+    /// Forwards a call without an identity.
+    async fn forward(&self, method: Option<Method>, call: Call) -> Result<Replies, Fault> {
         let (driver, permit) = self.admit(&call.driver)?;
         if let Some(fence) = &call.fence {
-            // An unknown method may change something.
+            // An unknown method may be mutating.
             let repeatable = method.is_some_and(|method| !method.is_mutating());
             self.executor.admit(&call.driver, fence, repeatable)?;
         }
@@ -269,7 +275,7 @@ impl Dispatcher {
             return Err(Fault::DriverNotRegistered { driver: driver.clone() });
         }
         let raised = timeout(TERM_TIMEOUT, async {
-            let _one = self.recording.lock().await;
+            let _guard = self.recording.lock().await;
             if self.executor.term(driver).is_none()
                 && let Some(stored) =
                     self.terms.load(driver).await.map_err(|e| not_recorded(e.to_string()))?
@@ -300,15 +306,15 @@ impl Drop for QueuedCall {
         // The call may have been admitted while its caller left: other waiters may depend on the operation, and the
         // number of the call has begun.
         if let Some(call) = self.call.take()
-            && let Some(ticket) = self.waiting.last_ticket()
+            && let Some(operation) = self.waiting.take_undelivered()
         {
-            drop(DetachOnDrop::new(self.runtime.clone(), run(self.dispatcher.clone(), call, ticket)));
+            drop(DetachOnDrop::new(self.runtime.clone(), run(self.dispatcher.clone(), call, operation)));
         }
     }
 }
 
 /// The answer to a call whose request was not sent to the driver.
-fn end(id: CallId, identity: &Identity, decision: Decision) -> Result<Replies, Fault> {
+fn answer_without_run(id: CallId, identity: &Identity, decision: Decision) -> Result<Replies, Fault> {
     let (driver, method) = (identity.driver(), identity.method());
     match decision {
         Decision::Answer(answer, served) => {
@@ -330,17 +336,17 @@ fn end(id: CallId, identity: &Identity, decision: Decision) -> Result<Replies, F
             }
             Err(fault)
         }
-        // Only a queued call receives this.
+        // Unreachable: only a queued call receives this decision.
         Decision::Run(_) => Err(Fault::ServiceLost { what: "the request".to_owned() }),
     }
 }
 
 /// Executes an operation at the driver, whether or not its caller waits.
-async fn run(dispatcher: Dispatcher, call: Call, ticket: Ticket) -> Result<Replies, Fault> {
+async fn run(dispatcher: Dispatcher, call: Call, operation: RunningOperation) -> Result<Replies, Fault> {
     let (driver, _permit) = match dispatcher.admit(&call.driver) {
         Ok(admitted) => admitted,
         Err(fault) => {
-            ticket.lost(fault.clone());
+            operation.lost(fault.clone());
             return Err(fault);
         }
     };
@@ -351,7 +357,7 @@ async fn run(dispatcher: Dispatcher, call: Call, ticket: Ticket) -> Result<Repli
             let (message, outcome) = replies.read_unary().await;
             match (outcome.fault().cloned(), Answer::new(message, outcome)) {
                 (_, Some(answer)) => {
-                    ticket.answered(answer.clone());
+                    operation.answered(answer.clone());
                     #[cfg(feature = "metrics")]
                     crate::metrics::operation(driver.name(), "run");
                     let (message, outcome) = answer.into_parts();
@@ -368,7 +374,7 @@ async fn run(dispatcher: Dispatcher, call: Call, ticket: Ticket) -> Result<Repli
     if fault.delivery() == csi_proto::Delivery::Unknown {
         crate::metrics::operation(driver.name(), "uncertain");
     }
-    ticket.lost(fault.clone());
+    operation.lost(fault.clone());
     Err(fault)
 }
 

@@ -13,13 +13,13 @@ use crate::call::Term;
 ///
 /// # Contract
 /// - A term is durable when [`Self::raise`] returns. A lower term never replaces a higher one.
-/// - A dropped or failed future may or may not have stored the term. The term is raised again then.
+/// - A dropped or failed future may or may not have stored the term. The dispatcher then raises the term again.
 #[async_trait]
 pub trait TermStore: Send + Sync + fmt::Debug {
     /// The highest term of a driver; `None` if there is none.
     ///
     /// # Errors
-    /// If it cannot be read. No call of the driver begins until it can.
+    /// If the term cannot be read. No call of the driver begins until a read succeeds.
     async fn load(&self, driver: &DriverName) -> Result<Option<Term>, TermStoreError>;
 
     /// Stores a term unless a higher one is stored.

@@ -21,7 +21,7 @@ pub const MAX_RECORD: usize = 64 * 1024;
 /// missing service.
 pub type Fact = Result<Bytes, String>;
 
-/// The known answers of a driver on a node, by start-up call. Small, and without a secret.
+/// The known answers of a driver on a node, by start-up call. They are small and contain no secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Info(BTreeMap<Question, Fact>);
 
@@ -48,7 +48,7 @@ impl Info {
 
     /// Whether all answers are known.
     pub(super) fn is_complete(&self, with_node_info: bool) -> bool {
-        kept(with_node_info).all(|question| self.0.contains_key(&question))
+        stored_questions(with_node_info).all(|question| self.0.contains_key(&question))
     }
 
     /// Encodes a record of the answers at that time, in whole seconds.
@@ -64,7 +64,7 @@ impl Info {
         [&crc32fast::hash(&record).to_le_bytes(), &record[..]].concat().into()
     }
 
-    /// Decodes a record and its time. `None` if it is damaged or too large.
+    /// Decodes a record and its time. `None` if the record is damaged or too large.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<(Self, SystemTime)> {
         let (sum, record) = bytes.split_first_chunk()?;
@@ -82,17 +82,17 @@ impl Info {
 }
 
 /// The start-up calls whose answers are stored.
-pub(super) fn kept(with_node_info: bool) -> impl Iterator<Item = Question> {
-    let is_kept = move |question: &Question| match question {
+pub(super) fn stored_questions(with_node_info: bool) -> impl Iterator<Item = Question> {
+    let is_stored = move |question: &Question| match question {
         Question::NodeInfo => with_node_info,
         Question::Probe => false,
         _ => true,
     };
-    QUESTIONS.into_iter().map(|(question, _)| question).filter(is_kept)
+    QUESTIONS.into_iter().map(|(question, _)| question).filter(is_stored)
 }
 
-/// The answer without unknown capabilities, on which a client of an older spec would fail. `None` if it cannot be
-/// decoded.
+/// The answer without unknown capabilities, on which a client of an older spec would fail. `None` if the answer
+/// cannot be decoded.
 pub(super) fn masked(question: Question, answer: Bytes) -> Option<Bytes> {
     macro_rules! masked {
         ($response:ident) => {
@@ -126,7 +126,8 @@ fn known<E: TryFrom<i32>>(number: i32) -> bool {
     number != 0 && E::try_from(number).is_ok()
 }
 
-/// The capabilities that all answers have in common. `None` if one reports a missing service, or there is no answer.
+/// The capabilities that all answers have in common. `None` without an answer, or if one reports a missing
+/// service.
 pub(super) fn common<'a>(answers: impl Iterator<Item = Option<&'a Fact>>) -> Option<Bytes> {
     // Capabilities are the only field of these messages and are encoded here, so that equal ones have equal bytes.
     let capabilities = |answer: Option<&'a Fact>| {

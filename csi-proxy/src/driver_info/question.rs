@@ -2,9 +2,9 @@
 
 use csi_proto::Method;
 
-/// A start-up call that is never relayed while its caller waits. In the order of a refresh round.
+/// A start-up call that is never relayed while its caller waits. The variants are in the order of a refresh round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(clippy::exhaustive_enums, reason = "the spec's start-up questions, matched by the state machine")]
+#[allow(clippy::exhaustive_enums, reason = "the start-up calls of the spec, matched by the state machine")]
 pub enum Question {
     /// `Identity/GetPluginInfo`.
     PluginInfo,
@@ -16,8 +16,8 @@ pub enum Question {
     GroupControllerCapabilities,
     /// `Node/NodeGetCapabilities`. external-resizer calls it at its start, if the controller cannot expand volumes.
     NodeCapabilities,
-    /// `Node/NodeGetInfo`. Only at an endpoint of one node: a provisioner with `--node-deployment` calls it at its
-    /// start.
+    /// `Node/NodeGetInfo`. Answered only by an endpoint of one node: a provisioner with `--node-deployment` calls
+    /// it at its start.
     NodeInfo,
     /// `Identity/Probe`.
     Probe,
@@ -42,7 +42,7 @@ impl Question {
         QUESTIONS.into_iter().find(|(_, method)| *method == asked).map(|(question, _)| question)
     }
 
-    /// Its method path.
+    /// The method path of this call.
     #[must_use]
     pub fn path(self) -> &'static str {
         // In range: the table has a row for each variant, in order.

@@ -1,4 +1,4 @@
-//! Drives a [`Cache`] on tokio: refreshes, stores and answers.
+//! Runs a [`Cache`] on tokio: sends its calls, stores its records and answers callers.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,10 +24,10 @@ use crate::routing::store::StoreError;
 /// The timeout of one background call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long nodes that cannot be selected are waited for, in total.
+/// The total time to wait for nodes that cannot be selected.
 const ABSENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The number of concurrent rounds where all nodes answer together.
+/// The maximum number of concurrent rounds where all nodes answer together.
 pub(crate) const MAX_CONCURRENT_ROUNDS: usize = 16;
 
 /// The cache of a driver and its refresh loop.
@@ -46,7 +46,7 @@ pub(crate) struct DriverInfo {
 impl DriverInfo {
     pub(crate) fn new(driver: DriverName, mode: Mode, store: Option<Arc<dyn DriverInfoStore>>) -> Arc<Self> {
         let max_rounds = match mode {
-            // Unlimited: each node has a socket.
+            // Each node has a socket, so the number of sockets is the limit.
             Mode::Each { .. } => usize::MAX,
             Mode::Together { .. } => MAX_CONCURRENT_ROUNDS,
         };
@@ -93,8 +93,8 @@ impl DriverInfo {
 
     /// Reports that a node is online.
     pub(crate) fn arrived(&self, node: &NodeId) {
-        let notices = self.change(|cache, now| cache.arrived(node, now));
-        notices.into_iter().for_each(|notices| self.log(node, notices));
+        let notice = self.change(|cache, now| cache.arrived(node, now));
+        notice.into_iter().for_each(|notice| self.log(node, notice));
     }
 
     /// Removes a node and its record. A record that cannot be removed is harmless.
@@ -108,11 +108,11 @@ impl DriverInfo {
     }
 
     /// Refreshes the nodes that cannot be selected now, and waits for them for a limited time.
-    pub(crate) async fn ask_absent(&self) {
+    pub(crate) async fn refresh_absent(&self) {
         let mut changed_signal = self.changed_signal.subscribe();
-        let asked = self.change(Cache::ask_absent);
+        let asked = self.change(Cache::refresh_absent);
         let answered = async {
-            while self.read(|cache| cache.are_open(&asked, now())) {
+            while self.read(|cache| cache.any_in_round(&asked, now())) {
                 // `self` holds the sender.
                 let _ = changed_signal.changed().await;
             }
@@ -143,7 +143,7 @@ impl DriverInfo {
         timeout(wait, known).await.unwrap_or_else(late)
     }
 
-    /// Refreshes until dropped.
+    /// Refreshes the nodes until the future is dropped.
     pub(crate) async fn run(self: &Arc<Self>, relay: &dyn Relay) {
         self.load().await;
         let mut rounds = FuturesUnordered::new();
@@ -173,7 +173,7 @@ impl DriverInfo {
             let late = |_| Err(Fault::Deadline { waited: CALL_TIMEOUT }.into());
             let answer = timeout(CALL_TIMEOUT, self.ask(relay, &node, question)).await.unwrap_or_else(late);
             let (next, notices) = self.cache().answered(&node, question, answer, now(), SystemTime::now());
-            notices.into_iter().for_each(|notices| self.log(&node, notices));
+            notices.into_iter().for_each(|notice| self.log(&node, notice));
             self.changed_signal.send_replace(());
             match next {
                 Some(next) => question = next,
@@ -200,9 +200,9 @@ impl DriverInfo {
     }
 
     /// Stores the record of a node if needed.
-    async fn save(&self, node: &NodeId, settles: bool) {
+    async fn save(&self, node: &NodeId, is_last: bool) {
         let Some(store) = &self.store else { return };
-        let Some((record, as_of)) = self.cache().take_save(node, settles) else { return };
+        let Some((record, as_of)) = self.cache().take_record(node, is_last) else { return };
         let saved = store.save(node, Some(record)).await;
         self.cache().saved(node, as_of, saved.is_ok());
         match saved {
@@ -216,15 +216,15 @@ impl DriverInfo {
         self.changed_signal.send_replace(());
     }
 
-    /// Stores the time until which the answers were confirmed.
-    pub(crate) async fn settle(&self) {
+    /// Stores all records before the shutdown, with the time at which the driver last confirmed its answers.
+    pub(crate) async fn save_all(&self) {
         let nodes: Vec<_> = self.read(|cache| cache.entries().map(|(node, _)| node.clone()).collect());
-        let settled = async {
+        let saved = async {
             for node in &nodes {
                 self.save(node, true).await;
             }
         };
-        let _ = timeout(CALL_TIMEOUT, settled).await;
+        let _ = timeout(CALL_TIMEOUT, saved).await;
     }
 
     /// The status of the answers.
@@ -232,9 +232,9 @@ impl DriverInfo {
         self.read(|cache| cache.status(of, SystemTime::now()))
     }
 
-    fn log(&self, node: &NodeId, notices: Notice) {
+    fn log(&self, node: &NodeId, notice: Notice) {
         let driver = &self.driver;
-        match notices {
+        match notice {
             Notice::NameMismatch { found } => tracing::warn!(
                 %driver, %node, %found,
                 "name in GetPluginInfo differs from the configured driver name, which sidecars get"
@@ -256,7 +256,7 @@ impl DriverInfo {
         }
     }
 
-    /// Logs once that an answer is stale, and how old it is.
+    /// Counts a stale answer, and logs its age once per outage.
     fn warn_stale(&self, of: Option<&NodeId>) {
         let Status { reached, age: Some(age), .. } = self.status(of) else { return };
         if reached == Some(true) {
@@ -294,18 +294,18 @@ impl fmt::Debug for DriverInfo {
 /// A view of the start-up answers of an endpoint. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct View {
-    drivers: Arc<DriverInfo>,
+    driver_info: Arc<DriverInfo>,
     of: Option<NodeId>,
 }
 
 impl View {
-    pub(crate) fn new(drivers: Arc<DriverInfo>, of: Option<NodeId>) -> Self {
-        Self { drivers, of }
+    pub(crate) fn new(driver_info: Arc<DriverInfo>, of: Option<NodeId>) -> Self {
+        Self { driver_info, of }
     }
 
-    /// The current status.
+    /// The current status of the start-up answers.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.drivers.status(self.of.as_ref())
+        self.driver_info.status(self.of.as_ref())
     }
 }

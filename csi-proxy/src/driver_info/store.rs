@@ -8,14 +8,14 @@ use bytes::Bytes;
 use crate::call::NodeId;
 use crate::routing::store::StoreError;
 
-/// Stores one record per node of one driver. It is a cache: lost records are refreshed as soon as the driver is
-/// reachable, so no failure is fatal. Contains no secret.
+/// Stores one record per node of one driver. The store is a cache: lost records are refreshed as soon as the
+/// driver is reachable, so no failure is fatal. A record contains no secret.
 #[async_trait]
 pub trait DriverInfoStore: fmt::Debug + Send + Sync {
     /// All records.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If the records cannot be read.
     async fn load(&self) -> Result<Vec<(NodeId, Bytes)>, StoreError>;
 
     /// Replaces the record of a node, or removes it for `None`.

@@ -32,24 +32,24 @@ use crate::routing::InboundCall;
 use csi_proto::Code;
 
 /// How long the HTTP/2 handshake of a new connection may take.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum size of a request message in bytes. CSI requests are a few KiB; a list of volume ids may be larger.
 const MAX_REQUEST: usize = 8 * 1024 * 1024;
 
-/// The maximum number of open calls per connection. More wait at the caller.
+/// The maximum number of open calls per connection. Further calls wait at the caller.
 const MAX_CALLS: u32 = 1024;
 
 /// The maximum size of the request headers in bytes.
-const HEADER_LIST: u32 = 64 * 1024;
+const MAX_HEADER_LIST: u32 = 64 * 1024;
 
 /// The number of calls accepted from a connection in a row. Then other tasks run and forward these calls, so that the
 /// next process works on them while this one accepts more: a burst of 64 calls passes the whole chain in two thirds of
 /// the time of one batch.
-const BATCH: u64 = 8;
+const ACCEPT_BATCH: u64 = 8;
 
 /// The maximum wait; a `grpc-timeout` may be eleven thousand years.
-pub(super) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub(super) async fn serve(
     socket: UnixStream,
@@ -58,19 +58,19 @@ pub(super) async fn serve(
 ) {
     let mut builder = Builder::new();
     builder
-        .initial_window_size(Windows::AT_ONCE.stream)
-        .initial_connection_window_size(Windows::AT_ONCE.connection)
+        .initial_window_size(Windows::UNARY.stream)
+        .initial_connection_window_size(Windows::UNARY.connection)
         .max_frame_size(MAX_FRAME)
-        .max_header_list_size(HEADER_LIST)
+        .max_header_list_size(MAX_HEADER_LIST)
         .max_concurrent_streams(MAX_CALLS);
     let socket = match QuietSocket::new(socket) {
         Ok(socket) => AuthorityRewriter::new(socket),
         Err(error) => return tracing::warn!(%error, "cannot register connection"),
     };
     let handshake = tokio::select! {
-        // First, so that a caller that has sent its preface is served.
+        // Polled first, so that a caller that has sent its preface is served.
         biased;
-        handshake = timeout(HANDSHAKE, builder.handshake::<_, Framed>(socket)) => handshake,
+        handshake = timeout(HANDSHAKE_TIMEOUT, builder.handshake::<_, Framed>(socket)) => handshake,
         _ = stopping.wait_for(Option::is_some) => return tracing::debug!("connection closed before its handshake, shutting down"),
     };
     let mut connection = match handshake {
@@ -82,12 +82,12 @@ pub(super) async fn serve(
     // This task polls the calls, since it runs for each of them anyway to read requests and write answers.
     let mut calls = FuturesUnordered::new();
     for turn in 1_u64.. {
-        if turn.is_multiple_of(BATCH) {
+        if turn.is_multiple_of(ACCEPT_BATCH) {
             yield_now().await;
         }
         let accepted = tokio::select! {
             accepted = poll_fn(|cx| {
-                // First, so that the connection sends what the calls write.
+                // The calls are polled first, so that the connection sends what they write.
                 while let Poll::Ready(Some(_)) = calls.poll_next_unpin(cx) {}
                 connection.poll_accept(cx)
             }) => accepted,
@@ -99,7 +99,7 @@ pub(super) async fn serve(
         };
         match accepted {
             Some(Ok((request, respond))) => {
-                let call = stream(request, respond, Arc::clone(&service), stopping.clone());
+                let call = serve_call(request, respond, Arc::clone(&service), stopping.clone());
                 // A panicking call is dropped, which resets its stream. The others continue.
                 calls.push(AssertUnwindSafe(call).catch_unwind());
             }
@@ -116,7 +116,7 @@ pub(super) async fn serve(
 /// moments would be lost: sidecars wait as little as a second, and retry.
 async fn wait_end(end: Instant, waited: Duration, mut stopping: watch::Receiver<Option<Instant>>) -> Fault {
     let stopped = async {
-        // The sender outlives the connection.
+        // Does not fail, since the sender outlives the connection.
         let until = stopping.wait_for(Option::is_some).await.ok().and_then(|until| *until);
         match until {
             Some(until) => sleep_until(until).await,
@@ -131,7 +131,7 @@ async fn wait_end(end: Instant, waited: Duration, mut stopping: watch::Receiver<
 }
 
 /// Serves one call. Ends when the caller cancels; the work that the call started continues.
-async fn stream(
+async fn serve_call(
     request: Request<RecvStream>,
     mut respond: SendResponse<Framed>,
     service: Arc<EndpointService>,
@@ -142,9 +142,9 @@ async fn stream(
         let _ = respond.send_response(response, true);
         return;
     }
-    let waited = match remaining(&head.headers) {
-        Ok(remaining) => remaining.unwrap_or(service.settings.default_timeout).min(LONGEST),
-        Err(outcome) => return trailers_only(&mut respond, &outcome),
+    let waited = match request_timeout(&head.headers) {
+        Ok(remaining) => remaining.unwrap_or(service.settings.default_timeout).min(MAX_WAIT),
+        Err(outcome) => return send_trailers_only(&mut respond, &outcome),
     };
     let end = Instant::now() + waited;
     let mut wait_end = pin!(wait_end(end, waited, stopping));
@@ -168,15 +168,17 @@ async fn stream(
         biased;
         answer = &mut answer => answer,
         fault = &mut wait_end => {
-            // Set before `answer` is dropped.
+            // Set before `answer` is dropped, which logs this reason.
             abandoned.because(&fault);
-            return trailers_only(&mut respond, &fault.into());
+            return send_trailers_only(&mut respond, &fault.into());
         }
         _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
     };
     match first {
-        Some(Reply::Message(message)) => messages(&mut respond, message, replies, wait_end, &abandoned).await,
-        Some(Reply::End(outcome)) => trailers_only(&mut respond, &outcome),
+        Some(Reply::Message(message)) => {
+            send_messages(&mut respond, message, replies, wait_end, &abandoned).await
+        }
+        Some(Reply::End(outcome)) => send_trailers_only(&mut respond, &outcome),
         // `Replies` always ends with an outcome, so this is unreachable.
         None => respond.send_reset(Reason::INTERNAL_ERROR),
     }
@@ -185,16 +187,16 @@ async fn stream(
 /// Reads the only message of a request.
 async fn request_message(mut messages: Messages) -> Result<Bytes, Outcome> {
     let reject = |text: &str| Outcome::from_endpoint(Code::UNIMPLEMENTED, text);
-    let read = |error| match error {
+    let read_error = |error| match error {
         ReadError::Message(MessageError::TooLarge { found, max }) => {
             Fault::RequestTooLarge { found: found as u64, max: max as u64 }.into()
         }
         ReadError::Message(error) => reject(&format!("invalid request: {error}")),
         ReadError::Http(_) => Fault::Cancelled.into(),
     };
-    let message = messages.next().await.map_err(read)?;
+    let message = messages.next().await.map_err(read_error)?;
     let message = message.ok_or_else(|| reject("request has no message; expected exactly one"))?;
-    match messages.next().await.map_err(read)? {
+    match messages.next().await.map_err(read_error)? {
         None => Ok(message),
         Some(_) => Err(reject("request has several messages; expected exactly one")),
     }
@@ -202,7 +204,7 @@ async fn request_message(mut messages: Messages) -> Result<Bytes, Outcome> {
 
 /// Sends an answer with at least one message. A whole unary answer is queued without a pause, so it is sent in one
 /// write.
-async fn messages(
+async fn send_messages(
     respond: &mut SendResponse<Framed>,
     first: Bytes,
     mut replies: Replies,
@@ -240,17 +242,17 @@ async fn messages(
         abandoned.because(&fault);
         break fault.into();
     };
-    finish(&mut stream, &outcome);
+    send_trailers(&mut stream, &outcome);
 }
 
-fn finish(stream: &mut SendStream<Framed>, outcome: &Outcome) {
+fn send_trailers(stream: &mut SendStream<Framed>, outcome: &Outcome) {
     let mut trailers = HeaderMap::with_capacity(4);
     write_outcome(outcome, &mut trailers);
     // Fails only if the caller has cancelled.
     let _ = stream.send_trailers(trailers);
 }
 
-fn trailers_only(respond: &mut SendResponse<Framed>, outcome: &Outcome) {
+fn send_trailers_only(respond: &mut SendResponse<Framed>, outcome: &Outcome) {
     let mut response = Response::new(());
     response.headers_mut().insert(CONTENT_TYPE, APPLICATION_GRPC);
     write_outcome(outcome, response.headers_mut());
@@ -273,7 +275,7 @@ fn not_grpc(method: &Method, headers: &HeaderMap) -> Option<Response<()>> {
 }
 
 /// The timeout of the request.
-fn remaining(headers: &HeaderMap) -> Result<Option<Duration>, Outcome> {
+fn request_timeout(headers: &HeaderMap) -> Result<Option<Duration>, Outcome> {
     let Some(value) = headers.get(GRPC_TIMEOUT) else { return Ok(None) };
     match grpc_timeout::parse(value.as_bytes()) {
         Ok(remaining) => Ok(Some(remaining)),

@@ -28,11 +28,11 @@ use crate::routing::Router;
 pub struct EndpointSettings {
     /// How long a caller without a deadline waits; default 15 minutes, the maximum time of a driver.
     pub default_timeout: Duration,
-    /// Whether Node calls are relayed; default no. They mount volumes where the driver is, so this is only for an
-    /// endpoint on the host of the driver, the edge shim.
+    /// Whether Node calls are relayed; default no. Node calls mount volumes on the host of the driver, so this is
+    /// only for an endpoint on that host, the edge shim.
     pub relay_node_calls: bool,
-    /// Store of the driver info, so that sidecars can start while the node is offline; default none. Not used with a
-    /// topology route, which has its own store. Contains no secret.
+    /// The store of the driver info, so that sidecars can start while the node is offline; default none. Not used
+    /// with a topology route, which has its own store. The stored info contains no secret.
     pub driver_info: Option<Arc<dyn DriverInfoStore>>,
     /// How long capability calls wait for the first answers of the driver; default 10 s.
     pub startup_timeout: Duration,

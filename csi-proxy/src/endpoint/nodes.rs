@@ -21,7 +21,8 @@ use crate::driver_info::{DriverInfo, Mode, View};
 use crate::relay::{InvalidSegment, NodeSegment, Relay, TopologyRelay};
 use crate::routing::Router;
 
-/// The default maximum number of sockets. Each takes a file descriptor, and one more for each of its callers.
+/// The default maximum number of sockets. Each socket needs a file descriptor, and one more for each connected
+/// caller.
 pub const DEFAULT_MAX_SOCKETS: usize = 1024;
 
 /// The name of the socket in the directory of a node.
@@ -39,15 +40,15 @@ pub enum NodeSocketError {
         /// The bound.
         max: usize,
     },
-    /// Its path is invalid.
+    /// The path of the socket is invalid.
     #[error("node {node}: {source}")]
     Path {
         /// The node.
         node: NodeId,
-        /// What is wrong with it.
+        /// What is wrong with the path.
         source: InvalidSocketAddress,
     },
-    /// Its directory cannot be created.
+    /// The directory of the node cannot be created.
     #[error("node {node}: cannot create {directory:?}: {source}")]
     Directory {
         /// The node.
@@ -57,15 +58,15 @@ pub enum NodeSocketError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// Its topology segment is invalid.
+    /// The topology segment of the node is invalid.
     #[error("node {node}: {source}")]
     Segment {
         /// The node.
         node: NodeId,
-        /// What is wrong with it.
+        /// What is wrong with the segment.
         source: InvalidSegment,
     },
-    /// Its socket cannot be served.
+    /// The socket cannot be opened.
     #[error("node {node}: {source}")]
     Serve {
         /// The node.
@@ -75,12 +76,13 @@ pub enum NodeSocketError {
     },
 }
 
-/// A socket for each node of a driver, `DIR/NODE/csi.sock`, all over one relay. Calls on a socket go to its node.
+/// A socket for each node of a driver, `DIR/NODE/csi.sock`, all over one relay. Calls on a socket are relayed to
+/// its node.
 ///
-/// Each is an [`Endpoint`] of its node: it answers the start-up calls from the driver info of that node, including
-/// `NodeGetInfo`, so that a provisioner with `--node-deployment` can run beside it, away from the node. A new volume
-/// without a topology gets that of the node. Each socket has its own directory, so that a sidecar can be given the
-/// socket of one node only.
+/// Each socket is an [`Endpoint`] of its node: it answers the start-up calls from the driver info of that node,
+/// including `NodeGetInfo`, so that a provisioner with `--node-deployment` can run beside it, away from the node.
+/// A new volume without a topology gets that of the node. Each socket has its own directory, so that a sidecar can
+/// be given the socket of one node only.
 ///
 /// A socket stays while its node is offline. Cheap to clone.
 ///
@@ -108,13 +110,13 @@ struct Shared {
     driver: DriverName,
     relay: Arc<dyn Relay>,
     settings: EndpointSettings,
-    drivers: Arc<DriverInfo>,
+    driver_info: Arc<DriverInfo>,
     topology_key: Option<String>,
     max_sockets: usize,
     served: Mutex<BTreeMap<NodeId, Serving>>,
-    /// Held while a socket is created.
+    /// Serializes opening sockets and the shutdown.
     opening: AsyncMutex<()>,
-    /// Refreshes the driver info of all nodes, from the first socket on.
+    /// The task that refreshes the driver info of all nodes, started with the first socket.
     refreshing: OnceLock<AbortHandle>,
 }
 
@@ -127,7 +129,8 @@ impl Drop for Shared {
 }
 
 impl NodeSockets {
-    /// Creates sockets in this directory, which is created when needed. `settings` apply to each socket.
+    /// Creates an empty set. [`Self::serve`] opens sockets in `directory`, which is created when needed;
+    /// `settings` apply to each socket.
     #[must_use]
     pub fn new(
         directory: impl Into<PathBuf>,
@@ -137,13 +140,13 @@ impl NodeSockets {
     ) -> Self {
         let (directory, relay) = (directory.into(), Arc::new(relay));
         let mode = Mode::Each { node_info: true };
-        let drivers = DriverInfo::new(driver.clone(), mode, settings.driver_info.clone());
+        let driver_info = DriverInfo::new(driver.clone(), mode, settings.driver_info.clone());
         Self(Arc::new(Shared {
             directory,
             driver,
             relay,
             settings,
-            drivers,
+            driver_info,
             topology_key: None,
             max_sockets: DEFAULT_MAX_SOCKETS,
             served: Mutex::default(),
@@ -152,19 +155,19 @@ impl NodeSockets {
         }))
     }
 
-    /// Sets the topology key of nodes whose driver reports no topology; its value is the name of the node. No effect
-    /// after the first clone.
+    /// Sets the topology key of nodes whose driver reports no topology; its value is the name of the node. Has no
+    /// effect after the first clone.
     #[must_use]
     pub fn with_topology_key(mut self, key: impl Into<String>) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.0) {
             let key = key.into();
-            let placed = TopologyRelay::of_calls(Arc::clone(&shared.relay), key.clone());
-            (shared.relay, shared.topology_key) = (Arc::new(placed), Some(key));
+            let with_topology = TopologyRelay::with_key(Arc::clone(&shared.relay), key.clone());
+            (shared.relay, shared.topology_key) = (Arc::new(with_topology), Some(key));
         }
         self
     }
 
-    /// Sets the maximum number of sockets. No effect after the first clone.
+    /// Sets the maximum number of sockets. Has no effect after the first clone.
     #[must_use]
     pub fn with_max_sockets(mut self, sockets: usize) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.0) {
@@ -176,7 +179,7 @@ impl NodeSockets {
     /// The address of the socket of a node.
     ///
     /// # Errors
-    /// If its path is too long for a socket.
+    /// If the path is too long for a socket.
     pub fn address(&self, node: &NodeId) -> Result<SocketAddress, NodeSocketError> {
         // A node name is a valid file name: it has no slash and at most 253 bytes, and starts with a letter or digit.
         let path = self.0.directory.join(node.as_str()).join(SOCKET);
@@ -184,15 +187,15 @@ impl NodeSockets {
         SocketAddress::new(path.to_string_lossy()).map_err(invalid)
     }
 
-    /// Serves the socket of a node. If it exists, the driver info of the node is refreshed.
+    /// Serves the socket of a node. If the socket is served already, refreshes the driver info of the node.
     ///
     /// # Errors
     /// If the socket cannot be served.
     pub async fn serve(&self, node: &NodeId) -> Result<(), NodeSocketError> {
         let shared = &self.0;
         let _guard = shared.opening.lock().await;
-        if let Some(known) = self.served().get(node) {
-            known.refresh();
+        if let Some(serving) = self.served().get(node) {
+            serving.refresh();
             return Ok(());
         }
         let address = self.address(node)?;
@@ -204,41 +207,41 @@ impl NodeSockets {
             NodeSegment::with_key(node.clone(), key).map_err(segment)?;
         }
         let directory = shared.directory.join(node.as_str());
-        let made = DirBuilder::new().recursive(true).mode(0o750).create(&directory);
-        made.map_err(|source| NodeSocketError::Directory { node: node.clone(), directory, source })?;
+        let created = DirBuilder::new().recursive(true).mode(0o750).create(&directory);
+        created.map_err(|source| NodeSocketError::Directory { node: node.clone(), directory, source })?;
         let router = Router::fixed(node.clone());
-        let (relay, drivers) = (Arc::clone(&shared.relay), Arc::clone(&shared.drivers));
+        let (relay, driver_info) = (Arc::clone(&shared.relay), Arc::clone(&shared.driver_info));
         let (settings, driver) = (shared.settings.clone(), shared.driver.clone());
         let endpoint =
-            Endpoint { service: EndpointService::new(driver, router, relay, settings, Some(drivers)) };
+            Endpoint { service: EndpointService::new(driver, router, relay, settings, Some(driver_info)) };
         let serving = endpoint.serve(address).await;
         let serving = serving.map_err(|source| NodeSocketError::Serve { node: node.clone(), source })?;
         self.served().insert(node.clone(), serving);
-        shared.refreshing.get_or_init(|| shared.refresh());
+        shared.refreshing.get_or_init(|| shared.spawn_refresher());
         Ok(())
     }
 
     /// Refreshes the start-up answers of all nodes now.
     pub fn refresh(&self) {
-        for known in self.served().values() {
-            known.refresh();
+        for serving in self.served().values() {
+            serving.refresh();
         }
     }
 
-    /// Reports that a node is online: if its driver is not ready, it is [refreshed](Serving::online).
+    /// Reports that a node is online: if its driver is not ready, its driver info is [refreshed](Serving::online).
     pub fn online(&self, node: &NodeId) {
-        if let Some(known) = self.served().get(node) {
-            known.online();
+        if let Some(serving) = self.served().get(node) {
+            serving.online();
         }
     }
 
     /// Removes the socket and the directory of a node permanently. Waits up to `bound` for open calls. Returns whether
     /// the node had a socket.
     pub async fn release(&self, node: &NodeId, bound: Duration) -> bool {
-        let known = self.served().remove(node);
-        let Some(serving) = known else { return false };
+        let serving = self.served().remove(node);
+        let Some(serving) = serving else { return false };
         let _ = serving.shutdown(bound).await;
-        self.0.drivers.remove(node).await;
+        self.0.driver_info.remove(node).await;
         // Succeeds only if the directory is empty.
         let _ = std::fs::remove_dir(self.0.directory.join(node.as_str()));
         true
@@ -247,7 +250,7 @@ impl NodeSockets {
     /// The nodes with a socket, and the status of their start-up answers.
     #[must_use]
     pub fn nodes(&self) -> Vec<(NodeId, View)> {
-        self.served().iter().map(|(node, known)| (node.clone(), known.startup())).collect()
+        self.served().iter().map(|(node, serving)| (node.clone(), serving.startup())).collect()
     }
 
     /// Removes the sockets, accepts no more calls, and waits up to `bound` for open calls. The directories stay, so
@@ -255,12 +258,12 @@ impl NodeSockets {
     pub async fn shutdown(&self, bound: Duration) -> Drained {
         let _guard = self.0.opening.lock().await;
         let served = std::mem::take(&mut *self.served());
-        let ends = served.into_values().map(|known| known.shutdown(bound));
+        let ends = served.into_values().map(|serving| serving.shutdown(bound));
         let ended = futures_util::future::join_all(ends).await;
         if let Some(refreshing) = self.0.refreshing.get() {
             refreshing.abort();
         }
-        self.0.drivers.settle().await;
+        self.0.driver_info.save_all().await;
         if ended.iter().all(|drained| *drained == Drained::All) { Drained::All } else { Drained::Some }
     }
 
@@ -271,9 +274,9 @@ impl NodeSockets {
 
 impl Shared {
     /// Refreshes the driver info of all nodes until aborted.
-    fn refresh(&self) -> AbortHandle {
-        let (drivers, relay) = (Arc::clone(&self.drivers), Arc::clone(&self.relay));
-        tokio::spawn(async move { drivers.run(&*relay).await }).abort_handle()
+    fn spawn_refresher(&self) -> AbortHandle {
+        let (driver_info, relay) = (Arc::clone(&self.driver_info), Arc::clone(&self.relay));
+        tokio::spawn(async move { driver_info.run(&*relay).await }).abort_handle()
     }
 }
 

@@ -9,23 +9,23 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::connection::LONGEST;
+use super::connection::MAX_WAIT;
 use super::service::EndpointService;
 use super::{connection, socket};
 use crate::address::SocketAddress;
 use crate::call::Drained;
 use crate::driver_info::View;
 
-/// The maximum number of connections. More wait in the backlog of the socket.
+/// The maximum number of connections. Further connections wait in the backlog of the socket.
 const MAX_CONNECTIONS: usize = 128;
 
 /// The pause after a failed `accept`, usually caused by the limit of open files.
-const AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// How long the last answers may take to be written, once every open call has ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A socket that is being served. Dropping this does not stop it.
+/// A handle to a socket that is being served. Dropping the handle does not stop the server.
 #[derive(Debug)]
 pub struct Serving {
     address: SocketAddress,
@@ -35,7 +35,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// The socket.
+    /// The address of the socket.
     #[must_use]
     pub fn address(&self) -> &SocketAddress {
         &self.address
@@ -52,8 +52,8 @@ impl Serving {
         self.service.refresh();
     }
 
-    /// Reports that the node is online, for example from a hub's presence. If the driver is not ready, it is refreshed
-    /// at once, at most once a second.
+    /// Reports that the node is online, for example from a hub's presence. If the driver is not ready, the
+    /// start-up answers are refreshed at once, at most once a second.
     pub fn online(&self) {
         self.service.online();
     }
@@ -61,7 +61,7 @@ impl Serving {
     /// Removes the socket, accepts no more calls, and waits up to `bound` for the answers of open calls. The remaining
     /// calls end with `UNAVAILABLE`, which takes up to a second more if a caller does not read.
     pub async fn shutdown(self, bound: Duration) -> Drained {
-        self.stop.send_replace(Some(Instant::now() + bound.min(LONGEST)));
+        self.stop.send_replace(Some(Instant::now() + bound.min(MAX_WAIT)));
         self.task.await.unwrap_or(Drained::Some)
     }
 }
@@ -80,7 +80,7 @@ async fn run(
     service: Arc<EndpointService>,
     stop: Arc<watch::Sender<Option<Instant>>>,
 ) -> Drained {
-    // Never ends by itself, since this function holds the sender too.
+    // `stopping` is never closed, since this function holds the sender too.
     let mut stopping = stop.subscribe();
     let file = socket::file_id(address.path());
     let refresher = service.spawn_refresher();
@@ -106,7 +106,7 @@ async fn run(
             }
             Err(error) => {
                 tracing::warn!(%address, %error, "accept failed, retrying");
-                sleep(AFTER_FAILED_ACCEPT).await;
+                sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     };
@@ -117,22 +117,22 @@ async fn run(
     }
     refresher.abort();
     // A hanging disk must not delay the shutdown.
-    let _ = timeout(CLOSE_TIMEOUT, service.settle()).await;
+    let _ = timeout(CLOSE_TIMEOUT, service.save_driver_info()).await;
     while connections.try_join_next().is_some() {}
     if connections.is_empty() {
         return Drained::All;
     }
-    let mut all = pin!(async { while connections.join_next().await.is_some() {} });
+    let mut remaining = pin!(async { while connections.join_next().await.is_some() {} });
     tokio::select! {
-        // First, since open calls end at the same moment.
+        // Polled first, since open calls end at the same moment.
         biased;
         () = sleep_until(end.unwrap_or_else(Instant::now)) => {
             tracing::warn!(%address, "drain timeout expired with open calls");
             // Calls whose caller does not read are dropped.
-            let _ = timeout(CLOSE_TIMEOUT, all).await;
+            let _ = timeout(CLOSE_TIMEOUT, remaining).await;
             Drained::Some
         }
-        () = &mut all => Drained::All,
+        () = &mut remaining => Drained::All,
     }
 }
 

@@ -30,7 +30,7 @@ pub enum ServeError {
         /// The socket.
         address: SocketAddress,
     },
-    /// The path is not a socket. It is not touched.
+    /// The path is not a socket. The file is left unchanged.
     #[error("{address} is not a socket but another kind of file; remove it or choose another path")]
     NotASocket {
         /// The path.
@@ -59,8 +59,8 @@ pub(super) async fn listen(address: &SocketAddress) -> Result<UnixListener, Serv
     }
     let failed = |what| move |source: io::Error| ServeError::Io { what, address: address.clone(), source };
     let _guard = lock_directory(address.path()).await.map_err(failed("lock the directory of"))?;
-    clear(address).await?;
-    let listener = open(address.path()).map_err(failed("listen on"))?;
+    remove_stale(address).await?;
+    let listener = bind(address.path()).map_err(failed("listen on"))?;
     UnixListener::from_std(listener).map_err(failed("register"))
 }
 
@@ -83,7 +83,7 @@ async fn lock_directory(socket: &Path) -> io::Result<Option<File>> {
 }
 
 /// Removes the socket of a dead process.
-async fn clear(address: &SocketAddress) -> Result<(), ServeError> {
+async fn remove_stale(address: &SocketAddress) -> Result<(), ServeError> {
     let path = address.path();
     let failed = |what| move |source: io::Error| ServeError::Io { what, address: address.clone(), source };
     match std::fs::symlink_metadata(path) {
@@ -107,7 +107,7 @@ async fn clear(address: &SocketAddress) -> Result<(), ServeError> {
 
 /// Binds with mode 0600 from the start: the file takes the mode of the unbound socket, so there is neither a window
 /// nor a need for the umask, which is process-wide.
-fn open(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;

@@ -19,15 +19,15 @@ impl Breach {
         Self { rule, expected: expected.into(), found: found.into() }
     }
 
-    /// An unfinished teardown of this object.
-    fn tearing_down(down: Method, place: &str) -> Self {
-        let expected = format!("{} until it succeeds", down.name());
-        Self::new(Rule::FinishTeardown, expected, format!("a failed one {place}"))
+    /// A setup call for an object whose teardown has not succeeded.
+    fn unfinished_teardown(teardown: Method, place: &str) -> Self {
+        let expected = format!("{} repeated until it succeeds", teardown.name());
+        Self::new(Rule::FinishTeardown, expected, format!("a failed {} {place}", teardown.name()))
     }
 
     fn other_staging_path(found: &str, known: &str) -> Self {
         let found = format!("{found:?} beside {known:?}");
-        Self::new(Rule::OneStagingPath, "the staging path that it has", found)
+        Self::new(Rule::OneStagingPath, "the known staging path of the volume", found)
     }
 
     fn not_staged(found: impl Into<String>) -> Self {
@@ -45,9 +45,9 @@ impl Volume {
                 breaches.extend(repeated(request, state, Method::ControllerUnpublishVolume, &place));
             }
             Operation::Detach { node } => {
-                let here = node.is_none() || (driver.node.is_some() && *node == driver.node);
+                let on_this_node = node.is_none() || (driver.node.is_some() && *node == driver.node);
                 let expected = "a volume that is not staged or published on the node";
-                let used = self.in_use().filter(|_| here);
+                let used = self.in_use().filter(|_| on_this_node);
                 breaches.extend(used.map(|used| Breach::new(Rule::DetachWhileInUse, expected, used)));
             }
             Operation::Stage { path } => {
@@ -77,7 +77,7 @@ impl Volume {
             Operation::Expand => {
                 if self.staging == State::Absent && self.any_target().is_none() {
                     let expected = "a volume that is staged or published";
-                    breaches.push(Breach::new(Rule::StageBeforeUse, expected, "neither"));
+                    breaches.push(Breach::new(Rule::StageBeforeUse, expected, "a volume that is neither"));
                 }
             }
             Operation::Delete => {
@@ -95,18 +95,19 @@ impl Volume {
         match self.attachment(node) {
             State::Unknown | State::Present(_) => None,
             State::Absent | State::SettingUp(_) => {
-                let found = format!("one detached from node {node:?}");
+                let found = format!("a volume detached from node {node:?}");
                 Some(Breach::new(Rule::AttachBeforeUse, "a volume that is attached", found))
             }
-            State::TearingDown => {
-                Some(Breach::tearing_down(Method::ControllerUnpublishVolume, &format!("for node {node:?}")))
-            }
+            State::TearingDown => Some(Breach::unfinished_teardown(
+                Method::ControllerUnpublishVolume,
+                &format!("for node {node:?}"),
+            )),
         }
     }
 
     /// Why the volume may not be published from this staging path, or from none.
     fn not_ready(&self, staging: Option<&str>, driver: &Facts) -> Option<Breach> {
-        let stages = driver.offers.map(|offers| offers.staging);
+        let stages = driver.capabilities.map(|capabilities| capabilities.staging);
         let Some(path) = staging else {
             let found = "none, and a driver with STAGE_UNSTAGE_VOLUME";
             return match stages {
@@ -120,9 +121,11 @@ impl Volume {
             State::Unknown => None,
             State::Present(_) => (path != known).then(|| Breach::other_staging_path(path, known)),
             State::Absent => Some(Breach::not_staged("a volume that is not staged")),
-            State::SettingUp(_) => Some(Breach::not_staged(format!("one at {known:?} without success yet"))),
+            State::SettingUp(_) => {
+                Some(Breach::not_staged(format!("NodeStageVolume at {known:?} without success yet")))
+            }
             State::TearingDown => {
-                Some(Breach::tearing_down(Method::NodeUnstageVolume, &format!("at {known:?}")))
+                Some(Breach::unfinished_teardown(Method::NodeUnstageVolume, &format!("at {known:?}")))
             }
         }
     }
@@ -138,21 +141,22 @@ impl Volume {
 
 /// The missing capability that a call needs.
 fn not_offered(operation: &Operation, driver: &Facts) -> Option<Breach> {
-    let offers = driver.offers?;
+    let capabilities = driver.capabilities?;
     let what = match operation {
-        // A driver must tear down what it staged earlier.
-        Operation::Stage { .. } if !offers.staging => "STAGE_UNSTAGE_VOLUME",
-        Operation::Expand if !offers.expansion => "EXPAND_VOLUME",
+        // `Unstage` needs no capability: a driver must tear down what it staged earlier.
+        Operation::Stage { .. } if !capabilities.staging => "STAGE_UNSTAGE_VOLUME",
+        Operation::Expand if !capabilities.expansion => "EXPAND_VOLUME",
         _ => return None,
     };
     let found = format!("a driver without {what}");
-    Some(Breach::new(Rule::OfferedCall, "calls that the driver offers", found))
+    Some(Breach::new(Rule::OfferedCall, "a call that the driver offers", found))
 }
 
-/// The rule that a setup call breaks after earlier calls on this object, which `down` undoes.
-fn repeated(request: &Request, state: State, down: Method, place: &str) -> Option<Breach> {
+/// The rule that a setup call breaks because of earlier calls on the same object; `teardown` is the method that
+/// undoes them.
+fn repeated(request: &Request, state: State, teardown: Method, place: &str) -> Option<Breach> {
     match state {
-        State::TearingDown => Some(Breach::tearing_down(down, place)),
+        State::TearingDown => Some(Breach::unfinished_teardown(teardown, place)),
         State::SettingUp(digest) | State::Present(digest) if digest != request.digest => {
             let expected = format!("the arguments of the first {}", request.method.name());
             Some(Breach::new(Rule::SameArguments, expected, format!("other arguments {place}")))

@@ -9,9 +9,9 @@ use prost::Message;
 
 use super::check::Breach;
 use super::event::{CallNumber, Counts, End, Event, InitialState, Limits};
-use super::request::{self, Operation, Read, Request};
+use super::request::{self, Decoded, Operation, Request};
 use super::rule::{Rule, Violation};
-use super::volume::{Facts, Offers, Volume};
+use super::volume::{Capabilities, Facts, Volume};
 
 /// The maximum length of a node name in bytes (spec, NodeGetInfo).
 const MAX_NODE: usize = 256;
@@ -22,11 +22,12 @@ const MAX_NODE: usize = 256;
 #[derive(Debug, Default)]
 pub struct Monitor {
     limits: Limits,
-    /// Whether calls that were not observed were not made.
+    /// Whether every call was observed, so that an unlisted volume has no earlier calls.
     complete_history: bool,
     driver: Facts,
     volumes: HashMap<Box<str>, Watched>,
-    turns: u64,
+    /// The number of calls for a volume, which orders volumes by their last use.
+    uses: u64,
     /// The volume of each path. Of two volumes with one path only the first is listed; the conflict was reported.
     paths: HashMap<Box<str>, Box<str>>,
     open: HashMap<CallNumber, Open>,
@@ -39,8 +40,8 @@ pub struct Monitor {
 struct Watched {
     volume: Volume,
     open: Vec<CallNumber>,
-    /// The last turn with a call for the volume.
-    turn: u64,
+    /// The value of [`Monitor::uses`] at the last call for the volume.
+    last_use: u64,
     bytes: usize,
 }
 
@@ -62,7 +63,7 @@ impl Monitor {
         Self { limits, complete_history: before == InitialState::Empty, ..Self::default() }
     }
 
-    /// Whether the monitor uses calls of this method. Others need not be reported.
+    /// Whether the monitor uses calls of this method. Calls of other methods need not be reported.
     #[must_use]
     pub fn watches(method: Method) -> bool {
         is_fact(method) || (method.is_mutating() && !method.is_server_streaming())
@@ -89,27 +90,27 @@ impl Monitor {
     }
 
     fn began(&mut self, now: Instant, call: CallNumber, method: Method, body: &[u8]) -> Vec<Violation> {
-        let room = self.open.len() < self.limits.open;
+        let has_room = self.open.len() < self.limits.open;
         if is_fact(method) {
-            if room {
+            if has_room {
                 self.open.insert(call, Open::Fact(method));
             }
             return Vec::new();
         }
-        let request = match request::read(method, body) {
-            Read::Request(request) => request,
-            Read::MissingField { volume, field } => {
+        let request = match request::decode(method, body) {
+            Decoded::Request(request) => request,
+            Decoded::MissingField { volume, field } => {
                 let (expected, found) = (field.to_owned(), "none".to_owned());
                 return vec![Violation { rule: Rule::RequiredField, method, volume, expected, found }];
             }
-            Read::Unwatched => return Vec::new(),
-            Read::TooLong { volume } => {
+            Decoded::NotMonitored => return Vec::new(),
+            Decoded::TooLong { volume } => {
                 self.mark_unmonitored(volume.as_deref());
                 return Vec::new();
             }
         };
         let violations = self.check(now, &request);
-        if room {
+        if has_room {
             self.open(now, call, request);
         } else {
             self.mark_unmonitored(Some(&request.volume));
@@ -142,7 +143,7 @@ impl Monitor {
         }
         if let Some((path, owner)) = self.owner_of_path(request) {
             let found = format!("{path:?} of volume {owner:?}");
-            report(Rule::PathOfAnotherVolume, "a path of this volume, or of none".to_owned(), found);
+            report(Rule::PathOfAnotherVolume, "a path that no other volume has".to_owned(), found);
         }
         // The state after concurrent calls on one object is unknown until they end.
         if !others.iter().any(|(other, _)| request.overlaps(other)) {
@@ -162,7 +163,7 @@ impl Monitor {
         })
     }
 
-    /// The path of a request, and the other volume that has it.
+    /// The path of a request, and the other volume that has this path.
     fn owner_of_path<'a>(&'a self, request: &'a Request) -> Option<(&'a str, &'a str)> {
         let path = request.operation.path()?;
         let owner = self.paths.get(path).filter(|owner| **owner != request.volume)?;
@@ -208,13 +209,13 @@ impl Monitor {
             match request.operation {
                 _ if overlapped => watched.volume.mark_unknown(&request),
                 Operation::Delete if code == Code::OK => watched.volume = Volume::new(complete_history),
-                _ => watched.volume.ended(&request, code, driver),
+                _ => watched.volume.apply(&request, code, driver),
             }
         });
         self.evict();
     }
 
-    /// Reads the answer about the driver or a created volume. An undecodable answer changes nothing.
+    /// Applies an answer that describes the driver or a created volume. Ignores an answer that cannot be decoded.
     fn learn(&mut self, method: Method, end: End<'_>) {
         let End::Answered { code: Code::OK, message: Some(message) } = end else { return };
         match method {
@@ -227,11 +228,11 @@ impl Monitor {
                     self.driver.node = is_usable.then(|| node_id.into());
                 }
             }
-            _ => self.driver.offers = offers(message).or(self.driver.offers),
+            _ => self.driver.capabilities = capabilities(message).or(self.driver.capabilities),
         }
     }
 
-    /// Adds a created volume. Its state is fully known.
+    /// Adds a created volume, whose state is fully known.
     fn created(&mut self, message: &[u8]) {
         let Ok(answer) = csi::CreateVolumeResponse::decode(message) else { return };
         let id = answer.volume.map(|volume| volume.volume_id).unwrap_or_default();
@@ -250,7 +251,7 @@ impl Monitor {
         let before: Vec<Box<str>> = watched.volume.paths().map(Box::from).collect();
         change(watched, &self.driver);
         for path in before {
-            if !watched.volume.has(&path) && self.paths.get(&path).is_some_and(|owner| **owner == *id) {
+            if !watched.volume.has_path(&path) && self.paths.get(&path).is_some_and(|owner| **owner == *id) {
                 self.paths.remove(&path);
             }
         }
@@ -264,21 +265,21 @@ impl Monitor {
         watched.bytes = bytes;
         // The state equals that of a volume without calls, so it need not be stored.
         if watched.open.is_empty() && watched.volume == Volume::new(self.complete_history) {
-            self.forget(id);
+            self.remove(id);
         }
     }
 
     /// Adds the volume, or marks it as the most recently used.
     fn touch(&mut self, id: &str) {
-        self.turns += 1;
-        let turn = self.turns;
+        self.uses += 1;
+        let last_use = self.uses;
         if let Some(watched) = self.volumes.get_mut(id) {
-            watched.turn = turn;
+            watched.last_use = last_use;
         } else {
             let volume = Volume::new(self.complete_history);
             let bytes = volume.bytes() + 2 * id.len();
             self.bytes += bytes;
-            self.volumes.insert(id.into(), Watched { volume, open: Vec::new(), turn, bytes });
+            self.volumes.insert(id.into(), Watched { volume, open: Vec::new(), last_use, bytes });
         }
     }
 
@@ -295,14 +296,14 @@ impl Monitor {
     fn evict(&mut self) {
         while self.volumes.len() > self.limits.volumes || self.bytes > self.limits.bytes {
             let idle = self.volumes.iter().filter(|(_, watched)| watched.open.is_empty());
-            let Some((id, _)) = idle.min_by_key(|(_, watched)| watched.turn) else { return };
-            self.forget(&id.clone());
+            let Some((id, _)) = idle.min_by_key(|(_, watched)| watched.last_use) else { return };
+            self.remove(&id.clone());
             self.dropped += 1;
             self.complete_history = false;
         }
     }
 
-    fn forget(&mut self, id: &str) {
+    fn remove(&mut self, id: &str) {
         let Some(watched) = self.volumes.remove(id) else { return };
         self.bytes = self.bytes.saturating_sub(watched.bytes);
         for path in watched.volume.paths() {
@@ -318,10 +319,13 @@ const fn is_fact(method: Method) -> bool {
     matches!(method, Method::NodeGetCapabilities | Method::NodeGetInfo | Method::CreateVolume)
 }
 
-fn offers(message: &[u8]) -> Option<Offers> {
+fn capabilities(message: &[u8]) -> Option<Capabilities> {
     use csi::node_service_capability::rpc::Type;
     let answer = csi::NodeGetCapabilitiesResponse::decode(message).ok()?;
-    Some(Offers { staging: answer.has(Type::StageUnstageVolume), expansion: answer.has(Type::ExpandVolume) })
+    Some(Capabilities {
+        staging: answer.has(Type::StageUnstageVolume),
+        expansion: answer.has(Type::ExpandVolume),
+    })
 }
 
 #[cfg(test)]
@@ -341,7 +345,7 @@ mod tests {
                 assert_eq!(watched.bytes, watched.volume.bytes() + 2 * id.len());
                 assert!(watched.open.iter().all(|call| self.open.contains_key(call)));
             }
-            assert!(self.paths.iter().all(|(path, owner)| self.volumes[owner].volume.has(path)));
+            assert!(self.paths.iter().all(|(path, owner)| self.volumes[owner].volume.has_path(path)));
         }
     }
 }

@@ -12,7 +12,7 @@ pub struct Limits {
     pub volumes: usize,
     /// The approximate memory limit in bytes; default 8 MiB.
     pub bytes: usize,
-    /// The maximum number of open monitored calls; default 4096. More are not monitored.
+    /// The maximum number of open monitored calls; default 4096. Further calls are not monitored.
     pub open: usize,
 }
 
@@ -29,7 +29,7 @@ pub enum InitialState {
     /// Unknown: volumes may be staged and published already.
     #[default]
     Unknown,
-    /// No earlier calls. True after a boot, if every call since is observed.
+    /// No call was made before. True after a boot, if every call since then is observed.
     Empty,
 }
 
@@ -49,13 +49,13 @@ impl CallNumber {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// The orchestrator makes a call.
+    /// The orchestrator sends a call.
     Began {
         /// The call.
         call: CallNumber,
-        /// Its method.
+        /// The method of the call.
         method: Method,
-        /// Its request.
+        /// The encoded request.
         body: &'a [u8],
     },
     /// The call has ended for the orchestrator. Every begun call ends once.
@@ -71,7 +71,7 @@ pub enum Event<'a> {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum End<'a> {
-    /// It was answered.
+    /// The call was answered.
     Answered {
         /// The status code.
         code: Code,

@@ -12,7 +12,7 @@ use super::{CallNumber, Counts, End, Event, Monitor, Violation};
 use crate::call::{Call, CallId, Fault, Outcome, Replies};
 use crate::relay::Relay;
 
-/// The maximum number of monitored drivers. Calls of more pass unmonitored.
+/// The maximum number of monitored drivers. Calls to further drivers pass unmonitored.
 pub const MAX_WATCHED_DRIVERS: usize = 64;
 
 /// One monitor per driver of a node, with an unknown initial state. Cheap to clone; clones share their state, so that
@@ -20,10 +20,10 @@ pub const MAX_WATCHED_DRIVERS: usize = 64;
 ///
 /// Each violation is logged and, with the feature `metrics`, counted.
 #[derive(Debug, Clone, Default)]
-pub struct Monitors(Arc<Mutex<Watch>>);
+pub struct Monitors(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
-struct Watch {
+struct State {
     drivers: BTreeMap<DriverName, Monitor>,
     next: u64,
     full_warned: bool,
@@ -33,8 +33,8 @@ impl Monitors {
     /// The sum of the counts of all drivers.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let watch = self.lock();
-        watch.drivers.values().map(Monitor::counts).fold(Counts::default(), |sum, one| Counts {
+        let state = self.lock();
+        state.drivers.values().map(Monitor::counts).fold(Counts::default(), |sum, one| Counts {
             volumes: sum.volumes + one.volumes,
             open: sum.open + one.open,
             dropped: sum.dropped + one.dropped,
@@ -42,26 +42,26 @@ impl Monitors {
         })
     }
 
-    /// Sets the gauges, which change too often to set each time.
+    /// Sets the gauges; call this before each scrape, since the values change too often to set each time.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
         crate::metrics::monitor(&self.counts());
     }
 
-    /// Records the start of a call. `None` if it is not monitored.
-    fn begin(&self, call: &Call) -> Option<Watched> {
+    /// Records the start of a call. `None` if the call is not monitored.
+    fn begin(&self, call: &Call) -> Option<OpenCall> {
         let method = Method::from_path(call.method.as_str()).filter(|method| Monitor::watches(*method))?;
-        let mut watch = self.lock();
-        watch.next += 1;
-        let number = CallNumber::new(watch.next);
-        let monitor = watch.monitor(&call.driver)?;
+        let mut state = self.lock();
+        state.next += 1;
+        let number = CallNumber::new(state.next);
+        let monitor = state.monitor(&call.driver)?;
         let began = Event::Began { call: number, method, body: &call.body };
         let violations = monitor.handle(Instant::now().into_std(), began);
-        drop(watch);
+        drop(state);
         for violation in &violations {
             report(call.id, &call.driver, violation);
         }
-        Some(Watched { monitors: self.clone(), driver: call.driver.clone(), number, over: false })
+        Some(OpenCall { monitors: self.clone(), driver: call.driver.clone(), number, ended: false })
     }
 
     fn end(&self, driver: &DriverName, call: CallNumber, end: End<'_>) {
@@ -71,13 +71,13 @@ impl Monitors {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Watch> {
-        // A panic cannot leave a monitor in a state that matters.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A monitor only reports, so its state is used even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Watch {
+impl State {
     fn monitor(&mut self, driver: &DriverName) -> Option<&mut Monitor> {
         if !self.drivers.contains_key(driver) {
             if self.drivers.len() >= MAX_WATCHED_DRIVERS {
@@ -104,30 +104,30 @@ fn report(call: CallId, driver: &DriverName, violation: &Violation) {
 
 /// An open call, which ends for its caller when dropped.
 #[derive(Debug)]
-struct Watched {
+struct OpenCall {
     monitors: Monitors,
     driver: DriverName,
     number: CallNumber,
-    over: bool,
+    ended: bool,
 }
 
-impl Watched {
+impl OpenCall {
     fn end(&mut self, end: End<'_>) {
-        if !std::mem::replace(&mut self.over, true) {
+        if !std::mem::replace(&mut self.ended, true) {
             self.monitors.end(&self.driver, self.number, end);
         }
     }
 }
 
-impl Drop for Watched {
+impl Drop for OpenCall {
     fn drop(&mut self) {
         self.end(End::Left);
     }
 }
 
-/// Forwards calls and monitors whether their caller follows the spec. It changes and rejects nothing.
+/// Forwards all calls unchanged, and monitors whether their caller follows the spec.
 ///
-/// Place it where the calls of the orchestrator arrive, before anything that coalesces or retries them.
+/// Place this relay where the calls of the orchestrator arrive, before anything that coalesces or retries them.
 ///
 /// ```
 /// use csi_proxy::monitor::{Monitored, Monitors};
@@ -159,7 +159,7 @@ impl<R: Relay> Monitored<R> {
 #[async_trait]
 impl<R: Relay> Relay for Monitored<R> {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
-        let Some(mut watched) = self.monitors.begin(&call) else { return self.inner.relay(call).await };
+        let Some(mut open) = self.monitors.begin(&call) else { return self.inner.relay(call).await };
         let waited = call.remaining;
         // Monitored calls are unary.
         let answer = async { Ok::<_, Fault>(self.inner.relay(call).await?.read_unary().await) };
@@ -171,15 +171,15 @@ impl<R: Relay> Relay for Monitored<R> {
                 answer = &mut answer => answer,
                 // Over a link the cancellation is not always reported, but the deadline is known.
                 () = sleep(waited) => {
-                    watched.end(End::Left);
+                    open.end(End::Left);
                     answer.await
                 }
             },
         };
         match &answer {
-            Err(fault) => watched.end(End::Answered { code: fault.code(), message: None }),
+            Err(fault) => open.end(End::Answered { code: fault.code(), message: None }),
             Ok((message, Outcome { code, .. })) => {
-                watched.end(End::Answered { code: *code, message: message.as_deref() });
+                open.end(End::Answered { code: *code, message: message.as_deref() });
             }
         }
         answer.map(|(message, outcome)| Replies::whole(message, outcome))

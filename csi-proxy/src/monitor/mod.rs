@@ -1,18 +1,18 @@
 //! Monitors whether an orchestrator follows the spec in its calls to a driver.
 //!
 //! CSI defines the order of an orchestrator's calls, and what it may do after a failure. A driver need not detect
-//! violations; volumes leak, or data is lost, later and elsewhere. [`Monitor`] observes each call and its result, and
-//! reports the broken [`Rule`]. It changes and rejects nothing.
+//! violations; volumes leak, or data is lost, later and elsewhere. [`Monitor`] observes each call and its result,
+//! and reports the broken [`Rule`], but changes and rejects nothing.
 //!
-//! It decides by the code that the orchestrator received:
+//! The monitor decides by the code that the orchestrator received:
 //!
-//! - OK counts. A setup call (attach, stage, publish) that was cancelled, or ended with a code that means "may still
-//!   be running", may be repeated or undone; with any other code it counts as not made.
+//! - A setup call (attach, stage, publish) with OK is in effect. A setup call that was cancelled, or ended with a
+//!   code that means "may still be running", may be repeated or undone. With any other code it has no effect.
 //! - A teardown call (unpublish, unstage, detach) that did not end with OK may only be repeated. After NOT_FOUND and
 //!   UNIMPLEMENTED the orchestrator must determine the state, so the state is unknown here.
-//! - The state before the first observed call is unknown, unless it is [`InitialState::Empty`], and possible earlier
-//!   calls are not reported as violations. The same applies to evicted state ([`Limits`]). The state of a volume whose
-//!   creation was observed is fully known.
+//! - The state before the first observed call is unknown, unless it is [`InitialState::Empty`]. A call that
+//!   earlier unobserved calls may justify is not a violation. The same applies to evicted state ([`Limits`]). The
+//!   state of a volume whose creation was observed is fully known.
 //!
 //! Secrets are not read, and only the ids and paths of a request and its [`Digest`](crate::call::Digest) are stored.
 //!

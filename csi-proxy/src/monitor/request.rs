@@ -25,7 +25,7 @@ pub(super) enum Operation {
     Attach {
         node: Box<str>,
     },
-    /// From all nodes, if none is specified.
+    /// Detaches from all nodes if `node` is `None`.
     Detach {
         node: Option<Box<str>>,
     },
@@ -44,7 +44,7 @@ pub(super) enum Operation {
     },
     Expand,
     Delete,
-    /// An operation that is not part of the order.
+    /// An operation without rules for its order.
     Other,
 }
 
@@ -65,14 +65,14 @@ pub(super) enum Component {
 
 /// The result of decoding a request.
 #[derive(Debug)]
-pub(super) enum Read {
+pub(super) enum Decoded {
     /// A monitored request.
     Request(Request),
     /// A request without a required field.
     MissingField { volume: String, field: &'static str },
     /// A request that is not monitored: not for one volume, or not a message.
-    Unwatched,
-    /// A request with an id or path above the limit. With the volume, if that is within it.
+    NotMonitored,
+    /// A request with an id or path longer than [`MAX_TEXT`]; `volume` is `None` if its id is too long.
     TooLong { volume: Option<Box<str>> },
 }
 
@@ -82,14 +82,14 @@ type Field = (&'static str, u32);
 const VOLUME_ID: Field = ("volume_id", 1);
 
 /// Reads a request.
-pub(super) fn read(method: Method, body: &[u8]) -> Read {
-    read_fields(method, body).unwrap_or(Read::Unwatched)
+pub(super) fn decode(method: Method, body: &[u8]) -> Decoded {
+    decode_fields(method, body).unwrap_or(Decoded::NotMonitored)
 }
 
 /// Decodes a request; `None` if it is not monitored.
-fn read_fields(method: Method, body: &[u8]) -> Option<Read> {
+fn decode_fields(method: Method, body: &[u8]) -> Option<Decoded> {
     let fields = protobuf::fields(body)?;
-    // The last one counts, as in decoding.
+    // The last value counts, as in protobuf decoding.
     let last = |number| fields.iter().rfind(|field| field.number == number).map(|field| field.value);
     let text = |number| last(number).map_or(Some(""), Value::text).map(Box::<str>::from);
     let optional = |number| text(number).map(|text| Some(text).filter(|text| !text.is_empty()));
@@ -129,18 +129,23 @@ fn read_fields(method: Method, body: &[u8]) -> Option<Read> {
     };
     Some(if let Some((field, _)) = required.iter().find(is_missing) {
         let volume = if is_long(&volume) { String::new() } else { volume.into() };
-        Read::MissingField { volume, field }
+        Decoded::MissingField { volume, field }
     } else if is_long(&volume) {
-        Read::TooLong { volume: None }
+        Decoded::TooLong { volume: None }
     } else if operation.texts().any(is_long) {
-        Read::TooLong { volume: Some(volume) }
+        Decoded::TooLong { volume: Some(volume) }
     } else {
-        Read::Request(Request { method, volume, operation, digest: Digest::of(method.request_shape(), body) })
+        Decoded::Request(Request {
+            method,
+            volume,
+            operation,
+            digest: Digest::of(method.request_shape(), body),
+        })
     })
 }
 
 impl Request {
-    /// The component that sends it. One component can serialize its calls.
+    /// The component that sends the request. A component can serialize its own calls.
     pub(super) fn component(&self) -> Component {
         match self.method {
             method if method.service() == Service::Node => Component::Node,
@@ -166,7 +171,7 @@ impl Request {
     }
 }
 
-/// An object of a volume that calls change.
+/// The part of a volume's state that a call changes.
 #[derive(Debug, PartialEq, Eq)]
 enum Object<'a> {
     Attachment,
@@ -185,7 +190,7 @@ impl Operation {
         }
     }
 
-    /// The path, which only one volume may have.
+    /// The path of the request, which only one volume may have.
     pub(super) fn path(&self) -> Option<&str> {
         match self {
             Self::Stage { path } | Self::Unstage { path } => Some(path),

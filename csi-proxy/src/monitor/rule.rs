@@ -33,10 +33,10 @@ rules! {
     RequiredField = "required_field",
     /// A call that needs a capability is made only if the driver has reported it.
     OfferedCall = "offered_call",
-    /// A volume has one call in flight at a time, per independent component of the orchestrator: on the node, and for
-    /// attachments, sizes, snapshots and volumes. The spec asks the orchestrator as a whole to aim at one, allows it
-    /// to fail where it does not know its own state, and has drivers answer `ABORTED`; separate processes, such as the
-    /// sidecars of Kubernetes, do not know each other's calls. A repeated equal call is not a violation.
+    /// A volume has one call in flight at a time, per independent component of the orchestrator: on the node, and
+    /// for attachments, sizes, snapshots and volumes. The spec recommends one for the whole orchestrator, permits
+    /// more after a loss of its state, and lets drivers answer `ABORTED`; separate processes, such as the sidecars
+    /// of Kubernetes, do not observe each other's calls. A repeated equal call is not a violation.
     OneCallPerVolume = "one_call_per_volume",
     /// A volume that was attached and detached is attached again before it is staged or published.
     AttachBeforeUse = "attach_before_use",

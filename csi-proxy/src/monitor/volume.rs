@@ -7,21 +7,21 @@ use csi_proto::Code;
 use super::request::{Operation, Request};
 use crate::call::Digest;
 
-/// The maximum number of recorded attachments per volume. Beyond it all are unknown.
+/// The maximum number of recorded attachments per volume. Beyond this number all attachments are unknown.
 const MAX_ATTACHMENTS: usize = 64;
 
 /// What a driver has reported about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// Whether it stages, and expands on the node; `None` if unknown.
-    pub(super) offers: Option<Offers>,
-    /// Its node id.
+    /// The capabilities of the driver on its node; `None` if unknown.
+    pub(super) capabilities: Option<Capabilities>,
+    /// The node id of the driver; `None` if unknown.
     pub(super) node: Option<Box<str>>,
 }
 
 /// The capabilities of a driver on its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Offers {
+pub(super) struct Capabilities {
     pub(super) staging: bool,
     pub(super) expansion: bool,
 }
@@ -70,16 +70,16 @@ pub(super) struct Volume {
     pub(super) staging: State,
     /// The staging path, if staged or possibly staged; otherwise empty.
     pub(super) staging_path: Box<str>,
-    /// A missing target is absent or unknown.
+    /// The state of each target; a missing target is absent or unknown.
     targets: BTreeMap<Box<str>, State>,
-    /// A missing node is unknown.
+    /// The state of each attachment by node; a missing node is unknown.
     attachments: BTreeMap<Box<str>, State>,
 }
 
 impl Volume {
     /// Creates the state of a volume without calls.
-    pub(super) fn new(nothing_before: bool) -> Self {
-        let staging = if nothing_before { State::Absent } else { State::Unknown };
+    pub(super) fn new(complete_history: bool) -> Self {
+        let staging = if complete_history { State::Absent } else { State::Unknown };
         Self { staging, staging_path: Box::default(), targets: BTreeMap::new(), attachments: BTreeMap::new() }
     }
 
@@ -91,17 +91,17 @@ impl Volume {
         self.targets.get(path).copied().unwrap_or(State::Absent)
     }
 
-    /// A target in use.
+    /// A target that is or may be in use.
     pub(super) fn any_target(&self) -> Option<(&str, State)> {
         self.targets.first_key_value().map(|(path, state)| (&**path, *state))
     }
 
     /// Whether the volume has or may have this path.
-    pub(super) fn has(&self, path: &str) -> bool {
+    pub(super) fn has_path(&self, path: &str) -> bool {
         self.paths().any(|known| known == path)
     }
 
-    /// The paths that it has or may have.
+    /// The paths that the volume has or may have.
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
         let staging = self.staging.is_used().then_some(&self.staging_path);
         staging.into_iter().chain(self.targets.keys()).map(|path| &**path)
@@ -115,7 +115,7 @@ impl Volume {
     }
 
     /// Applies the result of a request.
-    pub(super) fn ended(&mut self, request: &Request, code: Code, driver: &Facts) {
+    pub(super) fn apply(&mut self, request: &Request, code: Code, driver: &Facts) {
         let digest = request.digest;
         match &request.operation {
             Operation::Attach { node } => {
@@ -143,7 +143,7 @@ impl Volume {
         }
     }
 
-    /// Marks the object of a request as unknown: the request overlapped with another one on it.
+    /// Marks the object of a request as unknown: the request overlapped with another one on the same object.
     pub(super) fn mark_unknown(&mut self, request: &Request) {
         match &request.operation {
             Operation::Attach { .. } | Operation::Detach { .. } => self.attachments.clear(),

@@ -1,4 +1,4 @@
-//! The logs of a call: one line per stage, with the id of the call. Never a body.
+//! The logs of a call: one line per stage, with the id of the call. Bodies are never logged.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -56,7 +56,7 @@ impl Observation {
         self
     }
 
-    /// Observes the answer to its end.
+    /// Returns the answer, and logs its end when it is read.
     pub(crate) fn answered(mut self, answer: Result<Replies, Fault>) -> Result<Replies, Fault> {
         match answer.map(Replies::into_whole) {
             Err(error) => {

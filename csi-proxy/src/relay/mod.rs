@@ -29,17 +29,17 @@ use crate::call::{Call, Fault, Replies};
 /// - An answer of the driver, success or failure, is an `Ok` that ends with [`Origin::Driver`](crate::Origin::Driver);
 ///   a failure of the relay is an `Err`, or, after messages were passed on, an end with
 ///   [`Origin::Relay`](crate::Origin::Relay).
-/// - Dropping the future or the [`Replies`] ends the wait. It never ends the work: a volume may be half created.
+/// - Dropping the future or the [`Replies`] ends the wait, never the work: a volume may be half created.
 /// - A future that is neither polled nor dropped may block the work.
 /// - The caller enforces its own deadline; [`Call::remaining`] is for later stages.
 ///
-/// `conformance` (feature `testing`) tests an implementation against this.
+/// `conformance` (feature `testing`) tests an implementation against this contract.
 #[async_trait]
 pub trait Relay: Send + Sync {
     /// Carries one call.
     ///
     /// # Errors
-    /// If the relay failed, so that there is not an answer of the driver.
+    /// If the relay failed before the driver answered, or lost the answer.
     async fn relay(&self, call: Call) -> Result<Replies, Fault>;
 }
 

@@ -16,7 +16,7 @@ use crate::call::{Call, Fault, NodeId, Replies};
 )]
 #[non_exhaustive]
 pub struct InvalidSegment {
-    /// The key.
+    /// The key; by default `topology.DRIVER/node`.
     pub key: String,
     /// The value: the name of the node.
     pub value: String,
@@ -81,12 +81,12 @@ fn checked(key: &str, node: &NodeId) -> Result<csi::Topology, InvalidSegment> {
 /// A `NodeGetInfo` without topology segments gets the segment of the node, and `GetPluginCapabilities` gets
 /// `VOLUME_ACCESSIBILITY_CONSTRAINTS`. The topology of a driver is not changed: all keys of a driver have the same
 /// prefix, so another key must not be added. Additions are appended to the encoded answer, which preserves unknown
-/// fields. All other calls pass.
+/// fields. All other calls pass unchanged.
 #[derive(Debug, Clone)]
 pub struct TopologyRelay<R> {
     inner: R,
     key: Option<String>,
-    /// `None` for the node of each call.
+    /// The node of the segment; `None` adds the segment of the node of each call.
     node: Option<NodeId>,
 }
 
@@ -98,7 +98,7 @@ impl<R: Relay> TopologyRelay<R> {
     }
 
     /// Adds the segment of the node of each call, with this key.
-    pub(crate) fn of_calls(inner: R, key: String) -> Self {
+    pub(crate) fn with_key(inner: R, key: String) -> Self {
         Self { inner, key: Some(key), node: None }
     }
 }

@@ -1,4 +1,4 @@
-//! The errors of the router itself, and the one place that defines their codes.
+//! The errors of the router itself, and the table of their codes.
 
 use csi_proto::Code;
 
@@ -36,10 +36,10 @@ pub enum Refusal {
     /// may move.
     #[error("every node within accessibility_requirements is offline; nothing was sent")]
     AllOffline,
-    /// The node is offline and must be waited for.
+    /// The node is offline, and the volume waits for the node.
     #[error("node {node} is offline")]
     Offline {
-        /// The node.
+        /// The offline node.
         node: NodeId,
     },
     /// The placement of the name is damaged: its volume may be on any node.
@@ -47,7 +47,7 @@ pub enum Refusal {
         "the placement of {name:?} is damaged, and its volume may be on any node; restore the store, or use another name"
     )]
     Damaged {
-        /// The name.
+        /// The name of the volume.
         name: Box<str>,
     },
     /// The volumes of a group snapshot are on different nodes.
@@ -62,7 +62,7 @@ pub enum Refusal {
     /// No node of the driver has this `node_id`.
     #[error("no node with the driver has the node_id {node_id:?}")]
     NoSuchNode {
-        /// The `node_id`.
+        /// The `node_id` in the request.
         node_id: String,
     },
     /// The starting token is invalid.
@@ -79,41 +79,41 @@ pub enum Refusal {
         "{subject} is on node {known}, and node {other} reported the same id; make the ids of the drivers unique, or delete one manually"
     )]
     DuplicateId {
-        /// The kind and the id.
+        /// The kind and the id of the subject.
         subject: Subject,
-        /// The first node.
+        /// The node in the table of placements.
         known: NodeId,
-        /// The other node.
+        /// The node that reported the id later.
         other: NodeId,
     },
     /// The table of placements is full.
     #[error("the table of placements is full (limit {max})")]
     Full {
-        /// Its limit.
+        /// The maximum number of rows.
         max: usize,
     },
     /// The node is decommissioned.
     #[error("node {node} is decommissioned")]
     Decommissioned {
-        /// The node.
+        /// The decommissioned node.
         node: NodeId,
     },
     /// Another proxy has changed the placement.
     #[error("the placement of {subject} was changed by another proxy")]
     Changed {
-        /// The kind and the name or id.
+        /// The kind and the name or id of the subject.
         subject: Subject,
     },
     /// The change cannot be written to the store.
     #[error("cannot write the placement store: {reason}")]
     NotPersisted {
-        /// The error.
+        /// The error of the store.
         reason: String,
     },
 }
 
 impl Refusal {
-    /// The node was never reached.
+    /// Returns the error for a node that was never reached.
     pub(super) fn not_reached(node: &NodeId) -> Self {
         let what = format!(
             "node {node} has not been reached yet; start its agent, or remove it from the list of nodes"
@@ -121,11 +121,11 @@ impl Refusal {
         Self::Undetermined { what }
     }
 
-    /// The outcome for the caller: **the** table.
+    /// Returns the outcome for the caller. This is the only table of the codes.
     ///
-    /// A final code is used only if it is certain that nothing is running and nothing was created that the caller
-    /// would forget: the call was sent to no node, nor was an earlier call of its name. Everything else is a
-    /// [`Fault`], after which sidecars retry.
+    /// A final code is used only if it is certain that nothing is running, and that nothing was created which the
+    /// caller would then leak: neither this call nor an earlier call of its name was sent to a node. Everything
+    /// else is a [`Fault`], after which sidecars retry.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         let code = match self {

@@ -9,7 +9,7 @@ use prost::Message as _;
 
 use crate::call::{BadRequest, Digest, MAX_SUBJECT, Subject};
 
-/// The field `accessibility_requirements`.
+/// The number of the field `accessibility_requirements`.
 const REQUIREMENTS: u32 = 7;
 
 /// The parts of a `CreateVolume` request that determine the node. Contains no secret.
@@ -46,7 +46,7 @@ impl VolumeRequest {
         if request.name.len() > MAX_SUBJECT {
             return Err(BadRequest::Unreadable { field: "name" });
         }
-        let fingerprint = crate::call::protobuf::without(body, REQUIREMENTS).ok_or_else(unreadable)?;
+        let fingerprint = crate::call::protobuf::remove_field(body, REQUIREMENTS).ok_or_else(unreadable)?;
         let requirements = request.accessibility_requirements.unwrap_or_default();
         let required = request.capacity_range.map_or(0, |range| range.required_bytes);
         let source = request.volume_content_source.and_then(|source| source.r#type).and_then(|source| {

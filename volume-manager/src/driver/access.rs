@@ -84,12 +84,12 @@ impl fmt::Debug for Access {
     }
 }
 
-/// The access mode to send, depending on whether the driver has the capability `SINGLE_NODE_MULTI_WRITER`, and with it the two
-/// modes that count the workloads of one node.
+/// Returns the access mode to send to a driver with or without the capability `SINGLE_NODE_MULTI_WRITER`.
 ///
-/// They are alpha. For other drivers Kubernetes falls back to `SINGLE_NODE_WRITER`. A driver with the capability may take
-/// `SINGLE_NODE_WRITER` for one workload, so it is sent as `SINGLE_NODE_MULTI_WRITER`, as Kubernetes does: a volume of that
-/// mode may have several consumers here.
+/// The alpha modes `SINGLE_NODE_SINGLE_WRITER` and `SINGLE_NODE_MULTI_WRITER` count the workloads of one node. A
+/// driver without the capability receives `SINGLE_NODE_WRITER` instead, as from Kubernetes. A driver with the
+/// capability may limit `SINGLE_NODE_WRITER` to one workload. It receives `SINGLE_NODE_MULTI_WRITER` instead, as
+/// from Kubernetes, since a volume of that mode may have several consumers here.
 #[cfg(any(feature = "runtime", test))]
 pub(super) fn sent_mode(mode: AccessMode, single_node_multi_writer: bool) -> AccessMode {
     match mode {

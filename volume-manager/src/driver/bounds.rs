@@ -1,17 +1,18 @@
-//! The bounds of a spec, and their errors.
+//! The bounds of a volume or consumer spec, and their errors.
 
 use std::collections::BTreeMap;
 
 use super::access::AccessMode;
 
-/// The most bytes of all keys and values of one context. The spec allows 4 KiB; Kubernetes objects exceed it.
+/// The maximum size of all keys and values of one context in bytes. The CSI spec allows 4 KiB; Kubernetes objects
+/// exceed it.
 pub(super) const MAX_CONTEXT_BYTES: usize = 64 * 1024;
 
-/// The most bytes of all mount flags together.
+/// The maximum size of all mount flags together in bytes.
 pub(super) const MAX_MOUNT_FLAGS_BYTES: usize = 64 * 1024;
 
-/// The most bytes of a short text: a file system type, a label.
-pub(super) const MAX_SHORT_BYTES: usize = 253;
+/// The maximum size of a name of a pod, or of an SELinux label, in bytes.
+pub(super) const MAX_NAME_BYTES: usize = 253;
 
 /// Why a [`VolumeSpec`](super::VolumeSpec) or [`ConsumerSpec`](super::ConsumerSpec) is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,9 +23,9 @@ pub enum InvalidSpec {
     TooLong {
         /// The field.
         field: &'static str,
-        /// The bytes found, for a map of all keys and values, for a list of all elements.
+        /// The size in bytes: of all keys and values of a map, or of all elements of a list.
         found: usize,
-        /// The most bytes allowed.
+        /// The maximum.
         bound: usize,
     },
     /// A required field is empty.
@@ -59,14 +60,14 @@ pub enum InvalidSpec {
         /// The field.
         field: &'static str,
     },
-    /// A publish context is the result of an attach.
+    /// A publish context, the result of an attach, is set for a volume that is not attached.
     #[error(
         "publish_context is set for a volume that is not attached; remove it, or set attach to Here or Awaited"
     )]
     ContextWithoutAttach,
 }
 
-pub(super) fn text(field: &'static str, value: &str, bound: usize) -> Result<(), InvalidSpec> {
+pub(super) fn check_text(field: &'static str, value: &str, bound: usize) -> Result<(), InvalidSpec> {
     if value.len() > bound {
         return Err(InvalidSpec::TooLong { field, found: value.len(), bound });
     }
@@ -76,7 +77,7 @@ pub(super) fn text(field: &'static str, value: &str, bound: usize) -> Result<(),
     }
 }
 
-pub(super) fn context(field: &'static str, map: &BTreeMap<String, String>) -> Result<(), InvalidSpec> {
+pub(super) fn check_context(field: &'static str, map: &BTreeMap<String, String>) -> Result<(), InvalidSpec> {
     let found = map.iter().map(|(key, value)| key.len() + value.len()).sum();
     if found > MAX_CONTEXT_BYTES {
         return Err(InvalidSpec::TooLong { field, found, bound: MAX_CONTEXT_BYTES });
@@ -84,7 +85,7 @@ pub(super) fn context(field: &'static str, map: &BTreeMap<String, String>) -> Re
     Ok(())
 }
 
-pub(super) fn mount_flags(flags: &[String]) -> Result<(), InvalidSpec> {
+pub(super) fn check_mount_flags(flags: &[String]) -> Result<(), InvalidSpec> {
     const FIELD: &str = "mount_flags";
     let found = flags.iter().map(String::len).sum();
     if found > MAX_MOUNT_FLAGS_BYTES {

@@ -34,7 +34,7 @@ pub enum CallError {
     NotSent {
         /// The method.
         method: Method,
-        /// Why, at most 1 KiB.
+        /// The reason, at most 1 KiB.
         reason: String,
     },
     /// The driver answered with an error.
@@ -60,7 +60,7 @@ pub enum CallError {
     Broken {
         /// The method.
         method: Method,
-        /// How, at most 1 KiB.
+        /// How the connection broke, at most 1 KiB.
         reason: String,
     },
     /// The driver answered OK with an invalid message.
@@ -68,7 +68,7 @@ pub enum CallError {
     Answer {
         /// The method.
         method: Method,
-        /// What is wrong with it, at most 1 KiB.
+        /// What is wrong with the answer, at most 1 KiB.
         reason: String,
     },
 }
@@ -113,7 +113,9 @@ impl CallError {
 #[non_exhaustive]
 pub enum RequestError {
     /// The volume belongs to another driver.
-    #[error("the volume belongs to driver {expected}, and this is {found}; use the volume's driver")]
+    #[error(
+        "the volume belongs to driver {expected}, but the connection is to driver {found}; use the volume's driver"
+    )]
     Driver {
         /// The volume's driver.
         expected: DriverName,
@@ -131,14 +133,16 @@ pub enum RequestError {
     Ephemeral,
     /// The driver does not support the volume's lifecycle mode.
     #[error(
-        "volumeLifecycleModes of the driver does not have {mode}, the volume's mode; use a driver that supports it"
+        "volumeLifecycleModes of the driver does not contain {mode}, the volume's mode; use a driver that supports it"
     )]
     LifecycleMode {
-        /// `Persistent` or `Ephemeral`.
+        /// The volume's mode: `Persistent` or `Ephemeral`.
         mode: &'static str,
     },
     /// The node id for attach and detach is unknown.
-    #[error("the driver did not report a node id; it needs NodeGetInfo to attach volumes")]
+    #[error(
+        "the driver did not report a node id; attaching volumes needs a driver that implements NodeGetInfo"
+    )]
     NoNodeId,
     /// The driver requests tokens of a pod, and the consumer is not a pod.
     #[error("the driver requests service-account tokens, and {consumer} is not a pod; set its PodInfo")]
@@ -166,7 +170,7 @@ pub enum SecretError {
         /// Why.
         reason: String,
     },
-    /// More than [`SecretReference::MAX_VALUE_BYTES`].
+    /// The keys and values of the secret exceed [`SecretReference::MAX_VALUE_BYTES`].
     #[error("secret {reference} has {found} bytes; at most {} are sent", SecretReference::MAX_VALUE_BYTES)]
     TooLarge {
         /// The reference.

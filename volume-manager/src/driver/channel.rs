@@ -10,17 +10,17 @@ use tokio::time::timeout;
 use super::call_error::CallError;
 use crate::excerpt::{chain, excerpt};
 
-/// The most bytes of a driver's message that are kept.
+/// The size in bytes at which a driver's message is cut.
 const MAX_MESSAGE: usize = 4096;
 
-/// The most bytes of any other reason that are kept.
+/// The size in bytes at which any other reason is cut.
 const MAX_REASON: usize = 1024;
 
 /// The timeout of a call, the same as kubelet's. It ends the wait, not the call: the driver receives the deadline in
 /// `grpc-timeout`, and may continue.
-pub(super) const BOUND: Duration = Duration::from_secs(120);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The most bytes of one answer.
+/// The maximum size of one answer in bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
 
 /// Makes a call that ends at its deadline.
@@ -57,13 +57,13 @@ pub(super) async fn call<Q: Message, A: Message + Default>(
 pub(super) struct Stripper<'a>(Vec<&'a str>);
 
 impl<'a> Stripper<'a> {
-    /// Shorter values are not stripped: they would match parts of ordinary words.
+    /// The minimum size of a value in bytes to be stripped: a shorter one would match parts of ordinary words.
     const MIN_BYTES: usize = 4;
 
     pub(super) fn new(sensitive: impl IntoIterator<Item = &'a str>) -> Self {
         let mut texts: Vec<&str> =
             sensitive.into_iter().map(str::trim).filter(|text| text.len() >= Self::MIN_BYTES).collect();
-        // The longest first, so that a value that contains another is stripped as a whole.
+        // Strips the longest first, so that a value that contains another is stripped as a whole.
         texts.sort_unstable_by_key(|text| std::cmp::Reverse(text.len()));
         Self(texts)
     }

@@ -18,7 +18,8 @@ use crate::registry::DriverEndpoint;
 /// The timeout of a dial, the same as kubelet's.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A storage driver and the processes that have served it. One value per driver name, whatever its endpoint.
+/// A storage driver and the processes that have served it. Create one value per driver name, even if the endpoint
+/// changes.
 ///
 /// It holds no connection and does not retry; the caller decides when to connect.
 ///
@@ -65,7 +66,7 @@ impl Driver {
         endpoint: &DriverEndpoint,
         policy: &DriverPolicy,
     ) -> Result<DriverConnection, ConnectError> {
-        let grpc = Connection::open(endpoint.path(), Windows::AT_ONCE, DIAL_TIMEOUT).await?;
+        let grpc = Connection::open(endpoint.path(), Windows::UNARY, DIAL_TIMEOUT).await?;
         let process = grpc.peer_process().and_then(Process::find);
         let facts = identify(&grpc, &self.name).await?;
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);

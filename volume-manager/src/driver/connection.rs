@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::bounds::MAX_CONTEXT_BYTES;
 use super::call_error::{CallError, SecretError};
-use super::channel::{self, BOUND, Stripper};
+use super::channel::{self, CALL_TIMEOUT, Stripper};
 use super::facts::DriverFacts;
 use super::operation::Operation;
 use super::outcome::CallOutcome;
@@ -31,8 +31,8 @@ use super::volume_spec::VolumeSpec;
 /// The timeout for resolving the secrets of a call.
 const SECRETS_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One connection to a driver, with the facts that the driver reported when it was opened. They never change within a
-/// connection.
+/// One connection to a driver, with the facts that the driver reported in the handshake. The facts of a connection
+/// never change.
 ///
 /// Any number of calls may run at once. The caller serializes the calls of one volume.
 pub struct DriverConnection {
@@ -60,10 +60,10 @@ impl DriverConnection {
     /// connection still runs. False for the first connection, since the processes before it are unknown, such as those
     /// before this process was restarted.
     ///
-    /// A connection can break while the driver keeps running, so a new connection alone proves nothing. Processes are
-    /// identified by the socket's credentials and by `/proc`; where these are not visible, such as from another PID namespace,
-    /// this is false. Every call checks `/proc` again, since a process may exit some time after its successor has started.
-    /// Child processes that the driver left behind are not checked.
+    /// A connection can break while the driver keeps running, so a new connection alone proves nothing. Processes
+    /// are identified by the socket's credentials and by `/proc`; where these are not visible, such as from
+    /// another PID namespace, the result is false. Every call checks `/proc` again, since a process may exit some
+    /// time after its successor has started. Child processes that the driver left behind are not checked.
     #[must_use]
     pub fn earlier_processes_ended(&self) -> bool {
         self.earlier.have_exited()
@@ -87,7 +87,8 @@ impl DriverConnection {
     /// may continue in the driver.
     ///
     /// # Errors
-    /// If the call was not sent, or failed. [`CallError`] has the driver's code, and whether the call was sent.
+    /// If the call was not sent, or failed. [`CallError`] has the driver's code, and reports whether the call was
+    /// sent.
     pub async fn call(&self, volume: &VolumeSpec, operation: &Operation) -> Result<CallOutcome, CallError> {
         let method = operation.method();
         let rejected = |reason| CallError::Request { method, reason };
@@ -100,45 +101,45 @@ impl DriverConnection {
         let sensitive = secrets.values().chain(issued.iter().flatten().map(ServiceAccountToken::token));
         let flags = volume.access().mount_flags().iter().flat_map(|flags| sensitive_parts(flags));
         let stripper = Stripper::new(sensitive.chain(flags));
-        let to = Call { connection: self, method, stripper: &stripper };
+        let call = Call { connection: self, method, stripper: &stripper };
         match operation {
             Operation::ControllerPublish => {
                 let request = requests.controller_publish(&secrets).map_err(rejected)?;
-                attached(to.send(request).await?)
+                attached(call.send(request).await?)
             }
             Operation::ControllerUnpublish { node_id } => {
                 let request = requests.controller_unpublish(node_id.as_ref(), &secrets).map_err(rejected)?;
-                to.done(request).await
+                call.send_expecting_empty(request).await
             }
             Operation::NodeStage { staging_path } => {
-                to.done(requests.node_stage(staging_path, &secrets)).await
+                call.send_expecting_empty(requests.node_stage(staging_path, &secrets)).await
             }
             Operation::NodeUnstage { staging_path } => {
                 let request = NodeUnstageVolumeRequest {
                     volume_id: requests.volume_id(),
                     staging_target_path: staging_path.as_str().to_owned(),
                 };
-                to.done(request).await
+                call.send_expecting_empty(request).await
             }
             Operation::NodePublish { consumer, staging_path } => {
                 let tokens = issued.as_deref().map(tokens_json);
                 let request = requests.node_publish(consumer, staging_path, tokens, &secrets);
-                to.done(request).await
+                call.send_expecting_empty(request).await
             }
             Operation::NodeUnpublish { target_path } => {
                 let request = NodeUnpublishVolumeRequest {
                     volume_id: requests.volume_id(),
                     target_path: target_path.as_str().to_owned(),
                 };
-                to.done(request).await
+                call.send_expecting_empty(request).await
             }
             Operation::ControllerExpand { required_bytes } => {
                 let request = requests.controller_expand(*required_bytes, &secrets);
-                controller_expanded(&to.send(request).await?, *required_bytes)
+                controller_expanded(&call.send(request).await?, *required_bytes)
             }
             Operation::NodeExpand { required_bytes, volume_path, staging_path } => {
                 let request = requests.node_expand(*required_bytes, volume_path, staging_path, &secrets);
-                node_expanded(&to.send(request).await?, *required_bytes)
+                node_expanded(&call.send(request).await?, *required_bytes)
             }
             Operation::Stats { volume_path, staging_path } => {
                 let request = NodeGetVolumeStatsRequest {
@@ -146,7 +147,7 @@ impl DriverConnection {
                     volume_path: volume_path.as_str().to_owned(),
                     staging_target_path: requests.staging(staging_path),
                 };
-                let answer: StatsAnswer = to.send(request).await?;
+                let answer: StatsAnswer = call.send(request).await?;
                 let has_condition = self.facts.capabilities.node.volume_condition;
                 Ok(CallOutcome::Stats(stats::stats(answer, has_condition)))
             }
@@ -156,7 +157,7 @@ impl DriverConnection {
                     volume_publish_path: volume_path.as_ref().map(ToString::to_string).unwrap_or_default(),
                     staging_target_path: requests.staging(staging_path),
                 };
-                let answer: NodeGetVolumeHealthResponse = to.send(request).await?;
+                let answer: NodeGetVolumeHealthResponse = call.send(request).await?;
                 Ok(CallOutcome::Health(stats::health(answer)))
             }
         }
@@ -197,7 +198,7 @@ impl DriverConnection {
     }
 }
 
-/// A call that is being prepared.
+/// A call before its request is sent.
 struct Call<'a> {
     connection: &'a DriverConnection,
     method: Method,
@@ -205,14 +206,14 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Makes a call whose answer is empty.
-    async fn done(&self, request: impl Message) -> Result<CallOutcome, CallError> {
+    /// Sends a request whose answer is empty.
+    async fn send_expecting_empty(&self, request: impl Message) -> Result<CallOutcome, CallError> {
         let () = self.send(request).await?;
         Ok(CallOutcome::Done)
     }
 
     async fn send<Q: Message, A: Message + Default>(&self, request: Q) -> Result<A, CallError> {
-        channel::call(&self.connection.grpc, self.method, request, BOUND, self.stripper).await
+        channel::call(&self.connection.grpc, self.method, request, CALL_TIMEOUT, self.stripper).await
     }
 }
 
@@ -228,7 +229,7 @@ fn attached(answer: ControllerPublishVolumeResponse) -> Result<CallOutcome, Call
     let publish_context = answer.publish_context;
     let found: usize = publish_context.iter().map(|(key, value)| key.len() + value.len()).sum();
     if found > MAX_CONTEXT_BYTES {
-        let reason = format!("publish_context has {found} bytes; at most {MAX_CONTEXT_BYTES} are kept");
+        let reason = format!("publish_context has {found} bytes; at most {MAX_CONTEXT_BYTES} are allowed");
         return Err(CallError::Answer { method: Method::ControllerPublishVolume, reason });
     }
     Ok(CallOutcome::Attached { publish_context })
@@ -240,7 +241,7 @@ fn controller_expanded(
 ) -> Result<CallOutcome, CallError> {
     let found = answer.capacity_bytes;
     let node_expansion_required = answer.node_expansion_required;
-    // A size below the required one is a definite result. The volume's state machine handles it.
+    // A size below the required one is a valid answer, which the lifecycle of the volume handles.
     match u64::try_from(found) {
         Ok(capacity_bytes @ 1..) => Ok(CallOutcome::Expanded { capacity_bytes, node_expansion_required }),
         _ => Err(invalid_size(Method::ControllerExpandVolume, found, required_bytes)),
@@ -257,7 +258,7 @@ fn node_expanded(answer: &NodeExpandVolumeResponse, required_bytes: u64) -> Resu
 }
 
 fn invalid_size(method: Method, found: i64, required_bytes: u64) -> CallError {
-    let reason = format!("capacity_bytes is {found}, and {required_bytes} were required");
+    let reason = format!("invalid capacity_bytes {found}; {required_bytes} were required");
     CallError::Answer { method, reason }
 }
 

@@ -1,6 +1,6 @@
 //! Consumers of a volume.
 
-use super::bounds::{self, InvalidSpec, MAX_SHORT_BYTES};
+use super::bounds::{self, InvalidSpec, MAX_NAME_BYTES};
 use super::mount_path::MountPath;
 use crate::name::ConsumerId;
 
@@ -72,7 +72,7 @@ impl ConsumerSpec {
         self.pod.as_ref()
     }
 
-    /// The first differing field that would require another NodePublishVolume.
+    /// Returns the first differing field that would require another NodePublishVolume.
     pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
         let uid = |consumer: &Self| consumer.pod_info().map(|pod| pod.uid().to_owned());
         [
@@ -118,9 +118,9 @@ impl PodInfo {
             if value.is_empty() {
                 return Err(InvalidSpec::Empty { field });
             }
-            bounds::text(field, value, MAX_SHORT_BYTES)?;
+            bounds::check_text(field, value, MAX_NAME_BYTES)?;
         }
-        bounds::text("serviceAccount.name", &pod.service_account, MAX_SHORT_BYTES)?;
+        bounds::check_text("serviceAccount.name", &pod.service_account, MAX_NAME_BYTES)?;
         Ok(pod)
     }
 

@@ -21,14 +21,14 @@ pub struct DriverFacts {
     pub capabilities: Capabilities,
     /// The driver's id of this node, 1 to 256 bytes; `None` without NodeGetInfo, which only drivers that attach need.
     pub node_id: Option<String>,
-    /// The most volumes that can be attached to the node; `None` if the driver has no limit.
+    /// The maximum number of volumes that can be attached to the node; `None` if the driver has no limit.
     pub max_volumes: Option<u64>,
     /// The topology segments of the node by key; at most 64 entries.
     pub topology: BTreeMap<String, String>,
 }
 
 impl DriverFacts {
-    /// Facts of a driver without capabilities and node info.
+    /// Creates the facts of a driver without capabilities and node info.
     #[must_use]
     pub fn new(name: DriverName) -> Self {
         Self {
@@ -42,13 +42,13 @@ impl DriverFacts {
     }
 }
 
-/// The capabilities of a driver that matter here. Unknown ones are ignored.
+/// The capabilities of a driver that this crate uses. Others are ignored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Those of the controller service on this socket; all false without one.
+    /// The capabilities of the controller service on this socket; all false without such a service.
     pub controller: ControllerCapabilities,
-    /// Those of the node service.
+    /// The capabilities of the node service.
     pub node: NodeCapabilities,
 }
 
@@ -80,7 +80,7 @@ pub struct ControllerCapabilities {
 }
 
 impl ControllerCapabilities {
-    /// Reads an answer. Unknown capabilities are ignored.
+    /// Returns the capabilities in an answer. Unknown ones are ignored.
     #[must_use]
     pub fn read(answer: &ControllerGetCapabilitiesResponse) -> Self {
         Self {
@@ -113,10 +113,10 @@ pub struct NodeCapabilities {
 }
 
 impl NodeCapabilities {
-    /// Reads an answer. Unknown capabilities are ignored.
+    /// Returns the capabilities in an answer. Unknown ones are ignored.
     #[must_use]
     pub fn read(answer: &NodeGetCapabilitiesResponse) -> Self {
-        /// Removed from the schema in 1.13; older drivers send it.
+        /// The number of the capability that was removed from the schema in 1.13; older drivers send it.
         const VOLUME_CONDITION: i32 = 4;
         let condition = answer.capabilities.iter().any(|capability| {
             matches!(capability.r#type, Some(node_service_capability::Type::Rpc(rpc)) if rpc.r#type == VOLUME_CONDITION)

@@ -13,7 +13,7 @@ use prost::Message;
 use tokio::time::{Duration, Instant, sleep_until};
 
 use super::call_error::CallError;
-use super::channel::{self, BOUND, Stripper};
+use super::channel::{self, CALL_TIMEOUT, Stripper};
 use super::connect::ConnectError;
 use super::facts::{Capabilities, ControllerCapabilities, DriverFacts, NodeCapabilities};
 use crate::excerpt::excerpt;
@@ -32,12 +32,12 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The shortest timeout of a probe.
-const SHORTEST_PROBE: Duration = Duration::from_millis(1);
+const MIN_PROBE_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The most bytes of a version that are kept.
-const MAX_VERSION: usize = 128;
+/// The size in bytes at which a version or a name is cut.
+const MAX_VERSION_BYTES: usize = 128;
 
-/// The most topology segments that are kept.
+/// The maximum number of topology segments.
 const MAX_SEGMENTS: usize = 64;
 
 /// Queries the driver: six calls if it has a controller service, otherwise five.
@@ -45,29 +45,29 @@ pub(super) async fn identify(
     connection: &Connection,
     expected: &DriverName,
 ) -> Result<DriverFacts, ConnectError> {
-    let driver = NewDriver(connection);
-    driver.wait_until_ready().await?;
-    let info: GetPluginInfoResponse = driver.call(Method::GetPluginInfo, GetPluginInfoRequest {}).await?;
+    let handshake = Handshake(connection);
+    handshake.wait_until_ready().await?;
+    let info: GetPluginInfoResponse = handshake.call(Method::GetPluginInfo, GetPluginInfoRequest {}).await?;
     if info.name != expected.as_str() {
-        let found = excerpt(&info.name, MAX_VERSION);
+        let found = excerpt(&info.name, MAX_VERSION_BYTES);
         return Err(ConnectError::WrongPlugin { expected: expected.clone(), found });
     }
     let plugin: GetPluginCapabilitiesResponse =
-        driver.call(Method::GetPluginCapabilities, GetPluginCapabilitiesRequest {}).await?;
+        handshake.call(Method::GetPluginCapabilities, GetPluginCapabilitiesRequest {}).await?;
     let node: NodeGetCapabilitiesResponse =
-        driver.call(Method::NodeGetCapabilities, NodeGetCapabilitiesRequest {}).await?;
+        handshake.call(Method::NodeGetCapabilities, NodeGetCapabilitiesRequest {}).await?;
     let mut controller = ControllerCapabilities::default();
     if plugin.has_service(Service::ControllerService) {
         // GetPluginCapabilities describes the plugin as a whole; node sockets often do not serve the controller service.
-        let answer: Option<ControllerGetCapabilitiesResponse> = driver
+        let answer: Option<ControllerGetCapabilitiesResponse> = handshake
             .call_optional(Method::ControllerGetCapabilities, ControllerGetCapabilitiesRequest {})
             .await?;
         controller = answer.as_ref().map(ControllerCapabilities::read).unwrap_or_default();
     }
     let node_info: Option<NodeGetInfoResponse> =
-        driver.call_optional(Method::NodeGetInfo, NodeGetInfoRequest {}).await?;
+        handshake.call_optional(Method::NodeGetInfo, NodeGetInfoRequest {}).await?;
     let mut facts = DriverFacts::new(expected.clone());
-    facts.vendor_version = excerpt(&info.vendor_version, MAX_VERSION);
+    facts.vendor_version = excerpt(&info.vendor_version, MAX_VERSION_BYTES);
     facts.capabilities = Capabilities { controller, node: NodeCapabilities::read(&node) };
     if let Some(node_info) = node_info {
         set_node_info(node_info, &mut facts)?;
@@ -85,26 +85,26 @@ fn set_node_info(answer: NodeGetInfoResponse, facts: &mut DriverFacts) -> Result
     let topology = answer.accessible_topology.map(|topology| topology.segments).unwrap_or_default();
     let found = topology.len();
     if found > MAX_SEGMENTS {
-        let reason = format!("accessible_topology has {found} segments; at most {MAX_SEGMENTS} are kept");
+        let reason = format!("accessible_topology has {found} segments; at most {MAX_SEGMENTS} are allowed");
         return Err(invalid(reason));
     }
     facts.node_id = Some(answer.node_id);
-    // 0 means no limit of the driver's. Negative limits are invalid and ignored.
+    // 0 means that the driver has no limit. Negative limits are invalid and ignored.
     facts.max_volumes = u64::try_from(answer.max_volumes_per_node).ok().filter(|limit| *limit != 0);
     facts.topology = topology;
     Ok(())
 }
 
-/// A driver during the handshake.
-struct NewDriver<'a>(&'a Connection);
+/// The calls of the handshake with a driver.
+struct Handshake<'a>(&'a Connection);
 
-impl NewDriver<'_> {
+impl Handshake<'_> {
     async fn call<Q: Message, A: Message + Default>(
         &self,
         method: Method,
         request: Q,
     ) -> Result<A, CallError> {
-        channel::call(self.0, method, request, BOUND, &Stripper::new([])).await
+        channel::call(self.0, method, request, CALL_TIMEOUT, &Stripper::new([])).await
     }
 
     /// Makes a call that the driver need not implement; `None` if it answers UNIMPLEMENTED.
@@ -125,7 +125,7 @@ impl NewDriver<'_> {
         let end = Instant::now() + READY_WITHIN;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let (bound, stripper) = (left.max(SHORTEST_PROBE), Stripper::new([]));
+            let (bound, stripper) = (left.max(MIN_PROBE_TIMEOUT), Stripper::new([]));
             let answer: Result<ProbeResponse, CallError> =
                 channel::call(self.0, Method::Probe, ProbeRequest {}, bound, &stripper).await;
             match answer {

@@ -1,9 +1,9 @@
 //! The calls to one storage driver.
 //!
-//! - [`VolumeSpec`] and [`ConsumerSpec`] describe a volume, its consumers and their targets; [`DriverPolicy`] has the fields
-//!   of a CSIDriver object. They are plain data, validated on construction.
-//! - [`Operation`] is one call with its arguments. The requests are built from these, according to the capabilities of the
-//!   driver that receives them.
+//! - [`VolumeSpec`] and [`ConsumerSpec`] describe a volume, its consumers and their targets; [`DriverPolicy`] has
+//!   the fields of a CSIDriver object. These types are plain data, validated on construction.
+//! - [`Operation`] is one call with its arguments. Its request is built from the operation and the specs,
+//!   according to the capabilities of the driver.
 //!
 //! The feature `runtime` adds the calls themselves:
 //!
@@ -11,8 +11,8 @@
 //!   a `DriverConnection`. All calls go over that one connection, so mounting a volume is two calls, where kubelet makes
 //!   eight on eight connections.
 //! - `Secrets` resolves a [`SecretReference`] when a call needs its values, and at no other time.
-//! - A failed call is a [`CallError`]. It has the driver's code, if the driver answered, and whether the call was sent at all.
-//!   [`lifecycle`](crate::lifecycle) decides what that means for the volume.
+//! - A failed call is a [`CallError`], with the driver's code, if the driver answered, and whether the call was
+//!   sent at all. [`lifecycle`](crate::lifecycle) selects the next call of the volume after the error.
 
 mod access;
 mod bounds;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::excerpt::short;
 
-/// A path of this host in a request: absolute, UTF-8, 2 to 4095 bytes, normalized (no `.`, `..`, double or trailing slash) and
-/// without control characters. Two different paths can be the same file only through a link.
+/// A path of this host in a request: absolute, UTF-8, 2 to 4095 bytes, normalized (no `.`, `..`, double or
+/// trailing slash) and without control characters. Two different paths refer to the same file only through a link.
 ///
 /// ```
 /// use volume_manager::driver::MountPath;
@@ -22,10 +22,10 @@ use crate::excerpt::short;
 pub struct MountPath(Arc<str>);
 
 impl MountPath {
-    /// The most bytes of a path: Linux' `PATH_MAX` of 4096 without the terminating zero byte.
+    /// The maximum size of a path in bytes: Linux' `PATH_MAX` of 4096 without the terminating zero byte.
     pub const MAX_BYTES: usize = 4095;
 
-    /// Checks a path.
+    /// Validates a path.
     ///
     /// # Errors
     /// If the path is relative, too long, the root, not UTF-8, or not normalized.
@@ -40,19 +40,19 @@ impl MountPath {
             return Err(InvalidMountPath::NotAbsolute { found: excerpt() });
         }
         // `components` skips `.`, `//` and a trailing slash, so a comparison with the rebuilt path finds them.
-        let mut plain = String::with_capacity(text.len());
+        let mut normalized = String::with_capacity(text.len());
         for component in path.components() {
             match component {
                 Component::RootDir => {}
                 Component::Normal(name) => {
-                    plain.push('/');
-                    plain.push_str(name.to_str().unwrap_or_default());
+                    normalized.push('/');
+                    normalized.push_str(name.to_str().unwrap_or_default());
                 }
-                _ => return Err(InvalidMountPath::NotPlain { found: excerpt() }),
+                _ => return Err(InvalidMountPath::NotNormalized { found: excerpt() }),
             }
         }
-        if plain != text || text.chars().any(char::is_control) {
-            return Err(InvalidMountPath::NotPlain { found: excerpt() });
+        if normalized != text || text.chars().any(char::is_control) {
+            return Err(InvalidMountPath::NotNormalized { found: excerpt() });
         }
         Ok(Self(text.into()))
     }
@@ -110,23 +110,23 @@ pub enum InvalidMountPath {
         /// The path.
         found: String,
     },
-    /// More than [`MountPath::MAX_BYTES`] bytes.
+    /// The path has more than [`MountPath::MAX_BYTES`] bytes.
     #[error("the path has {found} bytes; at most {} are allowed", MountPath::MAX_BYTES)]
     TooLong {
-        /// How many bytes there are.
+        /// The size of the path in bytes.
         found: usize,
     },
-    /// Paths in CSI requests are UTF-8.
+    /// The path is not UTF-8, as CSI requires of paths in requests.
     #[error("the path {found:?} is not UTF-8, as CSI requires")]
     NotUtf8 {
-        /// The path, with its bad bytes replaced.
+        /// The path, with its invalid bytes replaced.
         found: String,
     },
     /// The path is the root, is not normalized, or contains a control character.
     #[error(
         "the path {found:?} is not normalized; expected a path below / without '.', '..', empty components, a trailing slash or control characters"
     )]
-    NotPlain {
+    NotNormalized {
         /// The path.
         found: String,
     },
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_absolute_bounded_and_plain() {
+    fn accepts_only_absolute_bounded_normalized_paths() {
         assert_eq!(MountPath::new("/a/b c/ä").unwrap().as_str(), "/a/b c/ä");
         assert!(MountPath::new(format!("/{}", "x".repeat(4094))).is_ok());
         let too_long = MountPath::new(format!("/{}", "x".repeat(4095)));
@@ -146,14 +146,18 @@ mod tests {
             assert_eq!(MountPath::new(bad), Err(InvalidMountPath::NotAbsolute { found: bad.into() }));
         }
         for bad in ["/", "//a", "/a/", "/a//b", "/a/./b", "/a/../b", "/a/.", "/.."] {
-            assert_eq!(MountPath::new(bad), Err(InvalidMountPath::NotPlain { found: bad.into() }), "{bad:?}");
+            assert_eq!(
+                MountPath::new(bad),
+                Err(InvalidMountPath::NotNormalized { found: bad.into() }),
+                "{bad:?}"
+            );
         }
-        assert_eq!(MountPath::new("/a\nb"), Err(InvalidMountPath::NotPlain { found: "/a b".into() }));
+        assert_eq!(MountPath::new("/a\nb"), Err(InvalidMountPath::NotNormalized { found: "/a b".into() }));
     }
 
     #[cfg(unix)]
     #[test]
-    fn a_path_that_is_no_text_is_refused() {
+    fn rejects_a_path_that_is_not_utf8() {
         use std::os::unix::ffi::OsStrExt;
         let path = Path::new(OsStr::from_bytes(b"/a\xff"));
         assert!(matches!(MountPath::new(path), Err(InvalidMountPath::NotUtf8 { .. })));

@@ -13,31 +13,32 @@ use super::mount_path::MountPath;
 pub enum Operation {
     /// ControllerPublishVolume: attach to this node.
     ControllerPublish,
-    /// ControllerUnpublishVolume: detach from this node, also under an earlier id.
+    /// ControllerUnpublishVolume: detach from this node, under its present or an earlier node id.
     ControllerUnpublish {
-        /// The id of the node that the volume was attached to; `None` for the present id. Never all nodes.
+        /// The node id under which the volume was attached; `None` for the present one. The call never detaches
+        /// from all nodes.
         node_id: Option<String>,
     },
     /// NodeStageVolume
     NodeStage {
-        /// A directory that exists.
+        /// The staging path, an existing directory.
         staging_path: MountPath,
     },
     /// NodeUnstageVolume
     NodeUnstage {
-        /// The path where it was staged.
+        /// The path where the volume was staged.
         staging_path: MountPath,
     },
     /// NodePublishVolume
     NodePublish {
-        /// The consumer with its target path. The parent directory of the target exists.
+        /// The consumer with its target path, whose parent directory must exist.
         consumer: Arc<ConsumerSpec>,
         /// The staging path; omitted for drivers that do not stage, and for ephemeral volumes.
         staging_path: MountPath,
     },
     /// NodeUnpublishVolume
     NodeUnpublish {
-        /// The path where it was published.
+        /// The path where the volume was published.
         target_path: MountPath,
     },
     /// ControllerExpandVolume
@@ -71,7 +72,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The RPC method of the operation.
+    /// The RPC of the operation.
     #[must_use]
     pub fn method(&self) -> Method {
         match self {

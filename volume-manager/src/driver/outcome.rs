@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallOutcome {
-    /// No data: ControllerUnpublishVolume and the four node calls.
+    /// ControllerUnpublishVolume, or a stage, unstage, publish or unpublish call of the node service: no data is
+    /// returned.
     Done,
     /// ControllerPublishVolume: the volume is attached.
     Attached {
-        /// For the stage and publish calls of this node; at most 64 KiB.
+        /// The context for the stage and publish calls on this node; at most 64 KiB.
         publish_context: BTreeMap<String, String>,
     },
     /// ControllerExpandVolume or NodeExpandVolume: the storage or the file system has grown.
@@ -30,9 +31,9 @@ pub enum CallOutcome {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VolumeStats {
-    /// In bytes.
+    /// The usage in bytes.
     pub bytes: Option<Usage>,
-    /// In inodes.
+    /// The usage in inodes.
     pub inodes: Option<Usage>,
     /// The condition, from drivers of versions before 1.13 that have `VOLUME_CONDITION`.
     pub condition: Option<VolumeCondition>,

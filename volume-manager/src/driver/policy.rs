@@ -13,21 +13,22 @@ use crate::lifecycle::Attach;
 pub struct DriverPolicy {
     /// `attachRequired`: volumes are attached before they are used. Default: true.
     pub attach_required: bool,
-    /// `podInfoOnMount`: NodePublishVolume has the pod's name, namespace, UID and service account. Default: false.
+    /// `podInfoOnMount`: NodePublishVolume contains the pod's name, namespace, UID and service account. Default:
+    /// false.
     pub pod_info_on_mount: bool,
-    /// `volumeLifecycleModes` has `Persistent`. Default: true.
+    /// `volumeLifecycleModes` contains `Persistent`. Default: true.
     pub persistent: bool,
-    /// `volumeLifecycleModes` has `Ephemeral`. Default: false.
+    /// `volumeLifecycleModes` contains `Ephemeral`. Default: false.
     pub ephemeral: bool,
     /// `fsGroupPolicy`. Default: [`FsGroupPolicy::ReadWriteOnceWithFsType`].
     pub fs_group_policy: FsGroupPolicy,
     /// `requiresRepublish`: NodePublishVolume is repeated periodically. Default: false.
     pub requires_republish: bool,
-    /// `seLinuxMount`: the driver takes the `context` mount option. Default: false.
+    /// `seLinuxMount`: the driver accepts the `context` mount option. Default: false.
     pub selinux_mount: bool,
     /// `tokenRequests`. Default: none.
     pub token_requests: Vec<TokenRequest>,
-    /// `serviceAccountTokenInSecrets`: tokens go with the secrets, not with the volume context. Default: false.
+    /// `serviceAccountTokenInSecrets`: tokens are sent in the secrets, not in the volume context. Default: false.
     pub token_in_secrets: bool,
 }
 
@@ -58,7 +59,7 @@ pub enum OwnershipChange {
         /// The group.
         group: u32,
     },
-    /// The caller, after the volume is published, since the driver cannot. Kubelet then walks over all files.
+    /// The caller, after the volume is published, since the driver cannot. Kubelet changes each file in this case.
     Caller {
         /// The group.
         group: u32,
@@ -66,7 +67,7 @@ pub enum OwnershipChange {
 }
 
 impl DriverPolicy {
-    /// Whether `volumeLifecycleModes` has the volume's lifecycle mode.
+    /// Whether `volumeLifecycleModes` contains the volume's lifecycle mode.
     #[must_use]
     pub fn admits(&self, volume: &VolumeSpec) -> bool {
         if volume.is_ephemeral() { self.ephemeral } else { self.persistent }
@@ -95,7 +96,7 @@ impl DriverPolicy {
         if driver.volume_mount_group {
             return OwnershipChange::Driver { group };
         }
-        let wanted = match self.fs_group_policy {
+        let is_allowed = match self.fs_group_policy {
             FsGroupPolicy::None => false,
             FsGroupPolicy::File => true,
             FsGroupPolicy::ReadWriteOnceWithFsType => {
@@ -110,7 +111,7 @@ impl DriverPolicy {
         };
         // Ownership cannot be changed on a read-only mount.
         let writable = !volume.is_read_only() && !consumer.is_read_only();
-        if wanted && writable { OwnershipChange::Caller { group } } else { OwnershipChange::None }
+        if is_allowed && writable { OwnershipChange::Caller { group } } else { OwnershipChange::None }
     }
 }
 
@@ -139,8 +140,8 @@ mod tests {
         assert_eq!((policy.admits(&persistent), policy.attach(&persistent)), (true, Attach::Here));
         let ephemeral = persistent.to_builder().ephemeral().build().unwrap();
         assert!(!policy.admits(&ephemeral));
-        let lax = DriverPolicy { attach_required: false, ..DriverPolicy::default() };
-        assert_eq!(lax.attach(&persistent), Attach::NotRequired);
+        let without_attach = DriverPolicy { attach_required: false, ..DriverPolicy::default() };
+        assert_eq!(without_attach.attach(&persistent), Attach::NotRequired);
     }
 
     #[test]
@@ -161,8 +162,8 @@ mod tests {
             let volume = volume(fs_type, mode);
             let found = policy.ownership_change(&volume, &consumer(), &NodeCapabilities::default());
             assert_eq!(found, expected, "{fs_group_policy:?} {fs_type} {mode:?}");
-            let able = NodeCapabilities { volume_mount_group: true, ..Default::default() };
-            let found = policy.ownership_change(&volume, &consumer().fs_group(7), &able);
+            let capable = NodeCapabilities { volume_mount_group: true, ..Default::default() };
+            let found = policy.ownership_change(&volume, &consumer().fs_group(7), &capable);
             assert_eq!(found, OwnershipChange::Driver { group: 7 });
         }
     }

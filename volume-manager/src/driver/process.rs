@@ -1,4 +1,4 @@
-//! Which process serves a driver's socket.
+//! Finds out which processes serve a driver's socket, and whether they have exited.
 
 use std::fs;
 use std::io;
@@ -7,8 +7,8 @@ use std::io;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Process {
     id: i32,
-    /// In clock ticks since the host was started.
-    started: u64,
+    /// The start time, in clock ticks since the host booted.
+    start_time: u64,
 }
 
 impl Process {
@@ -17,13 +17,13 @@ impl Process {
         if id <= 0 {
             return None;
         }
-        started(id).ok().flatten().map(|started| Self { id, started })
+        start_time(id).ok().flatten().map(|start_time| Self { id, start_time })
     }
 
     /// Whether the process has certainly exited.
     pub(super) fn has_exited(self) -> bool {
-        match started(self.id) {
-            Ok(Some(started)) => started != self.started,
+        match start_time(self.id) {
+            Ok(Some(start_time)) => start_time != self.start_time,
             Ok(None) => false,
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
@@ -31,7 +31,7 @@ impl Process {
 }
 
 /// The start time of a process; `None` if its `stat` file cannot be parsed.
-fn started(id: i32) -> io::Result<Option<u64>> {
+fn start_time(id: i32) -> io::Result<Option<u64>> {
     /// The index of the start time (field 22) among the fields after the name (field 2).
     const AFTER_NAME: usize = 19;
     let stat = fs::read_to_string(format!("/proc/{id}/stat"))?;
@@ -46,11 +46,13 @@ pub(super) struct ProcessHistory {
     /// Whether a process was recorded before.
     recorded: bool,
     running: Vec<Process>,
-    /// Whether one of them was not visible, or there were too many, so that the history is incomplete.
+    /// Whether a process was not visible, or more than [`Self::MAX`] were running, so that the history is
+    /// incomplete.
     incomplete: bool,
 }
 
 impl ProcessHistory {
+    /// The maximum number of processes that are tracked.
     const MAX: usize = 16;
 
     /// Records the process that serves the driver now, and returns the previous ones. The processes before the first one are
@@ -72,14 +74,14 @@ impl ProcessHistory {
 /// The processes that served a driver before the present one.
 #[derive(Debug)]
 pub(super) struct PreviousProcesses {
-    /// Whether there were any, and all were visible.
+    /// Whether there were previous processes, and all of them were visible.
     known: bool,
-    /// Those that were still running when their successor was recorded.
+    /// The processes that were still running when their successor was recorded.
     running: Vec<Process>,
 }
 
 impl PreviousProcesses {
-    /// Whether all of them have certainly exited by now.
+    /// Whether all previous processes have certainly exited.
     pub(super) fn have_exited(&self) -> bool {
         self.known && self.running.iter().all(|process| process.has_exited())
     }
@@ -101,7 +103,7 @@ mod tests {
         assert!(process.has_exited());
         // A process of the same id with another start time is another process.
         let this = Process::find(i32::try_from(std::process::id()).unwrap()).unwrap();
-        assert!(Process { started: this.started + 1, ..this }.has_exited() && !this.has_exited());
+        assert!(Process { start_time: this.start_time + 1, ..this }.has_exited() && !this.has_exited());
         assert_eq!(Process::find(0), None);
     }
 
@@ -121,14 +123,14 @@ mod tests {
     #[test]
     fn needs_every_previous_process_to_be_known_and_exited() {
         let this = Process::find(i32::try_from(std::process::id()).unwrap()).unwrap();
-        let ended = Process { started: this.started + 1, ..this };
+        let ended = Process { start_time: this.start_time + 1, ..this };
         let mut served = ProcessHistory::default();
         assert!(!served.record(Some(ended)).have_exited(), "the processes before the first are unknown");
         assert!(served.record(Some(this)).have_exited());
         assert!(!served.record(Some(this)).have_exited(), "the same process dialled again");
         assert!(!served.record(Some(ended)).have_exited(), "a process that runs beside its successor");
-        let mut unseen = ProcessHistory::default();
-        assert!(!unseen.record(None).have_exited());
-        assert!(!unseen.record(Some(this)).have_exited());
+        let mut with_invisible = ProcessHistory::default();
+        assert!(!with_invisible.record(None).have_exited());
+        assert!(!with_invisible.record(Some(this)).have_exited());
     }
 }

@@ -10,13 +10,13 @@ pub struct SecretReference {
 }
 
 impl SecretReference {
-    /// The most bytes of the namespace, and of the name.
+    /// The maximum size of the namespace, and of the name, in bytes.
     pub const MAX_BYTES: usize = 253;
 
-    /// The most bytes of all keys and values of a secret, the same as the limit of a Kubernetes Secret.
+    /// The maximum size of all keys and values of a secret in bytes, the same as the limit of a Kubernetes Secret.
     pub const MAX_VALUE_BYTES: usize = 1024 * 1024;
 
-    /// Checks a reference: a namespace, which may be empty, and a name.
+    /// Creates a reference from a namespace, which may be empty, and a name.
     ///
     /// # Errors
     /// If the name is empty, or either is too long or contains a control character.
@@ -58,22 +58,22 @@ impl fmt::Display for SecretReference {
     }
 }
 
-/// Why two texts are not a [`SecretReference`].
+/// Why a namespace and a name are not a valid [`SecretReference`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSecretReference {
-    /// There is no name.
+    /// The name is empty.
     #[error("the secret has no name; set one, or remove the reference")]
     NoName,
-    /// More than [`SecretReference::MAX_BYTES`] bytes.
+    /// The namespace or the name has more than [`SecretReference::MAX_BYTES`] bytes.
     #[error("the secret's {field} has {found} bytes; at most {} are allowed", SecretReference::MAX_BYTES)]
     TooLong {
         /// `namespace` or `name`.
         field: &'static str,
-        /// How many bytes there are.
+        /// The size of the field in bytes.
         found: usize,
     },
-    /// A character that would garble logs.
+    /// The namespace or the name contains a control character, which would garble logs.
     #[error("the secret's {field} contains a control character; remove it")]
     ControlCharacter {
         /// `namespace` or `name`.

@@ -12,7 +12,8 @@ use super::consumer_spec::PodInfo;
 use super::policy::TokenRequest;
 use super::secret_reference::SecretReference;
 
-/// Resolves secrets. It is called for each CSI call that needs one, and the values are dropped when that call has ended.
+/// Resolves secrets. Each CSI call that needs a secret resolves it again, and drops the values when the call has
+/// ended.
 ///
 /// After a power cut the cloud may be unreachable. An implementation that must work offline stores its secrets on the node,
 /// encrypted by the means that the node has.
@@ -41,7 +42,7 @@ pub trait Secrets: Send + Sync {
 
 /// A provider without secrets.
 #[derive(Debug, Clone, Copy, Default)]
-#[allow(clippy::exhaustive_structs, reason = "there is nothing to it")]
+#[allow(clippy::exhaustive_structs, reason = "the type has no fields")]
 pub struct NoSecrets;
 
 #[async_trait]
@@ -72,7 +73,7 @@ impl Secrets for MemorySecrets {
     }
 }
 
-/// The values of a secret. They are never printed, and overwritten on drop.
+/// The values of a secret. The values are never printed, and are overwritten on drop.
 ///
 /// Overwriting is best effort: the encoded request is a copy, which the HTTP/2 stack drops without overwriting it.
 #[derive(Default, PartialEq, Eq)]
@@ -83,7 +84,7 @@ impl SecretValues {
         self.0.iter().map(|(key, value)| key.len() + value.len()).sum()
     }
 
-    /// A copy for a request.
+    /// Copies the values into the map of a request.
     pub(super) fn to_message(&self) -> BTreeMap<String, String> {
         self.0.clone()
     }
@@ -92,7 +93,7 @@ impl SecretValues {
         self.0.values().map(String::as_str)
     }
 
-    /// A copy for the next call, for providers that hold secrets in memory.
+    /// Copies the values, for providers that hold secrets in memory.
     pub(super) fn duplicate(&self) -> Self {
         Self(self.0.clone())
     }
@@ -125,10 +126,10 @@ fn overwrite(text: String) {
     black_box(&bytes);
 }
 
-/// The key of the tokens, in the volume context or among the secrets.
+/// The key of the tokens in the volume context or the secrets.
 pub(super) const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
-/// A token that was issued for a pod. Not printed, and overwritten when dropped.
+/// A token that was issued for a pod. The token is never printed, and is overwritten on drop.
 #[derive(PartialEq, Eq)]
 pub struct ServiceAccountToken {
     audience: String,
@@ -137,7 +138,7 @@ pub struct ServiceAccountToken {
 }
 
 impl ServiceAccountToken {
-    /// A token for an audience, valid until a time in RFC 3339, such as `2026-01-31T12:00:00Z`.
+    /// Creates a token for an audience, valid until a time in RFC 3339, such as `2026-01-31T12:00:00Z`.
     #[must_use]
     pub fn new(audience: impl Into<String>, token: impl Into<String>, expires: impl Into<String>) -> Self {
         Self { audience: audience.into(), token: token.into(), expires: expires.into() }

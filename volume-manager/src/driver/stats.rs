@@ -6,13 +6,13 @@ use csi_proto::csi::v1::{NodeGetVolumeHealthResponse, VolumeHealthErrorType, Vol
 use super::outcome::{HealthIssue, HealthStatus, Usage, VolumeCondition, VolumeStats};
 use crate::excerpt::excerpt;
 
-/// The most bytes of a reason.
+/// The size in bytes at which a reason is cut.
 const MAX_REASON: usize = 128;
 
-/// The most bytes of a description.
+/// The size in bytes at which a description is cut.
 const MAX_MESSAGE: usize = 1024;
 
-/// The most conditions of one volume that are read.
+/// The maximum number of health issues of one volume that are read.
 const MAX_ISSUES: usize = 64;
 
 /// The answer of NodeGetVolumeStats in all versions. Version 1.13 removed its second field.
@@ -32,15 +32,15 @@ pub(super) struct ConditionAnswer {
     pub(super) message: String,
 }
 
-/// Decodes the answer. A condition counts only from a driver with the capability `VOLUME_CONDITION`.
+/// Decodes the answer. Its condition is ignored without the capability `VOLUME_CONDITION`.
 pub(super) fn stats(answer: StatsAnswer, has_condition: bool) -> VolumeStats {
     let usage = |unit: Unit| {
         let found = answer.usage.iter().find(|usage| usage.unit == i32::from(unit))?;
-        let natural = |number: i64| u64::try_from(number).unwrap_or(0);
+        let non_negative = |number: i64| u64::try_from(number).unwrap_or(0);
         Some(Usage {
-            total: natural(found.total),
-            used: natural(found.used),
-            available: natural(found.available),
+            total: non_negative(found.total),
+            used: non_negative(found.used),
+            available: non_negative(found.available),
         })
     };
     VolumeStats {

@@ -1,28 +1,28 @@
-//! The spec of a volume, as far as the calls to its driver depend on it.
+//! The part of a volume's spec that the calls to its driver depend on.
 
 use std::collections::BTreeMap;
 
 use super::access::{Access, AccessMode};
-use super::bounds::{self, InvalidSpec, MAX_SHORT_BYTES};
+use super::bounds::{self, InvalidSpec, MAX_NAME_BYTES};
 use super::secret_reference::SecretReference;
 use crate::lifecycle::Attach;
 use crate::name::VolumeKey;
 
-/// The secrets of each call. References only: values are resolved for each call, and never stored.
+/// The references to the secrets of each call. The values are resolved for each call, and never stored.
 ///
 /// NodeUnstageVolume and NodeUnpublishVolume have no secrets, so a teardown on the node needs none.
 #[allow(clippy::exhaustive_structs, reason = "the calls of a volume on a node that take secrets")]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct SecretReferences {
-    /// For ControllerPublishVolume and ControllerUnpublishVolume.
+    /// The secret for ControllerPublishVolume and ControllerUnpublishVolume.
     pub controller_publish: Option<SecretReference>,
-    /// For NodeStageVolume.
+    /// The secret for NodeStageVolume.
     pub node_stage: Option<SecretReference>,
-    /// For NodePublishVolume.
+    /// The secret for NodePublishVolume.
     pub node_publish: Option<SecretReference>,
-    /// For ControllerExpandVolume.
+    /// The secret for ControllerExpandVolume.
     pub controller_expand: Option<SecretReference>,
-    /// For NodeExpandVolume.
+    /// The secret for NodeExpandVolume.
     pub node_expand: Option<SecretReference>,
 }
 
@@ -57,7 +57,7 @@ pub struct VolumeSpec {
 }
 
 impl VolumeSpec {
-    /// Starts a builder for a persistent volume that is attached by this side, is writable, and has neither contexts nor secrets.
+    /// Creates a builder for a persistent, writable volume of [`Attach::Here`] without contexts and secrets.
     #[must_use]
     pub fn builder(key: VolumeKey, access: Access, mode: AccessMode) -> VolumeSpecBuilder {
         VolumeSpecBuilder(Self {
@@ -136,7 +136,7 @@ impl VolumeSpec {
         &self.volume_context
     }
 
-    /// The publish context from ControllerPublishVolume; empty before.
+    /// The publish context from ControllerPublishVolume; empty before that call.
     #[must_use]
     pub fn publish_context(&self) -> &BTreeMap<String, String> {
         &self.publish_context
@@ -154,7 +154,7 @@ impl VolumeSpec {
         self.fs_group
     }
 
-    /// The SELinux label to mount it with, if the driver's policy has `seLinuxMount`.
+    /// The SELinux label to mount the volume with, if the driver's policy has `seLinuxMount`.
     #[must_use]
     pub fn selinux_label(&self) -> Option<&str> {
         self.selinux_label.as_deref()
@@ -166,8 +166,8 @@ impl VolumeSpec {
         }
         match &self.access {
             Access::Filesystem { fs_type, mount_flags } => {
-                bounds::text("fs_type", fs_type, csi_proto::validate::STRING_MAX_BYTES)?;
-                bounds::mount_flags(mount_flags)?;
+                bounds::check_text("fs_type", fs_type, csi_proto::validate::STRING_MAX_BYTES)?;
+                bounds::check_mount_flags(mount_flags)?;
             }
             Access::Block => {
                 let fields =
@@ -177,8 +177,8 @@ impl VolumeSpec {
                 }
             }
         }
-        bounds::context("volume_context", &self.volume_context)?;
-        bounds::context("publish_context", &self.publish_context)?;
+        bounds::check_context("volume_context", &self.volume_context)?;
+        bounds::check_context("publish_context", &self.publish_context)?;
         if let Some(label) = &self.selinux_label {
             check_label(label)?;
         }
@@ -208,13 +208,13 @@ impl VolumeSpec {
     }
 }
 
-/// The label becomes a quoted mount option, so it must not contain a quote or a backslash.
+/// Validates a label, which becomes a quoted mount option: it must not contain a quote or a backslash.
 fn check_label(label: &str) -> Result<(), InvalidSpec> {
     const FIELD: &str = "selinux_label";
     if label.is_empty() {
         return Err(InvalidSpec::Empty { field: FIELD });
     }
-    bounds::text(FIELD, label, MAX_SHORT_BYTES)?;
+    bounds::check_text(FIELD, label, MAX_NAME_BYTES)?;
     match label.chars().find(|found| matches!(found, '"' | '\\')) {
         Some(found) => Err(InvalidSpec::Character { field: FIELD, found }),
         None => Ok(()),
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn only_single_writer_and_ephemeral_volumes_are_exclusive() {
-        let of_mode = |mode| {
+        let is_exclusive = |mode| {
             let mut spec = builder(Access::filesystem());
             spec.0.mode = mode;
             spec.build().unwrap().is_exclusive()
@@ -347,9 +347,9 @@ mod tests {
         for mode in
             [AccessMode::SingleNodeWriter, AccessMode::SingleNodeMultiWriter, AccessMode::MultiNodeReaderOnly]
         {
-            assert!(!of_mode(mode), "{mode:?}");
+            assert!(!is_exclusive(mode), "{mode:?}");
         }
-        assert!(of_mode(AccessMode::SingleNodeSingleWriter));
+        assert!(is_exclusive(AccessMode::SingleNodeSingleWriter));
         assert!(builder(Access::filesystem()).ephemeral().build().unwrap().is_exclusive());
     }
 

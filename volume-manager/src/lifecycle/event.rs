@@ -19,9 +19,10 @@ pub enum Event {
         /// The size in bytes, above 0.
         required_bytes: u64,
     },
-    /// Repeats `NodePublishVolume` for a published target, for example with a fresh token. Ignored for a target that is
-    /// not published, because its publish is still pending. [`Completed::Published`] follows on success. If the call
-    /// fails or stacks a second mount, the target stays published and no waiter is notified.
+    /// Repeats `NodePublishVolume` for a published target, for example with a fresh token. The event is ignored
+    /// for a target that is not published, because its publish is still pending. [`Completed::Published`] follows
+    /// on success. If the call fails or stacks a second mount, the target stays published and no waiter is
+    /// notified.
     Republish(ConsumerId),
     /// The external attach is complete. The caller must repeat the event after a restart, like every event that was
     /// sent before its record was durable.
@@ -58,7 +59,7 @@ pub enum Event {
     Rebooted,
     /// The back-off of this call has elapsed.
     Resume(Call),
-    /// Continues after the volume was created or restored, or when the store accepts records again.
+    /// Makes the due call after the volume was created or restored, or when the store accepts records again.
     Proceed,
 }
 
@@ -85,7 +86,8 @@ pub enum Effect {
     /// the staging path. If one does, do not send the call and finish it with [`Failure::InUse`]. After a response that
     /// may be OK, compare the mount table.
     Call(Call),
-    /// Wait, then send [`Event::Resume`] with this call. A new back-off for the same call, or a restart, replaces it.
+    /// Wait, then send [`Event::Resume`] with this call. A new back-off for the same call replaces this one, and
+    /// [`Event::DriverRestarted`] ends it.
     BackOff {
         /// The call to repeat.
         call: Call,
@@ -97,13 +99,13 @@ pub enum Effect {
     },
     /// A request is completed, and the result is on disk.
     Completed(Completed),
-    /// A call failed that a request depends on. The request stays active and is retried as [`Failure`] specifies.
+    /// A call that a request depends on failed. The request stays active and is retried as [`Failure`] specifies.
     Failed {
         /// The waiter to notify.
         waiter: Waiter,
         /// The call that failed.
         call: Call,
-        /// Why it failed.
+        /// Why the call failed.
         failure: Failure,
     },
     /// The request is rejected, and nothing changed.
@@ -116,7 +118,7 @@ pub enum Effect {
 #[allow(clippy::exhaustive_enums, reason = "the results of the three kinds of requests")]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Completed {
-    /// The consumer has the volume at its target.
+    /// The volume is published at the consumer's target.
     Published(ConsumerId),
     /// Nothing remains at the consumer's target, and the consumer is no longer counted.
     Released(ConsumerId),

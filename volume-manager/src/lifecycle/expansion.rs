@@ -36,19 +36,19 @@ impl Volume {
         &mut self,
         call: &Call,
         outcome: Outcome,
-        asked_bytes: u64,
+        requested_bytes: u64,
         effects: &mut Vec<Effect>,
     ) {
         self.record.calling = None;
         let Some(Expansion { required_bytes, .. }) = self.record.expansion else { return };
-        let larger_size_requested = required_bytes > asked_bytes;
+        let larger_size_requested = required_bytes > requested_bytes;
         let (bytes, node_expansion_required) = match outcome {
             Outcome::Expanded { capacity_bytes, node_expansion_required } => {
                 (capacity_bytes, node_expansion_required)
             }
             _ => (0, true),
         };
-        // A response without a size confirms the requested one. Which size that was is unknown if a larger one was
+        // A response without a size confirms the requested size, which is unknown here if a larger one was
         // requested since.
         let bytes = if bytes == 0 && !larger_size_requested { required_bytes } else { bytes };
         if call.rpc == Rpc::ControllerExpandVolume {

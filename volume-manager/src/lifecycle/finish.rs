@@ -5,7 +5,7 @@ use super::event::{Effect, Waiter};
 use super::outcome::{Failure, Mismatch, Outcome};
 use super::snapshot::TargetState;
 use super::state::{Direction, Rpc};
-use super::transitions::{shared_failed, target_after, target_failed};
+use super::transitions::{base_after_failure, target_after_failure, target_after_success};
 use super::volume::{FailedCall, InFlight, Volume};
 
 impl Volume {
@@ -28,7 +28,7 @@ impl Volume {
             Outcome::Failed(Failure::Uncertain) => self.uncertain(call, driver_restarted, effects),
             Outcome::Failed(failure) => self.failed(call, failure, effects),
             Outcome::Ok | Outcome::Expanded { .. } => {
-                self.ended(call);
+                self.clear_uncertain(call);
                 if call.rpc.expands() {
                     self.expansion_succeeded(call, outcome, required_bytes, effects);
                 } else {
@@ -42,14 +42,14 @@ impl Volume {
     fn succeeded(&mut self, call: &Call) {
         self.record.calling = None;
         self.record.attached_here &= call.rpc != Rpc::ControllerUnpublishVolume;
-        self.record.base = self.shared_after(call.rpc);
+        self.record.base = self.base_after_success(call.rpc);
         self.normalize_base();
         let mut wanted = self.is_wanted();
         let mut republished = false;
         if let Some(target) = self.target(call) {
             wanted = target.wanted;
             republished = wanted && target.state == TargetState::Republish;
-            target.state = target_after(call.rpc, target.state);
+            target.state = target_after_success(call.rpc, target.state);
         }
         if republished && call.rpc == Rpc::NodePublishVolume {
             self.waiters.extend(call.consumer.clone().map(Waiter::Consumer));
@@ -65,9 +65,9 @@ impl Volume {
 
     /// Records that the outcome of a call is unknown: it may still be running, unless its driver was restarted.
     fn uncertain(&mut self, call: &Call, driver_restarted: bool, effects: &mut Vec<Effect>) {
-        self.ended(call);
-        let most = self.policy.quiesce_attempts;
-        if !driver_restarted && most.is_none_or(|most| self.uncertain_attempts(call) < most) {
+        self.clear_uncertain(call);
+        let limit = self.policy.quiesce_attempts;
+        if !driver_restarted && limit.is_none_or(|limit| self.uncertain_attempts(call) < limit) {
             self.uncertain_calls.insert(call.clone());
         }
         self.failed(call, Failure::Uncertain, effects);
@@ -78,20 +78,20 @@ impl Volume {
     fn uncertain_attempts(&self, call: &Call) -> u8 {
         let failed = self.failed_calls.get(&call.part()).filter(|failed| failed.call == *call);
         let before = failed.map_or(0, |failed| failed.unknown);
-        self.policy.quiesce_attempts.map_or(0, |most| before.saturating_add(1).min(most))
+        self.policy.quiesce_attempts.map_or(0, |limit| before.saturating_add(1).min(limit))
     }
 
     /// Clears the earlier attempts of this call, and of any other uncertain call: no other call was sent since.
-    fn ended(&mut self, call: &Call) {
+    fn clear_uncertain(&mut self, call: &Call) {
         self.uncertain_calls
             .retain(|uncertain| uncertain.is_controller_expand() != call.is_controller_expand());
     }
 
     pub(super) fn failed(&mut self, call: &Call, failure: Failure, effects: &mut Vec<Effect>) {
         if !matches!(failure, Failure::Uncertain | Failure::InUse | Failure::NotSent) {
-            self.ended(call);
+            self.clear_uncertain(call);
         }
-        let is_unchanged = self.move_on_failure(call, failure);
+        let is_unchanged = self.apply_failure(call, failure);
         if failure == Failure::NeverRetry {
             self.never_retry.insert(call.rpc);
         }
@@ -107,17 +107,17 @@ impl Volume {
         if is_unchanged || given_up {
             self.failed_calls.remove(&call.part());
         } else {
-            self.repeat_later(call, failure, effects);
+            self.schedule_retry(call, failure, effects);
         }
     }
 
     /// Applies the transition for a failed call. Returns whether the volume is back in its state before the call, so
     /// that no retry is needed.
-    fn move_on_failure(&mut self, call: &Call, failure: Failure) -> bool {
-        self.record.base = shared_failed(call.rpc, self.record.base, failure);
+    fn apply_failure(&mut self, call: &Call, failure: Failure) -> bool {
+        self.record.base = base_after_failure(call.rpc, self.record.base, failure);
         let Some(target) = self.target(call) else { return false };
         let (wanted, before) = (target.wanted, target.state);
-        target.state = target_failed(call.rpc, before, failure);
+        target.state = target_after_failure(call.rpc, before, failure);
         let after = target.state;
         if before == TargetState::Republish && after == TargetState::NodeUnpublish && wanted {
             self.waiters.extend(call.consumer.clone().map(Waiter::Consumer));
@@ -129,14 +129,14 @@ impl Volume {
         is_unchanged
     }
 
-    fn repeat_later(&mut self, call: &Call, failure: Failure, effects: &mut Vec<Effect>) {
+    fn schedule_retry(&mut self, call: &Call, failure: Failure, effects: &mut Vec<Effect>) {
         if call.rpc == Rpc::NodeExpandVolume && failure == Failure::Infeasible {
             self.never_retry.insert(call.rpc);
             self.waiters.remove(&Waiter::Expansion);
         }
-        let most = self.policy.counted_attempts.max(1);
+        let limit = self.policy.counted_attempts.max(1);
         let attempts = self.failed_calls.get(&call.part()).map_or(0, |failed| failed.attempts);
-        let attempt = attempts.saturating_add(1).min(most);
+        let attempt = attempts.saturating_add(1).min(limit);
         let backing_off = match failure {
             Failure::NeverRetry | Failure::Infeasible | Failure::Abandoned => false,
             // The call is repeated after its effect was undone.

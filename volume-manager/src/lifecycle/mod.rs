@@ -14,28 +14,28 @@
 //! state.
 //!
 //! While a call is in flight, and until the call is known to have succeeded, the volume or target is in the call's
-//! transitional state. That state is on disk, so a crash loses nothing. Which call may follow a call that failed, or
-//! whose outcome is unknown, depends on the call's direction:
+//! transitional state. The transitional state is on disk, so a crash loses nothing. Which call may follow a call
+//! that failed, or whose outcome is unknown, depends on the call's direction:
 //!
 //! | Call | higher state desired | lower state desired |
 //! |---|---|---|
 //! | upward | the same call again | the opposite call |
 //! | downward | the same call again until OK, then upward | the same call again |
 //!
-//! It also depends on whether the call may still be running in the driver. A call with an unknown outcome is repeated,
-//! desired or not, before any other call is sent for the volume. A restart of the driver or a reboot of the node ends
-//! the uncertainty, and [`Policy::quiesce_attempts`] bounds it. `ControllerExpandVolume` delays only the other
-//! controller calls, so a volume can be published and unpublished while the controller is unreachable. A call that was
-//! not sent ([`Failure::NotSent`]) changes nothing.
+//! The next call also depends on whether the last call may still be running in the driver. A call with an unknown
+//! outcome is repeated, desired or not, before any other call is sent for the volume. A restart of the driver or a
+//! reboot of the node ends the uncertainty, and [`Policy::quiesce_attempts`] bounds it. `ControllerExpandVolume`
+//! delays only the other controller calls, so a volume can be published and unpublished while the controller is
+//! unreachable. A call that was not sent ([`Failure::NotSent`]) changes nothing.
 //!
 //! The table of transitions is in `transitions`: towards a goal, on success and on failure.
 //!
 //! A call includes its verification: an OK counts only if the mount table agrees ([`Failure::Contradicted`]), and a
 //! volume is not unstaged while another mount uses its staging path ([`Failure::InUse`]).
 //!
-//! [`Volume::step`] performs no I/O. Its caller performs the effects in order and reports how they ended. An effect is
-//! requested only after the record that it depends on is on disk: [`Effect::Record`] is the last effect of its list,
-//! and the call follows [`Event::Recorded`].
+//! [`Volume::step`] performs no I/O. The caller performs the effects in order and reports their results. An effect
+//! is requested only after the record that it depends on is on disk: [`Effect::Record`] is the last effect of its
+//! list, and the call follows [`Event::Recorded`].
 //!
 //! ```
 //! use volume_manager::ConsumerId;

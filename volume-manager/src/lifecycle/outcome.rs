@@ -8,10 +8,11 @@ use super::state::{Direction, Rpc};
 #[allow(clippy::exhaustive_enums, reason = "each is a case that the machine must handle")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// The call succeeded, and the mount table agrees where [it can](Rpc::shows_in_mount_table). NOT_FOUND in response
-    /// to `NodeUnstageVolume` or `NodeUnpublishVolume` counts as well: otherwise the call would be repeated forever for
-    /// a volume that the driver forgot. For an expansion call this means that the volume has the requested size and
-    /// that the node phase is required; [`Outcome::Expanded`] is more precise.
+    /// The call succeeded, and the mount table agrees if [the call is visible there](Rpc::shows_in_mount_table).
+    /// NOT_FOUND in response to `NodeUnstageVolume` or `NodeUnpublishVolume` is a success as well: otherwise the
+    /// call would be repeated forever for a volume that the driver no longer has. For an expansion call, success
+    /// means that the volume has the requested size and that the node phase is required; [`Outcome::Expanded`] is
+    /// more precise.
     Ok,
     /// `ControllerExpandVolume` or `NodeExpandVolume` succeeded.
     Expanded {
@@ -28,7 +29,8 @@ pub enum Outcome {
 #[allow(clippy::exhaustive_enums, reason = "each is a case that the machine must handle")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Failure {
-    /// The driver returned an error, and nothing of the call is still running. It is retried while it is needed.
+    /// The driver returned an error, and nothing of the call is still running. The call is retried while it is
+    /// needed.
     Final,
     /// The request cannot be satisfied, and retries are useless. Occurs for expansions only: the requested size is
     /// abandoned.
@@ -72,7 +74,7 @@ pub enum Mismatch {
 }
 
 impl Failure {
-    /// Returns whether the waiters are notified. An unknown outcome is not a result.
+    /// Returns whether the waiters are notified of the failure. An unknown outcome is not a result.
     #[must_use]
     pub fn is_reported(self) -> bool {
         !matches!(self, Self::Uncertain | Self::Unchecked)
@@ -134,9 +136,9 @@ impl fmt::Display for Failure {
 /// | UNIMPLEMENTED | never | never | never |
 /// | UNKNOWN, ALREADY_EXISTS, PERMISSION_DENIED, INTERNAL, DATA_LOSS, UNAUTHENTICATED | final | final | final |
 ///
-/// ABORTED means that another call is pending for the volume. This side sends one call at a time, so the pending call
-/// is an earlier attempt with an unknown outcome: ABORTED counts as no response to it. A number that is not a gRPC code
-/// is uncertain.
+/// ABORTED means that another call is pending for the volume. A volume has at most one call in flight, so the
+/// pending call is an earlier attempt with an unknown outcome: ABORTED counts as no response to it. A number that
+/// is not a gRPC code is uncertain.
 #[must_use]
 pub fn outcome_of(rpc: Rpc, code: Option<i32>) -> Outcome {
     Outcome::Failed(match code {

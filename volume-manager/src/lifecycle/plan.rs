@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::snapshot::{Base, ExpansionPhase, Snapshot, TargetState};
 use super::state::{Direction, Rpc};
-use super::transitions::{next_target, shared_during, target_during};
+use super::transitions::{base_during, next_target_call, target_during};
 use super::volume::{Attach, UnsentIntent, Volume};
 
 impl Volume {
@@ -11,9 +11,9 @@ impl Volume {
     pub(super) fn next(&self) -> Option<Call> {
         match self.uncertain_call() {
             None => self.candidate_calls().into_iter().find(|call| !self.is_deferred(call)),
-            // An earlier call may still be running in the driver. Only a repetition of that call cannot collide with
-            // it, whether it is needed or not.
-            Some(call) if self.backs_off(call) || self.never_retry.contains(&call.rpc) => None,
+            // An earlier call may still be running in the driver. Only a repetition of the same call, needed or
+            // not, cannot collide with it.
+            Some(call) if self.is_backing_off(call) || self.never_retry.contains(&call.rpc) => None,
             Some(call) => Some(call.clone()),
         }
     }
@@ -25,17 +25,17 @@ impl Volume {
     /// delay the consumers.
     pub(super) fn candidate_calls(&self) -> Vec<Call> {
         let (tearing_down, ready) = (self.is_tearing_down(), self.is_ready());
-        let of_targets = |wanted: Rpc| {
+        let target_calls = |wanted: Rpc| {
             self.record.targets.iter().filter_map(move |(consumer, target)| {
                 let up = ready.then_some(Direction::Up);
                 let direction = if tearing_down || !target.wanted { Some(Direction::Down) } else { up };
-                let rpc = next_target(*target, direction).filter(|rpc| *rpc == wanted)?;
+                let rpc = next_target_call(*target, direction).filter(|rpc| *rpc == wanted)?;
                 Some(Call::of_target(rpc, consumer.clone()))
             })
         };
-        let mut calls: Vec<_> = of_targets(Rpc::NodeUnpublishVolume).collect();
+        let mut calls: Vec<_> = target_calls(Rpc::NodeUnpublishVolume).collect();
         calls.extend(self.candidate_base_call().map(Call::of_volume));
-        calls.extend(of_targets(Rpc::NodePublishVolume));
+        calls.extend(target_calls(Rpc::NodePublishVolume));
         calls.extend(self.candidate_expansion_call());
         calls
     }
@@ -50,15 +50,15 @@ impl Volume {
         possible.then_some(call)
     }
 
-    /// Returns the call that the base needs.
+    /// Returns the call that moves the base towards the goal.
     fn candidate_base_call(&self) -> Option<Rpc> {
         let base = self.record.base;
-        // The base is never built below active targets.
+        // No attach or stage call is made below active targets.
         let builds = self.is_wanted() && !self.is_ready();
-        let up = if builds { self.next_shared(base, Direction::Up) } else { None };
+        let up = if builds { self.next_base_call(base, Direction::Up) } else { None };
         let stays = self.is_wanted() && (self.is_ready() || up.is_some());
         let leaves = (!stays || self.is_tearing_down()) && !self.has_mounted_targets();
-        up.or_else(|| if leaves { self.next_shared(base, Direction::Down) } else { None })
+        up.or_else(|| if leaves { self.next_base_call(base, Direction::Down) } else { None })
     }
 
     /// Returns whether every target must be unpublished, wanted or not.
@@ -73,8 +73,8 @@ impl Volume {
 
     pub(super) fn is_deferred(&self, call: &Call) -> bool {
         let attach = matches!(call.rpc, Rpc::ControllerPublishVolume | Rpc::ControllerUnpublishVolume);
-        let grows = attach && self.uncertain_calls.iter().any(Call::is_controller_expand);
-        self.backs_off(call) || self.never_retry.contains(&call.rpc) || grows
+        let delayed_by_expand = attach && self.uncertain_calls.iter().any(Call::is_controller_expand);
+        self.is_backing_off(call) || self.never_retry.contains(&call.rpc) || delayed_by_expand
     }
 
     /// Returns whether an uncertain call can be repeated in the current state. A call whose precondition was removed
@@ -112,13 +112,13 @@ impl Volume {
         };
         self.record.calling = Some(call.clone());
         self.record.attached_here |= call.rpc == Rpc::ControllerPublishVolume;
-        self.record.base = shared_during(call.rpc).unwrap_or(self.record.base);
+        self.record.base = base_during(call.rpc).unwrap_or(self.record.base);
         if let Some(target) = self.target(call) {
             target.state = target_during(call.rpc, target.state);
         }
         let target = call.consumer.as_ref().and_then(|consumer| self.record.targets.get(consumer));
-        let moved = before.base != self.record.base || before.target != target.map(|target| target.state);
-        self.unsent_intent = moved.then_some(before);
+        let changed = before.base != self.record.base || before.target != target.map(|target| target.state);
+        self.unsent_intent = changed.then_some(before);
     }
 
     /// Undoes the intent of a call that was not sent, unless the state has changed since.

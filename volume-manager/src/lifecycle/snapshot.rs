@@ -20,8 +20,8 @@ pub struct Snapshot {
     /// True if the external attach is complete. Used by [`Attach::Awaited`](super::Attach::Awaited) only.
     pub attached: bool,
     /// True if this node attached the volume, or may have: `ControllerPublishVolume` was intended, and no
-    /// `ControllerUnpublishVolume` succeeded since. The volume is detached before it is forgotten, even if the attach
-    /// mode or the driver's capabilities changed.
+    /// `ControllerUnpublishVolume` succeeded since. The volume is detached before its record is removed, even if
+    /// the attach mode or the driver's capabilities changed.
     pub attached_here: bool,
     /// The last call, if it is not known to have succeeded: it may still be running when the record is read.
     pub calling: Option<Call>,
@@ -68,7 +68,7 @@ impl Base {
         Self::VolReady,
     ];
 
-    /// Returns the state of a volume that has no targets.
+    /// Returns the state of a volume with this base and no targets.
     #[must_use]
     pub fn state(self) -> VolumeState {
         match self {

@@ -11,7 +11,7 @@ use std::fmt;
 )]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VolumeState {
-    /// Exists, and is not attached to a node.
+    /// Not attached to a node.
     Created,
     /// Attached to this node.
     NodeReady,
@@ -19,17 +19,17 @@ pub enum VolumeState {
     VolReady,
     /// Mounted at the target.
     Published,
-    /// CREATED to NODE_READY.
+    /// In transition from CREATED to NODE_READY.
     ControllerPublish,
-    /// NODE_READY to CREATED.
+    /// In transition from NODE_READY to CREATED.
     ControllerUnpublish,
-    /// NODE_READY to VOL_READY.
+    /// In transition from NODE_READY to VOL_READY.
     NodeStage,
-    /// VOL_READY to NODE_READY.
+    /// In transition from VOL_READY to NODE_READY.
     NodeUnstage,
-    /// VOL_READY to PUBLISHED.
+    /// In transition from VOL_READY to PUBLISHED.
     NodePublish,
-    /// PUBLISHED to VOL_READY.
+    /// In transition from PUBLISHED to VOL_READY.
     NodeUnpublish,
 }
 

@@ -24,7 +24,7 @@ impl Volume {
             Event::Detached => self.detached(),
             Event::Recorded(durable) => self.recorded(durable),
             Event::Finished { call, outcome } => self.finished(&call, outcome, effects),
-            Event::MountLost(lost) => self.lost(lost),
+            Event::MountLost(lost) => self.mount_lost(lost),
             Event::DriverRestarted(capabilities) => self.driver_restarted(capabilities),
             Event::Reconnected(capabilities) => self.reconnected(capabilities),
             Event::Rebooted => self.rebooted(),
@@ -105,7 +105,7 @@ impl Volume {
 
     /// Tears down the lost mount in the permitted order, so that the driver releases its resources, and sets the mount
     /// up again for the consumers that want it.
-    fn lost(&mut self, lost: LostMount) {
+    fn mount_lost(&mut self, lost: LostMount) {
         self.confirm_teardown();
         match lost {
             LostMount::Staging if self.record.base == Base::VolReady => {
@@ -179,10 +179,10 @@ impl Volume {
     /// Selects the next call, and sends a call whose intent is on disk.
     fn advance(&mut self, before: &Snapshot, effects: &mut Vec<Effect>) {
         // While a record is being written, no new intent is set: the decision may be obsolete when the write is done.
-        let decides =
+        let may_set_intent =
             self.in_flight.is_none() && matches!(self.record_state, RecordState::Clean | RecordState::Dirty);
-        if decides {
-            // An intent that was not sent is reconsidered, so that no call is undone that was never made.
+        if may_set_intent {
+            // An unsent intent is reconsidered, so that a call that was never made is not undone.
             self.undo_unsent_intent();
         }
         self.drop_released_targets();
@@ -190,7 +190,7 @@ impl Volume {
         let mut uncertain_calls = std::mem::take(&mut self.uncertain_calls);
         uncertain_calls.retain(|call| self.is_repeatable(call));
         self.uncertain_calls = uncertain_calls;
-        let next = if decides { self.next() } else { None };
+        let next = if may_set_intent { self.next() } else { None };
         if let Some(call) = &next {
             self.set_intent(call);
         }
@@ -217,7 +217,7 @@ impl Volume {
                     Some(InFlight { call: call.clone(), driver_restarted: false, required_bytes });
                 effects.push(Effect::Call(call));
             }
-            None if self.in_flight.is_none() && self.can_be_forgotten() => effects.push(Effect::Forget),
+            None if self.in_flight.is_none() && self.is_removable() => effects.push(Effect::Forget),
             None => {}
         }
     }
@@ -235,7 +235,7 @@ impl Volume {
         });
     }
 
-    fn can_be_forgotten(&self) -> bool {
+    fn is_removable(&self) -> bool {
         self.record.targets.is_empty()
             && self.record.base == self.lowest_base()
             && !self.record.attached_here
@@ -260,8 +260,8 @@ impl Volume {
             Waiter::Expansion => Some(Completed::Expanded { capacity_bytes: record.capacity_bytes }),
         };
         effects.extend(self.waiters.iter().filter_map(completed).map(Effect::Completed));
-        let still = self.waiters.iter().filter(|waiter| completed(waiter).is_none()).cloned().collect();
-        self.waiters = still;
+        let remaining = self.waiters.iter().filter(|waiter| completed(waiter).is_none()).cloned().collect();
+        self.waiters = remaining;
         if self.never_retry.is_empty() {
             return;
         }
@@ -283,7 +283,7 @@ impl Volume {
 
     /// Returns the waiters that depend on the success of this call.
     pub(super) fn waiters_for(&self, call: &Call) -> Vec<Waiter> {
-        let of_consumer = || call.consumer.clone().map(Waiter::Consumer);
+        let consumer_waiter = || call.consumer.clone().map(Waiter::Consumer);
         let waits = |waiter: &Waiter| self.waiters.contains(waiter);
         match call.rpc {
             Rpc::ControllerPublishVolume | Rpc::NodeStageVolume => {
@@ -294,9 +294,9 @@ impl Volume {
             Rpc::NodePublishVolume => {
                 let target = call.consumer.as_ref().and_then(|consumer| self.record.targets.get(consumer));
                 let published = target.is_some_and(|target| target.state.is_published());
-                of_consumer().into_iter().filter(|waiter| waits(waiter) && !published).collect()
+                consumer_waiter().into_iter().filter(|waiter| waits(waiter) && !published).collect()
             }
-            Rpc::NodeUnpublishVolume => of_consumer().into_iter().collect(),
+            Rpc::NodeUnpublishVolume => consumer_waiter().into_iter().collect(),
             Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume => {
                 [Waiter::Expansion].into_iter().filter(waits).collect()
             }

@@ -8,12 +8,11 @@ use super::snapshot::{Base, Target, TargetState};
 use super::state::{Direction, Rpc};
 use super::volume::{Attach, Volume};
 
-// Towards a goal.
+// Calls towards a goal.
 
 impl Volume {
-    /// Returns the call that leads from a base to the next one in a direction, or repeats the call of a transitional
-    /// state.
-    pub(super) fn next_shared(&self, base: Base, direction: Direction) -> Option<Rpc> {
+    /// Returns the call that moves a base one step in a direction, or the call to repeat in a transitional state.
+    pub(super) fn next_base_call(&self, base: Base, direction: Direction) -> Option<Rpc> {
         let attaches_here = self.attaches_here();
         let stages = self.publish_base() == Some(Base::VolReady);
         // A driver that gained the attach capability meanwhile must attach before the stage call.
@@ -65,10 +64,10 @@ impl Volume {
         self.attach == Attach::Here && self.capabilities.publish_unpublish
     }
 
-    // On success.
+    // States after a success.
 
     /// Returns the base after a successful call. A concurrent event may have changed the base meanwhile.
-    pub(super) fn shared_after(&self, rpc: Rpc) -> Base {
+    pub(super) fn base_after_success(&self, rpc: Rpc) -> Base {
         match (rpc, self.record.base) {
             (Rpc::ControllerPublishVolume, Base::ControllerPublish) => Base::NodeReady,
             (Rpc::NodeStageVolume, Base::NodeStage) => Base::VolReady,
@@ -80,7 +79,7 @@ impl Volume {
 }
 
 /// Returns the next call for a target. `direction` is `None` if the base is not ready for the target.
-pub(super) fn next_target(target: Target, direction: Option<Direction>) -> Option<Rpc> {
+pub(super) fn next_target_call(target: Target, direction: Option<Direction>) -> Option<Rpc> {
     use TargetState::{Absent, NodePublish, NodeUnpublish, Published, Republish};
     match (target.state, direction) {
         (Absent | NodePublish | Republish, Some(Direction::Up)) => Some(Rpc::NodePublishVolume),
@@ -92,7 +91,7 @@ pub(super) fn next_target(target: Target, direction: Option<Direction>) -> Optio
 }
 
 /// Returns the base from the time a call is intended until it is known to have succeeded.
-pub(super) fn shared_during(rpc: Rpc) -> Option<Base> {
+pub(super) fn base_during(rpc: Rpc) -> Option<Base> {
     Base::ALL.into_iter().find(|base| base.state().rpc() == Some(rpc))
 }
 
@@ -107,7 +106,7 @@ pub(super) fn target_during(rpc: Rpc, state: TargetState) -> TargetState {
 }
 
 /// Returns the target state after a successful call.
-pub(super) fn target_after(rpc: Rpc, state: TargetState) -> TargetState {
+pub(super) fn target_after_success(rpc: Rpc, state: TargetState) -> TargetState {
     match (rpc, state) {
         (Rpc::NodePublishVolume, TargetState::NodePublish | TargetState::Republish) => TargetState::Published,
         (Rpc::NodeUnpublishVolume, TargetState::NodeUnpublish) => TargetState::Absent,
@@ -115,10 +114,11 @@ pub(super) fn target_after(rpc: Rpc, state: TargetState) -> TargetState {
     }
 }
 
-// On failure. A transitional state is kept, and its call is repeated or undone, with the exceptions below.
+// States after a failure. A transitional state is kept, and its call is repeated or undone, with the exceptions
+// below.
 
 /// Returns the base after a failed call: a wrong staging mount is unstaged before the volume is staged again.
-pub(super) fn shared_failed(rpc: Rpc, base: Base, failure: Failure) -> Base {
+pub(super) fn base_after_failure(rpc: Rpc, base: Base, failure: Failure) -> Base {
     match (rpc, base, failure) {
         (_, base, Failure::Contradicted(Mismatch::Missing)) => base,
         (Rpc::NodeStageVolume, Base::NodeStage, Failure::Contradicted(_)) => Base::NodeUnstage,
@@ -130,7 +130,7 @@ pub(super) fn shared_failed(rpc: Rpc, base: Base, failure: Failure) -> Base {
 /// unpublished before it is published again. A published target stays published if its repeated publish fails or stacks
 /// a second mount: tearing it down would interrupt the consumer, so the second mount is removed when the consumer is
 /// released.
-pub(super) fn target_failed(rpc: Rpc, state: TargetState, failure: Failure) -> TargetState {
+pub(super) fn target_after_failure(rpc: Rpc, state: TargetState, failure: Failure) -> TargetState {
     use Failure::{Contradicted, Final, Infeasible, NeverRetry, NotSent};
     match (rpc, state, failure) {
         (Rpc::NodePublishVolume, TargetState::Republish, Contradicted(Mismatch::Missing)) => {

@@ -16,9 +16,9 @@ use super::state::{Rpc, VolumeState};
 #[allow(clippy::exhaustive_structs, reason = "the capabilities that the spec's lifecycle depends on")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DriverCapabilities {
-    /// `PUBLISH_UNPUBLISH_VOLUME` of the controller service: NODE_READY and the two calls around it exist.
+    /// `PUBLISH_UNPUBLISH_VOLUME` of the controller service: adds NODE_READY and the calls to and from it.
     pub publish_unpublish: bool,
-    /// `STAGE_UNSTAGE_VOLUME` of the node service: VOL_READY and the two calls around it exist.
+    /// `STAGE_UNSTAGE_VOLUME` of the node service: adds VOL_READY and the calls to and from it.
     pub stage_unstage: bool,
     /// `EXPAND_VOLUME` of the controller service, if this node makes that call.
     pub controller_expand: bool,
@@ -39,10 +39,10 @@ pub struct Volume {
     /// The call in flight; at most one.
     pub(super) in_flight: Option<InFlight>,
     pub(super) failed_calls: BTreeMap<Part, FailedCall>,
-    /// The calls that may still be running in the driver: at most one besides `ControllerExpandVolume`. No other call
-    /// is sent before its outcome is known. `ControllerExpandVolume` delays controller calls only: node calls do not
-    /// depend on it, and an unreachable controller must not keep volumes from their consumers. This is not a state,
-    /// because the part may need to move in the other direction meanwhile.
+    /// The calls that may still be running in the driver: at most one besides `ControllerExpandVolume`. No other
+    /// call is sent before its outcome is known. `ControllerExpandVolume` delays controller calls only: node calls
+    /// do not depend on it, and an unreachable controller must not keep volumes from their consumers. The set is
+    /// not part of the state, because a call may need to be undone while it is in the set.
     pub(super) uncertain_calls: BTreeSet<Call>,
     /// The intent of a call that may not have been sent.
     pub(super) unsent_intent: Option<UnsentIntent>,
@@ -58,12 +58,13 @@ pub struct Volume {
 #[allow(clippy::exhaustive_structs, reason = "plain settings with a default")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Policy {
-    /// The number of consecutive attempts with an unknown outcome after which the opposite call, or a call for another
-    /// target, may be sent although the driver may still be executing the call. `None`: never before the outcome is
-    /// known, which can block a volume forever. Default: 8, which takes about 17 min with the default
+    /// The number of consecutive attempts with an unknown outcome after which the opposite call, or a call for
+    /// another target, may be sent although the driver may still be executing the call. `None` is no limit, which
+    /// can block a volume forever. Default: 8, which takes about 17 min with the default
     /// [`BackOff`](super::BackOff) and a deadline of 2 min.
     pub quiesce_attempts: Option<u8>,
-    /// The limit of the counter of consecutive failures, from 1. Default: 32, above which the back-off does not grow.
+    /// The maximum value of the counter of consecutive failures, at least 1. Default: 32, above which the back-off
+    /// does not grow.
     pub counted_attempts: u8,
 }
 
@@ -138,9 +139,9 @@ pub enum WaitReason {
     BackOff(Call),
     /// The external attach is pending.
     Attach,
-    /// The driver must not be sent this RPC again; another version of the driver is needed.
+    /// This RPC must not be sent to the driver again; another version of the driver is needed.
     OtherDriver(Rpc),
-    /// The driver must not be sent this RPC before a new expansion request.
+    /// This RPC must not be sent to the driver before a new expansion request.
     Request(Rpc),
     /// A call is due and starts with [`Event::Proceed`](super::Event::Proceed).
     Proceed,
@@ -155,11 +156,12 @@ impl Volume {
         volume
     }
 
-    /// Restores a recorded volume in a new process. The last call of the record counts as one with an unknown outcome.
-    /// [`Event::Proceed`](super::Event::Proceed) starts it.
+    /// Restores a recorded volume in a new process. The last call of the record counts as one with an unknown
+    /// outcome. [`Event::Proceed`](super::Event::Proceed) starts the state machine.
     ///
-    /// A staged or attached volume stays staged or attached in the record, even if the driver or the attach mode no
-    /// longer has that state. It is torn down before it is set up again, but not below a consumer that uses the volume.
+    /// A staged or attached volume stays staged or attached in the record, even if the driver or the attach mode
+    /// no longer has that state. Such a volume is torn down before it is set up again, but not below a consumer
+    /// that uses it.
     #[must_use]
     pub fn restored(
         snapshot: Snapshot,
@@ -177,7 +179,8 @@ impl Volume {
         if policy.quiesce_attempts != Some(0) {
             let calling = volume.record.calling.iter().filter(|call| !call.is_controller_expand());
             volume.uncertain_calls = calling.filter(|call| volume.is_repeatable(call)).cloned().collect();
-            // Other calls may have been sent after it, so it is not necessarily the last call.
+            // Other calls may have been sent after `ControllerExpandVolume`, so it is not necessarily the last
+            // call.
             if volume.record.expansion.is_some_and(|expansion| expansion.phase == ExpansionPhase::Controller)
             {
                 volume.uncertain_calls.insert(Call::of_volume(Rpc::ControllerExpandVolume));
@@ -279,7 +282,7 @@ impl Volume {
 
     /// Returns the call that may still be running in the driver. No other call is sent before its outcome is known.
     ///
-    /// `ControllerExpandVolume` is never returned here: see [`Self::may_be_running`].
+    /// `ControllerExpandVolume` is never returned; see [`Self::may_be_running`].
     #[must_use]
     pub fn uncertain_call(&self) -> Option<&Call> {
         self.uncertain_calls.iter().find(|call| !call.is_controller_expand())
@@ -291,8 +294,8 @@ impl Volume {
         self.uncertain_calls.contains(call)
     }
 
-    /// Returns the reason why the volume makes no call. The call in flight precedes the store, and the store precedes
-    /// back-offs.
+    /// Returns the reason why the volume makes no call. A call in flight takes precedence over the store, and the
+    /// store over back-offs.
     #[must_use]
     pub fn wait_reason(&self) -> WaitReason {
         match (self.in_flight(), self.record_state) {
@@ -304,7 +307,7 @@ impl Volume {
         }
         let mut candidate_calls = self.candidate_calls();
         candidate_calls.extend(self.uncertain_call().cloned());
-        if let Some(call) = candidate_calls.iter().find(|call| self.backs_off(call)) {
+        if let Some(call) = candidate_calls.iter().find(|call| self.is_backing_off(call)) {
             WaitReason::BackOff(call.clone())
         } else if let Some(call) = candidate_calls.iter().find(|call| self.never_retry.contains(&call.rpc)) {
             if call.rpc.expands() { WaitReason::Request(call.rpc) } else { WaitReason::OtherDriver(call.rpc) }
@@ -352,7 +355,7 @@ impl Volume {
         self.record.targets.get_mut(call.consumer.as_ref()?)
     }
 
-    pub(super) fn backs_off(&self, call: &Call) -> bool {
+    pub(super) fn is_backing_off(&self, call: &Call) -> bool {
         self.failed_calls
             .get(&call.part())
             .is_some_and(|failed| failed.backing_off && failed.call.rpc == call.rpc)

@@ -1,4 +1,4 @@
-//! Responses of a node, used as generated.
+//! The answers of a node: the generated messages, with constructors.
 
 use prost::Message;
 
@@ -13,10 +13,10 @@ use crate::node::{self, Explanation, PublishError};
 pub const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 /// The approximate maximum size of the reports in one answer, in bytes; further reports start another answer.
-const REPORT_BYTES: usize = 256 << 10;
+const MAX_REPORT_BYTES: usize = 256 << 10;
 
 /// The maximum total size of rejected consumers in one answer, in bytes; the rest are omitted.
-const REFUSED_BYTES: usize = 1 << 20;
+const MAX_REFUSED_BYTES: usize = 1 << 20;
 
 /// The kinds of answers.
 pub mod answer {
@@ -43,7 +43,7 @@ impl From<answer::Kind> for Answer {
 }
 
 impl Refusal {
-    /// A refusal by a node whose set has the number `revision`.
+    /// Creates a refusal by a node whose desired set has this revision.
     #[must_use]
     pub fn new(reason: refusal::Reason, message: impl ToString, revision: u64) -> Self {
         Self { reason: reason.into(), message: message.to_string(), revision }
@@ -64,7 +64,7 @@ impl Refused {
 }
 
 impl Reconciled {
-    /// Describes the changes made by the set with the number `revision`.
+    /// Describes the changes made by the desired set with this revision.
     #[must_use]
     pub fn new(revision: u64, reconciled: &node::Reconciled) -> Self {
         let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
@@ -79,12 +79,12 @@ impl Reconciled {
     }
 }
 
-/// The first rejected consumers, up to [`REFUSED_BYTES`] in total.
+/// Returns the first rejected consumers, up to [`MAX_REFUSED_BYTES`] in total.
 fn within_bytes(refused: impl Iterator<Item = Refused>) -> Vec<Refused> {
     refused
         .scan(0, |bytes, consumer| {
             *bytes += consumer.encoded_len();
-            (*bytes <= REFUSED_BYTES).then_some(consumer)
+            (*bytes <= MAX_REFUSED_BYTES).then_some(consumer)
         })
         .collect()
 }
@@ -117,7 +117,7 @@ impl VolumeReports {
         let mut bytes = 0;
         for volume in volumes {
             let more = volume.encoded_len();
-            if bytes > 0 && bytes + more > REPORT_BYTES {
+            if bytes > 0 && bytes + more > MAX_REPORT_BYTES {
                 let next = Self { revision, ..Self::default() };
                 parts.push(answer::Kind::Reports(std::mem::replace(&mut part, next)).into());
                 bytes = 0;

@@ -107,7 +107,7 @@ fn read_set(bytes: &[u8]) -> Result<DesiredSet, InvalidMessage> {
 }
 
 /// Decodes a message whose list has at most `most` elements.
-fn bounded<M: Message + Default>(
+fn decode_bounded<M: Message + Default>(
     bytes: &[u8],
     bound: usize,
     (field, number, most): (&'static str, u32, usize),
@@ -122,11 +122,11 @@ fn bounded<M: Message + Default>(
     Ok(M::decode(bytes)?)
 }
 
-/// The volume and whether it is attached externally; or its name and the error.
+/// Decodes a volume, and whether it is attached externally. The error has the volume's driver and id.
 fn read_volume(bytes: &[u8]) -> Result<(DesiredVolume, bool), (String, InvalidDesired)> {
     let unnamed = |error| ("unreadable".to_owned(), error);
     let list = ("consumers", CONSUMERS, MAX_CONSUMERS);
-    let volume: wire::DesiredVolume = bounded(bytes, MAX_VOLUME_BYTES, list).map_err(unnamed)?;
+    let volume: wire::DesiredVolume = decode_bounded(bytes, MAX_VOLUME_BYTES, list).map_err(unnamed)?;
     let attached = volume.attached;
     let name = format!("{}/{}", short(&volume.driver), short(&volume.volume_id));
     volume.try_into().map(|volume| (volume, attached)).map_err(|error| (name, error))
@@ -137,7 +137,7 @@ fn read_policy(
     policies: &mut BTreeMap<DriverName, DriverPolicy>,
 ) -> Result<(), InvalidDesired> {
     let list = ("token_requests", TOKEN_REQUESTS, MAX_TOKEN_REQUESTS);
-    let mut policy: wire::DriverPolicy = bounded(bytes, MAX_POLICY_BYTES, list)?;
+    let mut policy: wire::DriverPolicy = decode_bounded(bytes, MAX_POLICY_BYTES, list)?;
     let name = DriverName::new(std::mem::take(&mut policy.driver))?;
     if policies.insert(name.clone(), policy.try_into()?).is_some() {
         return Err(InvalidDesired::DriverTwice { name: name.to_string() });
@@ -146,8 +146,8 @@ fn read_policy(
 }
 
 /// Converts the number of an enum value.
-fn known<E: TryFrom<i32>>(field: &'static str, found: i32) -> Result<E, InvalidDesired> {
-    E::try_from(found).map_err(|_| InvalidDesired::Number { field, found })
+fn enum_value<E: TryFrom<i32>>(field: &'static str, found: i32) -> Result<E, InvalidDesired> {
+    E::try_from(found).map_err(|_| InvalidDesired::UnknownValue { field, found })
 }
 
 impl TryFrom<wire::DesiredVolume> for DesiredVolume {
@@ -169,7 +169,7 @@ impl TryFrom<wire::DesiredVolume> for DesiredVolume {
     }
 }
 
-/// The volume without its consumers.
+/// Converts the volume without its consumers.
 impl TryFrom<wire::DesiredVolume> for VolumeSpec {
     type Error = InvalidDesired;
 
@@ -181,8 +181,8 @@ impl TryFrom<wire::DesiredVolume> for VolumeSpec {
                 Access::Filesystem { fs_type, mount_flags }
             }
         };
-        let mode = known::<AccessMode>("access_mode", volume.access_mode)?;
-        let attach = known("attach", volume.attach)?;
+        let mode = enum_value::<AccessMode>("access_mode", volume.access_mode)?;
+        let attach = enum_value("attach", volume.attach)?;
         if volume.attached && attach != Attach::Awaited {
             return Err(InvalidDesired::NotAwaited);
         }
@@ -255,14 +255,14 @@ impl TryFrom<wire::DriverPolicy> for DriverPolicy {
         }
         let mut modes = Vec::new();
         for mode in policy.lifecycle_modes {
-            modes.push(known("lifecycle_modes", mode)?);
+            modes.push(enum_value("lifecycle_modes", mode)?);
         }
         Ok(Self {
             attach_required: policy.attach_required.unwrap_or(true),
             pod_info_on_mount: policy.pod_info_on_mount,
             persistent: modes.is_empty() || modes.contains(&wire::LifecycleMode::Persistent),
             ephemeral: modes.contains(&wire::LifecycleMode::Ephemeral),
-            fs_group_policy: known("fs_group_policy", policy.fs_group_policy)?,
+            fs_group_policy: enum_value("fs_group_policy", policy.fs_group_policy)?,
             requires_republish: policy.requires_republish,
             selinux_mount: policy.selinux_mount,
             token_requests: policy.token_requests,

@@ -18,11 +18,11 @@ use crate::node::DesiredVolume;
 pub struct DesiredSet {
     /// The revision, from 1. A higher one replaces a lower one.
     pub revision: u64,
-    /// Each volume once. Other volumes are unpublished and unstaged.
+    /// The desired volumes, without duplicates. Other volumes of the node are unpublished and unstaged.
     pub volumes: Vec<DesiredVolume>,
-    /// Volumes of [`Attach::Awaited`] that are attached. A publish context implies it.
+    /// The volumes of [`Attach::Awaited`] that are attached. A volume with a publish context need not be listed.
     pub attached: BTreeSet<VolumeKey>,
-    /// Driver policies. Other drivers have [`DriverPolicy::default`].
+    /// The policies of drivers. A driver that is not listed has [`DriverPolicy::default`].
     pub policies: BTreeMap<DriverName, DriverPolicy>,
 }
 
@@ -70,7 +70,7 @@ pub fn query() -> Vec<u8> {
     wire::Request { request: Some(wire::request::Request::Query(wire::VolumesQuery {})) }.encode_to_vec()
 }
 
-/// The maximum overhead of an embedded message in bytes.
+/// The maximum size of the tag and length of an embedded message in bytes.
 const EMBEDDED_OVERHEAD: usize = 8;
 
 /// The maximum number of bytes that a volume adds to [`DesiredSet::encode`], without its consumers.
@@ -91,7 +91,7 @@ pub fn policy_bytes(driver: &DriverName, policy: &DriverPolicy) -> usize {
     wire::DriverPolicy::from((driver, policy)).encoded_len() + EMBEDDED_OVERHEAD
 }
 
-/// The volume without its consumers.
+/// Converts the volume without its consumers.
 impl From<&VolumeSpec> for wire::DesiredVolume {
     fn from(spec: &VolumeSpec) -> Self {
         let access = match spec.access() {

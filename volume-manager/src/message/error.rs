@@ -13,7 +13,7 @@ pub enum InvalidMessage {
     /// The message is too large.
     #[error("the message has {found} bytes; at most {bound} are allowed")]
     TooLarge {
-        /// Its size in bytes.
+        /// The size of the message in bytes.
         found: usize,
         /// The maximum.
         bound: usize,
@@ -35,7 +35,7 @@ pub enum InvalidMessage {
     TooMany {
         /// The list.
         field: &'static str,
-        /// The number of its elements.
+        /// The number of elements.
         found: usize,
         /// The maximum.
         bound: usize,
@@ -49,9 +49,9 @@ pub enum InvalidMessage {
     /// A volume is invalid.
     #[error("volumes[{index}] ({volume}) is not valid")]
     Volume {
-        /// Its index in the list, from 0.
+        /// The index of the volume in the list, from 0.
         index: usize,
-        /// Driver and id as they are in the message, cut at 64 bytes each.
+        /// The driver and id in the message, cut at 64 bytes each.
         volume: String,
         /// The error.
         #[source]
@@ -60,7 +60,7 @@ pub enum InvalidMessage {
     /// A driver policy is invalid.
     #[error("drivers[{index}] is not valid")]
     Driver {
-        /// Its index in the list, from 0.
+        /// The index of the policy in the list, from 0.
         index: usize,
         /// The error.
         #[source]
@@ -75,7 +75,7 @@ pub enum InvalidDesired {
     /// The message is too large.
     #[error("the message has {found} bytes; at most {bound} are allowed")]
     TooLarge {
-        /// Its size in bytes.
+        /// The size of the message in bytes.
         found: usize,
         /// The maximum.
         bound: usize,
@@ -88,7 +88,7 @@ pub enum InvalidDesired {
     TooMany {
         /// The list.
         field: &'static str,
-        /// The number of its elements.
+        /// The number of elements.
         found: usize,
         /// The maximum.
         bound: usize,
@@ -105,12 +105,12 @@ pub enum InvalidDesired {
     /// The volume's id is invalid.
     #[error("volume_id is not valid")]
     VolumeId(#[from] InvalidVolumeId),
-    /// Neither a file system nor a block device.
+    /// The access is neither a file system nor a block device.
     #[error("access is missing; expected filesystem or block")]
     NoAccess,
     /// An enum value is unknown.
     #[error("unknown value {found} of {field}; use a value of the schema, or upgrade the node")]
-    Number {
+    UnknownValue {
         /// The field.
         field: &'static str,
         /// The number.
@@ -122,28 +122,28 @@ pub enum InvalidDesired {
     /// A secret reference is invalid.
     #[error("secrets.{field} is not valid")]
     Secret {
-        /// The call that takes it.
+        /// The field of `SecretReferences`, named after the call that needs the secret.
         field: &'static str,
         /// The error.
         #[source]
         source: InvalidSecretReference,
     },
-    /// Only a volume with an external attach can be reported as attached.
+    /// A volume without an external attach is reported as attached.
     #[error("attached is set, but attach is not AWAITED; omit it, or set attach to AWAITED")]
     NotAwaited,
     /// A consumer is invalid.
     #[error("consumers[{index}] is not valid")]
     Consumer {
-        /// Its index in the list, from 0.
+        /// The index of the consumer in the list, from 0.
         index: usize,
         /// The error.
         #[source]
         source: InvalidConsumer,
     },
-    /// Two consumers have one id.
+    /// Two consumers have the same id.
     #[error("consumers[{index}].id {id} is a duplicate; use a unique id for each consumer")]
     ConsumerTwice {
-        /// The index of the second one in the list, from 0.
+        /// The index of the second consumer in the list, from 0.
         index: usize,
         /// The id.
         id: String,

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{DeviceNumber, MountId};
 use crate::driver::{InvalidMountPath, MountPath};
 
-/// The state of a path, links not followed.
+/// The state of a path, without following symbolic links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PathState {
@@ -27,11 +27,12 @@ pub enum PathState {
     Symlink,
     /// A socket or a pipe.
     Other,
-    /// The root of a mount that lost its server, such as a FUSE process that was killed (ENOTCONN) or a share that was
-    /// unexported (ESTALE). Unmounting is the only thing it supports.
+    /// The root of a mount that lost its server, such as a FUSE process that was killed (ENOTCONN) or a share that
+    /// was unexported (ESTALE). Such a mount can only be unmounted.
     ///
-    /// Only errors that mean a permanently ended connection count. A temporary error (EIO, ETIMEDOUT, EHOSTUNREACH), and any
-    /// error in a parent directory, is an error of the inspection: a healthy mount with an interrupted link must not be undone.
+    /// Only errors that mean a permanently ended connection count. A temporary error (EIO, ETIMEDOUT,
+    /// EHOSTUNREACH), and any error in a parent directory, is an error of the inspection: a healthy mount with an
+    /// interrupted link must not be unmounted.
     Dead {
         /// The errno.
         errno: i32,
@@ -72,13 +73,13 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// An inspection of a path that is not a mount point.
+    /// Creates the inspection of a path that is not a mount point.
     #[must_use]
     pub const fn of(state: PathState) -> Self {
         Self { state, mount: None }
     }
 
-    /// An inspection of the root of a mount.
+    /// Creates the inspection of the root of a mount.
     #[must_use]
     pub const fn mounted(state: PathState, mount: MountId) -> Self {
         Self { state, mount: Some(mount) }
@@ -112,7 +113,7 @@ pub struct SafeRemoval {
 }
 
 impl SafeRemoval {
-    /// A removal of an unmounted target or staging directory.
+    /// Creates the removal of an unmounted target or staging directory.
     ///
     /// # Errors
     /// If the path is invalid, see [`MountPath::new`].
@@ -126,13 +127,13 @@ impl SafeRemoval {
         &self.path
     }
 
-    /// Whether such an entry can be removed, if nothing is mounted on it and it has no entries.
+    /// Whether an entry of this state can be removed, if nothing is mounted on it and it has no entries.
     #[cfg(any(feature = "linux", feature = "testing"))]
     pub(super) fn is_removable(found: PathState) -> bool {
         matches!(found, PathState::Directory | PathState::RegularFile { size: 0 })
     }
 
-    /// The result for an entry that cannot be removed.
+    /// Returns the result for an entry that cannot be removed.
     #[cfg(any(feature = "linux", feature = "testing"))]
     pub(super) fn reject(&self, found: PathState) -> Result<Removed, super::RemoveError> {
         let path = self.path.as_path().to_owned();

@@ -76,7 +76,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// The most bytes of a line.
+    /// The maximum size of a line in bytes.
     pub const MAX_LINE_BYTES: usize = 64 * 1024;
 
     /// Whether the mount or its whole file system is read-only.

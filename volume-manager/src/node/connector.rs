@@ -49,19 +49,19 @@ pub trait Connection: Send + Sync {
 /// Connects to drivers on Unix sockets.
 pub(super) struct SocketConnector {
     secrets: Arc<dyn Secrets>,
-    /// Every driver that was registered. The history of its processes outlives a registration.
-    known: Mutex<BTreeMap<DriverName, Arc<Driver>>>,
+    /// All drivers that were ever registered: the history of a driver's processes outlives its registration.
+    drivers: Mutex<BTreeMap<DriverName, Arc<Driver>>>,
 }
 
 impl SocketConnector {
     pub(super) fn new(secrets: Arc<dyn Secrets>) -> Self {
-        Self { secrets, known: Mutex::default() }
+        Self { secrets, drivers: Mutex::default() }
     }
 
     fn driver(&self, name: &DriverName) -> Arc<Driver> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut drivers = self.drivers.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(Driver::new(name.clone(), Arc::clone(&self.secrets)));
-        Arc::clone(known.entry(name.clone()).or_insert_with(new))
+        Arc::clone(drivers.entry(name.clone()).or_insert_with(new))
     }
 }
 

@@ -28,7 +28,7 @@ pub struct Published {
     pub group: OwnershipChange,
 }
 
-/// The changes made by a desired set, which are on disk.
+/// The changes that a desired set caused; all are on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reconciled {

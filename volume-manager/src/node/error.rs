@@ -59,9 +59,9 @@ pub enum PublishError {
     TargetTaken {
         /// The path.
         target: PathBuf,
-        /// The volume that uses it.
+        /// The volume that uses the target.
         key: VolumeKey,
-        /// The consumer that uses it.
+        /// The consumer that uses the target.
         holder: ConsumerId,
     },
     /// The driver's limit of volumes on a node, from NodeGetInfo, is reached.
@@ -71,7 +71,7 @@ pub enum PublishError {
     AttachLimit {
         /// The driver.
         driver: DriverName,
-        /// The number of its volumes in use.
+        /// The number of the driver's volumes in use.
         found: u64,
         /// The limit.
         limit: u64,
@@ -111,7 +111,7 @@ pub enum PublishError {
     Quarantined {
         /// The volume.
         key: VolumeKey,
-        /// Why.
+        /// The reason for the quarantine.
         reason: String,
     },
     /// The volume was unpublished while the request was pending.
@@ -160,7 +160,7 @@ pub enum UnpublishError {
     Quarantined {
         /// The volume.
         key: VolumeKey,
-        /// Why.
+        /// The reason for the quarantine.
         reason: String,
     },
     /// The store is unavailable, and the request was not accepted: retry.
@@ -242,15 +242,15 @@ pub enum InspectError {
         key: VolumeKey,
     },
     /// The volume has no path to query.
-    #[error("{key} is {state}, neither staged nor published; retry when it is")]
+    #[error("{key} is {state}; retry when it is staged or published")]
     NotMounted {
         /// The volume.
         key: VolumeKey,
-        /// Its state.
+        /// The state of the volume.
         state: String,
     },
     /// The driver is not registered or not connected.
-    #[error("driver {driver} is not connected; retry when it is")]
+    #[error("driver {driver} is not connected; retry when it is connected")]
     NoDriver {
         /// The driver.
         driver: DriverName,

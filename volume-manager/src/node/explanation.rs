@@ -18,8 +18,8 @@ use super::error::{bounded, rounded};
 pub struct CallFailure {
     /// The RPC.
     pub rpc: Rpc,
-    /// The failure class, and whether the call [was sent](Failure::was_sent). The table over all codes is at
-    /// [`outcome_of`](crate::lifecycle::outcome_of).
+    /// The failure class, and whether the call [was sent](Failure::was_sent).
+    /// [`outcome_of`](crate::lifecycle::outcome_of) lists the classes of all codes.
     pub class: Failure,
     /// The gRPC code; `None` if there was no response, or if the mount table contradicts an OK.
     pub code: Option<i32>,
@@ -95,7 +95,7 @@ pub enum Waiting {
         rpc: Rpc,
         /// The consumer, for a call that concerns one target.
         consumer: Option<ConsumerId>,
-        /// The time since its start.
+        /// The time since the call started.
         elapsed: Duration,
     },
     /// The check before a call is running.
@@ -112,9 +112,9 @@ pub enum Waiting {
         /// The number of consecutive failures.
         attempts: u8,
     },
-    /// The record is unreadable. It is kept, and no call is made.
+    /// The record is unreadable and is kept, and no call is made.
     Quarantine {
-        /// Why.
+        /// The reason for the quarantine.
         reason: String,
     },
     /// A foreign bind mount uses the staging path, which is checked again.
@@ -122,19 +122,19 @@ pub enum Waiting {
         /// The time until the retry.
         next_try: Duration,
     },
-    /// The driver must not be sent the RPC again before another version of it registers.
+    /// The RPC must not be sent to the driver again before another version of the driver registers.
     OtherDriver {
         /// The unsupported RPC.
         rpc: Rpc,
     },
-    /// The driver must not be sent the RPC again before a new expansion request.
+    /// The RPC must not be sent to the driver again before a new expansion request.
     Request {
         /// The rejected RPC.
         rpc: Rpc,
     },
     /// The driver does not support the lifecycle mode of the volume.
     Refused {
-        /// Why.
+        /// The reason why the volume is refused.
         reason: String,
     },
 }
@@ -243,7 +243,7 @@ impl fmt::Display for Explanation {
             write!(f, "; last error: {error}")?;
         }
         for unapplied in &self.unapplied {
-            write!(f, "; not applied: {unapplied}")?;
+            write!(f, "; {unapplied}")?;
         }
         f.write_str(".")
     }

@@ -6,17 +6,18 @@
 crate's front page has a complete example.
 "
 )]
-//! Every request is on disk before any call is made for it. A consumer stays wanted, across crashes, reboots and driver
-//! upgrades, until it is unpublished. After a power loss all volumes are restored from disk, without calls to any
-//! component other than the drivers.
+//! Every request is on disk before any call is made for it. A publish request stays in effect, across crashes,
+//! reboots and driver upgrades, until the consumer is unpublished. After a power loss all volumes are restored
+//! from disk, without calls to any component other than the drivers.
 //!
 //! [`core`] is the pure state machine; the other modules perform its actions.
 //!
 //! # Durable state
 //!
-//! One [`Record`] for each volume: its spec, its consumers and targets, the state of each step, the observed mounts
-//! with their boot id, and the last error. It contains references to secrets, never secrets. All pending records share
-//! one commit. An unreadable record is kept, counted and explained, and does not affect other volumes.
+//! Each volume has one [`Record`]: its spec, its consumers and targets, the state of each step, the observed
+//! mounts with their boot id, and the last error. A record contains references to secrets, never secrets. All
+//! pending records share one commit. An unreadable record is kept, counted and explained, and does not affect
+//! other volumes.
 //!
 //! Volumes are staged at `ROOT/DRIVER/NAME/staging`. NAME is a hash of the volume id with 32 digits, and is part of the
 //! record; ids with the same hash get a suffix.
@@ -31,14 +32,14 @@ crate's front page has a complete example.
 //!
 //! # Non-goals
 //!
-//! - Applying an fsGroup that the driver does not support (`fsGroup` without `VOLUME_MOUNT_GROUP`): it would walk all
-//!   files. It is reported in [`Published`] and in the [`Explanation`].
+//! - Applying an fsGroup that the driver does not support (`fsGroup` without `VOLUME_MOUNT_GROUP`), which requires
+//!   a walk over all files. [`Published`] and the [`Explanation`] report the fsGroup.
 //! - Lazy unmounts, or unmounts other than the driver's.
 //! - Fencing between nodes.
 //!
 //! # Metrics
 //!
-//! With the feature `metrics`, through the `metrics` facade:
+//! The feature `metrics` adds these metrics, through the `metrics` facade:
 //!
 //! | Name | Kind | Labels | What |
 //! |---|---|---|---|

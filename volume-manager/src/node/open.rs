@@ -19,7 +19,7 @@ use crate::mounts::Mounts;
 use crate::store::{BootId, Loaded, Store, StoreError, release_salvaged};
 
 /// The capacity of the command channel. Further callers wait.
-const WAITING_COMMANDS: usize = 256;
+const COMMAND_CAPACITY: usize = 256;
 
 /// The components of a volume manager.
 pub struct Parts {
@@ -55,8 +55,9 @@ impl Parts {
         self
     }
 
-    /// Imports the records that were recovered from a damaged store; see [`release_salvaged`]. For callers that compare
-    /// them with a desired set of their own. Default: they stay quarantined.
+    /// Imports the records that were recovered from a damaged store; see [`release_salvaged`]. The
+    /// import is for callers that compare the records with a desired set of their own. Default: the records stay
+    /// quarantined.
     #[must_use]
     pub fn release_salvaged(mut self) -> Self {
         self.release_salvaged = true;
@@ -88,16 +89,16 @@ fn without_links(path: &Path) -> PathBuf {
 }
 
 /// Loads the records, including salvaged ones if requested.
-fn load(store: &mut dyn Store, take_back: bool) -> Result<Loaded, StoreError> {
+fn load(store: &mut dyn Store, with_salvaged: bool) -> Result<Loaded, StoreError> {
     let loaded = store.load()?;
-    if !take_back {
+    if !with_salvaged {
         return Ok(loaded);
     }
     let taken = release_salvaged(store, &loaded)?;
     if taken.left > 0 {
         tracing::error!(
             records = taken.left,
-            "salvaged records stay quarantined, because the latest of several is unknown; their volumes are left alone"
+            "salvaged records stay quarantined, because the latest of several is unknown; their volumes are not changed"
         );
     }
     if taken.released == 0 { Ok(loaded) } else { store.load() }
@@ -106,8 +107,9 @@ fn load(store: &mut dyn Store, take_back: bool) -> Result<Loaded, StoreError> {
 impl Volumes {
     /// Opens the recorded volumes, and returns a handle to them and the future that runs them.
     ///
-    /// The future must be polled, for example by `tokio::spawn`. It ends when the last handle is dropped. It may be
-    /// dropped at any time, like in a crash: the volumes continue from disk when they are opened again.
+    /// The future must be polled, for example by `tokio::spawn`. The future ends when the last handle is dropped.
+    /// The future may be dropped at any time, like in a crash: the volumes continue from disk when they are opened
+    /// again.
     ///
     /// # Errors
     /// If the store or the mount table cannot be read, or the root is not absolute. Unreadable records are not an
@@ -134,7 +136,7 @@ impl Volumes {
         let table = mounts.table().await.map_err(OpenError::Mounts)?;
         let (node, opening) = Node::open(settings.clone(), boot, loaded, table);
         let (changes, _) = broadcast::channel(Changes::CAPACITY);
-        let (sender, commands) = mpsc::channel(WAITING_COMMANDS);
+        let (sender, commands) = mpsc::channel(COMMAND_CAPACITY);
         let volumes = Self { commands: sender, changes: changes.downgrade() };
         let run = Run::new(node, StoreWorker::new(store), mounts, drivers, settings, changes);
         Ok((volumes, run.run(commands, opening)))

@@ -1,4 +1,4 @@
-//! The driver of the core: accepts requests, makes calls and runs timers.
+//! The event loop around the core: accepts requests, makes calls and runs timers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::change::{Change, ChangeKind};
 use super::connector::{Connection, DriverConnector};
 use super::core::{Action, CommitFailure, Event, Node};
 use super::settings::Settings;
-use super::store_worker::{Done, Kind, StoreWorker};
+use super::store_worker::{FinishedTask, StoreWorker, TaskKind};
 use super::volumes::Command;
 use super::{executor, metrics};
 use crate::driver::DriverPolicy;
@@ -46,15 +46,15 @@ enum Outcome {
         serial: u64,
     },
     /// The mount table changed, and the minimum interval since the last read has elapsed.
-    TableIsDue(Reader),
+    TableReadDue(ReadTrigger),
     TableRead {
         event: Box<Event>,
-        reader: Reader,
+        trigger: ReadTrigger,
     },
 }
 
-/// The trigger of a mount table read, which determines the next one.
-enum Reader {
+/// The trigger of a mount table read, and of the read after it.
+enum ReadTrigger {
     /// Change notifications.
     Changes(Box<dyn MountChanges>),
     /// Periodic reads, without change notifications.
@@ -65,13 +65,14 @@ enum Reader {
 
 /// A registered driver.
 struct Registered {
+    /// The number of the registration, which a repeated registration of the driver replaces.
     serial: u64,
-    announced: Arc<(DriverEndpoint, DriverPolicy)>,
+    registration: Arc<(DriverEndpoint, DriverPolicy)>,
     connection: Option<Arc<dyn Connection>>,
     /// The time of the last connection.
     since: Instant,
     /// The number of consecutive short connections.
-    brief: u8,
+    short_connections: u8,
     /// The task that connects, or waits until the connection is closed.
     task: AbortHandle,
 }
@@ -121,10 +122,10 @@ impl Run {
         self.perform(opening);
         match self.mounts.changes() {
             // A change between the opening and the subscription causes no notification.
-            Ok(changes) => self.read_table(Reader::Changes(changes)),
+            Ok(changes) => self.read_table(ReadTrigger::Changes(changes)),
             Err(error) => {
                 tracing::warn!("cannot watch the mount table, polling: {error}");
-                self.read_table(Reader::Poll);
+                self.read_table(ReadTrigger::Poll);
             }
         }
         loop {
@@ -141,7 +142,7 @@ impl Run {
                     // The core would never receive the task's result. A panic is better than a hang.
                     Err(error) => std::panic::resume_unwind(error.into_panic()),
                 },
-                () = at(due) => self.step(Event::Tick),
+                () = sleep_until_due(due) => self.step(Event::Tick),
             }
             if cfg!(feature = "metrics") && next_metrics <= Instant::now() {
                 next_metrics = Instant::now() + METRICS_INTERVAL;
@@ -166,7 +167,7 @@ impl Run {
                 Action::Call(order) => self.call(order),
                 Action::Check { slot, check } => {
                     let mounts = Arc::clone(&self.mounts);
-                    self.begin(async move {
+                    self.spawn_event(async move {
                         Event::Checked { slot, observed: executor::check(check, &*mounts).await }
                     });
                 }
@@ -177,7 +178,7 @@ impl Run {
                         Outcome::Done
                     });
                 }
-                Action::ReadTable => self.read_table(Reader::Once),
+                Action::ReadTable => self.read_table(ReadTrigger::Once),
                 Action::Answer(answer) => answer.deliver(),
                 Action::Notify(change) => {
                     match &change.kind {
@@ -195,7 +196,7 @@ impl Run {
         }
     }
 
-    fn begin(&mut self, event: impl Future<Output = Event> + Send + 'static) {
+    fn spawn_event(&mut self, event: impl Future<Output = Event> + Send + 'static) {
         self.tasks.spawn(async move { Outcome::Event(Box::new(event.await)) });
     }
 
@@ -219,24 +220,24 @@ impl Run {
             let observed = executor::verify(order, &result, &*mounts).await;
             Event::CallEnded { slot, result, observed }
         };
-        self.begin(call.instrument(span));
+        self.spawn_event(call.instrument(span));
     }
 
-    fn committed(&mut self, done: Done) {
+    fn committed(&mut self, done: FinishedTask) {
         let outcome = done.outcome.map_err(|error| CommitFailure::of(&error));
-        match (done.work, &outcome) {
+        match (done.kind, &outcome) {
             (_, Ok(())) => {}
-            (Kind::Commit, Err(failure)) => tracing::error!("commit failed: {}", failure.reason),
-            (Kind::Reopen, Err(failure)) => {
+            (TaskKind::Commit, Err(failure)) => tracing::error!("commit failed: {}", failure.reason),
+            (TaskKind::Reopen, Err(failure)) => {
                 tracing::warn!("cannot reopen the store: {}", failure.reason);
             }
         }
-        match done.work {
-            Kind::Commit => {
+        match done.kind {
+            TaskKind::Commit => {
                 metrics::committed(outcome.is_ok(), done.took);
                 self.step(Event::Committed(outcome));
             }
-            Kind::Reopen => self.step(Event::Reopened(outcome.map_err(|failure| failure.reason))),
+            TaskKind::Reopen => self.step(Event::Reopened(outcome.map_err(|failure| failure.reason))),
         }
     }
 
@@ -252,10 +253,11 @@ impl Run {
     fn register(&mut self, name: DriverName, endpoint: DriverEndpoint, policy: DriverPolicy) {
         self.deregister(name.clone());
         self.serial += 1;
-        let (serial, announced) = (self.serial, Arc::new((endpoint, policy.clone())));
-        let task = self.connect(&name, serial, &announced, 0);
+        let (serial, registration) = (self.serial, Arc::new((endpoint, policy.clone())));
+        let task = self.connect(&name, serial, &registration, 0);
         let since = Instant::now();
-        let registered = Registered { serial, announced, connection: None, since, brief: 0, task };
+        let registered =
+            Registered { serial, registration, connection: None, since, short_connections: 0, task };
         self.drivers.insert(name.clone(), registered);
         self.step(Event::DriverRegistered { driver: name, policy });
     }
@@ -272,18 +274,19 @@ impl Run {
         &mut self,
         name: &DriverName,
         serial: u64,
-        announced: &Arc<(DriverEndpoint, DriverPolicy)>,
+        registration: &Arc<(DriverEndpoint, DriverPolicy)>,
         mut attempts: u8,
     ) -> AbortHandle {
-        let (name, announced, connector) = (name.clone(), Arc::clone(announced), Arc::clone(&self.connector));
+        let (name, registration, connector) =
+            (name.clone(), Arc::clone(registration), Arc::clone(&self.connector));
         let seed = self.settings.jitter_seed;
-        let waits = BackOff::new(RECONNECT_DELAY.0, RECONNECT_DELAY.1);
+        let back_off = BackOff::new(RECONNECT_DELAY.0, RECONNECT_DELAY.1);
         self.tasks.spawn(async move {
             loop {
                 if attempts > 0 {
-                    sleep(waits.wait(attempts, seed ^ serial)).await;
+                    sleep(back_off.wait(attempts, seed ^ serial)).await;
                 }
-                match connector.connect(&name, &announced.0, &announced.1).await {
+                match connector.connect(&name, &registration.0, &registration.1).await {
                     Ok(connection) => return Outcome::Connected { name, serial, connection },
                     Err(error) => {
                         tracing::warn!(driver = %name, "connection failed, retrying: {}", chain(&error));
@@ -322,46 +325,49 @@ impl Run {
                 };
                 tracing::warn!(driver = %name, "connection lost, reconnecting");
                 driver.connection = None;
-                // Without this a driver that accepts and closes connections would be dialed in a hot loop.
+                // Without the back-off, a driver that accepts and closes connections would be dialed in a hot
+                // loop.
                 let lasted = driver.since.elapsed() > RECONNECT_DELAY.1;
-                driver.brief = if lasted { 0 } else { driver.brief.saturating_add(1) };
-                let (announced, brief) = (Arc::clone(&driver.announced), driver.brief);
-                let task = self.connect(&name, serial, &announced, brief);
+                driver.short_connections =
+                    if lasted { 0 } else { driver.short_connections.saturating_add(1) };
+                let (registration, short_connections) =
+                    (Arc::clone(&driver.registration), driver.short_connections);
+                let task = self.connect(&name, serial, &registration, short_connections);
                 if let Some(driver) = self.drivers.get_mut(&name) {
                     driver.task = task;
                 }
                 self.step(Event::DriverDisconnected(name));
             }
-            Outcome::TableIsDue(reader) => self.read_table(reader),
-            Outcome::TableRead { event, reader } => {
+            Outcome::TableReadDue(trigger) => self.read_table(trigger),
+            Outcome::TableRead { event, trigger } => {
                 self.step(*event);
-                self.await_change(reader);
+                self.await_change(trigger);
             }
         }
     }
 
     /// Waits until the next read of the mount table is due.
-    fn await_change(&mut self, reader: Reader) {
+    fn await_change(&mut self, trigger: ReadTrigger) {
         let interval = self.settings.mount_check_interval;
         self.tasks.spawn(async move {
-            match reader {
-                Reader::Once => return Outcome::Done,
-                Reader::Changes(mut changes) => match changes.changed().await {
+            match trigger {
+                ReadTrigger::Once => return Outcome::Done,
+                ReadTrigger::Changes(mut changes) => match changes.changed().await {
                     Ok(()) => {
                         sleep(interval).await;
-                        return Outcome::TableIsDue(Reader::Changes(changes));
+                        return Outcome::TableReadDue(ReadTrigger::Changes(changes));
                     }
                     Err(error) => tracing::warn!("cannot watch the mount table, polling: {error}"),
                 },
-                Reader::Poll => {}
+                ReadTrigger::Poll => {}
             }
             sleep(POLL_INTERVAL.max(interval)).await;
-            Outcome::TableIsDue(Reader::Poll)
+            Outcome::TableReadDue(ReadTrigger::Poll)
         });
     }
 
     /// Reads the mount table, and retries until it can be read.
-    fn read_table(&mut self, reader: Reader) {
+    fn read_table(&mut self, trigger: ReadTrigger) {
         let (since, mounts) = (self.node.epoch(), Arc::clone(&self.mounts));
         let wait = POLL_INTERVAL.max(self.settings.mount_check_interval);
         self.tasks.spawn(async move {
@@ -369,7 +375,7 @@ impl Run {
                 match mounts.table().await {
                     Ok(table) => {
                         let event = Box::new(Event::MountsSeen { table, since });
-                        return Outcome::TableRead { event, reader };
+                        return Outcome::TableRead { event, trigger };
                     }
                     Err(error) => tracing::warn!("cannot read the mount table, retrying: {}", chain(&error)),
                 }
@@ -379,7 +385,7 @@ impl Run {
     }
 }
 
-async fn at(due: Option<Instant>) {
+async fn sleep_until_due(due: Option<Instant>) {
     match due {
         Some(due) => sleep_until(due).await,
         None => std::future::pending().await,

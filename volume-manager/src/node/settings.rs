@@ -11,7 +11,7 @@ pub(super) const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest delay before a failed store is reopened, and the delay before a rejected record is written again.
 pub(super) const LONGEST_REOPEN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Settings. All but the root have defaults for a small node.
+/// The settings of a volume manager. All but the root have defaults for a small node.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Settings {
@@ -81,8 +81,9 @@ impl Settings {
 
     /// Sets whether the target of a published file system volume must be a mount. Default: yes.
     ///
-    /// The spec does not require it. By default a driver that fills a plain directory is rejected, because it cannot be
-    /// distinguished from a driver that did nothing. Its data is on the node's own disk.
+    /// The spec does not require a mount. By default a driver that fills a plain directory is rejected, because it
+    /// cannot be distinguished from a driver that did nothing. The data in a plain directory is on the node's own
+    /// disk.
     #[must_use]
     pub fn require_mounted_targets(mut self, required: bool) -> Self {
         self.require_mounted_targets = required;

@@ -8,9 +8,9 @@ use crate::store::{Change, Store, StoreError};
 
 /// A finished task of the store.
 #[derive(Debug)]
-pub(super) struct Done {
+pub(super) struct FinishedTask {
     /// The kind of task.
-    pub(super) work: Kind,
+    pub(super) kind: TaskKind,
     /// The result.
     pub(super) outcome: Result<(), StoreError>,
     /// The duration.
@@ -19,7 +19,7 @@ pub(super) struct Done {
 
 /// The kinds of tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TaskKind {
     Commit,
     Reopen,
 }
@@ -27,7 +27,7 @@ pub(super) enum Kind {
 /// Owns the store, and moves it to a thread while a task runs.
 pub(super) struct StoreWorker {
     store: Option<Box<dyn Store>>,
-    running: Option<JoinHandle<(Box<dyn Store>, Done)>>,
+    running: Option<JoinHandle<(Box<dyn Store>, FinishedTask)>>,
 }
 
 impl StoreWorker {
@@ -37,17 +37,17 @@ impl StoreWorker {
 
     /// Starts a commit. The core requests one task at a time.
     pub(super) fn commit(&mut self, changes: Vec<Change>) {
-        self.begin(Kind::Commit, move |store| store.commit(&changes));
+        self.begin(TaskKind::Commit, move |store| store.commit(&changes));
     }
 
     /// Starts to reopen the store.
     pub(super) fn reopen(&mut self) {
-        self.begin(Kind::Reopen, Store::reopen);
+        self.begin(TaskKind::Reopen, Store::reopen);
     }
 
     fn begin(
         &mut self,
-        work: Kind,
+        kind: TaskKind,
         run: impl FnOnce(&mut Box<dyn Store>) -> Result<(), StoreError> + Send + 'static,
     ) {
         let Some(mut store) = self.store.take() else {
@@ -57,12 +57,12 @@ impl StoreWorker {
         self.running = Some(tokio::task::spawn_blocking(move || {
             let began = Instant::now();
             let outcome = run(&mut store);
-            (store, Done { work, outcome, took: began.elapsed() })
+            (store, FinishedTask { kind, outcome, took: began.elapsed() })
         }));
     }
 
     /// Waits for the running task; pending if there is none. Cancel safe.
-    pub(super) async fn done(&mut self) -> Done {
+    pub(super) async fn done(&mut self) -> FinishedTask {
         let Some(handle) = &mut self.running else { return std::future::pending().await };
         match handle.await {
             Ok((store, done)) => {

@@ -46,7 +46,7 @@ impl<T: Send> ReplyTo<T> for oneshot::Sender<T> {
     }
 
     fn is_closed(&self) -> bool {
-        // The channel's method.
+        // This is the channel's own method, not a recursion.
         Self::is_closed(self)
     }
 }
@@ -81,9 +81,9 @@ impl Volumes {
     /// for it without limit.
     ///
     /// # Errors
-    /// If the request is invalid, or if the driver returned an error other than a mere delay. In the latter case
-    /// ([`PublishError::Failed`]) the volume stays wanted and is retried until [`unpublish`](Self::unpublish) is
-    /// called.
+    /// If the request is invalid, or if the driver returned an error that will not resolve by itself. In the
+    /// latter case ([`PublishError::Failed`]) the volume stays wanted and is retried until
+    /// [`unpublish`](Self::unpublish) is called.
     pub async fn publish(
         &self,
         volume: impl Into<Arc<VolumeSpec>>,
@@ -160,7 +160,7 @@ impl Volumes {
     /// This is an ordinary call: it waits for a call slot, and while it runs no other call is made for the volume.
     ///
     /// # Errors
-    /// If the volume is not mounted, or the driver reports nothing.
+    /// If the volume is not mounted, or its driver does not support the query or returned an error.
     pub async fn stats(&self, key: &VolumeKey) -> Result<VolumeStats, InspectError> {
         match self
             .request(|reply| Request::Inspect { key: key.clone(), query: Query::Stats, reply })
@@ -171,11 +171,11 @@ impl Volumes {
         }
     }
 
-    /// Returns the health issues of a volume, as reported by its driver, or an empty list if none are known. Alpha in
-    /// the spec.
+    /// Returns the health issues of a volume, as reported by its driver, or an empty list if none are known. The
+    /// RPC is alpha in the spec.
     ///
     /// # Errors
-    /// If the volume is not mounted, or the driver reports nothing.
+    /// If the volume is not mounted, or its driver does not support the query or returned an error.
     pub async fn health(&self, key: &VolumeKey) -> Result<Vec<HealthIssue>, InspectError> {
         match self
             .request(|reply| Request::Inspect { key: key.clone(), query: Query::Health, reply })
@@ -196,7 +196,7 @@ impl Volumes {
         self.read(move |node, now| node.explain(&key, now)).await
     }
 
-    /// Returns all volumes, in order.
+    /// Returns the keys of all volumes, in ascending order.
     ///
     /// # Errors
     /// If the volume manager has shut down.
@@ -220,7 +220,7 @@ impl Volumes {
         self.read(|node, _| node.counts()).await
     }
 
-    /// Returns the registered drivers, in order, with their identity and capabilities.
+    /// Returns the registered drivers, sorted by name, with their identity and capabilities.
     ///
     /// # Errors
     /// If the volume manager has shut down.
@@ -239,7 +239,7 @@ impl Volumes {
         Changes(receiver)
     }
 
-    /// Registers a driver. It is dialed until it responds, and its volumes continue.
+    /// Registers a driver. The driver is dialed until it responds, and its volumes continue.
     ///
     /// After a repeated registration, calls use the new policy. The attach mode of existing volumes does not change
     /// before the volumes are opened again.
@@ -255,7 +255,7 @@ impl Volumes {
         self.send(Command::Registered { name, endpoint, policy }).await
     }
 
-    /// Deregisters a driver. Its volumes stay mounted and wait for it.
+    /// Deregisters a driver. The driver's volumes stay mounted and wait for its next registration.
     ///
     /// # Errors
     /// If the volume manager has shut down.

@@ -4,7 +4,8 @@ use tokio::sync::broadcast;
 
 use super::change::Change;
 
-/// The changes of all volumes since the subscription. Bounded: a slow reader receives the number of missed changes.
+/// The changes of all volumes since the subscription. The stream is bounded: a slow reader receives the number of
+/// missed changes.
 #[derive(Debug)]
 pub struct Changes(pub(super) broadcast::Receiver<Change>);
 
@@ -14,7 +15,8 @@ pub struct Changes(pub(super) broadcast::Receiver<Change>);
 pub enum WatchEvent {
     /// A change of a volume.
     Change(Change),
-    /// This many changes were missed, because the reader was too slow. `list` and `explain` return the current state.
+    /// The number of changes that were missed, because the reader was too slow. `list` and `explain` return the
+    /// current state.
     Lagged(u64),
 }
 

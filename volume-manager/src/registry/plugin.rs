@@ -17,7 +17,7 @@ const CSI_PLUGIN: &str = "CSIPlugin";
 /// The supported major version of CSI.
 const SUPPORTED_MAJOR: u32 = 1;
 
-/// The most versions that a driver may list.
+/// The maximum number of versions that a driver may list.
 const MAX_VERSIONS: usize = 16;
 
 /// A driver as reported by its registrar, validated.
@@ -119,7 +119,7 @@ pub enum RejectReason {
 pub struct DriverEndpoint(PathBuf);
 
 impl DriverEndpoint {
-    /// The most bytes of a path in a unix socket address on Linux.
+    /// The maximum size in bytes of a path in a unix socket address on Linux.
     pub const MAX_PATH_BYTES: usize = 107;
 
     /// Validates a path.
@@ -178,7 +178,7 @@ pub enum InvalidDriverEndpoint {
         DriverEndpoint::MAX_PATH_BYTES
     )]
     TooLong {
-        /// The bytes of the path.
+        /// The size of the path in bytes.
         found: usize,
     },
 }

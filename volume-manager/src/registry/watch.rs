@@ -34,7 +34,7 @@ const GET_INFO_TIMEOUT: Duration = Duration::from_secs(1);
 /// The timeout of NotifyRegistrationStatus.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The largest answer that is read, in bytes.
+/// The maximum size of an answer in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
 
 /// The directory of the registration sockets cannot be created or read.
@@ -73,7 +73,7 @@ pub fn watch(directory: impl Into<PathBuf>) -> Result<mpsc::Receiver<DriverEvent
     Ok(receiver)
 }
 
-/// The running calls, and the last logged problem of the directory.
+/// A registry with its running calls, and the last logged problem of the directory.
 struct Watch {
     directory: PathBuf,
     registry: Registry,
@@ -106,7 +106,7 @@ impl Watch {
                 Some(ended) = self.calls.join_next() => match ended {
                     Ok(event) => event,
                     Err(error) if error.is_cancelled() => continue,
-                    // Without its event the core would wait forever, so propagate the panic.
+                    // The core would wait forever for the event of a call that panicked, so propagate the panic.
                     Err(error) => std::panic::resume_unwind(error.into_panic()),
                 },
                 _ = polls.tick(), if reading.is_none() => {
@@ -218,7 +218,7 @@ async fn finished(reading: &mut Option<Reading>) -> Result<Vec<SocketFile>, List
     files.unwrap_or_else(|error| Err(io::Error::other(error).into()))
 }
 
-/// The most directory entries that are read.
+/// The maximum number of directory entries that are read.
 const MAX_ENTRIES: usize = 4096;
 
 /// Why the directory could not be listed.
@@ -301,7 +301,7 @@ async fn call_registrar<Q: Message, A: Message + Default>(
     bound: Duration,
     request: Q,
 ) -> Result<A, CallError> {
-    let connection = Connection::open(path, Windows::AT_ONCE, DIAL_TIMEOUT).await?;
+    let connection = Connection::open(path, Windows::UNARY, DIAL_TIMEOUT).await?;
     let method = format!("/pluginregistration.Registration/{call}");
     let answer = timeout(bound, connection.unary(&method, request, bound, MAX_ANSWER)).await;
     answer.map_err(|_| CallError::Timeout { call, bound })?.map_err(|source| CallError::Call { call, source })

@@ -11,10 +11,10 @@ use std::str::FromStr;
 pub struct BootId([u8; Self::BYTES]);
 
 impl BootId {
-    /// Its file on Linux.
+    /// The file of the boot id on Linux.
     pub const PATH: &str = "/proc/sys/kernel/random/boot_id";
 
-    /// The bytes of the text.
+    /// The size of a boot id in bytes.
     pub const BYTES: usize = 36;
 
     /// Reads the id from a file: [`BootId::PATH`], except in tests that fake a reboot.
@@ -70,12 +70,12 @@ impl fmt::Debug for BootId {
     }
 }
 
-/// A text is not a [`BootId`].
+/// The error of an invalid [`BootId`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid boot id of {bytes} bytes; expected a UUID in lower case of {} bytes", BootId::BYTES)]
 #[non_exhaustive]
 pub struct InvalidBootId {
-    /// The bytes of the text.
+    /// The size of the text in bytes.
     pub bytes: usize,
 }
 

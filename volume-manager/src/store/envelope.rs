@@ -11,8 +11,8 @@
 //! | 24 | | the key: one byte of kind, then the name |
 //! | | | the payload |
 //!
-//! Numbers are little-endian. The key is repeated inside, so that a record in the wrong row is detected, and so that records
-//! can be found in a corrupt file; the sequence number then identifies the latest one.
+//! Numbers are little-endian. The envelope repeats the key, so that a record in the wrong row is detected, and so
+//! that records can be found in a corrupt file; the sequence number then identifies the latest one.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub const MAGIC: [u8; 4] = *b"VOLR";
 /// The version of the format that is written. Every version keeps the magic and the offset of the version.
 pub const VERSION: u16 = 1;
 
-/// The bytes before the key.
+/// The size of the header in bytes, which is the offset of the key.
 pub const HEADER_BYTES: usize = 24;
 
 /// The offset of the checksum.
@@ -40,7 +40,7 @@ pub struct Opened<'a> {
     pub sequence: u64,
     /// The payload.
     pub payload: &'a [u8],
-    /// The bytes of the whole envelope.
+    /// The size of the whole envelope in bytes.
     pub bytes: usize,
 }
 
@@ -72,10 +72,10 @@ pub fn seal(key: &RecordKey, sequence: u64, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Decodes an envelope as the record of a row.
+/// Decodes the envelope of the record in a row.
 ///
 /// # Errors
-/// The defect of the bytes.
+/// If the bytes are not a valid envelope, or the record belongs to another row.
 pub fn open<'a>(row: &[u8], bytes: &'a [u8]) -> Result<Opened<'a>, Defect> {
     let opened = open_first(bytes)?;
     if opened.bytes != bytes.len() {
@@ -90,7 +90,7 @@ pub fn open<'a>(row: &[u8], bytes: &'a [u8]) -> Result<Opened<'a>, Defect> {
 /// Decodes the envelope at the start of the bytes.
 ///
 /// # Errors
-/// The defect of the bytes.
+/// If the bytes do not begin with a valid envelope.
 pub fn open_first(bytes: &[u8]) -> Result<Opened<'_>, Defect> {
     if bytes.is_empty() {
         return Err(Defect::Empty);
@@ -142,13 +142,13 @@ fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
 #[non_exhaustive]
 pub enum Defect {
     /// The bytes are empty.
-    #[error("it is empty")]
+    #[error("the record is empty")]
     Empty,
     /// The bytes are not an envelope.
-    #[error("it is not a record")]
+    #[error("the bytes are not a record")]
     NotARecord,
     /// The bytes were written by an unknown version, and may be intact.
-    #[error("it has format {found}; this version supports {supported}")]
+    #[error("the record has format {found}; this version supports {supported}")]
     Version {
         /// The version found.
         found: u64,
@@ -156,15 +156,15 @@ pub enum Defect {
         supported: u16,
     },
     /// The lengths in the header exceed the limits.
-    #[error("its header has a key of {key} bytes and a payload of {payload} bytes, over the limits")]
+    #[error("the record's header has a key of {key} bytes and a payload of {payload} bytes, over the limits")]
     Lengths {
-        /// The key's.
+        /// The length of the key in bytes.
         key: usize,
-        /// The payload's.
+        /// The length of the payload in bytes.
         payload: usize,
     },
-    /// The bytes are truncated, or have a tail.
-    #[error("it has {found} bytes instead of {expected}")]
+    /// The envelope is truncated, or has trailing bytes.
+    #[error("the record has {found} bytes instead of {expected}")]
     Length {
         /// The expected length.
         expected: usize,
@@ -172,7 +172,7 @@ pub enum Defect {
         found: usize,
     },
     /// The checksum does not match.
-    #[error("its checksum is {found:08x} instead of {expected:08x}")]
+    #[error("the record's checksum is {found:08x} instead of {expected:08x}")]
     Checksum {
         /// The checksum in the header.
         expected: u64,
@@ -180,16 +180,16 @@ pub enum Defect {
         found: u32,
     },
     /// The record belongs to another key.
-    #[error("it is the record of {found}")]
+    #[error("the record belongs to the key {found}")]
     WrongKey {
-        /// The other key.
+        /// The key that the record belongs to.
         found: RecordKey,
     },
     /// The record is readable, and was quarantined by its owner ([`Change::Quarantine`](super::Change::Quarantine)).
-    #[error("it was quarantined by its owner")]
+    #[error("the record was quarantined by its owner")]
     QuarantinedByOwner,
     /// The record is readable, but was salvaged from a corrupt file, and may be outdated.
-    #[error("it was salvaged from a corrupt file, and may be outdated")]
+    #[error("the record was salvaged from a corrupt file, and may be outdated")]
     Salvaged,
 }
 

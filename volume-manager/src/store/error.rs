@@ -90,7 +90,7 @@ pub enum StoreError {
         /// The limit.
         most: u64,
     },
-    /// The store holds more than can be loaded. Stores of this version never write that much.
+    /// The store has more records or bytes than can be loaded. Stores of this version never write that much.
     #[error(
         "the store has {found} {what} or more; at most {bound} can be loaded; use the version that wrote it"
     )]
@@ -108,7 +108,7 @@ pub enum StoreError {
         /// The requested record.
         id: QuarantineId,
     },
-    /// The quarantined record cannot be read, and so not be released.
+    /// The quarantined record cannot be released, since it cannot be read.
     #[error("the quarantined record {id} cannot be released: {reason}; keep it, or discard it")]
     NotReadable {
         /// The requested record.

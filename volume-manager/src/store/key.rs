@@ -15,7 +15,7 @@ pub struct RecordKey {
 }
 
 impl RecordKey {
-    /// The most bytes of a name.
+    /// The maximum size of a name in bytes.
     pub const MAX_NAME_BYTES: usize = 1024;
 
     /// Validates a name.
@@ -73,17 +73,17 @@ impl fmt::Debug for RecordKey {
     }
 }
 
-/// Why a name is not valid in a [`RecordKey`].
+/// Why a name is invalid in a [`RecordKey`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRecordKey {
     /// The name is empty.
     #[error("the record's name is empty; expected 1 to {} bytes", RecordKey::MAX_NAME_BYTES)]
     Empty,
-    /// More than [`RecordKey::MAX_NAME_BYTES`] bytes.
+    /// The name has more than [`RecordKey::MAX_NAME_BYTES`] bytes.
     #[error("the record's name has {found} bytes; at most {} are allowed", RecordKey::MAX_NAME_BYTES)]
     TooLong {
-        /// The number of bytes.
+        /// The size of the name in bytes.
         found: usize,
     },
 }

@@ -57,19 +57,19 @@ pub use key::{InvalidRecordKey, RecordKey, RecordKind};
 #[cfg(feature = "testing")]
 pub use testing::{conformance, faulty, memory};
 
-/// The most bytes of a record's payload.
+/// The maximum size of a record's payload in bytes.
 pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
 
-/// The most records of a store, including quarantined ones that were not moved aside.
+/// The maximum number of records of a store, including quarantined ones that were not moved aside.
 pub const MAX_RECORDS: u64 = 100_000;
 
-/// The most bytes of all records in their envelopes (64 MiB), about the memory that [`Store::load`] needs.
+/// The maximum size of all records in their envelopes (64 MiB), about the memory that [`Store::load`] needs.
 pub const MAX_BYTES: u64 = 64 << 20;
 
-/// The most quarantined records whose bytes were moved aside.
+/// The maximum number of quarantined records whose bytes were moved aside.
 pub const MAX_ASIDE: u64 = 10_000;
 
-/// The most bytes of records that were moved aside (64 MiB). They are not loaded.
+/// The maximum size of all records that were moved aside (64 MiB). They are not loaded.
 pub const MAX_ASIDE_BYTES: u64 = 64 << 20;
 
 /// A store of records. See the [module](self) for its contract.
@@ -80,7 +80,8 @@ pub trait Store: Send {
     /// If the disk cannot be read, or the store exceeds the limits; never because of a single record.
     fn load(&mut self) -> Result<Loaded, StoreError>;
 
-    /// Makes the changes in order, and returns when all of them are durable. If one is rejected, none is made.
+    /// Applies the changes in order, and returns when all of them are durable. If one is rejected, none is
+    /// applied.
     ///
     /// # Errors
     /// If a limit is exceeded: nothing is written, the store continues, and [`StoreError::rejected_record`] is the record to
@@ -199,7 +200,7 @@ pub struct Quarantined {
     pub key: Option<RecordKey>,
     /// The defect.
     pub reason: Defect,
-    /// The number of bytes.
+    /// The size of the record in bytes.
     pub bytes: usize,
 }
 
@@ -261,7 +262,7 @@ mod tests {
         ];
         for text in printed {
             assert!(text.contains("1:vol-1") && text.contains("15"), "{text}");
-            // Neither as text nor as a list of numbers.
+            // The payload is printed neither as text nor as a list of numbers.
             assert!(!text.contains("s3cret") && !text.contains("112"), "{text}");
         }
     }
@@ -280,9 +281,10 @@ pub struct SalvageReleased {
 
 /// Releases the records that were [salvaged](Defect::Salvaged) from a corrupt file. Each of them may be outdated.
 ///
-/// For callers that compare them afterwards with an intact source, such as a desired set: a volume that was removed shortly
-/// before the corruption may be among them. Call it at every start with the loaded records, since an interrupted call leaves
-/// the rest in quarantine. It makes one commit per released record; load the store again afterwards.
+/// Intended for callers that then compare the records with an intact source, such as a desired set: a volume that
+/// was removed shortly before the corruption may be among them. Call it at every start with the loaded records,
+/// since an interrupted call leaves the rest in quarantine. It makes one commit per released record; load the
+/// store again afterwards.
 ///
 /// # Errors
 /// As [`Store::release`]. Records that were already released remain so.

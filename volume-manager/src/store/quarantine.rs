@@ -3,14 +3,14 @@
 use super::rows::{BYTES, Counter, RECORDS, Rows};
 use super::{Defect, MAX_BYTES, MAX_RECORDS, Place, QuarantineId, StoreError, envelope};
 
-/// Stores a packed row aside.
+/// Stores a packed row among the rows that were moved aside.
 pub(super) fn keep_aside(rows: &mut impl Rows, packed: &[u8]) -> Result<(), StoreError> {
     let number = rows.counter(Counter::Aside)?.saturating_add(1);
     rows.set_counter(Counter::Aside, number)?;
     rows.set_aside(number, Some(packed))
 }
 
-/// The bytes of a quarantined record.
+/// Returns the bytes of a quarantined record.
 pub(super) fn quarantined(rows: &impl Rows, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
     let none = || StoreError::NotQuarantined { id: id.clone() };
     match &id.0 {
@@ -61,16 +61,16 @@ pub(super) fn discard(rows: &mut impl Rows, id: &QuarantineId) -> Result<(), Sto
     }
 }
 
-/// The origin of bytes that were moved aside.
+/// The origin of bytes that were stored aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The row of their key.
+    /// The bytes were in the row of their key.
     Row,
-    /// A corrupt file.
+    /// The bytes were salvaged from a corrupt file.
     Salvaged,
 }
 
-/// A flag in the length of the key for salvaged records. Keys are shorter.
+/// The flag of salvaged records in the length of the key, which is always less than the flag.
 const SALVAGED: u32 = 1 << 31;
 
 /// Packs a row: the length of the key (4 bytes, little-endian), the key, the bytes.

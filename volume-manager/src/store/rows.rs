@@ -1,4 +1,4 @@
-//! Applies changes to rows: shared by all implementations.
+//! Applies changes to rows, for all implementations of the store.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{
     QuarantineId, Quarantined, RecordKey, StoreError, envelope,
 };
 
-/// The rows and bytes of a table.
+/// The number and size of rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Total {
     pub(super) rows: u64,
@@ -16,7 +16,7 @@ pub(super) struct Total {
 }
 
 impl Total {
-    /// Counts the change of a row from `old` to `new` bytes; `None` if it does not exist.
+    /// Counts the change of a row from `old` to `new` bytes; `None` if the row does not exist.
     pub(super) fn change(&mut self, old: Option<usize>, new: Option<usize>) {
         let bytes = |row: Option<usize>| row.unwrap_or_default() as u64;
         self.rows = (self.rows + u64::from(new.is_some())).saturating_sub(u64::from(old.is_some()));
@@ -77,7 +77,7 @@ enum Target<'c> {
 }
 
 struct Slot<'c> {
-    /// The present bytes of the row, if it exists.
+    /// The present size of the row in bytes; `None` if it does not exist.
     old: Option<usize>,
     target: Target<'c>,
     /// The index of the last change.
@@ -85,7 +85,7 @@ struct Slot<'c> {
 }
 
 impl Slot<'_> {
-    /// The planned bytes of the row, if it will exist.
+    /// The size of the row in bytes after the commit; `None` if it will not exist.
     fn bytes_after(&self, key: &RecordKey) -> Option<usize> {
         match &self.target {
             Target::Unchanged(bytes) => Some(bytes.len()),
@@ -166,13 +166,13 @@ impl<'c> Plan<'c> {
         let (found, old) = (after.records, before.records);
         if found.rows > old.rows
             && found.rows > MAX_RECORDS
-            && let Some(key) = self.last(|old, new| old.is_none() && new.is_some())
+            && let Some(key) = self.last_changed(|old, new| old.is_none() && new.is_some())
         {
             return Err(limit_exceeded(key, RECORDS, found.rows, MAX_RECORDS));
         }
         if found.bytes > old.bytes
             && found.bytes > MAX_BYTES
-            && let Some(key) = self.last(|old, new| new > old)
+            && let Some(key) = self.last_changed(|old, new| new > old)
         {
             return Err(limit_exceeded(key, BYTES, found.bytes, MAX_BYTES));
         }
@@ -185,8 +185,8 @@ impl<'c> Plan<'c> {
         Ok(())
     }
 
-    /// The key that was changed last, among those whose old and new bytes match a predicate.
-    fn last(&self, matches: impl Fn(Option<usize>, Option<usize>) -> bool) -> Option<&RecordKey> {
+    /// Returns the key that was changed last, among those whose old and new sizes match a predicate.
+    fn last_changed(&self, matches: impl Fn(Option<usize>, Option<usize>) -> bool) -> Option<&RecordKey> {
         let matching = self.slots.iter().filter(|(key, slot)| matches(slot.old, slot.bytes_after(key)));
         matching.max_by_key(|(_, slot)| slot.change).map(|(key, _)| *key)
     }
@@ -234,8 +234,8 @@ impl Loading {
     pub(super) fn add_record(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
         let total = &mut self.totals.records;
         total.change(None, Some(bytes.len()));
-        within(RECORDS, total.rows, MAX_RECORDS)?;
-        within(BYTES, total.bytes, MAX_BYTES)?;
+        check_loadable(RECORDS, total.rows, MAX_RECORDS)?;
+        check_loadable(BYTES, total.bytes, MAX_BYTES)?;
         match envelope::open(row, bytes) {
             Ok(opened) => self.loaded.records.push((opened.key, opened.payload.to_vec())),
             Err(reason) => self.loaded.quarantined.push(Quarantined {
@@ -252,7 +252,7 @@ impl Loading {
     pub(super) fn add_aside(&mut self, number: u64, packed: &[u8]) -> Result<(), StoreError> {
         let total = &mut self.totals.aside;
         total.change(None, Some(packed.len()));
-        within(ASIDE, total.rows, MAX_ASIDE)?;
+        check_loadable(ASIDE, total.rows, MAX_ASIDE)?;
         let (key, reason, bytes) = match unpack(packed) {
             None => (None, Defect::NotARecord, packed.len()),
             Some((origin, row, bytes)) => {
@@ -275,7 +275,7 @@ impl Loading {
     }
 }
 
-fn within(what: &'static str, found: u64, bound: u64) -> Result<(), StoreError> {
+fn check_loadable(what: &'static str, found: u64, bound: u64) -> Result<(), StoreError> {
     if found > bound { Err(StoreError::TooLarge { what, found, bound }) } else { Ok(()) }
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn generate(schema: &Schema) -> Result<Vec<Source>, CodegenError> {
             .client_mod_attribute(package, "#[cfg(feature = \"client\")]")
             .server_mod_attribute(package, "#[cfg(feature = \"server\")]");
     }
-    for message in schema.messages().iter().filter(|message| schema.holds_sensitive(message)) {
+    for message in schema.messages().iter().filter(|message| schema.has_sensitive_field(message)) {
         builder = builder.skip_debug([message.full_name()]);
     }
     builder.compile_fds(schema.files.clone()).map_err(CodegenError::Bindings)?;
@@ -37,14 +37,14 @@ pub(crate) fn generate(schema: &Schema) -> Result<Vec<Source>, CodegenError> {
     Ok(sources)
 }
 
-/// A scratch folder of this process, removed on drop: the generators only write to a folder.
+/// A temporary folder, removed on drop: the generators of prost and tonic write only to a folder.
 pub(super) struct Scratch {
     pub(super) path: PathBuf,
 }
 
 impl Scratch {
-    pub(super) fn new(of: &str) -> io::Result<Self> {
-        let path = env::temp_dir().join(format!("edge-csi-codegen-{of}-{}", process::id()));
+    pub(super) fn new(name: &str) -> io::Result<Self> {
+        let path = env::temp_dir().join(format!("edge-csi-codegen-{name}-{}", process::id()));
         fs::create_dir_all(&path)?;
         Ok(Self { path })
     }

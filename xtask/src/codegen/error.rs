@@ -24,13 +24,13 @@ pub(crate) enum CodegenError {
     /// The table of facts names a field that the RPC's request does not have.
     #[error("the request of {rpc} has no field {field}; correct xtask/src/codegen/facts.rs")]
     FieldMissing { rpc: String, field: String },
-    /// A field of a kind that the size rules do not cover yet.
+    /// A field has a type without a size rule.
     #[error("no size rule fits {field}; add one to xtask/src/codegen/validation.rs")]
-    Unmeasured { field: String },
-    /// A committed file differs from what the schema gives.
+    NoSizeRule { field: String },
+    /// A committed file differs from its generated text.
     #[error("{path} differs from the schema; run `cargo xtask codegen`", path = path.display())]
     Stale { path: PathBuf },
-    /// A committed file that is not generated.
+    /// A committed file is not generated any more.
     #[error("{path} is not generated any more; run `cargo xtask codegen`", path = path.display())]
     Orphan { path: PathBuf },
     /// A file could not be read.

@@ -32,32 +32,33 @@ const fn reads(name: &'static str, volume_key: &'static str) -> Facts {
     Facts { name, mutating: false, volume_key: Some(volume_key), identity: &[] }
 }
 
-const fn asks(name: &'static str) -> Facts {
+/// Returns the row of an RPC that concerns no particular volume.
+const fn without_volume(name: &'static str) -> Facts {
     Facts { name, mutating: false, volume_key: None, identity: &[] }
 }
 
 const FACTS: [Facts; 36] = [
-    asks("GetPluginInfo"),
-    asks("GetPluginCapabilities"),
-    asks("Probe"),
+    without_volume("GetPluginInfo"),
+    without_volume("GetPluginCapabilities"),
+    without_volume("Probe"),
     changes("CreateVolume", "name", &["name"]),
     changes("DeleteVolume", "volume_id", &["volume_id"]),
     changes("ControllerPublishVolume", "volume_id", &["volume_id", "node_id"]),
     changes("ControllerUnpublishVolume", "volume_id", &["volume_id", "node_id"]),
     reads("ValidateVolumeCapabilities", "volume_id"),
-    asks("ListVolumes"),
-    asks("ControllerListVolumeHealth"),
+    without_volume("ListVolumes"),
+    without_volume("ControllerListVolumeHealth"),
     reads("ControllerGetVolumeHealth", "volume_id"),
-    asks("GetCapacity"),
-    asks("ControllerGetCapabilities"),
+    without_volume("GetCapacity"),
+    without_volume("ControllerGetCapabilities"),
     changes("CreateSnapshot", "source_volume_id", &["name"]),
     changes("DeleteSnapshot", "snapshot_id", &["snapshot_id"]),
-    asks("ListSnapshots"),
+    without_volume("ListSnapshots"),
     reads("GetSnapshot", "snapshot_id"),
     changes("ControllerExpandVolume", "volume_id", &["volume_id"]),
     reads("ControllerGetVolume", "volume_id"),
     changes("ControllerModifyVolume", "volume_id", &["volume_id"]),
-    asks("GroupControllerGetCapabilities"),
+    without_volume("GroupControllerGetCapabilities"),
     changes("CreateVolumeGroupSnapshot", "source_volume_ids", &["name"]),
     changes("DeleteVolumeGroupSnapshot", "group_snapshot_id", &["group_snapshot_id"]),
     reads("GetVolumeGroupSnapshot", "group_snapshot_id"),
@@ -69,8 +70,8 @@ const FACTS: [Facts; 36] = [
     changes("NodeUnpublishVolume", "volume_id", &["volume_id", "target_path"]),
     reads("NodeGetVolumeStats", "volume_id"),
     reads("NodeGetVolumeHealth", "volume_id"),
-    asks("NodeGetStorageHealth"),
+    without_volume("NodeGetStorageHealth"),
     changes("NodeExpandVolume", "volume_id", &["volume_id", "volume_path"]),
-    asks("NodeGetCapabilities"),
-    asks("NodeGetInfo"),
+    without_volume("NodeGetCapabilities"),
+    without_volume("NodeGetInfo"),
 ];

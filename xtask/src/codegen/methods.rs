@@ -20,7 +20,7 @@ pub(crate) fn generate(schema: &Schema) -> Result<Source, CodegenError> {
     for method in &methods {
         let name = method.name();
         let path = format!("/{}/{name}", method.parent_service().full_name());
-        let alpha = if schema.is_alpha(method) { " Alpha: may vanish in a minor release." } else { "" };
+        let alpha = if schema.is_alpha(method) { " Alpha: a minor release may remove it." } else { "" };
         let _ = write!(variants, "/// `{path}`.{alpha}\n{name},");
         let _ = write!(all, "Self::{name},");
         let _ = write!(paths, "{path:?} => Some(Self::{name}),");
@@ -37,7 +37,7 @@ pub(crate) fn generate(schema: &Schema) -> Result<Source, CodegenError> {
             /// All {count} RPCs, in the order of the schema.
             pub const ALL: &'static [Self] = &[{all}];
 
-            /// The method of a request path; `None` for one that this version of the spec does not have.
+            /// The method of a request path; `None` if this version of the spec has no such method.
             #[must_use]
             pub fn from_path(path: &str) -> Option<Self> {{
                 match path {{ {paths} _ => None }}

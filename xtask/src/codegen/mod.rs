@@ -20,15 +20,17 @@ mod validation;
 use error::CodegenError;
 use schema::Schema;
 
-/// The folder of the schema of csi-proto; the next two are the folders of its generated sources.
+/// The folder of csi-proto's schema.
 const PROTO: &str = "csi-proto/proto";
+/// The folder of csi-proto's generated sources.
 const LIBRARY: &str = "csi-proto/src/generated";
+/// The folder of the generated sources of csi-proto's tests.
 const TESTS: &str = "csi-proto/tests/generated";
 
 /// Options of the code generator.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Write nothing; fail if a committed file differs from what the schema says.
+    /// Write nothing; fail if a committed file differs from its generated text.
     #[arg(long)]
     check: bool,
 }
@@ -51,7 +53,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CodegenError> {
     let mut folders = vec![(root.join(LIBRARY), library), (root.join(TESTS), vec![tests])];
     for (part, schemas) in messages::PARTS {
         let part = root.join(part);
-        let sources = schemas.iter().map(|of| messages::generate(&part.join("proto"), of));
+        let sources = schemas.iter().map(|schema| messages::generate(&part.join("proto"), schema));
         folders.push((part.join("src/generated"), sources.collect::<Result<_, _>>()?));
     }
     for (folder, sources) in folders {

@@ -9,8 +9,8 @@ use super::error::CodegenError;
 use super::schema::Schema;
 use super::{Source, format, rust};
 
-/// kubelet puts the service account tokens of `tokenRequests` into this field.
-const CARRIES_TOKENS: &str = "csi.v1.NodePublishVolumeRequest.volume_context";
+/// The field in which kubelet passes the service-account tokens of `tokenRequests`.
+const TOKENS_FIELD: &str = "csi.v1.NodePublishVolumeRequest.volume_context";
 
 pub(crate) fn generate(schema: &Schema) -> Result<Source, CodegenError> {
     let messages = schema.messages();
@@ -23,7 +23,7 @@ pub(crate) fn generate(schema: &Schema) -> Result<Source, CodegenError> {
             let (message, field) = (message.full_name(), field.name());
             let _ = write!(fields, "SecretField {{ message: {message:?}, field: {field:?} }},");
         }
-        if schema.holds_sensitive(message) {
+        if schema.has_sensitive_field(message) {
             impls.push_str(&debug_impl(schema, message));
         }
     }
@@ -55,7 +55,7 @@ fn debug_impl(schema: &Schema, message: &MessageDescriptor) -> String {
 fn shown(schema: &Schema, field: &FieldDescriptor, name: &str) -> String {
     if schema.is_sensitive(field) {
         format!("&Stripped::of(self.{name}.is_empty())")
-    } else if field.full_name() == CARRIES_TOKENS {
+    } else if field.full_name() == TOKENS_FIELD {
         format!("&WithoutTokens(&self.{name})")
     } else {
         format!("&self.{name}")

@@ -74,7 +74,7 @@ impl Schema {
     }
 
     /// Returns true if the message itself has a sensitive field. The `Debug` of a nested message handles its own fields.
-    pub(crate) fn holds_sensitive(&self, message: &MessageDescriptor) -> bool {
+    pub(crate) fn has_sensitive_field(&self, message: &MessageDescriptor) -> bool {
         message.fields().any(|field| self.is_sensitive(&field))
     }
 

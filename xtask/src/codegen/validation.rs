@@ -9,32 +9,32 @@ use super::schema::Schema;
 use super::{Source, format, rust};
 
 /// The size rule of a text field; the bounds themselves are constants of the library.
-enum Measure {
-    /// A named bound.
+enum SizeRule {
+    /// A bound for each text, by the name of its constant.
     Bound(&'static str),
-    /// A repeated field with a bound on its total size, not on each element.
+    /// A bound for the total size of a list, by the name of its constant.
     Total(&'static str),
-    /// A map, by the bytes of all keys and values.
+    /// The bound for the bytes of all keys and values of a map.
     Map,
-    /// A specific validation function.
+    /// A separate check, by the name of its function in `Report`.
     Special(&'static str),
-    /// No bound: paths may be as long as the system allows.
+    /// No bound: a path may be as long as the system allows.
     Unbounded,
 }
 
 /// Returns the general rule of the field's type, unless the field's own text specifies another.
-fn measure(field: &FieldDescriptor) -> Measure {
+fn size_rule(field: &FieldDescriptor) -> SizeRule {
     match field.full_name() {
-        "csi.v1.GetPluginInfoResponse.name" => return Measure::Special("driver_name"),
-        "csi.v1.Topology.segments" => return Measure::Special("segments"),
-        "csi.v1.VolumeCapability.MountVolume.mount_flags" => return Measure::Total("MOUNT_FLAGS_MAX_BYTES"),
+        "csi.v1.GetPluginInfoResponse.name" => return SizeRule::Special("driver_name"),
+        "csi.v1.Topology.segments" => return SizeRule::Special("segments"),
+        "csi.v1.VolumeCapability.MountVolume.mount_flags" => return SizeRule::Total("MOUNT_FLAGS_MAX_BYTES"),
         _ => {}
     }
     match field.name() {
-        "node_id" | "published_node_ids" => Measure::Bound("NODE_ID_MAX_BYTES"),
-        "target_path" | "staging_target_path" | "volume_path" | "volume_publish_path" => Measure::Unbounded,
-        _ if field.is_map() => Measure::Map,
-        _ => Measure::Bound("STRING_MAX_BYTES"),
+        "node_id" | "published_node_ids" => SizeRule::Bound("NODE_ID_MAX_BYTES"),
+        "target_path" | "staging_target_path" | "volume_path" | "volume_publish_path" => SizeRule::Unbounded,
+        _ if field.is_map() => SizeRule::Map,
+        _ => SizeRule::Bound("STRING_MAX_BYTES"),
     }
 }
 
@@ -77,21 +77,21 @@ fn check(message: &MessageDescriptor, field: &FieldDescriptor) -> Result<String,
     }
     let textual = matches!(kind, Kind::String) || field.is_map();
     if (textual && in_oneof) || matches!(kind, Kind::Bytes) {
-        return Err(CodegenError::Unmeasured { field: field.full_name().to_owned() });
+        return Err(CodegenError::NoSizeRule { field: field.full_name().to_owned() });
     }
     if !textual {
         return Ok(String::new());
     }
     let mut call = String::new();
-    let _ = match measure(field) {
-        Measure::Bound(bound) if field.is_list() => {
+    let _ = match size_rule(field) {
+        SizeRule::Bound(bound) if field.is_list() => {
             write!(call, "report.strings({name:?}, &self.{value}, {bound});")
         }
-        Measure::Bound(bound) => write!(call, "report.string({name:?}, &self.{value}, {bound});"),
-        Measure::Total(bound) => write!(call, "report.total({name:?}, &self.{value}, {bound});"),
-        Measure::Map => write!(call, "report.map({name:?}, &self.{value});"),
-        Measure::Special(rule) => write!(call, "report.{rule}({name:?}, &self.{value});"),
-        Measure::Unbounded => Ok(()),
+        SizeRule::Bound(bound) => write!(call, "report.string({name:?}, &self.{value}, {bound});"),
+        SizeRule::Total(bound) => write!(call, "report.total({name:?}, &self.{value}, {bound});"),
+        SizeRule::Map => write!(call, "report.map({name:?}, &self.{value});"),
+        SizeRule::Special(rule) => write!(call, "report.{rule}({name:?}, &self.{value});"),
+        SizeRule::Unbounded => Ok(()),
     };
     Ok(call)
 }

@@ -23,8 +23,8 @@ fn run_to_end(command: &mut Command) -> Result<(), PerfError> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last: Vec<_> = said.lines().rev().take(15).collect();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last: Vec<_> = stderr.lines().rev().take(15).collect();
     Err(PerfError::Command { command: shown, output: last.into_iter().rev().collect::<Vec<_>>().join("\n") })
 }
 

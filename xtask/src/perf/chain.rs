@@ -12,12 +12,12 @@ use crate::authority::{Authority, Usage};
 /// The driver's name in every chain.
 pub(super) const DRIVER: &str = "bench.csi.edge";
 
-const READY_WITHIN: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A kind of chain between the client and the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Nothing: tonic to tonic on one unix socket.
+    /// No relay: the client calls the driver's unix socket.
     Direct,
     /// Proxy, hub and agent; the agent dials the hub over this transport, the proxy over a unix socket.
     Relay(HubTransport),
@@ -201,7 +201,7 @@ impl Chain {
     /// Waits until a call through the chain succeeds.
     fn wait_until_ready(&self, programs: &Programs, logs: &Path) -> Result<(), PerfError> {
         let started = Instant::now();
-        while started.elapsed() < READY_WITHIN {
+        while started.elapsed() < READY_TIMEOUT {
             if load(programs, &self.endpoint, 1, 0.05).is_ok() {
                 return Ok(());
             }
@@ -210,7 +210,7 @@ impl Chain {
         Err(PerfError::NotReady {
             chain: self.kind.name().to_owned(),
             endpoint: self.endpoint.clone(),
-            seconds: READY_WITHIN.as_secs(),
+            seconds: READY_TIMEOUT.as_secs(),
             logs: logs.to_owned(),
         })
     }
@@ -221,12 +221,12 @@ impl Chain {
     }
 }
 
-/// The load generator's measurements. Latencies in microseconds.
+/// The load generator's measurements. Latencies are in microseconds.
 #[derive(Debug, Clone, serde::Deserialize, serde::Serialize)]
 pub(super) struct Figures {
     /// Calls answered with OK.
     pub(super) calls: u64,
-    /// Calls a second.
+    /// Calls per second.
     pub(super) rate: f64,
     /// Median latency.
     pub(super) p50: f64,
@@ -239,9 +239,9 @@ pub(super) struct Figures {
 pub(super) struct Load {
     /// The calls of its callers, as a value of the option `--work`.
     pub(super) work: &'static str,
-    /// Callers.
+    /// The number of concurrent callers.
     pub(super) in_flight: usize,
-    /// Seconds that are measured.
+    /// The length of the measurement, in seconds.
     pub(super) seconds: f64,
     /// True if one more call hangs during the measurement.
     pub(super) beside_hung: bool,
@@ -249,7 +249,7 @@ pub(super) struct Load {
 
 impl Load {
     /// Returns a load of one caller that creates volumes for this number of seconds.
-    pub(super) const fn of(seconds: f64) -> Self {
+    pub(super) const fn new(seconds: f64) -> Self {
         Self { work: "create-volume", in_flight: 1, seconds, beside_hung: false }
     }
 
@@ -279,7 +279,7 @@ pub(super) fn load(
     in_flight: usize,
     seconds: f64,
 ) -> Result<Figures, PerfError> {
-    Load { in_flight, ..Load::of(seconds) }.run(programs, endpoint)
+    Load { in_flight, ..Load::new(seconds) }.run(programs, endpoint)
 }
 
 /// Sleeps between two checks of another process.

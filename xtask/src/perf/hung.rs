@@ -21,7 +21,7 @@ pub(super) struct Options {
     /// Seconds of each of the three measurements of a round.
     #[arg(long, default_value_t = 1.5)]
     seconds: f64,
-    /// Callers with calls that do not hang.
+    /// Number of concurrent callers whose calls do not hang.
     #[arg(long, default_value_t = 100)]
     in_flight: usize,
 }
@@ -55,7 +55,7 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let authority = Authority::new(run.path())?;
     let chains = CHAINS.map(|kind| Chain::start(kind, &programs, run.path(), &authority));
     let chains = chains.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let load = Load { work: "publish", in_flight: options.in_flight.max(1), ..Load::of(options.seconds) };
+    let load = Load { work: "publish", in_flight: options.in_flight.max(1), ..Load::new(options.seconds) };
     let mut rounds: Vec<Vec<Round>> = chains.iter().map(|_| Vec::new()).collect();
     for _ in 0..options.rounds.max(1) {
         for (chain, rounds) in chains.iter().zip(&mut rounds) {
@@ -67,16 +67,16 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     Ok(())
 }
 
-#[allow(clippy::print_stdout, reason = "the table is what this command is for")]
+#[allow(clippy::print_stdout, reason = "the table is the output of the command")]
 fn print(chains: &[Chain], options: &Options, rounds: &[Vec<Round>]) {
     let (callers, count) = (options.in_flight.max(1), options.rounds.max(1));
     println!(
         "{callers} callers publish volumes, alone and while one more call hangs; medians of {count} rounds."
     );
     println!(
-        "In brackets: the middle half of the rounds. Spread: the second measurement without to the first.\n"
+        "In brackets: the quartiles. Spread: the ratio of the second measurement without the hanging call to the first.\n"
     );
-    println!("| chain | figure | without | with | with to without | spread |");
+    println!("| chain | figure | without | with | with/without | spread |");
     println!("|---|---|---|---|---|---|");
     for (chain, rounds) in chains.iter().zip(rounds) {
         for (name, figure) in FIGURES {

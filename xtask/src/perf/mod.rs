@@ -41,21 +41,21 @@ enum Measurement {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PerfError {
     /// A file or a process failed.
-    #[error("{doing}: {source}")]
+    #[error("{action}: {source}")]
     Io {
         /// The attempted action, such as `create PATH`.
-        doing: String,
+        action: String,
         source: std::io::Error,
     },
     /// A command ended with an error.
     #[error("{command} failed: {output}")]
     Command {
         command: String,
-        /// The end of its output.
+        /// The last lines of the command's error output.
         output: String,
     },
     /// A part of a chain did not become ready.
-    #[error("{chain}: no answer at {endpoint} within {seconds} s; the last lines of its parts are in {logs}")]
+    #[error("{chain}: no answer at {endpoint} within {seconds} s; the logs of its processes are in {logs}")]
     NotReady {
         chain: String,
         endpoint: String,
@@ -64,7 +64,7 @@ pub(crate) enum PerfError {
         /// The folder of the logs.
         logs: PathBuf,
     },
-    /// No certificate could be made.
+    /// A certificate could not be created.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// A tool printed a line that is not valid figures.
@@ -76,17 +76,17 @@ pub(crate) enum PerfError {
         part: String,
         /// Resident memory after warming up, in KiB.
         from: u64,
-        /// At the end, in KiB.
+        /// Resident memory at the end, in KiB.
         to: u64,
-        /// Bound for the end, in KiB.
+        /// Bound of the resident memory at the end, in KiB.
         bound: u64,
     },
 }
 
 impl PerfError {
-    fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
-        let doing = doing.into();
-        move |source| Self::Io { doing, source }
+    fn io(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let action = action.into();
+        move |source| Self::Io { action, source }
     }
 }
 

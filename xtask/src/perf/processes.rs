@@ -35,7 +35,8 @@ impl Process {
     /// Returns the used processor time, user and system.
     pub(super) fn processor_time(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // The name may contain spaces and brackets: fields count from its end. utime and stime are fields 14 and 15 of proc(5).
+        // The process name may contain spaces and brackets, so fields are counted from its last bracket. utime and
+        // stime are fields 14 and 15 in proc(5).
         let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
         let ticks: u32 =
             fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u32>().ok()).sum();

@@ -19,10 +19,10 @@ pub(super) struct Options {
     /// Seconds to measure one chain at one number of callers.
     #[arg(long, default_value_t = 1.5)]
     seconds: f64,
-    /// Numbers of callers.
+    /// Numbers of concurrent callers, measured one after another.
     #[arg(long, value_delimiter = ',', default_value = "1,64,256")]
     in_flight: Vec<usize>,
-    /// Only our own chains, without the Go peers and NATS.
+    /// Measure only the chains of edge-csi, without the Go peers and NATS.
     #[arg(long)]
     without_peers: bool,
 }
@@ -51,14 +51,14 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let mut results = Results::new();
     for _ in 0..options.rounds.max(1) {
         for &in_flight in &options.in_flight {
-            for (place, chain) in chains.iter().enumerate() {
+            for (index, chain) in chains.iter().enumerate() {
                 let before = chain.processor_time();
                 let figures = load(&programs, &chain.endpoint, in_flight, options.seconds)?;
                 // The processor time includes the warm-up, the calls do not: scale by the measured share of the time.
                 let share = options.seconds / (options.seconds + (options.seconds / 5.0).min(1.0));
                 let processor = (chain.processor_time() - before).as_secs_f64() * 1e6 * share
                     / figures.calls.max(1) as f64;
-                results.entry((in_flight, place)).or_default().push(Measured { figures, processor });
+                results.entry((in_flight, index)).or_default().push(Measured { figures, processor });
             }
         }
     }
@@ -66,15 +66,15 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     Ok(())
 }
 
-#[allow(clippy::print_stdout, reason = "the table is what this command is for")]
+#[allow(clippy::print_stdout, reason = "the table is the output of the command")]
 fn print(chains: &[Chain], options: &Options, results: &Results) {
     for &in_flight in &options.in_flight {
         println!("\n{in_flight} in flight, medians of {} rounds\n", options.rounds.max(1));
         println!("| chain | calls/s | p50 µs | p99 µs | CPU µs/call | p50 to direct | rate to direct |");
         println!("|---|---|---|---|---|---|---|");
         let Some(base) = results.get(&(in_flight, 0)) else { continue };
-        for (place, chain) in chains.iter().enumerate() {
-            let Some(rounds) = results.get(&(in_flight, place)) else { continue };
+        for (index, chain) in chains.iter().enumerate() {
+            let Some(rounds) = results.get(&(in_flight, index)) else { continue };
             let of = |figure: fn(&Measured) -> f64| median(rounds.iter().map(figure).collect());
             let ratio = |figure: fn(&Measured) -> f64| {
                 median(

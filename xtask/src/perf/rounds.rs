@@ -1,4 +1,4 @@
-//! Figures of many rounds.
+//! The median and the quartiles of the figures of many rounds.
 
 /// Returns the median, or NaN for an empty list.
 pub(super) fn median(values: Vec<f64>) -> f64 {

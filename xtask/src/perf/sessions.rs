@@ -20,7 +20,7 @@ pub(super) struct Options {
 }
 
 /// Measures wss and QUIC, each on a separate hub.
-#[allow(clippy::print_stdout, reason = "the table is what this command is for")]
+#[allow(clippy::print_stdout, reason = "the table is the output of the command")]
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let programs = Programs::build(false)?;
     println!(
@@ -54,7 +54,7 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
             Some(Ok(line)) => Ok(line),
             _ => Err(ended("idle-sessions")),
         };
-        next()?; // One session is open: the hub's code and tables are in memory.
+        next()?; // One session is open, so the hub's code and tables are in memory.
         let (empty, spent) = (hub.resident(), hub.processor_time());
         let seconds: f64 = next()?.parse().unwrap_or(f64::NAN); // All sessions are open.
         let (full, spent) = (hub.resident(), hub.processor_time() - spent);

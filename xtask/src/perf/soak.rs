@@ -16,10 +16,10 @@ pub(super) struct Options {
     /// Minutes of load after the first ten seconds.
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
-    /// Callers.
+    /// Number of concurrent callers.
     #[arg(long, default_value_t = 64)]
     in_flight: usize,
-    /// KiB that a process may grow by.
+    /// Maximum growth of each process's resident memory, in KiB.
     #[arg(long, default_value_t = 1024)]
     growth: u64,
 }
@@ -27,8 +27,8 @@ pub(super) struct Options {
 const WARM_UP: f64 = 10.0;
 const SAMPLE_INTERVAL: f64 = 15.0;
 
-/// Loads the relay over wss and fails if a part of it grew.
-#[allow(clippy::print_stdout, reason = "the table is what this command is for")]
+/// Loads the relay over wss, and fails if a process grew beyond its bound.
+#[allow(clippy::print_stdout, reason = "the table is the output of the command")]
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let programs = Programs::build(false)?;
     let run = folder()?;

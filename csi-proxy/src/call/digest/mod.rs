@@ -10,8 +10,8 @@ use crate::call::protobuf::{Field, Value, fields, next_field};
 
 /// SHA-256 over a request without its secrets, in a canonical form independent of the order of fields and map entries.
 ///
-/// Unknown fields are included. Secrets (option 1059) are not, nor are the service-account tokens that kubelet puts
-/// into a volume's context: they may differ in a retry.
+/// Unknown fields are included. Secrets (option 1059) and the service-account tokens that kubelet puts into a
+/// volume's context are excluded, since they may differ in a retry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
@@ -30,7 +30,7 @@ impl Digest {
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// The 32 bytes of the digest.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -62,7 +62,7 @@ fn count(kind: u8, count: usize, form: &mut Vec<u8>) {
     prost::encoding::encode_varint(count as u64, form);
 }
 
-/// A message; other bytes are appended unchanged.
+/// Appends the canonical form of a message; bytes that are not a message are appended unchanged.
 fn message(shape: &Shape, bytes: &[u8], form: &mut Vec<u8>) {
     let Some(mut fields) = fields(bytes) else { return piece(b'r', bytes, form) };
     if !fields.is_sorted_by_key(|field| field.number) {
@@ -98,25 +98,25 @@ fn value(inside: Option<Inside>, value: Value<'_>, form: &mut Vec<u8>) {
         (_, Value::Varint(number)) => piece(b'v', &number.to_le_bytes(), form),
         (_, Value::Fixed64(bytes)) => piece(b'8', bytes, form),
         (_, Value::Fixed32(bytes)) => piece(b'4', bytes, form),
-        // A message with groups has no fields here.
+        // Unreachable: `fields` rejects a message with groups.
         (_, Value::Group) => form.push(b'g'),
     }
 }
 
 fn map(entries: &[Field<'_>], form: &mut Vec<u8>) {
     let mut pairs = Vec::with_capacity(entries.len());
-    let mut odd = Vec::new();
+    let mut invalid = Vec::new();
     for entry in entries {
         match entry.value {
             Value::Bytes(bytes) => match pair(bytes) {
                 Some((key, _)) if key == TOKENS.as_bytes() => {}
                 Some(pair) => pairs.push(pair),
-                None => odd.push(entry.value),
+                None => invalid.push(entry.value),
             },
-            other => odd.push(other),
+            other => invalid.push(other),
         }
     }
-    // Stable sort, and the last entry of each key stays, as in decoding.
+    // Keeps the last entry of each key, as protobuf decoders do; the sort is stable.
     pairs.reverse();
     pairs.sort_by_key(|(key, _)| *key);
     pairs.dedup_by_key(|(key, _)| *key);
@@ -125,8 +125,8 @@ fn map(entries: &[Field<'_>], form: &mut Vec<u8>) {
         piece(b'k', key, form);
         piece(b'b', value, form);
     }
-    count(b'o', odd.len(), form);
-    for entry in odd {
+    count(b'o', invalid.len(), form);
+    for entry in invalid {
         value(None, entry, form);
     }
 }

@@ -25,8 +25,8 @@ use crate::relay::Relay;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DriverSettings {
-    /// The maximum duration of a call; default 15 minutes, at most a year. It is the deadline that the driver sees,
-    /// not the deadline of the caller, which limits the wait only: some operations take longer than sidecars wait.
+    /// The maximum duration of a call; default 15 minutes, at most a year. The driver sees this deadline and not
+    /// that of the caller, which limits the wait only: some operations take longer than sidecars wait.
     pub timeout: Duration,
     /// Maximum durations of single methods, which override [`Self::timeout`].
     pub method_timeouts: BTreeMap<Method, Duration>,
@@ -42,24 +42,24 @@ impl DriverSettings {
     /// The maximum duration of a call of this method.
     fn timeout_of(&self, method: &MethodPath) -> Duration {
         let own = Method::from_path(method.as_str()).and_then(|method| self.method_timeouts.get(&method));
-        (*own.unwrap_or(&self.timeout)).min(LONGEST)
+        (*own.unwrap_or(&self.timeout)).min(MAX_TIMEOUT)
     }
 }
 
 /// The timeout of a connection attempt.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The maximum size of a response message in bytes.
 const MAX_REPLY: usize = 16 * 1024 * 1024;
 
 /// The maximum of [`DriverSettings::timeout`].
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A driver behind a unix socket. Cheap to clone; all clones share one connection for unary calls, opened at the first
-/// call and reopened after it was lost, and a second one for streams and unknown methods: those are read only as fast
-/// as their callers read, and may stall each other but not unary calls.
+/// A driver behind a unix socket. Cheap to clone; all clones share one connection for unary calls, opened at the
+/// first call and reopened after a loss, and a second connection for streams and unknown methods. Streams are read
+/// only as fast as their callers read, and may stall each other but not unary calls.
 ///
-/// As a [`Relay`] it ignores the node of a call, and cancels the call at the driver when the answer is dropped; a
+/// As a [`Relay`] a driver ignores the node of a call, and cancels the RPC when the answer is dropped; a
 /// [`Dispatcher`](crate::Dispatcher) in front runs every call to completion.
 #[derive(Clone)]
 pub struct Driver(Arc<Shared>);
@@ -91,18 +91,18 @@ impl Driver {
         settings: DriverSettings,
         configure: impl Fn(Client) -> Client,
     ) -> Self {
-        let client = |windows| configure(Client::new(address.path(), windows, CONNECT));
-        let (unary, streams) = (client(Windows::AT_ONCE), client(Windows::AS_CALLERS_READ));
+        let client = |windows| configure(Client::new(address.path(), windows, CONNECT_TIMEOUT));
+        let (unary, streams) = (client(Windows::UNARY), client(Windows::STREAMING));
         Self(Arc::new(Shared { name, address, settings, unary, streams }))
     }
 
-    /// Its name.
+    /// The name of the driver.
     #[must_use]
     pub fn name(&self) -> &DriverName {
         &self.0.name
     }
 
-    /// The address of its socket.
+    /// The address of the driver's socket.
     #[must_use]
     pub fn address(&self) -> &SocketAddress {
         &self.0.address
@@ -110,20 +110,20 @@ impl Driver {
 }
 
 #[allow(clippy::large_enum_variant, reason = "moved once, on the stack of one call")]
-enum Begun {
-    Whole(Option<Bytes>, Outcome),
-    Parts(Response),
+enum DriverAnswer {
+    Unary(Option<Bytes>, Outcome),
+    Stream(Response),
 }
 
-fn parts(response: Response, name: DriverName, end: Instant, late: Fault) -> Replies {
-    Replies::stream(stream::unfold(Some((response, name, late)), move |state| async move {
-        let (mut response, name, late) = state?;
+fn stream_replies(response: Response, name: DriverName, end: Instant, expired: Fault) -> Replies {
+    Replies::stream(stream::unfold(Some((response, name, expired)), move |state| async move {
+        let (mut response, name, expired) = state?;
         let part = timeout_at(end, response.next()).await;
         Some(match part {
-            Ok(Ok(Part::Message(message))) => (Reply::Message(message), Some((response, name, late))),
+            Ok(Ok(Part::Message(message))) => (Reply::Message(message), Some((response, name, expired))),
             Ok(Ok(Part::End(status))) => (Reply::End(read_outcome(status)), None),
             Ok(Err(error)) => (Reply::End(fault_of(&name, error).into()), None),
-            Err(_) => (Reply::End(late.into()), None),
+            Err(_) => (Reply::End(expired.into()), None),
         })
     }))
 }
@@ -131,29 +131,31 @@ fn parts(response: Response, name: DriverName, end: Instant, late: Fault) -> Rep
 #[async_trait]
 impl Relay for Driver {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
-        let Shared { name, settings, unary: at_once, streams, .. } = &*self.0;
+        let Shared { name, settings, unary: unary_client, streams: stream_client, .. } = &*self.0;
         let timeout = settings.timeout_of(&call.method);
         let end = Instant::now() + timeout;
-        let late = Fault::Deadline { waited: timeout };
+        let expired = Fault::Deadline { waited: timeout };
         let unary = call.method.is_unary();
-        let client = if unary { at_once } else { streams };
+        let client = if unary { unary_client } else { stream_client };
         let request = Request::new(call.method.as_str(), call.body, MAX_REPLY);
-        let unusable = |error: InvalidRequest| Fault::Protocol { reason: error.to_string() };
-        let mut request = request.map_err(unusable)?.with_timeout(timeout);
+        let invalid = |error: InvalidRequest| Fault::Protocol { reason: error.to_string() };
+        let mut request = request.map_err(invalid)?.with_timeout(timeout);
         write_metadata(&call.metadata, request.metadata_mut());
-        let begun = async {
+        let answer = async {
             let response = client.send(request).await?;
             if !unary {
-                return Ok(Begun::Parts(response));
+                return Ok(DriverAnswer::Stream(response));
             }
             let (message, status) = response.whole().await?;
-            Ok::<_, CallError>(Begun::Whole(message, read_outcome(status)))
+            Ok::<_, CallError>(DriverAnswer::Unary(message, read_outcome(status)))
         };
-        match timeout_at(end, begun).await {
-            Err(_) => Err(late),
+        match timeout_at(end, answer).await {
+            Err(_) => Err(expired),
             Ok(Err(error)) => Err(fault_of(name, error)),
-            Ok(Ok(Begun::Whole(message, outcome))) => Ok(Replies::whole(message, outcome)),
-            Ok(Ok(Begun::Parts(response))) => Ok(parts(response, name.clone(), end, late)),
+            Ok(Ok(DriverAnswer::Unary(message, outcome))) => Ok(Replies::whole(message, outcome)),
+            Ok(Ok(DriverAnswer::Stream(response))) => {
+                Ok(stream_replies(response, name.clone(), end, expired))
+            }
         }
     }
 }

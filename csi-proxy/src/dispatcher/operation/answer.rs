@@ -37,8 +37,8 @@ impl Answer {
         Arc::unwrap_or_clone(self.0)
     }
 
-    /// Whether it ends the operation. The four codes by which a driver requests a retry do not: a retry must reach the
-    /// driver, and not get the earlier answer.
+    /// Whether the answer ends the operation. An answer with one of the four codes that request a retry does not:
+    /// the retry must reach the driver, and not get the earlier answer.
     #[must_use]
     pub fn is_final(&self) -> bool {
         !self.outcome().code.may_be_running()
@@ -49,7 +49,7 @@ impl Answer {
     pub fn keys(&self, identity: &Identity) -> Vec<Key> {
         let message = self.message().filter(|_| self.outcome().is_ok());
         let subjects =
-            message.map(|message| subject::of_answer(identity.method(), message)).unwrap_or_default();
+            message.map(|message| subject::created_subjects(identity.method(), message)).unwrap_or_default();
         let keys = subjects.into_iter().map(|subject| Key::new(identity.driver().clone(), subject));
         keys.filter(|key| !identity.keys().contains(key)).collect()
     }
@@ -62,7 +62,7 @@ impl Answer {
         256 + self.message().map_or(0, Bytes::len) + message.len() + details.len() + trailers
     }
 
-    /// A copy in memory of its own: the original may reference the buffer of a whole connection.
+    /// Copies the answer to memory of its own: the original may reference the buffer of a whole connection.
     pub(super) fn compacted(&self) -> Self {
         let (message, outcome) = &*self.0;
         let copy = |bytes: &Bytes| Bytes::copy_from_slice(bytes);

@@ -40,7 +40,7 @@ impl DeferredDigest {
     /// Whether the digests are equal. Identical bytes, as of a retry, are equal without computing the digests.
     pub(super) fn equals(&self, other: &Self) -> bool {
         if self.digest.get().is_none() && other.digest.get().is_none() {
-            // A copy, since holding two locks could deadlock.
+            // Copies the request, since holding two locks could deadlock.
             let this = self.lock().clone();
             if !this.is_empty() && this == *other.lock() {
                 return true;
@@ -54,7 +54,7 @@ impl DeferredDigest {
     }
 
     /// The number of bytes of the request that are still kept.
-    pub(super) fn kept(&self) -> usize {
+    pub(super) fn kept_bytes(&self) -> usize {
         self.lock().len()
     }
 }
@@ -83,9 +83,9 @@ mod tests {
             prost::encoding::encode_varint(length as u64, &mut request);
             request.resize(request.len() + length, 7);
             let deferred = DeferredDigest::of(shape(), request.clone());
-            assert_eq!(deferred.kept(), if request.len() > MAX_KEPT { 0 } else { request.len() });
+            assert_eq!(deferred.kept_bytes(), if request.len() > MAX_KEPT { 0 } else { request.len() });
             assert_eq!(*deferred.digest(), Digest::of(shape(), &request));
-            assert_eq!(deferred.kept(), 0, "{length}");
+            assert_eq!(deferred.kept_bytes(), 0, "{length}");
             assert_eq!(*deferred.digest(), Digest::of(shape(), &request));
         }
     }

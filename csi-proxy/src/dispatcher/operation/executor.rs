@@ -27,7 +27,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) enum Decision {
     /// Call the driver with the request of this call.
-    Run(Ticket),
+    Run(RunningOperation),
     /// The call gets this answer.
     Answer(Answer, Served),
     /// The call fails.
@@ -54,8 +54,8 @@ impl Executor {
         state.waiting.insert(id, sender);
         drop(state);
         let (call, fence, until) = (call.id, call.fence.clone(), until.map(Instant::into_std));
-        let gives_up = self.handle(Event::Ask { waiter: id, call, identity, fence, until });
-        Waiting { decision, gives_up, executor: Arc::clone(self), id }
+        let queue_deadline = self.handle(Event::Requested { waiter: id, call, identity, fence, until });
+        Waiting { decision, queue_deadline, executor: Arc::clone(self), id }
     }
 
     /// Whether a call without an identity may begin.
@@ -84,9 +84,9 @@ impl Executor {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles an event and delivers the decisions that follow. Returns when a queued call gives up.
+    /// Handles an event and delivers the decisions that follow. Returns the time at which a queued call gives up.
     fn handle(self: &Arc<Self>, event: Event) -> Option<Instant> {
-        let (mut gives_up, mut decisions) = (None, Vec::new());
+        let (mut queue_deadline, mut decisions) = (None, Vec::new());
         let mut state = self.lock();
         if let Event::Left { waiter } = &event {
             state.waiting.remove(waiter);
@@ -96,43 +96,45 @@ impl Executor {
         while let Some(action) = state.core.poll_action() {
             let (waiter, decision) = match action {
                 Action::Run { operation, waiter } => {
-                    let ticket = Ticket { executor: Arc::clone(self), operation, over: false };
-                    (waiter, Decision::Run(ticket))
+                    let running =
+                        RunningOperation { executor: Arc::clone(self), id: operation, ended: false };
+                    (waiter, Decision::Run(running))
                 }
                 Action::Answer { waiter, answer, served } => (waiter, Decision::Answer(answer, served)),
                 Action::Fail { waiter, fault } => (waiter, Decision::Fail(fault)),
-                Action::Wait { gives_up: at, .. } => {
-                    gives_up = Some(Instant::from_std(at));
+                Action::Wait { deadline, .. } => {
+                    queue_deadline = Some(Instant::from_std(deadline));
                     continue;
                 }
             };
             decisions.push((state.waiting.remove(&waiter), decision));
         }
         drop(state);
-        // After the lock is released, since a ticket that cannot be delivered locks again when dropped.
+        // Delivered after the lock is released, since an operation that cannot be delivered locks again when
+        // dropped.
         for (waiter, decision) in decisions {
-            // Fails if the waiter has left. The waiter reports that itself when it is dropped.
+            // Fails if the waiter has left, which `Waiting` reports when dropped.
             let _ = waiter.map(|waiter| waiter.send(decision));
         }
-        gives_up
+        queue_deadline
     }
 }
 
-/// A copy of a call that waits for its decision. Dropping it removes the waiter, which the core counts until the
+/// A copy of a call that waits for its decision. Dropping this removes the waiter, which the core counts until the
 /// decision.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     decision: oneshot::Receiver<Decision>,
     /// When the call gives up if its operation has not begun; `None` if the operation runs.
-    gives_up: Option<Instant>,
+    queue_deadline: Option<Instant>,
     executor: Arc<Executor>,
     id: WaiterId,
 }
 
 impl Waiting {
-    /// Whether its operation has not begun, so that its own request may be needed.
+    /// Whether the operation has not begun, so that the request of this call may be needed.
     pub(crate) fn is_queued(&self) -> bool {
-        self.gives_up.is_some()
+        self.queue_deadline.is_some()
     }
 
     /// The decision, if there is one already.
@@ -142,8 +144,8 @@ impl Waiting {
 
     /// Waits for the decision. Cancel-safe.
     pub(crate) async fn decision(&mut self) -> Decision {
-        if let Some(gives_up) = self.gives_up {
-            match timeout_at(gives_up, &mut self.decision).await {
+        if let Some(queue_deadline) = self.queue_deadline {
+            match timeout_at(queue_deadline, &mut self.decision).await {
                 Ok(decision) => return decision.unwrap_or_else(|_| lost()),
                 // The call fails now, unless its operation has begun.
                 Err(_) => self.executor.handle(Event::Tick),
@@ -152,11 +154,11 @@ impl Waiting {
         (&mut self.decision).await.unwrap_or_else(|_| lost())
     }
 
-    /// The undelivered ticket of an operation that this call has to run, if any. No ticket arrives afterwards.
-    pub(crate) fn last_ticket(&mut self) -> Option<Ticket> {
+    /// Takes the undelivered operation that this call has to run, if any. No decision arrives afterwards.
+    pub(crate) fn take_undelivered(&mut self) -> Option<RunningOperation> {
         self.decision.close();
         match self.try_decision() {
-            Some(Decision::Run(ticket)) => Some(ticket),
+            Some(Decision::Run(operation)) => Some(operation),
             _ => None,
         }
     }
@@ -172,18 +174,18 @@ fn lost() -> Decision {
     Decision::Fail(Fault::ServiceLost { what: "the dispatcher's task".to_owned() })
 }
 
-/// An operation that runs. If dropped, its result is unknown.
+/// A running operation. Dropping this ends the operation with [`Fault::ServiceLost`].
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct RunningOperation {
     executor: Arc<Executor>,
-    operation: OperationId,
-    over: bool,
+    id: OperationId,
+    ended: bool,
 }
 
-impl Ticket {
+impl RunningOperation {
     pub(crate) fn answered(mut self, answer: Answer) {
-        self.over = true;
-        self.executor.handle(Event::Answered { operation: self.operation, answer });
+        self.ended = true;
+        self.executor.handle(Event::Answered { operation: self.id, answer });
     }
 
     pub(crate) fn lost(mut self, fault: Fault) {
@@ -191,14 +193,14 @@ impl Ticket {
     }
 
     fn end(&mut self, fault: Fault) {
-        self.over = true;
-        self.executor.handle(Event::Lost { operation: self.operation, fault });
+        self.ended = true;
+        self.executor.handle(Event::Lost { operation: self.id, fault });
     }
 }
 
-impl Drop for Ticket {
+impl Drop for RunningOperation {
     fn drop(&mut self) {
-        if !self.over {
+        if !self.ended {
             self.end(Fault::ServiceLost { what: "the dispatcher's task".to_owned() });
         }
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use csi_proto::{DriverName, Method};
 
 use super::deferred::DeferredDigest;
-use crate::call::protobuf::{all_but, fields};
+use crate::call::protobuf::{encode_except, fields};
 use crate::call::subject::{self, Key};
 
 /// Driver, method and request of an operation; equal identities are the same operation. Cheap to clone.
 ///
-/// Exposes the subjects and a digest of the request, but nothing else, and no secret. A small request is kept,
-/// without its secrets, until its digest is needed, since computing it is expensive: when two operations on the same
-/// subjects are compared.
+/// Exposes the subjects and a digest of the request, but nothing else, and no secret. A small request is kept
+/// without its secrets. Its digest is expensive, and is computed only when two operations on the same subjects are
+/// compared.
 #[derive(Debug, Clone)]
 pub struct Identity(Arc<Parts>);
 
@@ -49,16 +49,16 @@ impl Identity {
             return None;
         }
         let fields = fields(request)?;
-        let subjects = subject::of_operation(method, &fields)?;
+        let subjects = subject::operation_subjects(method, &fields)?;
         if subjects.is_empty() {
             return None;
         }
         // Secrets are not part of the digest and must not be kept.
-        let open = match method.secrets_field() {
-            Some(secrets) => all_but(&fields, secrets.number),
+        let without_secrets = match method.secrets_field() {
+            Some(secrets) => encode_except(&fields, secrets.number),
             None => request.to_vec(),
         };
-        let digest = DeferredDigest::of(method.request_shape(), open);
+        let digest = DeferredDigest::of(method.request_shape(), without_secrets);
         let mut keys: Vec<_> =
             subjects.into_iter().map(|subject| Key::new(driver.clone(), subject)).collect();
         if keys.len() > 1 {
@@ -89,7 +89,7 @@ impl Identity {
     /// The approximate memory use in bytes now.
     pub(super) fn bytes(&self) -> usize {
         let keys = self.keys().iter().map(|key| 96 + key.subject().id().len() + key.driver().as_str().len());
-        128 + keys.sum::<usize>() + self.0.digest.kept()
+        128 + keys.sum::<usize>() + self.0.digest.kept_bytes()
     }
 }
 
@@ -109,9 +109,9 @@ mod tests {
             Identity::of(&"driver".parse().unwrap(), Method::DeleteVolume, &request.encode_to_vec()).unwrap()
         };
         let (open, secret) = (deletion(&[]), deletion(&[("password", "canary")]));
-        assert_eq!((open.0.digest.kept(), secret.0.digest.kept()), (7, 7), "field 1 alone");
+        assert_eq!((open.0.digest.kept_bytes(), secret.0.digest.kept_bytes()), (7, 7), "field 1 alone");
         assert_eq!(open, secret);
         assert_eq!(open.0.digest.digest(), secret.0.digest.digest());
-        assert_eq!(open.0.digest.kept(), 0, "the digest is computed");
+        assert_eq!(open.0.digest.kept_bytes(), 0, "the digest is computed");
     }
 }

@@ -7,24 +7,25 @@ use std::time::Duration;
 pub(super) struct Limits {
     /// The queue timeout.
     pub(super) wait: Duration,
-    /// The maximum number of kept results. The one that expires next is evicted first; its calls then get no replay
-    /// and never begin again.
+    /// The maximum number of kept results. The result that expires next is evicted first; its calls then get no
+    /// replay and never begin again.
     pub(super) kept: usize,
     /// The maximum size of kept results in bytes. A single larger result is not kept.
     pub(super) kept_bytes: usize,
     /// The maximum number of waiting copies of calls, for results and in the queue.
     pub(super) waiters: usize,
-    /// The maximum number of queued operations, in total and per volume, snapshot or group.
+    /// The maximum number of queued operations in total.
     pub(super) queued: usize,
-    pub(super) queued_on_one: usize,
+    /// The maximum number of queued operations per volume, snapshot or group.
+    pub(super) queued_per_subject: usize,
 }
 
 /// How long a result is kept for copies of its calls: longer than a proxy waits for a lost node.
 pub(super) const REPLAYED_FOR: Duration = Duration::from_secs(60);
 
 /// How long a result is kept for the next equal call, if no caller waited for it: longer than the longest retry
-/// interval of a sidecar (5 minutes by default). Not much longer: changes to the volume that bypass this process make
-/// a result wrong.
+/// interval of a sidecar (5 minutes by default). Changes to the volume that bypass this process make a result
+/// wrong, so the time is not much longer.
 pub(super) const KEPT_FOR: Duration = Duration::from_secs(600);
 
 /// The maximum number of calls recorded for a result. A sidecar that retries every 10 s makes 90 calls in the maximum
@@ -33,6 +34,6 @@ pub(super) const MAX_CALLS: usize = 128;
 
 impl Limits {
     pub(super) const fn new(wait: Duration) -> Self {
-        Self { wait, kept: 4096, kept_bytes: 4 << 20, waiters: 16 * 1024, queued: 256, queued_on_one: 8 }
+        Self { wait, kept: 4096, kept_bytes: 4 << 20, waiters: 16 * 1024, queued: 256, queued_per_subject: 8 }
     }
 }

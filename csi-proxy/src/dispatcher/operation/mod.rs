@@ -24,8 +24,9 @@
 //!
 //! [`Core`] implements this without a clock or a task. A [`Dispatcher`](crate::Dispatcher) drives it.
 //!
-//! Only calls of mutating, unary methods of the spec whose request can be decoded are operations. All other calls pass
-//! if their fence permits. One that may change something begins once per number; a read-only one may be sent again.
+//! Only calls of mutating, unary methods of the spec whose request can be decoded are operations. All other calls
+//! pass if their fence permits. A call that may change something begins once per number; a read-only call may be
+//! sent again.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
@@ -40,7 +41,7 @@
 //! // `volume_id: "vol-1"`
 //! let identity = Identity::of(&driver, Method::DeleteVolume, b"\x0a\x05vol-1").ok_or("no volume id")?;
 //! let (mut core, mut now) = (Core::new(Duration::from_secs(2)), Instant::now());
-//! let ask = |number| Event::Ask {
+//! let request = |number| Event::Requested {
 //!     waiter: WaiterId::new(number),
 //!     call: CallId::from_bytes([number as u8; 16]),
 //!     identity: identity.clone(),
@@ -48,14 +49,14 @@
 //!     until: None,
 //! };
 //!
-//! core.handle(now, ask(1));
+//! core.handle(now, request(1));
 //! let Some(Action::Run { operation, .. }) = core.poll_action() else { panic!("the driver is to be called") };
 //! core.handle(now, Event::Left { waiter: WaiterId::new(1) });
 //! now += Duration::from_secs(40);
 //! let answer = Answer::new(Some(Bytes::new()), Outcome::ok()).ok_or("not the driver's")?;
 //! core.handle(now, Event::Answered { operation, answer });
 //!
-//! core.handle(now, ask(2));
+//! core.handle(now, request(2));
 //! assert!(matches!(core.poll_action(), Some(Action::Answer { waiter, .. }) if waiter == WaiterId::new(2)));
 //! # Ok(())
 //! # }
@@ -71,7 +72,7 @@ mod ranges;
 mod single_flight;
 
 pub use self::answer::Answer;
-pub(crate) use self::executor::{Decision, Executor, Ticket, Waiting};
+pub(crate) use self::executor::{Decision, Executor, RunningOperation, Waiting};
 pub use self::identity::Identity;
 #[cfg(feature = "testing")]
 pub use self::single_flight::{Action, Core, Event, OperationId, WaiterId};

@@ -8,7 +8,7 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::plugin_capability::service::Type as ServiceType;
 use prost::Message;
 
-use super::{LONG_ROUND, MIN_REFRESH_INTERVAL, Mode, Notice, Reported, presence_by};
+use super::{LONG_INTERVAL, MIN_REFRESH_INTERVAL, Mode, Notice, Reported, implied_presence};
 use crate::call::{Fault, NodeId, Origin, Outcome};
 use crate::driver_info::info::{Fact, Info, MAX_RECORD, masked};
 use crate::driver_info::question::{QUESTIONS, Question};
@@ -21,11 +21,11 @@ const RENEWAL: Duration = Duration::from_secs(3600);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "the inputs of the selection")]
 pub enum Presence {
-    /// The driver was reachable the last time.
+    /// The driver was reachable when it was last called.
     Online,
-    /// The node was not reachable.
+    /// The node or its driver was not reachable.
     Offline,
-    /// Unknown: not tried since the start.
+    /// The node was not called since the process started or the node connected.
     Unknown,
     /// The node is online and has no such driver.
     WithoutDriver,
@@ -37,12 +37,12 @@ pub struct Entry {
     node: NodeId,
     topology_key: Option<String>,
     info: Info,
-    /// Decoded from the info.
+    /// The `node_id` in the stored `NodeGetInfo` response.
     node_id: String,
     topology: Option<csi::Topology>,
     presence: Presence,
     pub(super) named: bool,
-    /// Whether presence reports the node as connected.
+    /// Whether the node is connected to the hub.
     pub(super) seen: bool,
     /// Whether the driver is ready and reachable.
     pub(super) ready: bool,
@@ -50,14 +50,14 @@ pub struct Entry {
     pub(super) reached: Option<bool>,
     /// When the next round begins.
     until: Instant,
-    asking: bool,
+    in_round: bool,
     begun: Option<Instant>,
-    /// Whether another round follows this one.
+    /// Whether the next round begins without the usual interval.
     again: bool,
     /// Whether the next round refreshes everything.
     full: bool,
     /// Whether this round refreshes everything.
-    asks_all: bool,
+    refreshes_all: bool,
     pub(super) failures: u32,
     mismatched_name: Option<String>,
     pub(super) reported: Reported,
@@ -81,11 +81,11 @@ impl Entry {
             ready: false,
             reached: None,
             until: now,
-            asking: false,
+            in_round: false,
             begun: None,
             again: false,
             full: true,
-            asks_all: true,
+            refreshes_all: true,
             failures: 0,
             mismatched_name: None,
             reported: Reported::default(),
@@ -121,7 +121,7 @@ impl Entry {
         self.presence
     }
 
-    /// Whether the driver was reachable the last time.
+    /// Whether the driver was reachable when it was last called.
     #[must_use]
     pub fn is_online(&self) -> bool {
         self.presence == Presence::Online
@@ -135,18 +135,18 @@ impl Entry {
 
     /// Whether the last round has begun after `since` and has ended.
     pub(super) fn was_asked_since(&self, since: Option<Instant>) -> bool {
-        !self.asking && self.begun.is_some_and(|begun| since.is_some_and(|since| begun > since))
+        !self.in_round && self.begun.is_some_and(|begun| since.is_some_and(|since| begun > since))
     }
 
     pub(super) fn restore(&mut self, info: Info, as_of: SystemTime) {
         self.info = info;
         (self.as_of, self.on_disk) = (Some(as_of), Some(as_of));
-        self.read();
+        self.decode_info();
     }
 
     /// Decodes frequently used values.
-    fn read(&mut self) {
-        // Empty for a driver without a node service.
+    fn decode_info(&mut self) {
+        // The default is for a driver without a node service.
         let info = self.info.decoded::<csi::NodeGetInfoResponse>(Question::NodeInfo).unwrap_or_default();
         self.topology = self.info.get(Question::NodeInfo).map(|_| {
             let reported = info.accessible_topology.unwrap_or_default();
@@ -161,52 +161,52 @@ impl Entry {
     }
 
     /// Sets the presence and returns whether it changed.
-    pub(super) fn set(&mut self, presence: Presence) -> bool {
+    pub(super) fn set_presence(&mut self, presence: Presence) -> bool {
         if presence != Presence::Online {
             self.ready = false;
             self.full = true;
         }
-        let notices = self.presence != presence;
+        let changed = self.presence != presence;
         self.presence = presence;
         #[cfg(feature = "runtime")]
-        if notices {
+        if changed {
             tracing::debug!(node = %self.node, ?presence, "presence of a node's driver");
         }
-        notices
+        changed
     }
 
     pub(super) fn arrived(&mut self, now: Instant) {
         (self.seen, self.failures) = (true, 0);
         if matches!(self.presence, Presence::Offline | Presence::WithoutDriver) {
-            self.set(Presence::Unknown);
+            self.set_presence(Presence::Unknown);
         }
         self.refresh_soon(now);
     }
 
     pub(super) fn left(&mut self, now: Instant) {
         self.seen = false;
-        self.set(Presence::Offline);
-        self.until = now + LONG_ROUND;
+        self.set_presence(Presence::Offline);
+        self.until = now + LONG_INTERVAL;
     }
 
     pub(super) fn synced(&mut self, now: Instant) {
         if !self.seen && self.presence == Presence::Unknown {
-            self.set(Presence::Offline);
+            self.set_presence(Presence::Offline);
             // Connected nodes are refreshed first.
-            self.until = now + LONG_ROUND;
+            self.until = now + LONG_INTERVAL;
         }
     }
 
     /// Begins the next round as soon as permitted.
     pub(super) fn refresh_soon(&mut self, now: Instant) {
-        self.again |= self.asking;
+        self.again |= self.in_round;
         let next = self.begun.map_or(now, |begun| now.max(begun + MIN_REFRESH_INTERVAL));
         self.until = self.until.min(next);
     }
 
     /// Refreshes everything now.
-    pub(super) fn ask_all(&mut self, now: Instant) {
-        self.again |= self.asking;
+    pub(super) fn refresh_all(&mut self, now: Instant) {
+        self.again |= self.in_round;
         self.full = true;
         self.until = now;
     }
@@ -214,16 +214,16 @@ impl Entry {
     /// When the next round begins; `None` during a round.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        (!self.asking).then_some(self.until)
+        (!self.in_round).then_some(self.until)
     }
 
     pub(super) fn begin(&mut self, now: Instant) {
-        (self.asking, self.again, self.begun) = (true, false, Some(now));
-        self.asks_all = std::mem::take(&mut self.full) || self.reached != Some(true);
+        (self.in_round, self.again, self.begun) = (true, false, Some(now));
+        self.refreshes_all = std::mem::take(&mut self.full) || self.reached != Some(true);
     }
 
     pub(super) fn schedule_next(&mut self, pause: Duration, now: Instant) {
-        self.asking = false;
+        self.in_round = false;
         self.until = match (std::mem::take(&mut self.again), self.full) {
             (true, true) => now,
             (true, false) => self.begun.map_or(now, |begun| now.max(begun + MIN_REFRESH_INTERVAL)),
@@ -232,7 +232,7 @@ impl Entry {
     }
 
     /// Handles an answer. Returns the next call of the round, or `None` if the round succeeded.
-    pub(super) fn take(
+    pub(super) fn handle_answer(
         &mut self,
         driver: &DriverName,
         question: Question,
@@ -247,8 +247,8 @@ impl Entry {
                 self.ready = probe.ready.unwrap_or(true);
             }
             Ok(answer) if question == Q::PluginInfo => {
-                let info = self.described(driver, answer, notices)?;
-                self.asks_all |=
+                let info = self.with_configured_name(driver, answer, notices)?;
+                self.refreshes_all |=
                     self.learn(question, Ok(info)) || !self.info.is_complete(mode.asks_node_info());
             }
             Ok(answer) => {
@@ -276,13 +276,13 @@ impl Entry {
         let is_new = self.info.put(question, fact);
         if is_new {
             self.changed = true;
-            self.read();
+            self.decode_info();
         }
         is_new
     }
 
-    /// The `GetPluginInfo` of the driver, with the configured name.
-    fn described(
+    /// The `GetPluginInfo` response of the driver, with the configured name of the driver.
+    fn with_configured_name(
         &mut self,
         driver: &DriverName,
         answer: Bytes,
@@ -298,12 +298,12 @@ impl Entry {
         Ok(info.encode_to_vec().into())
     }
 
-    /// Whether a call is part of this round. Missing services need none.
+    /// Whether a call is part of this round. A controller service is called only if the driver has it.
     fn is_asked(&mut self, question: Question, mode: &Mode) -> bool {
         let service = match question {
             Question::Probe => return true,
-            Question::NodeInfo => return mode.is_together() || (self.asks_all && mode.asks_node_info()),
-            _ if !self.asks_all => return false,
+            Question::NodeInfo => return mode.is_together() || (self.refreshes_all && mode.asks_node_info()),
+            _ if !self.refreshes_all => return false,
             Question::ControllerCapabilities => (ServiceType::ControllerService, "controller"),
             Question::GroupControllerCapabilities => {
                 (ServiceType::GroupControllerService, "group controller")
@@ -335,26 +335,27 @@ impl Entry {
             Origin::Relay(fault) => match &**fault {
                 // A node that does not answer for this long counts as offline.
                 Fault::Deadline { .. } => Some(Presence::Offline),
-                fault => presence_by(fault),
+                fault => implied_presence(fault),
             },
         };
         if let Some(presence) = presence {
-            self.set(presence);
+            self.set_presence(presence);
         }
     }
 
-    /// See [`Cache::take_save`](super::Cache::take_save). `close` is set if the age of
-    /// this entry is reported.
-    pub(super) fn take_save(&mut self, close: bool, settles: bool) -> Option<(Bytes, SystemTime)> {
+    /// See [`Cache::take_record`](super::Cache::take_record). `reports_age` marks an entry whose age is reported:
+    /// its time must be current on disk.
+    pub(super) fn take_record(&mut self, reports_age: bool, is_last: bool) -> Option<(Bytes, SystemTime)> {
         let as_of = self.as_of?;
         let is_newer = self.on_disk != Some(as_of);
         let old = self.on_disk.is_none_or(|on_disk| {
             // A clock that was set back leaves a record from the future: write the correct time.
             as_of.duration_since(on_disk).map_or(true, |since| since >= RENEWAL)
         });
-        // After a failure the age matters.
-        let wanted = self.changed || (close && is_newer && (old || settles || self.reached == Some(false)));
-        if !wanted || (self.saving && !settles) {
+        // After a failed round, the stored time shows how old the answers are.
+        let wanted =
+            self.changed || (reports_age && is_newer && (old || is_last || self.reached == Some(false)));
+        if !wanted || (self.saving && !is_last) {
             return None;
         }
         let record = self.info.encode(as_of);

@@ -1,5 +1,5 @@
-//! The cache of a driver's answers on each of its nodes: when to refresh, and what to answer. Pure: events and the
-//! time in, actions out.
+//! The cache of a driver's answers on each of its nodes: when to refresh, and what to answer. A pure state
+//! machine: events and the time are its inputs, calls and notices its outputs.
 
 mod entry;
 
@@ -19,17 +19,18 @@ use super::question::Question;
 use crate::call::{Fault, NodeId, Origin, Outcome};
 
 /// The interval after a successful round of the node that answers `Probe`.
-const ROUND: Duration = Duration::from_secs(10);
+const SHORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The longest interval after a failed round, and the interval after a successful round of other nodes without
-/// presence.
-const LONGEST: Duration = Duration::from_secs(30);
+/// The longest interval after a failed round. Also the interval after a successful round of a node that does not
+/// answer `Probe`, while the list of connected nodes is not complete.
+const MEDIUM_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The interval after a successful round of other nodes with presence, since a driver may be replaced on a connected
-/// node. Also the longest interval for a node without the driver, or offline.
-const LONG_ROUND: Duration = Duration::from_secs(300);
+/// The interval after a successful round of a node that does not answer `Probe`, once the list of connected nodes
+/// is complete: a driver may be replaced on a connected node. Also the longest interval for a node that is offline
+/// or without the driver.
+const LONG_INTERVAL: Duration = Duration::from_secs(300);
 
-/// The interval after the first failed round; doubles with each round.
+/// The interval after the first failed round; it doubles with each failed round.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The minimum interval between rounds that begin because a node is online.
@@ -89,7 +90,7 @@ pub struct Cache {
     entries: BTreeMap<NodeId, Entry>,
     /// Stored info of nodes that were not added yet.
     kept: BTreeMap<NodeId, (Info, SystemTime)>,
-    /// Whether presence is known: the list of nodes was complete.
+    /// Whether the list of connected nodes is complete.
     synced: bool,
     /// Whether a node was rejected because of the limit.
     refused: bool,
@@ -133,14 +134,14 @@ pub enum Notice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Whether the driver was reachable the last time; `None` before the first round.
+    /// Whether the last round reached the driver; `None` before the first round.
     pub reached: Option<bool>,
     /// Whether `Probe` reports ready.
     pub ready: bool,
     /// Whether all capabilities are known.
     pub complete: bool,
-    /// The time since the driver last confirmed the answers: seconds while it is reachable, and growing while it is
-    /// not. By the clock of this host, also over restarts. `None` if nothing is known.
+    /// The time since the driver last confirmed the answers: seconds while the driver is reachable, and growing
+    /// while it is not. Measured by the clock of this host, across restarts. `None` if nothing is known.
     pub age: Option<Duration>,
 }
 
@@ -186,7 +187,7 @@ impl Cache {
         entry
     }
 
-    /// Removes a node and its info. Returns whether it was [added](Self::add).
+    /// Removes a node and its info. Returns whether [`Self::add`] had added the node.
     pub fn remove(&mut self, node: &NodeId) -> bool {
         self.kept.remove(node);
         self.entries.remove(node).is_some_and(|entry| entry.named)
@@ -236,21 +237,24 @@ impl Cache {
         }
     }
 
-    /// Refreshes one node after a reconnect or, with `None`, all nodes whose driver may have appeared: with presence
-    /// only nodes of unknown presence or without the driver.
+    /// Refreshes one node after a reconnect or, with `None`, all nodes whose driver may have appeared. Once the
+    /// list of connected nodes is complete, these are the nodes of unknown presence or without the driver.
     pub fn refresh(&mut self, of: Option<&NodeId>, now: Instant) {
         if let Some(node) = of {
-            self.entries.get_mut(node).into_iter().for_each(|entry| entry.ask_all(now));
+            self.entries.get_mut(node).into_iter().for_each(|entry| entry.refresh_all(now));
             return;
         }
         let all = !self.synced;
         let unknown = |entry: &Entry| matches!(entry.presence(), Presence::Unknown | Presence::WithoutDriver);
-        self.entries.values_mut().filter(|entry| all || unknown(entry)).for_each(|entry| entry.ask_all(now));
+        self.entries
+            .values_mut()
+            .filter(|entry| all || unknown(entry))
+            .for_each(|entry| entry.refresh_all(now));
     }
 
-    /// Refreshes the nodes that cannot be selected now but may be connected. Their rounds are [open](Self::are_open)
-    /// until they end.
-    pub fn ask_absent(&mut self, now: Instant) -> Vec<NodeId> {
+    /// Refreshes the nodes that cannot be selected now but may be connected, and returns them. See
+    /// [`Self::any_in_round`] for the end of their rounds.
+    pub fn refresh_absent(&mut self, now: Instant) -> Vec<NodeId> {
         let synced = self.synced;
         let absent = self.entries.iter_mut().filter(|(_, entry)| {
             (!entry.is_online() || !entry.info().is_complete(true))
@@ -258,7 +262,7 @@ impl Cache {
                 && !entry.was_asked_since(now.checked_sub(RECENT))
         });
         let ask = |(node, entry): (&NodeId, &mut Entry)| {
-            // A running round ends soon.
+            // A running round refreshes the node anyway.
             if entry.due().is_some() {
                 entry.refresh_soon(now);
             }
@@ -267,18 +271,18 @@ impl Cache {
         absent.map(ask).collect()
     }
 
-    /// Whether one of these is in a round, or due now.
+    /// Whether a round of one of these nodes is running, or due now.
     #[must_use]
-    pub fn are_open(&self, nodes: &[NodeId], now: Instant) -> bool {
+    pub fn any_in_round(&self, nodes: &[NodeId], now: Instant) -> bool {
         nodes
             .iter()
             .filter_map(|node| self.entries.get(node))
             .any(|entry| entry.due().is_none_or(|due| due <= now))
     }
 
-    /// Begins the rounds of up to `most` due entries, each with `GetPluginInfo`. Returns them and when the next one is
-    /// due. Where nodes are discovered, only connected nodes begin a round before the list of nodes is complete: a
-    /// call to an offline node may wait for its whole grace.
+    /// Begins the rounds of up to `most` due entries, each with `GetPluginInfo`. Returns their nodes, and when the
+    /// next entry is due. Where nodes are discovered, only connected nodes begin a round before the list of nodes
+    /// is complete: a call to an offline node may wait for its whole grace.
     pub fn take_due(&mut self, most: usize, now: Instant) -> (Vec<NodeId>, Option<Instant>) {
         let all = self.synced || !self.mode.discovers();
         let (mut due, mut later) = (Vec::new(), None);
@@ -306,13 +310,13 @@ impl Cache {
     ) -> (Option<Question>, Vec<Notice>) {
         let Some(entry) = self.entries.get_mut(node) else { return Default::default() };
         let (mut notices, before) = (Vec::new(), entry.topology());
-        let taken = entry.take(&self.driver, question, answer, &self.mode, &mut notices);
+        let handled = entry.handle_answer(&self.driver, question, answer, &self.mode, &mut notices);
         if let (Some(before), Some(now)) = (before, entry.topology())
             && before != now
         {
             notices.push(Notice::Moved { before, now });
         }
-        let failure = match taken {
+        let failure = match handled {
             Ok(Some(next)) => return (Some(next), notices),
             Ok(None) => {
                 entry.confirm(time);
@@ -355,22 +359,22 @@ impl Cache {
 
     /// The interval until the next round of an entry.
     fn pause(&self, node: &NodeId) -> Duration {
-        let Some(entry) = self.entries.get(node) else { return LONG_ROUND };
+        let Some(entry) = self.entries.get(node) else { return LONG_INTERVAL };
         let together = self.mode.is_together();
         if entry.ready {
             return match (together && self.watched.as_ref() != Some(node), self.synced) {
-                (false, _) => ROUND,
-                (true, true) => LONG_ROUND,
-                (true, false) => LONGEST,
+                (false, _) => SHORT_INTERVAL,
+                (true, true) => LONG_INTERVAL,
+                (true, false) => MEDIUM_INTERVAL,
             };
         }
         let longest = match entry.presence() {
             // A disconnected node is refreshed as soon as it connects.
-            _ if together && self.synced && !entry.seen => return LONG_ROUND,
-            // Most likely it never has the driver.
-            Presence::WithoutDriver if together => LONG_ROUND,
-            _ if !together && entry.info().is_complete(self.mode.asks_node_info()) => ROUND,
-            _ => LONGEST,
+            _ if together && self.synced && !entry.seen => return LONG_INTERVAL,
+            // Most likely the node never gets the driver.
+            Presence::WithoutDriver if together => LONG_INTERVAL,
+            _ if !together && entry.info().is_complete(self.mode.asks_node_info()) => SHORT_INTERVAL,
+            _ => MEDIUM_INTERVAL,
         };
         longest.min(FIRST_PAUSE * 2_u32.pow(entry.failures.saturating_sub(1).min(8)))
     }
@@ -383,7 +387,7 @@ impl Cache {
         }
         if let Some((node, entry)) = self.entries.iter_mut().find(|(_, entry)| entry.ready) {
             self.watched = Some(node.clone());
-            // A running round ends soon.
+            // A running round refreshes the node anyway.
             if entry.due().is_some() {
                 entry.refresh_soon(now);
             }
@@ -394,17 +398,17 @@ impl Cache {
     pub fn observe(&mut self, node: &NodeId, outcome: &Outcome, now: Instant) {
         let presence = match &outcome.origin {
             Origin::Driver => Presence::Online,
-            Origin::Relay(fault) => match presence_by(fault) {
+            Origin::Relay(fault) => match implied_presence(fault) {
                 Some(presence) => presence,
                 None => return,
             },
             Origin::Endpoint => return,
         };
         let Some(entry) = self.entries.get_mut(node) else { return };
-        // Without its info the node cannot be selected.
+        // A node without complete info cannot be selected.
         if presence != Presence::Online || entry.info().is_complete(true) {
-            if entry.set(presence) && presence == Presence::Online {
-                // Its readiness and changes must be known soon.
+            if entry.set_presence(presence) && presence == Presence::Online {
+                // The node is reachable again: refresh its readiness and changed answers soon.
                 entry.refresh_soon(now);
             }
             self.watch(now);
@@ -444,12 +448,12 @@ impl Cache {
                 let info = csi::GetPluginInfoResponse { vendor_version, ..of(first)? };
                 Some(Bytes::from(info.encode_to_vec()))
             }
-            // A driver on many nodes has no answer of its own.
+            // These answers differ by node.
             Question::NodeInfo | Question::Probe => None,
             _ => info::common(known.iter().map(|entry| entry.info().get(question))),
         };
-        // If every node has a topology, the volumes of the driver are bound to topologies, even if it does not report
-        // so.
+        // If every node has a topology, the volumes of the driver are bound to topologies, even if the driver does
+        // not report it.
         let has_place =
             |entry: &&Entry| entry.topology().is_some_and(|topology| !topology.segments.is_empty());
         if let (Question::PluginCapabilities, Some(plugin)) = (question, &mut common)
@@ -476,7 +480,7 @@ impl Cache {
     /// The status of the [answers](Self::answer).
     #[must_use]
     pub fn status(&self, of: Option<&NodeId>, time: SystemTime) -> Status {
-        let mut asked = info::kept(self.mode == Mode::Each { node_info: true });
+        let mut asked = info::stored_questions(self.mode == Mode::Each { node_info: true });
         let complete = asked.all(|question| self.answer(of, question).is_some());
         let (as_of, reached) = match of {
             Some(node) => {
@@ -494,14 +498,14 @@ impl Cache {
         reported.reached != Some(true) && !std::mem::replace(&mut reported.stale, true)
     }
 
-    /// The record of an entry to store now, and its time. [`Self::saved`] must follow. `settles` marks the last write
-    /// before the shutdown.
-    pub fn take_save(&mut self, node: &NodeId, settles: bool) -> Option<(Bytes, SystemTime)> {
-        let close = !self.mode.is_together() || self.watched.as_ref() == Some(node);
-        self.entries.get_mut(node)?.take_save(close, settles)
+    /// The record of an entry to store now, and its time. [`Self::saved`] must follow. `is_last` marks the last
+    /// write before the shutdown.
+    pub fn take_record(&mut self, node: &NodeId, is_last: bool) -> Option<(Bytes, SystemTime)> {
+        let reports_age = !self.mode.is_together() || self.watched.as_ref() == Some(node);
+        self.entries.get_mut(node)?.take_record(reports_age, is_last)
     }
 
-    /// Reports that a record was stored, or failed and is retried.
+    /// Records whether a record was stored; if not, the write is retried.
     pub fn saved(&mut self, node: &NodeId, as_of: SystemTime, done: bool) {
         if let Some(entry) = self.entries.get_mut(node) {
             entry.saved(as_of, done);
@@ -519,7 +523,7 @@ impl Cache {
         self.entries.get(node)
     }
 
-    /// The only node, if there can be no other.
+    /// The only node, if no other node can be added.
     #[must_use]
     pub fn only(&self) -> Option<NodeId> {
         let mut nodes = self.entries.keys();
@@ -531,7 +535,7 @@ impl Cache {
 }
 
 /// The presence that a fault implies. An unreachable hub implies nothing.
-fn presence_by(fault: &Fault) -> Option<Presence> {
+fn implied_presence(fault: &Fault) -> Option<Presence> {
     match fault {
         Fault::NodeOffline { .. } => Some(Presence::Offline),
         Fault::DriverNotRegistered { .. } => Some(Presence::WithoutDriver),

@@ -398,7 +398,7 @@ fn reports_each_outage_once() {
 fn stored_info_answers_with_its_age() {
     let mut bench = Bench::one();
     bench.round(&Driver { services: vec![1, 3], ..Driver::new() });
-    let (record, as_of) = bench.cache.take_save(&own(), false).unwrap();
+    let (record, as_of) = bench.cache.take_record(&own(), false).unwrap();
     let (kept, at) = Info::decode(&record).unwrap();
     assert_eq!(at, as_of);
     for add_first in [true, false] {
@@ -430,7 +430,7 @@ fn stores_unchanged_record_hourly_and_after_failure() {
         while let Some(question) = next {
             next = bench.cache.answered(&due[0], question, driver.answer(question), bench.now, at(seconds)).0;
         }
-        let saved = bench.cache.take_save(&own(), false);
+        let saved = bench.cache.take_record(&own(), false);
         saved.map(|(_, as_of)| as_of)
     };
     assert_eq!(round(&mut bench, 0, &Driver::new()), Some(at(0)));
@@ -476,7 +476,7 @@ fn discovers_nodes_with_the_driver() {
     let mut known = Bench::discovering();
     known.cache.arrived(&key("edge-9"), known.now);
     known.round(&Driver::new());
-    let (record, as_of) = known.cache.take_save(&key("edge-9"), false).unwrap();
+    let (record, as_of) = known.cache.take_record(&key("edge-9"), false).unwrap();
     let (kept, _) = Info::decode(&record).unwrap();
     bench.cache.restore([(key("edge-9"), kept, as_of)], bench.now);
     bench.cache.arrived(&key("edge-1"), bench.now);
@@ -529,11 +529,11 @@ fn connected_nodes_are_refreshed_rarely() {
     }
     bench.cache.synced(bench.now);
     assert_eq!(bench.all_due(&Driver::new()), 1000);
-    bench.now += LONGEST;
+    bench.now += MEDIUM_INTERVAL;
     assert_eq!(bench.all_due(&Driver::new()), 1, "the one by which Probe is answered");
     bench.cache.arrived(&key("edge-7"), bench.now);
     assert_eq!(bench.all_due(&Driver::new()), 1);
-    bench.now += LONG_ROUND;
+    bench.now += LONG_INTERVAL;
     assert!(bench.all_due(&Driver::new()) >= 999);
 }
 
@@ -602,13 +602,13 @@ fn uses_topology_key_for_node_without_topology() {
 fn refreshes_absent_nodes_once() {
     let mut bench = Bench::two();
     bench.all_due(&Driver::off());
-    assert_eq!(bench.cache.ask_absent(bench.now), [], "refreshed just before");
+    assert_eq!(bench.cache.refresh_absent(bench.now), [], "refreshed just before");
     bench.now += SECOND;
-    let asked = bench.cache.ask_absent(bench.now);
+    let asked = bench.cache.refresh_absent(bench.now);
     assert_eq!(asked, [key("edge-1"), key("edge-2")]);
-    assert!(bench.cache.are_open(&asked, bench.now));
+    assert!(bench.cache.any_in_round(&asked, bench.now));
     bench.all_due(&Driver::new());
-    assert!(!bench.cache.are_open(&asked, bench.now));
+    assert!(!bench.cache.any_in_round(&asked, bench.now));
     // With presence, offline nodes are not refreshed.
     bench.now += SECOND;
     bench.cache.arrived(&key("edge-1"), bench.now);
@@ -617,7 +617,7 @@ fn refreshes_absent_nodes_once() {
     let fault = Fault::NodeOffline { node: NodeId::new("edge-1").unwrap() };
     bench.all_due(&Driver { fault, ..Driver::off() });
     bench.now += SECOND;
-    assert_eq!(bench.cache.ask_absent(bench.now), [key("edge-1")]);
+    assert_eq!(bench.cache.refresh_absent(bench.now), [key("edge-1")]);
 }
 
 /// A CreateVolume without a node waits for a round that has just begun.
@@ -627,11 +627,11 @@ fn waits_for_a_running_round() {
     bench.cache.arrived(&key("edge-1"), bench.now);
     bench.cache.synced(bench.now);
     let (due, _) = bench.cache.take_due(1, bench.now);
-    let asked = bench.cache.ask_absent(bench.now);
+    let asked = bench.cache.refresh_absent(bench.now);
     assert_eq!(asked, [key("edge-1")]);
-    assert!(bench.cache.are_open(&asked, bench.now));
+    assert!(bench.cache.any_in_round(&asked, bench.now));
     bench.play(&due[0], &Driver::new());
-    assert_eq!((bench.cache.are_open(&asked, bench.now), bench.pause()), (false, ROUND));
+    assert_eq!((bench.cache.any_in_round(&asked, bench.now), bench.pause()), (false, SHORT_INTERVAL));
 }
 
 #[test]
@@ -640,7 +640,7 @@ fn reports_changed_topology_once() {
     bench.all_due(&Driver::new());
     for (node_id, expected) in [("n", 0), ("elsewhere", 2), ("elsewhere", 0)] {
         bench.notices.clear();
-        bench.now += LONGEST;
+        bench.now += MEDIUM_INTERVAL;
         assert_eq!(bench.all_due(&Driver { node_id, ..Driver::new() }), 2);
         let moved = bench.notices.iter().filter(|notices| matches!(notices, Notice::Moved { .. })).count();
         assert_eq!(moved, expected, "{node_id}");

@@ -11,23 +11,23 @@ const NAME: &[u8] = b":authority";
 /// `:authority` in the static table.
 const NAME_INDEX: usize = 1;
 
-/// A field that may repeat, whose name is as long as `:authority`, and its index in the static table.
-const OTHER: (&[u8], u8) = (b"user-agent", 58);
+/// The field that replaces an empty authority, and its index in the static table. Its name is as long as
+/// `:authority`, and the field may repeat.
+const SUBSTITUTE: (&[u8], u8) = (b"user-agent", 58);
 
-/// The block with a valid authority, if its authority is invalid. `None` if it is valid, absent or cannot be
-/// determined.
+/// The block with a valid authority; `None` if the authority is already valid, absent or cannot be determined.
 pub(super) fn corrected(block: &[u8]) -> Option<Vec<u8>> {
     let mut fields = Fields { block, at: 0 };
-    let (part, new) = std::iter::from_fn(|| fields.next()).find_map(|field| field.change())?;
-    Some([block.get(..part.start)?, &new, block.get(part.end..)?].concat())
+    let (range, new) = std::iter::from_fn(|| fields.next()).find_map(|field| field.replacement())?;
+    Some([block.get(..range.start)?, &new, block.get(range.end..)?].concat())
 }
 
 /// The representation of one field (section 6).
 #[derive(Debug)]
 struct Field<'a> {
-    part: Range<usize>,
-    /// Whether both ends add it to their tables.
-    kept: bool,
+    range: Range<usize>,
+    /// Whether both ends add the field to their tables.
+    indexed: bool,
     name: Name<'a>,
     /// `None` for an index of a table entry that includes the value.
     value: Option<Text<'a>>,
@@ -53,25 +53,25 @@ impl Text<'_> {
 
 impl Field<'_> {
     /// The replacement of the field, if it is an invalid authority.
-    fn change(&self) -> Option<(Range<usize>, Vec<u8>)> {
-        let named = match &self.name {
+    fn replacement(&self) -> Option<(Range<usize>, Vec<u8>)> {
+        let is_authority = match &self.name {
             Name::Index(index) => *index == NAME_INDEX,
             Name::Text(text) => text.read().as_deref() == Some(NAME),
         };
         let value = match &self.value {
-            _ if !named => return None,
+            _ if !is_authority => return None,
             None => Vec::new(),
             Some(value) => value.read()?,
         };
         if Authority::try_from(&*value).is_ok() {
             return None;
         }
-        let new = match (self.kept, value.len()) {
-            // No valid authority is empty. Another field may be, and it is harmless that the caller's table has it as
-            // the authority: a call without an authority is served.
+        let new = match (self.indexed, value.len()) {
+            // No valid authority is empty, so another field replaces it. The caller's table still has the
+            // authority, which is harmless: a call without an authority is served.
             (true, 0) => match self.name {
-                Name::Index(_) => vec![0x40 | OTHER.1, 0],
-                Name::Text(_) => [&[0x40], &*text(OTHER.0), &[0]].concat(),
+                Name::Index(_) => vec![0x40 | SUBSTITUTE.1, 0],
+                Name::Text(_) => [&[0x40], &*text(SUBSTITUTE.0), &[0]].concat(),
             },
             (true, length) => match self.name {
                 Name::Index(_) => [&[0x41], &*text(&b"x".repeat(length))].concat(),
@@ -79,7 +79,7 @@ impl Field<'_> {
             },
             (false, _) => [&[0x01], &*text(b"x")].concat(),
         };
-        Some((self.part.clone(), new))
+        Some((self.range.clone(), new))
     }
 }
 
@@ -113,10 +113,10 @@ impl<'a> Fields<'a> {
         loop {
             let start = self.at;
             let first = *self.block.get(start)?;
-            let (kept, prefix) = match first {
+            let (indexed, prefix) = match first {
                 0x80.. => {
                     let name = Name::Index(self.number(7)?);
-                    return Some(Field { part: start..self.at, kept: false, name, value: None });
+                    return Some(Field { range: start..self.at, indexed: false, name, value: None });
                 }
                 0x40.. => (true, 6),
                 0x20.. => {
@@ -131,7 +131,7 @@ impl<'a> Fields<'a> {
                 index => Name::Index(index),
             };
             let value = Some(self.text()?);
-            return Some(Field { part: start..self.at, kept, name, value });
+            return Some(Field { range: start..self.at, indexed, name, value });
         }
     }
 
@@ -143,9 +143,9 @@ impl<'a> Fields<'a> {
 
     /// Decodes an integer with a prefix of this many bits (section 5.1).
     fn number(&mut self, bits: u32) -> Option<usize> {
-        let most = (1_usize << bits) - 1;
-        let mut number = usize::from(self.byte()?) & most;
-        if number < most {
+        let max = (1_usize << bits) - 1;
+        let mut number = usize::from(self.byte()?) & max;
+        if number < max {
             return Some(number);
         }
         for shift in (0..28).step_by(7) {

@@ -1,9 +1,9 @@
 //! The Huffman code of header texts (RFC 7541, appendix B), restricted to the characters of paths and names.
 
-/// The characters with codes of each length in bits. Codes count up through the characters in this order, and continue
-/// in the next length where the last ended, which defines the whole code. Longer codes are of bytes that no path
-/// contains.
-const BY_LENGTH: [(u32, &[u8]); 10] = [
+/// The characters with codes of each length in bits. Codes count up through the characters in this order, and
+/// continue in the next length where the last ended, which defines the whole code. Longer codes belong to bytes
+/// that no path contains.
+const CHARACTERS_BY_LENGTH: [(u32, &[u8]); 10] = [
     (5, b"012aceiost"),
     (6, b" %-./3456789=A_bdfghlmnpru"),
     (7, b":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz"),
@@ -36,7 +36,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
 
 fn character(code: u32, length: u32) -> Option<u8> {
     let (mut first, mut before) = (0, 0);
-    for (bits, characters) in BY_LENGTH {
+    for (bits, characters) in CHARACTERS_BY_LENGTH {
         first <<= bits - before;
         before = bits;
         if bits == length {

@@ -4,22 +4,24 @@
 //! authority carries no information, so it is rewritten before `h2` parses it: an invalid authority becomes a valid
 //! one of the same length, made of `x`.
 //!
-//! Clients that need it, with their current releases:
-//! - gRPC's C core, and so Python, C++, Ruby and PHP: for `unix:` targets the authority is the percent-encoded path without its
-//!   first slash, since `UnixResolverFactory` in `src/core/resolver/sockaddr/sockaddr_resolver.cc` does not replace
-//!   `ResolverFactory::GetDefaultAuthority` of `src/core/resolver/resolver_factory.h`. Seen with grpcio 1.85.1.
+//! Clients that need the rewrite, with their current releases:
+//! - gRPC's C core, and so Python, C++, Ruby and PHP: for `unix:` targets the authority is the percent-encoded
+//!   path without its first slash, since `UnixResolverFactory` in
+//!   `src/core/resolver/sockaddr/sockaddr_resolver.cc` does not replace `ResolverFactory::GetDefaultAuthority` of
+//!   `src/core/resolver/resolver_factory.h`. Observed with grpcio 1.85.1.
 //! - grpc-go 1.85.0 where a program gives a path and a dialer and no `WithAuthority`: `initAuthority` in `clientconn.go`
 //!   percent-encodes the path.
 //!
-//! Clients that do not: csi-lib-utils 0.24.0 (`connection/connection.go`), and so the sidecars, since grpc-go says `localhost`
-//! for `unix:` targets (`internal/resolver/unix/unix.go`); kubelet 1.36.3 (`pkg/volume/csi/csi_client.go`) and csi-sanity 5.6.0
-//! (`pkg/sanity/sanity.go`), which set `WithAuthority("localhost")`.
+//! Clients that do not need it: csi-lib-utils 0.24.0 (`connection/connection.go`), and so the sidecars, since
+//! grpc-go sends `localhost` for `unix:` targets (`internal/resolver/unix/unix.go`); kubelet 1.36.3
+//! (`pkg/volume/csi/csi_client.go`) and csi-sanity 5.6.0 (`pkg/sanity/sanity.go`), which set
+//! `WithAuthority("localhost")`.
 //!
 //! The length matters. Header compression stores the field in a table at both ends, which evicts by length; with the
 //! length unchanged both tables stay equal, and no other part of the compression must be implemented here.
 //!
-//! The first call decides for its connection. If it has a valid authority, as those of today's sidecars have, the rest
-//! of the connection passes without inspection.
+//! If the first call of a connection has a valid authority, as today's sidecars send, the rest of the connection
+//! passes without inspection.
 
 mod block;
 mod huffman;
@@ -44,7 +46,7 @@ const PADDED: u8 = 0x08;
 const PRIORITY: u8 = 0x20;
 
 /// The maximum size of a header block that is buffered; larger blocks pass unchanged.
-const LARGEST_BLOCK: usize = 16 * 1024;
+const MAX_BLOCK: usize = 16 * 1024;
 
 /// The read size until the first call has been inspected.
 const CHUNK: usize = 4 * 1024;
@@ -111,7 +113,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for AuthorityRewriter<S> {
 struct Filter {
     state: State,
     /// Whether an authority was rewritten on this connection.
-    changing: bool,
+    has_rewritten: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -128,7 +130,7 @@ enum State {
 
 impl Default for Filter {
     fn default() -> Self {
-        Self { state: State::Skipping(PREFACE), changing: false }
+        Self { state: State::Skipping(PREFACE), has_rewritten: false }
     }
 }
 
@@ -149,7 +151,7 @@ impl Filter {
                 State::Head(head) => {
                     bytes = fill(head, HEAD, bytes);
                     if head.len() == HEAD {
-                        self.state = after(std::mem::take(head), passed);
+                        self.state = state_after(std::mem::take(head), passed);
                     }
                 }
                 State::Block(frame, whole) => {
@@ -172,16 +174,16 @@ impl Filter {
         let corrected = if flags & PADDED == 0 { corrected(block) } else { None };
         let Some(block) = corrected else {
             passed.extend_from_slice(frame);
-            self.state = if self.changing { State::Head(Vec::with_capacity(HEAD)) } else { State::Open };
+            self.state = if self.has_rewritten { State::Head(Vec::with_capacity(HEAD)) } else { State::Open };
             return;
         };
-        if !self.changing {
+        if !self.has_rewritten {
             tracing::debug!("rewriting invalid authority of a caller");
         }
-        self.changing = true;
+        self.has_rewritten = true;
         self.state = State::Head(Vec::with_capacity(HEAD));
         let length = before.len() + block.len();
-        // Three bytes; a buffered block and its rewrite are far below that limit.
+        // The length has three bytes; a buffered block and its rewrite are far below the limit.
         passed.extend_from_slice(
             u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes().get(1..).unwrap_or_default(),
         );
@@ -199,9 +201,9 @@ fn fill<'a>(to: &mut Vec<u8>, whole: usize, bytes: &'a [u8]) -> &'a [u8] {
 }
 
 /// The state after the head of a frame.
-fn after(head: Vec<u8>, passed: &mut bytes::BytesMut) -> State {
+fn state_after(head: Vec<u8>, passed: &mut bytes::BytesMut) -> State {
     let length = head.iter().take(3).fold(0, |length, byte| length << 8 | usize::from(*byte));
-    if head.get(3) == Some(&HEADERS) && (1..=LARGEST_BLOCK).contains(&length) {
+    if head.get(3) == Some(&HEADERS) && (1..=MAX_BLOCK).contains(&length) {
         return State::Block(head, HEAD + length);
     }
     passed.extend_from_slice(&head);

@@ -74,7 +74,7 @@ fn skips_priority_and_passes_padded_or_large_blocks() {
     let priority = [b"\0\0\0\0\x10", &*block(b"\x41\x02/p")].concat();
     let expected = [b"\0\0\0\0\x10", &*block(b"\x41\x02xx")].concat();
     assert_eq!(filtered(&connection(0x24, &priority), 9), connection(0x24, &expected));
-    for (flags, block) in [(PADDED, block(b"\x41\x02/p")), (4, vec![0x41; LARGEST_BLOCK + 1])] {
+    for (flags, block) in [(PADDED, block(b"\x41\x02/p")), (4, vec![0x41; MAX_BLOCK + 1])] {
         let input = connection(flags, &block);
         assert_eq!(filtered(&input, 11), input);
     }

@@ -24,7 +24,7 @@ pub(super) struct EndpointService {
     router: Router,
     relay: Arc<dyn Relay>,
     pub(super) settings: EndpointSettings,
-    drivers: Arc<DriverInfo>,
+    driver_info: Arc<DriverInfo>,
     /// Whether the endpoint serves one node of several, which share a refresher: `NodeGetInfo` is then a start-up
     /// call, and a new volume gets the topology of the node.
     single_node: bool,
@@ -39,17 +39,17 @@ impl EndpointService {
         shared: Option<Arc<DriverInfo>>,
     ) -> Self {
         let single_node = shared.is_some();
-        let drivers = match &router {
-            Router::Topology(topology) => Arc::clone(topology.drivers()),
+        let driver_info = match &router {
+            Router::Topology(topology) => Arc::clone(topology.driver_info()),
             Router::Fixed(node) => {
                 let mode = Mode::Each { node_info: false };
                 let own = || DriverInfo::new(driver.clone(), mode, settings.driver_info.clone());
-                let drivers = shared.unwrap_or_else(own);
-                drivers.change(|cache, now| cache.add(node, now));
-                drivers
+                let driver_info = shared.unwrap_or_else(own);
+                driver_info.change(|cache, now| cache.add(node, now));
+                driver_info
             }
         };
-        Self { driver, router, relay, settings, drivers, single_node }
+        Self { driver, router, relay, settings, driver_info, single_node }
     }
 
     /// The node of this endpoint; `None` for all nodes.
@@ -61,28 +61,28 @@ impl EndpointService {
     }
 
     pub(super) fn refresh(&self) {
-        self.drivers.change(|cache, now| cache.refresh(self.node(), now));
+        self.driver_info.change(|cache, now| cache.refresh(self.node(), now));
     }
 
     pub(super) fn online(&self) {
         if let Some(node) = self.node() {
-            self.drivers.change(|cache, now| cache.arrived(node, now));
+            self.driver_info.change(|cache, now| cache.arrived(node, now));
         }
     }
 
     pub(super) fn startup(&self) -> View {
-        View::new(Arc::clone(&self.drivers), self.node().cloned())
+        View::new(Arc::clone(&self.driver_info), self.node().cloned())
     }
 
     /// Loads the stored driver info.
     pub(super) async fn load(&self) {
-        self.drivers.load().await;
+        self.driver_info.load().await;
     }
 
     /// Stores the driver info for the next start.
-    pub(super) async fn settle(&self) {
+    pub(super) async fn save_driver_info(&self) {
         if !self.single_node {
-            self.drivers.settle().await;
+            self.driver_info.save_all().await;
         }
     }
 
@@ -91,22 +91,22 @@ impl EndpointService {
         let service = Arc::clone(self);
         tokio::spawn(async move {
             if !service.single_node {
-                service.drivers.run(&*service.relay).await;
+                service.driver_info.run(&*service.relay).await;
             }
         })
     }
 
     pub(super) async fn answer(&self, inbound: InboundCall) -> Replies {
-        let known = driver_info::Question::from_path(inbound.method.as_str());
-        let is_local = |known: &driver_info::Question| match known {
+        let question = driver_info::Question::from_path(inbound.method.as_str());
+        let is_local = |question: &driver_info::Question| match question {
             driver_info::Question::NodeInfo => self.single_node,
             // Callers of Node RPCs on this host get the answer of the node itself.
             driver_info::Question::NodeCapabilities => !self.settings.relay_node_calls,
             _ => true,
         };
-        if let Some(known) = known.filter(is_local) {
-            let wait = self.settings.startup_timeout.min(left(inbound.end));
-            return self.drivers.answer(self.node(), known, wait).await;
+        if let Some(question) = question.filter(is_local) {
+            let wait = self.settings.startup_timeout.min(time_left(inbound.end));
+            return self.driver_info.answer(self.node(), question, wait).await;
         }
         if inbound.method.service() == NODE_SERVICE && !self.settings.relay_node_calls {
             let text =
@@ -115,7 +115,7 @@ impl EndpointService {
         }
         let node = match &self.router {
             Router::Fixed(node) => node,
-            // Boxed: it is half of this future, which every call to a fixed node would carry otherwise.
+            // Boxed, since otherwise every call to a fixed node would carry this half of the future.
             Router::Topology(topology) => return Box::pin(topology.answer(&*self.relay, inbound)).await,
         };
         let method = inbound.method.clone();
@@ -128,11 +128,11 @@ impl EndpointService {
         let answer = match self.relay.relay(call).await {
             Ok(replies) if method.is_unary() => {
                 let (message, outcome) = replies.read_unary().await;
-                let located = |message| match &topology {
+                let add_topology = |message| match &topology {
                     Some(topology) => with_topology(message, topology),
                     None => message,
                 };
-                Ok(Replies::whole(message.map(located), outcome))
+                Ok(Replies::whole(message.map(add_topology), outcome))
             }
             answer => answer,
         };
@@ -145,12 +145,12 @@ impl EndpointService {
         if !self.single_node || Method::from_path(method.as_str()) != Some(Method::CreateVolume) {
             return Ok(None);
         }
-        let topology = self.drivers.read(|cache| cache.entry(node)?.topology());
+        let topology = self.driver_info.read(|cache| cache.entry(node)?.topology());
         topology.map(Some).ok_or_else(|| Fault::NotReady { driver: self.driver.clone() })
     }
 }
 
-fn left(end: Instant) -> Duration {
+fn time_left(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now())
 }
 

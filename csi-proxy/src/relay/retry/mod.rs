@@ -19,7 +19,7 @@ use self::open::OpenCalls;
 pub use self::reachability::{DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reachability};
 use self::sending::Sending;
 pub use self::term::{ClockTerms, Replaced, TermError, TermSource, next_term};
-use self::term::{InUse, Refusal};
+use self::term::{CurrentTerm, Refusal};
 use super::Relay;
 use crate::call::{Call, Fault, Replies, Term};
 
@@ -29,25 +29,26 @@ use crate::call::{Call, Fault, Replies, Term};
 /// - A call is addressed to the current session of its node, as [`Reachability`] reports.
 /// - A call that was not sent waits, for at most the reconnect grace in total, while its node or the hub is within its
 ///   grace.
-/// - After a fault that does not [prove](crate::Fault::delivery) that nothing was sent, the call is sent again only if
-///   it is read-only or an [operation](crate::dispatcher::operation::Identity), and only to the same instance of the
-///   agent under the same term. It waits up to 30 s for that instance.
-/// - It never waits longer than its caller, and the remaining time is sent with it. There are at most 32 attempts,
-///   with pauses of up to 2 s.
+/// - After a fault that does not [prove](crate::Fault::delivery) that nothing was sent, the call is sent again
+///   only if it is read-only or an [operation](crate::dispatcher::operation::Identity), and only to the same
+///   instance of the agent under the same term. The call waits up to 30 s for that instance.
+/// - A call never waits longer than its caller, and is sent with the remaining time. A call has at most 32
+///   attempts, with pauses of up to 2 s.
 /// - The final fault reports that nothing was sent only if that holds for every attempt.
 /// - An answer of `GetMetadataAllocated` or `GetMetadataDelta` continues after a loss from the last offset received,
 ///   on any instance.
-/// - A call has a [fence](crate::call::Fence). Numbers that ended without an answer are given up.
+/// - A call has a [fence](crate::call::Fence). The numbers of calls that ended without an answer are given up.
 ///
-/// Requests of open calls are buffered up to 64 MiB in total: a call beyond is sent once and does not wait. A node has
-/// at most 1024 open calls; one more ends with [`Fault::Overloaded`](crate::Fault::Overloaded). Cheap to clone.
+/// Requests of open calls are buffered up to 64 MiB in total: a call beyond this size is sent once and does not
+/// wait. A node has at most 1024 open calls; one more ends with [`Fault::Overloaded`](crate::Fault::Overloaded).
+/// Cheap to clone.
 pub struct RetryRelay<R>(Arc<Shared<R>>);
 
 struct Shared<R> {
     relay: R,
     reachability: Reachability,
     terms: Box<dyn TermSource>,
-    term: watch::Sender<InUse>,
+    term: watch::Sender<CurrentTerm>,
     /// Held while the term is raised.
     raising: Mutex<()>,
     open: Arc<OpenCalls>,
@@ -63,7 +64,7 @@ impl<R: Relay> RetryRelay<R> {
         reachability: Reachability,
         terms: impl TermSource + 'static,
     ) -> Result<Self, TermError> {
-        let term = watch::Sender::new(InUse::Raised(terms.raise(None).await?));
+        let term = watch::Sender::new(CurrentTerm::Raised(terms.raise(None).await?));
         let (terms, open) = (Box::new(terms), Arc::default());
         Ok(Self(Arc::new(Shared { relay, reachability, terms, term, raising: Mutex::default(), open })))
     }
@@ -114,8 +115,8 @@ impl<R: Relay + 'static> Relay for RetryRelay<R> {
 impl<R> Shared<R> {
     /// Records that a node has accepted a call with this term.
     fn accepted(&self, term: Term) {
-        if *self.term.borrow() == InUse::Raised(term) {
-            self.term.send_modify(|in_use| in_use.accepted(term));
+        if *self.term.borrow() == CurrentTerm::Raised(term) {
+            self.term.send_modify(|current_term| current_term.accepted(term));
         }
     }
 
@@ -124,7 +125,7 @@ impl<R> Shared<R> {
     async fn refused(&self, found: Term, current: Term) -> bool {
         let _one = self.raising.lock().await;
         let mut refusal = Refusal::Outdated;
-        self.term.send_modify(|in_use| refusal = in_use.refused(found, current));
+        self.term.send_modify(|current_term| refusal = current_term.refused(found, current));
         match refusal {
             Refusal::Outdated => true,
             Refusal::Replaced(replaced) => {
@@ -135,7 +136,7 @@ impl<R> Shared<R> {
             Refusal::Raise => match self.terms.raise(Some(current)).await {
                 Ok(term) => {
                     tracing::warn!(%found, %current, %term, "a node has recorded a higher term than this proxy, which has lost its state, raising the term");
-                    self.term.send_modify(|in_use| in_use.raised(term));
+                    self.term.send_modify(|current_term| current_term.raised(term));
                     self.reachability.wake();
                     true
                 }

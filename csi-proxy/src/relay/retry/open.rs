@@ -6,30 +6,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::call_numbers::{Closed, MAX_OPEN, Numbers};
 use crate::call::{Call, CallNumber, Fault, Fence, NodeId, Term};
 
-/// The maximum size of buffered requests, of all open calls together. A call beyond is sent once and never waits.
-pub(super) const MAX_HELD: usize = 64 << 20;
+/// The maximum size of the buffered requests of all open calls together. A call beyond this size is sent once and
+/// never waits.
+pub(super) const MAX_BUFFERED_BYTES: usize = 64 << 20;
 
-/// The size of a call besides its body and metadata.
-const CALL_BYTES: usize = 1024;
+/// The size of a buffered call in bytes, without its body and metadata.
+const CALL_OVERHEAD: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct OpenCalls {
     numbers: Mutex<Numbers>,
-    held: AtomicUsize,
+    buffered: AtomicUsize,
 }
 
 impl OpenCalls {
-    /// Opens a call.
+    /// Opens a call: assigns its number, and reserves the bytes of its request if they fit.
     pub(super) fn open(self: &Arc<Self>, call: &Call) -> Result<OpenCall, Fault> {
         let Some(number) = self.numbers().open(&call.node) else {
             let what = format!("the proxy's table of open calls to node {}", call.node);
             return Err(Fault::Overloaded { what, max: MAX_OPEN as u64 });
         };
-        let bytes = CALL_BYTES + call.body.len() + call.metadata.bytes();
-        let fits = |held: usize| held.checked_add(bytes).filter(|held| *held <= MAX_HELD);
-        let held = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_or(0, |_| bytes);
+        let bytes = CALL_OVERHEAD + call.body.len() + call.metadata.bytes();
+        let fits =
+            |buffered: usize| buffered.checked_add(bytes).filter(|buffered| *buffered <= MAX_BUFFERED_BYTES);
+        let buffered =
+            self.buffered.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_or(0, |_| bytes);
         let (calls, node) = (Arc::clone(self), call.node.clone());
-        Ok(OpenCall { calls, node, number, held, closed: Closed::GivenUp })
+        Ok(OpenCall { calls, node, number, buffered, closed: Closed::GivenUp })
     }
 
     fn numbers(&self) -> MutexGuard<'_, Numbers> {
@@ -37,21 +40,21 @@ impl OpenCalls {
     }
 }
 
-/// An open call. If dropped before it was answered, it is given up.
+/// An open call. A call that is dropped before [`Self::answered`] is given up.
 #[derive(Debug)]
 pub(super) struct OpenCall {
     calls: Arc<OpenCalls>,
     node: NodeId,
     number: CallNumber,
     /// The buffered bytes; 0 if the request cannot be buffered.
-    held: usize,
+    buffered: usize,
     closed: Closed,
 }
 
 impl OpenCall {
-    /// Whether its request may be buffered, to wait or to be sent again.
-    pub(super) const fn may_be_held(&self) -> bool {
-        self.held > 0
+    /// Whether the request may be buffered, so that the call can wait or be sent again.
+    pub(super) const fn may_be_buffered(&self) -> bool {
+        self.buffered > 0
     }
 
     /// The fence of the next attempt.
@@ -69,6 +72,6 @@ impl OpenCall {
 impl Drop for OpenCall {
     fn drop(&mut self) {
         self.calls.numbers().close(&self.node, self.number, self.closed);
-        self.calls.held.fetch_sub(self.held, Ordering::Relaxed);
+        self.calls.buffered.fetch_sub(self.buffered, Ordering::Relaxed);
     }
 }

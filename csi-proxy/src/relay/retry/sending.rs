@@ -23,7 +23,7 @@ const MARGIN: Duration = Duration::from_millis(200);
 /// One call, from its first attempt to its answer.
 pub(super) struct Sending<R> {
     shared: Arc<Shared<R>>,
-    /// Without its body after it was sent, if the body may not be buffered.
+    /// The call. Its body is empty after the first attempt if the request may not be buffered.
     pub(super) call: Call,
     pub(super) method: Option<Method>,
     /// The deadline of the caller.
@@ -71,17 +71,17 @@ impl<R: Relay> Sending<R> {
             let status = self.shared.reachability.status(&self.call.node);
             match self.attempts.next(status, now()) {
                 Next::Fail(fault) => return Err(fault),
-                Next::Wait { or, .. } if !self.open.may_be_held() => return Err(or),
+                Next::Wait { or, .. } if !self.open.may_be_buffered() => return Err(or),
                 Next::Wait { until, .. } => match change.take() {
-                    // Decide once more: the status may have changed before this call waited for changes.
+                    // Check the status once more: it may have changed before this call waited for changes.
                     None => change = Some(Box::pin(self.shared.reachability.changed())),
                     Some(changed) => {
-                        // Decide again after a change or a timeout.
+                        // Check the status again after a change or a timeout.
                         let _ = tokio::time::timeout_at(until.into(), changed).await;
                     }
                 },
                 Next::Send(session) => {
-                    let call = self.copy(session, term)?;
+                    let call = self.next_attempt(session, term)?;
                     let answer = self.shared.relay.relay(call).await;
                     let begun = match answer {
                         Ok(replies) => begun(self.method, replies).await,
@@ -102,7 +102,7 @@ impl<R: Relay> Sending<R> {
 
     /// Requests the rest of a stream, since its answer ended with this fault.
     pub(super) fn lost(&mut self, fault: Fault, rest: Bytes) -> Result<(), Fault> {
-        let (Some(session), true) = (self.session, self.open.may_be_held()) else { return Err(fault) };
+        let (Some(session), true) = (self.session, self.open.may_be_buffered()) else { return Err(fault) };
         (self.call.body, self.is_rest, self.begun_under) = (rest, true, None);
         self.attempts.failed(fault, session, || Repeat::AnyInstance, now())
     }
@@ -113,9 +113,9 @@ impl<R: Relay> Sending<R> {
         self.attempts = Attempts::new(*id, node.clone(), self.shared.reachability.grace(), self.wait_end);
     }
 
-    /// The next attempt.
-    fn copy(&mut self, session: NodeSession, term: Term) -> Result<Call, Fault> {
-        let body = match self.open.may_be_held() {
+    /// Creates the call of the next attempt.
+    fn next_attempt(&mut self, session: NodeSession, term: Term) -> Result<Call, Fault> {
+        let body = match self.open.may_be_buffered() {
             true => self.call.body.clone(),
             false => std::mem::take(&mut self.call.body),
         };
@@ -132,11 +132,11 @@ impl<R: Relay> Sending<R> {
     async fn failed(&mut self, fault: Fault, session: NodeSession, term: Term) -> Result<(), Fault> {
         if let Fault::StaleTerm { current, .. } = fault {
             let again = self.shared.refused(term, current).await;
-            if again && self.open.may_be_held() && self.attempts.again() {
+            if again && self.open.may_be_buffered() && self.attempts.count_refusal() {
                 return Ok(());
             }
         }
-        if !self.open.may_be_held() {
+        if !self.open.may_be_buffered() {
             return Err(fault);
         }
         let (kind, may_have_begun) = (fault.kind(), fault.delivery() == Delivery::Unknown);
@@ -161,7 +161,8 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// The answer, unless a fault ended it before anything was passed on. A unary answer is passed on as a whole.
+/// Returns the answer, or the fault that ended it before anything was passed on. A unary answer is passed on as a
+/// whole.
 async fn begun(method: Option<Method>, mut replies: Replies) -> Result<Replies, Fault> {
     if method.is_some_and(|method| !method.is_server_streaming()) {
         let (message, outcome) = replies.read_unary().await;

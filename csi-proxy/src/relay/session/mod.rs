@@ -1,8 +1,8 @@
-//! Calls over sessions of `edge_transport`: the near side and the far side.
+//! Calls over sessions of `edge_transport`: the side of the proxy, and the side of the node.
 //!
 //! A call is a request to the service [`CSI_SERVICE`] of the peer with the name of the node: its metadata is the
-//! [`CallHeader`](crate::call::wire), its body the body of the call. The messages of the answer are messages, its end
-//! is the closing bytes.
+//! [`CallHeader`](crate::call::wire), its body the body of the call. Each message of the answer is one message of
+//! the reply, and the outcome is its closing bytes.
 
 mod nodes;
 
@@ -39,8 +39,8 @@ impl From<SessionId> for NodeSession {
     }
 }
 
-/// The near side: sends calls to the peer with the name of the node, on the session that they are addressed to, if
-/// any.
+/// The side of the proxy: sends calls to the peer with the name of the node, on the session that they are
+/// addressed to, if any.
 ///
 /// One attempt per call: wrap it in a [`RetryRelay`](crate::RetryRelay) to retry. Dropping the answer, or the future,
 /// cancels the request.
@@ -121,7 +121,7 @@ impl CallContext {
             Reason::LinkLost => Fault::LinkLost { reason: detail() },
             Reason::Draining => Fault::Draining { what: detail() },
             Reason::Deadline => self.late(),
-            // Request or answer: unknown which, so the fault does not prove that nothing was sent.
+            // The request or the answer was too large, so the fault does not prove that nothing was sent.
             Reason::TooLarge => Fault::FrameTooLarge { reason: detail() },
             Reason::Overloaded => Fault::Overloaded { what: detail(), max: 0 },
             Reason::Forbidden => Fault::Forbidden { reason: detail() },
@@ -140,10 +140,13 @@ async fn next(answer: &mut ReplyStream, context: &CallContext) -> Reply {
     Reply::End(match answer.next().await {
         Some(Ok(ReplyEvent::Message(message))) => return Reply::Message(message),
         Some(Ok(ReplyEvent::Finished(closing))) => Outcome::decode(closing).unwrap_or_else(|error| {
-            Fault::Protocol { reason: format!("invalid closing of a call: {error}") }.into()
+            Fault::Protocol { reason: format!("invalid closing bytes of an answer: {error}") }.into()
         }),
         Some(Err(failure)) => context.failed(&failure).into(),
-        Some(Ok(_)) => Fault::Protocol { reason: "unknown part of an answer".to_owned() }.into(),
+        Some(Ok(_)) => {
+            Fault::Protocol { reason: "unknown part of an answer; expected a message or its end".to_owned() }
+                .into()
+        }
         None => lost().into(),
     })
 }
@@ -158,7 +161,7 @@ fn parts(first: Reply, answer: ReplyStream, context: CallContext) -> Replies {
     Replies::stream(stream::iter([first]).chain(rest))
 }
 
-/// The far side: passes the calls of other peers to a relay, usually a [`Dispatcher`](crate::Dispatcher).
+/// The side of the node: passes the calls of other peers to a relay, usually a [`Dispatcher`](crate::Dispatcher).
 #[derive(Debug, Clone)]
 pub struct SessionService<R> {
     relay: R,
@@ -190,7 +193,7 @@ impl<R: Relay + 'static> Service for SessionService<R> {
                 Replies::outcome(Fault::Protocol { reason: format!("invalid header of a call: {error}") })
             }
         };
-        // Fails only if the caller has left; another copy of the call gets the answer then.
+        // Fails only if the caller has cancelled; another copy of the call gets the answer then.
         let _ = send(answer, replies).await;
     }
 }

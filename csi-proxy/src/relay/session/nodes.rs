@@ -45,7 +45,7 @@ impl NodeWatch {
         Ok(Self { watch, hub, connection: None, reachability })
     }
 
-    /// Restricts the watch to one node. Calls to other nodes are not sent then.
+    /// Restricts the watch to one node. Calls to other nodes fail as for an unknown node.
     #[must_use]
     pub fn only(mut self, node: &NodeId) -> Self {
         self.watch = self.watch.only(PeerId::try_from(node));
@@ -59,7 +59,7 @@ impl NodeWatch {
                 PeerState::Connected { address, since, .. } => Some((address.clone(), *since)),
                 _ => None,
             };
-            // The next connection may exist already, to another hub: nodes that it has not listed yet are not lost.
+            // A connection to another hub may follow at once: nodes that this hub has not listed yet are not lost.
             if connection.is_none() || connection != self.connection {
                 self.reachability.hub_lost();
             }
@@ -68,7 +68,7 @@ impl NodeWatch {
             }
             self.connection = connection;
             tokio::select! {
-                // The hub first: its reports before its loss are outdated after it.
+                // The state of the hub is polled before its reports: after a loss, earlier reports are outdated.
                 biased;
                 Ok(()) = self.hub.changed() => {}
                 changes = self.watch.next() => {
@@ -89,7 +89,7 @@ impl NodeWatch {
             Change::Synced => return self.reachability.synced(),
             _ => return,
         };
-        // Ignores a peer whose name is not a node name.
+        // A peer whose name is not a valid node name is ignored.
         if let Ok(node) = NodeId::new(peer.as_str()) {
             report(&self.reachability, &node, (*session).into());
         }

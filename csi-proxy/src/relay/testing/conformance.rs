@@ -39,13 +39,13 @@ const STREAMED: u32 = 500;
 #[error("{case}: {found}")]
 #[non_exhaustive]
 pub struct Violation {
-    /// The broken rule.
+    /// The rule of the contract that is broken.
     pub case: &'static str,
-    /// What was found.
+    /// The outcome or messages that break the rule.
     pub found: String,
 }
 
-/// Runs every case against one relay. `connect` receives the far end, once, and returns the relay to it.
+/// Runs every case against one relay. `connect` is called once: it receives the far end and returns a relay to it.
 ///
 /// # Errors
 /// The first broken rule.
@@ -116,7 +116,9 @@ async fn streams_pass(relay: &dyn Relay) -> Result<(), Violation> {
     let method = Method::GetMetadataAllocated.path();
     let (messages, outcome) = answer(case, relay, "stream", method, Bytes::new()).await?;
     let expected: Vec<_> = (0..STREAMED).map(numbered).collect();
-    expect(case, messages == expected, || format!("{} messages of {STREAMED}", messages.len()))?;
+    expect(case, messages == expected, || {
+        format!("found {} messages; expected {STREAMED} in order", messages.len())
+    })?;
     expect(case, outcome == failure(Code::OUT_OF_RANGE), || format!("{outcome:?}"))
 }
 

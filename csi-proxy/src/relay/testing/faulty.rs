@@ -21,7 +21,7 @@ pub enum InjectedFault {
     AnswerLost(Fault),
     /// The answer is truncated after a number of messages.
     Cut {
-        /// Messages that still arrive.
+        /// The number of messages before the cut.
         after: usize,
         /// The end that replaces the real one.
         fault: Fault,
@@ -42,7 +42,7 @@ impl<R: Relay> FaultyRelay<R> {
         Self { far, script: Mutex::new(script.into_iter().collect()) }
     }
 
-    /// Appends to the script.
+    /// Appends a fault to the script.
     pub fn push(&self, fault: InjectedFault) {
         self.script.lock().unwrap_or_else(PoisonError::into_inner).push_back(fault);
     }

@@ -31,7 +31,7 @@ pub(super) struct DurablePlacements {
 }
 
 impl DurablePlacements {
-    /// Loads the rows of the store. Returns the decommissioned nodes too.
+    /// Loads the rows of the store. Also returns the decommissioned nodes.
     pub(super) async fn open(
         mut core: Placements,
         store: Arc<dyn PlacementStore>,
@@ -48,7 +48,7 @@ impl DurablePlacements {
         let this = Arc::new(Self { core: Mutex::new(core), store, locks });
         for node in &decommissioned {
             // Completes a decommission that a crash interrupted.
-            if let Err(refusal) = this.forget(node).await {
+            if let Err(refusal) = this.release_rows(node).await {
                 tracing::error!(%node, ?refusal, "the rows of the decommissioned node are not all released; decommission it again");
             }
         }
@@ -84,7 +84,7 @@ impl DurablePlacements {
             let written;
             (guard, written) = self.write(change, guard).await;
             match written {
-                // Another proxy has written first; its choice is valid.
+                // Another proxy has selected a node first; its selection is valid.
                 Err(Refusal::Changed { .. }) if self.node_of(&key).is_some() => {}
                 other => other?,
             }
@@ -107,7 +107,7 @@ impl DurablePlacements {
         let key = self.core().deleted(subject, now).first().map(|change| change.key.clone());
         let Some(key) = key else { return Ok(()) };
         let guard = self.lock_key(&key).await;
-        // Read again under the lock.
+        // The row may have changed before this task held the lock.
         let changes = self.core().deleted(subject, now);
         let deleted = self.write_all(guard, changes).await;
         self.clean(now).await;
@@ -119,19 +119,19 @@ impl DurablePlacements {
         self.core().has_rows_of(node)
     }
 
-    /// Decommissions a node: first the node itself, so that nothing more is placed there whatever fails, then row by
-    /// row what it had. Returns the number of released rows.
+    /// Decommissions a node: first records the node, so that nothing more is placed there whatever fails, then
+    /// releases its rows one by one. Returns the number of released rows.
     pub(super) async fn decommission(self: &Arc<Self>, node: &NodeId) -> Result<usize, Refusal> {
         self.core().decommission(node);
         self.set_decommissioned(node, true).await?;
-        // Waits for changes that were decided before.
+        // Waits for changes that began before the node was decommissioned.
         for lock in &self.locks {
             drop(lock.lock().await);
         }
-        self.forget(node).await
+        self.release_rows(node).await
     }
 
-    /// Recommissions a node. Released rows stay released until a node reports the subject.
+    /// Recommissions a node. Its rows stay released until a node reports their subjects.
     pub(super) async fn recommission(&self, node: &NodeId) -> Result<(), Refusal> {
         self.set_decommissioned(node, false).await?;
         self.core().recommission(node);
@@ -143,10 +143,10 @@ impl DurablePlacements {
         written.map_err(|error| Refusal::NotPersisted { reason: error.to_string() })
     }
 
-    /// Releases the rows of a node and returns how many they were.
-    async fn forget(self: &Arc<Self>, node: &NodeId) -> Result<usize, Refusal> {
+    /// Releases the rows of a node and returns their number.
+    async fn release_rows(self: &Arc<Self>, node: &NodeId) -> Result<usize, Refusal> {
         let before = self.rows();
-        let (lost, free) = self.core().forgotten(node);
+        let (lost, free) = self.core().released(node);
         for changes in [lost, free] {
             let one = |change: Change| async move {
                 let guard = self.lock_key(&change.key).await;
@@ -163,7 +163,7 @@ impl DurablePlacements {
     async fn clean(self: &Arc<Self>, now: SystemTime) {
         for _ in 0..CLEANUP_BATCH {
             let Some(change) = self.core().expired(now) else { return };
-            // The holder of the lock is about to change the row.
+            // A task that holds the lock is about to change the row.
             let Ok(guard) = Arc::clone(self.lock_of(&change.key)).try_lock_owned() else { return };
             if self.write(change, guard).await.1.is_err() {
                 return;
@@ -194,8 +194,8 @@ impl DurablePlacements {
         Ok(())
     }
 
-    /// Writes a change to the store and applies it. Runs to completion even if no caller waits for it: what is durable
-    /// must be known.
+    /// Writes a change to the store and applies it. Runs to completion even if no caller waits for it, so that
+    /// memory matches the store.
     async fn write(
         self: &Arc<Self>,
         change: Change,
@@ -213,7 +213,7 @@ impl DurablePlacements {
                     let subject = change.key.clone();
                     match row {
                         Some(row) => this.core().restore(row),
-                        None => this.core().forget(&subject),
+                        None => this.core().remove(&subject),
                     }
                     Err(Refusal::Changed { subject })
                 }
@@ -223,7 +223,7 @@ impl DurablePlacements {
         });
         match writing.await {
             Ok(written) => written,
-            // The task has panicked or the runtime is shutting down: no caller acts on this.
+            // The task has panicked or the runtime is shutting down: no caller uses this result.
             Err(error) => {
                 (self.lock_key(&subject).await, Err(Refusal::NotPersisted { reason: error.to_string() }))
             }

@@ -1,7 +1,8 @@
 //! Placements: the node of each volume name, and of everything else with an id.
 //!
-//! No disk and no clock: a method decides on a [`Change`], a [`PlacementStore`](super::store::PlacementStore) makes it
-//! durable, and [`Placements::apply`] applies it. Therefore memory is never ahead of the store.
+//! This module has no disk and no clock: a method returns a [`Change`], a
+//! [`PlacementStore`](super::store::PlacementStore) makes it durable, and [`Placements::apply`] applies it.
+//! Therefore memory is never ahead of the store.
 
 mod record;
 
@@ -18,7 +19,7 @@ use crate::call::{Digest, Subject};
 /// The default maximum number of placements: one for each volume, snapshot and group; each takes a few hundred bytes.
 pub const DEFAULT_MAX_ROWS: usize = 400_000;
 
-/// How long a deletion is remembered, so that a repeated deletion succeeds while nodes are offline.
+/// How long a deletion stays recorded, so that a repeated deletion succeeds while nodes are offline.
 pub const DELETED_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// The digest of a placement with several different requests. The refusal of one of them does not prove that all have
@@ -42,7 +43,7 @@ pub struct Placements {
     deleted: BTreeSet<(SystemTime, Subject)>,
     /// Rows that cannot be decoded. Their names are blocked.
     damaged: HashMap<Subject, Revision>,
-    /// Decommissioned nodes. Nothing is placed or found on them.
+    /// Decommissioned nodes. Nothing is placed or found on these nodes.
     decommissioned: BTreeSet<NodeId>,
     next_attempt: u64,
     max_rows: usize,
@@ -52,7 +53,7 @@ pub struct Placements {
 struct Entry {
     placement: Placement,
     revision: Revision,
-    /// Distinguishes a placement from a later one of the same name.
+    /// The number of this placement, which distinguishes it from a later one of the same name.
     number: u64,
     /// The number of open attempts.
     open: u32,
@@ -75,7 +76,7 @@ impl Attempt {
     }
 }
 
-/// A change to be made durable.
+/// A change of one row, which a store makes durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "the operation of a store")]
 pub struct Change {
@@ -127,19 +128,19 @@ impl Placements {
 
     /// Loads a row of the store. A pending volume may still be created.
     pub fn restore(&mut self, Row { key, revision, placement }: Row) {
-        self.forget_row(&key);
+        self.remove_row(&key);
         match placement {
             Ok(placement) => self.insert(key, placement, revision, true),
             Err(_) => drop(self.damaged.insert(key, revision)),
         }
     }
 
-    /// Records that the store has no such row.
-    pub fn forget(&mut self, key: &Subject) {
-        self.forget_row(key);
+    /// Removes a row that the store does not have.
+    pub fn remove(&mut self, key: &Subject) {
+        self.remove_row(key);
     }
 
-    fn forget_row(&mut self, key: &Subject) -> Option<Entry> {
+    fn remove_row(&mut self, key: &Subject) -> Option<Entry> {
         self.damaged.remove(key);
         let entry = self.rows.remove(key)?;
         if let (Subject::VolumeName(name), Some(id)) = (key, entry.placement.status.volume_id())
@@ -167,7 +168,7 @@ impl Placements {
 
     /// Applies a durable change with its new revision.
     pub fn apply(&mut self, Change { key, placement, .. }: Change, revision: Revision) {
-        let before = self.forget_row(&key).filter(|before| before.placement.status.is_live());
+        let before = self.remove_row(&key).filter(|before| before.placement.status.is_live());
         let Some(placement) = placement else { return };
         self.insert(key.clone(), placement, revision, before.as_ref().is_some_and(|before| before.sent));
         if let (Some(Entry { number, open, .. }), Some(entry)) = (before, self.rows.get_mut(&key)) {
@@ -194,7 +195,7 @@ impl Placements {
             && self.node_of(subject).is_none()
     }
 
-    /// Marks a node as decommissioned. Its rows must still be [released](Self::forgotten).
+    /// Marks a node as decommissioned. Its rows must still be [released](Self::released).
     pub fn decommission(&mut self, node: &NodeId) {
         self.decommissioned.insert(node.clone());
     }
@@ -223,7 +224,7 @@ impl Placements {
         self.damaged.len()
     }
 
-    /// The possible keys of a subject: a volume has that of its name, or of its id.
+    /// The possible keys of a subject: for a volume its name, if known, and its id.
     fn keys(&self, subject: &Subject) -> impl Iterator<Item = Subject> + use<> {
         let by_name = match subject {
             Subject::Volume(id) => self.names.get(id).map(|name| Subject::VolumeName(name.clone())),
@@ -243,7 +244,7 @@ impl Placements {
     /// if a durable placement exists already.
     ///
     /// # Errors
-    /// The answer to the caller. Nothing is sent to a node.
+    /// If the volume cannot be placed. The error is the answer to the caller, and nothing is sent to a node.
     pub fn create(
         &self,
         request: &VolumeRequest,
@@ -260,7 +261,8 @@ impl Placements {
             if self.decommissioned.contains(&placement.node) {
                 return Err(Refusal::Decommissioned { node: placement.node.clone() });
             }
-            // Another request goes to the same driver, which decides whether the two are compatible.
+            // Another request for the name is sent to the same node, whose driver decides whether both are
+            // compatible.
             let other = placement.status == Status::Pending
                 && placement.digest != request.fingerprint
                 && placement.digest != MIXED;
@@ -290,8 +292,8 @@ impl Placements {
     /// Records the result of an attempt and returns the change that follows.
     ///
     /// # Errors
-    /// If the volume was created on a decommissioned node, or another node has its id. In the latter case the volume
-    /// is not forgotten.
+    /// If the volume was created on a decommissioned node, or another node has its id. In the latter case the
+    /// placement stays.
     pub fn ended(
         &mut self,
         request: &VolumeRequest,
@@ -342,7 +344,7 @@ impl Placements {
     /// nothing changes if the table is full.
     ///
     /// # Errors
-    /// If another node has it.
+    /// If another node has the subject.
     pub fn found(&self, subject: &Subject, node: &NodeId) -> Result<Option<Change>, Refusal> {
         if self.decommissioned.contains(node) {
             return Ok(None);
@@ -386,10 +388,10 @@ impl Placements {
         self.keys(subject).filter_map(change).collect()
     }
 
-    /// Releases the rows of a decommissioned node: what had an id counts as deleted, and its names are free. Returns
-    /// the changes that record the ids, then those that free the names.
+    /// Releases the rows of a decommissioned node: what had an id counts as deleted, and the names are free.
+    /// Returns the changes that record the ids, then those that free the names.
     #[must_use]
-    pub fn forgotten(&self, node: &NodeId) -> (Vec<Change>, Vec<Change>) {
+    pub fn released(&self, node: &NodeId) -> (Vec<Change>, Vec<Change>) {
         let (mut lost, mut free) = (Vec::new(), Vec::new());
         for (key, Entry { placement, revision, .. }) in &self.rows {
             if placement.node != *node || !placement.status.is_live() {
@@ -413,7 +415,7 @@ impl Placements {
         (lost, free)
     }
 
-    /// A deletion that may be forgotten: it has expired, or the table is full.
+    /// Returns the change that removes the oldest deletion, if the deletion has expired or the table is full.
     #[must_use]
     pub fn expired(&self, now: SystemTime) -> Option<Change> {
         let (at, key) = self.deleted.first()?;

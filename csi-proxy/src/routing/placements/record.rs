@@ -2,8 +2,8 @@
 //!
 //! The schema is `proto/edge/csi/v1/state.proto`.
 //!
-//! The record is preceded by its CRC-32 over the key and the record, little-endian. It detects damage, and a row under
-//! the wrong key.
+//! The record is preceded by its CRC-32 over the key and the record, little-endian. The checksum detects damage,
+//! and a row under the wrong key.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,11 +18,11 @@ use crate::generated::state as pb;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "the format of a stored row")]
 pub struct Placement {
-    /// The node.
+    /// The node that has, or may have, the subject.
     pub node: NodeId,
     /// The digest of the request; zero if there were several requests, or the digest is unknown.
     pub digest: Digest,
-    /// Its status.
+    /// The status of the subject.
     pub status: Status,
 }
 
@@ -32,33 +32,33 @@ pub struct Placement {
 pub enum Status {
     /// The volume may exist, or be created later.
     Pending,
-    /// It exists with this id.
+    /// The volume, snapshot or group exists with this id.
     Created {
-        /// The id.
+        /// The id in the response of the driver.
         id: Box<str>,
     },
-    /// A driver has deleted it.
+    /// A driver has deleted the volume, snapshot or group.
     Deleted {
-        /// The id that it had.
+        /// The id before the deletion.
         id: Box<str>,
-        /// When.
+        /// The time of the deletion.
         at: SystemTime,
     },
-    /// Its node was decommissioned with everything on it.
+    /// The node was decommissioned with everything on it.
     Lost {
-        /// The id that it had.
+        /// The id before the loss.
         id: Box<str>,
     },
 }
 
 impl Status {
-    /// Whether it exists or may exist.
+    /// Whether the volume, snapshot or group exists or may exist.
     #[must_use]
     pub fn is_live(&self) -> bool {
         matches!(self, Self::Pending | Self::Created { .. })
     }
 
-    /// The id, if it has one.
+    /// The id; `None` while the status is pending.
     #[must_use]
     pub fn volume_id(&self) -> Option<&str> {
         match self {
@@ -90,12 +90,12 @@ pub struct Row {
 #[non_exhaustive]
 pub enum Defect {
     /// The bytes are damaged, or the row belongs to another key.
-    #[error("its checksum is wrong")]
+    #[error("the checksum of the row is wrong")]
     Checksum,
     /// The checksum is correct, but a field has an invalid or unknown value.
-    #[error("its field {field} has an invalid or unknown value")]
+    #[error("the field {field} of the row has an invalid or unknown value")]
     Field {
-        /// The field.
+        /// The name of the field in `state.proto`.
         field: &'static str,
     },
 }

@@ -100,7 +100,7 @@ impl Fixture {
 
     fn decommission(&mut self, node_name: &str) {
         self.core.decommission(&node(node_name));
-        let (lost, free) = self.core.forgotten(&node(node_name));
+        let (lost, free) = self.core.released(&node(node_name));
         lost.into_iter().chain(free).for_each(|change| self.write(change));
     }
 

@@ -1,5 +1,4 @@
-//! Selects the node of a new volume. Only for a volume whose name has no node yet: see
-//! [`Placements`](super::Placements).
+//! Selects the node of a new volume: one whose name has no node in [`Placements`](super::Placements) yet.
 
 use csi_proto::csi::v1 as csi;
 
@@ -12,11 +11,11 @@ pub use crate::driver_info::Presence;
 #[derive(Debug, Clone, PartialEq)]
 #[allow(clippy::exhaustive_structs, reason = "the inputs of the selection")]
 pub struct Candidate {
-    /// The node.
+    /// The name of the node.
     pub node: NodeId,
-    /// Its topology, as the driver reports in `NodeGetInfo`; `None` if the driver was never reached.
+    /// The topology of the node, as its driver reports in `NodeGetInfo`; `None` if the driver was never reached.
     pub topology: Option<csi::Topology>,
-    /// Whether its driver is reachable.
+    /// Whether the driver on the node is reachable.
     pub presence: Presence,
     /// The largest volume that fits, in bytes, if known.
     pub room: Option<u64>,
@@ -38,7 +37,7 @@ pub enum OfflinePolicy {
 #[derive(Debug, Clone, Copy)]
 #[allow(clippy::exhaustive_structs, reason = "the inputs of the selection")]
 pub struct NodeSelector<'a> {
-    /// The candidates.
+    /// The nodes that may be selected.
     pub candidates: &'a [Candidate],
     /// The node of volumes without a topology requirement.
     pub default: Option<&'a NodeId>,
@@ -54,7 +53,7 @@ impl NodeSelector<'_> {
     /// Selects the node of a volume; `source` is the node of its content source, if known.
     ///
     /// # Errors
-    /// If no node is suitable, or a node must be waited for.
+    /// If no node is suitable, or the volume must wait for a node.
     pub fn select(&self, request: &VolumeRequest, source: Option<&NodeId>) -> Result<NodeId, Refusal> {
         if let Some(source) = source {
             return self.same_node_as(source, request);
@@ -67,7 +66,7 @@ impl NodeSelector<'_> {
         for topology in &request.topologies {
             let mut matching = self.within(topology, &request.name).peekable();
             if matching.peek().is_none() {
-                // The topology may be that of a node whose topology is unknown.
+                // A node whose topology is unknown may be within this topology.
                 for unreached in self.candidates.iter().filter(|candidate| candidate.topology.is_none()) {
                     match (self.offline, unreached.presence) {
                         (OfflinePolicy::Wait, _) => return Err(Refusal::not_reached(&unreached.node)),
@@ -98,7 +97,7 @@ impl NodeSelector<'_> {
             }
         }
         Err(match (unknown, offline, full) {
-            // The node may be suitable, or be offline the next time.
+            // A node that was not reached may be suitable, so the code is not final.
             (Some(node), ..) => Refusal::not_reached(node),
             (None, Some(_), _) => Refusal::AllOffline,
             (None, None, true) => Refusal::NoRoom { required: request.required_bytes },
@@ -133,7 +132,7 @@ impl NodeSelector<'_> {
         self.only_candidate(source, request)
     }
 
-    /// A node without an alternative, which can only be waited for.
+    /// Selects this node, or returns why it cannot have the volume: no other node may be selected.
     fn only_candidate(&self, node: &NodeId, request: &VolumeRequest) -> Result<NodeId, Refusal> {
         match self.candidate(node) {
             Some(candidate) if !has_room(candidate, request) => {

@@ -8,7 +8,7 @@ use crate::call::NodeId;
 use crate::call::{Digest, Subject};
 use crate::routing::placements::{Change, Placement, Revision, Row, Status};
 
-/// Checks an empty store. `reopen` opens the same store as a restarted process would.
+/// Checks the contract on an empty store. `reopen` opens the same store as a restarted process would.
 ///
 /// # Errors
 /// A description of the violation.
@@ -40,10 +40,10 @@ pub async fn check<S: PlacementStore>(mut reopen: impl FnMut() -> S) -> Result<(
     let expected = BTreeMap::from([(key, placement(3)?), (other, placement(4)?)]);
     expect("the rows after a restart", &rows(&reopen()).await?, &expected)?;
     decommissioned(&mut reopen).await?;
-    as_a_map(reopen, expected).await
+    behaves_as_map(reopen, expected).await
 }
 
-/// Decommissioned nodes are stored until they are recommissioned; both operations are idempotent.
+/// Checks that decommissioned nodes are stored until they are recommissioned; both operations are idempotent.
 async fn decommissioned<S: PlacementStore>(reopen: &mut impl FnMut() -> S) -> Result<(), String> {
     let node = NodeId::new("edge-1").map_err(text)?;
     for set in [true, true, false, false] {
@@ -57,8 +57,8 @@ async fn decommissioned<S: PlacementStore>(reopen: &mut impl FnMut() -> S) -> Re
     Ok(())
 }
 
-/// Any sequence of writes and restarts behaves as a map.
-async fn as_a_map<S: PlacementStore>(
+/// Checks that the store behaves as a map over a random sequence of writes and restarts.
+async fn behaves_as_map<S: PlacementStore>(
     mut reopen: impl FnMut() -> S,
     mut expected: BTreeMap<Subject, Placement>,
 ) -> Result<(), String> {

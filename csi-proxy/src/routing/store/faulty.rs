@@ -11,13 +11,13 @@ use crate::call::NodeId;
 use crate::driver_info::DriverInfoStore;
 use crate::routing::placements::{Change, Row};
 
-/// How a write fails. Its caller cannot distinguish the two.
+/// How a write fails. The caller of the write cannot distinguish the variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreFault {
     /// Nothing is written.
     Refused,
-    /// The write is made, but an error is returned.
+    /// The change is written, but an error is returned.
     Written,
 }
 
@@ -37,7 +37,7 @@ struct Plan {
     next: Option<StoreFault>,
     /// The number of writes that still succeed.
     left: Option<u64>,
-    no_loads: bool,
+    refuses_loads: bool,
     failed: usize,
 }
 
@@ -47,17 +47,17 @@ impl Handle {
         self.plan().next = Some(fault);
     }
 
-    /// Fails every write after this many more, as a full or removed disk; `None` ends that.
+    /// Fails every write after this number of writes, as a full or removed disk does; `None` ends the failures.
     pub fn cut_after(&self, writes: impl Into<Option<u64>>) {
         self.plan().left = writes.into();
     }
 
     /// Sets whether reads fail.
     pub fn refuse_loads(&self, refuse: bool) {
-        self.plan().no_loads = refuse;
+        self.plan().refuses_loads = refuse;
     }
 
-    /// The number of failures.
+    /// The number of injected failures.
     #[must_use]
     pub fn failures(&self) -> usize {
         self.plan().failed
@@ -80,8 +80,8 @@ impl Handle {
         fault
     }
 
-    fn loads(&self) -> Result<(), StoreError> {
-        if !self.plan().no_loads {
+    fn check_load(&self) -> Result<(), StoreError> {
+        if !self.plan().refuses_loads {
             return Ok(());
         }
         self.plan().failed += 1;
@@ -114,7 +114,7 @@ impl<S> FaultyStore<S> {
 #[async_trait]
 impl<S: PlacementStore> PlacementStore for FaultyStore<S> {
     async fn list(&self) -> Result<Vec<Row>, StoreError> {
-        self.handle.loads()?;
+        self.handle.check_load()?;
         self.inner.list().await
     }
 
@@ -123,7 +123,7 @@ impl<S: PlacementStore> PlacementStore for FaultyStore<S> {
     }
 
     async fn decommissioned(&self) -> Result<Vec<NodeId>, StoreError> {
-        self.handle.loads()?;
+        self.handle.check_load()?;
         self.inner.decommissioned().await
     }
 
@@ -135,7 +135,7 @@ impl<S: PlacementStore> PlacementStore for FaultyStore<S> {
 #[async_trait]
 impl<S: DriverInfoStore> DriverInfoStore for FaultyStore<S> {
     async fn load(&self) -> Result<Vec<(NodeId, Bytes)>, StoreError> {
-        self.handle.loads()?;
+        self.handle.check_load()?;
         self.inner.load().await
     }
 

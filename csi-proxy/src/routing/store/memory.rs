@@ -19,7 +19,7 @@ pub struct MemoryStore(Arc<Mutex<Tables>>);
 #[derive(Debug, Default)]
 struct Tables {
     placements: BTreeMap<Subject, (u64, Vec<u8>)>,
-    drivers: BTreeMap<NodeId, Bytes>,
+    driver_info: BTreeMap<NodeId, Bytes>,
     decommissioned: BTreeSet<NodeId>,
     revision: u64,
 }
@@ -73,13 +73,13 @@ impl PlacementStore for MemoryStore {
 #[async_trait]
 impl DriverInfoStore for MemoryStore {
     async fn load(&self) -> Result<Vec<(NodeId, Bytes)>, StoreError> {
-        Ok(self.tables().drivers.clone().into_iter().collect())
+        Ok(self.tables().driver_info.clone().into_iter().collect())
     }
 
     async fn save(&self, node: &NodeId, record: Option<Bytes>) -> Result<(), StoreError> {
         match record {
-            Some(record) => self.tables().drivers.insert(node.clone(), record),
-            None => self.tables().drivers.remove(node),
+            Some(record) => self.tables().driver_info.insert(node.clone(), record),
+            None => self.tables().driver_info.remove(node),
         };
         Ok(())
     }
@@ -96,7 +96,7 @@ mod testing {
             self.tables().placements.keys().cloned().collect()
         }
 
-        /// Overwrites the bytes of a row directly, as a failing disk may.
+        /// Overwrites the bytes of a row, as a failing disk may.
         pub fn overwrite(&self, key: &Subject, bytes: &[u8]) {
             if let Some((_, found)) = self.tables().placements.get_mut(key) {
                 *found = bytes.to_vec();

@@ -32,19 +32,19 @@ use crate::call::NodeId;
 ///
 /// # Contract
 /// - A write is atomic and durable when it returns, and succeeds only if the row has the expected revision.
-/// - After an error it is unknown whether the write was made. The next write of that row determines it by the
+/// - After an error it is unknown whether the row was written. The next write of that row detects it by the
 ///   revision.
-/// - A row that cannot be decoded is listed as such and not changed.
+/// - A row that cannot be decoded is listed with a defect, and is not changed.
 #[async_trait]
 pub trait PlacementStore: fmt::Debug + Send + Sync {
     /// All rows, unordered.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If the rows cannot be read.
     async fn list(&self) -> Result<Vec<Row>, StoreError>;
 
-    /// Creates, replaces or removes a row. If the row differs from the expected one, it is returned: another proxy has
-    /// written.
+    /// Creates, replaces or removes a row. If the row does not have the expected revision, returns the current
+    /// row: another proxy has written it.
     ///
     /// # Errors
     /// If the write may not be durable.
@@ -53,7 +53,7 @@ pub trait PlacementStore: fmt::Debug + Send + Sync {
     /// The decommissioned nodes, unordered.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If the nodes cannot be read.
     async fn decommissioned(&self) -> Result<Vec<NodeId>, StoreError>;
 
     /// Stores whether a node is decommissioned.
@@ -65,7 +65,7 @@ pub trait PlacementStore: fmt::Debug + Send + Sync {
 
 /// The result of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "made or not")]
+#[allow(clippy::exhaustive_enums, reason = "a write is done or not")]
 pub enum Written {
     /// The write is durable. The row has this revision, which is meaningless after a removal.
     Done(Revision),
@@ -80,7 +80,7 @@ pub enum StoreError {
     /// The disk or another backend failed.
     #[error("the store cannot be read or written: {0}")]
     Failed(#[source] Arc<io::Error>),
-    /// The stored data is not what was written.
+    /// The stored data is invalid.
     #[error("the store is damaged: {0}")]
     Damaged(Arc<str>),
     /// The store is closed.
@@ -98,15 +98,15 @@ pub enum OpenStoreError {
     /// Another process has opened the file.
     #[error("the store {path:?} is in use by another process; use one store per process")]
     InUse {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The file is not a store, or belongs to another driver.
     #[error("{path:?} is not a store of this driver: {what}; use another path, or remove the file")]
     Foreign {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What was found.
+        /// What the file contains instead.
         what: String,
     },
     /// A table has an unknown version.
@@ -114,19 +114,19 @@ pub enum OpenStoreError {
         "the table {table:?} in {path:?} has version {found}; expected {supported}; use the program that wrote it, or a backup from before the upgrade"
     )]
     OtherVersion {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The table.
+        /// The name of the table.
         table: &'static str,
-        /// Its version.
+        /// The version in the file.
         found: u64,
-        /// The supported version.
+        /// The version that this program supports.
         supported: u64,
     },
     /// The disk failed.
     #[error("the store {path:?} cannot be opened: {source}")]
     Disk {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The error of the disk.
         source: io::Error,
@@ -136,9 +136,9 @@ pub enum OpenStoreError {
         "the store {path:?} is damaged: {what}; restore it, or remove it (then a volume that was being created may also be created on another node)"
     )]
     Damaged {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         what: String,
     },
     /// The writer thread cannot be started.

@@ -14,7 +14,7 @@ use crate::call::{Fault, NodeId, Origin, Outcome};
 use crate::relay::Relay;
 use crate::routing::Refusal;
 
-/// The timeout per node. A provisioner asks for every node and class once a minute, one after the other.
+/// The timeout per node. A provisioner requests the capacity of each node and class once a minute, one by one.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl TopologyRouter {
@@ -23,14 +23,15 @@ impl TopologyRouter {
         let request = request.map_err(|_| BadRequest::Unreadable { field: "the request" })?;
         let topology = request.accessible_topology.unwrap_or_default();
         // An offline node has no capacity, so that the scheduler places no pod there.
-        let nodes = self.not_away(&topology);
+        let nodes = self.possibly_online(&topology);
         let class = class_of(&request.parameters);
         let inbound = &InboundCall { end: inbound.end.min(Instant::now() + NODE_TIMEOUT), ..inbound.clone() };
         let one = |node: NodeId| async move { self.capacity_of(relay, &node, inbound, class).await };
         let mut answers: Vec<_> =
             stream::iter(nodes).map(one).buffer_unordered(MAX_CONCURRENT_ROUNDS).collect().await;
         if let Some(at) = answers.iter().position(|answer| !is_settled(answer)) {
-            // The previous figure is better than one without this node.
+            // With an error, a provisioner keeps its previous capacity, which is better than a sum without this
+            // node.
             return Ok(answers.swap_remove(at));
         }
         if answers.len() == 1

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use crate::call::Digest;
 use crate::call::NodeId;
 
-/// How long a reported capacity is used for node selection. Provisioners ask once a minute.
-const FRESH: Duration = Duration::from_secs(90);
+/// How long a reported capacity is used for node selection. Provisioners request it once a minute.
+const MAX_AGE: Duration = Duration::from_secs(90);
 
 /// The maximum number of storage classes per node.
 const MAX_CLASSES: usize = 64;
@@ -21,18 +21,18 @@ pub(super) struct CapacityCache(HashMap<NodeId, VecDeque<(Digest, u64, Instant)>
 impl CapacityCache {
     /// Records a reported capacity.
     pub(super) fn put(&mut self, node: &NodeId, class: Digest, bytes: u64, now: Instant) {
-        let capacity_cache = self.0.entry(node.clone()).or_default();
-        capacity_cache.retain(|(other, ..)| *other != class);
-        capacity_cache.push_back((class, bytes, now));
-        if capacity_cache.len() > MAX_CLASSES {
-            capacity_cache.pop_front();
+        let reports = self.0.entry(node.clone()).or_default();
+        reports.retain(|(other, ..)| *other != class);
+        reports.push_back((class, bytes, now));
+        if reports.len() > MAX_CLASSES {
+            reports.pop_front();
         }
     }
 
-    /// A recently reported capacity.
+    /// The recently reported capacity of a node for a storage class, in bytes.
     pub(super) fn of(&self, node: &NodeId, class: &Digest, now: Instant) -> Option<u64> {
         let fresh = |(other, _, since): &&(Digest, u64, Instant)| {
-            other == class && now.saturating_duration_since(*since) < FRESH
+            other == class && now.saturating_duration_since(*since) < MAX_AGE
         };
         self.0.get(node)?.iter().find(fresh).map(|(_, bytes, _)| *bytes)
     }
@@ -54,7 +54,7 @@ mod tests {
         capacity_cache.put(&node, class, 9, Instant::now());
         assert_eq!(capacity_cache.of(&node, &class, Instant::now()), Some(9));
         assert_eq!(capacity_cache.of(&node, &Digest::from_bytes([2; 32]), Instant::now()), None);
-        tokio::time::advance(FRESH).await;
+        tokio::time::advance(MAX_AGE).await;
         assert_eq!(capacity_cache.of(&node, &class, Instant::now()), None);
         capacity_cache.put(&node, class, 9, Instant::now());
         capacity_cache.changed(&node);

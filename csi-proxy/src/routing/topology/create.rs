@@ -16,14 +16,14 @@ impl TopologyRouter {
     pub(super) async fn create(&self, relay: &dyn Relay, inbound: &InboundCall) -> Result<Answer, Refusal> {
         let request = VolumeRequest::read(&inbound.body)?;
         let (open, topology) = match self.attempt(&request).await {
-            // A final code needs a fresh presence.
+            // The code may be final, so it must not depend on an outdated presence.
             Err(
                 Refusal::Offline { .. }
                 | Refusal::AllOffline
                 | Refusal::NoNodeInTopology
                 | Refusal::Undetermined { .. },
             ) => {
-                self.drivers.ask_absent().await;
+                self.driver_info.refresh_absent().await;
                 self.attempt(&request).await?
             }
             other => other?,
@@ -75,14 +75,18 @@ impl TopologyRouter {
 const VOLUME: u32 = 1;
 const ACCESSIBLE_TOPOLOGY: u32 = 5;
 
-/// Adds this topology to the answer of a CreateVolume if its volume has none. Without one a pod could be scheduled
-/// where its volume is not.
+/// Adds this topology to the answer of a CreateVolume if its volume has none. Without a topology, a pod could be
+/// scheduled on a node that does not have its volume.
 pub(crate) fn with_topology(message: Bytes, topology: &csi::Topology) -> Bytes {
     let known = csi::CreateVolumeResponse::decode(message.clone()).ok().and_then(|answer| answer.volume);
     if topology.segments.is_empty() || known.is_none_or(|volume| !volume.accessible_topology.is_empty()) {
         return message;
     }
-    protobuf::with(&message, VOLUME, &protobuf::with(&[], ACCESSIBLE_TOPOLOGY, &topology.encode_to_vec()))
+    protobuf::append_field(
+        &message,
+        VOLUME,
+        &protobuf::append_field(&[], ACCESSIBLE_TOPOLOGY, &topology.encode_to_vec()),
+    )
 }
 
 /// The result of a failed attempt.

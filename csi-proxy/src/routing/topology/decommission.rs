@@ -1,8 +1,8 @@
 //! Decommissioned nodes: an operator has declared them and all their volumes lost.
 //!
-//! The rows of such a node are released, so that the names of its volumes may be used on other nodes. If it connects
-//! again it stays quarantined: it gets no calls and no volumes until it is recommissioned, since volumes may exist
-//! twice by then.
+//! The rows of a decommissioned node are released, so that the names of its volumes may be used on other nodes. A
+//! decommissioned node that connects again stays quarantined: it gets no calls and no volumes until it is
+//! recommissioned, since volumes may exist twice by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ pub enum DecommissionError {
     /// The node is connected, so its volumes are not lost.
     #[error("node {node} is connected, so its volumes are not lost; stop its agent first")]
     Connected {
-        /// The node.
+        /// The connected node.
         node: NodeId,
     },
     /// The route knows neither the node nor a volume on it.
@@ -32,7 +32,7 @@ pub enum DecommissionError {
         "node {node} is not known to the proxy of driver {driver}: it was never connected and has no volume"
     )]
     Unknown {
-        /// The node.
+        /// The unknown node.
         node: NodeId,
         /// The driver of the route.
         driver: DriverName,
@@ -40,15 +40,15 @@ pub enum DecommissionError {
     /// Too many nodes are decommissioned.
     #[error("the limit of {max} decommissioned nodes is reached; recommission nodes that will not return")]
     TooMany {
-        /// The bound.
+        /// The maximum number of decommissioned nodes.
         max: usize,
     },
     /// The change is not durable. The node gets no calls while the process runs.
     #[error("node {node}: not durable, repeat the command: {source}")]
     NotDurable {
-        /// The node.
+        /// The node to decommission or recommission.
         node: NodeId,
-        /// Why.
+        /// Why the change is not durable.
         source: Refusal,
     },
 }
@@ -67,7 +67,7 @@ pub struct Decommissioned {
 #[derive(Debug)]
 pub(super) struct Quarantine {
     nodes: Mutex<BTreeMap<NodeId, Quarantined>>,
-    /// A node was decommissioned.
+    /// Notifies the waiting calls when a node is decommissioned.
     added: Notify,
 }
 
@@ -79,7 +79,7 @@ struct Quarantined {
 }
 
 impl Quarantine {
-    /// Starts with these nodes and removes them from the configured names.
+    /// Quarantines these nodes and removes them from the configured names.
     pub(super) fn new(
         decommissioned: impl IntoIterator<Item = NodeId>,
         names: &mut BTreeSet<NodeId>,
@@ -101,7 +101,7 @@ impl Quarantine {
     pub(super) async fn until_added(&self, node: &NodeId) {
         loop {
             let mut added = std::pin::pin!(self.added.notified());
-            // Before the check, to miss no later notification.
+            // Registers before the check, so that no later notification is missed.
             added.as_mut().enable();
             if self.lock().contains_key(node) {
                 return;
@@ -112,19 +112,19 @@ impl Quarantine {
 }
 
 impl TopologyRouter {
-    /// Decommissions a node that is lost with all its volumes: releases its rows, ends its calls, and quarantines it
-    /// until it is [recommissioned](Self::recommission), also over restarts. Idempotent.
+    /// Decommissions a node that is lost with all its volumes: releases its rows, ends its calls, and quarantines
+    /// it until it is [recommissioned](Self::recommission), across restarts. Idempotent.
     ///
     /// # Errors
     /// If the node is connected or unknown, too many are decommissioned, or the change is not durable. Only in the
-    /// last case something was changed: the node gets no calls from this process, and some of its rows may be
-    /// released. Repeating the command, or the next start, completes it.
+    /// last case is anything changed: the node gets no calls from this process, and some of its rows may be
+    /// released. A repeated command, or the next start, completes the decommission.
     pub async fn decommission(&self, node: &NodeId) -> Result<Decommissioned, DecommissionError> {
         let before = {
             let mut quarantine = self.quarantine.lock();
             let before = quarantine.contains_key(node);
             if !before {
-                let connected = self.drivers.read(|cache| cache.is_connected(node));
+                let connected = self.driver_info.read(|cache| cache.is_connected(node));
                 if connected == Some(true) {
                     return Err(DecommissionError::Connected { node: node.clone() });
                 }
@@ -135,7 +135,7 @@ impl TopologyRouter {
                 if quarantine.len() >= MAX_DECOMMISSIONED {
                     return Err(DecommissionError::TooMany { max: MAX_DECOMMISSIONED });
                 }
-                let named = self.drivers.change(|cache, _| cache.remove(node));
+                let named = self.driver_info.change(|cache, _| cache.remove(node));
                 quarantine.insert(node.clone(), Quarantined { named, connected: false });
             }
             before
@@ -158,10 +158,10 @@ impl TopologyRouter {
         let mut quarantine = self.quarantine.lock();
         let Some(Quarantined { named, connected }) = quarantine.remove(node) else { return Ok(false) };
         if named {
-            self.drivers.change(|cache, now| cache.add(node, now));
+            self.driver_info.change(|cache, now| cache.add(node, now));
         }
         if connected {
-            self.drivers.arrived(node);
+            self.driver_info.arrived(node);
         }
         tracing::warn!(%node, "node recommissioned");
         Ok(true)
@@ -184,7 +184,7 @@ impl TopologyRouter {
                 );
             }
         } else {
-            self.drivers.arrived(node);
+            self.driver_info.arrived(node);
         }
     }
 
@@ -192,13 +192,13 @@ impl TopologyRouter {
     pub fn left(&self, node: &NodeId) {
         match self.quarantine.lock().get_mut(node) {
             Some(known) => known.connected = false,
-            None => self.drivers.change(|cache, now| cache.left(node, now)),
+            None => self.driver_info.change(|cache, now| cache.left(node, now)),
         }
     }
 
     /// Removes a decommissioned node and its driver info.
     pub(super) async fn remove_node(&self, node: &NodeId) {
-        self.drivers.remove(node).await;
+        self.driver_info.remove(node).await;
         self.capacity_cache().changed(node);
     }
 }

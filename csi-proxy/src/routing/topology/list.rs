@@ -1,4 +1,5 @@
-//! `ListVolumes`, `ListSnapshots` and `ControllerListVolumeHealth`: all nodes one after the other, complete or failed.
+//! `ListVolumes`, `ListSnapshots` and `ControllerListVolumeHealth`: all nodes one after the other. A list is
+//! complete or fails.
 
 use bytes::Bytes;
 use csi_proto::Method;
@@ -13,17 +14,17 @@ use crate::call::{BadRequest, Subject};
 use crate::relay::Relay;
 use crate::routing::Refusal;
 
-// The same in all three requests and responses.
+// Field numbers, the same in all three requests and responses.
 const STARTING_TOKEN: u32 = 2;
 const ENTRIES: u32 = 1;
 const NEXT_TOKEN: u32 = 2;
 
-// Of ListSnapshots.
+// Field numbers of ListSnapshotsRequest.
 const SOURCE_VOLUME_ID: u32 = 3;
 const SNAPSHOT_ID: u32 = 4;
 
-/// A page includes no more nodes beyond this size in bytes. gRPC clients accept 4 MiB by default.
-const PAGE: usize = 1 << 20;
+/// The size in bytes above which a page gets no entries of another node. gRPC clients accept 4 MiB by default.
+const PAGE_SIZE: usize = 1 << 20;
 
 impl TopologyRouter {
     pub(super) async fn list(
@@ -35,21 +36,21 @@ impl TopologyRouter {
         // The fields used here are the same in all three requests.
         let request = csi::ListVolumesRequest::decode(inbound.body.clone());
         let request = request.map_err(|_| BadRequest::Unreadable { field: "the request" })?;
-        let nodes = self.listed(method, &inbound.body);
+        let nodes = self.nodes_of_list(method, &inbound.body);
         let (mut at, mut inner) = start(&nodes, &request.starting_token)?;
         let mut page = Vec::new();
         loop {
             let Some(node) = nodes.get(at) else { return Err(Refusal::BadToken) };
-            let body = protobuf::with(&inbound.body, STARTING_TOKEN, inner.as_bytes());
+            let body = protobuf::append_field(&inbound.body, STARTING_TOKEN, inner.as_bytes());
             let answer = self.ask(relay, node, &InboundCall { body, ..inbound.clone() }).await;
             let (Some(message), outcome) = answer else { return Ok(answer) };
-            // Repeated fields concatenate, and of a text field the last one counts.
+            // In protobuf, repeated fields concatenate, and the last value of a text field is valid.
             page.extend_from_slice(&message);
             let next = match (protobuf::text(&message, NEXT_TOKEN), nodes.get(at + 1)) {
                 (Some(inner), _) => Token { node: node.clone(), inner: inner.to_owned() },
                 (None, Some(next)) => {
                     let empty = protobuf::count(&page, ENTRIES) == 0;
-                    if empty || (request.max_entries == 0 && page.len() < PAGE) {
+                    if empty || (request.max_entries == 0 && page.len() < PAGE_SIZE) {
                         (at, inner) = (at + 1, String::new());
                         continue;
                     }
@@ -57,13 +58,13 @@ impl TopologyRouter {
                 }
                 (None, None) => return Ok((Some(page.into()), outcome)),
             };
-            let page = protobuf::with(&page, NEXT_TOKEN, next.encode().as_bytes());
+            let page = protobuf::append_field(&page, NEXT_TOKEN, next.encode().as_bytes());
             return Ok((Some(page), outcome));
         }
     }
 
-    /// The nodes of a list.
-    fn listed(&self, method: Method, body: &Bytes) -> Vec<NodeId> {
+    /// The nodes whose entries are in a list.
+    fn nodes_of_list(&self, method: Method, body: &Bytes) -> Vec<NodeId> {
         let known = |number: u32, make: fn(Box<str>) -> Subject| {
             protobuf::text(body, number).and_then(|id| self.placements.node_of(&make(id.into())))
         };

@@ -17,12 +17,12 @@ impl TopologyRouter {
         inbound: &InboundCall,
         method: Method,
     ) -> Result<Replies, Refusal> {
-        let known = self.node_of_all(&subjects(method, &inbound.body)?)?;
+        let known = self.common_node(&subjects(method, &inbound.body)?)?;
         let (mut unreachable, mut absent) = (None, None);
         for node in known.map_or_else(|| self.online_first(), |node| vec![node]) {
             let mut rest = None;
             let answer = if method.is_server_streaming() {
-                let mut replies = self.carry(relay, &node, inbound).await;
+                let mut replies = self.call_node(relay, &node, inbound).await;
                 // The first part shows whether the node has the subject.
                 match replies.next().await {
                     Some(Reply::Message(first)) => {
@@ -47,17 +47,19 @@ impl TopologyRouter {
                         (message, _) => Replies::whole(message, outcome),
                     });
                 }
-                // The node may have the subject.
+                // An unreachable node may have the subject.
                 _ => unreachable = unreachable.or(Some(answer)),
             }
         }
-        let not_asked = || Refusal::Undetermined { what: "no node is available".to_owned() };
-        let (message, outcome) = unreachable.or(absent).ok_or_else(not_asked)?;
+        let no_node = || Refusal::Undetermined {
+            what: "no node with the driver is known; start the agent on a node".to_owned(),
+        };
+        let (message, outcome) = unreachable.or(absent).ok_or_else(no_node)?;
         Ok(Replies::whole(message, outcome))
     }
 
-    /// The node of all subjects, as far as known.
-    fn node_of_all(&self, subjects: &[Subject]) -> Result<Option<NodeId>, Refusal> {
+    /// The node of all subjects whose node is known; `None` if no node is known.
+    fn common_node(&self, subjects: &[Subject]) -> Result<Option<NodeId>, Refusal> {
         let mut nodes = subjects.iter().filter_map(|subject| self.placements.node_of(subject));
         let Some(first) = nodes.next() else { return Ok(None) };
         if nodes.any(|node| node != first) { Err(Refusal::VolumesOnDifferentNodes) } else { Ok(Some(first)) }

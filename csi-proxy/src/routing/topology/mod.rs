@@ -31,7 +31,7 @@ use super::placements::Placements;
 use super::refusal::Refusal;
 use super::selection::OfflinePolicy;
 use super::store::{PlacementStore, StoreError};
-use crate::call::{BadRequest, Subject, subjects_of};
+use crate::call::{BadRequest, Subject, request_subjects};
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId, Outcome, Replies, Reply};
 use crate::dispatcher::operation::{Answer as DriverAnswer, Identity};
 use crate::driver_info::{DriverInfo, DriverInfoStore, MAX_CONCURRENT_ROUNDS, Mode};
@@ -43,13 +43,13 @@ use crate::relay::Relay;
 #[non_exhaustive]
 pub struct TopologySettings {
     /// The node of volumes without a topology requirement, as with immediate binding and a provisioner with
-    /// `--immediate-topology=false`. Default none: such a request is an `INVALID_ARGUMENT`, unless there is only one
-    /// node.
+    /// `--immediate-topology=false`. Default none: such a request fails with `INVALID_ARGUMENT`, unless there is
+    /// only one node.
     pub default_node: Option<NodeId>,
-    /// The handling of a new volume whose node is offline; default it waits.
+    /// The handling of a new volume whose node is offline; by default the volume waits.
     pub offline: OfflinePolicy,
-    /// The topology key of nodes whose driver reports none; its value is the name of the node. It must be the key that
-    /// kubelet on the node gets, as a shim in front of the driver reports. Default none: such nodes are never
+    /// The topology key of nodes whose driver reports none; its value is the name of the node. The key must be the
+    /// one that a shim in front of the driver reports to kubelet on the node. Default none: such nodes are never
     /// selected.
     pub topology_key: Option<String>,
     /// Whether [reported](TopologyRouter::arrived) nodes with the driver are added; default no: only the configured
@@ -67,11 +67,11 @@ pub enum OpenRouteError {
     /// The default node is not one of the nodes.
     #[error("the default node {node} is not one of the nodes; add it to them")]
     DefaultUnknown {
-        /// The default node.
+        /// The configured default node.
         node: NodeId,
     },
     /// The store cannot be read.
-    #[error("table of placements: {0}")]
+    #[error("cannot read the table of placements: {0}")]
     Store(#[from] StoreError),
 }
 
@@ -87,8 +87,8 @@ pub enum OpenRouteError {
 /// | `GetCapacity` | the nodes within the topology; an offline one has no capacity |
 /// | start-up calls | answered from all nodes: their common capabilities |
 ///
-/// Selections are in a [`PlacementStore`] before anything is sent, and so are locations before they are reported to a
-/// caller.
+/// The selected node of a volume is durable in a [`PlacementStore`] before the call is sent. The node of a found
+/// subject is durable before the answer is passed to the caller.
 ///
 /// ```
 /// use csi_proxy::routing::store::MemoryStore;
@@ -110,12 +110,12 @@ pub struct TopologyRouter {
     driver: DriverName,
     settings: TopologySettings,
     placements: Arc<DurablePlacements>,
-    drivers: Arc<DriverInfo>,
+    driver_info: Arc<DriverInfo>,
     quarantine: Arc<Quarantine>,
     capacity_cache: Mutex<CapacityCache>,
 }
 
-/// A call without a node yet.
+/// A call whose node is not selected yet.
 #[derive(Clone)]
 pub(crate) struct InboundCall {
     pub(crate) method: MethodPath,
@@ -136,7 +136,7 @@ impl InboundCall {
     }
 }
 
-/// A whole unary answer, with a message if and only if it is OK.
+/// A whole unary answer. It has a message if and only if its code is OK.
 type Answer = (Option<Bytes>, Outcome);
 
 impl TopologyRouter {
@@ -165,21 +165,21 @@ impl TopologyRouter {
             DurablePlacements::open(Placements::default(), Arc::clone(&store) as _).await?;
         let quarantine = Arc::new(Quarantine::new(decommissioned, &mut names));
         let (topology_key, discovers) = (settings.topology_key.clone(), settings.discovers);
-        let drivers =
+        let driver_info =
             DriverInfo::new(driver.clone(), Mode::Together { topology_key, discovers }, Some(store));
         for name in names {
-            drivers.change(|cache, now| cache.add(&name, now));
+            driver_info.change(|cache, now| cache.add(&name, now));
         }
-        drivers.load().await;
+        driver_info.load().await;
         let route =
-            Self { driver, settings, placements, drivers, quarantine, capacity_cache: Mutex::default() };
+            Self { driver, settings, placements, driver_info, quarantine, capacity_cache: Mutex::default() };
         for (node, _) in route.decommissioned() {
             route.remove_node(&node).await;
         }
         Ok(route)
     }
 
-    /// The number of nodes, and how many were reachable the last time.
+    /// The number of nodes, and of those whose driver was reachable when last called.
     #[must_use]
     pub fn node_counts(&self) -> (usize, usize) {
         (self.names().len(), self.online().len())
@@ -192,8 +192,8 @@ impl TopologyRouter {
     }
 
     /// The driver info of the nodes.
-    pub(crate) fn drivers(&self) -> &Arc<DriverInfo> {
-        &self.drivers
+    pub(crate) fn driver_info(&self) -> &Arc<DriverInfo> {
+        &self.driver_info
     }
 
     fn capacity_cache(&self) -> MutexGuard<'_, CapacityCache> {
@@ -238,14 +238,14 @@ impl TopologyRouter {
         Ok(Replies::whole(message, outcome))
     }
 
-    /// An unknown method needs a single node.
+    /// Routes a call of an unknown method, for which the route must have only one node.
     async fn to_only_node(&self, relay: &dyn Relay, inbound: &InboundCall) -> Result<Replies, Refusal> {
         let node = self.only().ok_or(BadRequest::UnknownMethod)?;
-        Ok(self.carry(relay, &node, inbound).await)
+        Ok(self.call_node(relay, &node, inbound).await)
     }
 
     /// Calls one node. When the node is decommissioned, a waiting call and an open stream end.
-    async fn carry(&self, relay: &dyn Relay, node: &NodeId, inbound: &InboundCall) -> Replies {
+    async fn call_node(&self, relay: &dyn Relay, node: &NodeId, inbound: &InboundCall) -> Replies {
         let outcome = Refusal::Decommissioned { node: node.clone() }.outcome();
         let (quarantine, name) = (Arc::clone(&self.quarantine), node.clone());
         let mut added = Box::pin(async move { quarantine.until_added(&name).await });
@@ -257,7 +257,7 @@ impl TopologyRouter {
             answer = relay.relay(call) => {
                 match observation.answered(answer).unwrap_or_else(Replies::outcome).into_whole() {
                     Ok((message, outcome)) => Replies::whole(message, outcome),
-                    // Nothing is read after the end of the replies.
+                    // The appended end is not read if the replies have ended themselves.
                     Err(parts) => {
                         Replies::stream(parts.take_until(added).chain(stream::iter([Reply::End(outcome)])))
                     }
@@ -268,12 +268,12 @@ impl TopologyRouter {
 
     /// Calls a unary method of one node.
     async fn ask(&self, relay: &dyn Relay, node: &NodeId, inbound: &InboundCall) -> Answer {
-        let (message, outcome) = self.carry(relay, node, inbound).await.read_unary().await;
+        let (message, outcome) = self.call_node(relay, node, inbound).await.read_unary().await;
         self.observe(node, &outcome);
         (message.filter(|_| outcome.is_ok()), outcome)
     }
 
-    /// Records the subjects of a call and its answer.
+    /// Records that a node has the subjects of a call and its answer.
     async fn record_subjects(
         &self,
         inbound: &InboundCall,
@@ -296,11 +296,11 @@ impl TopologyRouter {
     }
 }
 
-/// The subjects of a request.
+/// The subjects that a request names.
 fn subjects(method: Method, body: &[u8]) -> Result<Vec<Subject>, BadRequest> {
     let fields =
         crate::call::protobuf::fields(body).ok_or(BadRequest::Unreadable { field: "the request" })?;
-    subjects_of(method, &fields)
+    request_subjects(method, &fields)
 }
 
 impl fmt::Debug for InboundCall {

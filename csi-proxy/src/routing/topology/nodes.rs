@@ -13,45 +13,45 @@ impl TopologyRouter {
     /// Records that the list of connected nodes is complete. From then on nodes are refreshed when they connect, and
     /// rarely otherwise.
     pub fn synced(&self) {
-        self.drivers.change(driver_info::Cache::synced);
+        self.driver_info.change(driver_info::Cache::synced);
     }
 
     /// All nodes of the driver, by name.
     pub(super) fn names(&self) -> Vec<NodeId> {
-        self.of_driver(|_| true)
+        self.names_of(|_| true)
     }
 
     /// The nodes with a reachable driver.
     pub(super) fn online(&self) -> Vec<NodeId> {
-        self.of_driver(Entry::is_online)
+        self.names_of(Entry::is_online)
     }
 
     /// The nodes with a reachable driver, then the others.
     pub(super) fn online_first(&self) -> Vec<NodeId> {
         let mut nodes = self.online();
-        nodes.extend(self.of_driver(|entry| !entry.is_online()));
+        nodes.extend(self.names_of(|entry| !entry.is_online()));
         nodes
     }
 
-    /// The nodes within a topology that may have capacity: all but those known to be offline.
-    pub(super) fn not_away(&self, topology: &csi::Topology) -> Vec<NodeId> {
-        self.of_driver(|entry| {
+    /// The nodes within a topology that may have capacity: online, or of unknown presence.
+    pub(super) fn possibly_online(&self, topology: &csi::Topology) -> Vec<NodeId> {
+        self.names_of(|entry| {
             matches!(entry.presence(), Presence::Online | Presence::Unknown)
                 && (topology.segments.is_empty()
                     || entry.topology().is_some_and(|place| place.is_within(topology)))
         })
     }
 
-    fn of_driver(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<NodeId> {
-        self.drivers.read(|cache| {
+    fn names_of(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<NodeId> {
+        self.driver_info.read(|cache| {
             let found = cache.entries().filter(|(_, entry)| entry.is_of_driver() && wanted(entry));
             found.map(|(node, _)| node.clone()).collect()
         })
     }
 
-    /// The only node, if there can be no other.
+    /// The only node, if no other node can be added.
     pub(super) fn only(&self) -> Option<NodeId> {
-        self.drivers.read(driver_info::Cache::only)
+        self.driver_info.read(driver_info::Cache::only)
     }
 
     /// The topology of a node; empty if unknown.
@@ -61,13 +61,13 @@ impl TopologyRouter {
 
     /// The topology of a node; `None` if unknown.
     pub(super) fn known_topology(&self, node: &NodeId) -> Option<csi::Topology> {
-        self.drivers.read(|cache| cache.entry(node)?.topology())
+        self.driver_info.read(|cache| cache.entry(node)?.topology())
     }
 
-    /// The candidates for a volume of a class.
+    /// The candidates for a volume of a storage class.
     pub(super) fn candidates(&self, class: &Digest) -> Vec<Candidate> {
         let (capacity_cache, now) = (self.capacity_cache(), Instant::now());
-        self.drivers.read(|cache| {
+        self.driver_info.read(|cache| {
             let nodes = cache.entries().filter(|(_, entry)| entry.is_of_driver());
             nodes
                 .map(|(node, entry)| Candidate {
@@ -82,7 +82,7 @@ impl TopologyRouter {
 
     /// The node with this `node_id`.
     pub(super) fn by_node_id(&self, node_id: &str) -> Result<NodeId, Refusal> {
-        self.drivers.read(|cache| {
+        self.driver_info.read(|cache| {
             let mut found =
                 cache.entries().filter(|(_, entry)| entry.node_id() == node_id).map(|(node, _)| node);
             let what = match (found.next(), found.next()) {
@@ -106,6 +106,6 @@ impl TopologyRouter {
 
     /// Derives the presence of the node from the outcome of a call.
     pub(super) fn observe(&self, node: &NodeId, outcome: &Outcome) {
-        self.drivers.change(|cache, now| cache.observe(node, outcome, now));
+        self.driver_info.change(|cache, now| cache.observe(node, outcome, now));
     }
 }

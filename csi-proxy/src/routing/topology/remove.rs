@@ -10,7 +10,7 @@ use crate::call::{Fault, NodeId, Origin, Outcome, protobuf};
 use crate::relay::Relay;
 use crate::routing::Refusal;
 
-/// The field of DeleteVolumeGroupSnapshotRequest that names the snapshots of the group.
+/// The number of the field of DeleteVolumeGroupSnapshotRequest that names the snapshots of the group.
 const SNAPSHOT_IDS: u32 = 2;
 
 impl TopologyRouter {
@@ -57,8 +57,8 @@ impl TopologyRouter {
     }
 }
 
-/// Merges the answers of nodes to a deletion: OK if every node reports that it is deleted, otherwise a failure,
-/// preferably of a driver.
+/// Merges the answers of nodes to a deletion: OK if every node reports the subject as deleted, otherwise a
+/// failure, preferably of a driver.
 pub(super) fn merge_results(answers: Vec<Answer>) -> Answer {
     let is_absent = |answer: &Answer| {
         answer.1.is_ok() || (answer.1.origin == Origin::Driver && answer.1.code == Code::NOT_FOUND)

@@ -4,7 +4,7 @@ use crate::call::NodeId;
 
 const VERSION: &str = "1";
 
-/// The position of a list: the next node and the token of its driver.
+/// The position in a list: the next node, and the token of its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) node: NodeId,

@@ -35,12 +35,12 @@ impl<'a> Requests<'a> {
         if volume.key().driver != *name {
             return Err(RequestError::Driver { expected: volume.key().driver.clone(), found: name.clone() });
         }
-        // Start nothing that the driver cannot complete.
-        let begins = matches!(
+        // Checked before setup calls only: a volume that exists can always be torn down.
+        let is_setup = matches!(
             operation,
             Operation::ControllerPublish | Operation::NodeStage { .. } | Operation::NodePublish { .. }
         );
-        if begins && !self.policy.admits(volume) {
+        if is_setup && !self.policy.admits(volume) {
             return Err(RequestError::LifecycleMode { mode: volume.lifecycle_mode() });
         }
         let (controller, node) = (&self.facts.capabilities.controller, &self.facts.capabilities.node);
@@ -71,7 +71,7 @@ impl<'a> Requests<'a> {
         Ok(())
     }
 
-    /// The reference of the secret that the operation needs.
+    /// Returns the reference to the secret of the operation.
     pub(super) fn secret(&self, operation: &Operation) -> Option<&'a SecretReference> {
         let secrets = self.volume.secrets();
         let reference = match operation {
@@ -98,7 +98,7 @@ impl<'a> Requests<'a> {
             volume_id: self.volume_id(),
             node_id: self.facts.node_id.clone().ok_or(RequestError::NoNodeId)?,
             volume_capability: Some(self.controller_capability()),
-            // Drivers without the capability see the access mode only.
+            // A driver without the capability receives only the access mode.
             readonly: self.volume.is_read_only() && self.facts.capabilities.controller.publish_read_only,
             secrets: secrets.to_message(),
             volume_context: self.volume.volume_context().clone(),
@@ -143,8 +143,8 @@ impl<'a> Requests<'a> {
         }
         let mut secrets = secrets.to_message();
         if let Some(tokens) = tokens {
-            let place = if self.policy.token_in_secrets { &mut secrets } else { &mut volume_context };
-            place.insert(TOKENS.to_owned(), tokens);
+            let map = if self.policy.token_in_secrets { &mut secrets } else { &mut volume_context };
+            map.insert(TOKENS.to_owned(), tokens);
         }
         let group = consumer.own_fs_group().or_else(|| self.volume.fs_group());
         NodePublishVolumeRequest {
@@ -200,8 +200,8 @@ impl<'a> Requests<'a> {
     }
 
     fn controller_capability(&self) -> VolumeCapability {
-        let able = self.facts.capabilities.controller.single_node_multi_writer;
-        self.volume.access().capability(sent_mode(self.volume.mode(), able), None, None)
+        let multi_writer = self.facts.capabilities.controller.single_node_multi_writer;
+        self.volume.access().capability(sent_mode(self.volume.mode(), multi_writer), None, None)
     }
 
     fn mount_capability(&self, group: Option<u32>) -> VolumeCapability {
@@ -232,7 +232,7 @@ impl<'a> Requests<'a> {
     }
 }
 
-/// A size without an upper bound.
+/// Returns a capacity range without an upper bound.
 fn at_least(bytes: u64) -> CapacityRange {
     CapacityRange { required_bytes: i64::try_from(bytes).unwrap_or(i64::MAX), limit_bytes: 0 }
 }

@@ -60,7 +60,7 @@ impl Expectation {
         Self { path: path.into(), expected: Expected::BlockDevice { device: None } }
     }
 
-    /// Expects also this part of this file system. Ignored unless a file system is expected.
+    /// Also expects the file system and mounted part of an identity. Ignored unless a file system is expected.
     #[must_use]
     pub fn identity(mut self, expected: MountIdentity) -> Self {
         if let Expected::FileSystem { identity, .. } = &mut self.expected {
@@ -69,7 +69,7 @@ impl Expectation {
         self
     }
 
-    /// Expects also this device. Ignored if nothing is expected at the path.
+    /// Also expects this device. Ignored if nothing is expected at the path.
     #[must_use]
     pub fn device(mut self, expected: DeviceNumber) -> Self {
         if let Expected::FileSystem { device, .. } | Expected::BlockDevice { device } = &mut self.expected {
@@ -78,7 +78,7 @@ impl Expectation {
         self
     }
 
-    /// Expects also a read-only or a writable mount. Ignored unless a file system is expected.
+    /// Also expects a read-only or a writable mount. Ignored unless a file system is expected.
     #[must_use]
     pub fn read_only(mut self, expected: bool) -> Self {
         if let Expected::FileSystem { read_only, .. } = &mut self.expected {
@@ -96,19 +96,20 @@ pub enum MountCheck {
     AsExpected,
     /// A mount is expected, and nothing is mounted on the path, whose state is given.
     NotMounted(PathState),
-    /// The table has no mount at the path, and the path was not inspected, so nothing more is known. The table has paths
-    /// without symbolic links: this means a lost mount only for a path that was found in the table before.
+    /// The table has no mount at the path, and the path was not inspected, so nothing more is known. The table has
+    /// paths without symbolic links, so the mount is certainly lost only if the path was in the table before.
     NotInspected,
-    /// The expected mount exists, and another mount is on top of it. It is not lost: an unmount would remove the upper mount,
-    /// which is foreign.
+    /// The expected mount exists, and another mount is on top of it. The expected mount is not lost, and an
+    /// unmount would remove the upper mount, which is foreign.
     Overmounted {
         /// The expected mount.
         mount: MountId,
         /// The mount on top.
         by: MountId,
     },
-    /// A mount is at the path, and a mount on a parent directory hides it. If a mount is expected, it is that one; if nothing is
-    /// expected, it is still mounted, and no call for the path reaches it.
+    /// A mount is at the path, and a mount on a parent directory hides it. If a mount is expected, the hidden
+    /// mount is the expected one. If nothing is expected, the hidden mount still exists, and no call for the path
+    /// reaches it.
     Shadowed {
         /// The hidden mount.
         mount: MountId,
@@ -146,7 +147,7 @@ pub enum MountCheck {
         /// The number of mounts, at least 2.
         count: usize,
     },
-    /// Nothing is expected, and a mount exists.
+    /// Nothing is expected at the path, and a mount exists.
     StillMounted {
         /// The mount.
         mount: MountId,
@@ -181,9 +182,9 @@ pub enum MountCheck {
 
 /// Compares the expected state of a path with the mount table and the inspected path.
 ///
-/// `inspection` is not needed where the table is sufficient: a file system is expected, and the table has it. Without an
-/// inspection, a dead or hanging mount is not noticed; where it would be decisive, the result is
-/// [`MountCheck::NotInspected`].
+/// `inspection` is not needed where the table is sufficient: a file system is expected, and is in the table.
+/// Without an inspection, a dead or hanging mount is not noticed. If only an inspection could decide, the result
+/// is [`MountCheck::NotInspected`].
 #[must_use]
 pub fn check_mount(
     expectation: &Expectation,
@@ -197,8 +198,8 @@ pub fn check_mount(
         return MountCheck::Unreachable;
     }
     // Checked before the inspected state, which belongs to the upper mount.
-    if let Some(beneath) = beneath(expectation, mount, table) {
-        return beneath;
+    if let Some(mismatch) = check_beneath(expectation, mount, table) {
+        return mismatch;
     }
     if let Some(PathState::Dead { errno }) = state {
         return MountCheck::DeadMount { errno };
@@ -238,28 +239,30 @@ pub fn check_mount(
 
 /// Checks that a staged file system is unused, so that it can be unstaged.
 ///
-/// `seen` is the mount that the record has for the staging path. Users of the file system are searched by the mount at the path,
-/// also if another mount covers or hides it, and by the recorded mount: a bind of it can remain after the path itself was
-/// unmounted. Without a recorded mount and a mount at the path, the result is [`MountCheck::AsExpected`].
+/// `recorded` is the mount at the staging path according to the record. Users of the file system are searched by
+/// the mount at the path, also if another mount covers or hides it, and by the recorded mount: a bind of it can
+/// remain after the path itself was unmounted. Without a recorded mount and a mount at the path, the result is
+/// [`MountCheck::AsExpected`].
 ///
 /// If the file system is unused and another mount is on top of it, the result is [`MountCheck::Overmounted`] or
 /// [`MountCheck::Shadowed`]: the driver would unmount the wrong mount.
 ///
-/// `known` reports which mount points are accounted for: the targets of the volume, and those in other volumes' records. The
-/// latter must be included, or a share that two volumes use appears to be in foreign use (kubernetes-csi/csi-driver-smb#353).
+/// `known` returns true for a target of the volume, and for a mount point in the record of another volume. The
+/// latter must be included, or a share that two volumes use appears to be in foreign use
+/// (kubernetes-csi/csi-driver-smb#353).
 #[must_use]
 pub fn check_unused(
     staging: &Path,
-    seen: Option<&MountIdentity>,
+    recorded: Option<&MountIdentity>,
     table: &MountTable,
     known: impl Fn(&Path) -> bool,
 ) -> MountCheck {
     let known = |path: &Path| path == staging || known(path);
     let top = table.at(staging);
-    let is_own = |mount: &&Mount| seen.is_none_or(|identity| identity.is_of(mount));
+    let is_own = |mount: &&Mount| recorded.is_none_or(|identity| identity.is_of(mount));
     let own: Vec<&Mount> = table.exactly_at(staging).filter(is_own).collect();
     let mut holders: Vec<&Mount> = own.iter().flat_map(|mount| table.holders(mount, known)).collect();
-    if let (true, Some(identity)) = (own.is_empty(), seen) {
+    if let (true, Some(identity)) = (own.is_empty(), recorded) {
         holders.extend(table.holders_of(identity, known));
     }
     let mut mount_points = Vec::new();
@@ -272,33 +275,39 @@ pub fn check_unused(
         return MountCheck::ForeignBind { mount_points };
     }
     let mut expectation = Expectation::file_system(staging);
-    if let Some(identity) = seen {
+    if let Some(identity) = recorded {
         expectation = expectation.identity(identity.clone());
     }
-    beneath(&expectation, top, table).unwrap_or(MountCheck::AsExpected)
+    check_beneath(&expectation, top, table).unwrap_or(MountCheck::AsExpected)
 }
 
-/// The mount at a path: by the path, or by the inspected mount id, since the table has paths without symbolic links.
+/// Finds the mount at a path: by the path, or by the inspected mount id, since the table has paths without
+/// symbolic links.
 fn mount_at<'a>(path: &Path, table: &'a MountTable, inspection: Option<&Inspection>) -> Option<&'a Mount> {
     table.at(path).or_else(|| table.by_id(inspection?.mount?))
 }
 
-/// Finds the expected mount beneath the visible one.
-fn beneath(expectation: &Expectation, seen: Option<&Mount>, table: &MountTable) -> Option<MountCheck> {
-    // The mount point without symbolic links.
-    let path = seen.map_or(&expectation.path, |seen| &seen.mount_point);
+/// Checks whether the expected mount is beneath the visible one.
+fn check_beneath(
+    expectation: &Expectation,
+    visible: Option<&Mount>,
+    table: &MountTable,
+) -> Option<MountCheck> {
+    // A mount point has no symbolic links, which the path may have.
+    let path = visible.map_or(&expectation.path, |visible| &visible.mount_point);
     let is_expected = |mount: &Mount| match &expectation.expected {
-        Expected::FileSystem { .. } => !is_another(&expectation.expected, mount),
+        Expected::FileSystem { .. } => !is_other_file_system(&expectation.expected, mount),
         Expected::Nothing | Expected::BlockDevice { .. } => true,
     };
     // Calls for the path reach the visible mount. It covers the expected one only if it is another mount.
-    if seen.is_some_and(is_expected) {
+    if visible.is_some_and(is_expected) {
         return None;
     }
     let mut beneath = table.exactly_at(path).filter(|mount| is_expected(mount));
     let beneath = beneath.next()?;
-    let by = seen
-        .filter(|seen| table.stack(path).iter().any(|mount| mount.id == beneath.id) && seen.id != beneath.id);
+    let by = visible.filter(|visible| {
+        table.stack(path).iter().any(|mount| mount.id == beneath.id) && visible.id != beneath.id
+    });
     Some(match by {
         Some(by) => MountCheck::Overmounted { mount: beneath.id, by: by.id },
         None => MountCheck::Shadowed { mount: beneath.id },
@@ -306,7 +315,7 @@ fn beneath(expectation: &Expectation, seen: Option<&Mount>, table: &MountTable) 
 }
 
 /// Whether a mount is not of the expected file system and part, whatever its access mode.
-fn is_another(expected: &Expected, mount: &Mount) -> bool {
+fn is_other_file_system(expected: &Expected, mount: &Mount) -> bool {
     !matches!(compare(expected, mount), None | Some(MountCheck::OptionsDiffer { .. }))
 }
 

@@ -13,7 +13,7 @@ use super::super::{DeviceNumber, Mount};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProbeTarget {
     pub(super) path: PathBuf,
-    /// The storage behind the path. `None` if the mount table is unknown.
+    /// The storage behind the path; `None` if the mount table could not be read.
     pub(super) storage: Option<Storage>,
 }
 
@@ -53,11 +53,11 @@ pub(super) struct ProbeLimits {
 #[derive(Debug)]
 struct State {
     permits: Arc<Semaphore>,
-    /// Whether its last operation hung.
+    /// Whether the last operation on the storage hung.
     is_suspect: bool,
 }
 
-/// The most storages that are tracked, besides those in use.
+/// The maximum number of storages that are tracked, besides those in use.
 const MAX_STORAGES: usize = 4096;
 
 /// A permit to run a process, released on drop.
@@ -94,17 +94,17 @@ impl ProbeLimits {
         permit
     }
 
-    /// Marks a storage after an operation hung.
-    pub(super) fn suspect(&self, target: &ProbeTarget) {
-        self.mark(target, true);
+    /// Marks a storage as suspect after an operation hung.
+    pub(super) fn mark_suspect(&self, target: &ProbeTarget) {
+        self.set_suspect(target, true);
     }
 
-    /// Unmarks a storage after an operation was answered.
-    pub(super) fn clear(&self, target: &ProbeTarget) {
-        self.mark(target, false);
+    /// Clears the suspect mark of a storage after an operation was answered.
+    pub(super) fn unmark_suspect(&self, target: &ProbeTarget) {
+        self.set_suspect(target, false);
     }
 
-    fn mark(&self, target: &ProbeTarget, is_suspect: bool) {
+    fn set_suspect(&self, target: &ProbeTarget, is_suspect: bool) {
         if let Some(storage) = &target.storage
             && let Some(state) = self.storages().get_mut(storage)
         {
@@ -167,13 +167,13 @@ mod tests {
         }
         assert!(!is_free(&limits, &target(1)).await, "more than half");
         assert!(is_free(&limits, &target(2)).await);
-        limits.suspect(&target(1));
+        limits.mark_suspect(&target(1));
         hanging.clear();
         hanging.push(limits.acquire(&target(1)).await);
         hanging.push(limits.acquire(&target(1)).await);
         assert!(!is_free(&limits, &target(1)).await, "more than a quarter");
         assert!(is_free(&limits, &target(2)).await);
-        limits.clear(&target(1));
+        limits.unmark_suspect(&target(1));
         assert!(is_free(&limits, &target(1)).await);
     }
 
@@ -182,7 +182,7 @@ mod tests {
         let limits = ProbeLimits::new(2);
         for minor in 0..u32::try_from(2 * MAX_STORAGES).unwrap() {
             drop(limits.acquire(&target(minor)).await);
-            limits.suspect(&target(minor));
+            limits.mark_suspect(&target(minor));
         }
         assert!(limits.storages().len() <= MAX_STORAGES);
     }

@@ -1,4 +1,4 @@
-//! The operations. Each may hang, and therefore runs in a probe process only.
+//! The operations of the probe process. Each of them may hang.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -14,12 +14,12 @@ use super::probe::{Answer, Request};
 
 /// Executes a request.
 pub(super) fn execute(request: &Request) -> Answer {
-    let done = match request {
-        Request::Inspect(path) => inspect(path).map(Answer::Is),
+    let outcome = match request {
+        Request::Inspect(path) => inspect(path).map(Answer::State),
         Request::CreateDirectory(path) => create_directory(path),
         Request::Remove(removal) => remove(removal),
     };
-    done.unwrap_or_else(|errno| Answer::Errno(errno.raw_os_error()))
+    outcome.unwrap_or_else(|errno| Answer::Errno(errno.raw_os_error()))
 }
 
 /// The mode of kubelet's directories. A probe process has no umask.
@@ -38,7 +38,7 @@ fn create_directory(path: &MountPath) -> Result<Answer, Errno> {
     }
     match Entry::open_in(parent, name)?.state()? {
         PathState::Directory => Ok(Answer::Done),
-        found => Ok(Answer::Is(Inspection::of(found))),
+        found => Ok(Answer::State(Inspection::of(found))),
     }
 }
 
@@ -66,7 +66,7 @@ fn remove(removal: &SafeRemoval) -> Result<Answer, Errno> {
     let path = removal.path();
     let opened = match Entry::open(path) {
         Ok(opened) => opened,
-        Err(Errno::NOENT) => return Ok(Answer::Is(Inspection::of(PathState::Missing))),
+        Err(Errno::NOENT) => return Ok(Answer::State(Inspection::of(PathState::Missing))),
         Err(errno) => return Err(errno),
     };
     if opened.mount()?.is_some() {
@@ -74,7 +74,7 @@ fn remove(removal: &SafeRemoval) -> Result<Answer, Errno> {
     }
     let found = opened.state()?;
     if !SafeRemoval::is_removable(found) {
-        return Ok(Answer::Is(Inspection::of(found)));
+        return Ok(Answer::State(Inspection::of(found)));
     }
     let is_directory = found == PathState::Directory;
     if is_directory && let Some((count, first)) = entries(&opened)? {
@@ -89,16 +89,17 @@ fn remove(removal: &SafeRemoval) -> Result<Answer, Errno> {
 fn unlink(parent: &OwnedFd, name: &OsStr, flags: AtFlags) -> Result<Answer, Errno> {
     match rustix::fs::unlinkat(parent, name, flags) {
         Ok(()) => Ok(Answer::Done),
-        Err(Errno::NOENT) => Ok(Answer::Is(Inspection::of(PathState::Missing))),
+        Err(Errno::NOENT) => Ok(Answer::State(Inspection::of(PathState::Missing))),
         Err(Errno::BUSY) => Ok(Answer::Mounted),
         Err(errno) => Err(errno),
     }
 }
 
-/// The number of entries of a directory, up to a bound, and the first one. `None` if it is empty.
+/// Counts the entries of a directory, up to [`RemoveError::MAX_COUNTED`]. Returns the count and the first entry;
+/// `None` if the directory is empty.
 fn entries(directory: &Entry) -> Result<Option<(usize, OsString)>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // Relative to the open descriptor, since the name may refer to another directory by now.
+    // Opens it relative to the descriptor, since the name may refer to another directory by now.
     let directory = rustix::fs::openat(&directory.entry, ".", flags, Mode::empty())?;
     let (mut count, mut first) = (0, None);
     for entry in Dir::new(directory)? {

@@ -15,21 +15,22 @@ use super::super::ProbeError;
 use super::limits::{ProbeLimits, ProbeTarget, Storage};
 use super::probe::{Answer, Request};
 use super::reader::SharedReader;
-use super::reaper::{ChildReaper, end_of};
+use super::reaper::{ChildReaper, open_pidfd};
 
-/// The command of the probe process. The arguments of the [`probe`](super::probe) are appended to those given here.
+/// The command of the probe process, before the arguments of the [`probe`](super::probe).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProbeCommand {
     /// The program. A name without a slash is searched in `PATH`.
     pub program: PathBuf,
-    /// The first arguments.
+    /// The arguments before those of the probe.
     pub arguments: Vec<OsString>,
 }
 
 impl ProbeCommand {
-    /// This program, whose `main` must call [`serve_if_asked`](super::probe::serve_if_asked) first. It is the running program
-    /// even after an upgrade replaced its file.
+    /// Returns the command of this program, whose `main` must call
+    /// [`serve_if_asked`](super::probe::serve_if_asked) first. The command remains valid after an upgrade has
+    /// replaced the program's file.
     ///
     /// Without that call, the whole program would be started a second time, until the deadline ends it.
     #[must_use]
@@ -37,7 +38,7 @@ impl ProbeCommand {
         Self::new("/proc/self/exe")
     }
 
-    /// Another program.
+    /// Returns the command of another program.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), arguments: Vec::new() }
     }
@@ -56,14 +57,15 @@ impl ProbeCommand {
 pub struct Settings {
     /// The time after which an operation counts as hung. Default: 5 s. The process then has up to 0.2 s to exit.
     ///
-    /// It also bounds the read of the mount table. Every call returns within 6 deadlines and 0.2 s: one for the table,
-    /// [`Self::QUEUE_DEADLINES`] in the queue, and one for the operation.
+    /// The deadline also bounds the read of the mount table. Every call returns within 6 deadlines and 0.2 s: one
+    /// for the table, [`Self::QUEUE_DEADLINES`] in the queue, and one for the operation.
     pub deadline: Duration,
-    /// The most operations that run at the same time. Default: 16. More are queued. One storage (a device, or all shares of
-    /// one server) uses at most half of them, and all storages whose last operation hung together use a quarter.
+    /// The maximum number of operations that run at the same time. Default: 16. Others are queued. One storage (a
+    /// device, or all shares of one server) uses at most half of them, and all storages whose last operation hung
+    /// together use a quarter.
     pub running_processes: usize,
-    /// The most processes that hang in the kernel and cannot be killed. Default: 64. One storage may have a quarter of them.
-    /// While a process hangs on a path, no other operation is started on that path.
+    /// The maximum number of processes that hang in the kernel and cannot be killed. Default: 64. One storage may
+    /// have a quarter of them. While a process hangs on a path, no other operation is started on that path.
     pub hung_processes: usize,
 }
 
@@ -127,16 +129,16 @@ impl Probes {
         let mut probe = self.start(request, target).await?;
         match timeout(self.deadline, probe.answer()).await {
             Ok(Ok((Some(answer), _))) => {
-                self.limits.clear(&probe.target);
+                self.limits.unmark_suspect(&probe.target);
                 Ok(answer)
             }
             Ok(Ok((None, status))) => {
-                Err(self.broken(io::Error::other(format!("it exited ({status}) without an answer"))))
+                Err(self.broken(io::Error::other(format!("the process exited ({status}) without an answer"))))
             }
             Ok(Err(error)) => Err(self.broken(error)),
             Err(_) => {
                 let path = probe.target.path.clone();
-                self.limits.suspect(&probe.target);
+                self.limits.mark_suspect(&probe.target);
                 probe.kill().await;
                 Err(ProbeError::Hung { path })
             }
@@ -145,7 +147,7 @@ impl Probes {
 
     async fn target(&self, request: &Request) -> ProbeTarget {
         let path = request.path().as_path().to_owned();
-        // Without the table, only the path is known.
+        // If the table cannot be read, the storage is unknown.
         let table = self.tables.table().await.ok();
         let storage = table.and_then(|table| table.covering(&path).map(Storage::of));
         ProbeTarget { path, storage }
@@ -180,7 +182,7 @@ impl Probe {
     /// Waits for the output and the exit status.
     async fn answer(&mut self) -> io::Result<(Option<Answer>, ExitStatus)> {
         let child = self.child.as_mut().ok_or(io::ErrorKind::NotFound)?;
-        let end = end_of(child)?;
+        let end = open_pidfd(child)?;
         let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let output = read(&pipe::Receiver::from_owned_fd(OwnedFd::from(output))?).await?;
         // `wait` blocks the thread until the process has exited.
@@ -194,7 +196,7 @@ impl Probe {
     async fn kill(&mut self) {
         let Some(child) = self.child.as_mut() else { return };
         let _ = child.kill();
-        let Ok(end) = end_of(child) else { return };
+        let Ok(end) = open_pidfd(child) else { return };
         if timeout(KILL_GRACE, end.readable()).await.is_ok()
             && child.try_wait().is_ok_and(|ended| ended.is_some())
         {
@@ -220,7 +222,7 @@ async fn read(output: &pipe::Receiver) -> io::Result<Vec<u8>> {
             Ok(0) => return Ok(read),
             Ok(count) if read.len() + count > Answer::MAX_OUTPUT => {
                 let bound = Answer::MAX_OUTPUT;
-                return Err(io::Error::other(format!("it printed more than {bound} bytes")));
+                return Err(io::Error::other(format!("the process printed more than {bound} bytes")));
             }
             Ok(count) => read.extend_from_slice(&buffer[..count]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

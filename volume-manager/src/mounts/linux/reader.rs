@@ -45,18 +45,18 @@ impl SharedReader {
     pub(super) async fn table(&self) -> Read {
         let before = self.started.load(Ordering::SeqCst);
         let error = TableError::Timeout { waited: self.deadline };
-        timeout(self.deadline, self.started_after(before)).await.unwrap_or(Err(error))
+        timeout(self.deadline, self.read_after(before)).await.unwrap_or(Err(error))
     }
 
-    /// Returns the table of a read that was started after the first `before` ones.
-    async fn started_after(&self, before: u64) -> Read {
+    /// Returns the table of a read that was started after the first `before` reads.
+    async fn read_after(&self, before: u64) -> Read {
         let mut flight = self.flight.lock().await;
         if let Some((number, table)) = &flight.last
             && *number > before
         {
             return Ok(Arc::clone(table));
         }
-        // An abandoned read. It may be older than this call, so its result is discarded.
+        // An abandoned read may have started before this call, so its result is discarded.
         if let Some(left) = &mut flight.running {
             let _ = left.await;
             flight.running = None;
@@ -81,7 +81,7 @@ impl fmt::Debug for SharedReader {
     }
 }
 
-/// The kernel signals `POLLPRI` on the open file at each change.
+/// Notifications of changes: the kernel signals `POLLPRI` on the open file at each change.
 #[derive(Debug)]
 pub(super) struct Changes(AsyncFd<File>);
 

@@ -16,19 +16,19 @@ use super::limits::ProbeTarget;
 /// The poll interval for the exit of a process without a pidfd.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A pidfd that becomes readable when the process has exited.
+/// Opens a pidfd, which becomes readable when the process has exited.
 #[allow(deprecated, reason = "sound for an owned descriptor; what replaces it is unsafe")]
-pub(super) fn end_of(child: &Child) -> std::io::Result<AsyncFd<OwnedFd>> {
+pub(super) fn open_pidfd(child: &Child) -> std::io::Result<AsyncFd<OwnedFd>> {
     let descriptor = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     AsyncFd::with_interest(descriptor, Interest::READABLE)
 }
 
 /// Waits until a process has exited, and reaps it. Polls if no pidfd can be opened, since an unreaped process stays in the
 /// process table.
-async fn wait_for_exit(child: &mut Child, end_of: impl Fn(&Child) -> std::io::Result<AsyncFd<OwnedFd>>) {
+async fn wait_for_exit(child: &mut Child, open_pidfd: impl Fn(&Child) -> std::io::Result<AsyncFd<OwnedFd>>) {
     // An error means that the process is not a child any more.
     while let Ok(None) = child.try_wait() {
-        match end_of(child) {
+        match open_pidfd(child) {
             Ok(end) if end.readable().await.is_ok() => {}
             _ => tokio::time::sleep(POLL_INTERVAL).await,
         }
@@ -81,7 +81,7 @@ impl ChildReaper {
         let Ok(runtime) = Handle::try_current() else { return };
         let entry = Entry { id: self.add(target), reaper: Arc::clone(self) };
         runtime.spawn(async move {
-            wait_for_exit(&mut child, end_of).await;
+            wait_for_exit(&mut child, open_pidfd).await;
             drop(entry);
         });
     }

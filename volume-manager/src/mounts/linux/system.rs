@@ -17,8 +17,8 @@ use super::table::TableReader;
 
 /// The mounts in the mount namespace of this process. Clones share their limits.
 ///
-/// Every operation except reading the table runs in its own process with a deadline, see [`linux`](super). It needs a tokio
-/// runtime with I/O and time enabled.
+/// Every operation except reading the table runs in its own process with a deadline, see [`linux`](super). A tokio
+/// runtime with I/O and time enabled is required.
 #[derive(Debug, Clone)]
 pub struct LinuxMounts {
     probes: Arc<Probes>,
@@ -40,7 +40,9 @@ impl LinuxMounts {
         let mounts = Self { probes, tables };
         mounts.table().await?;
         match mounts.inspect(Path::new("/proc")).await?.state {
-            PathState::Hung => Err(mounts.probes.broken(io::Error::other("it does not answer")).into()),
+            PathState::Hung => {
+                Err(mounts.probes.broken(io::Error::other("the process does not answer")).into())
+            }
             _ => Ok(mounts),
         }
     }
@@ -51,7 +53,7 @@ impl LinuxMounts {
         self.probes.hung()
     }
 
-    /// The error of an answer that is an errno, or does not match the request.
+    /// Returns the error of an answer that is an errno, or does not match the request.
     fn error(&self, path: &MountPath, answer: &Answer) -> ProbeError {
         match answer {
             Answer::Errno(errno) => {
@@ -60,7 +62,7 @@ impl LinuxMounts {
             }
             other => self
                 .probes
-                .broken(io::Error::other(format!("its answer {other:?} does not match the request"))),
+                .broken(io::Error::other(format!("the answer {other:?} does not match the request"))),
         }
     }
 }
@@ -89,7 +91,7 @@ impl Mounts for LinuxMounts {
             source: io::Error::new(io::ErrorKind::InvalidInput, error),
         })?;
         match self.probes.run(&Request::Inspect(path.clone())).await {
-            Ok(Answer::Is(inspection)) => Ok(inspection),
+            Ok(Answer::State(inspection)) => Ok(inspection),
             Ok(other) => Err(self.error(&path, &other)),
             Err(ProbeError::Hung { .. }) => Ok(Inspection::of(PathState::Hung)),
             Err(error) => Err(error),
@@ -99,7 +101,7 @@ impl Mounts for LinuxMounts {
     async fn create_directory(&self, path: &MountPath) -> Result<(), CreateError> {
         match self.probes.run(&Request::CreateDirectory(path.clone())).await? {
             Answer::Done => Ok(()),
-            Answer::Is(Inspection { state: found, .. }) => {
+            Answer::State(Inspection { state: found, .. }) => {
                 Err(CreateError::Occupied { path: path.as_path().to_owned(), found })
             }
             other => Err(self.error(path, &other).into()),
@@ -110,7 +112,7 @@ impl Mounts for LinuxMounts {
         let path = removal.path().as_path().to_owned();
         match self.probes.run(&Request::Remove(removal.clone())).await? {
             Answer::Done => Ok(Removed::Removed),
-            Answer::Is(found) => removal.reject(found.state),
+            Answer::State(found) => removal.reject(found.state),
             Answer::Mounted => Err(RemoveError::Mounted { path }),
             Answer::NotEmpty { count, first } => Err(RemoveError::NotEmpty { path, count, first }),
             other => Err(self.error(removal.path(), &other).into()),

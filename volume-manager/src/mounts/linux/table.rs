@@ -10,7 +10,8 @@ use super::super::{InvalidMountTable, MountTable, TableError};
 
 const PATH: &str = "/proc/self/mountinfo";
 
-/// The most reads of a table that changes during each read. A read of 10,000 mounts takes some milliseconds.
+/// The maximum number of reads of a table that changes during each read. A read of 10,000 mounts takes some
+/// milliseconds.
 const MAX_READS: usize = 64;
 
 /// Reads the mounts of this process's namespace.

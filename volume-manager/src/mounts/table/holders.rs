@@ -34,11 +34,11 @@ impl MountTable {
             self.of_device(identity.device).filter(|other| is_part(other, identity)).collect();
         let own: Vec<&Mount> = mounts.iter().copied().filter(|other| known(&other.mount_point)).collect();
         let foreign = mounts.into_iter().filter(|other| !known(&other.mount_point));
-        foreign.filter(|other| !own.iter().any(|own| self.is_mirror(other, own))).collect()
+        foreign.filter(|other| !own.iter().any(|own| self.is_propagated_copy(other, own))).collect()
     }
 
     /// Whether one mount is a propagated copy of the other, on a bind mount of its directory.
-    fn is_mirror(&self, one: &Mount, other: &Mount) -> bool {
+    fn is_propagated_copy(&self, one: &Mount, other: &Mount) -> bool {
         let (Some(below), Some(below_other)) = (self.below(one), self.below(other)) else { return false };
         one.root == other.root
             && below.id != below_other.id
@@ -64,8 +64,11 @@ fn share_peer_group(one: &Mount, other: &Mount) -> bool {
 
 /// Whether another mount of the same network share was made independently: for another volume, or by an administrator.
 fn is_share_mounted_again(other: &Mount, mount: &Mount) -> bool {
-    let share = SHARES.iter().any(|share| mount.fs_type == *share);
+    let is_share = SHARES.iter().any(|share| mount.fs_type == *share);
     // A bind mount joins the peer group of its source; an independent mount gets its own. Under private propagation there is no
     // peer group, and only the caller's records can distinguish them.
-    share && other.receives_propagation() && mount.receives_propagation() && !share_peer_group(other, mount)
+    is_share
+        && other.receives_propagation()
+        && mount.receives_propagation()
+        && !share_peer_group(other, mount)
 }

@@ -66,10 +66,10 @@ pub enum InvalidMountTable {
 }
 
 impl MountTable {
-    /// The most bytes of a table: 64 MiB.
+    /// The maximum size of a table: 64 MiB.
     pub const MAX_BYTES: usize = 64 * 1024 * 1024;
 
-    /// The most mounts: the kernel's default limit per mount namespace (`fs.mount-max`).
+    /// The maximum number of mounts: the kernel's default limit per mount namespace (`fs.mount-max`).
     pub const MAX_MOUNTS: usize = 100_000;
 
     /// Parses the text of a `mountinfo` file.

@@ -138,8 +138,8 @@ impl Suite<'_> {
     }
 
     async fn make(&self, at: &Path) -> Outcome {
-        let made = self.mounts.create_directory(&path(MountPath::new(at))?).await;
-        ok("a directory is created", made)?;
+        let created = self.mounts.create_directory(&path(MountPath::new(at))?).await;
+        ok("a directory is created", created)?;
         equal("a created directory exists", self.inspect(at).await?.state, PathState::Directory)
     }
 
@@ -183,11 +183,11 @@ impl Suite<'_> {
     async fn directories_are_created_once(&self) -> Outcome {
         let rule =
             "a directory is created with its parents, an existing one is unchanged, and a file is an error";
-        let deep = self.at("a/b/c");
-        self.make(&deep).await?;
-        let file = deep.join("file");
+        let nested = self.at("a/b/c");
+        self.make(&nested).await?;
+        let file = nested.join("file");
         self.write(&file, b"12345")?;
-        self.make(&deep).await?;
+        self.make(&nested).await?;
         match self.mounts.create_directory(&path(MountPath::new(&file))?).await {
             Err(CreateError::Occupied { found: PathState::RegularFile { size: 5 }, .. }) => {}
             other => return Err(violation(rule, other)),

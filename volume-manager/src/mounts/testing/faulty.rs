@@ -67,7 +67,7 @@ struct Planned {
 }
 
 impl<M: Mounts> FaultyMounts<M> {
-    /// The most calls that are recorded.
+    /// The maximum number of calls that are recorded.
     pub const MAX_CALLS: usize = 4096;
 
     /// Wraps mounts, without faults.

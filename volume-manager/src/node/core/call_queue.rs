@@ -10,44 +10,44 @@ use super::Slot;
 /// served twice while another waits. Each driver has its own queue, so drivers do not delay each other.
 #[derive(Debug)]
 pub(super) struct CallQueue {
-    cap: usize,
+    limit: usize,
     in_flight: usize,
-    line: VecDeque<Slot>,
+    queue: VecDeque<Slot>,
     waiting: HashSet<Slot>,
 }
 
 impl CallQueue {
-    pub(super) fn new(cap: usize) -> Self {
-        Self { cap: cap.max(1), in_flight: 0, line: VecDeque::new(), waiting: HashSet::new() }
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit: limit.max(1), in_flight: 0, queue: VecDeque::new(), waiting: HashSet::new() }
     }
 
     /// Appends a volume, unless it is queued already.
-    pub(super) fn wait(&mut self, slot: Slot) {
+    pub(super) fn push(&mut self, slot: Slot) {
         if self.waiting.insert(slot) {
-            self.line.push_back(slot);
+            self.queue.push_back(slot);
         }
     }
 
     /// Removes a volume from the queue.
-    pub(super) fn leave(&mut self, slot: Slot) {
+    pub(super) fn remove(&mut self, slot: Slot) {
         if self.waiting.remove(&slot) {
-            self.line.retain(|waiting| *waiting != slot);
+            self.queue.retain(|waiting| *waiting != slot);
         }
     }
 
     /// Takes the next volume if a call slot is free. Its call counts as running from then on.
-    pub(super) fn begin(&mut self) -> Option<Slot> {
-        if self.in_flight >= self.cap {
+    pub(super) fn take_next(&mut self) -> Option<Slot> {
+        if self.in_flight >= self.limit {
             return None;
         }
-        let slot = self.line.pop_front()?;
+        let slot = self.queue.pop_front()?;
         self.waiting.remove(&slot);
         self.in_flight += 1;
         Some(slot)
     }
 
     /// Releases the call slot of a call that ended.
-    pub(super) fn ended(&mut self) {
+    pub(super) fn release_slot(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
@@ -70,14 +70,17 @@ mod tests {
     fn serves_waiting_volumes_in_turn_within_the_cap() {
         let mut queue = CallQueue::new(2);
         for slot in [1, 2, 3, 1] {
-            queue.wait(Slot(slot));
+            queue.push(Slot(slot));
         }
-        assert_eq!((queue.begin(), queue.begin(), queue.begin()), (Some(Slot(1)), Some(Slot(2)), None));
-        queue.wait(Slot(1));
-        queue.ended();
-        assert_eq!((queue.begin(), queue.in_flight(), queue.waiting()), (Some(Slot(3)), 2, 1));
-        queue.ended();
-        queue.leave(Slot(1));
-        assert_eq!(queue.begin(), None);
+        assert_eq!(
+            (queue.take_next(), queue.take_next(), queue.take_next()),
+            (Some(Slot(1)), Some(Slot(2)), None)
+        );
+        queue.push(Slot(1));
+        queue.release_slot();
+        assert_eq!((queue.take_next(), queue.in_flight(), queue.waiting()), (Some(Slot(3)), 2, 1));
+        queue.release_slot();
+        queue.remove(Slot(1));
+        assert_eq!(queue.take_next(), None);
     }
 }

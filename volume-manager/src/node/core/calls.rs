@@ -17,15 +17,15 @@ use crate::node::explanation::CallFailure;
 use crate::store::MAX_PAYLOAD_BYTES;
 
 impl Node {
-    /// Queues a volume for a call slot if it has a call or query and no job.
+    /// Queues a volume for a call slot if a call or query is pending and no job is running.
     pub(super) fn enqueue(&mut self, slot: Slot) {
         let Some(entry) = self.volumes.get(&slot) else { return };
-        let asks = entry.awaited_call().is_some() || !entry.queries.is_empty();
-        if asks
+        let is_due = entry.awaited_call().is_some() || !entry.queries.is_empty();
+        if is_due
             && entry.job.is_none()
             && let Some(driver) = self.drivers.get_mut(&entry.key.driver)
         {
-            driver.queue.wait(slot);
+            driver.queue.push(slot);
         }
     }
 
@@ -38,11 +38,11 @@ impl Node {
             .map(|(name, _)| name.clone())
             .collect();
         for name in connected {
-            while let Some(slot) = self.drivers.get_mut(&name).and_then(|driver| driver.queue.begin()) {
+            while let Some(slot) = self.drivers.get_mut(&name).and_then(|driver| driver.queue.take_next()) {
                 if !self.start_job(slot, now)
                     && let Some(driver) = self.drivers.get_mut(&name)
                 {
-                    driver.queue.ended();
+                    driver.queue.release_slot();
                 }
             }
         }
@@ -57,7 +57,7 @@ impl Node {
             let staging = entry.staging.as_path().to_owned();
             let consumer = call.consumer.as_ref();
             let check = match call.rpc {
-                // The call may have been queued for long, and no foreign mount may use the staging path.
+                // The call may have been queued for a long time, and no foreign mount may use the staging path.
                 Rpc::NodeUnstageVolume => {
                     Some(PathCheck { path: staging, inspect: Inspect::Never, remove: Vec::new() })
                 }
@@ -234,11 +234,11 @@ impl Node {
 
     fn may_unstage(&self, slot: Slot, observed: &CheckResult) -> Result<(), CheckFailure> {
         let Some(entry) = self.volumes.get(&slot) else { return Ok(()) };
-        let known = |path: &std::path::Path| self.is_known(path);
+        let known = |path: &std::path::Path| self.is_known_path(path);
         // The call is not sent without an observation.
         let observation =
             observed.as_ref().map_err(|error| CheckFailure::new(Failure::NotSent, chain(error)))?;
-        mount_checks::not_in_use(
+        mount_checks::verify_not_in_use(
             entry.staging.as_path(),
             entry.record.staged.as_ref(),
             known,
@@ -269,33 +269,33 @@ impl Node {
         } else if consumer.is_none() {
             (entry.record.staged, entry.record.touched) = (found.mount, upward);
         }
-        if let Some(left) = found.left {
+        if let Some(leftover) = found.leftover {
             let failure = Failure::Contradicted(Mismatch::StillThere);
             self.record_failure(
                 slot,
-                CallFailure::new(call.rpc, failure, None, &format!("{left} was left behind at the path")),
+                CallFailure::new(call.rpc, failure, None, &format!("{leftover} was left behind at the path")),
             );
         }
         Outcome::Ok
     }
 
     /// Returns whether a path is the target or the staging path of any volume.
-    fn is_known(&self, path: &std::path::Path) -> bool {
+    fn is_known_path(&self, path: &std::path::Path) -> bool {
         let target = path.to_str().and_then(|text| crate::driver::MountPath::new(text).ok());
-        target.is_some_and(|target| self.targets.contains_key(&target)) || self.is_staging(path)
+        target.is_some_and(|target| self.targets.contains_key(&target)) || self.is_staging_path(path)
     }
 
-    fn is_staging(&self, path: &std::path::Path) -> bool {
+    fn is_staging_path(&self, path: &std::path::Path) -> bool {
         let Ok(below) = path.strip_prefix(&self.settings.root) else { return false };
         let mut parts = below.components().filter_map(|part| part.as_os_str().to_str());
         let (driver, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let slot = self.directories.get(format!("{driver}/{name}").as_bytes());
-        slot.and_then(|slot| self.volumes.get(slot)).is_some_and(|entry| entry.has_path(path))
+        slot.and_then(|slot| self.volumes.get(slot)).is_some_and(|entry| entry.is_staging_path(path))
     }
 }
 
 impl Entry {
-    /// Returns the check after a call: the path to inspect and the directories to remove before.
+    /// Returns the check after a call: the path to inspect, and the directories to remove before the inspection.
     fn verification(&self, call: &Call) -> Option<PathCheck> {
         let staging = self.staging.as_path();
         let target = || {
@@ -331,9 +331,9 @@ impl Entry {
         let block = self.record.spec.access().is_block();
         match (call.rpc, consumer) {
             (Rpc::NodeStageVolume, _) => {
-                mount_checks::staged(staging, self.record.staged.as_ref(), block, observation)
+                mount_checks::verify_staged(staging, self.record.staged.as_ref(), block, observation)
             }
-            (Rpc::NodeUnstageVolume, _) => mount_checks::unmounted(staging, observation),
+            (Rpc::NodeUnstageVolume, _) => mount_checks::verify_unmounted(staging, observation),
             (Rpc::NodePublishVolume, Some(consumer)) => {
                 let wanted = Expected {
                     block,
@@ -341,12 +341,12 @@ impl Entry {
                     before: consumer.mounted.as_ref(),
                     device: consumer.device,
                     staged: self.record.staged.as_ref(),
-                    mount: require_mounted_targets,
+                    must_be_mount: require_mounted_targets,
                 };
-                mount_checks::published(consumer.spec.target_path().as_path(), wanted, observation)
+                mount_checks::verify_published(consumer.spec.target_path().as_path(), wanted, observation)
             }
             (Rpc::NodeUnpublishVolume, Some(consumer)) => {
-                mount_checks::unmounted(consumer.spec.target_path().as_path(), observation)
+                mount_checks::verify_unmounted(consumer.spec.target_path().as_path(), observation)
             }
             _ => Ok(Verified::default()),
         }

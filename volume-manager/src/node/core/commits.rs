@@ -20,7 +20,7 @@ pub(super) struct Commits {
     /// Changes of the next commit that do not belong to a volume.
     changes: Vec<store::Change>,
     /// The records of the running commit.
-    running: Vec<Part>,
+    running: Vec<PendingWrite>,
     running_changes: Vec<store::Change>,
     state: State,
     /// The last error of the store, until it accepts a commit again.
@@ -40,7 +40,7 @@ enum State {
 
 /// One record in a commit.
 #[derive(Debug)]
-struct Part {
+struct PendingWrite {
     slot: Slot,
     version: u64,
     /// True if the state machine of the volume waits for the commit.
@@ -73,12 +73,13 @@ impl Commits {
         self.waiting.insert(slot);
     }
 
-    /// Quarantines unreadable records. If that fails, the next process repeats it.
-    pub(super) fn set_aside(&mut self, changes: Vec<store::Change>) {
+    /// Adds the quarantine of unreadable records to the next commit. If the commit fails, the next process repeats
+    /// the quarantine.
+    pub(super) fn quarantine(&mut self, changes: Vec<store::Change>) {
         self.changes = changes;
     }
 
-    /// Returns why the store does not accept records, or `None` if it does.
+    /// Returns the reason why the store does not accept records, or `None` if it does.
     pub(super) fn unavailable(&self) -> Option<StoreUnavailable> {
         self.error.as_ref().map(|reason| StoreUnavailable { reason: reason.clone() })
     }
@@ -118,7 +119,7 @@ impl Node {
     /// scheduled here.
     pub(super) fn mark_dirty(&mut self, slot: Slot) {
         if let Some(entry) = self.volumes.get_mut(&slot) {
-            entry.saved.version += 1;
+            entry.progress.version += 1;
             self.commits.add(slot);
         }
     }
@@ -129,11 +130,11 @@ impl Node {
         touched: impl IntoIterator<Item = Slot>,
         reply: Reply<Result<(), StoreUnavailable>>,
     ) {
-        let behind = |slot: Slot| {
+        let pending = |slot: Slot| {
             let entry = self.volumes.get(&slot)?;
-            (entry.saved.durable < entry.saved.version).then_some((slot, entry.saved.version))
+            (entry.progress.durable < entry.progress.version).then_some((slot, entry.progress.version))
         };
-        let waits_for: HashMap<_, _> = touched.into_iter().filter_map(behind).collect();
+        let waits_for: HashMap<_, _> = touched.into_iter().filter_map(pending).collect();
         if waits_for.is_empty() {
             return self.answer(reply, Ok(()));
         }
@@ -154,7 +155,7 @@ impl Node {
             let Some(entry) = self.volumes.get_mut(&slot) else { continue };
             let key = entry.record_key.clone();
             entry.touch();
-            changes.push(if entry.saved.forgotten {
+            changes.push(if entry.progress.removable {
                 store::Change::Remove(key)
             } else {
                 match entry.record.payload() {
@@ -165,11 +166,11 @@ impl Node {
                     }
                 }
             });
-            self.commits.running.push(Part {
+            self.commits.running.push(PendingWrite {
                 slot,
-                version: entry.saved.version,
-                awaited: std::mem::take(&mut entry.saved.recording),
-                removed: entry.saved.forgotten,
+                version: entry.progress.version,
+                awaited: std::mem::take(&mut entry.progress.recording),
+                removed: entry.progress.removable,
             });
         }
         if !changes.is_empty() {
@@ -182,10 +183,10 @@ impl Node {
         }
     }
 
-    /// Excludes a record that cannot be stored. Only its own volume must wait.
+    /// Excludes a record that cannot be stored from commits, so that only its own volume waits.
     fn exclude_record(&mut self, slot: Slot, reason: &str, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        if std::mem::take(&mut entry.saved.recording) {
+        if std::mem::take(&mut entry.progress.recording) {
             self.feed(slot, Lifecycle::Recorded(false), now);
         }
         self.fail_waiters_for_store(slot, reason);
@@ -202,18 +203,18 @@ impl Node {
     }
 
     /// Handles a commit with one record that the store rejected: the others go into the next commit.
-    fn record_rejected(&mut self, key: &RecordKey, reason: &str, parts: Vec<Part>, now: Duration) {
+    fn record_rejected(&mut self, key: &RecordKey, reason: &str, writes: Vec<PendingWrite>, now: Duration) {
         self.commits.state = State::Ready;
-        let aside = std::mem::take(&mut self.commits.running_changes);
-        self.commits.changes.extend(aside.into_iter().filter(|change| change.key() != key));
+        let other_changes = std::mem::take(&mut self.commits.running_changes);
+        self.commits.changes.extend(other_changes.into_iter().filter(|change| change.key() != key));
         let mut refused = None;
-        for part in parts {
-            let Some(entry) = self.volumes.get_mut(&part.slot) else { continue };
-            entry.saved.recording |= part.awaited;
+        for write in writes {
+            let Some(entry) = self.volumes.get_mut(&write.slot) else { continue };
+            entry.progress.recording |= write.awaited;
             if entry.record_key == *key {
-                refused = Some(part.slot);
+                refused = Some(write.slot);
             } else {
-                self.commits.waiting.insert(part.slot);
+                self.commits.waiting.insert(write.slot);
             }
         }
         if let Some(slot) = refused {
@@ -224,10 +225,10 @@ impl Node {
     }
 
     pub(super) fn committed(&mut self, outcome: Result<(), CommitFailure>, now: Duration) {
-        let parts = std::mem::take(&mut self.commits.running);
+        let writes = std::mem::take(&mut self.commits.running);
         let outcome = match outcome {
-            Err(CommitFailure { reason, refused: Some(key) }) if self.is_in_commit(&key, &parts) => {
-                return self.record_rejected(&key, &bounded(&reason), parts, now);
+            Err(CommitFailure { reason, refused: Some(key) }) if self.is_in_commit(&key, &writes) => {
+                return self.record_rejected(&key, &bounded(&reason), writes, now);
             }
             outcome => outcome.map_err(|failure| failure.reason),
         };
@@ -235,10 +236,10 @@ impl Node {
             Ok(()) => {
                 self.commits.state = State::Ready;
                 self.commits.recovered();
-                for part in &parts {
-                    self.is_durable(part, now);
+                for write in &writes {
+                    self.mark_durable(write, now);
                 }
-                self.complete_barriers(&parts);
+                self.complete_barriers(&writes);
             }
             Err(reason) => {
                 let reason = bounded(&reason);
@@ -247,12 +248,12 @@ impl Node {
                 for slot in self.commits.waiting.clone() {
                     self.fail_waiters_for_store(slot, &reason);
                 }
-                for part in parts {
-                    self.commits.waiting.insert(part.slot);
-                    if part.awaited {
-                        self.feed(part.slot, Lifecycle::Recorded(false), now);
+                for write in writes {
+                    self.commits.waiting.insert(write.slot);
+                    if write.awaited {
+                        self.feed(write.slot, Lifecycle::Recorded(false), now);
                     }
-                    self.fail_waiters_for_store(part.slot, &reason);
+                    self.fail_waiters_for_store(write.slot, &reason);
                 }
                 for barrier in std::mem::take(&mut self.commits.barriers) {
                     self.answer(barrier.reply, Err(StoreUnavailable { reason: reason.clone() }));
@@ -261,43 +262,45 @@ impl Node {
         }
     }
 
-    fn is_in_commit(&self, key: &RecordKey, parts: &[Part]) -> bool {
-        let is_of = |part: &Part| self.volumes.get(&part.slot).is_some_and(|entry| entry.record_key == *key);
-        self.commits.running_changes.iter().any(|change| change.key() == key) || parts.iter().any(is_of)
+    fn is_in_commit(&self, key: &RecordKey, writes: &[PendingWrite]) -> bool {
+        let is_of = |write: &PendingWrite| {
+            self.volumes.get(&write.slot).is_some_and(|entry| entry.record_key == *key)
+        };
+        self.commits.running_changes.iter().any(|change| change.key() == key) || writes.iter().any(is_of)
     }
 
-    fn is_durable(&mut self, part: &Part, now: Duration) {
-        let Some(entry) = self.volumes.get_mut(&part.slot) else { return };
-        entry.saved.durable = entry.saved.durable.max(part.version);
-        if part.version == entry.saved.version {
-            let unrecorded_releases = std::mem::take(&mut entry.saved.unrecorded_releases);
+    fn mark_durable(&mut self, write: &PendingWrite, now: Duration) {
+        let Some(entry) = self.volumes.get_mut(&write.slot) else { return };
+        entry.progress.durable = entry.progress.durable.max(write.version);
+        if write.version == entry.progress.version {
+            let unrecorded_releases = std::mem::take(&mut entry.progress.unrecorded_releases);
             for id in
                 unrecorded_releases.into_iter().filter(|id| entry.target(id).is_none()).collect::<Vec<_>>()
             {
-                self.drop_consumer(part.slot, &id);
-                self.answer_all(part.slot, |waiters| &mut waiters.unpublished, |waits| *waits == id, Ok(()));
+                self.drop_consumer(write.slot, &id);
+                self.answer_all(write.slot, |waiters| &mut waiters.unpublished, |waits| *waits == id, Ok(()));
             }
         }
-        let Some(entry) = self.volumes.get(&part.slot) else { return };
-        if part.removed && entry.saved.forgotten && !self.commits.waiting.contains(&part.slot) {
-            return self.forget(part.slot);
+        let Some(entry) = self.volumes.get(&write.slot) else { return };
+        if write.removed && entry.progress.removable && !self.commits.waiting.contains(&write.slot) {
+            return self.remove_volume(write.slot);
         }
-        if part.awaited {
-            self.feed(part.slot, Lifecycle::Recorded(true), now);
+        if write.awaited {
+            self.feed(write.slot, Lifecycle::Recorded(true), now);
         }
     }
 
-    fn complete_barriers(&mut self, parts: &[Part]) {
+    fn complete_barriers(&mut self, writes: &[PendingWrite]) {
         for barrier in &mut self.commits.barriers {
-            for part in parts {
-                if barrier.waits_for.get(&part.slot).is_some_and(|version| *version <= part.version) {
-                    barrier.waits_for.remove(&part.slot);
+            for write in writes {
+                if barrier.waits_for.get(&write.slot).is_some_and(|version| *version <= write.version) {
+                    barrier.waits_for.remove(&write.slot);
                 }
             }
         }
-        let lifted: Vec<_> =
+        let completed: Vec<_> =
             self.commits.barriers.extract_if(.., |barrier| barrier.waits_for.is_empty()).collect();
-        for barrier in lifted {
+        for barrier in completed {
             self.answer(barrier.reply, Ok(()));
         }
     }
@@ -305,10 +308,10 @@ impl Node {
     /// Fails all waiters of a volume, because its record is not on disk. The requests themselves continue when the
     /// store is available again.
     fn fail_waiters_for_store(&mut self, slot: Slot, reason: &str) {
-        let late = NotYetRecorded { reason: reason.to_owned() };
-        self.answer_all(slot, |waiters| &mut waiters.published, |_| true, Err(late.clone().into()));
-        self.answer_all(slot, |waiters| &mut waiters.unpublished, |_| true, Err(late.clone().into()));
-        self.answer_all(slot, |waiters| &mut waiters.expanded, |_| true, Err(late.into()));
+        let not_recorded = NotYetRecorded { reason: reason.to_owned() };
+        self.answer_all(slot, |waiters| &mut waiters.published, |_| true, Err(not_recorded.clone().into()));
+        self.answer_all(slot, |waiters| &mut waiters.unpublished, |_| true, Err(not_recorded.clone().into()));
+        self.answer_all(slot, |waiters| &mut waiters.expanded, |_| true, Err(not_recorded.into()));
     }
 
     pub(super) fn reopened(&mut self, outcome: Result<(), String>, now: Duration) {
@@ -322,8 +325,8 @@ impl Node {
                 if self.commits.waiting.is_empty() {
                     self.commits.recovered();
                 }
-                let stuck: Vec<_> = self.commits.waiting.iter().copied().collect();
-                for slot in stuck {
+                let waiting: Vec<_> = self.commits.waiting.iter().copied().collect();
+                for slot in waiting {
                     self.feed(slot, Lifecycle::Proceed, now);
                 }
             }
@@ -332,7 +335,7 @@ impl Node {
     }
 
     /// Removes a volume after its record was removed from disk.
-    fn forget(&mut self, slot: Slot) {
+    fn remove_volume(&mut self, slot: Slot) {
         self.notify(slot, ChangeKind::Removed);
         let Some(entry) = self.volumes.remove(&slot) else { return };
         if entry.record.touched {
@@ -347,7 +350,7 @@ impl Node {
         if entry.job.is_some_and(|job| job.kind.uses_call_slot())
             && let Some(driver) = self.drivers.get_mut(&entry.key.driver)
         {
-            driver.queue.ended();
+            driver.queue.release_slot();
         }
         self.detach_from_driver(&entry.key.driver, slot);
         for (_, reply) in entry.queries {

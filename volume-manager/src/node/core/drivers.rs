@@ -7,21 +7,21 @@ use std::time::Duration;
 use csi_proto::DriverName;
 
 use super::timers::Alarm;
-use super::{CallQueue, DriverSlot, Node, Slot};
+use super::{CallQueue, DriverEntry, Node, Slot};
 use crate::driver::{DriverFacts, DriverPolicy, VolumeSpec};
 use crate::lifecycle::{Attach, DriverCapabilities, Event as Lifecycle, Failure, Outcome, Policy, Volume};
 use crate::node::error::{InspectError, PublishError};
 
 impl Node {
     /// Returns the entry of a driver, and creates it if needed.
-    pub(super) fn driver(&mut self, name: &DriverName) -> &mut DriverSlot {
-        let cap = self.settings.calls_per_driver;
-        self.drivers.entry(name.clone()).or_insert_with(|| DriverSlot {
+    pub(super) fn driver(&mut self, name: &DriverName) -> &mut DriverEntry {
+        let limit = self.settings.calls_per_driver;
+        self.drivers.entry(name.clone()).or_insert_with(|| DriverEntry {
             policy: Arc::new(DriverPolicy::default()),
             registered: false,
             connected: false,
             facts: None,
-            queue: CallQueue::new(cap),
+            queue: CallQueue::new(limit),
             volumes: BTreeSet::new(),
         })
     }
@@ -29,7 +29,7 @@ impl Node {
     pub(super) fn detach_from_driver(&mut self, name: &DriverName, slot: Slot) {
         let Some(driver) = self.drivers.get_mut(name) else { return };
         driver.volumes.remove(&slot);
-        driver.queue.leave(slot);
+        driver.queue.remove(slot);
         if driver.volumes.is_empty() && !driver.registered && driver.queue.in_flight() == 0 {
             self.drivers.remove(name);
         }
@@ -72,11 +72,11 @@ impl Node {
     /// Handles a new process of the driver: no call of the old process is running.
     fn driver_restarted(&mut self, slot: Slot, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        // The call waits for a call slot, or for the check before it is sent. The state machine must see its end first;
-        // otherwise it would take the end of a call to the new process for the end of the old call.
+        // The old call waits for a call slot, or for the check before it is sent. It must end first; otherwise the
+        // state machine would mistake the end of a call to the new process for the end of the old call.
         if let Some(call) = entry.awaited_call().cloned() {
             if let Some(driver) = self.drivers.get_mut(&entry.key.driver) {
-                driver.queue.leave(slot);
+                driver.queue.remove(slot);
             }
             self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::Failed(Failure::Uncertain) }, now);
         }
@@ -136,10 +136,10 @@ impl Node {
             return;
         };
         if !policy.admits(&entry.record.spec) {
-            let begun = entry.is_begun();
+            let needs_teardown = entry.needs_teardown();
             self.refuse(slot);
             // Earlier calls must still be undone.
-            if !begun {
+            if !needs_teardown {
                 return;
             }
         }
@@ -164,13 +164,14 @@ impl Node {
         self.update_state(slot, now);
         self.attach_if_known(slot, now);
         if recorded == boot {
-            self.find_lost_mounts(slot, now);
+            self.report_lost_mounts(slot, now);
         }
         // Publish requests from before the activation are completed by the state machine, even if the volume is
         // published.
         let Some(entry) = self.volumes.get(&slot) else { return };
-        let asked: Vec<_> = entry.waiters.published.iter().map(|(consumer, _)| consumer.clone()).collect();
-        for consumer in asked {
+        let consumers: Vec<_> =
+            entry.waiters.published.iter().map(|(consumer, _)| consumer.clone()).collect();
+        for consumer in consumers {
             self.feed(slot, Lifecycle::Want(consumer), now);
         }
         self.feed(slot, Lifecycle::Proceed, now);
@@ -189,13 +190,13 @@ impl Node {
 
     fn refuse(&mut self, slot: Slot) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let error = lifecycle_mode(&entry.record.spec);
+        let error = lifecycle_mode_error(&entry.record.spec);
         entry.refused = Some(error.to_string());
         self.answer_all(slot, |waiters| &mut waiters.published, |_| true, Err(error));
     }
 }
 
 /// Returns the error for a driver that does not support the lifecycle mode of a volume.
-pub(super) fn lifecycle_mode(spec: &VolumeSpec) -> PublishError {
+pub(super) fn lifecycle_mode_error(spec: &VolumeSpec) -> PublishError {
     PublishError::LifecycleMode { driver: spec.key().driver.clone(), mode: spec.lifecycle_mode() }
 }

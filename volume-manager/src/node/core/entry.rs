@@ -36,36 +36,37 @@ pub(super) struct Entry {
     /// Queued queries.
     pub(super) queries: VecDeque<(Query, Reply<Result<CallOutcome, InspectError>>)>,
     pub(super) waiters: Waiters,
-    pub(super) saved: Saved,
+    pub(super) progress: RecordProgress,
     pub(super) health: Health,
-    /// Consumers for which no call was sent in this boot that may have mounted anything.
+    /// Consumers for which no call that could mount something was sent in this boot.
     pub(super) first_publish: BTreeSet<ConsumerId>,
 }
 
-/// The progress of the record towards the disk.
+/// The progress of the writes of the record to disk.
 #[derive(Debug, Default)]
-pub(super) struct Saved {
-    /// The number of changes that must be on disk.
+pub(super) struct RecordProgress {
+    /// The version in memory; each change that must be on disk increments it.
     pub(super) version: u64,
-    /// The version that is on disk.
+    /// The version on disk.
     pub(super) durable: u64,
     /// True if the state machine waits for the record to be on disk.
     pub(super) recording: bool,
     /// Released consumers for which no call was made, until their release is on disk.
     pub(super) unrecorded_releases: BTreeSet<ConsumerId>,
     /// True if nothing of the volume remains, so that its record may be removed.
-    pub(super) forgotten: bool,
+    pub(super) removable: bool,
 }
 
 /// The health of the volume's mounts.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    /// Consecutive losses, and the earliest time to mount again after the next one.
+    /// The number of consecutive losses.
     pub(super) remount_attempts: u8,
+    /// The earliest time to mount again after the next loss.
     pub(super) remount_not_before: Duration,
-    /// The number of inspections.
+    /// The number of inspections, which selects the next mount to inspect.
     pub(super) inspections: usize,
-    /// The step in which a job of the volume ended last.
+    /// The epoch in which the last job of the volume ended.
     pub(super) last_activity: u64,
 }
 
@@ -109,9 +110,9 @@ pub(super) struct Waiters {
 pub(super) type Waiting<K, T> = Vec<(K, Reply<T>)>;
 
 /// Adds a waiter and drops abandoned ones, so that they cannot accumulate.
-pub(super) fn add_waiter<K, T: Send + 'static>(waiting: &mut Waiting<K, T>, what: K, reply: Reply<T>) {
+pub(super) fn add_waiter<K, T: Send + 'static>(waiting: &mut Waiting<K, T>, key: K, reply: Reply<T>) {
     waiting.retain(|(_, reply)| !reply.is_closed());
-    waiting.push((what, reply));
+    waiting.push((key, reply));
 }
 
 /// The maximum number of queued queries of a volume.
@@ -131,7 +132,7 @@ impl Entry {
             job: None,
             queries: VecDeque::new(),
             waiters: Waiters::default(),
-            saved: Saved::default(),
+            progress: RecordProgress::default(),
             health: Health::default(),
             first_publish: BTreeSet::new(),
         }
@@ -146,7 +147,7 @@ impl Entry {
         self.machine.is_none().then_some(&mut self.record.snapshot)
     }
 
-    /// Returns the call that its state machine waits for and that was not sent.
+    /// Returns the call that the state machine waits for and that was not sent.
     pub(super) fn awaited_call(&self) -> Option<&Call> {
         let machine = self.machine.as_ref()?;
         machine
@@ -184,7 +185,7 @@ impl Entry {
     }
 
     pub(super) fn active_consumers(&self) -> impl Iterator<Item = &ConsumerSpec> {
-        let stays = |(id, _): &(&ConsumerId, _)| !self.saved.unrecorded_releases.contains(*id);
+        let stays = |(id, _): &(&ConsumerId, _)| !self.progress.unrecorded_releases.contains(*id);
         self.record.consumers.iter().filter(stays).map(|(_, consumer)| &*consumer.spec)
     }
 
@@ -208,7 +209,7 @@ impl Entry {
         if let Some(machine) = &self.machine {
             return machine.state();
         }
-        // Computed with all capabilities, so that every recorded state counts.
+        // The state is computed with all capabilities, so that no recorded state is skipped.
         let capabilities = DriverCapabilities {
             publish_unpublish: true,
             stage_unstage: true,
@@ -219,15 +220,15 @@ impl Entry {
     }
 
     /// Returns whether the volume is unused: no consumer, no call made and none in progress.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(super) fn is_unused(&self) -> bool {
         let untouched = self.machine.is_none() && *self.snapshot() == Snapshot::default();
         self.active_consumers().next().is_none()
-            && !self.saved.recording
-            && (self.saved.forgotten || untouched)
+            && !self.progress.recording
+            && (self.progress.removable || untouched)
     }
 
     /// Returns whether any call was made, so that the volume must be torn down.
-    pub(super) fn is_begun(&self) -> bool {
+    pub(super) fn needs_teardown(&self) -> bool {
         let Snapshot { base, calling, targets, attached_here, .. } = self.snapshot();
         *attached_here
             || *base != Base::Created
@@ -236,7 +237,7 @@ impl Entry {
     }
 
     /// Returns whether a path is the volume's staging path.
-    pub(super) fn has_path(&self, path: &Path) -> bool {
+    pub(super) fn is_staging_path(&self, path: &Path) -> bool {
         self.staging.as_path() == path
     }
 }

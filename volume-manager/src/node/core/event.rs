@@ -28,43 +28,44 @@ pub enum Event {
     ///
     /// Calls use the new policy. The attach mode of volumes with a state machine does not change.
     DriverRegistered {
-        /// Its name.
+        /// The name of the driver.
         driver: DriverName,
         /// The policy from its CSIDriver object.
         policy: DriverPolicy,
     },
     /// A driver is connected.
     DriverConnected {
-        /// Its identity and capabilities.
+        /// The driver's identity and capabilities.
         facts: Box<DriverFacts>,
         /// True if every earlier process of the driver is known to have exited, so that none of their calls is running.
         earlier_processes_ended: bool,
     },
-    /// The connection to a driver was lost. The driver stays registered, with its policy. Its calls end by themselves.
+    /// The connection to a driver was lost. The driver stays registered, with its policy. Each of its running
+    /// calls still ends with [`Event::CallEnded`].
     DriverDisconnected(DriverName),
-    /// A driver was deregistered. Its calls end by themselves.
+    /// A driver was deregistered. Each of its running calls still ends with [`Event::CallEnded`].
     DriverDeregistered(DriverName),
     /// The call of an [`Action::Call`] ended.
     CallEnded {
         /// The volume.
         slot: Slot,
-        /// Its result.
+        /// The result of the call.
         result: Result<CallOutcome, CallError>,
-        /// The observation after a result that may be a success, if the order has a check.
+        /// The observation after a result that may be a success, if [`CallOrder::verify`] is set.
         observed: Option<CheckResult>,
     },
     /// The check of an [`Action::Check`] ended.
     Checked {
         /// The volume.
         slot: Slot,
-        /// The observation.
+        /// The result of the check.
         observed: CheckResult,
     },
     /// The commit of an [`Action::Commit`] ended.
     Committed(Result<(), CommitFailure>),
     /// The reopening of an [`Action::Reopen`] ended. An error is the text of the store's error.
     Reopened(Result<(), String>),
-    /// The mount table changed.
+    /// The mount table was read again.
     MountsSeen {
         /// The table.
         table: Arc<MountTable>,
@@ -81,7 +82,7 @@ pub enum Event {
 pub struct CommitFailure {
     /// The text of the store's error.
     pub reason: String,
-    /// The rejected record, if the store still accepts others. They are committed without it.
+    /// The rejected record, if the store still accepts others. The others are committed without it.
     pub refused: Option<RecordKey>,
 }
 
@@ -93,7 +94,7 @@ impl CommitFailure {
     }
 }
 
-/// A request to the node. It stays in effect if its answer is abandoned.
+/// A request to the node. An accepted request stays in effect if its answer is abandoned.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Request {
@@ -161,11 +162,11 @@ pub enum Query {
     Health,
 }
 
-/// An action for the driver of the core.
+/// An action that the caller of the core performs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Action {
-    /// Make these changes durable, all or none, then send [`Event::Committed`]. One at a time.
+    /// Make these changes durable, all or none, then send [`Event::Committed`]. At most one commit is in progress.
     Commit(Vec<store::Change>),
     /// Reopen the store, then send [`Event::Reopened`].
     Reopen,
@@ -212,7 +213,7 @@ pub struct CallOrder {
 pub struct PathCheck {
     /// The path.
     pub path: PathBuf,
-    /// Whether to inspect the path besides the mount table, which may cost a process.
+    /// When to inspect the path besides the mount table; an inspection may start a process.
     pub inspect: Inspect,
     /// Empty directories to remove, in order, before the path is inspected, if it is not mounted. Non-empty directories
     /// stay.
@@ -231,7 +232,7 @@ pub enum Inspect {
     Always,
 }
 
-/// The observation.
+/// The mount table and, if requested, the inspection of a path.
 #[derive(Debug, Clone)]
 #[allow(clippy::exhaustive_structs, reason = "the mount table and the path")]
 pub struct Observation {

@@ -16,15 +16,15 @@ use crate::node::explanation::{ConsumerStatus, Explanation, Waiting};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// By state; states without volumes are omitted.
+    /// The number of volumes by state; states without volumes are omitted.
     pub states: BTreeMap<VolumeState, usize>,
-    /// Volumes with a call of unknown outcome.
+    /// The number of volumes with a call of unknown outcome.
     pub uncertain: usize,
-    /// Records that cannot be read.
+    /// The number of records that cannot be read.
     pub quarantined: usize,
-    /// Volumes whose driver has not connected since the volumes were opened.
+    /// The number of volumes whose driver has not connected since the volumes were opened.
     pub dormant: usize,
-    /// Running calls.
+    /// The number of running calls to drivers.
     pub calls: usize,
 }
 
@@ -32,17 +32,17 @@ pub struct Counts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KnownDriver {
-    /// Its name.
+    /// The name of the driver.
     pub name: DriverName,
-    /// True if it is connected.
+    /// True if the driver is connected.
     pub connected: bool,
-    /// Its identity and capabilities at the last connection; `None` if it has not connected since the volumes were
-    /// opened.
+    /// The driver's identity and capabilities at the last connection; `None` if it has not connected since the
+    /// volumes were opened.
     pub facts: Option<DriverFacts>,
 }
 
 impl Node {
-    /// Returns the registered drivers, in order.
+    /// Returns the registered drivers, sorted by name.
     #[must_use]
     pub fn known_drivers(&self) -> Vec<KnownDriver> {
         let registered = self.drivers.iter().filter(|(_, driver)| driver.registered);
@@ -54,7 +54,7 @@ impl Node {
         known.collect()
     }
 
-    /// Returns all volumes, in order.
+    /// Returns the keys of all volumes, in ascending order.
     pub fn keys(&self) -> impl Iterator<Item = &VolumeKey> {
         self.by_key.keys()
     }

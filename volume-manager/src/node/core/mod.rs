@@ -1,7 +1,8 @@
 //! The state machine of all volumes of a node: requests and events in, actions out.
 //!
-//! It has no clock, sockets or tasks. Time is an argument: how long the core has been running. Its driver sends an
-//! [`Event`] for each [`Action`] that requests one, in any order, and an [`Event::Tick`] at [`Node::next_deadline`].
+//! The core has no clock, sockets or tasks. Time is an argument: how long the core has been running. Its caller
+//! sends an [`Event`] for each [`Action`] that requests one, in any order, and an [`Event::Tick`] at
+//! [`Node::next_deadline`].
 //!
 //! Each volume is a [`lifecycle::Volume`](crate::lifecycle::Volume). The node adds what the volumes share: the store,
 //! with one commit for all pending records; the drivers, with their call queues; timers; and the mount table.
@@ -79,10 +80,10 @@ pub struct Node {
     directories: HashMap<Box<[u8]>, Slot>,
     /// The consumer of each target path.
     targets: HashMap<MountPath, (Slot, ConsumerId)>,
-    drivers: BTreeMap<DriverName, DriverSlot>,
+    drivers: BTreeMap<DriverName, DriverEntry>,
     /// The quarantined records, with the reason.
     quarantined: Vec<(String, String)>,
-    /// Row names that must not be overwritten, so that no quarantined record is lost.
+    /// The names of quarantined records, which must not be overwritten, with the reasons.
     quarantined_names: BTreeMap<Box<[u8]>, String>,
     timers: Timers,
     commits: Commits,
@@ -97,11 +98,11 @@ pub struct Node {
 
 /// A driver that is registered or has volumes.
 #[derive(Debug)]
-struct DriverSlot {
+struct DriverEntry {
     policy: Arc<DriverPolicy>,
     registered: bool,
     connected: bool,
-    /// Its last known capabilities.
+    /// The driver's identity and capabilities at its last connection.
     facts: Option<Box<DriverFacts>>,
     queue: CallQueue,
     volumes: BTreeSet<Slot>,
@@ -172,10 +173,10 @@ impl Node {
     }
 
     fn answer<T: Send + 'static>(&mut self, reply: Reply<T>, answer: T) {
-        self.actions.push(Action::Answer(reply.with(answer)));
+        self.actions.push(Action::Answer(reply.into_answer(answer)));
     }
 
-    /// Ends the job of a volume and releases its call slot. `None` if the volume was removed meanwhile.
+    /// Ends the job of a volume and releases its call slot. Returns `None` if the volume was removed meanwhile.
     fn take_job(&mut self, slot: Slot) -> Option<Job> {
         let epoch = self.epoch;
         let entry = self.volumes.get_mut(&slot)?;
@@ -184,7 +185,7 @@ impl Node {
         if job.kind.uses_call_slot()
             && let Some(driver) = self.drivers.get_mut(&entry.key.driver)
         {
-            driver.queue.ended();
+            driver.queue.release_slot();
         }
         Some(job)
     }

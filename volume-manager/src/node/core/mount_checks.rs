@@ -16,7 +16,7 @@ pub(super) struct Verified {
     /// The verified block device.
     pub(super) device: Option<DeviceNumber>,
     /// Remaining content at the path that is not a mount.
-    pub(super) left: Option<PathState>,
+    pub(super) leftover: Option<PathState>,
 }
 
 /// A failed verification, with a description.
@@ -50,11 +50,11 @@ pub(super) struct Expected<'a> {
     /// The staging mount, if the target must be on the same device.
     pub(super) staged: Option<&'a MountIdentity>,
     /// True if the target must be a mount.
-    pub(super) mount: bool,
+    pub(super) must_be_mount: bool,
 }
 
 /// Verifies NodeStageVolume. A driver is not required to mount anything, unless it did before.
-pub(super) fn staged(
+pub(super) fn verify_staged(
     path: &Path,
     before: Option<&MountIdentity>,
     block: bool,
@@ -79,7 +79,7 @@ pub(super) fn staged(
 }
 
 /// Verifies NodePublishVolume.
-pub(super) fn published(
+pub(super) fn verify_published(
     path: &Path,
     expected: Expected<'_>,
     observation: &Observation,
@@ -107,7 +107,7 @@ pub(super) fn published(
         expectation = expectation.device(staged.device);
     }
     let check = observation.check(&expectation);
-    if !expected.mount && check == MountCheck::NotMounted(PathState::Directory) {
+    if !expected.must_be_mount && check == MountCheck::NotMounted(PathState::Directory) {
         return Ok(Verified::default());
     }
     verify_upward(&check)?;
@@ -132,11 +132,13 @@ fn verify_upward(check: &MountCheck) -> Result<(), CheckFailure> {
 }
 
 /// Verifies NodeUnpublishVolume and NodeUnstageVolume.
-pub(super) fn unmounted(path: &Path, observation: &Observation) -> Result<Verified, CheckFailure> {
+pub(super) fn verify_unmounted(path: &Path, observation: &Observation) -> Result<Verified, CheckFailure> {
     let failure = match observation.check(&Expectation::nothing(path)) {
         MountCheck::AsExpected => return Ok(Verified::default()),
         // The path is not a mount, so nothing of the volume remains. Foreign content is not deleted.
-        MountCheck::StaleMountPoint(left) => return Ok(Verified { left: Some(left), ..Verified::default() }),
+        MountCheck::StaleMountPoint(leftover) => {
+            return Ok(Verified { leftover: Some(leftover), ..Verified::default() });
+        }
         check @ (MountCheck::Unreachable | MountCheck::NotInspected) => {
             return Err(CheckFailure::new(Failure::Unchecked, description(&check)));
         }
@@ -146,7 +148,7 @@ pub(super) fn unmounted(path: &Path, observation: &Observation) -> Result<Verifi
 }
 
 /// Checks before NodeUnstageVolume that no foreign mount uses the staging path.
-pub(super) fn not_in_use(
+pub(super) fn verify_not_in_use(
     staging: &Path,
     before: Option<&MountIdentity>,
     known: impl Fn(&Path) -> bool,
@@ -156,9 +158,9 @@ pub(super) fn not_in_use(
         MountCheck::AsExpected => return Ok(()),
         MountCheck::ForeignBind { mount_points } => {
             let places: Vec<_> = mount_points.iter().take(3).map(|at| at.display().to_string()).collect();
-            format!("bind mounted at {}", places.join(", "))
+            format!("the staging path is bind mounted at {}; unmount it there", places.join(", "))
         }
-        // An unmount would remove the mount above.
+        // An unmount would remove the upper mount.
         check => description(&check),
     };
     Err(CheckFailure::new(Failure::InUse, found))
@@ -196,8 +198,8 @@ fn description(check: &MountCheck) -> String {
         MountCheck::MissingPath => "the path is missing".to_owned(),
         MountCheck::Unreachable => "the path does not respond".to_owned(),
         MountCheck::NotInspected => "the path was not inspected".to_owned(),
-        MountCheck::Overmounted { by, .. } => format!("overmounted by mount {by}; unmount that"),
-        MountCheck::Shadowed { .. } => "hidden by a mount on a parent directory; unmount that".to_owned(),
+        MountCheck::Overmounted { by, .. } => format!("overmounted by mount {by}; unmount it"),
+        MountCheck::Shadowed { .. } => "hidden by a mount on a parent directory; unmount it".to_owned(),
         MountCheck::StaleDevice(device) => format!("block device {device} still exists"),
         MountCheck::WrongDevice { expected, found } => format!("found device {found}, expected {expected}"),
         MountCheck::WrongRoot { expected, found } => {
@@ -206,11 +208,17 @@ fn description(check: &MountCheck) -> String {
         MountCheck::WrongFsType { expected, found } => {
             format!("found file system {found}, expected {expected}")
         }
-        MountCheck::OptionsDiffer { read_only: true } => "the mount is read-only".to_owned(),
-        MountCheck::OptionsDiffer { read_only: false } => "the mount is writable".to_owned(),
-        MountCheck::StackedMounts { count } => format!("{count} mounts are stacked"),
+        MountCheck::OptionsDiffer { read_only: true } => {
+            "the mount is read-only, expected a writable mount".to_owned()
+        }
+        MountCheck::OptionsDiffer { read_only: false } => {
+            "the mount is writable, expected a read-only mount".to_owned()
+        }
+        MountCheck::StackedMounts { count } => format!("{count} mounts are stacked, expected one"),
         MountCheck::StillMounted { .. } => "the path is still mounted".to_owned(),
-        MountCheck::RegularFileAtTarget { size } => format!("found a file of {size} bytes"),
+        MountCheck::RegularFileAtTarget { size } => {
+            format!("found a file of {size} bytes, expected the volume")
+        }
         MountCheck::InvalidTarget(state) | MountCheck::StaleMountPoint(state) => format!("found {state}"),
         MountCheck::DeadMount { .. } => "the mount is dead; its server has exited".to_owned(),
         check => format!("{check:?}"),

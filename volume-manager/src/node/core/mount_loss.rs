@@ -15,7 +15,7 @@ use crate::node::change::ChangeKind;
 impl Node {
     pub(super) fn mounts_seen(&mut self, table: Arc<MountTable>, since: Epoch, now: Duration) {
         self.table = table;
-        // The table may be older than the last activity of a volume, which was or will be verified on its own.
+        // The table may be older than the last job of a volume. Each job has its own verification.
         let settled = |entry: &Entry| {
             entry.health.last_activity < since.0 && entry.is_quiet() && entry.machine.is_some()
         };
@@ -23,7 +23,7 @@ impl Node {
         let lost: Vec<_> = self
             .volumes
             .iter()
-            .filter(|(_, entry)| entry.machine.is_some() && entry.has_lost(table))
+            .filter(|(_, entry)| entry.machine.is_some() && entry.has_lost_mounts(table))
             .map(|(slot, entry)| (*slot, settled(entry), entry.health.remount_not_before))
             .collect();
         for (slot, settled, remount_not_before) in lost {
@@ -32,7 +32,7 @@ impl Node {
             } else if now < remount_not_before {
                 self.timers.set(slot, Alarm::Remount, remount_not_before);
             } else {
-                self.find_lost_mounts(slot, now);
+                self.report_lost_mounts(slot, now);
             }
         }
     }
@@ -49,7 +49,7 @@ impl Node {
     }
 
     /// Reports every missing mount to the volume's state machine.
-    pub(super) fn find_lost_mounts(&mut self, slot: Slot, now: Duration) {
+    pub(super) fn report_lost_mounts(&mut self, slot: Slot, now: Duration) {
         let (back_off, seed) = (self.settings.back_off, self.settings.jitter_seed ^ slot.0);
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         let lost_mounts = entry.lost_mounts(&self.table);
@@ -83,7 +83,7 @@ impl Node {
         let republishes =
             self.drivers.get(&entry.key.driver).is_some_and(|driver| driver.policy.requires_republish);
         let published = entry.published().next().is_some();
-        // The mounts to inspect may become known only after they were first observed.
+        // The mounts to inspect may become known only after the first observation.
         let inspects = published || entry.mount_to_inspect().is_some();
         if published && republishes && !self.timers.is_set(slot, Alarm::Republish) {
             let at = now.saturating_add(self.settings.republish_interval);
@@ -150,7 +150,7 @@ impl Entry {
         staged.into_iter().chain(targets)
     }
 
-    fn has_lost(&self, table: &MountTable) -> bool {
+    fn has_lost_mounts(&self, table: &MountTable) -> bool {
         self.expected_mounts().any(|(_, path, mount)| mount_checks::is_lost(path, mount, table))
     }
 

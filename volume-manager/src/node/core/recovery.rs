@@ -51,7 +51,7 @@ impl Node {
                 None => node.quarantined.push((quarantined.id.to_string(), quarantined.reason.to_string())),
             }
         }
-        let mut set_aside = Vec::new();
+        let mut changes = Vec::new();
         for (key, payload) in loaded.records {
             // Records of other kinds belong to other users of the store.
             if key.kind() != KIND {
@@ -61,12 +61,12 @@ impl Node {
                 node.quarantine(&key, crate::excerpt::chain(&error));
                 // A record of a later schema is readable again after an upgrade. Until then its name is reserved.
                 if !matches!(error, RecordError::Schema { .. }) {
-                    set_aside.push(Change::Quarantine(key));
+                    changes.push(Change::Quarantine(key));
                 }
             }
         }
-        if !set_aside.is_empty() {
-            node.commits.set_aside(set_aside);
+        if !changes.is_empty() {
+            node.commits.quarantine(changes);
             node.start_commit(Duration::ZERO);
         }
         let actions = std::mem::take(&mut node.actions);
@@ -81,12 +81,12 @@ impl Node {
     fn restore(&mut self, key: &RecordKey, payload: &[u8]) -> Result<(), RecordError> {
         let record = Record::decode(payload)?;
         let volume = record.spec.key().clone();
-        let wrong = |reason: &str| RecordError::Field { field: "key", reason: reason.to_owned() };
+        let invalid_key = |reason: &str| RecordError::Field { field: "key", reason: reason.to_owned() };
         if record_key(&volume, &record.directory)? != *key {
-            return Err(wrong("it is the key of another volume"));
+            return Err(invalid_key("it is the key of another volume"));
         }
         if self.by_key.contains_key(&volume) {
-            return Err(wrong("the volume has another record"));
+            return Err(invalid_key("the volume has another record"));
         }
         let staging = self.staging_of(&volume, &record.directory)?;
         let slot = self.new_slot();

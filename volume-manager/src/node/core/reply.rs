@@ -38,7 +38,7 @@ impl<T: Send + 'static> Reply<T> {
         self.0.is_closed()
     }
 
-    pub(super) fn with(self, answer: T) -> Answer {
+    pub(super) fn into_answer(self, answer: T) -> Answer {
         Answer(Box::new(move || self.0.answer(answer)))
     }
 }

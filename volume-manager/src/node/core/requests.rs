@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry as MapEntry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::drivers::lifecycle_mode;
+use super::drivers::lifecycle_mode_error;
 use super::entry::{Entry, MAX_QUERIES, add_waiter};
 use super::event::{Action, Query, Request};
 use super::reply::Reply;
@@ -34,7 +34,7 @@ impl Node {
                 }
             }
             Request::Unpublish { key, consumer, reply } => self.unpublish(&key, &consumer, reply, now),
-            Request::Expand { key, required_bytes, reply } => match self.may_expand(&key, required_bytes) {
+            Request::Expand { key, required_bytes, reply } => match self.check_expand(&key, required_bytes) {
                 Ok(slot) => self.expand(slot, required_bytes, reply, now),
                 Err(error) => self.answer(reply, Err(error)),
             },
@@ -78,18 +78,18 @@ impl Node {
         };
         let id = consumer.id().clone();
         let Some(entry) = self.volumes.get_mut(&slot) else { return Ok((slot, false)) };
-        if entry.is_idle() && difference(&entry.record.spec, spec).is_some() {
+        if entry.is_unused() && difference(&entry.record.spec, spec).is_some() {
             // No call was made for the old spec, so the volume starts over with the new one.
             entry.machine = None;
             (entry.record.snapshot, entry.record.boot) = (Snapshot::default(), self.boot);
             entry.record.spec = Arc::clone(spec);
         }
         let new = !entry.is_wanted_by(&id);
-        let described = entry.with_publish_context(spec);
-        let changed = entry.record.spec != described;
-        let before = std::mem::replace(&mut entry.record.spec, described);
+        let new_spec = entry.with_publish_context(spec);
+        let changed = entry.record.spec != new_spec;
+        let before = std::mem::replace(&mut entry.record.spec, new_spec);
         // A consumer whose release is not recorded yet is added again.
-        if entry.saved.unrecorded_releases.remove(&id) {
+        if entry.progress.unrecorded_releases.remove(&id) {
             entry.record.consumers.remove(&id);
         }
         if let MapEntry::Vacant(vacant) = entry.record.consumers.entry(id.clone()) {
@@ -105,7 +105,7 @@ impl Node {
             if let Some(snapshot) = entry.inactive_snapshot() {
                 let absent = Target { wanted: true, state: TargetState::Absent };
                 snapshot.targets.entry(id.clone()).or_insert(absent).wanted = true;
-                entry.saved.forgotten = false;
+                entry.progress.removable = false;
             }
             let found = entry.record.encode().len();
             if found > MAX_REQUESTED_BYTES {
@@ -157,7 +157,7 @@ impl Node {
         if let Some(snapshot) = entry.inactive_snapshot() {
             snapshot.targets.remove(id);
         }
-        self.forget_if_untouched(slot);
+        self.remove_if_untouched(slot);
     }
 
     /// Checks whether a consumer may be added to a known volume.
@@ -170,7 +170,7 @@ impl Node {
         let Some(entry) = self.volumes.get(&slot) else { return Ok(()) };
         let key = entry.key.clone();
         if let Some(field) = difference(&entry.record.spec, spec)
-            && !entry.is_idle()
+            && !entry.is_unused()
         {
             return Err(PublishError::SpecDiffers { key, field });
         }
@@ -185,7 +185,7 @@ impl Node {
             }
         }
         let known =
-            |id| entry.record.consumers.contains_key(id) && !entry.saved.unrecorded_releases.contains(id);
+            |id| entry.record.consumers.contains_key(id) && !entry.progress.unrecorded_releases.contains(id);
         if known(consumer.id()) {
             return Ok(());
         }
@@ -205,7 +205,7 @@ impl Node {
             && let Some(facts) = driver.facts.as_ref().filter(|_| driver.connected)
         {
             if !driver.policy.admits(spec) {
-                return Err(lifecycle_mode(spec));
+                return Err(lifecycle_mode_error(spec));
             }
             let found = u64::try_from(driver.volumes.len()).unwrap_or(u64::MAX);
             if let Some(limit) = facts.max_volumes.filter(|limit| *limit > 0 && found >= *limit) {
@@ -273,19 +273,19 @@ impl Node {
             // No call was made for the consumer, so there is nothing to undo.
             if target.state == TargetState::Absent {
                 snapshot.targets.remove(id);
-                entry.saved.unrecorded_releases.insert(id.clone());
+                entry.progress.unrecorded_releases.insert(id.clone());
                 // The target is immediately available to other consumers.
                 if let Some(consumer) = entry.record.consumers.get(id) {
                     self.targets.remove(consumer.spec.target_path());
                 }
                 self.mark_dirty(slot);
-                self.forget_if_untouched(slot);
+                self.remove_if_untouched(slot);
             }
         }
         let released = PublishError::Released { key, consumer: id.clone() };
         self.answer_all(slot, |waiters| &mut waiters.published, |waits| waits == id, Err(released));
         // The state machine does not know this consumer, and would report the release before it is on disk.
-        if self.volumes.get(&slot).is_some_and(|entry| !entry.saved.unrecorded_releases.contains(id)) {
+        if self.volumes.get(&slot).is_some_and(|entry| !entry.progress.unrecorded_releases.contains(id)) {
             self.feed(slot, Lifecycle::Release(id.clone()), now);
         }
     }
@@ -307,17 +307,17 @@ impl Node {
     }
 
     /// Removes the record of a volume without consumers for which no call was made.
-    fn forget_if_untouched(&mut self, slot: Slot) {
+    fn remove_if_untouched(&mut self, slot: Slot) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         let is_created = entry.state == VolumeState::Created;
         let Some(snapshot) = entry.inactive_snapshot() else { return };
         if snapshot.targets.is_empty() && is_created && snapshot.expansion.is_none() {
-            entry.saved.forgotten = true;
+            entry.progress.removable = true;
             self.commits.add(slot);
         }
     }
 
-    fn may_expand(&self, key: &VolumeKey, required_bytes: u64) -> Result<Slot, ExpandError> {
+    fn check_expand(&self, key: &VolumeKey, required_bytes: u64) -> Result<Slot, ExpandError> {
         let unknown = || ExpandError::Unknown { key: key.clone() };
         let slot = self.by_key.get(key).copied().ok_or_else(unknown)?;
         if let Some(error) = self.commits.unavailable() {
@@ -393,7 +393,7 @@ impl Node {
         }
         let mut reconciled = Reconciled::default();
         let mut touched = Vec::new();
-        // Releases come first, so that their targets are available.
+        // Consumers are released before others are added, so that the targets are available.
         let mut releases = Vec::new();
         for (key, slot) in &self.by_key {
             let Some(entry) = self.volumes.get(slot) else { continue };
@@ -431,7 +431,7 @@ impl Node {
     }
 
     fn query(&mut self, key: &VolumeKey, query: Query, reply: Reply<Result<CallOutcome, InspectError>>) {
-        let asked = self.may_ask(key, query);
+        let asked = self.check_query(key, query);
         let entry = asked.and_then(|slot| {
             let entry = self.volumes.get_mut(&slot).map(|entry| (slot, entry));
             entry.ok_or_else(|| InspectError::Unknown { key: key.clone() })
@@ -445,7 +445,7 @@ impl Node {
         }
     }
 
-    fn may_ask(&mut self, key: &VolumeKey, query: Query) -> Result<Slot, InspectError> {
+    fn check_query(&mut self, key: &VolumeKey, query: Query) -> Result<Slot, InspectError> {
         let unknown = || InspectError::Unknown { key: key.clone() };
         let slot = self.by_key.get(key).copied().ok_or_else(unknown)?;
         let driver = key.driver.clone();
@@ -479,8 +479,8 @@ impl Node {
     }
 }
 
-/// The maximum size of a record in bytes when a request is accepted. Driver responses and observed mounts need the
-/// rest.
+/// The maximum size of a record in bytes when a request is accepted. The rest is reserved for driver responses and
+/// observed mounts.
 const MAX_REQUESTED_BYTES: usize = MAX_PAYLOAD_BYTES - 96 * 1024;
 
 /// Returns the first field in which two specs of a volume differ for a driver.

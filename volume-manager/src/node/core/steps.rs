@@ -15,8 +15,8 @@ use crate::node::error::{ExpandError, PublishError, UnpublishError};
 use crate::node::explanation::CallFailure;
 
 impl Node {
-    /// Sends an event to a volume's state machine and performs its effects. Ignored if the volume has no state machine
-    /// yet.
+    /// Sends an event to a volume's state machine and performs its effects. The event is ignored if the volume has
+    /// no state machine yet.
     pub(super) fn feed(&mut self, slot: Slot, event: Event, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         let Some(volume) = &mut entry.machine else { return };
@@ -25,9 +25,9 @@ impl Node {
         if entry.record.snapshot != *volume.snapshot() {
             entry.record.snapshot.clone_from(volume.snapshot());
         }
-        // A volume that can be forgotten repeats [`Effect::Forget`] after each event.
+        // A volume that can be removed repeats [`Effect::Forget`] after each event.
         if !effects.is_empty() {
-            entry.saved.forgotten = false;
+            entry.progress.removable = false;
         }
         self.update_state(slot, now);
         for effect in effects {
@@ -50,7 +50,7 @@ impl Node {
         match effect {
             Effect::Record => {
                 if let Some(entry) = self.volumes.get_mut(&slot) {
-                    entry.saved.recording = true;
+                    entry.progress.recording = true;
                     self.commits.add(slot);
                 }
             }
@@ -66,7 +66,7 @@ impl Node {
             Effect::Rejected(refusal) => self.refused(slot, &refusal),
             Effect::Forget => {
                 if let Some(entry) = self.volumes.get_mut(&slot) {
-                    entry.saved.forgotten = true;
+                    entry.progress.removable = true;
                     self.commits.add(slot);
                 }
             }
@@ -171,7 +171,7 @@ impl Node {
     ) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         for (_, reply) in waiting(&mut entry.waiters).extract_if(.., |(waits, _)| fits(waits)) {
-            self.actions.push(Action::Answer(reply.with(answer.clone())));
+            self.actions.push(Action::Answer(reply.into_answer(answer.clone())));
         }
     }
 

@@ -25,13 +25,13 @@ pub(super) enum Alarm {
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     by_time: BTreeSet<(Duration, Slot, Alarm)>,
-    set: BTreeMap<(Slot, Alarm), Duration>,
+    deadlines: BTreeMap<(Slot, Alarm), Duration>,
 }
 
 impl Timers {
     /// Sets the alarm, replacing an earlier one.
     pub(super) fn set(&mut self, slot: Slot, alarm: Alarm, at: Duration) {
-        if let Some(before) = self.set.insert((slot, alarm.clone()), at) {
+        if let Some(before) = self.deadlines.insert((slot, alarm.clone()), at) {
             self.by_time.remove(&(before, slot, alarm.clone()));
         }
         self.by_time.insert((at, slot, alarm));
@@ -39,7 +39,7 @@ impl Timers {
 
     /// Cancels all matching alarms of a volume.
     pub(super) fn clear(&mut self, slot: Slot, fits: impl Fn(&Alarm) -> bool) {
-        let of_slot = self.set.range((slot, Alarm::Resume(Call::of_volume(FIRST)))..);
+        let of_slot = self.deadlines.range((slot, Alarm::Resume(Call::of_volume(FIRST_RPC)))..);
         let cleared: Vec<_> = of_slot
             .take_while(|((of, _), _)| *of == slot)
             .filter(|((_, alarm), _)| fits(alarm))
@@ -47,18 +47,18 @@ impl Timers {
             .collect();
         for due in cleared {
             self.by_time.remove(&due);
-            self.set.remove(&(due.1, due.2));
+            self.deadlines.remove(&(due.1, due.2));
         }
     }
 
     /// Returns the time at which the back-off of a call ends.
     pub(super) fn resumes_at(&self, slot: Slot, call: &Call) -> Option<Duration> {
-        self.set.get(&(slot, Alarm::Resume(call.clone()))).copied()
+        self.deadlines.get(&(slot, Alarm::Resume(call.clone()))).copied()
     }
 
     /// Returns whether the alarm is set.
     pub(super) fn is_set(&self, slot: Slot, alarm: Alarm) -> bool {
-        self.set.contains_key(&(slot, alarm))
+        self.deadlines.contains_key(&(slot, alarm))
     }
 
     /// Returns the time of the next alarm.
@@ -72,13 +72,13 @@ impl Timers {
             return None;
         }
         let (_, slot, alarm) = self.by_time.pop_first()?;
-        self.set.remove(&(slot, alarm.clone()));
+        self.deadlines.remove(&(slot, alarm.clone()));
         Some((slot, alarm))
     }
 }
 
-/// The call that sorts before all others, as the start of a range of alarms.
-const FIRST: crate::lifecycle::Rpc = crate::lifecycle::Rpc::ALL[0];
+/// The RPC that sorts before all others, as the start of a range of alarms.
+const FIRST_RPC: crate::lifecycle::Rpc = crate::lifecycle::Rpc::ALL[0];
 
 #[cfg(test)]
 mod tests {

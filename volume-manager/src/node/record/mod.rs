@@ -1,8 +1,8 @@
 //! The durable record of a volume: everything needed to continue alone after a power loss.
 //!
-//! It contains paths, contexts and references to secrets, never secrets. The schema is
-//! `proto/edge_csi/volumes/v1/record.proto` of this crate. Fields are only added, under new numbers, and [`SCHEMA`] is
-//! incremented when an older reader would misinterpret the record.
+//! A record contains paths, contexts and references to secrets, never secrets. The schema is
+//! `proto/edge_csi/volumes/v1/record.proto` of this crate. Fields are only added, under new numbers, and
+//! [`SCHEMA`] is incremented when an older reader would misinterpret the record.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -36,13 +36,13 @@ pub const KIND: RecordKind = RecordKind(1);
 pub struct Record {
     /// The spec, with the publish context of its attach.
     pub spec: Arc<VolumeSpec>,
-    /// The name of its directory below `ROOT/DRIVER`.
+    /// The name of the volume's directory below `ROOT/DRIVER`.
     pub directory: String,
     /// The consumers, wanted or being released.
     pub consumers: BTreeMap<ConsumerId, RecordedConsumer>,
     /// The state of the volume.
     pub snapshot: Snapshot,
-    /// The boot id of this state.
+    /// The boot id of the node when the state was recorded.
     pub boot: BootId,
     /// The mount at the staging path.
     pub staged: Option<MountIdentity>,
@@ -60,9 +60,9 @@ pub struct Record {
 pub struct RecordedConsumer {
     /// The consumer and its target.
     pub spec: Arc<ConsumerSpec>,
-    /// The mount at its target.
+    /// The mount at the consumer's target.
     pub mounted: Option<MountIdentity>,
-    /// The block device at its target.
+    /// The block device at the consumer's target.
     pub device: Option<DeviceNumber>,
     /// True if a call may have created the target, and the target was not seen to be absent since.
     pub touched: bool,
@@ -78,7 +78,7 @@ pub enum RecordError {
     /// The record was written by a later version.
     #[error("schema {found} is not supported, at most {SCHEMA}; use the version that wrote the record")]
     Schema {
-        /// The version of its schema.
+        /// The schema version of the record.
         found: u32,
     },
     /// A field is invalid.
@@ -91,13 +91,13 @@ pub enum RecordError {
     },
 }
 
-fn wrong(field: &'static str, reason: impl ToString) -> RecordError {
+fn invalid_field(field: &'static str, reason: impl ToString) -> RecordError {
     RecordError::Field { field, reason: reason.to_string() }
 }
 
 /// Returns the record key of a volume: `DRIVER/NAME`, since an id may be longer than a key.
 pub(super) fn record_key(key: &VolumeKey, directory: &str) -> Result<RecordKey, RecordError> {
-    RecordKey::new(KIND, format!("{}/{directory}", key.driver)).map_err(|error| wrong("key", error))
+    RecordKey::new(KIND, format!("{}/{directory}", key.driver)).map_err(|error| invalid_field("key", error))
 }
 
 impl Record {
@@ -169,10 +169,9 @@ fn number<T: PartialEq>(all: &[T], value: &T) -> u32 {
 
 fn value<T: Copy>(field: &'static str, all: &[T], number: u32) -> Result<T, RecordError> {
     let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
-    index
-        .and_then(|index| all.get(index))
-        .copied()
-        .ok_or_else(|| wrong(field, format_args!("number {number}")))
+    index.and_then(|index| all.get(index)).copied().ok_or_else(|| {
+        invalid_field(field, format_args!("found number {number}, expected 1..={}", all.len()))
+    })
 }
 
 impl From<&MountIdentity> for stored::Mount {
@@ -249,9 +248,11 @@ impl From<(&RecordedConsumer, &Target)> for stored::Consumer {
 }
 
 fn checked_consumer(consumer: stored::Consumer) -> Result<(RecordedConsumer, Target), RecordError> {
-    let spec = consumer.spec.ok_or_else(|| wrong("consumer", "missing"))?;
+    let spec = consumer.spec.ok_or_else(|| invalid_field("consumer", "missing"))?;
     let recorded = RecordedConsumer {
-        spec: Arc::new(spec.try_into().map_err(|error: InvalidConsumer| wrong("consumer", chain(&error)))?),
+        spec: Arc::new(
+            spec.try_into().map_err(|error: InvalidConsumer| invalid_field("consumer", chain(&error)))?,
+        ),
         mounted: consumer.mounted.map(MountIdentity::from),
         device: consumer.device.map(|stored::Device { major, minor }| DeviceNumber { major, minor }),
         touched: consumer.touched,
@@ -264,10 +265,10 @@ impl TryFrom<stored::Record> for Record {
     type Error = RecordError;
 
     fn try_from(record: stored::Record) -> Result<Self, RecordError> {
-        let spec = record.spec.ok_or_else(|| wrong("spec", "missing"))?;
-        let spec = spec.try_into().map_err(|error: InvalidDesired| wrong("spec", chain(&error)))?;
+        let spec = record.spec.ok_or_else(|| invalid_field("spec", "missing"))?;
+        let spec = spec.try_into().map_err(|error: InvalidDesired| invalid_field("spec", chain(&error)))?;
         if !staging::is_directory_name(&record.directory) {
-            return Err(wrong("directory", "not the name of a volume's directory"));
+            return Err(invalid_field("directory", "not the name of a volume's directory"));
         }
         let mut consumers = BTreeMap::new();
         let mut targets = BTreeMap::new();
@@ -276,7 +277,7 @@ impl TryFrom<stored::Record> for Record {
             let id = consumer.spec.id().clone();
             consumers.insert(id.clone(), consumer);
             if targets.insert(id, target).is_some() {
-                return Err(wrong("consumer.id", "duplicate"));
+                return Err(invalid_field("consumer.id", "duplicate"));
             }
         }
         // The last error is diagnostic, so an unknown one does not invalidate the record.
@@ -290,7 +291,7 @@ impl TryFrom<stored::Record> for Record {
         });
         let calling = record.calling.map(|call| {
             let consumer = call.consumer.map(|id| ConsumerId::new(&id)).transpose();
-            let consumer = consumer.map_err(|error| wrong("calling.consumer", error))?;
+            let consumer = consumer.map_err(|error| invalid_field("calling.consumer", error))?;
             Ok::<_, RecordError>(Call { rpc: value("calling.rpc", &Rpc::ALL, call.rpc)?, consumer })
         });
         let snapshot = Snapshot {
@@ -311,7 +312,7 @@ impl TryFrom<stored::Record> for Record {
             directory: record.directory,
             consumers,
             snapshot,
-            boot: record.boot.parse().map_err(|error| wrong("boot", error))?,
+            boot: record.boot.parse().map_err(|error| invalid_field("boot", error))?,
             staged: record.staged.map(MountIdentity::from),
             touched: record.touched,
             node_id: record.node_id,

@@ -1,8 +1,8 @@
 //! The pure core of the registry: directory listings and results of calls in, actions out.
 //!
-//! It has no clock, socket or task. The time is an argument: how long the registry has been running. The runtime passes an
-//! [`Event::Listed`] periodically (due calls start only then), and one [`Event::Inspected`] or [`Event::Notified`] for each
-//! call that an [`Action`] requested, in any order.
+//! The core has no clock, socket or task. Its time is an argument: how long the registry has been running. The
+//! runtime passes an [`Event::Listed`] periodically (due calls start only then), and one [`Event::Inspected`] or
+//! [`Event::Notified`] for each call that an [`Action`] requested, in any order.
 //!
 //! ```
 //! use std::time::Duration;
@@ -34,7 +34,7 @@ pub use socket::{SocketFile, SocketIdentity, SocketName};
 /// The backoff after the first failure.
 const MIN_BACKOFF: Duration = Duration::from_millis(500);
 
-/// The longest backoff. A registrar that works again is noticed within it.
+/// The longest backoff, within which a registrar that works again is noticed.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// The unique id of a call to a registrar.
@@ -178,7 +178,7 @@ enum Notice {
 }
 
 impl Registry {
-    /// The most sockets that are tracked, each for at most one driver.
+    /// The maximum number of sockets that are tracked, each for at most one driver.
     pub const MAX_SOCKETS: usize = 64;
 
     /// Creates an empty registry for the sockets in `directory`.
@@ -189,7 +189,7 @@ impl Registry {
 
     /// The number of sockets in the last listing that are not tracked, since [`Self::MAX_SOCKETS`] others are.
     ///
-    /// They are tracked when others are removed.
+    /// An untracked socket becomes tracked when another one was removed.
     #[must_use]
     pub fn untracked(&self) -> usize {
         self.untracked
@@ -251,13 +251,13 @@ impl Registry {
         for (name, socket) in &mut self.sockets {
             match &mut socket.phase {
                 Phase::Waiting { until } if *until <= now => {
-                    let attempt = next(&mut self.attempts);
+                    let attempt = next_attempt(&mut self.attempts);
                     socket.phase = Phase::Inspecting(attempt);
                     actions.push(Action::Inspect { attempt, socket: name.clone() });
                 }
                 Phase::Registered { notice: notice @ Notice::Waiting { .. }, .. } => {
                     if matches!(notice, Notice::Waiting { until } if *until <= now) {
-                        let attempt = next(&mut self.attempts);
+                        let attempt = next_attempt(&mut self.attempts);
                         *notice = Notice::Sending(attempt);
                         actions.push(Action::Notify { attempt, socket: name.clone(), result: Ok(()) });
                     }
@@ -268,18 +268,18 @@ impl Registry {
     }
 
     fn inspected(&mut self, attempt: Attempt, info: Option<PluginInfo>, now: Duration) -> Vec<Action> {
-        let Some(name) = self.waiting_for(attempt) else { return Vec::new() };
+        let Some(name) = self.find_socket(attempt) else { return Vec::new() };
         let result = info.map(|info| self.validate(info, &name));
         let Some(socket) = self.sockets.get_mut(&name) else { return Vec::new() };
         let Some(result) = result else {
-            socket.phase = Phase::Waiting { until: now + failed(&mut socket.failures) };
+            socket.phase = Phase::Waiting { until: now + record_failure(&mut socket.failures) };
             return Vec::new();
         };
         if let Err(RejectReason::Type { found }) = result {
             socket.phase = Phase::Foreign;
             return vec![Action::Ignored { socket: name, found }];
         }
-        let attempt = next(&mut self.attempts);
+        let attempt = next_attempt(&mut self.attempts);
         match result {
             Ok(Plugin { name: driver, endpoint }) => {
                 let notice = Notice::Sending(attempt);
@@ -299,12 +299,14 @@ impl Registry {
     }
 
     fn notified(&mut self, attempt: Attempt, delivered: bool, now: Duration) -> Vec<Action> {
-        let Some(name) = self.waiting_for(attempt) else { return Vec::new() };
+        let Some(name) = self.find_socket(attempt) else { return Vec::new() };
         let Some(Socket { failures, phase, .. }) = self.sockets.get_mut(&name) else { return Vec::new() };
         match phase {
-            Phase::Rejecting(_) => *phase = Phase::Waiting { until: now + failed(failures) },
+            Phase::Rejecting(_) => *phase = Phase::Waiting { until: now + record_failure(failures) },
             Phase::Registered { notice, .. } if delivered => *notice = Notice::Delivered,
-            Phase::Registered { notice, .. } => *notice = Notice::Waiting { until: now + failed(failures) },
+            Phase::Registered { notice, .. } => {
+                *notice = Notice::Waiting { until: now + record_failure(failures) }
+            }
             // An event of the wrong kind for this call: a bug of the caller.
             Phase::Waiting { .. } | Phase::Inspecting(_) | Phase::Foreign => {}
         }
@@ -326,15 +328,15 @@ impl Registry {
         }
     }
 
-    /// The socket of a running call.
-    fn waiting_for(&self, attempt: Attempt) -> Option<SocketName> {
+    /// Finds the socket of a running call.
+    fn find_socket(&self, attempt: Attempt) -> Option<SocketName> {
         let found = self.sockets.iter().find(|(_, socket)| socket.phase.attempt() == Some(attempt));
         found.map(|(name, _)| name.clone())
     }
 }
 
 impl Phase {
-    /// The running call.
+    /// The running call, if any.
     fn attempt(&self) -> Option<Attempt> {
         match self {
             Self::Inspecting(attempt)
@@ -346,13 +348,13 @@ impl Phase {
 }
 
 /// Counts a failure, and returns the backoff. It has no jitter, since there is one local caller.
-fn failed(failures: &mut u32) -> Duration {
+fn record_failure(failures: &mut u32) -> Duration {
     *failures = failures.saturating_add(1);
     doubled(MIN_BACKOFF, MAX_BACKOFF, *failures)
 }
 
 /// Allocates the id of a new call.
-fn next(attempts: &mut u64) -> Attempt {
+fn next_attempt(attempts: &mut u64) -> Attempt {
     *attempts += 1;
     Attempt(*attempts)
 }

@@ -10,11 +10,11 @@ use ::redb::Database;
 use ::redb::backends::FileBackend;
 
 use super::salvage::salvage;
-use super::tables::{self, Layout, ReplacedTable, unopened};
-use super::{recreate, start};
+use super::tables::{self, Layout, ReplacedTable, open_error};
+use super::{open_backend, recreate};
 use crate::store::OpenError;
 
-/// The first bytes of every redb file.
+/// The magic number at the start of every redb file.
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 
 /// The supported version of redb's file format.
@@ -37,7 +37,7 @@ pub(super) fn open_or_create(
         }
         outcome => {
             if outcome.is_ok() {
-                // A leftover of an interrupted creation. Harmless if it cannot be removed.
+                // Removes the leftover of an interrupted creation, which is harmless if it cannot be removed.
                 let _ = fs::remove_file(sibling(path, ".new"));
             }
             outcome
@@ -58,7 +58,7 @@ pub(super) fn open(path: &Path, layout: &Layout) -> Result<(Database, Vec<Replac
     if let Some(found) = other_format(&head) {
         return Err(OpenError::OtherFormat { path: path.into(), found, supported: FORMAT });
     }
-    let database = database(file).map_err(unopened(path))?;
+    let database = database(file).map_err(open_error(path))?;
     let replaced = tables::check(&database, layout, path)?;
     // The process that renamed the file may have been killed before the directory was synced.
     sync_directory(path).map_err(&disk)?;
@@ -73,11 +73,12 @@ fn other_format(head: &[u8]) -> Option<u8> {
         // Unwritten or erased blocks are all zeros or all ones.
         return (!matches!(first, 0 | FORMAT | u8::MAX)).then_some(first);
     }
-    // A newer version may have started to convert the file. A single flipped bit never results in one of these.
+    // A newer version may have started to convert the file. A single flipped bit in `FORMAT` never results in
+    // one of these formats.
     [first, second].into_iter().find(|format| (FORMAT + 1..FORMAT + 4).contains(format))
 }
 
-/// The error of a file with the wrong magic: a store with a corrupt beginning, or a foreign file.
+/// Returns the error of a file with the wrong magic number: a store with a corrupt beginning, or a foreign file.
 fn invalid_magic(path: &Path, magic: &[u8]) -> OpenError {
     let damaged = |what: &str| OpenError::Damaged { path: path.into(), what: what.into() };
     if magic.is_empty() {
@@ -93,14 +94,14 @@ fn invalid_magic(path: &Path, magic: &[u8]) -> OpenError {
 }
 
 fn database(file: File) -> Result<Database, ::redb::Error> {
-    start(FileBackend::new(file)?)
+    open_backend(FileBackend::new(file)?)
 }
 
 /// Creates an empty store. Its name appears when it is complete and durable, and never replaces another file.
 fn create(path: &Path, layout: &Layout) -> Result<Database, OpenError> {
     let disk = OpenError::disk(path);
     let (new, file) = claim(path)?;
-    let database = make(file, layout).map_err(unopened(path))?;
+    let database = make(file, layout).map_err(open_error(path))?;
     rename_new(&new, path).map_err(&disk)?;
     sync_directory(path).map_err(&disk)?;
     Ok(database)
@@ -113,13 +114,13 @@ pub(super) fn make(file: File, layout: &Layout) -> Result<Database, ::redb::Erro
     Ok(database)
 }
 
-/// Opens and locks the temporary file for the creation of a store. One process at a time holds it.
+/// Opens and locks the temporary file for the creation of a store. One process at a time has the lock.
 pub(super) fn claim(path: &Path) -> Result<(PathBuf, File), OpenError> {
     let disk = OpenError::disk(path);
     let new = sibling(path, ".new");
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
     let file = options.open(&new).map_err(&disk)?;
-    // The holder of the lock on the file of that name creates the store.
+    // The process with the lock creates the store, if the locked file still has that name.
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path.into() }),
         Err(TryLockError::Error(error)) => return Err(disk(error)),
@@ -155,7 +156,7 @@ pub(super) fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
-/// The path with a suffix.
+/// Returns the path with a suffix appended to its file name.
 pub(super) fn sibling(path: &Path, suffix: &str) -> PathBuf {
     let mut name: OsString = path.into();
     name.push(suffix);

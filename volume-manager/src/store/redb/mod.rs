@@ -46,19 +46,19 @@ const CACHE_BYTES: usize = 4 << 20;
 /// and left unchanged.
 ///
 /// # Errors
-/// As [`open_tables`], and if the file or one of the tables cannot be used as it is.
+/// As [`open_tables`], and if the file is corrupt or one of the tables is unusable.
 pub fn open_intact_tables(path: impl Into<PathBuf>, tables: &[Table]) -> Result<Vec<RedbStore>, OpenError> {
     let (path, layout) =
         (path.into(), Layout { tables: tables.to_vec(), replace_unusable: false, exclusive: false });
     let (database, _) = file::open_or_create(&path, &layout)?;
-    Ok(RedbStore::of_file(path, layout, database))
+    Ok(RedbStore::new_per_table(path, layout, database))
 }
 
 /// A store in a table of a redb database file. One process at a time has the file open.
 pub struct RedbStore {
     names: Names,
     file: Arc<Mutex<OpenFile>>,
-    /// Why the store is stopped. The stores of other tables may not be.
+    /// Why the store is stopped. Stores of other tables may still be running.
     stop: Option<StoreError>,
     /// The table's totals, once counted.
     totals: Option<Totals>,
@@ -82,8 +82,8 @@ pub struct OpenedTables {
 /// structure is renamed and recreated as by [`open_or_recreate`]; salvaged records are in the quarantine of the table of their
 /// kind.
 ///
-/// A commit to one table is durable before one to another starts. When the disk fails, the store that noticed it is stopped,
-/// and every other one that is used before one of them was reopened.
+/// A commit to one table is durable before one to another starts. A disk failure stops the store that noticed it,
+/// and every other store of the file that is used before one of them was reopened.
 ///
 /// # Errors
 /// If the file cannot be opened, is in use or is not a store, or a corrupt file cannot be renamed.
@@ -91,7 +91,7 @@ pub fn open_tables(path: impl Into<PathBuf>, tables: &[Table]) -> Result<OpenedT
     let (path, layout) =
         (path.into(), Layout { tables: tables.to_vec(), replace_unusable: true, exclusive: false });
     let OpenedFile { database, recreated, replaced } = recreate::open_file(&path, &layout)?;
-    let stores = RedbStore::of_file(path, layout, database);
+    let stores = RedbStore::new_per_table(path, layout, database);
     Ok(OpenedTables { stores, recreated, replaced })
 }
 
@@ -99,7 +99,7 @@ pub fn open_tables(path: impl Into<PathBuf>, tables: &[Table]) -> Result<OpenedT
 struct OpenFile {
     /// Opens the file again.
     open: Box<dyn FnMut() -> Result<Database, OpenError> + Send>,
-    /// Closed after a disk failure until it is reopened, since redb cannot continue then.
+    /// The open database. After a disk failure, the error until the file is reopened, since redb cannot continue.
     database: Result<Database, StoreError>,
 }
 
@@ -130,22 +130,22 @@ impl RedbStore {
     /// Opens the store at a path, and creates it if the file is missing. The directory must exist.
     ///
     /// # Errors
-    /// If the file cannot be opened, is in use, is not a store, or is corrupt. An empty file is corrupt: a new store gets its
-    /// name only when it is complete. A missing file counts as corrupt while a renamed one of [`open_or_recreate`] is beside
-    /// it: to create a new store, move that one away.
+    /// If the file cannot be opened, is in use, is not a store, or is corrupt. An empty file is corrupt: a new
+    /// store gets its name only when it is complete. A missing file counts as corrupt while a corrupt one that
+    /// [`open_or_recreate`] has renamed is beside it: to create a new store, move the renamed file away.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, OpenError> {
         let (path, layout) = (path.into(), Layout::only());
         let (database, _) = file::open_or_create(&path, &layout)?;
-        Ok(Self::only_of_file(path, database))
+        Ok(Self::new_single(path, database))
     }
 
-    /// The store of the one table of a file.
-    fn only_of_file(path: PathBuf, database: Database) -> Self {
+    /// Creates the store of a file with a single table.
+    fn new_single(path: PathBuf, database: Database) -> Self {
         Self::new(Table::ONLY, &OpenFile::new(path, Layout::only(), database))
     }
 
-    /// A store for each table of a file.
-    fn of_file(path: PathBuf, layout: Layout, database: Database) -> Vec<Self> {
+    /// Creates a store for each table of a file.
+    fn new_per_table(path: PathBuf, layout: Layout, database: Database) -> Vec<Self> {
         let tables = layout.tables.clone();
         let file = OpenFile::new(path, layout, database);
         tables.into_iter().map(|table| Self::new(table, &file)).collect()
@@ -156,7 +156,7 @@ impl RedbStore {
     }
 
     /// Runs `access` on the database, and stops the store if the disk fails.
-    fn using<T>(
+    fn with_database<T>(
         &mut self,
         access: impl FnOnce(&Database, &Names, Option<Totals>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
@@ -183,7 +183,7 @@ impl RedbStore {
         &mut self,
         write: impl FnOnce(&mut Tables<'_>) -> Result<(T, bool), StoreError>,
     ) -> Result<T, StoreError> {
-        let outcome = self.using(|database, names, totals| {
+        let outcome = self.with_database(|database, names, totals| {
             let transaction = begin(database).map_err(failed("the commit"))?;
             let mut tables = Tables::open(&transaction, names, totals, "the commit")?;
             let before = tables.totals();
@@ -220,7 +220,7 @@ fn begin(database: &Database) -> Result<WriteTransaction, ::redb::Error> {
 impl Store for RedbStore {
     fn load(&mut self) -> Result<Loaded, StoreError> {
         const ACTION: &str = "the load";
-        self.using(|database, names, _| {
+        self.with_database(|database, names, _| {
             let transaction = database.begin_read().map_err(failed(ACTION))?;
             let mut loading = Loading::default();
             let records = transaction.open_table(names.records()).map_err(failed(ACTION))?;
@@ -283,7 +283,7 @@ impl fmt::Debug for RedbStore {
 }
 
 /// Opens or creates the database in a backend, and verifies it completely.
-fn start(backend: impl StorageBackend) -> Result<Database, ::redb::Error> {
+fn open_backend(backend: impl StorageBackend) -> Result<Database, ::redb::Error> {
     let mut builder = Builder::new();
     builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
     Ok(builder.create_with_backend(backend)?)

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use ::redb::Database;
 
 use super::salvage::{Salvage, Salvaged, salvage};
-use super::tables::{Layout, ReplacedTable, Tables, failed, unopened};
+use super::tables::{Layout, ReplacedTable, Tables, failed, open_error};
 use super::{RedbStore, begin, file};
 use crate::store::quarantine::{Origin, keep_aside, pack};
 use crate::store::rows::{Counter, Rows, Totals};
@@ -45,7 +45,7 @@ pub struct Recreated {
 pub fn open_or_recreate(path: impl Into<PathBuf>) -> Result<(RedbStore, Option<Recreated>), OpenError> {
     let path = path.into();
     let OpenedFile { database, recreated, .. } = open_file(&path, &Layout::only())?;
-    Ok((RedbStore::only_of_file(path, database), recreated))
+    Ok((RedbStore::new_single(path, database), recreated))
 }
 
 /// An open file.
@@ -68,8 +68,8 @@ pub(super) fn open_file(path: &Path, layout: &Layout) -> Result<OpenedFile, Open
         // The creation of the now corrupt file was interrupted after its rename.
         fs::remove_file(&new).map_err(&disk)?;
     }
-    let (new, made) = file::claim(path)?;
-    // Another process may have replaced it meanwhile: check again under the lock.
+    let (new, new_file) = file::claim(path)?;
+    // Another process may have replaced the corrupt file meanwhile: check again under the lock.
     let reason = match file::open(path, layout) {
         Ok(opened) => {
             let _ = fs::remove_file(&new);
@@ -81,22 +81,22 @@ pub(super) fn open_file(path: &Path, layout: &Layout) -> Result<OpenedFile, Open
             _ => return Err(error),
         },
     };
-    let kept = kept_as(path).map_err(&disk)?;
+    let kept = kept_path(path).map_err(&disk)?;
     let damaged = if path.try_exists().map_err(&disk)? { path } else { &kept };
     let salvage = salvage(damaged).map_err(&disk)?;
-    let database = file::make(made, layout).map_err(unopened(path))?;
-    keep(&database, layout, &salvage).map_err(|error| not_kept(error, path))?;
+    let database = file::make(new_file, layout).map_err(open_error(path))?;
+    quarantine_salvaged(&database, layout, &salvage).map_err(|error| quarantine_error(error, path))?;
     replace(path, &new, &kept).map_err(&disk)?;
     let Salvage { records, truncated } = salvage;
-    let over = Recreated { reason, kept, salvaged: records.len(), truncated };
-    Ok(OpenedFile { database, recreated: Some(over), replaced: Vec::new() })
+    let recreated = Recreated { reason, kept, salvaged: records.len(), truncated };
+    Ok(OpenedFile { database, recreated: Some(recreated), replaced: Vec::new() })
 }
 
 fn is_not_found(error: &OpenError) -> bool {
     matches!(error, OpenError::Disk { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
-/// The error of a missing file while a renamed corrupt one exists.
+/// Returns the error of a missing file while a renamed corrupt one exists.
 pub(super) fn unfinished(path: &Path, kept: &Path) -> OpenError {
     let what = format!("the file is missing, but {} exists and was not replaced", kept.display());
     OpenError::Damaged { path: path.into(), what }
@@ -122,10 +122,10 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     file::sibling(path, &format!("{DAMAGED}{number}"))
 }
 
-/// The name under which the corrupt file of this path is kept, or will be.
-fn kept_as(path: &Path) -> io::Result<PathBuf> {
+/// Returns the path to which the corrupt file is renamed, or has been renamed already.
+fn kept_path(path: &Path) -> io::Result<PathBuf> {
     match last_kept(path)? {
-        // An interrupted start has renamed it already.
+        // An earlier, interrupted call has renamed the file already.
         Some((_, kept)) if !path.try_exists()? || same_file(path, &kept)? => Ok(kept),
         Some((u32::MAX, _)) => Err(io::ErrorKind::AlreadyExists.into()),
         Some((number, _)) => Ok(numbered(path, number + 1)),
@@ -145,7 +145,7 @@ fn same_file(one: &Path, other: &Path) -> io::Result<bool> {
 }
 
 /// Quarantines the salvaged records in the table of their kind, or in the first table.
-fn keep(database: &Database, layout: &Layout, salvage: &Salvage) -> Result<(), StoreError> {
+fn quarantine_salvaged(database: &Database, layout: &Layout, salvage: &Salvage) -> Result<(), StoreError> {
     const ACTION: &str = "recreating the store";
     if salvage.records.is_empty() {
         return Ok(());
@@ -168,7 +168,7 @@ fn keep(database: &Database, layout: &Layout, salvage: &Salvage) -> Result<(), S
     transaction.commit().map_err(failed(ACTION))
 }
 
-fn not_kept(error: StoreError, path: &Path) -> OpenError {
+fn quarantine_error(error: StoreError, path: &Path) -> OpenError {
     match error {
         StoreError::Disk { source, .. } => OpenError::Disk { path: path.into(), source },
         other => OpenError::disk(path)(io::Error::other(other)),

@@ -10,7 +10,7 @@ use crate::store::envelope::{self, HEADER_BYTES, MAGIC};
 use crate::store::rows::Total;
 use crate::store::{MAX_ASIDE, MAX_ASIDE_BYTES, MAX_PAYLOAD_BYTES, RecordKey};
 
-/// The most bytes of a corrupt file that are searched.
+/// The maximum number of bytes of a corrupt file that are searched.
 pub const MAX_SALVAGED_BYTES: u64 = 512 << 20;
 
 /// An intact record that was found in a corrupt file by its [envelope](crate::store::envelope).
@@ -39,8 +39,9 @@ impl fmt::Debug for Salvaged {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Salvage {
-    /// The records, in order of the keys. Several of one key have the same sequence number: a failed commit leaves its bytes
-    /// behind, and the next one has the same number, so that the latest is unknown.
+    /// The records, in order of the keys. Several records of one key have the same sequence number: the bytes of a
+    /// failed commit remain in the file, and the next commit has the same number, so that the latest record is
+    /// unknown.
     pub records: Vec<Salvaged>,
     /// Whether the file may have more records, beyond the limits.
     pub truncated: bool,
@@ -64,16 +65,16 @@ fn salvage_first(path: &Path, most: u64) -> io::Result<Salvage> {
     loop {
         let read = file.by_ref().take(WINDOW_BYTES as u64).read_to_end(&mut window)?;
         // An envelope that starts before this offset is completely in the window, unless the file is truncated.
-        let clear = if read < WINDOW_BYTES { window.len() } else { window.len() - LONGEST_ENVELOPE };
-        found.search(&window, clear);
+        let end = if read < WINDOW_BYTES { window.len() } else { window.len() - LONGEST_ENVELOPE };
+        found.search(&window, end);
         if read < WINDOW_BYTES {
             return Ok(found.finish());
         }
-        window.drain(..clear);
+        window.drain(..end);
     }
 }
 
-/// The bytes that are read at a time.
+/// The number of bytes that are read at a time.
 const WINDOW_BYTES: usize = 1 << 20;
 
 const LONGEST_ENVELOPE: usize = HEADER_BYTES + RecordKey::MAX_NAME_BYTES + 1 + MAX_PAYLOAD_BYTES;
@@ -81,7 +82,7 @@ const LONGEST_ENVELOPE: usize = HEADER_BYTES + RecordKey::MAX_NAME_BYTES + 1 + M
 /// The latest versions of a record.
 struct Latest {
     sequence: u64,
-    /// More than one if the latest is unknown.
+    /// The payloads with this sequence number; more than one if the latest is unknown.
     payloads: Vec<Vec<u8>>,
 }
 
@@ -94,11 +95,11 @@ struct Found {
 }
 
 impl Found {
-    /// Adds the records that start in the first `clear` bytes.
-    fn search(&mut self, bytes: &[u8], clear: usize) {
-        let mut rest = bytes.get(..clear).unwrap_or(bytes);
+    /// Adds the records that start in the first `end` bytes.
+    fn search(&mut self, bytes: &[u8], end: usize) {
+        let mut rest = bytes.get(..end).unwrap_or(bytes);
         let length = rest.len();
-        // Much faster than decoding at each byte.
+        // Skipping to the first byte of the magic is much faster than decoding at each byte.
         while let Ok(1..) = rest.skip_until(MAGIC[0]) {
             let found = bytes.get(length - rest.len() - 1..).unwrap_or_default();
             if let Ok(opened) = envelope::open_first(found) {

@@ -18,15 +18,17 @@ use crate::store::{OpenError, RecordKind, StoreError};
 pub struct Table {
     /// The table's name.
     pub name: &'static str,
-    /// The kind of its records, if the file has several tables. It assigns records salvaged from a corrupt file to tables.
+    /// The kind of its records, if the file has several tables. Records salvaged from a corrupt file are assigned
+    /// to tables by their kind.
     pub kind: RecordKind,
 }
 
 impl Table {
-    /// The only table of a file that has one, for records of any kind.
+    /// The table of a file with a single table, for records of any kind.
     pub(super) const ONLY: Self = Self::new("records", RecordKind(0));
 
-    /// A table for records of a kind, unique within the file. The name must not contain a dot.
+    /// Creates a table for records of a kind. The kind must be unique within the file. The name must not contain a
+    /// dot.
     #[must_use]
     pub const fn new(name: &'static str, kind: RecordKind) -> Self {
         Self { name, kind }
@@ -47,7 +49,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// All of them.
+    /// The names of all parts.
     pub(super) fn all(&self) -> [&str; 3] {
         [&self.records, &self.aside, &self.numbers]
     }
@@ -79,7 +81,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// A file with a single table.
+    /// Returns the layout of a file with a single table.
     pub(super) fn only() -> Self {
         Self { tables: vec![Table::ONLY], replace_unusable: false, exclusive: true }
     }
@@ -227,13 +229,13 @@ pub(super) fn check(
     path: &Path,
 ) -> Result<Vec<ReplacedTable>, OpenError> {
     let foreign = |what: String| OpenError::Foreign { path: path.into(), what };
-    let transaction = database.begin_read().map_err(|error| unopened(path)(error.into()))?;
-    let existing = names_in(&transaction).map_err(unopened(path))?;
+    let transaction = database.begin_read().map_err(|error| open_error(path)(error.into()))?;
+    let existing = names_in(&transaction).map_err(open_error(path))?;
     let mut missing = Vec::new();
     let mut unusable = Vec::new();
     for table in &layout.tables {
         let names = table.names();
-        match inspect(&transaction, &names, &existing).map_err(unopened(path))? {
+        match inspect(&transaction, &names, &existing).map_err(open_error(path))? {
             Found::Usable => {}
             Found::Missing => missing.push(names),
             Found::Newer(found) if !layout.replace_unusable => {
@@ -260,7 +262,7 @@ pub(super) fn check(
         _ if missing.is_empty() && unusable.is_empty() => return Ok(Vec::new()),
         _ => {}
     }
-    replace(database, &existing, &missing, unusable).map_err(unopened(path))
+    replace(database, &existing, &missing, unusable).map_err(open_error(path))
 }
 
 fn names_in(transaction: &ReadTransaction) -> Result<Vec<String>, ::redb::Error> {
@@ -270,7 +272,7 @@ fn names_in(transaction: &ReadTransaction) -> Result<Vec<String>, ::redb::Error>
     Ok(names)
 }
 
-/// Inspects a table. The error is one of the disk or of the whole file.
+/// Returns the state of a table, or an error of the disk or of the whole file.
 fn inspect(
     transaction: &ReadTransaction,
     names: &Names,
@@ -329,7 +331,7 @@ fn replace(
     Ok(replaced)
 }
 
-/// Adds the failed action to an error of redb.
+/// Converts an error of redb, with the action that failed.
 pub(super) fn failed<E: Into<::redb::Error>>(action: &'static str) -> impl Fn(E) -> StoreError {
     move |error| match Failure::from(error.into()) {
         Failure::Disk(source) => StoreError::disk(action, source),
@@ -338,8 +340,8 @@ pub(super) fn failed<E: Into<::redb::Error>>(action: &'static str) -> impl Fn(E)
     }
 }
 
-/// Adds the path to an error of redb.
-pub(super) fn unopened(path: &Path) -> impl Fn(::redb::Error) -> OpenError {
+/// Converts an error of redb during the opening of a file, with its path.
+pub(super) fn open_error(path: &Path) -> impl Fn(::redb::Error) -> OpenError {
     move |error| match Failure::from(error) {
         Failure::Disk(source) => OpenError::disk(path)(source),
         Failure::InUse => OpenError::InUse { path: path.into() },
@@ -358,7 +360,7 @@ impl From<::redb::Error> for Failure {
     fn from(error: ::redb::Error) -> Self {
         use ::redb::Error;
         match error {
-            // A truncated file.
+            // redb reports a truncated file as an unexpected end of file.
             Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Self::Damaged("it is truncated".into())
             }

@@ -64,7 +64,7 @@ impl Plan {
     }
 }
 
-/// Wraps a store.
+/// Wraps a store, with random faults by `plan` and a handle for faults on command.
 #[must_use]
 pub fn wrap<S: Store>(store: S, plan: Plan) -> (FaultyStore<S>, Handle) {
     let handle = Handle(Arc::new(Mutex::new(State::new(plan.seed))));
@@ -174,7 +174,7 @@ pub struct FaultyStore<S> {
     state: Handle,
 }
 
-/// A system error of this kind.
+/// Creates a system error of a kind.
 fn source(kind: DiskErrorKind) -> io::Error {
     match kind {
         DiskErrorKind::NoSpace => io::ErrorKind::StorageFull.into(),

@@ -30,7 +30,7 @@ impl MemoryDisk {
         MemoryStore { disk: self.clone() }
     }
 
-    /// The bytes of a row on the disk: a record in its [envelope](crate::store::envelope).
+    /// Returns the bytes of a row on the disk: a record in its [envelope](crate::store::envelope).
     #[must_use]
     pub fn row(&self, row: &[u8]) -> Option<Vec<u8>> {
         self.contents().records.get(row).cloned()

@@ -1,4 +1,4 @@
-//! Test tooling: a store in memory, one that fails on purpose, and the suite that any store is put to.
+//! Test tools: an in-memory store, fault injection, and a conformance suite.
 
 pub mod conformance;
 pub mod faulty;

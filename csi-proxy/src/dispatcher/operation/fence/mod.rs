@@ -5,11 +5,12 @@
 //! whose number is below the lowest open one or was given up. Every report applies to all calls that arrive or begin
 //! after it.
 //!
-//! A number begins once. A begun number is remembered until it is below the lowest open one, whatever happens to its
-//! result; only a call that provably never reached the driver has not begun. A read-only call may begin again under
-//! its number: the proxy sends it again when it does not know whether it arrived, and a second read is harmless.
+//! A call number begins at most once. A begun number is remembered until it is below the lowest open one, whatever
+//! happens to its result; only a call that provably never reached the driver has not begun. A read-only call may
+//! begin again under its number: the proxy sends the call again if its arrival is unknown, and a second read is
+//! harmless.
 //!
-//! The fence never evicts: at a limit it rejects calls.
+//! The fence never evicts a number: at a limit it rejects calls.
 
 use std::collections::HashMap;
 
@@ -43,8 +44,8 @@ impl Fences {
         self.0.get(driver).map(|known| known.term)
     }
 
-    /// Raises the term to one that is on disk. Numbers start again with it. Does nothing if the term is not higher
-    /// than the known one.
+    /// Raises the term to one that is on disk. Numbers start again with the new term. Does nothing if the term is
+    /// not higher than the known one.
     ///
     /// # Errors
     /// If there are too many drivers.
@@ -81,7 +82,7 @@ impl Fences {
     /// Whether an arrived call may begin now: its number has not begun and was not closed since.
     ///
     /// # Errors
-    /// The reason why it may not.
+    /// The reason why the call may not begin.
     pub(crate) fn may_begin(&self, driver: &DriverName, fence: &Fence) -> Result<(), Fault> {
         match self.0.get(driver) {
             Some(known) if !known.begun.contains(fence.number().get()) => known.check(driver, fence),
@@ -89,8 +90,8 @@ impl Fences {
         }
     }
 
-    /// Marks the number of a call as begun because the call begins, joins or gets a result. Returns whether it was not
-    /// begun before.
+    /// Marks the number of a call as begun because the call begins, joins or gets a result. Returns whether the
+    /// number had not begun before.
     pub(crate) fn begin(&mut self, driver: &DriverName, fence: &Fence) -> bool {
         let number = fence.number().get();
         match self.0.get_mut(driver) {

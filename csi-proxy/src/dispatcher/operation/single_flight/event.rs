@@ -34,7 +34,7 @@ numbers! {
 #[non_exhaustive]
 pub enum Event {
     /// A copy of a call requests an operation.
-    Ask {
+    Requested {
         /// The copy.
         waiter: WaiterId,
         /// The call; all its copies have this id.
@@ -43,7 +43,7 @@ pub enum Event {
         identity: Identity,
         /// The fence of the call; `None` for a call made on this node.
         fence: Option<Fence>,
-        /// When its caller stops waiting; `None` for never. A later result does not reach it.
+        /// When the caller stops waiting; `None` for never. A later result does not reach the caller.
         until: Option<Instant>,
     },
     /// The waiter of this copy has left. Its operation continues.
@@ -90,8 +90,8 @@ pub enum Action {
     Wait {
         /// The waiter.
         waiter: WaiterId,
-        /// When it fails, by an [`Event::Tick`], unless its operation has begun by then.
-        gives_up: Instant,
+        /// When the waiter fails, by an [`Event::Tick`], unless its operation has begun by then.
+        deadline: Instant,
     },
     /// The waiter gets the driver's answer. No event follows.
     Answer {
@@ -115,9 +115,9 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Served {
-    /// It joined the running operation.
+    /// The waiter joined the running operation.
     Joined,
-    /// It got a kept result.
+    /// The waiter got a kept result.
     Replayed,
 }
 

@@ -44,10 +44,10 @@ pub struct Core {
     waiters: HashMap<WaiterId, OperationId>,
     queue: Queue,
     actions: VecDeque<Action>,
-    /// The number of running create operations, whose ids are unknown yet.
+    /// The number of running create operations. The ids of their resources are not known yet.
     pending_creates: usize,
-    /// The operations that started since the first of those, by subject: it may be the subject of what one of them
-    /// creates.
+    /// The operations that started since the first of these creates, by subject. The answer to a create may add a
+    /// subject listed here.
     started: HashMap<Key, OperationId>,
     /// Operations up to this one may be missing in [`Self::started`].
     started_overflow: Option<OperationId>,
@@ -57,7 +57,7 @@ pub struct Core {
 #[derive(Debug)]
 struct Running {
     identity: Identity,
-    /// The calls that requested it, whether or not they still wait; at most [`MAX_CALLS`].
+    /// The calls that requested the operation, whether or not they still wait; at most [`MAX_CALLS`].
     calls: Vec<CallId>,
     /// The waiter whose request is used.
     runner: WaiterId,
@@ -71,14 +71,14 @@ struct Running {
 #[derive(Debug)]
 struct Kept {
     identity: Identity,
-    /// As in [`Running`].
+    /// The calls that requested the operation; at most [`MAX_CALLS`].
     calls: Vec<CallId>,
     answer: Answer,
-    /// The subjects of the answer beyond those of the request.
-    made: Vec<Key>,
+    /// The subjects that the answer adds to those of the request.
+    created: Vec<Key>,
     bytes: usize,
     until: Instant,
-    /// No caller waited for it: the next equal call gets it.
+    /// Whether no caller waited for the result, so that the next equal call gets it.
     unclaimed: bool,
 }
 
@@ -122,11 +122,11 @@ impl Core {
     pub fn handle(&mut self, now: Instant, event: Event) {
         self.evict_expired(now);
         if !self.queue.is_empty() {
-            self.give_up(now);
+            self.refuse_overdue(now);
         }
         match event {
-            Event::Ask { waiter, call, identity, fence, until } => {
-                self.ask(now, Waiter { id: waiter, call, fence, until }, identity);
+            Event::Requested { waiter, call, identity, fence, until } => {
+                self.requested(now, Waiter { id: waiter, call, fence, until }, identity);
             }
             Event::Left { waiter } => self.left(waiter),
             Event::Answered { operation, answer } => self.answered(now, operation, answer),
@@ -160,8 +160,8 @@ impl Core {
         self.fences.term(driver)
     }
 
-    /// Records a term of a driver that is on disk; lower terms no longer begin. A call of an unrecorded term fails
-    /// with [`Fault::TermNotRecorded`].
+    /// Records a term of a driver that is on disk; calls of lower terms no longer begin. A call of an unrecorded
+    /// term fails with [`Fault::TermNotRecorded`].
     ///
     /// # Errors
     /// If there are too many drivers.
@@ -172,27 +172,27 @@ impl Core {
     /// Admits a call without an identity. `repeatable`: its method is read-only.
     ///
     /// # Errors
-    /// The reason why it may not begin.
+    /// The reason why the call may not begin.
     pub fn admit(&mut self, driver: &DriverName, fence: &Fence, repeatable: bool) -> Result<(), Fault> {
         self.fences.arrive(driver, fence)?;
         let begins = self.fences.begin(driver, fence);
         if begins || repeatable { Ok(()) } else { Err(fence::stale(driver, fence)) }
     }
 
-    fn ask(&mut self, now: Instant, waiter: Waiter, identity: Identity) {
+    fn requested(&mut self, now: Instant, waiter: Waiter, identity: Identity) {
         let max = self.limits.waiters;
-        let arrived =
+        let admitted =
             waiter.fence.as_ref().map_or(Ok(()), |fence| self.fences.arrive(identity.driver(), fence));
-        let arrived = arrived.and_then(|()| match self.waiters.len() + self.queue.len() < max {
+        let admitted = admitted.and_then(|()| match self.waiters.len() + self.queue.len() < max {
             true => Ok(()),
             false => {
                 Err(Fault::Overloaded { what: "the table of waiting calls".to_owned(), max: max as u64 })
             }
         });
-        if let Err(fault) = arrived {
+        if let Err(fault) = admitted {
             return self.actions.push_back(Action::Fail { waiter: waiter.id, fault });
         }
-        if self.shares(now, &waiter, &identity) || !self.may_begin(&waiter, &identity) {
+        if self.join_or_replay(now, &waiter, &identity) || !self.may_begin(&waiter, &identity) {
             return;
         }
         match self.pending(&identity) {
@@ -201,13 +201,14 @@ impl Core {
         }
     }
 
-    /// Whether a call joins the running operation, or gets the kept result.
-    fn shares(&mut self, now: Instant, waiter: &Waiter, identity: &Identity) -> bool {
+    /// Joins a call to the running operation, or answers it with the kept result. Returns whether there was
+    /// either.
+    fn join_or_replay(&mut self, now: Instant, waiter: &Waiter, identity: &Identity) -> bool {
         let Some(&id) = identity.keys().first().and_then(|key| self.holders.get(key)) else { return false };
         if let Some(running) = self.running.get_mut(&id).filter(|running| running.identity == *identity) {
             running.waiters.push((waiter.id, waiter.until));
             self.waiters.insert(waiter.id, id);
-            remember(&mut running.calls, waiter.call);
+            record_call(&mut running.calls, waiter.call);
             if let Some(fence) = &waiter.fence
                 && self.fences.begin(identity.driver(), fence)
             {
@@ -226,7 +227,7 @@ impl Core {
             kept.until = now + REPLAYED_FOR;
             self.due.insert((kept.until, id));
         }
-        remember(&mut kept.calls, waiter.call);
+        record_call(&mut kept.calls, waiter.call);
         if let Some(fence) = &waiter.fence {
             self.fences.begin(identity.driver(), fence);
         }
@@ -242,7 +243,7 @@ impl Core {
     fn begin(&mut self, identity: Identity, waiters: Vec<Waiter>) {
         let Some(Waiter { id: runner, .. }) = waiters.first() else { return };
         let runner = *runner;
-        let mut calls = self.calls_of(&identity);
+        let mut calls = self.take_kept_calls(&identity);
         for key in identity.keys() {
             self.invalidate(key);
         }
@@ -255,7 +256,7 @@ impl Core {
         let mut numbers = Vec::with_capacity(waiters.len());
         for Waiter { id, call, fence, .. } in &waiters {
             self.waiters.insert(*id, operation);
-            remember(&mut calls, *call);
+            record_call(&mut calls, *call);
             if let Some(fence) = fence
                 && self.fences.begin(identity.driver(), fence)
             {
@@ -267,9 +268,9 @@ impl Core {
         self.actions.push_back(Action::Run { operation, waiter: runner });
     }
 
-    /// The calls of the kept result of the same request. Their numbers have begun, so they get the next result or
-    /// none.
-    fn calls_of(&mut self, identity: &Identity) -> Vec<CallId> {
+    /// Takes the calls of the kept result of an equal operation. Their numbers have begun, so these calls get the
+    /// next result or none.
+    fn take_kept_calls(&mut self, identity: &Identity) -> Vec<CallId> {
         let holder = identity.keys().first().and_then(|key| self.holders.get(key));
         let known = holder.and_then(|holder| self.kept.get_mut(holder));
         let equal = known.filter(|known| known.identity == *identity);
@@ -284,11 +285,13 @@ impl Core {
     }
 
     fn answered(&mut self, now: Instant, operation: OperationId, answer: Answer) {
-        let Some(Running { identity, calls, runner, waiters, .. }) = self.stop(operation) else { return };
-        let made = answer.keys(&identity);
+        let Some(Running { identity, calls, runner, waiters, .. }) = self.remove_running(operation) else {
+            return;
+        };
+        let created = answer.keys(&identity);
         // A reboot, or the end of the driver, undoes what was done on the node, and no event reports either.
         let mut kept = identity.method().service() != Service::Node;
-        for key in &made {
+        for key in &created {
             // An operation that has started on the created resource meanwhile may already have undone this one.
             kept &=
                 self.running(std::slice::from_ref(key)).is_none() && !self.has_begun_since(operation, key);
@@ -306,14 +309,16 @@ impl Core {
             let unclaimed = !waited && answer.is_final();
             let until = now + if unclaimed { KEPT_FOR } else { REPLAYED_FOR };
             let (identity, answer) = (identity.clone(), answer.compacted());
-            self.keep(operation, Kept { identity, calls, answer, made, bytes, until, unclaimed });
+            self.keep(operation, Kept { identity, calls, answer, created, bytes, until, unclaimed });
         }
-        self.take_turns_of(&identity);
+        self.begin_unblocked_by(&identity);
     }
 
     /// Ends an operation without an answer of the driver. The next equal call executes it again.
     fn lost(&mut self, operation: OperationId, fault: &Fault) {
-        let Some(Running { identity, runner, waiters, numbers, .. }) = self.stop(operation) else { return };
+        let Some(Running { identity, runner, waiters, numbers, .. }) = self.remove_running(operation) else {
+            return;
+        };
         self.note_create_ended(&identity);
         // The call may begin again, since it may be sent again if the refusal is lost with a link.
         if fault.delivery() == Delivery::NotSent {
@@ -324,17 +329,17 @@ impl Core {
         for (waiter, _) in waiters.into_iter().filter(|(waiter, _)| *waiter != runner) {
             self.actions.push_back(Action::Fail { waiter, fault: fault.clone() });
         }
-        self.take_turns_of(&identity);
+        self.begin_unblocked_by(&identity);
     }
 
-    fn take_turns_of(&mut self, identity: &Identity) {
+    fn begin_unblocked_by(&mut self, identity: &Identity) {
         if !self.queue.is_empty() {
-            self.take_turns(identity.keys());
+            self.begin_unblocked(identity.keys());
         }
     }
 
     /// Removes a running operation.
-    fn stop(&mut self, operation: OperationId) -> Option<Running> {
+    fn remove_running(&mut self, operation: OperationId) -> Option<Running> {
         let running = self.running.remove(&operation)?;
         self.release(operation, running.identity.keys());
         for (waiter, _) in &running.waiters {
@@ -371,38 +376,38 @@ impl Core {
     fn keep(&mut self, operation: OperationId, kept: Kept) {
         self.kept_bytes += kept.bytes;
         self.due.insert((kept.until, operation));
-        for key in kept.identity.keys().iter().chain(&kept.made) {
+        for key in kept.identity.keys().iter().chain(&kept.created) {
             self.holders.insert(key.clone(), operation);
         }
         self.kept.insert(operation, kept);
         while (self.kept.len() > self.limits.kept || self.kept_bytes > self.limits.kept_bytes)
             && let Some(&(_, operation)) = self.due.first()
         {
-            self.forget(operation);
+            self.evict(operation);
         }
     }
 
     /// Invalidates the kept result of a key.
     fn invalidate(&mut self, key: &Key) {
         if let Some(&holder) = self.holders.get(key) {
-            self.forget(holder);
+            self.evict(holder);
         }
     }
 
     /// Evicts a kept result.
-    fn forget(&mut self, operation: OperationId) {
+    fn evict(&mut self, operation: OperationId) {
         let Some(kept) = self.kept.remove(&operation) else { return };
         self.kept_bytes -= kept.bytes;
         self.due.remove(&(kept.until, operation));
         self.release(operation, kept.identity.keys());
-        self.release(operation, &kept.made);
+        self.release(operation, &kept.created);
     }
 
     fn evict_expired(&mut self, now: Instant) {
         while let Some(&(until, operation)) = self.due.first()
             && until <= now
         {
-            self.forget(operation);
+            self.evict(operation);
         }
     }
 
@@ -415,8 +420,8 @@ impl Core {
     }
 }
 
-/// Records a call. Beyond the limit the oldest is dropped: it gets no replay then.
-fn remember(calls: &mut Vec<CallId>, call: CallId) {
+/// Records a call. Beyond the limit the oldest call is dropped, and gets no replay.
+fn record_call(calls: &mut Vec<CallId>, call: CallId) {
     if calls.contains(&call) {
         return;
     }

@@ -19,7 +19,7 @@ pub(super) struct Position(u64);
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) identity: Identity,
-    /// At least one, in order of arrival.
+    /// At least one waiter, in order of arrival.
     pub(super) waiters: Vec<Waiter>,
 }
 
@@ -65,7 +65,8 @@ impl Queue {
     }
 
     pub(super) fn has_room(&self, identity: &Identity, limits: &Limits) -> bool {
-        let is_short = |key: &Key| self.lanes.get(key).is_none_or(|lane| lane.len() < limits.queued_on_one);
+        let is_short =
+            |key: &Key| self.lanes.get(key).is_none_or(|lane| lane.len() < limits.queued_per_subject);
         self.queued.len() < limits.queued && identity.keys().iter().all(is_short)
     }
 
@@ -75,7 +76,7 @@ impl Queue {
         position: Option<Position>,
         identity: Identity,
         waiter: Waiter,
-        gives_up: Instant,
+        deadline: Instant,
     ) {
         let position = position.unwrap_or_else(|| {
             let position = Position(self.next);
@@ -85,32 +86,32 @@ impl Queue {
             }
             position
         });
-        self.waiters.insert(waiter.id, (position, gives_up));
-        self.due.insert((gives_up, waiter.id));
+        self.waiters.insert(waiter.id, (position, deadline));
+        self.due.insert((deadline, waiter.id));
         let queued = self.queued.entry(position);
         queued.or_insert_with(|| Queued { identity, waiters: Vec::new() }).waiters.push(waiter);
     }
 
     /// The next waiter whose queue timeout has expired, and its position.
     pub(super) fn overdue(&self, now: Instant) -> Option<(WaiterId, Position)> {
-        let (_, waiter) = *self.due.first().filter(|(gives_up, _)| *gives_up <= now)?;
+        let (_, waiter) = *self.due.first().filter(|(deadline, _)| *deadline <= now)?;
         Some((waiter, self.waiters.get(&waiter)?.0))
     }
 
     /// An arbitrary waiter.
-    pub(super) fn any(&self) -> Option<WaiterId> {
+    pub(super) fn any_waiter(&self) -> Option<WaiterId> {
         self.due.first().map(|(_, waiter)| *waiter)
     }
 
-    /// The operation of a position.
+    /// The operation at a position.
     pub(super) fn identity(&self, position: Position) -> Option<&Identity> {
         self.queued.get(&position).map(|queued| &queued.identity)
     }
 
-    /// Removes a waiter. Returns the operation if it was its last waiter.
-    pub(super) fn leave(&mut self, waiter: WaiterId) -> Option<Queued> {
-        let (position, gives_up) = self.waiters.remove(&waiter)?;
-        self.due.remove(&(gives_up, waiter));
+    /// Removes a waiter. Returns the operation if none of its waiters is left.
+    pub(super) fn remove_waiter(&mut self, waiter: WaiterId) -> Option<Queued> {
+        let (position, deadline) = self.waiters.remove(&waiter)?;
+        self.due.remove(&(deadline, waiter));
         let queued = self.queued.get_mut(&position)?;
         queued.waiters.retain(|other| other.id != waiter);
         if queued.waiters.is_empty() { self.remove(position) } else { None }
@@ -125,8 +126,8 @@ impl Queue {
     pub(super) fn take(&mut self, position: Position) -> Option<Queued> {
         let queued = self.remove(position)?;
         for waiter in &queued.waiters {
-            if let Some((_, gives_up)) = self.waiters.remove(&waiter.id) {
-                self.due.remove(&(gives_up, waiter.id));
+            if let Some((_, deadline)) = self.waiters.remove(&waiter.id) {
+                self.due.remove(&(deadline, waiter.id));
             }
         }
         Some(queued)

@@ -1,7 +1,7 @@
 //! Queues operations on busy volumes for a short time.
 //!
-//! A sidecar that gets `ABORTED` retries a second later, or much later. Operations that arrive in between would run
-//! first, and may become useless by the one that was refused.
+//! A sidecar that gets `ABORTED` retries a second later, or much later. Operations that arrive in between would
+//! run first, although the retried operation may make them useless.
 
 use std::time::{Duration, Instant};
 
@@ -14,22 +14,23 @@ use super::{Core, Waiter};
 use crate::call::Fault;
 use crate::call::Key;
 
-/// How long before the deadline of its caller a call gives up: the time that the refusal may take to reach the caller.
+/// How long before the caller's deadline a queued call is refused: the time that the refusal may take to reach the
+/// caller.
 const RESPONSE_MARGIN: Duration = Duration::from_millis(500);
 
 /// The maximum queue timeout: a queued call holds a position and a request.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 impl Core {
     /// Queues a call whose operation cannot begin because of `pending`.
     pub(super) fn wait(&mut self, now: Instant, waiter: Waiter, identity: Identity, pending: Method) {
-        let gives_up = self.gives_up(now, waiter.until);
+        let deadline = self.queue_deadline(now, waiter.until);
         let position = self.queue.position_of(&identity);
-        if gives_up <= now || (position.is_none() && !self.queue.has_room(&identity, &self.limits)) {
+        if deadline <= now || (position.is_none() && !self.queue.has_room(&identity, &self.limits)) {
             return self.refuse(waiter.id, &identity, pending);
         }
-        self.actions.push_back(Action::Wait { waiter: waiter.id, gives_up });
-        self.queue.push(position, identity, waiter, gives_up);
+        self.actions.push_back(Action::Wait { waiter: waiter.id, deadline });
+        self.queue.push(position, identity, waiter, deadline);
     }
 
     /// The operation that blocks a new one.
@@ -39,41 +40,41 @@ impl Core {
     }
 
     /// Refuses waiters whose queue timeout has expired.
-    pub(super) fn give_up(&mut self, now: Instant) {
+    pub(super) fn refuse_overdue(&mut self, now: Instant) {
         let mut emptied = Vec::new();
         while let Some((waiter, position)) = self.queue.overdue(now) {
             if let Some(identity) = self.queue.identity(position).cloned() {
                 let pending = self.running(identity.keys()).or_else(|| self.queue.blocked_by(position));
-                // Some operation always blocks it, or it would have begun.
+                // A queued operation is always blocked by another, or would have begun.
                 self.refuse(waiter, &identity, pending.unwrap_or_else(|| identity.method()));
             }
-            emptied.extend(self.queue.leave(waiter));
+            emptied.extend(self.queue.remove_waiter(waiter));
         }
         for queued in emptied {
-            self.take_turns(queued.identity.keys());
+            self.begin_unblocked(queued.identity.keys());
         }
     }
 
-    /// A queued waiter has left.
+    /// Removes a queued waiter that has left.
     pub(super) fn left_queue(&mut self, waiter: WaiterId) {
-        if let Some(queued) = self.queue.leave(waiter) {
-            self.take_turns(queued.identity.keys());
+        if let Some(queued) = self.queue.remove_waiter(waiter) {
+            self.begin_unblocked(queued.identity.keys());
         }
     }
 
     /// Fails all queued waiters.
     pub(super) fn reject_queued(&mut self, fault: &Fault) {
-        while let Some(waiter) = self.queue.any() {
+        while let Some(waiter) = self.queue.any_waiter() {
             self.actions.push_back(Action::Fail { waiter, fault: fault.clone() });
-            self.queue.leave(waiter);
+            self.queue.remove_waiter(waiter);
         }
     }
 
-    /// Begins the operations that these keys have blocked, if they may still begin.
-    pub(super) fn take_turns(&mut self, keys: &[Key]) {
+    /// Begins the queued operations on these keys that nothing blocks any more, if they may still begin.
+    pub(super) fn begin_unblocked(&mut self, keys: &[Key]) {
         let mut freed = keys.to_vec();
         while let Some(key) = freed.pop() {
-            let position = self.queue.front(&key).filter(|position| self.is_its_turn(*position));
+            let position = self.queue.front(&key).filter(|position| self.is_unblocked(*position));
             let Some(Queued { identity, mut waiters }) =
                 position.and_then(|position| self.queue.take(position))
             else {
@@ -97,14 +98,14 @@ impl Core {
         false
     }
 
-    fn is_its_turn(&self, position: Position) -> bool {
+    fn is_unblocked(&self, position: Position) -> bool {
         let Some(identity) = self.queue.identity(position) else { return false };
         self.running(identity.keys()).is_none() && self.queue.blocked_by(position).is_none()
     }
 
-    fn gives_up(&self, now: Instant, until: Option<Instant>) -> Instant {
-        let longest = now + self.limits.wait.min(LONGEST);
-        // Earlier than the clock can represent: do not wait.
+    fn queue_deadline(&self, now: Instant, until: Option<Instant>) -> Instant {
+        let longest = now + self.limits.wait.min(MAX_WAIT);
+        // A time earlier than the clock can represent: do not wait.
         let last = until.map(|until| until.checked_sub(RESPONSE_MARGIN).unwrap_or(now));
         last.map_or(longest, |last| longest.min(last))
     }

@@ -1,4 +1,4 @@
-//! Decides when a call is sent, sent again, or ends with a fault. Pure.
+//! Decides when a call is sent, sent again, or ends with a fault. Does no I/O.
 
 use std::time::{Duration, Instant};
 
@@ -25,11 +25,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub(super) enum Next {
     /// Send the call to this session.
     Send(NodeSession),
-    /// Decide again when the status of the node changes, and at that time.
+    /// Wait, then decide again: when the status of the node changes, or at the time `until`.
     Wait {
-        /// The time.
+        /// The latest time of the next decision.
         until: Instant,
-        /// The fault of the call if it cannot wait.
+        /// The fault of a call that cannot wait.
         or: Fault,
     },
     /// The call ends.
@@ -87,7 +87,7 @@ impl Attempts {
         }
         let pause = self.not_before.filter(|until| now < *until);
         let (until, or) = match (&self.phase, status) {
-            (_, NodeStatus::Connected(session)) if pause.is_none() && self.may_have(session) => {
+            (_, NodeStatus::Connected(session)) if pause.is_none() && self.may_send_to(session) => {
                 return Next::Send(session);
             }
             (Phase::NotSent { waited, last }, status) => {
@@ -104,7 +104,7 @@ impl Attempts {
                 }
             }
             // The instance that may have begun the call has ended.
-            (Phase::Unknown { last, .. }, NodeStatus::Connected(session)) if !self.may_have(session) => {
+            (Phase::Unknown { last, .. }, NodeStatus::Connected(session)) if !self.may_send_to(session) => {
                 return Next::Fail(last.clone());
             }
             (Phase::Unknown { until, last, .. }, _) => (*until, last.clone()),
@@ -119,7 +119,7 @@ impl Attempts {
     }
 
     /// Whether the call may be sent to this session: always, unless another instance may have begun it.
-    fn may_have(&self, session: NodeSession) -> bool {
+    fn may_send_to(&self, session: NodeSession) -> bool {
         match &self.phase {
             Phase::NotSent { .. } => true,
             Phase::Unknown { instance, .. } => instance.is_none_or(|instance| instance == session.instance),
@@ -158,8 +158,9 @@ impl Attempts {
         Ok(())
     }
 
-    /// Records a refusal whose cause is fixed. Returns whether another attempt may follow at once.
-    pub(super) fn again(&mut self) -> bool {
+    /// Counts an attempt that was refused for a cause that is fixed by now. Returns whether another attempt may
+    /// follow at once.
+    pub(super) fn count_refusal(&mut self) -> bool {
         self.failed += 1;
         self.failed < MAX_ATTEMPTS
     }
@@ -179,7 +180,7 @@ impl Attempts {
         }
     }
 
-    /// A random duration between half and all of a time that doubles with each attempt.
+    /// The pause before the next attempt: 50 % to 100 % of a maximum that doubles with each attempt.
     fn pause(&mut self) -> Duration {
         let longest =
             FIRST_PAUSE.saturating_mul(1 << self.failed.saturating_sub(1).min(8)).min(LONGEST_PAUSE);

@@ -1,4 +1,4 @@
-//! Numbers the open calls for the fence. Pure.
+//! Numbers the open calls for the fence. Does no I/O.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -11,9 +11,9 @@ pub(super) const MAX_OPEN: usize = MAX_GIVEN_UP;
 /// How a call ended at the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Closed {
-    /// With an answer of the node.
+    /// The node answered the call.
     Answered,
-    /// Without an answer: a copy may be in the network and must not begin.
+    /// The call has no answer: a copy may be in the network and must not begin.
     GivenUp,
 }
 

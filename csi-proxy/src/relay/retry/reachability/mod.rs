@@ -22,10 +22,10 @@ const FLAPPING_LOSSES: usize = 3;
 const FLAPPING_WINDOW: Duration = Duration::from_secs(60);
 
 /// How long a node must be up to regain its grace.
-const STEADY: Duration = Duration::from_secs(30);
+const STEADY_AFTER: Duration = Duration::from_secs(30);
 
 /// A node that is offline for this long is evicted: it is treated like an unknown node.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+const EVICTED_AFTER: Duration = Duration::from_secs(600);
 
 /// Whether a call can be sent to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,8 @@ pub enum Missing {
 
 /// The presence of hub and nodes. Cheap to clone; all clones share their state.
 ///
-/// Events must be reported to it: `NodeWatch` does so for `edge_transport`. Initially the hub counts as just lost.
+/// The owner must report events: `NodeWatch` reports those of `edge_transport`. Initially the hub counts as just
+/// lost.
 #[derive(Debug, Clone)]
 pub struct Reachability(Arc<Shared>);
 
@@ -68,7 +69,7 @@ struct Shared {
 }
 
 impl Reachability {
-    /// Creates it without nodes. `grace` is how long a lost node or hub is expected back
+    /// Creates a state without nodes. `grace` is how long a lost node or hub is expected back
     /// ([`DEFAULT_RECONNECT_GRACE`]); zero disables waiting.
     #[must_use]
     pub fn new(grace: Duration) -> Self {
@@ -107,12 +108,12 @@ impl Reachability {
         self.change(|core| core.hub_lost(now()));
     }
 
-    /// Reports a session of a node. Ignored after a higher number of the same instance.
+    /// Reports a session of a node. A session is ignored after one of the same instance with a higher number.
     pub fn node_up(&self, node: &NodeId, session: NodeSession) {
         self.change(|core| core.node_up(node, session, now()));
     }
 
-    /// Reports the loss of a session. Ignored if the node has another session.
+    /// Reports the loss of a session. The loss is ignored if the node has another session.
     pub fn node_down(&self, node: &NodeId, session: NodeSession) {
         self.change(|core| core.node_down(node, session, now()));
     }
@@ -167,13 +168,13 @@ fn now() -> Instant {
 pub(super) struct Core {
     grace: Duration,
     hub: Hub,
-    /// Increases with every loss of the hub. A node reported with this number is in the new list.
+    /// Increases with every loss of the hub. A node whose link has this number is in the new list.
     list: u64,
     nodes: HashMap<NodeId, Node>,
     /// The end of the grace of unknown nodes; `None` before the first complete list.
     unseen: Option<Instant>,
     /// The number of nodes at which offline nodes are evicted.
-    forget_at: usize,
+    evict_at: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,7 +195,7 @@ struct Node {
     link: Link,
     /// The last losses, at most [`FLAPPING_LOSSES`], without those of the hub.
     losses: VecDeque<Instant>,
-    /// Whether it was lost too often, and was not up for [`STEADY`] since.
+    /// Whether the node was lost too often, and was not up for [`STEADY_AFTER`] since.
     flapping: bool,
 }
 
@@ -207,7 +208,7 @@ enum Link {
 impl Core {
     fn new(grace: Duration, now: Instant) -> Self {
         let hub = Hub::Lost { since: now, list_lost: now };
-        Self { grace, hub, list: 0, nodes: HashMap::new(), unseen: None, forget_at: 64 }
+        Self { grace, hub, list: 0, nodes: HashMap::new(), unseen: None, evict_at: 64 }
     }
 
     pub(super) fn status(&self, node: &NodeId, now: Instant) -> NodeStatus {
@@ -251,7 +252,7 @@ impl Core {
     }
 
     fn node_up(&mut self, name: &NodeId, session: NodeSession, now: Instant) -> bool {
-        self.forget(now);
+        self.evict(now);
         let list = self.list;
         let fresh = Link::Up { session, since: now, list };
         let Some(node) = self.nodes.get_mut(name) else {
@@ -265,7 +266,7 @@ impl Core {
             {
                 return false;
             }
-            // The same link.
+            // A new list repeats a known session.
             Link::Up { session: known, since, .. } if known == session => Link::Up { session, since, list },
             Link::Up { .. } | Link::Lost { .. } => fresh,
         };
@@ -301,22 +302,22 @@ impl Core {
         true
     }
 
-    /// Evicts nodes that are offline for long, if there are many.
-    fn forget(&mut self, now: Instant) {
-        if self.nodes.len() >= self.forget_at {
+    /// Evicts nodes that are offline for [`EVICTED_AFTER`], if there are many nodes.
+    fn evict(&mut self, now: Instant) {
+        if self.nodes.len() >= self.evict_at {
             let is_known = |link: Link| match link {
                 Link::Up { .. } => true,
-                Link::Lost { since, .. } => now < since + FORGOTTEN_AFTER,
+                Link::Lost { since, .. } => now < since + EVICTED_AFTER,
             };
             self.nodes.retain(|_, node| is_known(node.link));
-            self.forget_at = 64.max(2 * self.nodes.len());
+            self.evict_at = 64.max(2 * self.nodes.len());
         }
     }
 }
 
 impl Node {
     fn count_loss(&mut self, up_since: Instant, now: Instant) {
-        if self.flapping && now >= up_since + STEADY {
+        if self.flapping && now >= up_since + STEADY_AFTER {
             self.flapping = false;
             self.losses.clear();
         }

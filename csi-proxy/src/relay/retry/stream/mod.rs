@@ -65,7 +65,7 @@ impl<R: Relay> Reading<R> {
         }
     }
 
-    /// Requests the rest.
+    /// Requests the rest of the stream after a loss.
     async fn resume(&mut self, fault: Fault) -> Result<(), Fault> {
         let (Some(method), Some(offset)) = (self.method, self.offset) else { return Err(fault) };
         self.sending.lost(fault, starting_at(method, &self.request, offset))?;

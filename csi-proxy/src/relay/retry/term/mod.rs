@@ -10,8 +10,8 @@ use crate::call::Term;
 /// Source of the terms of one driver's proxy.
 #[async_trait]
 pub trait TermSource: Send + Sync {
-    /// Returns a term higher than all previous terms of this source, including earlier runs of the process, and higher
-    /// than `above`. It is durable when it is returned.
+    /// Returns a term higher than all previous terms of this source, including earlier runs of the process, and
+    /// higher than `above`. The term is durable before this returns.
     ///
     /// # Errors
     /// If the term cannot be made durable, or no higher term exists.
@@ -28,19 +28,19 @@ pub enum TermError {
     /// No higher term exists, or `above` is higher than any proxy can have.
     #[error("the term of this proxy cannot be raised above {above}; expected at most {MAX_TERM}")]
     Exhausted {
-        /// The term.
+        /// The term that the new term must exceed.
         above: Term,
     },
 }
 
-/// Higher terms are not accepted, so that whatever a node reports, there are terms left.
+/// No term is raised above this one, so that higher terms are left whatever a node reports.
 const MAX_TERM: u64 = 1 << 62;
 
 /// The next term: at least the milliseconds since 1970, so that a source that lost its state is above its earlier
 /// terms unless the clock was set back.
 ///
 /// # Errors
-/// If no term is left.
+/// If no higher term is left.
 pub fn next_term(previous: Option<Term>, above: Option<Term>, now: SystemTime) -> Result<Term, TermError> {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let clock = u64::try_from(since.as_millis()).unwrap_or(MAX_TERM).min(MAX_TERM);
@@ -81,14 +81,14 @@ pub struct Replaced {
     pub current: Term,
 }
 
-/// The term in use. Pure.
+/// The term of this proxy, and whether it is still valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum InUse {
-    /// No node has accepted a call with it yet.
+pub(super) enum CurrentTerm {
+    /// No node has accepted a call with this term yet.
     Raised(Term),
-    /// A node has accepted a call with it.
+    /// A node has accepted a call with this term.
     Accepted(Term),
-    /// It is superseded, and no call is sent.
+    /// The term of a later proxy supersedes this one, and no call is sent.
     Replaced(Replaced),
 }
 
@@ -97,13 +97,13 @@ pub(super) enum InUse {
 pub(super) enum Refusal {
     /// The refused term is not in use any more: send again.
     Outdated,
-    /// This proxy has lost its terms: raise the term above that of the node, and send again.
+    /// This proxy has lost its stored terms: raise the term above that of the node, and send again.
     Raise,
     /// Send no more calls.
     Replaced(Replaced),
 }
 
-impl InUse {
+impl CurrentTerm {
     pub(super) fn term(self) -> Result<Term, Replaced> {
         match self {
             Self::Raised(term) | Self::Accepted(term) => Ok(term),

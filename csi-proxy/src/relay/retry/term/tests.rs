@@ -10,24 +10,24 @@ fn term(number: u64) -> Term {
 
 #[test]
 fn first_refusal_raises_the_term_later_one_replaces() {
-    let mut in_use = InUse::Raised(term(3));
-    assert_eq!(in_use.refused(term(3), term(8)), Refusal::Raise);
-    in_use.raised(term(9));
-    in_use.accepted(term(9));
-    assert_eq!(in_use.refused(term(3), term(8)), Refusal::Outdated, "a copy with the earlier term");
-    assert_eq!(in_use.term(), Ok(term(9)));
+    let mut current_term = CurrentTerm::Raised(term(3));
+    assert_eq!(current_term.refused(term(3), term(8)), Refusal::Raise);
+    current_term.raised(term(9));
+    current_term.accepted(term(9));
+    assert_eq!(current_term.refused(term(3), term(8)), Refusal::Outdated, "a copy with the earlier term");
+    assert_eq!(current_term.term(), Ok(term(9)));
     let replaced = Replaced { found: term(9), current: term(10) };
-    assert_eq!(in_use.refused(term(9), term(10)), Refusal::Replaced(replaced));
-    in_use.raised(term(11));
-    in_use.accepted(term(11));
-    assert_eq!(in_use.term(), Err(replaced), "permanently");
+    assert_eq!(current_term.refused(term(9), term(10)), Refusal::Replaced(replaced));
+    current_term.raised(term(11));
+    current_term.accepted(term(11));
+    assert_eq!(current_term.term(), Err(replaced), "permanently");
 }
 
 #[test]
 fn accepts_only_the_term_in_use() {
-    let mut in_use = InUse::Raised(term(9));
-    in_use.accepted(term(3));
-    assert_eq!(in_use, InUse::Raised(term(9)));
+    let mut current_term = CurrentTerm::Raised(term(9));
+    current_term.accepted(term(3));
+    assert_eq!(current_term, CurrentTerm::Raised(term(9)));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use futures_util::FutureExt as _;
 use prost::Message as _;
 use tokio::time::{Instant, sleep};
 
-use super::open::MAX_HELD;
+use super::open::MAX_BUFFERED_BYTES;
 use super::*;
 use crate::call::{CallId, Fault, MethodPath, NodeId, NodeSession, Outcome, Reply};
 use csi_proto::Code;
@@ -397,7 +397,7 @@ async fn gives_up_call_with_unread_answer() {
 #[tokio::test(start_paused = true)]
 async fn unbuffered_call_is_sent_once() {
     let world = World::of(Script::of([Attempt::Hangs])).await;
-    let large = Bytes::from(vec![0; MAX_HELD - 10_000]);
+    let large = Bytes::from(vec![0; MAX_BUFFERED_BYTES - 10_000]);
     let relay = world.relay.clone();
     let mut first = Box::pin(relay.relay(call(Method::ListVolumes, large.clone())));
     assert!((&mut first).now_or_never().is_none());

@@ -29,10 +29,10 @@ use crate::routing::placements::{Change, Placement, Revision, Row};
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 
 /// The size of the page cache in bytes.
-const CACHE: usize = 1 << 20;
+const CACHE_SIZE: usize = 1 << 20;
 
 /// The maximum number of jobs in one commit.
-const GROUP: usize = 256;
+const MAX_GROUP: usize = 256;
 
 /// The table versions by name, and the last revision.
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
@@ -54,7 +54,7 @@ const VERSIONS: [(&str, u64); 6] =
 /// The name of the last revision in the table of numbers.
 const REVISION: &str = "revision";
 
-/// A redb database file with the state of a proxy. One process at a time opens it.
+/// A redb database file with the state of a proxy. Only one process at a time can open the file.
 ///
 /// An unknown version of the file or a table, or a damaged file, is an error and is not changed. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -96,7 +96,7 @@ impl RedbStore {
     /// The nodes with a socket.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If the nodes cannot be read.
     pub async fn nodes(&self) -> Result<Vec<NodeId>, StoreError> {
         self.names(NODES).await
     }
@@ -136,7 +136,7 @@ impl RedbStore {
         act: impl FnOnce(&WriteTransaction) -> Result<T, ::redb::Error> + Send + 'static,
     ) -> Result<T, StoreError> {
         let ((found, answer), (done, durable)) = (oneshot::channel(), oneshot::channel());
-        // The caller may have left; the job is done anyway.
+        // The caller may have stopped waiting; the job runs anyway.
         let act = move |transaction: &WriteTransaction| act(transaction).map(|value| drop(found.send(value)));
         if let Some(queue) = &self.thread.queue {
             // Fails if the thread has ended, which the receiver reports.
@@ -219,7 +219,8 @@ impl PlacementStore for RedbStore {
         self.names(DECOMMISSIONED).await
     }
 
-    /// A decommissioned node loses its socket too.
+    /// Stores whether a node is decommissioned. A decommissioned node is also removed from the nodes with a
+    /// socket.
     async fn set_decommissioned(&self, node: &NodeId, decommissioned: bool) -> Result<(), StoreError> {
         let node = node.clone();
         self.commit(move |transaction| {
@@ -285,7 +286,7 @@ impl DriverInfoStore for RedbStore {
 struct Writer {
     path: PathBuf,
     driver: DriverName,
-    /// `None` after a failure: the next commit reopens it.
+    /// The open database; `None` after a failure: the next commit reopens the file.
     database: Option<Database>,
     failing: bool,
 }
@@ -293,7 +294,7 @@ struct Writer {
 impl Writer {
     fn run(mut self, jobs: &mpsc::Receiver<Job>) {
         while let Ok(first) = jobs.recv() {
-            let group = std::iter::once(first).chain(jobs.try_iter().take(GROUP - 1));
+            let group = std::iter::once(first).chain(jobs.try_iter().take(MAX_GROUP - 1));
             let (acts, waiting): (Vec<_>, Vec<_>) = group.unzip();
             let committed = self.commit(acts);
             let failed = committed.as_ref().err();
@@ -345,7 +346,7 @@ fn open(path: &Path, driver: &DriverName) -> Result<Database, OpenStoreError> {
     try_open(path, driver).unwrap_or_else(|error| Err(failed(path, error)))
 }
 
-/// The outer error is of the disk or of redb, the inner one is the reason why this file is not used.
+/// Opens the file. The outer error is of the disk or of redb; the inner error is why this file cannot be used.
 fn try_open(path: &Path, driver: &DriverName) -> Result<Result<Database, OpenStoreError>, ::redb::Error> {
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
     let mut file = options.open(path)?;
@@ -359,7 +360,7 @@ fn try_open(path: &Path, driver: &DriverName) -> Result<Result<Database, OpenSto
         return Err(::redb::Error::Corrupted("it is truncated within its magic number".to_owned()));
     }
     let mut builder = Builder::new();
-    builder.set_cache_size(CACHE).set_check_integrity_on_open(true);
+    builder.set_cache_size(CACHE_SIZE).set_check_integrity_on_open(true);
     let database = builder.create_with_backend(FileBackend::new(file)?)?;
     if let Some(refused) = prepare(&database, path, driver)? {
         return Ok(Err(refused));
@@ -369,7 +370,7 @@ fn try_open(path: &Path, driver: &DriverName) -> Result<Result<Database, OpenSto
     Ok(Ok(database))
 }
 
-/// Creates missing tables, or returns why the file is not used.
+/// Creates missing tables, or returns why the file cannot be used.
 fn prepare(
     database: &Database,
     path: &Path,

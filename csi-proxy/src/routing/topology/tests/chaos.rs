@@ -187,7 +187,7 @@ impl Proxy {
         drop(route.take());
         let (opened, world) = (Arc::new(self.open().await), self.world.clone());
         *route = Some(Arc::clone(&opened));
-        let running = tokio::spawn(async move { opened.drivers.run(&world).await }).abort_handle();
+        let running = tokio::spawn(async move { opened.driver_info.run(&world).await }).abort_handle();
         if let Some(before) = self.running.lock().unwrap().replace(running) {
             before.abort();
         }

@@ -193,7 +193,7 @@ fn report_all_up(route: &TopologyRouter, world: &World) {
 /// Runs a script while the route refreshes the nodes in the background.
 async fn while_running<T>(route: &TopologyRouter, world: &dyn Relay, script: impl Future<Output = T>) -> T {
     tokio::select! {
-        () = route.drivers.run(world) => unreachable!(),
+        () = route.driver_info.run(world) => unreachable!(),
         played = script => played,
     }
 }

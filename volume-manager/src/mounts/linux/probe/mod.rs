@@ -1,6 +1,7 @@
 //! The probe process, which executes one operation and can be killed if it hangs.
 //!
-//! A program that uses `LinuxMounts` is its own probe. Its `main` calls this first, before it parses arguments or starts threads:
+//! A program that uses `LinuxMounts` is its own probe. Its `main` calls [`serve_if_asked`] first, before it parses
+//! arguments or starts threads:
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -36,7 +37,7 @@ use super::super::{DeviceNumber, Inspection, MountId, MountPath, PathState, Safe
 pub const MARKER: &str = "--volume-manager-mount-probe";
 
 /// The exit status of a probe whose deadline has passed, or whose parent exited.
-const ABANDONED: i32 = 75;
+const ABANDONED_STATUS: i32 = 75;
 
 /// Serves the request if this process was started as a probe. The program must then exit with the returned code.
 #[must_use]
@@ -44,7 +45,7 @@ pub fn serve_if_asked() -> Option<ExitCode> {
     serve(std::env::args_os().skip(1))
 }
 
-/// Like [`serve_if_asked`], with the given arguments, without the program's name.
+/// Serves the request in `arguments`, which do not include the program's name, like [`serve_if_asked`].
 #[must_use]
 pub fn serve(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let mut arguments = arguments.into_iter();
@@ -55,9 +56,9 @@ pub fn serve(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> 
     let Some((deadline, request)) = Request::decode(&arguments) else {
         return Some(ExitCode::from(64));
     };
-    // New directories get exactly the requested mode. This process does nothing else.
+    // New directories must get exactly the requested mode. The process executes one operation only.
     rustix::process::umask(rustix::fs::Mode::empty());
-    end_with_parent(deadline);
+    exit_with_parent(deadline);
     let line = super::operation::execute(&request).encode();
     let mut output = std::io::stdout().lock();
     let written = output.write_all(line.as_bytes()).and_then(|()| output.flush());
@@ -65,7 +66,7 @@ pub fn serve(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> 
 }
 
 /// Exits after the deadline, or when the parent closes the other end of standard input, whichever is first.
-fn end_with_parent(deadline: Duration) {
+fn exit_with_parent(deadline: Duration) {
     let (closed, wait) = mpsc::channel::<()>();
     thread::spawn(move || {
         let _ = std::io::stdin().read(&mut [0]);
@@ -73,7 +74,7 @@ fn end_with_parent(deadline: Duration) {
     });
     thread::spawn(move || {
         let _ = wait.recv_timeout(deadline);
-        std::process::exit(ABANDONED);
+        std::process::exit(ABANDONED_STATUS);
     });
 }
 
@@ -124,7 +125,7 @@ pub(super) enum Answer {
     /// The operation succeeded.
     Done,
     /// The result of an inspection, or the state that prevents the operation.
-    Is(Inspection),
+    State(Inspection),
     /// The entry to be removed is a mount point.
     Mounted,
     /// The directory to be removed has entries.
@@ -139,14 +140,15 @@ pub(super) enum Answer {
 const PREFIX: &str = "mount-probe:";
 
 impl Answer {
-    /// The most bytes that a probe may print: an answer with an escaped name of 255 bytes, and the program's own output.
+    /// The maximum number of bytes that a probe may print: an answer with an escaped name of 255 bytes, and the
+    /// program's own output.
     pub(super) const MAX_OUTPUT: usize = 8192;
 
     fn encode(&self) -> String {
         let words = match self {
             Self::Done => "done".to_owned(),
-            Self::Is(Inspection { state, mount: None }) => format!("is {}", encode_state(*state)),
-            Self::Is(Inspection { state, mount: Some(mount) }) => {
+            Self::State(Inspection { state, mount: None }) => format!("is {}", encode_state(*state)),
+            Self::State(Inspection { state, mount: Some(mount) }) => {
                 format!("is {} {mount}", encode_state(*state))
             }
             Self::Mounted => "mounted".to_owned(),
@@ -155,7 +157,7 @@ impl Answer {
             }
             Self::Errno(errno) => format!("errno {errno}"),
         };
-        // On its own line, whatever was printed before.
+        // The answer begins on a new line, whatever the program has printed before.
         format!("\n{PREFIX} {words}\n")
     }
 
@@ -166,9 +168,9 @@ impl Answer {
         let words: Vec<&str> = std::str::from_utf8(line).ok()?.strip_prefix(' ')?.split(' ').collect();
         Some(match words[..] {
             ["done"] => Self::Done,
-            ["is", found] => Self::Is(Inspection::of(decode_state(found)?)),
+            ["is", found] => Self::State(Inspection::of(decode_state(found)?)),
             ["is", found, mount] => {
-                Self::Is(Inspection::mounted(decode_state(found)?, MountId::new(mount.parse().ok()?)))
+                Self::State(Inspection::mounted(decode_state(found)?, MountId::new(mount.parse().ok()?)))
             }
             ["mounted"] => Self::Mounted,
             ["not-empty", count, first] => {

@@ -24,8 +24,8 @@ fn answers() -> Vec<Answer> {
         PathState::Dead { errno: 107 },
         PathState::Hung,
     ] {
-        answers.push(Answer::Is(Inspection::of(state)));
-        answers.push(Answer::Is(Inspection::mounted(state, MountId::new(9))));
+        answers.push(Answer::State(Inspection::of(state)));
+        answers.push(Answer::State(Inspection::mounted(state, MountId::new(9))));
     }
     answers
 }

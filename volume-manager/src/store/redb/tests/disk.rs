@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fastrand::Rng;
 use redb::{Database, StorageBackend};
 
-use super::super::tables::{Layout, check, make, unopened};
-use super::super::{OpenFile, RedbStore, start};
+use super::super::tables::{Layout, check, make, open_error};
+use super::super::{OpenFile, RedbStore, open_backend};
 use crate::store::OpenError;
 
 /// An unsynced write.
@@ -103,11 +103,11 @@ impl Disk {
 
     fn database(&self, layout: &Layout) -> Result<Database, OpenError> {
         let path = "disk".as_ref();
-        let database = start(self.clone()).map_err(unopened(path))?;
+        let database = open_backend(self.clone()).map_err(open_error(path))?;
         if self.state().made {
             check(&database, layout, path)?;
         } else {
-            make(&database, layout).map_err(unopened(path))?;
+            make(&database, layout).map_err(open_error(path))?;
             self.state().made = true;
         }
         Ok(database)

@@ -30,7 +30,7 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) ->
 }
 
 /// Checks that the store has exactly these records, and an empty quarantine.
-fn holds(store: &mut dyn Store, expected: &[(RecordKey, Vec<u8>)]) -> Outcome {
+fn expect_records(store: &mut dyn Store, expected: &[(RecordKey, Vec<u8>)]) -> Outcome {
     let loaded = load(store)?;
     equal("the records", &loaded.records, &expected.to_vec())?;
     equal("the quarantine", &loaded.quarantined, &Vec::new())
@@ -38,7 +38,7 @@ fn holds(store: &mut dyn Store, expected: &[(RecordKey, Vec<u8>)]) -> Outcome {
 
 pub(super) fn commits_are_durable(medium: &mut impl Medium) -> Outcome {
     let mut store = medium.open()?;
-    holds(&mut *store, &[])?;
+    expect_records(&mut *store, &[])?;
     commit(&mut *store, &[put("b", b"2")?, put("a", b"1")?])?;
     commit(&mut *store, &[put("c", b"3")?, put("a", b"one")?])?;
     commit(&mut *store, &[Change::Remove(key("b")?)])?;
@@ -46,24 +46,24 @@ pub(super) fn commits_are_durable(medium: &mut impl Medium) -> Outcome {
     commit(&mut *store, &[Change::Put(other_kind.clone(), b"first".to_vec())])?;
     let expected =
         [(other_kind, b"first".to_vec()), (key("a")?, b"one".to_vec()), (key("c")?, b"3".to_vec())];
-    holds(&mut *store, &expected)?;
+    expect_records(&mut *store, &expected)?;
     drop(store);
-    holds(&mut *medium.open()?, &expected)
+    expect_records(&mut *medium.open()?, &expected)
 }
 
 pub(super) fn changes_keep_order(medium: &mut impl Medium) -> Outcome {
     let mut store = medium.open()?;
     let (a, b, c) = (key("a")?, key("b")?, key("c")?);
     commit(&mut *store, &[put("a", b"1")?, Change::Remove(a.clone()), put("b", b"1")?, put("b", b"2")?])?;
-    holds(&mut *store, &[(b.clone(), b"2".to_vec())])?;
+    expect_records(&mut *store, &[(b.clone(), b"2".to_vec())])?;
     commit(
         &mut *store,
         &[Change::Remove(b), put("a", b"3")?, Change::Remove(c.clone()), Change::Quarantine(c)],
     )?;
-    holds(&mut *store, &[(a.clone(), b"3".to_vec())])?;
+    expect_records(&mut *store, &[(a.clone(), b"3".to_vec())])?;
     commit(&mut *store, &[Change::Remove(a.clone()), put("a", b"4")?])?;
     commit(&mut *store, &[])?;
-    holds(&mut *store, &[(a, b"4".to_vec())])
+    expect_records(&mut *store, &[(a, b"4".to_vec())])
 }
 
 pub(super) fn every_size_round_trips(medium: &mut impl Medium) -> Outcome {
@@ -97,9 +97,9 @@ pub(super) fn rejected_commit_changes_nothing(medium: &mut impl Medium) -> Outco
         }
         other => return Err(format!("a payload over the limit: {other:?}")),
     }
-    holds(&mut *store, &[(key("a")?, b"1".to_vec())])?;
+    expect_records(&mut *store, &[(key("a")?, b"1".to_vec())])?;
     commit(&mut *store, &[put("c", b"3")?])?;
-    holds(&mut *store, &[(key("a")?, b"1".to_vec()), (key("c")?, b"3".to_vec())])
+    expect_records(&mut *store, &[(key("a")?, b"1".to_vec()), (key("c")?, b"3".to_vec())])
 }
 
 /// Corruptions of a row, each with a check of the expected defect.
@@ -234,9 +234,9 @@ pub(super) fn quarantined_and_released(medium: &mut impl Medium) -> Outcome {
     equal("the reason", &quarantined.reason, &Defect::QuarantinedByOwner)?;
     store.release(&quarantined.id).map_err(|error| error.to_string())?;
     let expected = [(key("a")?, b"1".to_vec()), (key("b")?, b"2".to_vec())];
-    holds(&mut *store, &expected)?;
+    expect_records(&mut *store, &expected)?;
     drop(store);
-    holds(&mut *medium.open()?, &expected)
+    expect_records(&mut *medium.open()?, &expected)
 }
 
 pub(super) fn failed_releases(medium: &mut impl Medium) -> Outcome {
@@ -278,7 +278,7 @@ pub(super) fn only_discard_deletes(medium: &mut impl Medium) -> Outcome {
         store = medium.open()?;
         equal("the number of remaining records", &load(&mut *store)?.quarantined.len(), &left)?;
     }
-    holds(&mut *store, &[(key("a")?, b"1".to_vec())])
+    expect_records(&mut *store, &[(key("a")?, b"1".to_vec())])
 }
 
 pub(super) fn reopen_keeps_everything(medium: &mut impl Medium) -> Outcome {
@@ -322,7 +322,7 @@ pub(super) fn behaves_as_a_map(medium: &mut impl Medium) -> Outcome {
             store = medium.open()?;
         }
         let expected: Vec<_> = model.iter().map(|(key, payload)| (key.clone(), payload.clone())).collect();
-        holds(&mut *store, &expected).map_err(|what| format!("after step {step}: {what}"))?;
+        expect_records(&mut *store, &expected).map_err(|what| format!("after step {step}: {what}"))?;
     }
     Ok(())
 }

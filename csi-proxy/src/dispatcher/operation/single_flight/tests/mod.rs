@@ -122,7 +122,7 @@ impl Bench {
     ) -> (WaiterId, Seen) {
         self.submitted += 1;
         let waiter = WaiterId::new(self.submitted);
-        let submit = Event::Ask { waiter, call: id(call), identity: identity.clone(), fence, until };
+        let submit = Event::Requested { waiter, call: id(call), identity: identity.clone(), fence, until };
         let mut seen = Seen::Joins;
         for action in self.event(submit) {
             match action {
@@ -132,8 +132,8 @@ impl Bench {
                     seen = Seen::Answered(answer);
                 }
                 Action::Fail { fault, waiter: failed } if failed == waiter => seen = Seen::Failed(fault),
-                Action::Wait { gives_up, .. } => {
-                    seen = Seen::Queued { timeout: gives_up.saturating_duration_since(self.now) };
+                Action::Wait { deadline, .. } => {
+                    seen = Seen::Queued { timeout: deadline.saturating_duration_since(self.now) };
                 }
                 other => panic!("{other:?}"),
             }

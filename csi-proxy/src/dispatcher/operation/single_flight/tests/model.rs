@@ -22,7 +22,7 @@ const STEPS: u64 = 400;
 
 /// With a short queue, so that it fills up.
 fn limits() -> Limits {
-    Limits { queued: 4, queued_on_one: 3, ..Limits::new(Duration::from_secs(2)) }
+    Limits { queued: 4, queued_per_subject: 3, ..Limits::new(Duration::from_secs(2)) }
 }
 
 /// A call, by its index in the history.
@@ -256,7 +256,7 @@ impl Walk {
         let waiter = WaiterId::new(self.submitted);
         self.waiters.insert(waiter, (call, until));
         let identity = self.calls[call].identity.clone();
-        Ok(self.event(Event::Ask { waiter, call: id(call as u64), identity, fence, until }))
+        Ok(self.event(Event::Requested { waiter, call: id(call as u64), identity, fence, until }))
     }
 
     fn arrives(&mut self, call: Call, fence: Option<Fence>) -> Result<(), String> {
@@ -306,7 +306,7 @@ impl Walk {
             {
                 self.ended(call, false);
             }
-            ([Action::Wait { gives_up: found, .. }], None, None, None)
+            ([Action::Wait { deadline: found, .. }], None, None, None)
                 if !shared && conflict && waits && *found == gives_up =>
             {
                 match place {

@@ -167,7 +167,7 @@ fn operation_without_callers_never_begins() {
 
 #[test]
 fn queue_is_bounded_per_volume_and_in_total() {
-    let mut bench = Bench::with(Limits { queued: 3, queued_on_one: 2, ..Limits::new(WAIT) });
+    let mut bench = Bench::with(Limits { queued: 3, queued_per_subject: 2, ..Limits::new(WAIT) });
     for volume in ["v", "w", "x"] {
         bench.run(&snapshot(volume));
     }
