@@ -23,7 +23,7 @@ pub struct Files {
     pub certificate: PathBuf,
     /// Private key.
     pub key: PathBuf,
-    /// The authority that signed it.
+    /// The certificate of the authority that signed the chain.
     pub authority: PathBuf,
 }
 

@@ -37,12 +37,12 @@ pub struct Operation {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Executions {
-    /// Executions that began.
+    /// The number of executions that began.
     pub begun: u64,
-    /// Executions that ended.
+    /// The number of executions that ended.
     pub ended: u64,
-    /// The most that ran concurrently.
-    pub at_once: u64,
+    /// The maximum number of concurrent executions.
+    pub max_concurrent: u64,
 }
 
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ struct State {
     executions: BTreeMap<Operation, Executions>,
 }
 
-/// The driver. Clones share their counts.
+/// A driver that counts its calls. Clones share the counts.
 #[derive(Debug, Clone)]
 pub struct Counting {
     state: Arc<Mutex<State>>,
@@ -132,7 +132,8 @@ impl Counting {
                 let mut state = driver.state();
                 let executions = state.executions.entry(operation.clone()).or_default();
                 executions.begun += 1;
-                executions.at_once = executions.at_once.max(executions.begun - executions.ended);
+                executions.max_concurrent =
+                    executions.max_concurrent.max(executions.begun - executions.ended);
             }
             if operation.volume.contains(HELD) {
                 // An error means that the sender was dropped.

@@ -60,18 +60,18 @@ pub fn within<T>(time: Duration, message: T) -> tonic::Request<T> {
 /// Waits until Probe on a socket returns ready.
 ///
 /// # Panics
-/// If it does not within [`wait::SOON`].
+/// If Probe does not within [`wait::SOON`].
 pub async fn ready(socket: &Path) {
-    probe_says(socket, true).await;
+    probe_returns(socket, true).await;
 }
 
 /// Waits until Probe on a socket returns OK with this readiness.
 ///
 /// # Panics
-/// If it does not within [`wait::SOON`].
-pub async fn probe_says(socket: &Path, ready: bool) {
+/// If Probe does not within [`wait::SOON`].
+pub async fn probe_returns(socket: &Path, ready: bool) {
     let client = identity(socket);
-    let what = format!("Probe on {} answers ready={ready}", socket.display());
+    let what = format!("Probe on {} returns ready={ready}", socket.display());
     wait::until(&what, async || {
         let answer = client.clone().probe(within(Duration::from_secs(5), csi::ProbeRequest {})).await.ok()?;
         (answer.into_inner().ready.unwrap_or(true) == ready).then_some(())

@@ -63,7 +63,7 @@ pub fn root() -> &'static Path {
 /// Returns the paths of the guide's pages.
 ///
 /// # Panics
-/// If they cannot be listed.
+/// If the pages cannot be listed.
 #[must_use]
 pub fn pages() -> Vec<PathBuf> {
     let entries = fs::read_dir(root().join("docs/src")).expect("the guide");

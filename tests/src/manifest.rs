@@ -1,7 +1,7 @@
 //! The command lines and environments of the containers in manifests.
 //!
-//! This is no YAML parser. The manifests have to be written as those in `deploy/` are: a list has one item a line, and
-//! a container begins with its name.
+//! This is not a YAML parser. The manifests have to be written as those in `deploy/` are: a list has one item a line,
+//! and a container begins with its name.
 
 use std::collections::BTreeMap;
 
@@ -23,10 +23,10 @@ impl Container {
     /// # Errors
     /// If the environment does not have a variable of an argument.
     pub fn command_line(&self) -> Result<Vec<String>, String> {
-        self.arguments.iter().map(|argument| self.filled_in(argument)).collect()
+        self.arguments.iter().map(|argument| self.substitute(argument)).collect()
     }
 
-    fn filled_in(&self, argument: &str) -> Result<String, String> {
+    fn substitute(&self, argument: &str) -> Result<String, String> {
         let mut filled = argument.to_owned();
         while let Some((before, rest)) = filled.split_once("$(") {
             let (name, after) = rest

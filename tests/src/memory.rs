@@ -14,7 +14,7 @@ pub struct MemorySamples {
 }
 
 impl MemorySamples {
-    /// Returns no samples, for a run of this length.
+    /// Creates an empty set of samples, for a run of this length.
     #[must_use]
     pub const fn over(length: Duration) -> Self {
         Self { length, seen: [const { Vec::new() }; PARTS] }
@@ -36,12 +36,12 @@ impl MemorySamples {
     /// not. Medians ignore the memory of a single open call. `None` if one of the two parts has no sample.
     #[must_use]
     pub fn growth(&self) -> Option<u64> {
-        let [from, to] = [PARTS / 2, PARTS - 1].map(|part| middle(&self.seen[part]));
+        let [from, to] = [PARTS / 2, PARTS - 1].map(|part| median(&self.seen[part]));
         Some(to?.saturating_sub(from?))
     }
 }
 
-fn middle(seen: &[u64]) -> Option<u64> {
+fn median(seen: &[u64]) -> Option<u64> {
     let mut sorted = seen.to_vec();
     sorted.sort_unstable();
     sorted.get(sorted.len() / 2).copied()

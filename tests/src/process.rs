@@ -12,14 +12,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{binaries, wait};
 
-/// Time limit of a process to end after SIGTERM.
-const STOP: Duration = Duration::from_secs(15);
+/// The maximum time from SIGTERM to the end of a process.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The number of a log's last lines that an error shows.
 const TAIL: usize = 15;
 
-/// Variables that would change what the reference binaries do.
-const FOREIGN: [&str; 5] =
+/// Variables that would change what the reference binaries do, and are removed from the environment.
+const REMOVED_VARIABLES: [&str; 5] =
     ["RUST_LOG", "CSI_ENDPOINT", "CSI_DRIVERNAME", "KUBEEDGE_ENDPOINT", "KUBE_NODE_NAME"];
 
 /// The text of every Rust panic.
@@ -32,13 +32,13 @@ const PANIC: &str = "panicked at";
 pub enum ProcessError {
     #[error("cannot write the log {path}: {cause}", path = path.display())]
     Log { path: PathBuf, cause: io::Error },
-    #[error("cannot run {program}: {cause}; the build, or `.ci/run tools`, should have made it")]
+    #[error("cannot run {program}: {cause}; build the workspace, or run `.ci/run tools`")]
     Missing { program: String, cause: io::Error },
     #[error("{process} ended before {waited_for} ({status}); the end of {log}:\n{tail}", log = log.display())]
     Ended { process: String, waited_for: &'static str, status: ExitStatus, log: PathBuf, tail: String },
     #[error("{process} did not reach {waited_for} within {seconds} s; the end of {log}:\n{tail}", seconds = bound.as_secs(), log = log.display())]
     NotInTime { process: String, waited_for: &'static str, bound: Duration, log: PathBuf, tail: String },
-    #[error("{process} did not stop in good order on SIGTERM ({status}); the end of {log}:\n{tail}", log = log.display())]
+    #[error("{process} did not end with code zero after SIGTERM ({status}); the end of {log}:\n{tail}", log = log.display())]
     BadStop { process: String, status: ExitStatus, log: PathBuf, tail: String },
 }
 
@@ -138,7 +138,7 @@ impl Process {
         Self::respawn(directory, name, command)
     }
 
-    /// The same without emptying the log, which continues that of the process before.
+    /// Starts a process as [`spawn`](Self::spawn) does, but appends to the log of the previous process.
     ///
     /// # Errors
     /// If the log cannot be written or the program not be started.
@@ -146,7 +146,7 @@ impl Process {
         let log = directory.join(format!("{name}.log"));
         let failed = |cause| ProcessError::Log { path: log.clone(), cause };
         // The developer's environment must not change what the tests observe. A value that `command` sets stays.
-        for variable in FOREIGN {
+        for variable in REMOVED_VARIABLES {
             if command.get_envs().all(|(name, _)| name != variable) {
                 command.env_remove(variable);
             }
@@ -274,8 +274,8 @@ impl Process {
     /// If the exit code is not zero, or the process still runs after 15 s.
     pub fn stop(mut self) -> Result<(), ProcessError> {
         self.terminate();
-        let Some(status) = wait::poll(STOP, || self.status()) else {
-            return Err(self.late("its end after SIGTERM", STOP));
+        let Some(status) = wait::poll(STOP_TIMEOUT, || self.status()) else {
+            return Err(self.late("its end after SIGTERM", STOP_TIMEOUT));
         };
         if status.success() {
             return Ok(());

@@ -8,7 +8,7 @@ use tonic::{Request, Status};
 
 use crate::csi;
 
-/// A codec that passes messages as they are.
+/// A codec that passes messages unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(clippy::exhaustive_structs, reason = "it has no fields")]
 pub struct Raw;

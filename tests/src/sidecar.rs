@@ -16,8 +16,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(50);
 /// Longest backoff.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Returns whether the sidecars take the status as the end of the operation. Any other status means that it may be
-/// running.
+/// Returns whether the sidecars treat the status as the end of the operation. After any other status the operation
+/// may be running.
 ///
 /// grpc-go returns `UNAVAILABLE` for a broken connection to the socket. tonic's client returns other codes, with a
 /// source.

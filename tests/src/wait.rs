@@ -11,8 +11,8 @@ pub const SOON: Duration = Duration::from_secs(20);
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Time limit for one answer of a status page.
-const ANSWER: Duration = Duration::from_secs(2);
+/// The maximum wait for one answer of a status page.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Polls `ask` until it returns a value.
 ///
@@ -81,8 +81,8 @@ pub fn accepts(socket: &Path) -> bool {
 #[must_use]
 pub fn is_ready(status: SocketAddr) -> bool {
     let ask = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&status, ANSWER)?;
-        stream.set_read_timeout(Some(ANSWER))?;
+        let mut stream = TcpStream::connect_timeout(&status, ANSWER_TIMEOUT)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut answer = String::new();
         stream.take(4096).read_to_string(&mut answer)?;

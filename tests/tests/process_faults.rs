@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
-use edge_csi_tests::csi::{controller, create_volume, identity, probe_says, ready, within};
+use edge_csi_tests::csi::{controller, create_volume, identity, probe_returns, ready, within};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::wait;
@@ -34,7 +34,7 @@ async fn an_unknown_node_is_unavailable_and_named() {
     // A proxy that has just started waits for its node as for one that was just lost.
     let _proxy =
         cluster.additional_proxy("proxy-2", &socket, "edge-nowhere", &["--reconnect-grace", "1s"]).unwrap();
-    probe_says(&socket, false).await;
+    probe_returns(&socket, false).await;
     let status = refused(&socket, "pvc-1").await;
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     assert!(status.message().contains("edge-nowhere"), "{status}");
@@ -68,7 +68,7 @@ async fn a_missing_driver_socket_is_unavailable_until_it_appears() {
     cluster.start_hub().await.unwrap();
     cluster.start_agent(&[]).unwrap();
     cluster.start_proxy(&[]).unwrap();
-    probe_says(&cluster.proxy_socket(), false).await;
+    probe_returns(&cluster.proxy_socket(), false).await;
     let socket = cluster.driver_socket();
     let status = wait::until("the answer names the socket", async || {
         let status = refused(&cluster.proxy_socket(), "pvc-1").await;
@@ -155,7 +155,7 @@ async fn the_socket_reports_not_ready_until_the_hub_starts() {
     cluster.start_agent(&[]).unwrap();
     cluster.start_proxy(&[]).unwrap();
     let socket = cluster.proxy_socket();
-    probe_says(&socket, false).await;
+    probe_returns(&socket, false).await;
     let info = identity(&socket).get_plugin_info(csi::GetPluginInfoRequest {}).await.unwrap().into_inner();
     assert_eq!(info.name, DRIVER);
     let status = refused(&socket, "pvc-1").await;

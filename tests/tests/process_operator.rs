@@ -7,7 +7,7 @@ use std::process::Command;
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::arguments::unix;
 use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
-use edge_csi_tests::csi::{controller, create_volume, probe_says, ready};
+use edge_csi_tests::csi::{controller, create_volume, probe_returns, ready};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::{binaries, page};
@@ -254,7 +254,7 @@ async fn a_restarted_proxy_knows_the_capabilities_without_the_node() {
     cluster.agent = None;
     cluster.proxy = None;
     cluster.start_proxy(&more).unwrap();
-    probe_says(&cluster.proxy_socket(), false).await;
+    probe_returns(&cluster.proxy_socket(), false).await;
     let request = csi::ControllerGetCapabilitiesRequest {};
     let after =
         controller(&cluster.proxy_socket()).controller_get_capabilities(request).await.unwrap().into_inner();

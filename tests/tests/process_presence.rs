@@ -125,7 +125,7 @@ async fn a_proxy_with_a_fixed_route_decommissions_no_node() {
     let state = cluster.path("state").to_string_lossy().into_owned();
     cluster.start_proxy(&["--state-dir", &state]).unwrap();
     cluster.proxy.as_ref().unwrap().logged("serving CSI").await;
-    refused_with(&ordered("decommission", NODE, &state), "keeps nothing of nodes");
+    refused_with(&ordered("decommission", NODE, &state), "stores no placements");
 }
 
 #[tokio::test]

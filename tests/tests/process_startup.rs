@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::cluster::{DRIVER, TestCluster};
-use edge_csi_tests::csi::{controller, create_volume, identity, probe_says, ready};
+use edge_csi_tests::csi::{controller, create_volume, identity, probe_returns, ready};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::{page, wait};
 use tonic::Code;
@@ -74,7 +74,7 @@ fn power_cut(cluster: &mut TestCluster) {
 async fn a_restarted_proxy_answers_offline_and_reports_the_age() {
     let (mut cluster, before) = learnt().await;
     power_cut(&mut cluster);
-    probe_says(&cluster.proxy_socket(), false).await;
+    probe_returns(&cluster.proxy_socket(), false).await;
     assert_eq!(answers(&cluster).await, before);
     let proxy = cluster.proxy.as_ref().unwrap();
     proxy.logged("answering sidecars from").await;
@@ -115,7 +115,7 @@ async fn a_damaged_store_is_quarantined_reported_and_relearnt() {
     // The driver info that was queried again serves the next start.
     power_cut_of_the_rest(&mut cluster);
     start_proxy(&mut cluster);
-    probe_says(&cluster.proxy_socket(), false).await;
+    probe_returns(&cluster.proxy_socket(), false).await;
     assert_eq!(answers(&cluster).await, before);
 }
 

@@ -43,7 +43,7 @@ async fn run(options: &NodeOptions, id: &str) -> Result<u64, &'static str> {
             Err(Ended) => return Err(name),
         }
     }
-    if node.forgets_all().await.is_err() {
+    if node.wait_until_empty().await.is_err() {
         return Err("unstage");
     }
     let steps = node.must("steps").await.parse().unwrap();
@@ -65,7 +65,7 @@ async fn a_node_killed_at_any_step_recovers() {
 
     let count = Rounds::how_many(2 * steps, 26);
     let mut killed = 0;
-    for round in rounds.some(count, 2 * steps) {
+    for round in rounds.sample(count, 2 * steps) {
         let (step, reboot) = (round.div_ceil(2), round % 2 == 0);
         let given_up = rounds.below(3) == 0;
         storage.interceptor.history(History::another_caller);
@@ -86,7 +86,7 @@ async fn a_node_killed_at_any_step_recovers() {
             assert!(storage.is_at("a", "volume"), "{what}: {:?}", mounts_below(&directory));
         }
         node.at_last(&unpublish(&id, "a")).await;
-        node.forgets_all().await.unwrap();
+        node.wait_until_empty().await.unwrap();
         node.kill().await;
         storage.assert_clean();
         storage.assert_canary(&id, "volume");
@@ -196,7 +196,7 @@ async fn a_damaged_store_costs_no_mount_and_no_readable_volume() {
     for (id, name) in ids.iter().zip(names) {
         node.must(&unpublish(id, name)).await;
     }
-    node.forgets_all().await.unwrap();
+    node.wait_until_empty().await.unwrap();
     storage.assert_clean();
     storage.interceptor.assert_lawful();
 }
@@ -236,7 +236,7 @@ async fn two_consumers_over_a_restart_cost_one_unstage() {
         assert_eq!((stages(&storage), unstages(&storage)), (round + 1, round), "{what}");
         assert_eq!(fs::write(storage.target("b").join("new"), "x").is_err(), read_only, "{what}");
         node.at_last(&unpublish(&id, "b")).await;
-        node.forgets_all().await.unwrap();
+        node.wait_until_empty().await.unwrap();
         assert_eq!((stages(&storage), unstages(&storage)), (round + 1, round + 1), "{what}");
         node.kill().await;
         storage.interceptor.history(History::another_caller);
@@ -288,6 +288,6 @@ async fn remounts_all_volumes_after_a_boot() {
         node.at_last(&unpublish(id, name)).await;
         storage.assert_canary(id, name);
     }
-    node.forgets_all().await.unwrap();
+    node.wait_until_empty().await.unwrap();
     storage.assert_clean();
 }

@@ -114,7 +114,7 @@ async fn two_volumes_of_one_export_are_independent() {
     for (id, name) in ids.iter().zip(names) {
         node.unpublish(id, name).await.unwrap();
     }
-    node.forgets_all().await;
+    node.wait_until_empty().await;
     storage.assert_clean();
     storage.interceptor.assert_lawful();
 }
@@ -185,7 +185,7 @@ async fn a_frozen_disk_delays_only_its_own_volumes() {
     for (id, name) in [(&by_target, "cold/by-target"), (&by_data, "by-data"), (&by_data, "first")] {
         node.unpublish_at_last(id, name).await;
     }
-    node.forgets_all().await;
+    node.wait_until_empty().await;
     unmount(&pod);
     storage.assert_clean();
     storage.interceptor.assert_lawful();

@@ -96,7 +96,7 @@ async fn an_ok_of_the_driver_is_verified() {
         assert!(storage.is_at("a", "volume"));
         assert_eq!(mounts_below(&directory).len(), 2, "{:?}", mounts_below(&directory));
         node.unpublish_at_last(&id, "a").await;
-        node.forgets_all().await;
+        node.wait_until_empty().await;
         storage.assert_clean();
         storage.assert_canary(&id, "volume");
     }
@@ -122,7 +122,7 @@ async fn an_error_after_success_leaves_one_mount() {
         storage.interceptor.next(method, errors());
     }
     node.unpublish_at_last(&id, "a").await;
-    node.forgets_all().await;
+    node.wait_until_empty().await;
     storage.assert_clean();
     storage.interceptor.assert_lawful();
 }
@@ -139,7 +139,7 @@ async fn a_false_ok_of_an_unmount_loses_no_data() {
     storage.interceptor.next(Method::NodeUnstageVolume, [Interception::FalseOk]);
     // The node repeats the call by itself, without a second request.
     node.unpublish_at_last(&id, "a").await;
-    node.forgets_all().await;
+    node.wait_until_empty().await;
     assert_eq!(storage.interceptor.count(Method::NodeUnpublishVolume), 2);
     assert_eq!(storage.interceptor.count(Method::NodeUnstageVolume), 2);
     storage.assert_clean();
@@ -188,7 +188,7 @@ async fn data_left_at_a_target_is_never_deleted() {
     storage.interceptor.next(Method::NodeUnstageVolume, [left]);
     let staging = staging_of(&storage);
     node.unpublish_at_last(&id, "a").await;
-    node.forgets_all().await;
+    node.wait_until_empty().await;
     for place in [storage.target("a"), staging] {
         assert_eq!(fs::read_to_string(place.join("deep/precious")).unwrap(), "precious");
     }
@@ -230,7 +230,7 @@ async fn a_lost_mount_is_restored() {
     for consumer in ["a", "b"] {
         node.unpublish_at_last(&id, consumer).await;
     }
-    node.forgets_all().await;
+    node.wait_until_empty().await;
     storage.assert_clean();
     storage.interceptor.assert_lawful();
 }
@@ -260,7 +260,7 @@ async fn a_foreign_bind_keeps_the_staging_and_is_named() {
     node.unpublish(&id, "b").await.unwrap();
     assert_eq!(fs::read_to_string(foreign.join("deep/canary")).unwrap(), "volume");
     unmount(&foreign);
-    node.forgets_all().await;
+    node.wait_until_empty().await;
     assert_eq!(storage.interceptor.count(Method::NodeUnstageVolume), 1);
     storage.assert_clean();
     storage.assert_canary(&id, "volume");
@@ -288,7 +288,7 @@ async fn a_file_at_the_target_is_kept_and_not_mounted_over() {
     node.publish_at_last(&id, "a").await;
     assert!(storage.is_at("a", "volume"));
     node.unpublish_at_last(&id, "a").await;
-    node.forgets_all().await;
+    node.wait_until_empty().await;
     storage.assert_clean();
     storage.interceptor.assert_lawful();
 }
@@ -315,7 +315,7 @@ async fn a_root_that_is_a_bind_mount_is_no_foreign_use() {
         );
         assert!(storage.is_at("a", "volume"));
         node.unpublish(&id, "a").await.unwrap();
-        node.forgets_all().await;
+        node.wait_until_empty().await;
         assert_eq!(storage.interceptor.count(Method::NodeUnstageVolume), round);
         storage.assert_clean();
         assert!(mounts_below(&real).is_empty());
@@ -419,7 +419,7 @@ async fn hanging_storage_delays_no_other_volume() {
     for (id, name) in [(&silent, "silent"), (&stuck, "stuck")] {
         node.unpublish_at_last(id, name).await;
     }
-    node.forgets_all().await;
+    node.wait_until_empty().await;
     storage.assert_clean();
     storage.interceptor.assert_lawful();
 }
@@ -455,7 +455,7 @@ async fn a_mount_of_a_dead_server_is_healed_or_reported() {
     .await;
     assert!(table().at(&target).is_none(), "a dead mount is not left at the target");
     node.unpublish_at_last(&id, "a").await;
-    node.forgets_all().await;
+    node.wait_until_empty().await;
     storage.assert_clean();
     storage.interceptor.assert_lawful();
 }

@@ -176,7 +176,7 @@ async fn serve_call(
     };
     match first {
         Some(Reply::Message(message)) => {
-            send_messages(&mut respond, message, replies, wait_end, &abandoned).await
+            send_messages(&mut respond, message, replies, wait_end, &abandoned).await;
         }
         Some(Reply::End(outcome)) => send_trailers_only(&mut respond, &outcome),
         // `Replies` always ends with an outcome, so this is unreachable.

@@ -1,6 +1,6 @@
-//! Cutting a text, for logs and for messages.
+//! Shortens texts for logs and messages.
 
-/// The beginning of a text, of at most so many bytes and in whole characters.
+/// Returns the beginning of a text: at most `bytes` bytes, in whole characters.
 pub fn excerpt(text: &str, bytes: usize) -> &str {
     let mut end = text.len().min(bytes);
     while !text.is_char_boundary(end) {

@@ -1,5 +1,5 @@
-//! What the reference binaries share: process and signals, logs, options about TLS, the status page, the link to the hub, and the
-//! messages between a hub that watches an API server and its nodes.
+//! The shared parts of the reference binaries: process and signals, logs, options about TLS, the status page, the
+//! link to the hub, and the messages between a hub that watches an API server and its nodes.
 
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
 

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
-/// The crates of this suite: `-v` turns up these, and leaves what they depend on quiet.
+/// The crates whose log level `-v` raises: those of this suite, not their dependencies.
 const OWN_CRATES: &[&str] = &[
     "edge_csi_common",
     "edge_hub",
@@ -24,19 +24,19 @@ const OWN_CRATES: &[&str] = &[
 pub enum LogFormat {
     /// One line for people, coloured on a terminal.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 // The log options of every binary. A doc comment here would replace the one of the binary in its help.
 #[derive(Debug, Clone, clap::Args)]
-#[allow(missing_docs, reason = "it would be in the help")]
+#[allow(missing_docs, reason = "a doc comment would be in the help")]
 pub struct LogOptions {
     /// Log more: -v every call and connection (debug), -vv each step of every call (trace); RUST_LOG overrides both
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub verbose: u8,
 
-    /// Form of the log lines on stderr
+    /// Format of the log lines on stderr
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT", global = true)]
     log_format: LogFormat,
 }
@@ -48,7 +48,7 @@ impl LogOptions {
     }
 }
 
-/// What `-v`, given this many times, means as filter directives; `base` is the level without any.
+/// Returns the filter directives for `verbose` times `-v`; `base` is the level without `-v`.
 fn directives(base: &str, verbose: u8) -> String {
     let own = match verbose {
         0 => return base.to_owned(),
@@ -70,7 +70,7 @@ pub fn init(options: &LogOptions, base: &str) {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     if let Err(cause) = installed {
-        tracing::debug!(%cause, "logs were set up before");
+        tracing::debug!(%cause, "logging is already set up");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What every binary's `main` does: options, logs, one runtime, one line on failure, an end on SIGTERM.
+//! The `main` of every binary: options, logs, one runtime, one line on failure, graceful shutdown on SIGTERM.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,19 +14,19 @@ use crate::logging::{self, LogOptions};
 /// An error that prevents or ends the process. Printed as one line on stderr; sets the exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fatal {
-    /// The caller gave something that cannot be used: exit code 2.
+    /// An option or a file that it names cannot be used: exit code 2.
     Input(String),
-    /// Something failed that was right when it was asked for: exit code 1.
+    /// An operation with valid input failed: exit code 1.
     Runtime(String),
 }
 
 impl Fatal {
-    /// Bad input: an error with its sources.
+    /// Creates an input error from an error and its sources.
     pub fn input(error: impl std::error::Error) -> Self {
         Self::Input(chain(&error))
     }
 
-    /// A failure at run time: an error with its sources.
+    /// Creates a run-time error from an error and its sources.
     pub fn runtime(error: impl std::error::Error) -> Self {
         Self::Runtime(chain(&error))
     }
@@ -47,7 +47,7 @@ impl fmt::Display for Fatal {
     }
 }
 
-/// An error with its causes, without those that the error's own text already holds.
+/// Formats an error with its causes, without those that its text already contains.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.map(ToString::to_string).fold(error.to_string(), |text, cause| {
@@ -67,7 +67,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes both signals from now on.
+    /// Installs the handlers of both signals.
     ///
     /// # Errors
     /// If the process may not install handlers.
@@ -79,7 +79,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one and gives its name.
+    /// Waits for the next signal and returns its name.
     pub async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -107,7 +107,7 @@ where
     run_with_level(|_| "info", body)
 }
 
-/// As [`run`], with the level of the log without `-v`.
+/// Like [`run`], with the log level that applies without `-v`.
 pub fn run_with_level<O, F>(
     level: impl FnOnce(&O) -> &'static str,
     body: impl FnOnce(O, Signals) -> F,
@@ -137,7 +137,7 @@ where
     }
 }
 
-/// Reads a command line: a binary's own options, and those about logs that every binary has.
+/// Parses a command line: the binary's own options and the common log options.
 pub fn parse<O: Parser>(
     line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
 ) -> Result<(O, LogOptions), clap::Error> {

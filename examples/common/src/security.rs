@@ -1,4 +1,5 @@
-//! How the ends of a link know each other: by certificates, by tokens, by the unix socket, or, if asked for by name, not at all.
+//! Authentication of the ends of a link: by certificates, by tokens, by the unix socket, or, with `--insecure`,
+//! none.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::process::Fatal;
 /// How often files are checked for changes.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The client's side: the agent and the proxy.
+/// The security options of the clients: the agent and the proxy.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ClientSecurity {
     /// PEM file with this peer's certificate chain; its name is the peer's name at the hub
@@ -39,10 +40,10 @@ pub struct ClientSecurity {
 }
 
 impl ClientSecurity {
-    /// The certificate and the authorities that the options name, if they name any.
+    /// Reads the certificate and the authorities that the options name, if any.
     ///
     /// # Errors
-    /// If the files cannot be used, or one of them is not enough.
+    /// If the files cannot be used, or if `--tls-ca` is given without a certificate and without a token.
     pub fn files(&self) -> Result<Option<ClientFiles>, Fatal> {
         let Some(authorities) = &self.tls_ca else { return Ok(None) };
         let mut paths = TlsPaths::default().with_authorities(authorities);
@@ -60,10 +61,10 @@ impl ClientSecurity {
         ClientFiles::client(paths).map(Some).map_err(Fatal::input)
     }
 
-    /// The token that the options name, if they name one.
+    /// Returns the source of the token that the options name, if any.
     ///
     /// # Errors
-    /// If the file holds no token now.
+    /// If the file has no valid token.
     pub fn token(&self) -> Result<Option<TokenSource>, Fatal> {
         let Some(path) = &self.token_file else { return Ok(None) };
         let source = TokenSource::File(path.clone());
@@ -72,7 +73,7 @@ impl ClientSecurity {
     }
 }
 
-/// The hub's side.
+/// The security options of the hub.
 #[derive(Debug, Clone, clap::Args)]
 pub struct HubSecurity {
     /// PEM file with the hub's certificate chain
@@ -88,8 +89,8 @@ pub struct HubSecurity {
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
     pub client_ca: Option<PathBuf>,
 
-    /// File with the tokens of peers: in each line a peer's name, a space and the SHA-256 of its token in hexadecimal (printf %s
-    /// TOKEN | sha256sum). A token is good for the names below its own too
+    /// File with the tokens of peers: in each line a peer's name, a space and the SHA-256 of its token in
+    /// hexadecimal (printf %s TOKEN | sha256sum). A token also proves the names below its own
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     pub tokens: Option<PathBuf>,
 
@@ -122,7 +123,7 @@ impl HubSecurity {
         ServerFiles::server(paths, clients).map(Some).map_err(Fatal::input)
     }
 
-    /// The tokens that the options name, if they name any.
+    /// Opens the token file that the options name, if any.
     ///
     /// # Errors
     /// If the file cannot be used.
@@ -131,8 +132,8 @@ impl HubSecurity {
     }
 }
 
-/// Checks the files for changes until the process ends.
-pub fn keep_watch(watch: &Arc<FileWatch>) {
+/// Starts a task that checks the files for changes until the process ends.
+pub fn spawn_reload(watch: &Arc<FileWatch>) {
     if !watch.is_empty() {
         tokio::spawn(Arc::clone(watch).run(RELOAD_INTERVAL));
     }

@@ -1,4 +1,4 @@
-//! `--state-dir`: what a binary keeps over a restart. One process at a time.
+//! `--state-dir`: the directory for state that survives a restart, used by one process at a time.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -11,26 +11,26 @@ use rustix::io::Errno;
 
 use crate::process::Fatal;
 
-/// The file that is locked. It stays when the lock goes: removing it would let two in.
+/// The file that is locked. The file stays when the lock is released: removing it could let two processes lock.
 const LOCK: &str = "lock";
-/// How long a lock that is taken is waited for.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// The time between two tries.
-const PAUSE: Duration = Duration::from_millis(10);
+/// The maximum wait for a lock that another process holds.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time between two attempts to lock.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Something could not be done with a path.
+/// A failed operation on a path.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {source}", path.display())]
 pub struct PathError {
-    /// What was tried.
+    /// The operation, such as `open`; the message continues with the path.
     pub action: &'static str,
-    /// Where.
+    /// The file or directory.
     pub path: PathBuf,
-    /// Why not.
+    /// The cause.
     pub source: io::Error,
 }
 
-/// What makes the error of a failure.
+/// Returns a function that converts an I/O error to a [`PathError`].
 pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PathError {
     let path = path.to_owned();
     move |source| PathError { action, path, source }
@@ -39,10 +39,10 @@ pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Pa
 /// The state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// A file or the directory cannot be made or written.
+    /// A file or the directory cannot be created or written.
     #[error("--state-dir: {0}")]
     Path(#[from] PathError),
-    /// Another process has it.
+    /// Another process uses the directory.
     #[error("--state-dir: {path:?} is in use by another process; give each its own directory")]
     InUse {
         /// The directory.
@@ -50,15 +50,15 @@ pub enum StateError {
     },
 }
 
-/// A directory under the name that the mount table has for it, made (0750) if it is missing. `option` names it.
+/// Creates a directory (0750) if it is missing, and returns its path as in the mount table. `option` is named in
+/// the error.
 pub fn directory(option: &str, path: &Path) -> Result<PathBuf, Fatal> {
     let made = DirBuilder::new().recursive(true).mode(0o750).create(path);
-    made.and_then(|()| fs::canonicalize(path)).map_err(|error| {
-        Fatal::Input(format!("{option}: {} cannot be made or used: {error}", path.display()))
-    })
+    made.and_then(|()| fs::canonicalize(path))
+        .map_err(|error| Fatal::Input(format!("{option}: cannot create or use {}: {error}", path.display())))
 }
 
-/// A directory that this process alone uses, until this is dropped or the process ends, however it ends.
+/// A directory that only this process uses, until the value is dropped or the process ends.
 #[derive(Debug)]
 pub struct StateDirectory {
     path: PathBuf,
@@ -66,26 +66,26 @@ pub struct StateDirectory {
 }
 
 impl StateDirectory {
-    /// Creates the directory (0700) if it is missing, and locks it. Waits up to a second for a lock that is held, and
-    /// blocks the thread: a child that was just forked when its parent was killed holds a copy of the descriptor until
-    /// it runs its program.
+    /// Creates the directory (0700) if it is missing, and locks it. Blocks the thread for up to a second while the
+    /// lock is held: a forked child of a killed process holds a copy of the descriptor until it runs its program.
     ///
     /// # Errors
-    /// If it cannot be made or written, or another process has it and keeps it.
-    #[allow(clippy::disallowed_methods, reason = "a process begins with this, and nothing of it runs yet")]
+    /// If the directory cannot be created or written, or if another process holds the lock.
+    #[allow(clippy::disallowed_methods, reason = "runs at the start of the process, before any task")]
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, StateError> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + LOCK_TIMEOUT;
         Self::open_while(path.into(), || {
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(RETRY_INTERVAL);
             Instant::now() < end
         })
     }
 
-    /// Tries as long as `again` says so.
+    /// Retries to lock while `again` returns true.
     fn open_while(path: PathBuf, mut again: impl FnMut() -> bool) -> Result<Self, StateError> {
         if !path.is_dir() {
             fs::create_dir_all(&path).map_err(failed("make", &path))?;
-            fs::set_permissions(&path, Permissions::from_mode(0o700)).map_err(failed("protect", &path))?;
+            fs::set_permissions(&path, Permissions::from_mode(0o700))
+                .map_err(failed("set the mode of", &path))?;
         }
         let file = path.join(LOCK);
         let mut options = File::options();
@@ -109,7 +109,7 @@ impl StateDirectory {
 
 impl Drop for StateDirectory {
     // Closing is not enough: a child that another thread has just forked holds a copy of the descriptor until it
-    // runs its program, and the lock lasts as long as any copy. Unlocking ends it for all of them.
+    // runs its program, and the lock lasts as long as any copy. Unlocking releases the lock for all copies.
     fn drop(&mut self) {
         let _ = flock(&self.lock, FlockOperation::Unlock);
     }

@@ -1,6 +1,6 @@
-//! A socket in a state directory, on which root and the process's own user ask it something.
+//! A socket in a state directory that answers requests of root and of the process's own user.
 //!
-//! A question is a line. What the process answers is bytes, up to the end of the connection.
+//! A request is one line. The answer is every byte up to the end of the connection.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream as BlockingStream;
@@ -16,39 +16,39 @@ use tokio::time::{sleep, timeout};
 
 use crate::process::Fatal;
 
-/// The most questions that are answered at the same time; others wait.
-const MAX_QUESTIONS: usize = 4;
+/// The maximum number of requests that are answered at the same time; others wait.
+const MAX_REQUESTS: usize = 4;
 
-/// The most bytes of a question.
-const MAX_QUESTION_BYTES: u64 = 1024;
+/// The maximum length of a request in bytes.
+const MAX_REQUEST_BYTES: u64 = 1024;
 
-/// The most bytes of an answer.
+/// The maximum length of an answer in bytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
-/// How long a question may take to arrive, and its answer to be read.
-const ARRIVAL: Duration = Duration::from_secs(5);
+/// The time limit for receiving a request, and for sending its answer.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a process has to answer, for each part of what it says.
-const BOUND: Duration = Duration::from_secs(30);
+/// The client's time limit for each read and each write.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Pause after `accept` has failed, for example because no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Makes the socket, with mode 0600.
+/// Creates the socket, with mode 0600.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If the socket cannot be created.
 pub fn bind(path: &Path) -> Result<BoundSocket, Fatal> {
     bind_socket(path).map_err(|error| Fatal::Input(format!("--state-dir: {error}")))
 }
 
-/// Answers questions until dropped.
+/// Answers requests until the future is dropped.
 pub async fn serve<A, F>(socket: BoundSocket, answer: A)
 where
     A: Fn(String) -> F + Clone + Send + 'static,
     F: Future<Output = Vec<u8>> + Send + 'static,
 {
-    let slots = Arc::new(Semaphore::new(MAX_QUESTIONS));
+    let slots = Arc::new(Semaphore::new(MAX_REQUESTS));
     loop {
         let slot = Arc::clone(&slots).acquire_owned().await;
         let path = socket.file.path();
@@ -57,8 +57,8 @@ where
                 let answer = answer.clone();
                 tokio::spawn(async move {
                     let _slot = slot;
-                    if let Err(cause) = converse(stream, answer).await {
-                        tracing::debug!(%cause, "a question on a socket of the state directory has ended");
+                    if let Err(cause) = handle(stream, answer).await {
+                        tracing::debug!(%cause, "a request on a socket of the state directory failed");
                     }
                 });
             }
@@ -70,7 +70,7 @@ where
     }
 }
 
-async fn converse<F>(mut stream: UnixStream, answer: impl Fn(String) -> F) -> io::Result<()>
+async fn handle<F>(mut stream: UnixStream, answer: impl Fn(String) -> F) -> io::Result<()>
 where
     F: Future<Output = Vec<u8>>,
 {
@@ -80,12 +80,12 @@ where
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mut line = String::new();
-    let mut question = BufReader::new((&mut stream).take(MAX_QUESTION_BYTES));
-    timeout(ARRIVAL, question.read_line(&mut line)).await??;
+    let mut request = BufReader::new((&mut stream).take(MAX_REQUEST_BYTES));
+    timeout(TRANSFER_TIMEOUT, request.read_line(&mut line)).await??;
     // An incomplete request is dropped.
-    let Some(question) = line.strip_suffix('\n') else { return Ok(()) };
-    let answer = answer(question.to_owned()).await;
-    timeout(ARRIVAL, stream.write_all(&answer)).await??;
+    let Some(request) = line.strip_suffix('\n') else { return Ok(()) };
+    let answer = answer(request.to_owned()).await;
+    timeout(TRANSFER_TIMEOUT, stream.write_all(&answer)).await??;
     stream.shutdown().await
 }
 
@@ -93,15 +93,15 @@ const fn may_ask(uid: u32, own: u32) -> bool {
     uid == 0 || uid == own
 }
 
-/// Asks the process that has the socket. Blocks.
+/// Sends a request to the process that serves the socket, and returns the answer. Blocks.
 ///
 /// # Errors
-/// If no process has it, or does not answer in time.
-pub fn ask(path: &Path, question: &str) -> io::Result<Vec<u8>> {
+/// If no process serves the socket, or if it does not answer in time.
+pub fn ask(path: &Path, request: &str) -> io::Result<Vec<u8>> {
     let mut stream = BlockingStream::connect(path)?;
-    stream.set_read_timeout(Some(BOUND))?;
-    stream.set_write_timeout(Some(BOUND))?;
-    stream.write_all(format!("{question}\n").as_bytes())?;
+    stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+    stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
+    stream.write_all(format!("{request}\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
     Ok(answer)

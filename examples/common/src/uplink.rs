@@ -12,12 +12,12 @@ use edge_transport::{Peer, PeerSettings, PeerState};
 use tokio::sync::watch;
 
 use crate::process::Fatal;
-use crate::security::{ClientSecurity, keep_watch};
+use crate::security::{ClientSecurity, spawn_reload};
 use crate::state::StateDirectory;
 use crate::status::Fact;
 use crate::values::duration;
 
-/// Where a hub listens, unless it is given another address.
+/// The default address of a hub.
 pub const DEFAULT_HUB: &str = "unix:///run/edge-csi/hub.sock";
 
 /// Failback between the addresses of the hub.
@@ -29,7 +29,7 @@ pub struct FailbackOptions {
 }
 
 impl FailbackOptions {
-    /// The settings of a peer that waits this long for open calls when it ends.
+    /// Returns the settings of a peer with this drain timeout.
     pub fn settings(&self, drain_timeout: Duration) -> PeerSettings {
         let mut settings = PeerSettings::default();
         settings.session.drain_timeout = drain_timeout;
@@ -45,15 +45,15 @@ impl FailbackOptions {
 pub fn identity(security: &ClientSecurity) -> Result<Option<ClientFiles>, Fatal> {
     let files = security.files()?;
     if let Some(files) = &files {
-        keep_watch(&Arc::new(FileWatch::new().tls(files)));
+        spawn_reload(&Arc::new(FileWatch::new().tls(files)));
     }
     Ok(files)
 }
 
-/// What dials the hub's addresses, in order. `option` is the option that named them.
+/// Returns the dialers of the hub's addresses, in order. `option` is named in the error.
 ///
 /// # Errors
-/// If an address cannot be used, or needs what the options do not give.
+/// If an address cannot be used, or if it needs an option that is missing.
 pub fn dialers(
     option: &str,
     addresses: &[Address],
@@ -76,10 +76,10 @@ pub fn dialers(
             let needed = if text.starts_with("ws://") {
                 "this link is not encrypted: use wss:// or quic:// with certificates, or, for tests, give --insecure"
             } else {
-                "the hub is to be verified: give --tls-ca with --tls-cert and --tls-key or with --token-file, or, for tests, --insecure"
+                "the hub must be verified: give --tls-ca with --tls-cert and --tls-key or with --token-file, or, for tests, --insecure"
             };
-            let proven = text.starts_with("unix://") || security.insecure || (identity.is_some() && !text.starts_with("ws://"));
-            if !proven {
+            let is_allowed = text.starts_with("unix://") || security.insecure || (identity.is_some() && !text.starts_with("ws://"));
+            if !is_allowed {
                 return Err(Fatal::Input(format!("{option} {address}: {needed}")));
             }
             address.dialer(&options).map_err(|cause| Fatal::Input(format!("{option}: {cause}")))
@@ -87,7 +87,7 @@ pub fn dialers(
         .collect()
 }
 
-/// The state directory, if the options name one.
+/// Opens and locks the state directory, if the options name one.
 ///
 /// # Errors
 /// If the directory cannot be used.
@@ -120,7 +120,7 @@ pub async fn log_connection(mut state: watch::Receiver<PeerState>) {
     }
 }
 
-/// What the TLS library's names for the two common mistakes mean here.
+/// Explains the TLS library's names of the two common mistakes; empty for other errors.
 fn advice(cause: &str) -> &'static str {
     if cause.contains("UnknownIssuer") {
         " (the hub's certificate is not signed by an authority in --tls-ca)"
@@ -131,10 +131,10 @@ fn advice(cause: &str) -> &'static str {
     }
 }
 
-/// Whether a hub is connected, for `/readyz`.
+/// Checks that a hub is connected, for `/readyz`.
 ///
 /// # Errors
-/// Why not.
+/// Returns the reason, if no hub is connected.
 pub fn readiness(peer: &Peer) -> Result<(), String> {
     match peer.state() {
         PeerState::Connected { .. } => Ok(()),
@@ -147,7 +147,7 @@ pub fn readiness(peer: &Peer) -> Result<(), String> {
     }
 }
 
-/// The connection, for the page.
+/// Returns the rows of the page about the connection.
 pub fn facts(peer: &Peer) -> Vec<Fact> {
     let connection = match peer.state() {
         PeerState::Connected { address, since, .. } => {
@@ -158,7 +158,7 @@ pub fn facts(peer: &Peer) -> Vec<Fact> {
     vec![Fact::new("name at the hub", peer.name()), Fact::new("hub", connection)]
 }
 
-/// Whether there is a hub, for `/metrics`: `edge_csi_hub_connected`, 1 or 0.
+/// Sets the gauge `edge_csi_hub_connected`: 1 if a hub is connected, else 0.
 pub fn publish_metrics(peer: &Peer) {
     metrics::gauge!("edge_csi_hub_connected").set(if peer.state().is_connected() { 1.0 } else { 0.0 });
 }

@@ -37,13 +37,13 @@ pub enum InvalidValue {
     #[error("{0:?} is not a duration; expected a number with ms, s, m or h, as in `10s`, at most 8760h")]
     Duration(String),
     /// A span of time that is too short or too long for its use.
-    #[error("{found:?} is out of bounds; give {least:?} to {most:?}")]
+    #[error("{found:?} is out of bounds; expected {least:?} to {most:?}")]
     OutOfBounds {
-        /// What was given.
+        /// The value of the option.
         found: Duration,
-        /// The shortest.
+        /// The minimum, inclusive.
         least: Duration,
-        /// The longest.
+        /// The maximum, inclusive.
         most: Duration,
     },
 }
@@ -51,13 +51,13 @@ pub enum InvalidValue {
 const SIZE_UNITS: &[(&str, u64)] =
     &[("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1), ("", 1)];
 
-// Milliseconds a unit.
+// The milliseconds of each unit.
 const TIME_UNITS: &[(&str, u64)] = &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 
-/// Longest duration: a year.
+/// The maximum duration: 365 days.
 pub const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// A whole number before one of the units, times that unit.
+/// Parses a whole number with one of the units, and multiplies the two.
 fn amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
@@ -82,7 +82,7 @@ pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
     duration.filter(|time| *time <= MAX_DURATION).ok_or_else(|| InvalidValue::Duration(text.to_owned()))
 }
 
-/// Reads a [`duration`] within bounds, both inclusive.
+/// Returns a parser of a [`duration`] within bounds, both inclusive.
 pub fn duration_within(
     least: Duration,
     most: Duration,
@@ -96,10 +96,10 @@ pub fn duration_within(
     }
 }
 
-/// A TCP or UDP address to listen on. A bare port means every IPv4 address of the host.
+/// Parses a TCP or UDP address to listen on. A bare port means every IPv4 address of the host.
 ///
 /// # Errors
-/// If the text is neither.
+/// If the text is neither a port nor an address with a port.
 pub fn listen_address(text: &str) -> Result<SocketAddr, InvalidValue> {
     let port = text.strip_prefix(':').unwrap_or(text);
     match port.parse() {
@@ -151,7 +151,7 @@ impl fmt::Display for ListenUrl {
 /// `NAME=unix:///path`: the CSI name of a driver and its socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverAt {
-    /// The name that GetPluginInfo gives.
+    /// The name that GetPluginInfo returns.
     pub name: DriverName,
     /// The driver's own socket.
     pub socket: SocketAddress,

@@ -1,4 +1,4 @@
-//! Tasks without which the agent would be taken for well and do nothing.
+//! Tasks that the agent needs: the process exits when one of them panics.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -7,27 +7,27 @@ use tokio::task::{Id, JoinError, JoinSet};
 
 use edge_csi_common::process::Fatal;
 
-/// Tasks that run until this is dropped. That one of them ends is the end of the process.
+/// The tasks that the agent needs. They are aborted on drop.
 #[derive(Debug, Default)]
 pub(super) struct Essential {
     tasks: JoinSet<()>,
-    what: HashMap<Id, &'static str>,
+    names: HashMap<Id, &'static str>,
 }
 
 impl Essential {
-    /// Runs one more. `what` it does is for the operator.
-    pub(super) fn spawn(&mut self, what: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    /// Spawns a task. The error reports `name` if the task ends.
+    pub(super) fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let id = self.tasks.spawn(task).id();
-        self.what.insert(id, what);
+        self.names.insert(id, name);
     }
 
     /// Waits until a task has ended, which only a panic causes. Never returns if there is no task.
     pub(super) async fn ended(&mut self) -> Fatal {
         let Some(ended) = self.tasks.join_next_with_id().await else { return pending().await };
-        // What it says was printed when it panicked.
+        // The panic hook has printed the panic's message.
         let id = ended.map_or_else(|panic: JoinError| panic.id(), |(id, ())| id);
-        let what = self.what.get(&id).copied().unwrap_or("a task");
-        Fatal::Runtime(format!("{what} has ended: volumes stay as they are until the agent is started again"))
+        let name = self.names.get(&id).copied().unwrap_or("a task");
+        Fatal::Runtime(format!("{name} has ended: volumes stay unchanged until the agent is restarted"))
     }
 }
 

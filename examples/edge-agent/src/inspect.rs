@@ -1,4 +1,4 @@
-//! `edge-agent volumes` and `edge-agent explain ID`: what the agent of this host knows of its volumes.
+//! `edge-agent volumes` and `edge-agent explain ID`: show the volumes of this host.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use volume_manager::message::answer::Kind;
 use volume_manager::message::{Answer, Refused, VolumeReport, VolumeReports};
 
 use super::store;
-use super::volumes::{SOCKET, from_store};
+use super::volumes::{SOCKET, recorded_reports};
 use edge_csi_common::process::Fatal;
 use edge_csi_common::state::{StateDirectory, StateError};
 use edge_csi_common::state_socket;
@@ -20,34 +20,34 @@ use edge_csi_common::state_socket;
 pub enum Inspect {
     /// Print a table of all volumes with their states and consumers
     Volumes {
-        /// Where the agent keeps its state.
+        /// The agent's state directory.
         #[command(flatten)]
-        place: Place,
+        state: StateOption,
     },
     /// Explain the state of a volume: why it waits, its consumers, and when it is retried
     Explain {
         /// Id of the volume; DRIVER/ID if several drivers have that id
         #[arg(value_name = "ID")]
         id: String,
-        /// Where the agent keeps its state.
+        /// The agent's state directory.
         #[command(flatten)]
-        place: Place,
+        state: StateOption,
     },
 }
 
-/// Where the agent keeps its state.
+/// The option that names the agent's state directory.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Place {
+pub struct StateOption {
     /// The --state-dir of the agent
     #[arg(long, value_name = "DIR", default_value = "/var/lib/edge-csi")]
     pub state_dir: PathBuf,
 }
 
-/// Asks, and prints the answer.
-pub(super) fn run(what: &Inspect) -> Result<(), Fatal> {
-    let text = match what {
-        Inspect::Volumes { place } => table(&ask(&place.state_dir, None)?),
-        Inspect::Explain { id, place } => sentences(id, &ask(&place.state_dir, Some(id))?)?,
+/// Runs a query and prints the answer.
+pub(super) fn run(query: &Inspect) -> Result<(), Fatal> {
+    let text = match query {
+        Inspect::Volumes { state } => table(&ask(&state.state_dir, None)?),
+        Inspect::Explain { id, state } => explanations(id, &ask(&state.state_dir, Some(id))?)?,
     };
     match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Fatal::runtime(error)),
@@ -57,7 +57,7 @@ pub(super) fn run(what: &Inspect) -> Result<(), Fatal> {
 
 fn ask(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
     if id.is_some_and(|id| id.is_empty() || id.contains('\n')) {
-        return Err(Fatal::Input("the id of a volume is one line and not empty".to_owned()));
+        return Err(Fatal::Input("invalid volume id; expected one line that is not empty".to_owned()));
     }
     let path = directory.join(SOCKET);
     let question = id.map_or_else(|| "volumes".to_owned(), |id| format!("explain {id}"));
@@ -71,20 +71,21 @@ fn ask(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
     match answer {
         Ok(Answer { answer: Some(Kind::Reports(reports)) }) => Ok(reports),
         Ok(Answer { answer: Some(Kind::Refusal(refusal)) }) => Err(Fatal::Runtime(refusal.message)),
-        _ => {
-            Err(Fatal::Runtime("the agent's answer is cut off, or of another version; ask again".to_owned()))
-        }
+        _ => Err(Fatal::Runtime(
+            "cannot decode the agent's answer; try again with the edge-agent of the running version"
+                .to_owned(),
+        )),
     }
 }
 
-/// What is on disk, where no agent answers.
+/// Reads the records of a state directory that no agent uses.
 fn recorded(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
     let shown = directory.display();
     if !directory.is_dir() {
         return Err(Fatal::Input(format!("--state-dir: no directory {shown}")));
     }
-    let _alone = match StateDirectory::open(directory) {
-        Ok(alone) => alone,
+    let _lock = match StateDirectory::open(directory) {
+        Ok(lock) => lock,
         Err(StateError::InUse { .. }) => {
             let text = format!("the agent that uses {shown} manages no volumes; start it with --staging-dir");
             return Err(Fatal::Runtime(text));
@@ -94,10 +95,9 @@ fn recorded(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> 
     if store::is_missing(directory) {
         return Err(Fatal::Input(format!("--state-dir: {shown} has no records of volumes")));
     }
-    let reports = from_store(directory, id)?;
-    // stderr may be closed; the answer is printed all the same.
-    let _ =
-        writeln!(io::stderr(), "edge-agent: no agent uses {shown} now; this is what it has recorded there");
+    let reports = recorded_reports(directory, id)?;
+    // The answer is printed even if stderr is closed.
+    let _ = writeln!(io::stderr(), "edge-agent: no agent uses {shown} now; showing the recorded state");
     Ok(reports)
 }
 
@@ -113,13 +113,14 @@ fn table(reports: &VolumeReports) -> String {
         .iter()
         .map(|[volume, state, consumers]| line(&format!("{volume:first$}  {state:second$}  {consumers}")))
         .collect();
-    text.extend(reports.refused.iter().map(not_taken));
+    text.extend(reports.refused.iter().map(refused_line));
     let unreadable = reports.quarantined.iter();
     text.extend(unreadable.map(|one| line(&format!("unreadable: record {}: {}", one.record, one.reason))));
     text
 }
 
-/// A line of the answer. Control characters and backslashes are escaped as in Rust, so that no id can be taken for another line.
+/// Formats a line of the answer. Control characters and backslashes are escaped as in Rust, so that no id can
+/// forge a line.
 fn line(text: &str) -> String {
     let mut line = String::with_capacity(text.len() + 1);
     for c in text.chars() {
@@ -141,18 +142,18 @@ fn consumers(volume: &VolumeReport) -> String {
         let mark = match (consumer.wanted, consumer.published) {
             (true, true) => "",
             (true, false) => " (not yet)",
-            (false, _) => " (going)",
+            (false, _) => " (being removed)",
         };
         format!("{}{mark}", consumer.id)
     });
     all.collect::<Vec<_>>().join(", ")
 }
 
-fn not_taken(one: &Refused) -> String {
-    line(&format!("not taken: {}/{} for {}: {}", one.driver, one.volume_id, one.consumer, one.reason))
+fn refused_line(one: &Refused) -> String {
+    line(&format!("refused: {}/{} for {}: {}", one.driver, one.volume_id, one.consumer, one.reason))
 }
 
-fn sentences(id: &str, reports: &VolumeReports) -> Result<String, Fatal> {
+fn explanations(id: &str, reports: &VolumeReports) -> Result<String, Fatal> {
     let mut names: Vec<String> =
         reports.volumes.iter().map(|one| format!("{}/{}", one.driver, one.volume_id)).collect();
     names.extend(reports.refused.iter().map(|one| format!("{}/{}", one.driver, one.volume_id)));
@@ -162,19 +163,19 @@ fn sentences(id: &str, reports: &VolumeReports) -> Result<String, Fatal> {
         [] => {
             let unreadable = match reports.quarantined.len() {
                 0 => String::new(),
-                some => format!(" ({some} records cannot be read, see edge-agent volumes)"),
+                count => format!(" ({count} records cannot be read; edge-agent volumes shows why)"),
             };
             Err(Fatal::Input(format!(
-                "no volume {id} is known here{unreadable}; edge-agent volumes lists them"
+                "this node has no volume {id}{unreadable}; edge-agent volumes lists all volumes"
             )))
         }
         [_] => {
             let known = reports.volumes.iter().map(|volume| line(&volume.explanation));
-            Ok(known.chain(reports.refused.iter().map(not_taken)).collect())
+            Ok(known.chain(reports.refused.iter().map(refused_line)).collect())
         }
         several => {
             let several = several.join(", ");
-            Err(Fatal::Input(format!("several volumes are called {id}: {several}; give one of these")))
+            Err(Fatal::Input(format!("several volumes have the id {id}: {several}; give one of these")))
         }
     }
 }
@@ -213,26 +214,26 @@ mod tests {
             vec![volume("d.example", "v1"), VolumeReport { consumers: vec![], ..volume("e", "v2") }];
         let text = table(&VolumeReports { volumes, ..Default::default() });
         let expected = "VOLUME        STATE      CONSUMERS\n\
-                        d.example/v1  PUBLISHED  a, b (going), c (not yet)\n\
+                        d.example/v1  PUBLISHED  a, b (being removed), c (not yet)\n\
                         e/v2          PUBLISHED  -\n";
         assert_eq!(text, expected);
     }
 
     #[test]
     fn an_id_cannot_forge_a_line() {
-        let volumes = vec![VolumeReport { consumers: vec![], ..volume("d", "v1\nnot taken: d/v2") }];
+        let volumes = vec![VolumeReport { consumers: vec![], ..volume("d", "v1\nrefused: d/v2") }];
         let text = table(&VolumeReports { volumes, ..Default::default() });
-        assert!(text.lines().count() == 2 && text.contains("d/v1\\nnot taken"), "{text}");
+        assert!(text.lines().count() == 2 && text.contains("d/v1\\nrefused"), "{text}");
     }
 
     #[test]
     fn unknown_and_ambiguous_ids_are_errors() {
         let reports = |volumes| VolumeReports { volumes, ..Default::default() };
-        let one = sentences("v1", &reports(vec![volume("d.example", "v1")])).unwrap();
+        let one = explanations("v1", &reports(vec![volume("d.example", "v1")])).unwrap();
         assert_eq!(one, "d.example/v1 is PUBLISHED for 1s, as desired.\n");
-        let none = sentences("v1", &reports(vec![])).unwrap_err();
-        assert!(none.to_string().contains("no volume v1 is known here") && none.exit_code() == 2, "{none}");
-        let two = sentences("v1", &reports(vec![volume("d", "v1"), volume("e", "v1")])).unwrap_err();
+        let none = explanations("v1", &reports(vec![])).unwrap_err();
+        assert!(none.to_string().contains("this node has no volume v1") && none.exit_code() == 2, "{none}");
+        let two = explanations("v1", &reports(vec![volume("d", "v1"), volume("e", "v1")])).unwrap_err();
         assert!(two.to_string().contains("d/v1, e/v1; give one of these"), "{two}");
     }
 

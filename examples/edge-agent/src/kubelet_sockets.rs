@@ -46,7 +46,8 @@ pub(super) struct KubeletSockets {
 }
 
 impl KubeletSockets {
-    /// Reads the options. [`serve`](Self::serve) opens the sockets.
+    /// Creates the directory of the sockets; [`serve`](Self::serve) opens them. Returns `None` without
+    /// `--kubelet-socket-dir`.
     pub(super) fn open(
         options: &KubeletSocketOptions,
         node: &NodeId,
@@ -72,12 +73,13 @@ impl KubeletSockets {
         Ok(Some(Arc::new(Self { directory, node, segment, relay, monitors, serving })))
     }
 
-    /// The monitored relay to the drivers. Calls of the hub use it too, so that the monitor sees every call for a volume.
+    /// Returns the monitored relay to the drivers. Calls of the hub use the same relay, so that all calls are
+    /// monitored.
     pub(super) fn relay(&self) -> Arc<dyn Relay> {
         Arc::clone(&self.relay)
     }
 
-    /// The segment that is added for drivers without a topology.
+    /// Returns the topology segment that is added for drivers without a topology.
     pub(super) fn segment(&self) -> Option<NodeSegment> {
         self.segment.clone()
     }
@@ -106,26 +108,26 @@ impl KubeletSockets {
         Ok(())
     }
 
-    /// Accepts no more calls, and waits up to `timeout` for the open ones.
+    /// Stops accepting calls, and waits up to `timeout` for the open calls.
     pub(super) async fn drain(&self, timeout: Duration) {
         let serving = std::mem::take(&mut *self.serving.lock().await);
         let all = serving.into_values().map(|serving| serving.shutdown(timeout));
         futures_util::future::join_all(all).await;
     }
 
-    /// The counts of the monitor.
+    /// Returns the monitor's counts of volumes and violations.
     pub(super) fn counts(&self) -> Counts {
         self.monitors.counts()
     }
 
-    /// Sets the gauges.
+    /// Sets the monitor's gauges.
     pub(super) fn publish_metrics(&self) {
         self.monitors.publish_metrics();
     }
 }
 
 fn invalid_segment(error: InvalidSegment) -> Fatal {
-    Fatal::Input(format!("--topology-key: {error}, or --topology-key none"))
+    Fatal::Input(format!("--topology-key: {error}; --topology-key none adds no segment"))
 }
 
 impl std::fmt::Debug for KubeletSockets {

@@ -1,4 +1,4 @@
-//! `edge-agent`: answers for the CSI drivers of one node.
+//! `edge-agent`: relays CSI calls to the drivers of one node, and mounts volumes without a kubelet.
 
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
 
@@ -28,7 +28,7 @@ use volume_manager::message;
 use volume_manager::mounts::linux::probe;
 
 use self::essential::Essential;
-pub use self::inspect::{Inspect, Place};
+pub use self::inspect::{Inspect, StateOption};
 pub use self::kubelet_sockets::KubeletSocketOptions;
 use self::kubelet_sockets::KubeletSockets;
 pub use self::kubernetes::KubernetesOptions;
@@ -41,13 +41,13 @@ use edge_csi_common::process::{self, Fatal, Signals};
 use edge_csi_common::status::StatusServer;
 use edge_csi_common::uplink;
 
-/// The binary.
+/// Runs the `edge-agent` binary.
 pub fn main() -> ExitCode {
-    // Operations on mounts that may hang are processes of their own, and they are this program.
+    // Mount operations that may hang run in child processes of this program.
     if let Some(code) = probe::serve_if_asked() {
         return code;
     }
-    // The answer to a command is what its caller wants to see.
+    // A subcommand prints its answer, so it logs warnings only.
     let level = |line: &CommandLine| if line.command.is_some() { "warn" } else { "info" };
     process::run_with_level(level, async |line, signals| match (line.command, line.options) {
         (Some(command), _) => inspect::run(&command),
@@ -56,7 +56,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// A number from a name, which spreads the waits of this node apart from those of others.
+/// Returns a seed from a node's name, which spreads the waits of different nodes.
 fn seed_of(name: &str) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(name)
 }
@@ -89,8 +89,8 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let name = PeerId::try_from(&options.nodeid).map_err(Fatal::input)?;
     let plugin = NodePlugin::open(&options.kubernetes, &options.volumes, store.as_ref())?;
     let secrets = plugin.as_ref().map(NodePlugin::secrets);
-    let kept = state.as_ref().zip(store).map(|(state, store)| (state, store.volumes, store.desired));
-    let opened = volumes::open(&options.volumes, kept, options.nodeid.as_str(), secrets).await?;
+    let saved = state.as_ref().zip(store).map(|(state, store)| (state, store.volumes, store.desired));
+    let opened = volumes::open(&options.volumes, saved, options.nodeid.as_str(), secrets).await?;
     let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
     let sockets = KubeletSockets::open(&options.kubelet_sockets, &options.nodeid, &dispatcher)?;
     let service = ServiceName::new(CSI_SERVICE).map_err(Fatal::runtime)?;
@@ -120,7 +120,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         pods: plugin.as_ref().map(NodePlugin::view),
     };
     let _status = StatusServer::start(options.http_endpoint, status).await.map_err(Fatal::runtime)?;
-    // After the recorder of the metrics is there, which counts from its own beginning.
+    // The tasks start after the status server, since metrics count only once their recorder is installed.
     let mut essential = Essential::default();
     if let Some(opened) = opened {
         opened.start(&options.driver, &mut essential).await?;
@@ -142,7 +142,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         fatal = essential.ended() => return Err(fatal),
     };
     let drain = async {
-        // The session forgets a call without a caller; the driver's operation continues and must not be cut.
+        // The session drops a call without a caller; the driver's operation continues and must not be cut off.
         let bound = options.drain_timeout;
         let sockets = OptionFuture::from(sockets.as_ref().map(|sockets| sockets.drain(bound)));
         let (_, _, work) =

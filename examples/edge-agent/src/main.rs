@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 
-/// Each call makes a few hundred allocations in this process.
+/// The allocator of the process, in which each call makes a few hundred allocations.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -16,9 +16,9 @@ use edge_csi_common::security::ClientSecurity;
 use edge_csi_common::uplink::FailbackOptions;
 use edge_csi_common::values::{DriverAt, MAX_DURATION, duration, duration_within, listen_address};
 
-/// A shorter timeout would cancel ordinary work of drivers.
+/// The minimum of `--driver-timeout`. A shorter timeout would cancel ordinary work of drivers.
 const MIN_DRIVER_TIMEOUT: Duration = Duration::from_secs(1);
-/// A waiting request holds a slot and memory.
+/// The maximum of `--operation-queue-timeout`. A waiting request holds a slot and memory.
 const MAX_QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Relays CSI calls from the hub to the sockets of this node's CSI drivers, and mounts volumes without a kubelet.
@@ -44,7 +44,7 @@ pub struct CommandLine {
 #[group(args = ["nodeid"])]
 #[command(group(clap::ArgGroup::new("drivers").required(true).multiple(true).args(["driver", "plugins_registry"])))]
 pub struct AgentOptions {
-    /// Name of this node: the agent's name at the hub, and what the proxy's --nodeid names
+    /// Name of this node: the agent's name at the hub, and the value of the proxy's --nodeid
     #[arg(long, value_name = "NAME")]
     pub nodeid: NodeId,
 
@@ -66,8 +66,8 @@ pub struct AgentOptions {
     #[arg(long, value_name = "NAME=URL")]
     pub driver: Vec<DriverAt>,
 
-    /// Directory in which drivers register as with kubelet. Use a directory that kubelet does not watch, or both answer the
-    /// registrars
+    /// Directory in which drivers register as with kubelet. Use a directory that kubelet does not watch; otherwise
+    /// both answer the registrars
     #[arg(long, value_name = "DIR")]
     pub plugins_registry: Option<PathBuf>,
 

@@ -10,8 +10,8 @@ use super::kubelet_sockets::KubeletSockets;
 use super::volumes::NodeVolumes;
 use edge_csi_common::process::Fatal;
 
-/// Watches a directory and keeps the drivers of the dispatcher, and of the volumes, as they are there. Drivers that were
-/// named on the command line stay as they are.
+/// Watches a plugin registration directory, and registers its drivers with the dispatcher and the volumes. Drivers
+/// of the command line stay unchanged.
 pub(super) fn start(
     directory: &Path,
     dispatcher: Dispatcher,
@@ -27,7 +27,7 @@ pub(super) fn start(
                 DriverEvent::Registered { name, .. } | DriverEvent::Deregistered { name, .. }
                     if named.contains(&name) =>
                 {
-                    tracing::warn!(driver = %name, "also in --plugins-registry: the socket that --driver names is used");
+                    tracing::warn!(driver = %name, "the driver is also in --plugins-registry; using the socket of --driver");
                 }
                 DriverEvent::Registered { name, endpoint, .. } => {
                     match SocketAddress::new(endpoint.to_string()) {
@@ -36,7 +36,7 @@ pub(super) fn start(
                             dispatcher.register(driver);
                         }
                         Err(cause) => {
-                            tracing::warn!(driver = %name, %cause, "a registered driver cannot be reached");
+                            tracing::warn!(driver = %name, %cause, "a registered driver has an invalid socket path");
                         }
                     }
                     if let Some(sockets) = &kubelet_sockets

@@ -11,7 +11,7 @@ use super::volumes::NodeVolumes;
 use edge_csi_common::status::{Fact, Status};
 use edge_csi_common::uplink;
 
-/// The agent's page.
+/// The content of the agent's status page.
 #[derive(Debug)]
 pub(super) struct AgentStatus {
     pub(super) peer: Peer,
@@ -55,34 +55,34 @@ impl Status for AgentStatus {
             pods.publish_metrics();
         }
         if let Some(volumes) = &self.volumes {
-            let shown = volumes.shown();
-            metrics::gauge!("edge_csi_desired_revision").set(shown.revision as f64);
-            metrics::gauge!("edge_csi_refused_consumers").set(shown.refused.len() as f64);
+            let summary = volumes.summary();
+            metrics::gauge!("edge_csi_desired_revision").set(summary.revision as f64);
+            metrics::gauge!("edge_csi_refused_consumers").set(summary.refused.len() as f64);
         }
     }
 }
 
-/// What was seen of the orchestrators' calls.
+/// Returns the rows about the monitored calls of orchestrators.
 fn monitor_facts(sockets: &KubeletSockets) -> Vec<Fact> {
     let counts = sockets.counts();
     vec![
         Fact::new("monitored volumes", counts.volumes),
-        Fact::new("calls that broke a rule of the spec", counts.violations),
+        Fact::new("calls that violated the CSI specification", counts.violations),
     ]
 }
 
-/// The number of volumes in each state, and the problems.
+/// Returns the rows about volumes: the number in each state, and the problems.
 fn volume_facts(volumes: &NodeVolumes) -> Vec<Fact> {
-    let shown = volumes.shown();
+    let summary = volumes.summary();
     let states: Vec<_> =
-        shown.counts.states.iter().map(|(state, count)| format!("{count} {state}")).collect();
+        summary.counts.states.iter().map(|(state, count)| format!("{count} {state}")).collect();
     let states = if states.is_empty() { "none".to_owned() } else { states.join(", ") };
-    let mut facts = vec![Fact::new("volumes", states), Fact::new("desired revision", shown.revision)];
+    let mut facts = vec![Fact::new("volumes", states), Fact::new("desired revision", summary.revision)];
     let problems = [
-        ("consumers that cannot have their volume", shown.refused.len()),
-        ("volumes that wait for their driver", shown.counts.dormant),
-        ("volumes with a call of unknown outcome", shown.counts.uncertain),
-        ("records of volumes that cannot be read", shown.counts.quarantined),
+        ("refused consumers", summary.refused.len()),
+        ("volumes that wait for their driver", summary.counts.dormant),
+        ("volumes with a call of unknown outcome", summary.counts.uncertain),
+        ("records of volumes that cannot be read", summary.counts.quarantined),
     ];
     facts
         .extend(problems.iter().filter(|(_, count)| *count > 0).map(|(name, count)| Fact::new(*name, count)));

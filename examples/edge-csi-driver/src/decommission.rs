@@ -18,29 +18,30 @@ use tokio::sync::{mpsc, oneshot, watch};
 use edge_csi_common::process::Fatal;
 use edge_csi_common::state_socket;
 
-/// The socket in the state directory: a command is a line, `decommission NODE` or `recommission NODE`, and so is the answer.
+/// The control socket in the state directory. A command is one line, `decommission NODE` or `recommission NODE`;
+/// the answer is one line too.
 pub(super) const SOCKET: &str = "control.sock";
 
-/// What is before the text of an answer, by how the command ended.
-const DONE: &str = "ok ";
-const REFUSED: &str = "error ";
+/// The prefixes of the answers to successful and to failed commands.
+const OK_PREFIX: &str = "ok ";
+const ERROR_PREFIX: &str = "error ";
 
 /// A command to a running proxy.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
-    /// Declare a node lost, with all volumes on it: its placements are released, so that the names of its volumes may be used on
-    /// other nodes, and its volumes can be deleted. If it returns it gets no calls until it is recommissioned.
-    /// Refused while it is connected
+    /// Declare a node lost, with all volumes on it: its placements are released, so that the names of its volumes
+    /// may be used on other nodes, and its volumes can be deleted. If the node reconnects it gets no calls until
+    /// it is recommissioned. Refused while the node is connected
     Decommission(Target),
     /// Revert `decommission`: the node gets calls again, and its volumes are found on demand. Check for
     /// duplicate volume names
     Recommission(Target),
 }
 
-/// Which node, and which proxy.
+/// The arguments of a command: the node, and the state directory of the proxy.
 #[derive(Debug, Clone, Args)]
 pub struct Target {
-    /// Name of the node, as `edge-agent --nodeid` has it
+    /// Name of the node, as in `edge-agent --nodeid`
     #[arg(value_name = "NODE")]
     pub node: NodeId,
 
@@ -49,23 +50,23 @@ pub struct Target {
     pub state_dir: PathBuf,
 }
 
-/// What a proxy is to do.
+/// The action that a command requests of a proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum Action {
     Decommission(NodeId),
     Recommission(NodeId),
 }
 
-/// A line that is not an order.
+/// The error of a line that is not a command.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum InvalidOrder {
+pub(super) enum InvalidAction {
     #[error("expected `decommission NODE` or `recommission NODE`; the proxy may be of another version")]
     Verb,
     #[error(transparent)]
     Node(#[from] InvalidNodeId),
 }
 
-impl fmt::Display for Order {
+impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Decommission(node) => write!(f, "decommission {node}"),
@@ -74,32 +75,32 @@ impl fmt::Display for Order {
     }
 }
 
-impl FromStr for Order {
-    type Err = InvalidOrder;
+impl FromStr for Action {
+    type Err = InvalidAction;
 
-    fn from_str(line: &str) -> Result<Self, InvalidOrder> {
+    fn from_str(line: &str) -> Result<Self, InvalidAction> {
         match line.split_once(' ') {
             Some(("decommission", node)) => Ok(Self::Decommission(NodeId::new(node)?)),
             Some(("recommission", node)) => Ok(Self::Recommission(NodeId::new(node)?)),
-            _ => Err(InvalidOrder::Verb),
+            _ => Err(InvalidAction::Verb),
         }
     }
 }
 
-/// An order with the channel for its one-line answer.
+/// An action with the channel for its one-line answer.
 #[derive(Debug)]
-pub(super) struct Commanded {
-    pub(super) order: Order,
+pub(super) struct PendingAction {
+    pub(super) action: Action,
     pub(super) answer: oneshot::Sender<Result<String, CommandError>>,
 }
 
-/// An order is not carried out.
+/// The error of a failed action.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
     #[error(transparent)]
     Node(#[from] DecommissionError),
     #[error(
-        "the proxy of driver {driver} sends all calls to node {node} and keeps nothing of nodes, so there is nothing to release; stop this proxy if its node is lost"
+        "the proxy of driver {driver} sends all calls to node {node} and stores no placements, so there is nothing to release; stop this proxy if its node is lost"
     )]
     FixedRoute { driver: DriverName, node: NodeId },
     #[error("node {node}: not durable, repeat the command: {source}")]
@@ -108,17 +109,20 @@ pub(super) enum CommandError {
     NoSocket(#[from] NodeSocketError),
 }
 
-/// Carries out an order for a route by topology.
-pub(super) async fn by_topology(route: &TopologyRouter, order: Order) -> Result<String, CommandError> {
-    Ok(match order {
-        Order::Decommission(node) => {
+/// Executes an action on a route by topology.
+pub(super) async fn execute_by_topology(
+    route: &TopologyRouter,
+    action: Action,
+) -> Result<String, CommandError> {
+    Ok(match action {
+        Action::Decommission(node) => {
             let Decommissioned { rows, before, .. } = route.decommission(&node).await?;
             let already = if before { " already" } else { "" };
             format!(
                 "node {node} is{already} decommissioned: {rows} rows released; it gets no calls until it is recommissioned"
             )
         }
-        Order::Recommission(node) => match route.recommission(&node).await? {
+        Action::Recommission(node) => match route.recommission(&node).await? {
             true => {
                 format!("node {node} is recommissioned: it gets calls again")
             }
@@ -129,43 +133,43 @@ pub(super) async fn by_topology(route: &TopologyRouter, order: Order) -> Result<
 
 /// The decommissioned nodes, and whether each is connected, for the status page.
 #[derive(Debug)]
-pub(super) enum Quarantined {
-    Nowhere,
+pub(super) enum DecommissionedNodes {
+    Unsupported,
     Topology(Arc<TopologyRouter>),
     Sockets(watch::Receiver<Vec<(NodeId, bool)>>),
 }
 
-impl Quarantined {
+impl DecommissionedNodes {
     pub(super) fn nodes(&self) -> Vec<(NodeId, bool)> {
         match self {
-            Self::Nowhere => Vec::new(),
+            Self::Unsupported => Vec::new(),
             Self::Topology(route) => route.decommissioned(),
             Self::Sockets(nodes) => nodes.borrow().clone(),
         }
     }
 }
 
-/// Sends a command to the proxy, and prints its answer.
+/// Sends a command to the proxy, and prints the answer.
 pub(super) fn run(command: Command) -> Result<(), Fatal> {
-    let (order, directory) = match command {
-        Command::Decommission(Target { node, state_dir }) => (Order::Decommission(node), state_dir),
-        Command::Recommission(Target { node, state_dir }) => (Order::Recommission(node), state_dir),
+    let (action, directory) = match command {
+        Command::Decommission(Target { node, state_dir }) => (Action::Decommission(node), state_dir),
+        Command::Recommission(Target { node, state_dir }) => (Action::Recommission(node), state_dir),
     };
     let shown = directory.display();
     if !directory.is_dir() {
         return Err(Fatal::Input(format!("--state-dir: no directory {shown}")));
     }
     let path = directory.join(SOCKET);
-    let answer = state_socket::ask(&path, &order.to_string());
+    let answer = state_socket::ask(&path, &action.to_string());
     let answer = answer.map_err(|error| unanswered(&path, &error))?;
     let answer = String::from_utf8_lossy(&answer);
     let line = answer.strip_suffix('\n').unwrap_or_default();
-    if let Some(text) = line.strip_prefix(DONE) {
+    if let Some(text) = line.strip_prefix(OK_PREFIX) {
         // Nothing is left to do if stdout is closed.
         let _ = writeln!(io::stdout(), "{text}");
         return Ok(());
     }
-    Err(Fatal::Runtime(match line.strip_prefix(REFUSED) {
+    Err(Fatal::Runtime(match line.strip_prefix(ERROR_PREFIX) {
         Some(text) => text.to_owned(),
         None => format!("{}: the proxy ended before it answered; repeat the command", path.display()),
     }))
@@ -176,33 +180,33 @@ fn unanswered(path: &Path, error: &io::Error) -> Fatal {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             "no edge-csi-driver runs with this --state-dir; start it, then repeat the command"
         }
-        io::ErrorKind::PermissionDenied => "only root and the user of the proxy may use it",
+        io::ErrorKind::PermissionDenied => "only root and the user of the proxy may use this socket",
         _ => "no answer, repeat the command",
     };
     Fatal::Runtime(format!("{}: {hint}: {error}", path.display()))
 }
 
-/// Takes commands until dropped.
-pub(super) async fn serve(socket: BoundSocket, commands: mpsc::Sender<Commanded>) {
+/// Serves commands until the future is dropped.
+pub(super) async fn serve(socket: BoundSocket, commands: mpsc::Sender<PendingAction>) {
     let answer = move |line: String| {
         let commands = commands.clone();
         async move {
-            let (before, text) = match carried_out(&line, &commands).await {
-                Ok(text) => (DONE, text),
-                Err(text) => (REFUSED, text),
+            let (prefix, text) = match execute_line(&line, &commands).await {
+                Ok(text) => (OK_PREFIX, text),
+                Err(text) => (ERROR_PREFIX, text),
             };
-            format!("{before}{text}\n").into_bytes()
+            format!("{prefix}{text}\n").into_bytes()
         }
     };
     state_socket::serve(socket, answer).await;
 }
 
-/// The text of the answer.
-async fn carried_out(line: &str, commands: &mpsc::Sender<Commanded>) -> Result<String, String> {
-    let order: Order = line.parse().map_err(|error| format!("{error}"))?;
+/// Executes a line, and returns the text of the answer.
+async fn execute_line(line: &str, commands: &mpsc::Sender<PendingAction>) -> Result<String, String> {
+    let action: Action = line.parse().map_err(|error| format!("{error}"))?;
     let (answer, answered) = oneshot::channel();
     let ending = "the proxy is ending; repeat the command when it runs again";
-    commands.send(Commanded { order, answer }).await.map_err(|_| ending.to_owned())?;
+    commands.send(PendingAction { action, answer }).await.map_err(|_| ending.to_owned())?;
     let done = answered.await.map_err(|_| ending.to_owned())?;
     done.map_err(|error| error.to_string())
 }
@@ -216,15 +220,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_round_trips_and_other_lines_are_refused() {
+    fn action_round_trips_and_other_lines_are_refused() {
         let node = || NodeId::new("edge-2").unwrap();
-        for order in [Order::Decommission(node()), Order::Recommission(node())] {
-            assert_eq!(order.to_string().parse::<Order>().unwrap(), order);
+        for action in [Action::Decommission(node()), Action::Recommission(node())] {
+            assert_eq!(action.to_string().parse::<Action>().unwrap(), action);
         }
         for line in
             ["", "decommission", "decommission ", "decommission ../x", "decommission a b", "forget edge-2"]
         {
-            assert!(line.parse::<Order>().is_err(), "{line:?}");
+            assert!(line.parse::<Action>().is_err(), "{line:?}");
         }
     }
 
@@ -234,11 +238,11 @@ mod tests {
         let path = directory.path().join(SOCKET);
         let socket = state_socket::bind(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let (commands, mut commanded) = mpsc::channel::<Commanded>(1);
+        let (commands, mut pending) = mpsc::channel::<PendingAction>(1);
         let serving = tokio::spawn(serve(socket, commands));
-        let obeying = tokio::spawn(async move {
-            while let Some(Commanded { order, answer }) = commanded.recv().await {
-                let _ = answer.send(Ok(format!("done: {order}")));
+        let executing = tokio::spawn(async move {
+            while let Some(PendingAction { action, answer }) = pending.recv().await {
+                let _ = answer.send(Ok(format!("done: {action}")));
             }
         });
         let mut answers = Vec::new();
@@ -256,7 +260,7 @@ mod tests {
         }
         serving.abort();
         assert!(serving.await.unwrap_err().is_cancelled() && !path.exists());
-        obeying.await.unwrap();
+        executing.await.unwrap();
         answers
     }
 

@@ -1,4 +1,4 @@
-//! What the sidecars find: one socket, or one for each node.
+//! The sockets for the sidecars: one socket, or one for each node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::roster::Roster;
 use super::route::{Destination, RouteKind};
 use edge_csi_common::process::Fatal;
 
-/// The sockets, before they are there.
+/// The sockets, before they are opened.
 #[derive(Debug)]
 pub(super) enum Front {
     One {
@@ -21,7 +21,7 @@ pub(super) enum Front {
         address: SocketAddress,
         startup: View,
     },
-    /// With the nodes that have a socket from the start.
+    /// One socket for each node; those of `nodes` are opened at the start.
     Each {
         sockets: NodeSockets,
         nodes: Vec<NodeId>,
@@ -29,14 +29,14 @@ pub(super) enum Front {
 }
 
 impl Front {
-    /// What the options mean.
+    /// Creates the sockets of the options, without opening them.
     pub(super) fn new(
         options: &CsiDriverOptions,
         destination: &Destination,
         relay: impl Relay + 'static,
     ) -> Result<Self, Fatal> {
         let mut settings = EndpointSettings::default();
-        // So that a restart with the edge off can answer.
+        // The stored driver info answers after a restart while the edge is offline.
         settings.driver_info = destination.store.clone().map(|store| Arc::new(store) as _);
         let driver = options.drivername.clone();
         let Some(router) = destination.router() else {
@@ -52,7 +52,7 @@ impl Front {
         Ok(Self::One { endpoint, address, startup })
     }
 
-    /// What the status page shows of it.
+    /// Returns the part that the status page shows.
     pub(super) fn shown(&self) -> Shown {
         match self {
             Self::One { address, startup, .. } => Shown::One(address.clone(), startup.clone()),
@@ -60,7 +60,8 @@ impl Front {
         }
     }
 
-    /// The receiver of node changes, if there is one. `online` is notified when the node of a fixed route connects.
+    /// Returns the receiver of node changes, if there is one. `online` is notified when the node of a fixed route
+    /// connects.
     pub(super) async fn follower(
         &mut self,
         options: &CsiDriverOptions,
@@ -79,7 +80,7 @@ impl Front {
             }
             (Self::One { .. }, RouteKind::Topology(route)) => Some(Follower::Topology(Arc::clone(route))),
             (Self::One { .. }, RouteKind::Fixed(node)) => {
-                Some(Follower::Fixed { node: node.clone(), there: false, online: Arc::clone(online) })
+                Some(Follower::Fixed { node: node.clone(), connected: false, online: Arc::clone(online) })
             }
             (Self::One { .. }, RouteKind::Sockets) => None,
         })
@@ -114,7 +115,7 @@ pub(super) enum Shown {
     Each(NodeSockets),
 }
 
-/// The sockets, being served.
+/// The open sockets.
 #[derive(Debug)]
 pub(super) enum Open {
     One(Serving),
@@ -122,7 +123,7 @@ pub(super) enum Open {
 }
 
 impl Open {
-    /// Asks the drivers again now for what is answered locally.
+    /// Refreshes the driver info of all sockets now.
     pub(super) fn refresh(&self) {
         match self {
             Self::One(serving) => serving.refresh(),
@@ -130,14 +131,14 @@ impl Open {
         }
     }
 
-    /// The node of the one socket is there: if its driver is not ready by what is known, it is asked again.
+    /// Notifies the one socket that its node is connected, so that a driver that was not ready is called again.
     pub(super) fn online(&self) {
         if let Self::One(serving) = self {
             serving.online();
         }
     }
 
-    /// Takes no more calls, and waits up to `bound` for open ones.
+    /// Stops accepting calls, and waits up to `bound` for open ones.
     pub(super) async fn shutdown(self, bound: Duration) -> Drained {
         match self {
             Self::One(serving) => serving.shutdown(bound).await,

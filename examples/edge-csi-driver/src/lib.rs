@@ -20,7 +20,7 @@ use edge_transport::Peer;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-use self::decommission::Quarantined;
+use self::decommission::DecommissionedNodes;
 pub use self::decommission::{Command, Target};
 use self::front::Front;
 pub use self::options::{CommandLine, CsiDriverOptions, Route};
@@ -47,12 +47,12 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     let state = uplink::state_directory(options.state_dir.as_deref())?;
     let destination = Destination::open(&options, state.as_ref()).await?;
     let drain_timeout = options.drain_timeout;
-    let peer = Peer::builder(name::of_this_process(&options.drivername, identity.as_ref())?)
+    let peer = Peer::builder(name::unique_name(&options.drivername, identity.as_ref())?)
         .dialers(dialers)
         .settings(options.failback.settings(drain_timeout))
         .start()
         .map_err(Fatal::runtime)?;
-    tracing::info!(name = %peer.name(), driver = %options.drivername, node = %destination, "the driver's calls go there");
+    tracing::info!(name = %peer.name(), driver = %options.drivername, node = %destination, "starting; the driver's calls go to the node");
     let connection = tokio::spawn(uplink::log_connection(peer.watch()));
 
     let reachability = Reachability::new(options.reconnect_grace);
@@ -65,22 +65,24 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     let mut front = Front::new(&options, &destination, relay.clone())?;
     let online = Arc::new(Notify::new());
     let follower = front.follower(&options, &destination, &online).await?;
-    let (commands, commanded) = mpsc::channel(1);
+    let (commands, pending) = mpsc::channel(1);
     let mut tasks = JoinSet::new();
     if let Some(state) = &state {
         let socket = state_socket::bind(&state.path().join(decommission::SOCKET))?;
         tasks.spawn(decommission::serve(socket, commands));
     }
-    let quarantined = follower.as_ref().map_or(Quarantined::Nowhere, follow::Follower::quarantined);
+    let decommissioned_nodes =
+        follower.as_ref().map_or(DecommissionedNodes::Unsupported, follow::Follower::decommissioned_nodes);
     let (driver, shown) = (options.drivername.clone(), front.shown());
-    let status = CsiDriverStatus { peer: peer.clone(), driver, destination, shown, quarantined };
-    // First what may fail: a socket that was there for a moment would break the sidecars that found it.
+    let status = CsiDriverStatus { peer: peer.clone(), driver, destination, shown, decommissioned_nodes };
+    // Steps that may fail come first: a socket that is removed after a moment would break sidecars that connected
+    // to it.
     let _status = StatusServer::start(options.http_endpoint, status).await.map_err(Fatal::runtime)?;
     let serving = front.open().await?;
     if let Some(follower) = follower {
         let driver = options.drivername;
         let nodes = NodeWatch::new(peer.clone(), reachability.clone()).map_err(Fatal::runtime)?;
-        tasks.spawn(follow::follow(nodes, driver, reachability, follower, commanded));
+        tasks.spawn(follow::follow(nodes, driver, reachability, follower, pending));
     }
     let mut hub = peer.watch();
     let signal = loop {

@@ -9,10 +9,10 @@ use edge_transport::tls::{ClientFiles, Identity};
 
 use edge_csi_common::process::Fatal;
 
-/// A name that no other process has: of two proxies of one name the hub refuses the later one. With a certificate it
-/// begins with the certificate's name, below which the hub allows any; without one, for
-/// example with a token, it begins with `proxy/` and the driver's name.
-pub(super) fn of_this_process(driver: &DriverName, files: Option<&ClientFiles>) -> Result<PeerId, Fatal> {
+/// Returns a name that no other process has, since the hub refuses the later of two proxies with one name. With a
+/// certificate the name begins with the certificate's name, below which the hub allows any name. Without one, for
+/// example with a token, the name begins with `proxy/` and the driver's name.
+pub(super) fn unique_name(driver: &DriverName, files: Option<&ClientFiles>) -> Result<PeerId, Fatal> {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
     let process = process_name(&host, std::process::id(), started);

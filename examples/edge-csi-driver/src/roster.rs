@@ -1,5 +1,5 @@
-//! The nodes that had a socket, kept over a restart: their sidecars must find it again while the hub is off. And those that are
-//! decommissioned.
+//! The nodes with a socket and the decommissioned nodes, stored over a restart: sidecars must find their sockets
+//! while the hub is offline.
 
 use std::collections::BTreeSet;
 
@@ -8,17 +8,17 @@ use csi_proxy::{DEFAULT_MAX_SOCKETS, NodeId};
 
 use edge_csi_common::process::Fatal;
 
-/// Nodes by name, tables of the proxy's store, if there is one.
+/// The nodes with a socket and the decommissioned nodes, durable if the proxy has a store.
 #[derive(Debug)]
 pub(super) struct Roster {
-    /// Those that have a socket, or had one.
+    /// The nodes that have a socket, or had one before the last restart.
     pub(super) nodes: BTreeSet<NodeId>,
     pub(super) decommissioned: BTreeSet<NodeId>,
     store: Option<RedbStore>,
 }
 
 impl Roster {
-    /// The nodes that were kept. Without a store there are none.
+    /// Reads the stored nodes. Without a store the roster is empty.
     pub(super) async fn open(store: Option<RedbStore>) -> Result<Self, Fatal> {
         let (mut nodes, mut decommissioned) = (Vec::new(), Vec::new());
         if let Some(store) = &store {
@@ -29,10 +29,10 @@ impl Roster {
         Ok(Self { nodes, decommissioned, store })
     }
 
-    /// Decommissions a node, on the disk when it returns.
+    /// Decommissions a node durably.
     ///
     /// # Errors
-    /// If it cannot be written. Then nothing is changed.
+    /// If the change cannot be written; the roster is then unchanged.
     pub(super) async fn decommission(&mut self, node: &NodeId) -> Result<(), StoreError> {
         if let Some(store) = &self.store {
             store.set_decommissioned(node, true).await?;
@@ -42,10 +42,10 @@ impl Roster {
         Ok(())
     }
 
-    /// Recommissions a node, on the disk when it returns. It has a socket again.
+    /// Recommissions a node durably, and adds it to the nodes with a socket.
     ///
     /// # Errors
-    /// If it cannot be written. Then nothing is changed.
+    /// If the change cannot be written; the roster is then unchanged.
     pub(super) async fn recommission(&mut self, node: &NodeId) -> Result<(), StoreError> {
         if let Some(store) = &self.store {
             store.set_decommissioned(node, false).await?;
@@ -55,17 +55,18 @@ impl Roster {
         Ok(())
     }
 
-    /// Adds nodes, but for decommissioned ones. If they cannot be written that is logged: they are added again when they connect.
+    /// Adds nodes that are not decommissioned. A failed write is only logged: a node is added again when it
+    /// connects.
     pub(super) fn add(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
         let room = DEFAULT_MAX_SOCKETS.saturating_sub(self.nodes.len());
         let is_new = |node: &NodeId| !self.nodes.contains(node) && !self.decommissioned.contains(node);
         let new: Vec<_> = nodes.into_iter().filter(is_new).take(room).collect();
         self.nodes.extend(new.iter().cloned());
         let Some(store) = self.store.clone().filter(|_| !new.is_empty()) else { return };
-        // Behind whatever else is done: a disk that hangs stops no call.
+        // In a task of its own: a disk that hangs must not delay calls.
         tokio::spawn(async move {
             if let Err(error) = store.keep_nodes(new).await {
-                tracing::warn!(%error, "the list of nodes that have a socket could not be kept for the next start");
+                tracing::warn!(%error, "cannot store the nodes that have a socket for the next start");
             }
         });
     }

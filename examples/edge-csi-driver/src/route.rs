@@ -1,4 +1,4 @@
-//! Which node the proxy's calls go to.
+//! Selects the node that a call is sent to.
 
 use std::fmt;
 use std::fs;
@@ -15,7 +15,7 @@ use super::options::{CsiDriverOptions, Route};
 use edge_csi_common::process::Fatal;
 use edge_csi_common::state::StateDirectory;
 
-/// How `--route topology` chooses.
+/// The options of the routes to several nodes.
 #[derive(Debug, Clone, Args)]
 pub struct TopologyOptions {
     /// With --route topology or sockets: node with the driver, by its name at the hub (`edge-agent --nodeid`). May
@@ -43,15 +43,15 @@ pub enum OfflinePolicyOption {
     Reschedule,
 }
 
-/// Where calls go, as long as the process runs, and what is kept of that.
+/// The route of the proxy's calls, with its store.
 #[derive(Debug, Clone)]
 pub(super) struct Destination {
     pub(super) kind: RouteKind,
-    /// What outlives the process, if there is a state directory.
+    /// The store in the state directory, if there is one.
     pub(super) store: Option<RedbStore>,
 }
 
-/// Where calls go.
+/// The way in which the node of a call is selected.
 #[derive(Debug, Clone)]
 pub(super) enum RouteKind {
     Fixed(NodeId),
@@ -61,7 +61,7 @@ pub(super) enum RouteKind {
 }
 
 impl Destination {
-    /// The destination that the options mean.
+    /// Opens the destination of the options, with its store.
     pub(super) async fn open(
         options: &CsiDriverOptions,
         state: Option<&StateDirectory>,
@@ -95,11 +95,11 @@ impl Destination {
         let input = |text: &str| Fatal::Input(format!("--route sockets: {text}"));
         if options.endpoint_dir.as_ref().is_none_or(|directory| !directory.is_absolute()) {
             return Err(input(
-                "--endpoint-dir is missing, or no absolute path: name the directory of the sockets",
+                "--endpoint-dir is missing or not an absolute path: name the directory of the sockets",
             ));
         }
         if options.nodeid.is_some() {
-            return Err(input("--nodeid names the one node of a route without sockets; use --node"));
+            return Err(input("--nodeid is for a route with one socket; use --node"));
         }
         Ok(Self { kind: RouteKind::Sockets, store })
     }
@@ -108,7 +108,7 @@ impl Destination {
         let TopologyOptions { node, offline_policy, topology_key } = &options.topology;
         let input = |text: &str| Fatal::Input(format!("--route topology: {text}"));
         let Some(store) = store else {
-            return Err(input("--state-dir is missing; where volumes are must outlive this process"));
+            return Err(input("--state-dir is missing; placements must survive a restart"));
         };
         let mut settings = TopologySettings::default();
         settings.default_node = options.nodeid.clone();
@@ -125,7 +125,7 @@ impl Destination {
         Ok(Self { kind: RouteKind::Topology(Arc::new(route)), store: Some(store) })
     }
 
-    /// The router of the one socket, if there is only one.
+    /// Returns the router, if the route has only one socket.
     pub(super) fn router(&self) -> Option<Router> {
         match &self.kind {
             RouteKind::Fixed(node) => Some(Router::fixed(node.clone())),
@@ -152,14 +152,15 @@ impl fmt::Display for Destination {
     }
 }
 
-/// Opens what is kept. With a route by topology a damaged file is not set aside: a volume that was being made could
-/// be made a second time on another node. Else it holds only what is learnt again.
+/// Opens the store. With a route by topology a damaged file is an error: without its placements a volume could be
+/// created a second time on another node. Other routes set a damaged file aside, since their state is learned
+/// again.
 fn open_store(path: &Path, options: &CsiDriverOptions) -> Result<RedbStore, Fatal> {
     match RedbStore::open(path, &options.drivername) {
         Err(error @ OpenStoreError::Damaged { .. }) if options.route != Some(Route::Topology) => {
             let aside = path.with_extension("redb.damaged");
             fs::rename(path, &aside).map_err(Fatal::runtime)?;
-            tracing::warn!(%error, ?aside, "what was kept cannot be used and was set aside; learning it again. Decommission lost nodes again");
+            tracing::warn!(%error, ?aside, "the stored state cannot be used and was set aside; the proxy learns it again, except for decommissioned nodes: decommission lost nodes again");
             RedbStore::open(path, &options.drivername).map_err(Fatal::runtime)
         }
         other => other.map_err(Fatal::runtime),

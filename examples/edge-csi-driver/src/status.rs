@@ -6,13 +6,13 @@ use csi_proto::DriverName;
 use csi_proxy::driver_info;
 use edge_transport::Peer;
 
-use super::decommission::Quarantined;
+use super::decommission::DecommissionedNodes;
 use super::front::Shown;
 use super::route::Destination;
 use edge_csi_common::status::{Fact, Status};
 use edge_csi_common::uplink;
 
-/// Nodes that the page names; the count has them all.
+/// The maximum number of nodes on the page; the counts include all nodes.
 const NODES_SHOWN: usize = 200;
 
 /// The proxy's page.
@@ -22,7 +22,7 @@ pub(super) struct CsiDriverStatus {
     pub(super) driver: DriverName,
     pub(super) destination: Destination,
     pub(super) shown: Shown,
-    pub(super) quarantined: Quarantined,
+    pub(super) decommissioned_nodes: DecommissionedNodes,
 }
 
 impl Status for CsiDriverStatus {
@@ -50,17 +50,19 @@ impl Status for CsiDriverStatus {
                 }));
             }
         }
-        facts.extend(self.quarantined.nodes().into_iter().take(NODES_SHOWN).map(|(node, connected)| {
-            let place = if connected { "connected, gets no calls" } else { "not connected" };
-            Fact::new("decommissioned node", format!("{node}: {place}"))
-        }));
+        facts.extend(self.decommissioned_nodes.nodes().into_iter().take(NODES_SHOWN).map(
+            |(node, connected)| {
+                let place = if connected { "connected, gets no calls" } else { "not connected" };
+                Fact::new("decommissioned node", format!("{node}: {place}"))
+            },
+        ));
         facts.extend(uplink::facts(&self.peer));
         facts
     }
 
     fn publish_metrics(&self) {
         uplink::publish_metrics(&self.peer);
-        let nodes = self.quarantined.nodes();
+        let nodes = self.decommissioned_nodes.nodes();
         let connected = nodes.iter().filter(|(_, connected)| *connected).count();
         metrics::gauge!("edge_csi_decommissioned_nodes").set(nodes.len() as f64);
         metrics::gauge!("edge_csi_decommissioned_nodes_connected").set(connected as f64);

@@ -1,4 +1,4 @@
-//! `edge-hub`: takes the links of agents and proxies, and passes calls between them.
+//! `edge-hub`: accepts the links of agents and proxies, and forwards calls between them.
 
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
 
@@ -21,7 +21,7 @@ pub use self::kubernetes::KubernetesAccess;
 pub use self::options::HubOptions;
 use self::status::HubStatus;
 use edge_csi_common::process::{self, Fatal, Signals};
-use edge_csi_common::security::keep_watch;
+use edge_csi_common::security::spawn_reload;
 use edge_csi_common::status::StatusServer;
 
 /// The binary.
@@ -47,14 +47,14 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
         watch = watch.tls(files);
     }
     if let Some(tokens) = tokens {
-        tracing::info!(names = tokens.names(), "peers of these many names may prove themselves by a token");
+        tracing::info!(names = tokens.names(), "peers with a token can authenticate");
         watch = watch.tokens(&tokens);
         builder = builder.token_verifier(tokens);
     }
     let watch = Arc::new(watch);
     builder = with_policy(builder, &options).presence();
     for listener in listeners {
-        builder = builder.listener(trace::watched(listener));
+        builder = builder.listener(trace::traced(listener));
     }
     #[cfg(feature = "kubernetes")]
     let kubernetes = match &options.kubeconfig {
@@ -66,7 +66,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
         None => None,
     };
     let hub = builder.start().map_err(Fatal::input)?;
-    keep_watch(&watch);
+    spawn_reload(&watch);
     for address in hub.addresses() {
         tracing::info!("listening on {address}");
     }
@@ -88,7 +88,8 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// A certificate proves a name, not a right to call: a node must not reach the drivers of other nodes.
+/// Sets the policy of the hub. A certificate proves a name, not a right to call: a node must not reach the drivers
+/// of other nodes.
 fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
     if !options.allow.is_empty() {
         let rules = options.allow.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");

@@ -10,7 +10,7 @@ use edge_transport::reload::FileWatch;
 use super::kubernetes::Kubernetes;
 use edge_csi_common::status::{Fact, Status};
 
-/// Peers that the page names; the count has them all.
+/// The maximum number of peers on the page; the count includes all peers.
 const PEERS_SHOWN: usize = 200;
 
 /// The hub's page.
@@ -32,7 +32,7 @@ impl Status for HubStatus {
         if let Some(kubernetes) = &self.kubernetes {
             return kubernetes.ready();
         }
-        // Listening is all that a hub can do without others.
+        // A hub without Kubernetes is ready as soon as it listens.
         Ok(())
     }
 

@@ -13,14 +13,14 @@ use edge_transport::link::{Incoming, Link, LinkError, LinkKind, Listener, MAX_FR
 use futures_util::TryStreamExt;
 
 /// Wraps a listener so that calls on its links are traced, if the log level is trace.
-pub(super) fn watched(listener: Box<dyn Listener>) -> Box<dyn Listener> {
-    if tracing::enabled!(tracing::Level::TRACE) { Box::new(Watched(listener)) } else { listener }
+pub(super) fn traced(listener: Box<dyn Listener>) -> Box<dyn Listener> {
+    if tracing::enabled!(tracing::Level::TRACE) { Box::new(Traced(listener)) } else { listener }
 }
 
-struct Watched(Box<dyn Listener>);
+struct Traced(Box<dyn Listener>);
 
 #[async_trait]
-impl Listener for Watched {
+impl Listener for Traced {
     async fn accept(&mut self) -> Result<Incoming, LinkError> {
         let incoming = self.0.accept().await?;
         Ok(Box::pin(async {
@@ -28,8 +28,8 @@ impl Listener for Watched {
             let (kind, remote, credentials) =
                 (link.kind(), link.remote().to_owned(), link.credentials().clone());
             let from = remote.clone();
-            let watched = link.inspect_ok(move |bytes| trace_call(bytes.clone(), &from));
-            Ok(Link::new(watched, kind, remote, credentials))
+            let traced = link.inspect_ok(move |bytes| trace_call(bytes.clone(), &from));
+            Ok(Link::new(traced, kind, remote, credentials))
         }))
     }
 

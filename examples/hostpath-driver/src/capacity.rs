@@ -68,7 +68,7 @@ impl SizeRange {
                 if below >= self.required.max(minimum) && below > 0 {
                     return Ok(below);
                 }
-                let expected = format!("a volume of kind {} has at least {bytes} bytes", kind.name());
+                let expected = format!("at least {bytes} bytes for a volume of kind {}", kind.name());
                 Err(CallError::OutOfRange { found: format!("at most {limit} bytes"), expected })
             }
             _ => Ok(bytes),

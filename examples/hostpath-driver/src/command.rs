@@ -14,7 +14,7 @@ pub const SHORT: Duration = Duration::from_secs(60);
 pub const LONG: Duration = Duration::from_secs(3600);
 
 // Maximum length in bytes of a tool's output in an error.
-const MAX_WORDS: usize = 1024;
+const MAX_OUTPUT_BYTES: usize = 1024;
 
 /// The failure of a tool.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ pub enum CommandError {
         source: io::Error,
     },
     /// The tool failed.
-    #[error("{program} failed on {on} with {status}: {words}")]
+    #[error("{program} failed on {on} with {status}: {message}")]
     Failed {
         /// The tool.
         program: &'static str,
@@ -38,8 +38,8 @@ pub enum CommandError {
         on: String,
         /// Its exit status.
         status: ExitStatus,
-        /// The tool's stderr.
-        words: String,
+        /// The tool's stderr, or its stdout if stderr is empty.
+        message: String,
     },
     /// The tool exceeded its time limit.
     #[error("{program} did not end on {on} within {} s and was killed", limit.as_secs())]
@@ -96,10 +96,10 @@ pub fn output(
     if status.code().is_some_and(is_success) {
         return Ok(String::from_utf8_lossy(&stdout).into_owned());
     }
-    let said = if stderr.is_empty() { stdout } else { stderr };
-    let words = String::from_utf8_lossy(&said[..said.len().min(MAX_WORDS)]);
-    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
-    Err(CommandError::Failed { program, on, status, words })
+    let printed = if stderr.is_empty() { stdout } else { stderr };
+    let message = String::from_utf8_lossy(&printed[..printed.len().min(MAX_OUTPUT_BYTES)]);
+    let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    Err(CommandError::Failed { program, on, status, message })
 }
 
 fn package_of(program: &str) -> &'static str {

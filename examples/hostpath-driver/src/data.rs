@@ -126,7 +126,7 @@ impl DataFolder {
         let path = self.folder(id);
         match read_table()?.within(&path).next() {
             Some(mount) => Err(CallError::Precondition {
-                what: path.display().to_string(),
+                subject: path.display().to_string(),
                 state: format!("has {} mounted in it", mount.mount_point.display()),
                 fix: "unmount it first",
             }),

@@ -66,12 +66,12 @@ impl Driver {
     }
 
     /// Acquires the lock of a resource, or of the name of a new one.
-    pub(super) fn lock(&self, what: &str, which: impl Display) -> Result<OperationGuard, CallError> {
-        self.locks.acquire(format!("{what} {which}"))
+    pub(super) fn lock(&self, kind: &str, name: impl Display) -> Result<OperationGuard, CallError> {
+        self.locks.acquire(format!("{kind} {name}"))
     }
 
     /// Finds the volume of a request, and acquires its lock.
-    pub(super) fn take_volume(&self, volume_id: &str) -> Result<(VolumeRecord, OperationGuard), CallError> {
+    pub(super) fn lock_volume(&self, volume_id: &str) -> Result<(VolumeRecord, OperationGuard), CallError> {
         let id = ResourceId::parse(required("volume_id", "the id of a volume", volume_id)?);
         let id = id.ok_or_else(|| CallError::no_volume(volume_id))?;
         if self.volumes.by_id(&id).is_none() {
@@ -108,7 +108,7 @@ pub(super) fn required<'a>(
 /// The locked resources, one entry for each running call; the number of calls is bounded.
 #[derive(Debug, Clone, Default)]
 pub struct OperationLocks {
-    busy: Arc<Mutex<BTreeSet<String>>>,
+    locked: Arc<Mutex<BTreeSet<String>>>,
 }
 
 /// The lock of one resource, released on drop.
@@ -116,7 +116,7 @@ pub struct OperationLocks {
 #[must_use]
 pub struct OperationGuard {
     key: String,
-    busy: Arc<Mutex<BTreeSet<String>>>,
+    locked: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl OperationLocks {
@@ -125,17 +125,17 @@ impl OperationLocks {
     /// # Errors
     /// Returns [`CallError::Pending`] if another call holds the lock.
     pub fn acquire(&self, key: String) -> Result<OperationGuard, CallError> {
-        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        if !busy.insert(key.clone()) {
+        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        if !locked.insert(key.clone()) {
             return Err(CallError::Pending(key));
         }
-        Ok(OperationGuard { key, busy: self.busy.clone() })
+        Ok(OperationGuard { key, locked: self.locked.clone() })
     }
 }
 
 impl Drop for OperationGuard {
     fn drop(&mut self) {
-        self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
     }
 }
 

@@ -33,20 +33,20 @@ pub enum CallError {
         expected: String,
     },
     /// No volume, snapshot, group, node or staged path is known under this name.
-    #[error("{what} {found:?} not found{hint}")]
+    #[error("{subject} {found:?} not found{hint}")]
     NotFound {
-        /// The kind of the resource, in the spec's terms.
-        what: &'static str,
+        /// The kind of the missing resource, in the spec's terms.
+        subject: &'static str,
         /// The name in the request.
         found: String,
         /// Advice, or empty.
         hint: String,
     },
     /// The resource exists, and differs from the request.
-    #[error("{what} exists with another {difference}: {found} instead of {expected}")]
+    #[error("{subject} exists with another {difference}: {found} instead of {expected}")]
     Incompatible {
         /// The existing resource.
-        what: String,
+        subject: String,
         /// The property that differs.
         difference: &'static str,
         /// The existing value.
@@ -58,20 +58,20 @@ pub enum CallError {
     #[error("another operation on {0} is running: try again when it has ended")]
     Pending(String),
     /// A token that no earlier page returned.
-    #[error("starting_token {0:?} was not given out by this driver: list again from the start")]
+    #[error("starting_token {0:?} was not issued by this driver: list again from the start")]
     Token(String),
     /// The state of the volume does not allow this now.
-    #[error("{what} {state}: {fix}")]
+    #[error("{subject} {state}: {fix}")]
     Precondition {
         /// The resource that prevents the call.
-        what: String,
+        subject: String,
         /// Its state.
         state: String,
         /// The necessary action before a retry.
         fix: &'static str,
     },
     /// A size that no volume can have here.
-    #[error("no size fits: {expected}, asked for {found}")]
+    #[error("size out of range: requested {found}; expected {expected}")]
     OutOfRange {
         /// The requested size.
         found: String,
@@ -79,10 +79,10 @@ pub enum CallError {
         expected: String,
     },
     /// A limit of this driver or node is reached.
-    #[error("{what} is limited to {limit}, and {found} would be needed: {fix}")]
+    #[error("{subject} is limited to {limit}, and {found} would be needed: {fix}")]
     Exhausted {
         /// The exhausted resource.
-        what: &'static str,
+        subject: &'static str,
         /// The bound, with its unit.
         limit: String,
         /// The required amount.
@@ -109,17 +109,17 @@ impl CallError {
 
     /// Creates an error for an unknown volume.
     pub(super) fn no_volume(found: impl ToString) -> Self {
-        Self::NotFound { what: "volume", found: found.to_string(), hint: String::new() }
+        Self::NotFound { subject: "volume", found: found.to_string(), hint: String::new() }
     }
 
     /// Creates an error for an unknown snapshot.
     pub(super) fn no_snapshot(found: impl ToString) -> Self {
-        Self::NotFound { what: "snapshot", found: found.to_string(), hint: String::new() }
+        Self::NotFound { subject: "snapshot", found: found.to_string(), hint: String::new() }
     }
 
     /// Creates an error for a volume in the wrong state.
     pub(super) fn volume_state(id: &ResourceId, state: impl Into<String>, fix: &'static str) -> Self {
-        Self::Precondition { what: format!("volume {id}"), state: state.into(), fix }
+        Self::Precondition { subject: format!("volume {id}"), state: state.into(), fix }
     }
 
     /// Creates an error for an inaccessible path.
@@ -162,10 +162,10 @@ mod tests {
             (CallError::no_volume("x"), Code::NotFound),
             (CallError::Pending(text()), Code::Aborted),
             (CallError::Token(text()), Code::Aborted),
-            (CallError::Precondition { what: text(), state: text(), fix: "" }, Code::FailedPrecondition),
+            (CallError::Precondition { subject: text(), state: text(), fix: "" }, Code::FailedPrecondition),
             (CallError::OutOfRange { found: text(), expected: text() }, Code::OutOfRange),
             (
-                CallError::Exhausted { what: "", limit: text(), found: text(), fix: "" },
+                CallError::Exhausted { subject: "", limit: text(), found: text(), fix: "" },
                 Code::ResourceExhausted,
             ),
             (CallError::path("open", "/x", io::ErrorKind::StorageFull.into()), Code::ResourceExhausted),

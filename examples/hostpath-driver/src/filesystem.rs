@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command::{self, CommandError, LONG, SHORT, run};
 use super::error::CallError;
-use super::requirements::may;
+use super::requirements::has_capability;
 
 /// A filesystem that this driver creates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,9 +22,9 @@ pub enum FileSystem {
 /// Every filesystem by its name.
 pub const FILE_SYSTEMS: &[(&str, FileSystem)] = &[("ext4", FileSystem::Ext4), ("xfs", FileSystem::Xfs)];
 
-// blkid(8), low-level probing: nothing was found.
+// blkid(8), low-level probing: the exit code if nothing was found.
 const NOTHING_FOUND: i32 = 2;
-// e2fsck(8): errors were left uncorrected, and everything worse.
+// e2fsck(8): the lowest exit code for uncorrected errors and other failures.
 const UNCORRECTED: i32 = 4;
 
 impl FileSystem {
@@ -64,7 +64,7 @@ impl FileSystem {
         }
     }
 
-    /// Makes the repairs that need no confirmation.
+    /// Checks the filesystem, and makes the repairs that need no confirmation.
     ///
     /// # Errors
     /// Returns an error if further damage is left.
@@ -123,9 +123,9 @@ impl FileSystem {
             Self::Xfs => run("xfs_growfs", &["-d", &on.to_string_lossy()], LONG),
         };
         // The kernel lets only a process with this capability grow a mounted ext4.
-        if grown.is_err() && self == Self::Ext4 && !may(CapabilitySet::SYS_RESOURCE) {
+        if grown.is_err() && self == Self::Ext4 && !has_capability(CapabilitySet::SYS_RESOURCE) {
             return Err(CallError::Precondition {
-                what: device.display().to_string(),
+                subject: device.display().to_string(),
                 state: "has a mounted ext4, and growing that needs CAP_SYS_RESOURCE".to_owned(),
                 fix: "it grows the next time the volume is staged",
             });

@@ -38,7 +38,7 @@ impl Driver {
     /// Reports ready while the disk with the state responds.
     pub(super) fn probe(&self, _: csi::ProbeRequest) -> Result<csi::ProbeResponse, CallError> {
         self.data.statistics().map_err(|error| CallError::Precondition {
-            what: "the state directory".to_owned(),
+            subject: "the state directory".to_owned(),
             state: format!("cannot be reached: {error}"),
             fix: "bring its disk back",
         })?;

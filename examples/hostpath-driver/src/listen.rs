@@ -101,7 +101,7 @@ mod tests {
         assert!(!path.exists());
 
         drop(BlockingListener::bind(&path).unwrap());
-        assert!(path.exists(), "a socket without its process is what is tested");
+        assert!(path.exists(), "the socket file exists without its process");
         drop(Listener::bind(&path).unwrap());
 
         fs::write(&path, "x").unwrap();

@@ -33,7 +33,7 @@ impl LoopDevice {
     ///
     /// # Errors
     /// Returns an error if losetup fails.
-    pub fn take_new_size(&self) -> Result<(), CommandError> {
+    pub fn update_capacity(&self) -> Result<(), CommandError> {
         run("losetup", &["--set-capacity", self.name()], SHORT)
     }
 

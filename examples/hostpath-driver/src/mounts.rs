@@ -35,7 +35,7 @@ pub fn bind(from: &Path, on: &Path, flags: &[String], read_only: bool) -> Result
     let refused = |errno: Errno| {
         let mut cause = io::Error::from(errno);
         if errno == Errno::PERM {
-            let fix = "mounting needs root or a user namespace of one's own";
+            let fix = "mounting needs root or a user namespace of the process";
             cause = io::Error::new(cause.kind(), format!("{cause}; {fix}"));
         }
         CallError::path("bind a volume to", on, cause)
@@ -103,7 +103,7 @@ fn inherited_flags(on: &Path) -> rustix::io::Result<MountFlags> {
 pub fn unmount(on: &Path) -> Result<(), CallError> {
     mount::unmount(on, UnmountFlags::NOFOLLOW).map_err(|errno| match errno {
         Errno::BUSY => CallError::Precondition {
-            what: on.display().to_string(),
+            subject: on.display().to_string(),
             state: "is in use".to_owned(),
             fix: "end the processes that have files open there",
         },

@@ -12,9 +12,9 @@ use edge_csi_common::values::bytes;
 
 /// Serves volumes from the disk of this node over CSI: Identity, Controller, GroupController and Node on one socket.
 ///
-/// Volumes are directories of the host, or sparse files behind loop devices if an fs_type (ext4, xfs) or a block device is
-/// asked for; the parameter `kind` (directory, loop) of a storage class chooses. Mounting needs root, or a user namespace for
-/// directories; the controller part works without.
+/// Volumes are directories of the host, or sparse files behind loop devices if an fs_type (ext4, xfs) or a block
+/// device is requested; the parameter `kind` (directory, loop) of a storage class chooses. Mounting needs root, or
+/// a user namespace for directories; the controller part works without.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "hostpath-driver", version)]
 pub struct HostpathOptions {
@@ -46,7 +46,8 @@ pub struct HostpathOptions {
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub attach_limit: u32,
 
-    /// Parameters that ControllerModifyVolume takes, separated by commas, as in `iops`; without any, modifying is not offered
+    /// Parameters that ControllerModifyVolume accepts, separated by commas, as in `iops`; without any, its
+    /// capability is not announced
     #[arg(long, value_name = "KEYS", value_delimiter = ',')]
     pub mutable_parameters: Vec<String>,
 

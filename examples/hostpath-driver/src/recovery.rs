@@ -22,7 +22,7 @@ impl Driver {
         for group in self.groups.read(|rows| rows.values().cloned().collect::<Vec<_>>()) {
             if group.phase != Phase::Ready {
                 let id = group.id.clone();
-                tracing::info!(group = %id, "removing a group of snapshots that was left half done");
+                tracing::info!(group = %id, "removing an unfinished group of snapshots");
                 log_failure("group of snapshots", &id, self.discard_group(group));
             }
         }
@@ -32,12 +32,13 @@ impl Driver {
         match volume.phase {
             Phase::Creating | Phase::Deleting => {
                 self.thaw_source_of(volume);
-                tracing::info!(volume = %volume.id, phase = ?volume.phase, "removing a volume that was left half done");
+                tracing::info!(volume = %volume.id, phase = ?volume.phase, "removing an unfinished volume");
                 self.discard_volume(volume.clone())
             }
             Phase::Ready if !self.data.exists(&volume.id, volume.kind) => {
-                // Its health reports this too. The record stays: only the owner may decide that the volume is lost.
-                tracing::error!(volume = %volume.id, "the data of a volume is not there");
+                // The volume's health reports the loss too. The record stays: only the owner may decide that the
+                // volume is lost.
+                tracing::error!(volume = %volume.id, "the data of a volume is missing");
                 Ok(())
             }
             // The size is recorded before the image grows.
@@ -62,15 +63,15 @@ impl Driver {
             freeze::thaw(&volume);
         }
         if snapshot.phase != Phase::Ready {
-            tracing::info!(snapshot = %snapshot.id, "removing a snapshot that was left half done");
+            tracing::info!(snapshot = %snapshot.id, "removing an unfinished snapshot");
             self.discard_snapshot(snapshot.clone())?;
         }
         Ok(())
     }
 }
 
-fn log_failure(what: &'static str, id: &ResourceId, recovered: Result<(), CallError>) {
+fn log_failure(kind: &'static str, id: &ResourceId, recovered: Result<(), CallError>) {
     if let Err(error) = recovered {
-        tracing::error!(what, %id, %error, "what was left half done cannot be cleaned up; it stays for the next start");
+        tracing::error!(kind, %id, %error, "cannot recover a resource; the next start retries");
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::thread::CapabilitySet;
 
 /// Returns true if this process has an effective capability of capabilities(7).
-pub(super) fn may(capability: CapabilitySet) -> bool {
+pub(super) fn has_capability(capability: CapabilitySet) -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
 }
 
@@ -24,21 +24,21 @@ const TOOLS: &[(&str, &str)] = &[
 /// Returns one line about unavailable node features, or `None` if all are available.
 pub fn missing() -> Option<String> {
     let mut missing = Vec::new();
-    if !may(CapabilitySet::SYS_ADMIN) {
+    if !has_capability(CapabilitySet::SYS_ADMIN) {
         missing.push("no right to mount (CAP_SYS_ADMIN): staging and publishing will fail".to_owned());
     } else if !Path::new("/dev/loop-control").exists() || !is_first_user_namespace() {
         missing.push("no loop devices: only volumes of kind directory can be staged".to_owned());
-    } else if !may(CapabilitySet::SYS_RESOURCE) {
+    } else if !has_capability(CapabilitySet::SYS_RESOURCE) {
         missing
             .push("no CAP_SYS_RESOURCE: ext4 grows when it is staged and not while it is mounted".to_owned());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = |tool: &str| std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
+    let is_installed = |tool: &str| std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
     missing.extend(
         TOOLS
             .iter()
-            .filter(|(tool, _)| !is_there(tool))
-            .map(|(tool, for_what)| format!("no {tool} in PATH, for {for_what}")),
+            .filter(|(tool, _)| !is_installed(tool))
+            .map(|(tool, volumes)| format!("no {tool} in PATH, for {volumes}")),
     );
     (!missing.is_empty()).then(|| missing.join("; "))
 }

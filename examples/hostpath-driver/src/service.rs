@@ -21,13 +21,13 @@ pub const MAX_CALLS: usize = 64;
 #[derive(Debug, Clone)]
 pub struct Service {
     driver: Arc<Driver>,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Service {
     /// Creates the services of a driver.
     pub fn new(driver: Driver) -> Self {
-        Self { driver: Arc::new(driver), turns: Arc::new(Semaphore::new(MAX_CALLS)) }
+        Self { driver: Arc::new(driver), permits: Arc::new(Semaphore::new(MAX_CALLS)) }
     }
 
     /// Returns the services for a tonic server.
@@ -42,7 +42,7 @@ impl Service {
     pub async fn idle(&self) {
         let all = u32::try_from(MAX_CALLS).unwrap_or(u32::MAX);
         // The semaphore is never closed.
-        let _ = self.turns.acquire_many(all).await;
+        let _ = self.permits.acquire_many(all).await;
     }
 
     async fn call<Q, A>(
@@ -55,17 +55,17 @@ impl Service {
         Q: Send + 'static,
         A: Send + 'static,
     {
-        let turn = self
-            .turns
+        let permit = self
+            .permits
             .clone()
             .acquire_owned()
             .await
-            .map_err(|_| Status::unavailable("the driver is ending"))?;
+            .map_err(|_| Status::unavailable("the driver is shutting down"))?;
         let driver = self.driver.clone();
         let request = request.into_inner();
         let done = tokio::task::spawn_blocking(move || {
             // Released by the operation and not by the caller, which may disconnect first.
-            let _turn = turn;
+            let _permit = permit;
             work(&driver, request)
         });
         match done.await {
@@ -78,8 +78,8 @@ impl Service {
                 Err(error.into())
             }
             Err(error) => {
-                tracing::error!(method, %error, "a call did not end as it should");
-                Err(Status::internal(format!("{method} failed inside the driver; its log says more")))
+                tracing::error!(method, %error, "a call panicked");
+                Err(Status::internal(format!("{method} failed inside the driver; see the driver's log")))
             }
         }
     }

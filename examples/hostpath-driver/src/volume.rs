@@ -119,14 +119,14 @@ pub enum Format {
 
 /// The capability and mode with which a volume is attached, staged or published.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Placement {
+pub struct GrantedAccess {
     /// Access type and access mode.
     pub capability: Capability,
     /// True for read-only use.
     pub read_only: bool,
 }
 
-impl fmt::Display for Placement {
+impl fmt::Display for GrantedAccess {
     // Without the mount flags, which may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}{}", self.capability.mode(), if self.read_only { " readonly" } else { "" })
@@ -157,11 +157,11 @@ pub struct VolumeRecord {
     /// True if the image is larger than its filesystem.
     pub grow: bool,
     /// The attachment to this node.
-    pub attachment: Option<Placement>,
+    pub attachment: Option<GrantedAccess>,
     /// The staging path and its use.
-    pub staged: Option<(String, Placement)>,
+    pub staged: Option<(String, GrantedAccess)>,
     /// The target paths and their uses.
-    pub published: BTreeMap<String, Placement>,
+    pub published: BTreeMap<String, GrantedAccess>,
 }
 
 impl Record for VolumeRecord {

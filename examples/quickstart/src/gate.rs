@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use csi_proxy::{Call, Dispatcher, Fault, Relay, Replies};
 use tokio::sync::Notify;
 
-/// In front of a dispatcher: lets calls pass, or holds them until it is opened.
+/// A relay in front of a dispatcher, which passes calls on or holds the next CreateVolume until it is opened.
 #[derive(Debug)]
 pub(super) struct Gate {
     dispatcher: Dispatcher,
@@ -16,7 +16,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// An open gate.
+    /// Creates an open gate.
     pub(super) fn new(dispatcher: Dispatcher) -> Self {
         Self { dispatcher, closed: AtomicBool::default(), arrived: Notify::new(), passes: Notify::new() }
     }

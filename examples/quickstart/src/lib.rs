@@ -19,10 +19,10 @@ use tempfile::TempDir;
 
 use self::parts::Parts;
 use self::scenario::Scenario;
-use self::steps::{PARTS, StepFailed, StepTable, say};
+use self::steps::{PARTS, StepFailed, StepTable, print_line};
 use edge_csi_common::process::{self, Fatal, Signals};
 
-/// How long is tried to take everything away at the end.
+/// How long the cleanup at the end is retried.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 const CLEANUP_RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -34,19 +34,19 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(options: QuickstartOptions, mut signals: Signals) -> Result<(), Fatal> {
-    // Before anything starts a thread: only then can a process enter a user namespace.
+    // Before the first thread starts: only a process with one thread can enter a user namespace.
     let mounts = namespace::enter().map_err(Fatal::runtime)?;
     let directory = options.directory()?;
     let outcome = tokio::select! {
         outcome = run_steps(directory.path(), mounts) => outcome.map_err(Fatal::runtime),
-        signal = signals.next() => Err(Fatal::Runtime(format!("{signal}: stopped; everything is taken down"))),
+        signal = signals.next() => Err(Fatal::Runtime(format!("{signal}: stopped; mounts and files are removed"))),
     };
     let cleaned = clean(directory).await;
     outcome.and(cleaned)
 }
 
 async fn run_steps(directory: &Path, mounts: &'static str) -> Result<(), StepFailed> {
-    say(mounts);
+    print_line(mounts);
     let mut table = StepTable::begin();
     let parts = table.step(PARTS, "start", Parts::start(directory), Parts::description).await?;
     let outcome = Scenario::new(&parts).run(&mut table).await;
@@ -61,9 +61,9 @@ async fn run_steps(directory: &Path, mounts: &'static str) -> Result<(), StepFai
     outcome
 }
 
-/// Leaves nothing behind, whatever has happened before.
+/// Removes the mounts and the directory, whatever has failed before.
 async fn clean(directory: TempDir) -> Result<(), Fatal> {
-    // From here on a removal that would reach through a mount cannot happen by itself.
+    // The directory is no longer removed on drop, which could delete files through a mount.
     let path = directory.keep();
     let since = Instant::now();
     loop {
@@ -84,22 +84,22 @@ async fn clean(directory: TempDir) -> Result<(), Fatal> {
 #[derive(Debug, Clone, Parser)]
 #[command(name = "quickstart", version)]
 pub struct QuickstartOptions {
-    /// Where the directory for sockets, state and mounts is made, and removed at the end; short, since socket paths are
-    /// [default: the system's directory for temporary files]
+    /// Parent of the directory for sockets, state and mounts, which is removed at the end. Must be short, since
+    /// the length of socket paths is limited [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
 }
 
 impl QuickstartOptions {
-    /// Makes the directory.
+    /// Creates the directory.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If the directory cannot be created.
     fn directory(&self) -> Result<TempDir, Fatal> {
-        let above = self.directory.clone().unwrap_or_else(std::env::temp_dir);
-        let made = tempfile::Builder::new().prefix("edge-csi-").tempdir_in(&above);
+        let parent = self.directory.clone().unwrap_or_else(std::env::temp_dir);
+        let made = tempfile::Builder::new().prefix("edge-csi-").tempdir_in(&parent);
         made.map_err(|cause| {
-            Fatal::Input(format!("--directory: cannot make a directory in {}: {cause}", above.display()))
+            Fatal::Input(format!("--directory: cannot create a directory in {}: {cause}", parent.display()))
         })
     }
 }

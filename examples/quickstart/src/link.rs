@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use edge_transport::link::faulty::{self, Direction, Handle, Plan};
 use edge_transport::link::{Dialer, Link, LinkError};
 
-/// Dials as another dialer does, and can cut what it has dialled last. Clones are the same.
+/// A dialer that can cut its last link. Clones share the link.
 #[derive(Clone)]
 pub(super) struct CuttableLink {
     dialer: Arc<dyn Dialer>,

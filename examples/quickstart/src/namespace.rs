@@ -1,4 +1,4 @@
-//! A mount namespace of our own, so that mounts are real and yet none can stay behind, whatever happens.
+//! A private mount namespace: mounts are real, and the kernel removes all of them with the process.
 
 use std::fs;
 use std::io;
@@ -21,16 +21,17 @@ pub(super) struct NoMounts {
     source: io::Error,
 }
 
-/// Enters the namespace, and says what kind it is. To be called before the process has a second thread.
+/// Enters the namespace, and returns a sentence about its kind. Must be called before the process has a second
+/// thread.
 ///
 /// # Errors
-/// If the host does not allow it.
+/// If the host does not allow the namespace.
 pub(super) fn enter() -> Result<&'static str, NoMounts> {
     let (uid, gid) = (geteuid(), getegid());
     let mut mounts = "Mounts are real, in a mount namespace of this process.";
-    // Root in a container may lack the right as well.
+    // Root in a container may lack the capability as well.
     if !uid.is_root() || unshare(CloneFlags::CLONE_NEWNS).is_err() {
-        // It may bind directories, and make no loop devices.
+        // A user namespace allows bind mounts of directories, but no loop devices.
         mounts = "Not root: mounts are real, in a user namespace of this process.";
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUSER)
             .map_err(|cause| NoMounts { doing: "unshare", source: cause.into() })?;
@@ -42,17 +43,17 @@ pub(super) fn enter() -> Result<&'static str, NoMounts> {
         map("uid_map", format!("0 {uid} 1"))?;
         map("gid_map", format!("0 {gid} 1"))?;
     }
-    // Otherwise the host would see our mounts, and keep them.
+    // Otherwise the host would receive the mounts and keep them.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
         .map_err(|cause| NoMounts { doing: "make mounts private", source: cause.into() })?;
     Ok(mounts)
 }
 
-/// Takes away every mount at or below `directory`, the innermost first, so that removing the directory cannot reach
-/// through one of them.
+/// Unmounts everything at or below `directory`, the innermost first, so that removing the directory deletes no
+/// files through a mount.
 ///
 /// # Errors
-/// If one stays.
+/// If a mount cannot be removed.
 pub(super) fn unmount_all(directory: &Path) -> io::Result<()> {
     let table = read_table().map_err(io::Error::other)?;
     let places: Vec<&Path> = table.within(directory).map(|mount| mount.mount_point.as_path()).collect();

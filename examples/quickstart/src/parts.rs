@@ -33,10 +33,10 @@ const CLOUD_SOCKET: &str = "csi.sock";
 
 const NODE_SOCKET: &str = "node.sock";
 
-/// Longest wait for open calls at the end.
-const DRAIN: Duration = Duration::from_secs(2);
+/// The maximum wait for open calls at the end.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What runs.
+/// The running parts.
 pub(super) struct Parts {
     directory: PathBuf,
     hub: Hub,
@@ -45,18 +45,18 @@ pub(super) struct Parts {
     serving: Serving,
     driver: JoinHandle<Result<(), ListenError>>,
     stop_driver: oneshot::Sender<()>,
-    /// Before the driver: what can hold a call there.
+    /// The gate in front of the driver, which can hold a call.
     pub(super) gate: Arc<Gate>,
-    /// Between the agent and the hub.
+    /// The link between the agent and the hub.
     pub(super) link: CuttableLink,
-    /// To the socket that the sidecars would use.
+    /// The connection to the socket that the sidecars would use.
     pub(super) cloud: Channel,
-    /// To the socket that kubelet would use.
+    /// The connection to the socket that kubelet would use.
     pub(super) node: Channel,
 }
 
 impl Parts {
-    /// Starts everything below a directory.
+    /// Starts all parts, with their files below a directory.
     pub(super) async fn start(directory: &Path) -> Result<Self, Box<dyn Error>> {
         let driver_name = DriverName::new(DRIVER)?;
         let address = |name: &str| SocketAddress::new(directory.join(name).to_string_lossy());
@@ -102,26 +102,26 @@ impl Parts {
         Ok(Self { directory, hub, agent, proxy, serving, driver, stop_driver, gate, link, cloud, node })
     }
 
-    /// The text of the first step.
+    /// Returns the result of the first step as text.
     pub(super) fn description(&self) -> String {
         format!("hub, proxy, agent and {DRIVER} on {NODE}, below {}", self.directory.display())
     }
 
-    /// A path below the directory.
+    /// Returns a path below the directory.
     pub(super) fn path(&self, name: &str) -> String {
         format!("{}/{name}", self.directory.display())
     }
 
-    /// Ends everything in good order.
+    /// Stops all parts, the clients before the servers.
     pub(super) async fn stop(self) {
-        // The clients leave first, so that nothing waits for them.
+        // The clients are closed first, so that no server waits for them.
         drop((self.cloud, self.node));
-        self.serving.shutdown(DRAIN).await;
+        self.serving.shutdown(DRAIN_TIMEOUT).await;
         self.proxy.close().await;
         self.agent.close().await;
         self.hub.close().await;
         let _ = self.stop_driver.send(());
-        // It drains by itself.
-        let _ = tokio::time::timeout(DRAIN, self.driver).await;
+        // The driver waits for its open calls itself.
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.driver).await;
     }
 }

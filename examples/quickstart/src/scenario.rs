@@ -14,13 +14,13 @@ use tonic::{Request, Response, Status};
 use super::parts::Parts;
 use super::steps::{CLOUD, NODE, StepFailed, StepTable};
 
-/// What the sidecars give a call; `--timeout=60s` is what they should be run with.
-const CALL_TIME: Duration = Duration::from_secs(60);
+/// The time limit of a call, as with sidecars that run with the recommended `--timeout=60s`.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Longest wait for the driver to be reachable.
-const READY_WITHIN: Duration = Duration::from_secs(20);
+/// The maximum wait for the driver to be reachable.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
-const PROBE_EVERY: Duration = Duration::from_millis(5);
+const PROBE_INTERVAL: Duration = Duration::from_millis(5);
 
 const MIB: i64 = 1 << 20;
 
@@ -39,7 +39,7 @@ pub(super) struct Scenario<'a> {
 
 fn timed<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request.set_timeout(CALL_TIME);
+    request.set_timeout(CALL_TIMEOUT);
     request
 }
 
@@ -64,7 +64,7 @@ fn create(name: &str, source: Option<csi::VolumeContentSource>) -> csi::CreateVo
 }
 
 impl<'a> Scenario<'a> {
-    /// Connects to the sockets of the parts when the first call is made.
+    /// Creates the clients, which connect at their first call.
     pub(super) fn new(parts: &'a Parts) -> Self {
         Self {
             identity: IdentityClient::new(parts.cloud.clone()),
@@ -106,7 +106,10 @@ impl<'a> Scenario<'a> {
         let read = async {
             match fs::read(&file)? {
                 bytes if bytes == CONTENT => Ok(()),
-                bytes => Err(io::Error::other(format!("{} other bytes came back", bytes.len()))),
+                bytes => Err(io::Error::other(format!(
+                    "read {} bytes that differ from the written ones",
+                    bytes.len()
+                ))),
             }
         };
         table.step(NODE, "read the file back", read, |()| "same bytes").await?;
@@ -217,7 +220,10 @@ impl<'a> Scenario<'a> {
             if again.volume_id == made.volume_id {
                 Ok(again)
             } else {
-                Err(Status::internal(format!("{} was made beside {}", again.volume_id, made.volume_id)))
+                Err(Status::internal(format!(
+                    "the retry created {} besides {}",
+                    again.volume_id, made.volume_id
+                )))
             }
         };
         let show = |again: &csi::Volume| format!("the same {}", again.volume_id);
@@ -285,7 +291,7 @@ fn volume(answer: Response<csi::CreateVolumeResponse>) -> Result<csi::Volume, St
     answer.into_inner().volume.ok_or_else(|| Status::internal("the answer has no volume"))
 }
 
-/// Asks until the plugin is ready; gives how often it was asked.
+/// Calls Probe until the plugin is ready, and returns the number of calls.
 async fn ready(mut identity: IdentityClient<Channel>) -> Result<u32, String> {
     let since = Instant::now();
     for probes in 1.. {
@@ -294,10 +300,10 @@ async fn ready(mut identity: IdentityClient<Channel>) -> Result<u32, String> {
         if answer.into_inner().ready.unwrap_or(true) {
             return Ok(probes);
         }
-        if since.elapsed() > READY_WITHIN {
+        if since.elapsed() > READY_TIMEOUT {
             break;
         }
-        tokio::time::sleep(PROBE_EVERY).await;
+        tokio::time::sleep(PROBE_INTERVAL).await;
     }
-    Err(format!("not ready within {} s", READY_WITHIN.as_secs()))
+    Err(format!("not ready within {} s", READY_TIMEOUT.as_secs()))
 }

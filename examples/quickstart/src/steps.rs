@@ -4,24 +4,22 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-/// In the cloud, on the proxy's socket: the call travels over the link.
+/// The place of a step in the cloud, on the proxy's socket: the call is sent over the link.
 pub(super) const CLOUD: &str = "cloud";
-/// On the node, on the driver's own socket.
+/// The place of a step on the node, on the driver's own socket.
 pub(super) const NODE: &str = "node";
-/// In the parts of this process themselves.
+/// The place of a step that starts or stops the parts.
 pub(super) const PARTS: &str = "parts";
 
-/// A step did not end as it should.
+/// The error of a failed step.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("step {step:?} failed: {cause}")]
 pub(super) struct StepFailed {
-    /// Name of the step.
     pub(super) step: &'static str,
-    /// What went wrong.
     pub(super) cause: String,
 }
 
-/// The table so far.
+/// The printed part of the table.
 #[derive(Debug)]
 pub(super) struct StepTable {
     began: Instant,
@@ -29,13 +27,13 @@ pub(super) struct StepTable {
 }
 
 impl StepTable {
-    /// Begins, with the head of the table.
+    /// Prints the head of the table.
     pub(super) fn begin() -> Self {
-        say(format_args!("\n  #         time  where  step"));
+        print_line(format_args!("\n  #         time  where  step"));
         Self { began: Instant::now(), steps: 0 }
     }
 
-    /// Runs one step and prints its result. `describe` makes the text of the value.
+    /// Runs one step and prints its result. `describe` returns the text of the value.
     ///
     /// # Errors
     /// If the step fails.
@@ -51,19 +49,19 @@ impl StepTable {
         let outcome = step.await;
         let text = outcome.as_ref().map_or_else(|_| "FAILED".to_owned(), |value| describe(value).to_string());
         let (number, took) = (self.steps, milliseconds(began.elapsed()));
-        say(format_args!("{number:>3}  {took:>8} ms  {place:<5}  {name}: {text}"));
+        print_line(format_args!("{number:>3}  {took:>8} ms  {place:<5}  {name}: {text}"));
         outcome.map_err(|cause| StepFailed { step: name, cause: cause.to_string() })
     }
 
-    /// All went well.
+    /// Prints the number of steps and their total time.
     pub(super) fn end(&self) {
         let (number, took) = (self.steps, milliseconds(self.began.elapsed()));
-        say(format_args!("     {took:>8} ms  all\n\nall {number} steps went well"));
+        print_line(format_args!("     {took:>8} ms  all\n\nall {number} steps went well"));
     }
 }
 
-/// One line on stdout, which is what the quickstart is for.
-pub(super) fn say(line: impl Display) {
+/// Prints a line to stdout.
+pub(super) fn print_line(line: impl Display) {
     // The reader may have closed the pipe.
     let _ = writeln!(io::stdout(), "{line}");
 }

@@ -122,7 +122,7 @@ async fn lie(setup: Setup<'_>, driver: &DriverUnderTest) -> Result<Vec<Fact>, E2
         Ok(_) => fact(true, "unpublish: OK"),
         Err(said) => fact(false, format!("unpublish: {said}")),
     });
-    node.forgets_all().await.map_err(ended)?;
+    node.wait_until_empty().await.map_err(ended)?;
     facts.push(fact(true, "no volume is managed any more"));
     let places = ["v", "pods"].map(|place| entries(&setup.scratch.join(place)));
     let left: Vec<String> = places.into_iter().flatten().collect();

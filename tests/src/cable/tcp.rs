@@ -41,7 +41,7 @@ pub(super) async fn forward(
 ) {
     let free = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
-    let mut taken = 0_u64;
+    let mut accepted = 0_u64;
     loop {
         let Ok(slot) = Arc::clone(&free).acquire_owned().await else { return };
         let Ok((near, _)) = listener.accept().await else { continue };
@@ -50,13 +50,13 @@ pub(super) async fn forward(
             let _ = near.set_zero_linger();
             continue;
         }
-        taken += 1;
+        accepted += 1;
         let connection = Connection {
             cuts: state.borrow().cuts(),
             state: state.clone(),
             plan,
-            random: [1, 2].map(|direction| Random::new(plan.seed ^ (taken << 2 | direction))),
-            cut: if taken.is_multiple_of(2) { Cut::Close } else { Cut::Reset },
+            random: [1, 2].map(|direction| Random::new(plan.seed ^ (accepted << 2 | direction))),
+            cut: if accepted.is_multiple_of(2) { Cut::Close } else { Cut::Reset },
         };
         connections.spawn(async move {
             // Both ends observe an error as a closed connection.

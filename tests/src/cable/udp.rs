@@ -79,7 +79,7 @@ async fn upstream(target: SocketAddr) -> io::Result<UdpSocket> {
 struct Flight(VecDeque<(Instant, Vec<u8>)>);
 
 impl Flight {
-    fn take(&mut self, datagram: Vec<u8>, plan: &Plan, random: &mut Random) {
+    fn push(&mut self, datagram: Vec<u8>, plan: &Plan, random: &mut Random) {
         if !random.happens(plan.loss_per_million) && self.0.len() < IN_FLIGHT {
             self.0.push_back((Instant::now() + plan.delay, datagram));
         }
@@ -131,7 +131,7 @@ impl Client {
                     }
                 }
                 datagram = tokio::time::timeout(IDLE_TIMEOUT, self.received.recv()) => match datagram {
-                    Ok(Some(datagram)) if !self.is_cut() => up.take(datagram, &self.plan, &mut self.random),
+                    Ok(Some(datagram)) if !self.is_cut() => up.push(datagram, &self.plan, &mut self.random),
                     Ok(Some(_)) => {}
                     Ok(None) | Err(_) => return,
                 },
@@ -141,7 +141,7 @@ impl Client {
                         && from == self.target
                         && !self.is_cut()
                     {
-                        down.take(buffer[..length].to_vec(), &self.plan, &mut self.random);
+                        down.push(buffer[..length].to_vec(), &self.plan, &mut self.random);
                     }
                 }
                 () = up.arrival() => if let Some((_, datagram)) = up.0.pop_front() {

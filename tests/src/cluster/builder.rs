@@ -130,7 +130,7 @@ impl ClusterBuilder {
     /// Builds a cluster in which no process runs.
     ///
     /// # Errors
-    /// If the directory cannot be made or a socket's path is too long.
+    /// If the directory cannot be created or a socket's path is too long.
     ///
     /// # Panics
     /// If the binaries of this build cannot be built, or the certificates cannot be written.

@@ -58,7 +58,7 @@ impl Role {
     }
 }
 
-/// The processes; a test may take, kill or replace each.
+/// The processes of a cluster; a test may take, kill or replace each of them.
 pub struct TestCluster {
     /// The driver, if it runs.
     pub driver: Option<Process>,
@@ -103,7 +103,7 @@ impl TestCluster {
     /// Returns a cluster of the binaries of this build in a temporary directory, in which no process runs.
     ///
     /// # Panics
-    /// If the binaries cannot be built or the directory cannot be made.
+    /// If the binaries cannot be built or the directory cannot be created.
     #[must_use]
     pub fn empty(kind: LinkKind) -> Self {
         Self::builder(kind).build().unwrap_or_else(|error| panic!("{error}"))
@@ -287,7 +287,7 @@ impl TestCluster {
     /// Waits until a process is ready: the driver accepts connections on its socket, the others answer `/readyz`.
     ///
     /// # Errors
-    /// If it does not run, ends, or is not ready in time.
+    /// If the process does not run, ends, or is not ready within [`wait::SOON`].
     pub async fn ready(&mut self, role: Role) -> Result<(), ClusterError> {
         let (socket, http) = (self.driver_socket(), self.http.get(&role).copied());
         let process =

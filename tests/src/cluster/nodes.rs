@@ -92,7 +92,7 @@ impl MultiNodeCluster {
     /// The proxy.
     ///
     /// # Panics
-    /// If it was not started.
+    /// If the proxy was not started.
     #[must_use]
     pub fn proxy(&self) -> &Process {
         self.cluster.proxy.as_ref().expect("a proxy that was started")
@@ -118,7 +118,7 @@ impl MultiNodeCluster {
         Ok(made.into_inner().volume.unwrap_or_default())
     }
 
-    /// The URL of the proxy's socket, as `--endpoint` takes it.
+    /// The URL of the proxy's socket, as a value of `--endpoint`.
     #[must_use]
     pub fn endpoint(&self) -> String {
         unix(&self.cluster.proxy_socket())

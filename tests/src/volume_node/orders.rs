@@ -39,7 +39,7 @@ pub(super) async fn answer(volumes: Volumes, directory: &Path, steps: &Steps) ->
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     while let Some(order) = orders.next_line().await? {
         let words: Vec<&str> = order.split_whitespace().collect();
-        match carry_out(&volumes, &mut wanted, directory, steps, &words).await {
+        match execute(&volumes, &mut wanted, directory, steps, &words).await {
             Ok(answer) => println!("ok {}", answer.replace('\n', " ")),
             Err(error) => println!("error {}", error.to_string().replace('\n', " ")),
         }
@@ -47,7 +47,7 @@ pub(super) async fn answer(volumes: Volumes, directory: &Path, steps: &Steps) ->
     Ok(())
 }
 
-async fn carry_out(
+async fn execute(
     volumes: &Volumes,
     wanted: &mut Wanted,
     directory: &Path,
@@ -56,8 +56,8 @@ async fn carry_out(
 ) -> Answer {
     match words {
         ["create", socket, name] => {
-            let made = controller(Path::new(socket)).create_volume(create_volume(name)).await?;
-            Ok(made.into_inner().volume.unwrap_or_default().volume_id)
+            let created = controller(Path::new(socket)).create_volume(create_volume(name)).await?;
+            Ok(created.into_inner().volume.unwrap_or_default().volume_id)
         }
         ["publish", driver, id, consumer, target, path] => {
             let mode = AccessMode::SingleNodeMultiWriter;
@@ -111,7 +111,7 @@ async fn carry_out(
             let mut all = Vec::new();
             for key in volumes.list().await? {
                 let mut words = vec![key.id.to_string()];
-                for holder in volumes.explain(&key).await?.map(|said| said.consumers).unwrap_or_default() {
+                for holder in volumes.explain(&key).await?.map(|it| it.consumers).unwrap_or_default() {
                     let settled = holder.wanted && holder.published;
                     words.push(format!("{}{}", if settled { "" } else { "!" }, holder.consumer));
                 }

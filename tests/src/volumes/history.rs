@@ -50,13 +50,13 @@ pub struct History {
 }
 
 impl History {
-    /// Notes that another process calls from now on. Calls of the previous process may still run, unknown to the new
-    /// one.
+    /// Records that another process calls from now on. Calls of the previous process may still run, unknown to the
+    /// new one.
     pub fn another_caller(&mut self) {
         self.since = self.calls.len();
     }
 
-    /// Notes a reboot of the machine: nothing is mounted and nothing runs.
+    /// Records a reboot of the machine: nothing is mounted and nothing runs.
     pub fn reboot(&mut self) {
         self.another_caller();
         self.staged.clear();

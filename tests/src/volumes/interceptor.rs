@@ -86,7 +86,7 @@ struct Relay {
     state: Arc<Mutex<State>>,
 }
 
-/// A socket that serves as a driver's.
+/// A server on a socket that replaces the driver's socket.
 pub struct Interceptor {
     socket: PathBuf,
     state: Arc<Mutex<State>>,

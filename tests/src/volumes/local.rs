@@ -56,7 +56,7 @@ impl LocalNode {
         tokio::spawn(run);
         let endpoint = DriverEndpoint::from_path(storage.interceptor.socket()).expect("a path");
         let name = DriverName::new(DRIVER).expect("a name");
-        volumes.driver_registered(name, endpoint, DriverPolicy::default()).await.expect("they run");
+        volumes.driver_registered(name, endpoint, DriverPolicy::default()).await.expect("the volumes run");
         Self { volumes, mounts, pods: storage.pods() }
     }
 
@@ -99,7 +99,7 @@ impl LocalNode {
     /// # Panics
     /// If the task that runs the volumes has ended.
     pub async fn explain(&self, id: &str) -> String {
-        let explained = self.volumes.explain(&key(id)).await.expect("they run");
+        let explained = self.volumes.explain(&key(id)).await.expect("the volumes run");
         explained.map_or_else(String::new, |explanation| explanation.to_string())
     }
 
@@ -107,9 +107,9 @@ impl LocalNode {
     ///
     /// # Panics
     /// If a volume is still managed after [`wait::SOON`].
-    pub async fn forgets_all(&self) {
+    pub async fn wait_until_empty(&self) {
         wait::until("no volume is managed", async || {
-            self.volumes.list().await.expect("they run").is_empty().then_some(())
+            self.volumes.list().await.expect("the volumes run").is_empty().then_some(())
         })
         .await;
     }

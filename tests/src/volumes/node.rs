@@ -138,7 +138,7 @@ impl NodeProcess {
     ///
     /// # Panics
     /// If a volume is still managed after [`wait::SOON`].
-    pub async fn forgets_all(&mut self) -> Result<(), Ended> {
+    pub async fn wait_until_empty(&mut self) -> Result<(), Ended> {
         let since = std::time::Instant::now();
         loop {
             match self.ask("list").await? {

@@ -60,7 +60,7 @@ impl Rounds {
     }
 
     /// Returns `few` different numbers from `1..=all`, spread evenly over the range, in no order.
-    pub fn some(&mut self, few: u64, all: u64) -> Vec<u64> {
+    pub fn sample(&mut self, few: u64, all: u64) -> Vec<u64> {
         let offset = self.below(all);
         (0..few).map(|turn| (offset + turn * all / few.max(1)) % all.max(1) + 1).collect()
     }

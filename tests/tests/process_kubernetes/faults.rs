@@ -115,12 +115,12 @@ async fn a_set_that_could_not_be_stored_is_retried() {
     cluster.fails("not yet");
     start_agent(&mut node);
     cluster.reported("its volume is in use", |status| !status.volumes_in_use.is_empty()).await;
-    node.cluster.agent.as_ref().unwrap().logged("the volumes of the pods are wanted").await;
+    node.cluster.agent.as_ref().unwrap().logged("the desired set of the pods' volumes is updated").await;
     disk.fill();
     cluster.fails("");
     wait::until("it is tried again", async || {
         let log = node.cluster.agent.as_ref()?.log();
-        (log.matches("cannot be wanted").count() >= 3).then_some(())
+        (log.matches("cannot update the desired set").count() >= 3).then_some(())
     })
     .await;
     assert_eq!(node.mounts_at(&place(&node, "web-0", "pv-1")), 0);

@@ -325,7 +325,7 @@ async fn a_volume_waits_for_its_attachment_and_its_secret() {
     node.cluster.start_driver(&[]).unwrap();
     wait::until("it is explained by the hub that is away", async || {
         let explained = node.command(&["explain", volume.id.as_str()]).stdout;
-        String::from_utf8_lossy(&explained).contains("the hub is away").then_some(())
+        String::from_utf8_lossy(&explained).contains("the hub is not connected").then_some(())
     })
     .await;
     cluster.start_hub(node.cluster.hub_url());

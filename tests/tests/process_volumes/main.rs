@@ -61,7 +61,7 @@ async fn a_volume_of_a_set_survives_crash_and_reboot() {
     let unknown = node.command(&["explain", "absent"]);
     assert_eq!(unknown.status.code(), Some(2));
     assert!(
-        String::from_utf8_lossy(&unknown.stderr).contains("no volume absent is known here"),
+        String::from_utf8_lossy(&unknown.stderr).contains("this node has no volume absent"),
         "{unknown:?}"
     );
     let answers = node.ask(query()).await;

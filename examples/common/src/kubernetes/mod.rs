@@ -1,15 +1,15 @@
 //! The messages about Kubernetes objects between a hub and its nodes.
 //!
-//! The hub watches the API server; a node behind NAT cannot, and must work without it. A node calls
-//! the service [`SERVICE`] of the hub itself: a [`message::Watch`] is answered by a stream of [`message::Update`]s, each of
-//! the other requests by one reply.
+//! The hub watches the API server; a node behind NAT cannot reach it and must work without it. A node calls the
+//! hub's own service [`SERVICE`]: the hub answers a [`message::Watch`] with a stream of [`message::Update`]s, and
+//! every other request with one reply.
 
 use self::message::{ObjectKey, object};
 
-/// The messages that are made from `proto/edge_csi/kubernetes/v1/kubernetes.proto`.
+/// The messages that are generated from `proto/edge_csi/kubernetes/v1/kubernetes.proto`.
 ///
-/// Objects have the fewest fields that a node needs. Secrets and tokens are asked for when a driver is called, and are
-/// in no object.
+/// Objects have only the fields that a node needs. No object has secrets or tokens: a node requests them when it
+/// calls a driver.
 pub mod message {
     pub use crate::generated::kubernetes::*;
 
@@ -24,7 +24,7 @@ pub mod message {
     }
 }
 
-/// What they are called as a service of a hub with `--kubeconfig`.
+/// The name of the service of a hub with `--kubeconfig`.
 pub const SERVICE: &str = "kubernetes";
 
 /// The kinds of objects that nodes receive, numbered as in the messages.
@@ -44,11 +44,11 @@ pub enum ObjectKind {
 }
 
 impl ObjectKind {
-    /// All of them.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [Self; 5] =
         [Self::Pod, Self::Claim, Self::PersistentVolume, Self::Attachment, Self::Driver];
 
-    /// The resource name of Kubernetes, plural and lower case.
+    /// Returns the Kubernetes resource name: plural and lower case.
     pub const fn resource(self) -> &'static str {
         match self {
             Self::Pod => "pods",
@@ -66,7 +66,7 @@ impl ObjectKind {
 }
 
 impl object::Kind {
-    /// What the object is known by.
+    /// Returns the kind, namespace and name of the object.
     pub fn key(&self) -> ObjectKey {
         match self {
             Self::Pod(pod) => ObjectKind::Pod.key(&pod.namespace, &pod.name),

@@ -16,31 +16,34 @@ pub use server::{StatusError, StatusServer};
 
 /// The status of a binary.
 pub trait Status: Send + Sync + 'static {
-    /// Name of the binary.
+    /// Returns the name of the binary.
     fn name(&self) -> &'static str;
 
+    /// Checks that the process can do its work now.
+    ///
     /// # Errors
-    /// Why the process cannot do its work now, in one line.
+    /// Returns the reason in one line, if the process cannot.
     fn ready(&self) -> Result<(), String>;
 
-    /// The rows of the page, in this order. Without secrets: every client that reaches the port can read it.
+    /// Returns the rows of the page, in this order. Without secrets: every client that reaches the port can read
+    /// it.
     fn facts(&self) -> Vec<Fact>;
 
-    /// Sets the gauges and counters that are not kept up by themselves; called before they are read.
+    /// Sets the gauges and counters that no event updates; called before each scrape.
     fn publish_metrics(&self);
 }
 
-/// One line of the page.
+/// A row of the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fact {
-    /// The name of the row.
+    /// The name, shown first.
     pub name: Cow<'static, str>,
-    /// Its value.
+    /// The value, shown beside the name.
     pub value: String,
 }
 
 impl Fact {
-    /// Puts a line together.
+    /// Creates a row.
     pub fn new(name: impl Into<Cow<'static, str>>, value: impl ToString) -> Self {
         Self { name: name.into(), value: value.to_string() }
     }

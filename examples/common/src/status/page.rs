@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::Status;
 
-/// The page as HTML.
+/// Renders the page as HTML.
 pub(super) fn render(status: &dyn Status) -> String {
     let name = escape(status.name());
     let ready = match status.ready() {

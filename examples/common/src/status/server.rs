@@ -21,13 +21,13 @@ use tokio::time::MissedTickBehavior;
 
 use super::{Status, page};
 
-/// Connections that are served at the same time; further ones wait in the listener's backlog.
+/// The maximum number of open connections; further ones wait in the listener's backlog.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Time for a client to send its request.
+/// The time limit for a client to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often the recorder folds the samples that came since the last scrape, so that they stay few without one.
+/// How often the recorder aggregates its samples, which bounds their memory if no client scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Pause after `accept` has failed, for example because no file descriptors are left.
@@ -52,16 +52,16 @@ pub enum StatusError {
     Recorder(#[from] SetRecorderError<PrometheusRecorder>),
 }
 
-/// The running server. Dropping it ends it.
+/// The running server, which stops on drop.
 #[derive(Debug)]
 pub struct StatusServer(JoinHandle<()>);
 
 impl StatusServer {
-    /// Listens and serves from now on, if there is an address. Installs the process's metrics recorder, so at most
-    /// one can be started.
+    /// Starts the server, if there is an address. Installs the process's metrics recorder, so a process can start
+    /// only one server.
     ///
     /// # Errors
-    /// If the address cannot be listened on.
+    /// If the server cannot listen on the address, or if the process has a metrics recorder already.
     pub async fn start(
         address: Option<SocketAddr>,
         status: impl Status,
@@ -134,8 +134,11 @@ fn answer(
 ) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
     if method != Method::GET && method != Method::HEAD {
-        let mut response =
-            response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET is served here\n".to_owned());
+        let mut response = response(
+            StatusCode::METHOD_NOT_ALLOWED,
+            TEXT,
+            "unsupported method; expected GET or HEAD\n".to_owned(),
+        );
         response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
         return response;
     }
@@ -150,7 +153,11 @@ fn answer(
             response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics())
         }
         "/" => response(StatusCode::OK, "text/html; charset=utf-8", page::render(status)),
-        _ => response(StatusCode::NOT_FOUND, TEXT, "there are /, /livez, /readyz and /metrics\n".to_owned()),
+        _ => response(
+            StatusCode::NOT_FOUND,
+            TEXT,
+            "not found; the paths are /, /livez, /readyz and /metrics\n".to_owned(),
+        ),
     }
 }
 
@@ -164,7 +171,8 @@ fn response(code: StatusCode, content_type: &'static str, body: String) -> Respo
 /// Histogram of CSI calls; the name and the labels are those of the Kubernetes sidecars with `plugin` for `sidecar`.
 const CALL_SECONDS: &str = "csi_plugin_operations_seconds";
 
-/// Upper bounds in seconds: those of the sidecars' own histogram, and finer ones below, where a relayed call lies.
+/// Upper bounds of the buckets in seconds: those of the sidecars' histogram, with finer ones below for relayed
+/// calls.
 const CALL_SECONDS_BUCKETS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0,
     300.0, 600.0,

@@ -2,7 +2,7 @@
 
 #[derive(Clone, PartialEq, Eq, ::prost::Message)]
 pub struct Done {
-    /// The id of the boot in which it was done. In another one nothing counts.
+    /// The id of the boot in which it was done. After another boot the record is ignored.
     #[prost(string, tag = "1")]
     pub boot: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "2")]

@@ -1,4 +1,4 @@
-//! Code made from `proto/` by the workspace's codegen chore. Not edited by hand.
+//! Code generated from `proto/` by `cargo xtask codegen`.
 
 #![allow(
     missing_docs,

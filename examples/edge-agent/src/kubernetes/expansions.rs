@@ -1,4 +1,4 @@
-//! Volumes that claims ask to be larger.
+//! Expands volumes whose claims request a larger size.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use volume_manager::node::{ExpandError, Volumes};
 
 use super::plan::Expansion;
 
-/// How long one that failed is left alone.
-const AGAIN: Duration = Duration::from_secs(30);
+/// The wait before a failed expansion is retried.
+const RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// How it is with one.
+/// The state of an expansion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Running,
     Done(u64),
-    Failed { again: Instant },
+    Failed { retry_at: Instant },
 }
 
-/// The expansions that are wanted, each for as long as its claim asks.
+/// The requested expansions. Each stays while its claim requests it.
 #[derive(Debug, Default)]
 pub(super) struct Expansions {
     wanted: BTreeMap<Expansion, State>,
@@ -28,13 +28,13 @@ pub(super) struct Expansions {
 }
 
 impl Expansions {
-    /// Makes these wanted and no others, and begins what is to be begun.
-    pub(super) fn want(&mut self, volumes: &Volumes, wanted: &[Expansion], now: Instant) {
+    /// Replaces the requested expansions. Starts the new ones, and those whose retry is due.
+    pub(super) fn set_wanted(&mut self, volumes: &Volumes, wanted: &[Expansion], now: Instant) {
         self.wanted.retain(|expansion, _| wanted.contains(expansion));
         for expansion in wanted {
             match self.wanted.get(expansion) {
                 Some(State::Running | State::Done(_)) => continue,
-                Some(State::Failed { again }) if *again > now => continue,
+                Some(State::Failed { retry_at }) if *retry_at > now => continue,
                 Some(State::Failed { .. }) | None => {}
             }
             self.wanted.insert(expansion.clone(), State::Running);
@@ -46,16 +46,16 @@ impl Expansions {
         }
     }
 
-    /// When one that failed is due again.
-    pub(super) fn due(&self) -> Option<Instant> {
+    /// Returns when the next failed expansion is to be retried.
+    pub(super) fn next_retry(&self) -> Option<Instant> {
         let failed = self.wanted.values().filter_map(|state| match state {
-            State::Failed { again } => Some(*again),
+            State::Failed { retry_at } => Some(*retry_at),
             State::Running | State::Done(_) => None,
         });
         failed.min()
     }
 
-    /// Waits for the next one to end. If the future is dropped, nothing is lost.
+    /// Waits for the next expansion to end. This method is cancel safe.
     pub(super) async fn ended(&mut self) {
         let Some(ended) = self.running.join_next().await else { return std::future::pending().await };
         // A job that panicked keeps its state until its claim requests another size.
@@ -66,7 +66,7 @@ impl Expansions {
         }
     }
 
-    /// Those that are done, with the sizes that were reached, in bytes.
+    /// Returns the finished expansions with the resulting sizes in bytes.
     pub(super) fn done(&self) -> BTreeMap<Expansion, u64> {
         let done = self.wanted.iter().filter_map(|(expansion, state)| match state {
             State::Done(bytes) => Some((expansion.clone(), *bytes)),
@@ -83,11 +83,11 @@ fn state_after(expansion: &Expansion, result: Result<u64, ExpandError>, now: Ins
             tracing::info!(volume = %key, claim = %format_args!("{namespace}/{name}"), bytes, "expanded");
             State::Done(bytes)
         }
-        // Then there is nothing for the node to do, and the controller has done its part.
+        // The driver needs no call on the node: the controller has expanded the volume.
         Err(ExpandError::Unsupported { .. }) => State::Done(*bytes),
         Err(error) => {
-            tracing::warn!(claim = %format_args!("{namespace}/{name}"), "not expanded, trying again: {error}");
-            State::Failed { again: now + AGAIN }
+            tracing::warn!(claim = %format_args!("{namespace}/{name}"), "cannot expand the volume, retrying: {error}");
+            State::Failed { retry_at: now + RETRY_DELAY }
         }
     }
 }
@@ -110,6 +110,6 @@ mod tests {
         assert_eq!(after(Ok(6)), State::Done(6));
         assert_eq!(after(Err(ExpandError::Shrink { key: key.clone(), found: 8, asked: 5 })), State::Done(8));
         assert_eq!(after(Err(ExpandError::Unsupported { driver: key.driver.clone() })), State::Done(5));
-        assert_eq!(after(Err(ExpandError::Unknown { key })), State::Failed { again: now + AGAIN });
+        assert_eq!(after(Err(ExpandError::Unknown { key })), State::Failed { retry_at: now + RETRY_DELAY });
     }
 }

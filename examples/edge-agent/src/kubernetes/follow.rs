@@ -1,29 +1,29 @@
-//! Following the node's objects at the hub, for ever.
+//! Watches the node's objects at the hub, and starts a new watch when one ends.
 
 use edge_transport::{Failure, ReplyEvent};
 use prost::{DecodeError, Message};
 use tokio::sync::{mpsc, oneshot};
 
-use super::hub::{AskError, Hub};
+use super::hub::{Hub, RequestError};
 use super::metadata::{Assembly, ChangeError};
 use super::retries::Retries;
 use super::view::PluginView;
 use edge_csi_common::kubernetes::message::{Update, Watch};
 
-/// A change that is complete, and where to say what was made of it.
+/// A complete change, with a sender for the result of applying it.
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) update: Update,
-    /// The number of the watch that it came with, from 1.
+    /// The number of the watch that received the change, from 1.
     pub(super) watch: u64,
-    /// What to ask from then on.
-    pub(super) taken: oneshot::Sender<Result<Watch, ChangeError>>,
+    /// Receives the position after the change, or why it was not applied.
+    pub(super) applied: oneshot::Sender<Result<Watch, ChangeError>>,
 }
 
-/// The receiver of the changes of a watch.
-struct Taker {
+/// Passes the changes of the watches to the plugin.
+struct ChangeSender {
     changes: mpsc::Sender<Change>,
-    /// The number of the watch.
+    /// The number of the current watch, from 1; 0 before the first.
     watch: u64,
 }
 
@@ -31,12 +31,12 @@ struct Taker {
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error(transparent)]
-    NotAsked(#[from] AskError),
-    #[error("the hub ended it: {0}")]
+    Request(#[from] RequestError),
+    #[error("the hub ended the watch: {0}")]
     Failed(Failure),
-    #[error("the hub ended it")]
+    #[error("the hub ended the watch")]
     Finished,
-    #[error("an update cannot be read: {0}")]
+    #[error("cannot decode an update of the hub: {0}")]
     Malformed(#[from] DecodeError),
     #[error(transparent)]
     Change(#[from] ChangeError),
@@ -53,19 +53,19 @@ pub(super) async fn follow(
     view: PluginView,
     seed: u64,
 ) {
-    let mut retries = Retries::new("the pods of this node are not followed", seed);
-    let mut taker = Taker { changes, watch: 0 };
+    let mut retries = Retries::new("the watch of this node's pods ended", seed);
+    let mut sender = ChangeSender { changes, watch: 0 };
     loop {
         hub.connected().await;
-        taker.watch += 1;
-        let ended = watch(&hub, &mut position, &taker, &view, &mut retries).await;
+        sender.watch += 1;
+        let ended = watch(&hub, &mut position, &sender, &view, &mut retries).await;
         match &ended {
             Ended::ReceiverClosed => return,
-            Ended::Change(error) if error.asks_anew() => position = Watch::default(),
+            Ended::Change(error) if error.needs_snapshot() => position = Watch::default(),
             _ => {}
         }
         let text = ended.to_string();
-        view.follows(Err(&text));
+        view.set_watch(Err(&text));
         tokio::time::sleep(retries.failed(&text)).await;
     }
 }
@@ -73,7 +73,7 @@ pub(super) async fn follow(
 async fn watch(
     hub: &Hub,
     position: &mut Watch,
-    taker: &Taker,
+    sender: &ChangeSender,
     view: &PluginView,
     retries: &mut Retries,
 ) -> Ended {
@@ -94,10 +94,10 @@ async fn watch(
         };
         match change {
             Ok(None) => {}
-            Ok(Some(update)) => match taker.take(update).await {
+            Ok(Some(update)) => match sender.apply(update).await {
                 Ok(next) => {
                     *position = next;
-                    view.follows(Ok(()));
+                    view.set_watch(Ok(()));
                     retries.succeeded();
                 }
                 Err(ended) => return ended,
@@ -107,11 +107,11 @@ async fn watch(
     }
 }
 
-impl Taker {
-    async fn take(&self, update: Update) -> Result<Watch, Ended> {
-        let (taken, answer) = oneshot::channel();
-        let change = Change { update, watch: self.watch, taken };
+impl ChangeSender {
+    async fn apply(&self, update: Update) -> Result<Watch, Ended> {
+        let (applied, result) = oneshot::channel();
+        let change = Change { update, watch: self.watch, applied };
         self.changes.send(change).await.map_err(|_| Ended::ReceiverClosed)?;
-        Ok(answer.await.map_err(|_| Ended::ReceiverClosed)??)
+        Ok(result.await.map_err(|_| Ended::ReceiverClosed)??)
     }
 }

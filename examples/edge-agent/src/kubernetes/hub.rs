@@ -1,4 +1,4 @@
-//! Questions to the hub, each with one answer.
+//! The client of the hub's Kubernetes service.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -11,51 +11,51 @@ use edge_csi_common::kubernetes::SERVICE;
 use edge_csi_common::kubernetes::message::request::Kind;
 use edge_csi_common::kubernetes::message::{Request, Watch};
 
-/// The most questions that wait for their answer at the same time, but for the one that never ends; others wait. A hub turns
-/// away a node that asks too much at once.
-const MAX_QUESTIONS: usize = 16;
+/// The maximum number of concurrent requests besides the watch; others wait. A hub refuses more requests of a
+/// node.
+const MAX_REQUESTS: usize = 16;
 
-/// The longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// The maximum wait for a reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The hub has not answered.
+/// A request to the hub failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AskError {
-    /// The agent is only starting.
+pub(super) enum RequestError {
+    /// The agent is starting and has no peer yet.
     #[error("the agent is not connected to its hub yet")]
     NotStarted,
-    /// The question has not left the agent.
-    #[error("the hub is away: {0}")]
-    Away(#[from] CallError),
-    /// The hub, or its side for Kubernetes, has not answered.
-    #[error("the hub does not answer for Kubernetes: {0}")]
+    /// The request was not sent.
+    #[error("the hub is not connected: {0}")]
+    NotSent(#[from] CallError),
+    /// The hub, or its Kubernetes service, replied with a failure.
+    #[error("the hub's Kubernetes service failed: {0}")]
     Failed(Failure),
-    /// The answer cannot be read.
-    #[error("the hub's answer cannot be read: {0}")]
+    /// The reply cannot be decoded.
+    #[error("cannot decode the hub's reply: {0}")]
     Malformed(#[from] DecodeError),
-    /// There was no answer.
-    #[error("the hub ended the question without an answer")]
-    Nothing,
+    /// The reply has no message.
+    #[error("the hub ended the request without a reply")]
+    Empty,
 }
 
-/// The client of the hub's Kubernetes service. Clones share it.
+/// A client of the hub's Kubernetes service. Clones share the connection.
 #[derive(Debug, Clone)]
 pub(super) struct Hub {
     service: ServiceName,
-    /// The volumes, which ask for secrets, are there before the peer, which serves them.
+    /// Set after the volumes were opened: they request secrets here, and the peer serves them.
     peer: Arc<OnceLock<Peer>>,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
 }
 
 impl Hub {
     pub(super) fn new() -> Result<Self, InvalidName> {
         let service = ServiceName::new(SERVICE)?;
-        let places = Arc::new(Semaphore::new(MAX_QUESTIONS));
-        Ok(Self { service, peer: Arc::default(), places })
+        let slots = Arc::new(Semaphore::new(MAX_REQUESTS));
+        Ok(Self { service, peer: Arc::default(), slots })
     }
 
-    /// From now on questions go over this peer.
-    pub(super) fn connect(&self, peer: Peer) {
+    /// Sets the peer that sends the requests.
+    pub(super) fn set_peer(&self, peer: Peer) {
         // An agent has one peer.
         let _ = self.peer.set(peer);
     }
@@ -63,34 +63,34 @@ impl Hub {
     /// Waits until a hub is connected.
     pub(super) async fn connected(&self) {
         if let Some(peer) = self.peer.get() {
-            // A peer that is closed answers the next question with that.
+            // The next request fails if the peer is closed.
             let _ = peer.connected().await;
         }
     }
 
-    /// One question, one answer.
-    pub(super) async fn ask<A: Message + Default>(&self, question: Kind) -> Result<A, AskError> {
-        // It is never closed.
-        let _place = self.places.acquire().await;
-        let mut replies = self.call(question, Some(PATIENCE)).await?;
-        let mut answer = None;
+    /// Sends a request and waits for its reply.
+    pub(super) async fn request<R: Message + Default>(&self, request: Kind) -> Result<R, RequestError> {
+        // The semaphore is never closed.
+        let _slot = self.slots.acquire().await;
+        let mut replies = self.call(request, Some(REPLY_TIMEOUT)).await?;
+        let mut reply = None;
         loop {
             match replies.next().await {
-                Some(Ok(ReplyEvent::Message(bytes))) => answer = Some(A::decode(bytes)?),
-                Some(Ok(_)) | None => return answer.ok_or(AskError::Nothing),
-                Some(Err(failure)) => return Err(AskError::Failed(failure)),
+                Some(Ok(ReplyEvent::Message(bytes))) => reply = Some(R::decode(bytes)?),
+                Some(Ok(_)) | None => return reply.ok_or(RequestError::Empty),
+                Some(Err(failure)) => return Err(RequestError::Failed(failure)),
             }
         }
     }
 
-    /// The changes from what the node has, without an end.
-    pub(super) async fn watch(&self, watch: Watch) -> Result<ReplyStream, AskError> {
-        self.call(Kind::Watch(watch), None).await
+    /// Starts a watch of the changes after a position.
+    pub(super) async fn watch(&self, position: Watch) -> Result<ReplyStream, RequestError> {
+        self.call(Kind::Watch(position), None).await
     }
 
-    async fn call(&self, question: Kind, remaining: Option<Duration>) -> Result<ReplyStream, AskError> {
-        let peer = self.peer.get().ok_or(AskError::NotStarted)?;
-        let body = Request { request: Some(question) }.encode_to_vec();
+    async fn call(&self, request: Kind, remaining: Option<Duration>) -> Result<ReplyStream, RequestError> {
+        let peer = self.peer.get().ok_or(RequestError::NotStarted)?;
+        let body = Request { request: Some(request) }.encode_to_vec();
         let request = edge_transport::Request::new(self.service.clone(), body);
         Ok(peer.call(peer.hub()?, request.remaining(remaining)).await?)
     }

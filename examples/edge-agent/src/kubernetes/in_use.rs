@@ -10,19 +10,19 @@ use volume_manager::VolumeKey;
 
 use edge_csi_common::kubernetes::message::NodeStatus;
 
-/// The reported statuses, and which of them were written.
+/// Tracks which reported volumes in use were written to the Node.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
     /// The number of the latest status.
     reported: u64,
-    /// The latest status with volumes in use that are known to be written.
+    /// The number of the latest status whose volumes in use are known to be written.
     written: u64,
-    /// The volumes of the latest status, each with the first status since when all have had it.
+    /// The volumes of the latest status, each with the first of the successive statuses that contain it.
     since: BTreeMap<String, u64>,
 }
 
-/// What the Node's status calls a volume.
-pub(super) fn name_of(key: &VolumeKey) -> String {
+/// Returns the name of a volume in the Node's status.
+pub(super) fn unique_volume_name(key: &VolumeKey) -> String {
     format!("kubernetes.io/csi/{}^{}", key.driver, key.id)
 }
 
@@ -41,16 +41,16 @@ impl InUse {
         self.reported
     }
 
-    /// The volumes in use of a status were written. Answers whether that is new.
-    pub(super) fn is_written(&mut self, number: u64) -> bool {
+    /// Records that the volumes in use of a status were written. Returns whether that is new.
+    pub(super) fn confirm_written(&mut self, number: u64) -> bool {
         let is_new = number > self.written;
         self.written = self.written.max(number);
         is_new
     }
 
-    /// Whether the cluster has this volume in use, and keeps it there.
+    /// Whether the Node's status is certain to contain the volume.
     pub(super) fn has(&self, key: &VolumeKey) -> bool {
-        self.since.get(&name_of(key)).is_some_and(|since| *since <= self.written)
+        self.since.get(&unique_volume_name(key)).is_some_and(|since| *since <= self.written)
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
     }
 
     fn status(ids: &[&str]) -> NodeStatus {
-        let volumes_in_use = ids.iter().map(|id| name_of(&key(id))).collect();
+        let volumes_in_use = ids.iter().map(|id| unique_volume_name(&key(id))).collect();
         NodeStatus { volumes_in_use, ..NodeStatus::default() }
     }
 
@@ -76,17 +76,17 @@ mod tests {
         let first = in_use.report(&status(&["a"]));
         assert_eq!(has(&in_use), [false, false]);
         let second = in_use.report(&status(&["a", "b"]));
-        assert!(in_use.is_written(first) && !in_use.is_written(first));
-        assert_eq!(has(&in_use), [true, false], "the second is not written yet, and has it still");
-        assert!(in_use.is_written(second));
+        assert!(in_use.confirm_written(first) && !in_use.confirm_written(first));
+        assert_eq!(has(&in_use), [true, false], "the second status is not written yet, and still contains a");
+        assert!(in_use.confirm_written(second));
         assert_eq!(has(&in_use), [true, true]);
-        // The volume leaves and returns: the status written meanwhile does not have it.
+        // Volume a is removed and added again: the status written meanwhile does not contain it.
         let third = in_use.report(&status(&["b"]));
         assert_eq!(has(&in_use), [false, true]);
         let fourth = in_use.report(&status(&["a", "b"]));
-        assert!(in_use.is_written(third));
+        assert!(in_use.confirm_written(third));
         assert_eq!(has(&in_use), [false, true]);
-        assert!(!in_use.is_written(second) && in_use.is_written(fourth));
+        assert!(!in_use.confirm_written(second) && in_use.confirm_written(fourth));
         assert_eq!(has(&in_use), [true, true]);
     }
 }

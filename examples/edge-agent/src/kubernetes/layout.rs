@@ -1,4 +1,4 @@
-//! Where kubelet has the volumes of pods, and what it calls those that have no name of their own.
+//! The paths at which kubelet publishes the volumes of pods, and the ids of inline volumes.
 
 use std::path::{Path, PathBuf};
 
@@ -9,69 +9,71 @@ use volume_manager::driver::{InvalidMountPath, MountPath};
 
 use edge_csi_common::excerpt::excerpt;
 
-/// The plugin's name as a directory has it.
+/// The directory name of kubelet's CSI plugin.
 const PLUGIN: &str = "kubernetes.io~csi";
 
-/// The directory of kubelet, or of its replacement.
+/// The root directory of kubelet, such as `/var/lib/kubelet`.
 #[derive(Debug, Clone)]
 pub(super) struct KubeletDirectory(PathBuf);
 
-/// Why a pod's volume has no place.
+/// Why a pod's volume has no valid path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoPlace {
-    /// A name that is more, or less, than the name of a directory.
-    #[error("{field} {found:?} is not the name of one directory")]
+pub(super) enum InvalidPath {
+    /// A name is not the name of one directory.
+    #[error("invalid {field} {found:?}; expected the name of one directory")]
     Name {
-        /// Which name.
+        /// What has the name.
         field: &'static str,
-        /// Its beginning.
+        /// The beginning of the name.
         found: String,
     },
-    /// The path is not valid for a driver.
+    /// The path is invalid as a target path of CSI.
     #[error(transparent)]
     Path(#[from] InvalidMountPath),
 }
 
 impl KubeletDirectory {
-    /// The directory at a path without symbolic links, as the mount table has it.
+    /// Creates the layout below a path, which has no symbolic links, like the paths in the mount table.
     pub(super) fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// Where all pods have their directories, each under its UID.
+    /// Returns the directory that contains the directories of all pods, each named by the pod's UID.
     pub(super) fn pods(&self) -> PathBuf {
         self.0.join("pods")
     }
 
-    /// Where a pod has a volume with a file system. `name` is that of the PersistentVolume, or of the inline volume.
-    pub(super) fn mount(&self, uid: &str, name: &str) -> Result<MountPath, NoPlace> {
+    /// Returns the target path of a pod's filesystem volume. `name` is that of the PersistentVolume, or of the
+    /// inline volume.
+    pub(super) fn mount(&self, uid: &str, name: &str) -> Result<MountPath, InvalidPath> {
         Ok(MountPath::new(self.volume("volumes", uid, name)?.join("mount"))?)
     }
 
-    /// Where a pod has a raw block device.
-    pub(super) fn device(&self, uid: &str, name: &str) -> Result<MountPath, NoPlace> {
+    /// Returns the target path of a pod's raw block volume.
+    pub(super) fn device(&self, uid: &str, name: &str) -> Result<MountPath, InvalidPath> {
         Ok(MountPath::new(self.volume("volumeDevices", uid, name)?)?)
     }
 
-    fn volume(&self, kind: &str, uid: &str, name: &str) -> Result<PathBuf, NoPlace> {
-        let uid = one_name("the pod's UID", uid)?;
-        Ok(self.pods().join(uid).join(kind).join(PLUGIN).join(one_name("the volume", name)?))
+    fn volume(&self, kind: &str, uid: &str, name: &str) -> Result<PathBuf, InvalidPath> {
+        let uid = directory_name("pod UID", uid)?;
+        Ok(self.pods().join(uid).join(kind).join(PLUGIN).join(directory_name("volume name", name)?))
     }
 }
 
-fn one_name<'a>(field: &'static str, name: &'a str) -> Result<&'a str, NoPlace> {
+fn directory_name<'a>(field: &'static str, name: &'a str) -> Result<&'a str, InvalidPath> {
     if matches!(name, "" | "." | "..") || name.contains('/') {
-        return Err(NoPlace::Name { field, found: excerpt(name, 64).to_owned() });
+        return Err(InvalidPath::Name { field, found: excerpt(name, 64).to_owned() });
     }
     Ok(name)
 }
 
-/// The directories of a pod that volumes were in, each before the one that it is in.
-pub(super) fn directories_of_volumes(pod: &Path) -> [PathBuf; 2] {
+/// Returns the directories of a pod that contain its volumes.
+pub(super) fn volume_directories(pod: &Path) -> [PathBuf; 2] {
     ["volumes", "volumeDevices"].map(|kind| pod.join(kind).join(PLUGIN))
 }
 
-/// The id of an inline volume: `csi-` and the SHA-256 of the pod's UID and the volume's name in the pod, in hexadecimal.
+/// Returns the id of an inline volume: `csi-` and the SHA-256 of the pod's UID and the volume's name in the pod,
+/// in hexadecimal.
 pub(super) fn inline_volume_id(uid: &str, name: &str) -> Result<VolumeId, InvalidVolumeId> {
     let mut digest = Sha256::new();
     digest.update(uid.as_bytes());
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_those_of_kubelet() {
+    fn paths_are_those_of_kubelet() {
         let directory = KubeletDirectory::new("/var/lib/kubelet");
         let mount = directory.mount("9f0c", "pvc-1").unwrap();
         assert_eq!(mount.as_str(), "/var/lib/kubelet/pods/9f0c/volumes/kubernetes.io~csi/pvc-1/mount");
@@ -94,13 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_leads_elsewhere_has_no_place() {
+    fn rejects_names_that_leave_their_directory() {
         let directory = KubeletDirectory::new("/var/lib/kubelet");
         for bad in ["", ".", "..", "../../etc", "a/b", "/etc"] {
-            assert!(matches!(directory.mount(bad, "pvc-1"), Err(NoPlace::Name { .. })), "{bad}");
-            assert!(matches!(directory.device("9f0c", bad), Err(NoPlace::Name { .. })), "{bad}");
+            assert!(matches!(directory.mount(bad, "pvc-1"), Err(InvalidPath::Name { .. })), "{bad}");
+            assert!(matches!(directory.device("9f0c", bad), Err(InvalidPath::Name { .. })), "{bad}");
         }
-        assert!(matches!(directory.mount("9f0c", "a\nb"), Err(NoPlace::Path(_))));
+        assert!(matches!(directory.mount("9f0c", "a\nb"), Err(InvalidPath::Path(_))));
     }
 
     #[test]

@@ -10,76 +10,72 @@ use edge_csi_common::kubernetes::message::{
     Attachment, Claim, Driver, Object, ObjectKey, PersistentVolume, Pod, Update, Watch,
 };
 
-/// The most objects that a node keeps.
+/// The maximum number of objects of a node.
 pub(super) const MAX_OBJECTS: usize = 16_384;
 
-/// The most bytes of all objects together.
+/// The maximum size of all objects of a node in bytes.
 pub(super) const MAX_BYTES: usize = 16 << 20;
 
-/// The most bytes that an object has beside those of its kind.
+/// The maximum size of an encoded object in bytes, besides its kind.
 const OVERHEAD: usize = 16;
 
-/// Why a change cannot be taken. What is there stays.
+/// Why a change cannot be applied. The objects stay unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ChangeError {
     /// Too many objects.
-    #[error("the node would have {found} objects; at most {MAX_OBJECTS} are kept: take pods from it")]
-    TooMany {
-        /// How many.
-        found: usize,
-    },
+    #[error("the node would have {found} objects; expected at most {MAX_OBJECTS}: move pods to other nodes")]
+    TooMany { found: usize },
     /// Too many bytes.
-    #[error("the node's objects would have {found} bytes; at most {MAX_BYTES} are kept: take pods from it")]
-    TooLarge {
-        /// How many.
-        found: usize,
-    },
+    #[error(
+        "the node's objects would have {found} bytes; expected at most {MAX_BYTES}: move pods to other nodes"
+    )]
+    TooLarge { found: usize },
     /// Parts of two changes are mixed.
-    #[error("a part of revision {found} came within revision {expected}; all is asked for anew")]
+    #[error("a part of revision {found} arrived within revision {expected}; requesting a snapshot")]
     Mixed {
-        /// The one that was begun.
+        /// The revision of the first part.
         expected: u64,
-        /// The one that came.
+        /// The revision of the received part.
         found: u64,
     },
-    /// The change is not one of what is there.
+    /// The change does not follow the current revision.
     #[error(
-        "revision {found} of {from:x} does not follow revision {expected} of {since:x}; all is asked for anew"
+        "revision {found} of hub {found_source:x} does not follow revision {expected} of hub {expected_source:x}; requesting a snapshot"
     )]
     NotNext {
-        /// What is there.
+        /// The current revision.
         expected: u64,
-        /// The instance of the hub.
-        since: u64,
-        /// What came.
+        /// The hub's instance that sent the current revision.
+        expected_source: u64,
+        /// The revision of the change.
         found: u64,
-        /// The instance of the hub.
-        from: u64,
+        /// The hub's instance that sent the change.
+        found_source: u64,
     },
     /// The change cannot be saved. If it were accepted, the next start would lose it and unmount its volumes.
-    #[error("--state-dir: the node's objects cannot be written, so they are asked for again: {reason}")]
-    NotKept {
-        /// What the disk says.
+    #[error("--state-dir: cannot write the node's objects, requesting them again: {reason}")]
+    NotSaved {
+        /// The error of the store.
         reason: String,
     },
 }
 
 impl ChangeError {
-    /// Whether a whole set would help.
-    pub(super) fn asks_anew(&self) -> bool {
+    /// Whether a snapshot of the hub resolves the error.
+    pub(super) fn needs_snapshot(&self) -> bool {
         matches!(self, Self::Mixed { .. } | Self::NotNext { .. })
     }
 }
 
-/// What a change is put together from.
+/// Assembles a change from its parts.
 #[derive(Debug, Default)]
 pub(super) struct Assembly(Option<Update>);
 
 impl Assembly {
-    /// Adds a part. Answers the change if this was its last part, as one update that is complete.
+    /// Adds a part. Returns the complete change if this was its last part.
     ///
     /// # Errors
-    /// If the part is of another change, or the change grows beyond what a node keeps.
+    /// If the part belongs to another change, or the change is too large.
     pub(super) fn add(&mut self, part: Update) -> Result<Option<Update>, ChangeError> {
         let Some(whole) = &mut self.0 else {
             self.0 = Some(part);
@@ -96,7 +92,7 @@ impl Assembly {
 
     fn finished(&mut self) -> Result<Option<Update>, ChangeError> {
         let Some(change) = &self.0 else { return Ok(None) };
-        // A change that takes everything away and brings as much anew is twice as long as what is kept.
+        // A change that replaces all objects is twice as large as the objects.
         within_bounds(change.changed.len() + change.removed.len(), change.encoded_len(), 2)?;
         Ok(if change.complete { self.0.take() } else { None })
     }
@@ -121,28 +117,28 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
-    /// The objects after a change.
+    /// Returns the objects after a change.
     ///
     /// # Errors
-    /// If the change does not follow what is here, or there would be too much.
+    /// If the change does not follow the current revision, or the result exceeds a bound.
     pub(super) fn after(&self, change: Update) -> Result<Self, ChangeError> {
-        let says_nothing = change.changed.is_empty() && change.removed.is_empty();
-        // A hub that resumes reports that at once.
-        let is_greeting = says_nothing && change.revision == self.revision;
-        let follows = change.source == self.source && (change.revision > self.revision || is_greeting);
+        let is_empty = change.changed.is_empty() && change.removed.is_empty();
+        // A hub that resumes a watch first sends an empty change.
+        let is_resumption = is_empty && change.revision == self.revision;
+        let follows = change.source == self.source && (change.revision > self.revision || is_resumption);
         if !change.snapshot && !follows {
             return Err(ChangeError::NotNext {
                 expected: self.revision,
-                since: self.source,
+                expected_source: self.source,
                 found: change.revision,
-                from: change.source,
+                found_source: change.source,
             });
         }
         let mut objects = if change.snapshot { BTreeMap::new() } else { self.objects.clone() };
         for key in &change.removed {
             objects.remove(key);
         }
-        // A kind that is not known here is of no use here.
+        // Objects of unknown kinds are dropped.
         for kind in change.changed.into_iter().filter_map(|object| object.object) {
             objects.insert(kind.key(), kind);
         }
@@ -151,7 +147,7 @@ impl Metadata {
         Ok(Self { source: change.source, revision: change.revision, objects })
     }
 
-    /// All of it as one change, which makes it of nothing.
+    /// Returns a snapshot of all objects.
     pub(super) fn to_update(&self) -> Update {
         Update {
             source: self.source,
@@ -163,17 +159,17 @@ impl Metadata {
         }
     }
 
-    /// What asks for all that is later.
-    pub(super) fn watch(&self) -> Watch {
+    /// Returns the position for a watch of later changes.
+    pub(super) fn position(&self) -> Watch {
         Watch { source: self.source, revision: self.revision }
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     pub(super) fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// The pods, by namespace and name.
+    /// Returns the pods, ordered by namespace and name.
     pub(super) fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.objects.values().filter_map(|kind| match kind {
             Kind::Pod(pod) => Some(pod),
@@ -181,7 +177,7 @@ impl Metadata {
         })
     }
 
-    /// The drivers' objects, by name.
+    /// Returns the CSIDrivers, ordered by name.
     pub(super) fn drivers(&self) -> impl Iterator<Item = &Driver> {
         self.objects.values().filter_map(|kind| match kind {
             Kind::Driver(driver) => Some(driver),
@@ -189,7 +185,7 @@ impl Metadata {
         })
     }
 
-    /// The attachments.
+    /// Returns the VolumeAttachments.
     pub(super) fn attachments(&self) -> impl Iterator<Item = &Attachment> {
         self.objects.values().filter_map(|kind| match kind {
             Kind::Attachment(attachment) => Some(attachment),
@@ -197,7 +193,7 @@ impl Metadata {
         })
     }
 
-    /// A claim.
+    /// Finds a claim.
     pub(super) fn claim(&self, namespace: &str, name: &str) -> Option<&Claim> {
         match self.objects.get(&ObjectKind::Claim.key(namespace, name))? {
             Kind::Claim(claim) => Some(claim),
@@ -205,7 +201,7 @@ impl Metadata {
         }
     }
 
-    /// A volume.
+    /// Finds a PersistentVolume.
     pub(super) fn persistent_volume(&self, name: &str) -> Option<&PersistentVolume> {
         match self.objects.get(&ObjectKind::PersistentVolume.key("", name))? {
             Kind::PersistentVolume(volume) => Some(volume),
@@ -213,7 +209,7 @@ impl Metadata {
         }
     }
 
-    /// A driver's object.
+    /// Finds the CSIDriver of a driver.
     pub(super) fn driver(&self, name: &str) -> Option<&Driver> {
         match self.objects.get(&ObjectKind::Driver.key("", name))? {
             Kind::Driver(driver) => Some(driver),
@@ -253,7 +249,7 @@ mod tests {
         assert_eq!(assembly.add(part("b", false)), Ok(None));
         let whole = assembly.add(part("c", true)).unwrap().unwrap();
         assert_eq!(names(&Metadata::default().after(whole).unwrap()), ["a", "b", "c"]);
-        // The next change begins with nothing.
+        // The next change starts without the parts of this one.
         assert_eq!(assembly.add(change(7, 4, false, &[], &["a"])).unwrap().unwrap().changed, []);
         assert_eq!(assembly.add(part("a", false)), Ok(None));
         let mixed = assembly.add(change(7, 4, true, &["b"], &[])).unwrap_err();
@@ -265,20 +261,20 @@ mod tests {
         let first = Metadata::default().after(change(7, 3, true, &["a", "b"], &[])).unwrap();
         let second = first.after(change(7, 5, false, &["c"], &["a", "x"])).unwrap();
         assert_eq!(names(&second), ["b", "c"]);
-        assert_eq!(second.watch(), Watch { source: 7, revision: 5 });
+        assert_eq!(second.position(), Watch { source: 7, revision: 5 });
         assert_eq!(second.after(change(7, 5, false, &[], &[])).unwrap(), second);
         assert!(second.after(change(8, 5, false, &[], &[])).is_err());
         for (source, revision) in [(7, 5), (7, 4), (8, 6)] {
             let error = second.after(change(source, revision, false, &["d"], &[])).unwrap_err();
-            assert!(error.asks_anew() && error.to_string().contains("does not follow"), "{error}");
+            assert!(error.needs_snapshot() && error.to_string().contains("does not follow"), "{error}");
         }
         let other = second.after(change(8, 1, true, &["d"], &[])).unwrap();
-        assert_eq!((names(&other), other.watch()), (vec!["d"], Watch { source: 8, revision: 1 }));
+        assert_eq!((names(&other), other.position()), (vec!["d"], Watch { source: 8, revision: 1 }));
         assert_eq!(Metadata::default().after(other.to_update()).unwrap(), other);
     }
 
     #[test]
-    fn a_kind_that_is_not_known_is_left_out() {
+    fn drops_objects_of_unknown_kinds() {
         let mut update = change(7, 1, true, &["a"], &[]);
         update.changed.push(Object { object: None });
         assert_eq!(Metadata::default().after(update).unwrap().len(), 1);
@@ -291,7 +287,7 @@ mod tests {
         let most = Metadata::default().after(change(7, 1, true, &names[1..], &[])).unwrap();
         let error = most.after(change(7, 2, false, &names[..1], &[])).unwrap_err();
         assert_eq!(error, ChangeError::TooMany { found: MAX_OBJECTS + 1 });
-        assert!(!error.asks_anew() && error.to_string().contains("16384"), "{error}");
+        assert!(!error.needs_snapshot() && error.to_string().contains("16384"), "{error}");
         let long = "n".repeat(MAX_BYTES);
         let error = Metadata::default().after(change(7, 1, true, &[&long], &[])).unwrap_err();
         assert!(matches!(error, ChangeError::TooLarge { .. }) && error.to_string().contains("16777216"));

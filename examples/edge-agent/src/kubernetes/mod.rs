@@ -8,22 +8,22 @@
 //!
 //! | Operation | Here |
 //! |---|---|
-//! | wait for attach | [`plan`]: a driver that attaches has [`Attach::Awaited`], until the VolumeAttachment says so |
-//! | mark in use | [`in_use`]: such a volume waits until the hub has written it to `status.volumesInUse` |
+//! | wait for attach | [`plan`]: a driver that attaches has [`Attach::Awaited`], until its VolumeAttachment is attached |
+//! | mark in use | [`in_use`]: an attached volume waits until the hub has written it to `status.volumesInUse` |
 //! | mount device | volume-manager: NodeStageVolume, once for a volume |
-//! | set up | volume-manager: NodePublishVolume at the pod's place, see [`layout`] |
+//! | set up | volume-manager: NodePublishVolume at the pod's target path, see [`layout`] |
 //! | apply fsGroup | [`fs_group`]: a walk over the files after NodePublishVolume, if the driver does not apply it |
 //! | tear down | volume-manager: NodeUnpublishVolume, when the pod has ended or was removed |
 //! | unmount device | volume-manager: NodeUnstageVolume, after the last pod |
-//! | map and unmap of block volumes | the same calls, with the path of a device |
+//! | map and unmap of block volumes | the same calls, with the path of the block device |
 //! | expand | [`expansions`]: NodeExpandVolume, after the controller's part, as the claim reports it |
 //! | detach | not by the agent: `status.volumesInUse` prevents it while a volume is mounted |
 //!
 //! # When a pod releases its volumes
 //!
-//! When it has ended (phase Succeeded or Failed), or was removed. Containers of a pod that is being deleted may still run:
-//! the container runtime removes the pod after they have ended, and until then its volumes stay. A missing object, such as a
-//! claim or a volume, unmounts nothing.
+//! A pod releases its volumes when it has ended (phase Succeeded or Failed) or was removed. Containers of a pod
+//! that is being deleted may still run: the container runtime removes the pod after they have ended, and until
+//! then its volumes stay. A missing object, such as a claim or a volume, unmounts nothing.
 //!
 //! [`Attach::Awaited`]: volume_manager::driver::Attach::Awaited
 
@@ -57,7 +57,7 @@ use volume_manager::store::BootId;
 use self::fs_group::{DoneGroups, Groups};
 use self::hub::Hub;
 use self::layout::KubeletDirectory;
-use self::plugin::{Kept, Plugin};
+use self::plugin::{Plugin, SavedState};
 use self::secrets::HubSecrets;
 pub(super) use self::view::PluginView;
 use super::essential::Essential;
@@ -66,16 +66,16 @@ use super::store::AgentStore;
 use super::volumes::{NodeVolumes, VolumesOptions};
 use edge_csi_common::process::Fatal;
 
-/// The plugin before it runs.
+/// The opened plugin; [`start`](Self::start) runs it.
 pub(super) struct NodePlugin {
     hub: Hub,
     directory: KubeletDirectory,
-    kept: Kept,
+    saved: SavedState,
     view: PluginView,
 }
 
 impl NodePlugin {
-    /// The plugin, if the options ask for it, with what is known from before.
+    /// Opens the plugin with its saved state. Returns `None` without `--kubelet-dir` or a store.
     pub(super) fn open(
         options: &KubernetesOptions,
         volumes: &VolumesOptions,
@@ -89,7 +89,8 @@ impl NodePlugin {
             directory.join("pods").starts_with(target)
         };
         if !targets.is_empty() && !targets.iter().any(is_target) {
-            let text = "is not below --allowed-target-dir; omit it, or repeat it with this one";
+            let text =
+                "is not below --allowed-target-dir; omit that option, or repeat it with this directory";
             return Err(Fatal::Input(format!("--kubelet-dir: {} {text}", directory.display())));
         }
         let objects = store.objects.clone();
@@ -100,20 +101,20 @@ impl NodePlugin {
         let hub = Hub::new().map_err(Fatal::runtime)?;
         let view = PluginView::new(metadata.len());
         let directory = KubeletDirectory::new(directory);
-        Ok(Some(Self { hub, directory, kept: Kept { objects, metadata, groups }, view }))
+        Ok(Some(Self { hub, directory, saved: SavedState { objects, metadata, groups }, view }))
     }
 
-    /// The secrets that the hub can fetch.
+    /// Returns the secrets that the hub can fetch.
     pub(super) fn secrets(&self) -> Arc<dyn Secrets> {
         Arc::new(HubSecrets(self.hub.clone()))
     }
 
-    /// What others see of it.
+    /// Returns the view of the plugin's state.
     pub(super) fn view(&self) -> PluginView {
         self.view.clone()
     }
 
-    /// Runs it, with volumes that run.
+    /// Starts the tasks of the plugin.
     pub(super) fn start(
         self,
         peer: Peer,
@@ -122,27 +123,27 @@ impl NodePlugin {
         tasks: &mut Essential,
     ) {
         let seed = seed_of(peer.name().as_str());
-        self.hub.connect(peer);
+        self.hub.set_peer(peer);
         let (status, latest) = watch::channel(None);
-        let (changes, taken) = mpsc::channel(1);
+        let (changes, received) = mpsc::channel(1);
         let (report_written, written) = watch::channel(0);
-        let (position, objects) = (self.kept.metadata.watch(), self.kept.metadata.len());
-        tracing::info!(objects, "the pods of this node have their volumes from here");
+        let (position, objects) = (self.saved.metadata.position(), self.saved.metadata.len());
+        tracing::info!(objects, "managing the volumes of this node's pods");
         let (view, following) = (self.view.clone(), self.view);
-        let plugin = Plugin::new(volumes, self.kept, self.directory, segment, status, view, seed);
+        let plugin = Plugin::new(volumes, self.saved, self.directory, segment, status, view, seed);
         let follow = follow::follow(self.hub.clone(), position, changes, following, seed);
-        tasks.spawn("the plugin for the volumes of pods", plugin.run(taken, written));
-        tasks.spawn("what follows the node's objects", follow);
+        tasks.spawn("the volume plugin for pods", plugin.run(received, written));
+        tasks.spawn("the watch of the node's objects", follow);
         tasks.spawn("the status reporter", status_reporter::run(self.hub, latest, report_written, seed));
     }
 }
 
-/// The options about pods.
+/// The options of the volume plugin for pods.
 #[derive(Debug, Clone, clap::Args)]
 pub struct KubernetesOptions {
-    /// Be the volume plugin of a node without kubelet: a hub with --kubeconfig sends the pods of this node, and their volumes are
-    /// mounted below this directory as kubelet does (e.g. /var/lib/kubelet). The pods are recorded in --state-dir. Sets of
-    /// volumes from peers are refused
+    /// Act as the volume plugin of a node without kubelet: a hub with --kubeconfig sends the pods of this node,
+    /// and their volumes are mounted below this directory as kubelet does (e.g. /var/lib/kubelet). The pods are
+    /// recorded in --state-dir. Sets of volumes from peers are refused
     #[arg(long, value_name = "DIR", requires = "staging_dir")]
     pub kubelet_dir: Option<PathBuf>,
 }

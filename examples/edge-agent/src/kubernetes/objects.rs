@@ -6,8 +6,8 @@ use super::super::store::{Document, TableError};
 use super::metadata::Metadata;
 use edge_csi_common::kubernetes::message::Update;
 
-/// Reads the objects; none if nothing was saved. What is damaged is set aside: the hub is asked for all, and until it has
-/// answered nothing is unmounted.
+/// Reads the objects; none if nothing was saved. Damaged objects are quarantined: the hub has to send all
+/// objects again, and nothing is unmounted before.
 pub(super) fn load(document: &Document) -> Result<Metadata, TableError> {
     let lost = "the saved objects of the pods are damaged and quarantined; nothing is unmounted until the hub has sent them again";
     Ok(document.load(lost, read)?.unwrap_or_default())
@@ -22,7 +22,7 @@ pub(super) async fn save(document: &Document, metadata: &Metadata) -> Result<(),
 fn read(bytes: &[u8]) -> Result<Metadata, String> {
     let update = Update::decode(bytes).map_err(|error| error.to_string())?;
     if !(update.snapshot && update.complete) {
-        return Err("it is not a whole set".to_owned());
+        return Err("the saved update is not a complete snapshot".to_owned());
     }
     Metadata::default().after(update).map_err(|error| error.to_string())
 }

@@ -1,14 +1,14 @@
-//! The directories of pods that have no volume here any more.
+//! Removes the directories of pods that have no volume any more.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::layout::directories_of_volumes;
+use super::layout::volume_directories;
 
-/// Removes what is empty of the directories in which a pod had volumes, from the inside to the outside, and the pod's own
-/// last. What holds anything stays, and so does what is mounted: a directory is removed by a call that can do no more.
+/// Removes the empty directories of a pod's volumes, from the innermost to the pod's own. A directory with entries
+/// or a mount stays, since `rmdir` fails for it.
 pub(super) fn remove_empty(pod: &Path) {
-    for plugin in directories_of_volumes(pod) {
+    for plugin in volume_directories(pod) {
         for volume in entries(&plugin) {
             let _ = fs::remove_dir(volume);
         }
@@ -20,9 +20,9 @@ pub(super) fn remove_empty(pod: &Path) {
     let _ = fs::remove_dir(pod);
 }
 
-/// The directories of all pods that had volumes of this plugin, with their UIDs.
+/// Returns the directories of all pods that had volumes of this plugin, with their UIDs.
 pub(super) fn pods(directory: &Path) -> Vec<(String, PathBuf)> {
-    let had_volumes = |pod: &PathBuf| directories_of_volumes(pod).iter().any(|plugin| plugin.is_dir());
+    let had_volumes = |pod: &PathBuf| volume_directories(pod).iter().any(|plugin| plugin.is_dir());
     let pods = entries(directory).into_iter().filter(had_volumes);
     let named = pods.filter_map(|pod| Some((pod.file_name()?.to_str()?.to_owned(), pod)));
     named.collect()
@@ -41,7 +41,7 @@ mod tests {
     fn removes_empty_directories_of_a_pod_only() {
         let directory = tempfile::tempdir().unwrap();
         let pod = directory.path().join("9f0c");
-        let [volumes, devices] = directories_of_volumes(&pod);
+        let [volumes, devices] = volume_directories(&pod);
         fs::create_dir_all(volumes.join("pvc-1")).unwrap();
         fs::create_dir_all(&devices).unwrap();
         fs::create_dir_all(volumes.join("pvc-2/mount")).unwrap();

@@ -1,4 +1,4 @@
-//! Secrets and tokens of the API server, asked for when a driver is called. Nothing of them is kept.
+//! Fetches secrets and tokens of the API server through the hub, for each call of a driver. They are not stored.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use edge_csi_common::kubernetes::message::{
     Fetched, SecretAnswer, SecretName, SecretQuery, TokenAnswer, TokenQuery,
 };
 
-/// The secrets that the hub can fetch.
+/// Fetches secrets and tokens through the hub.
 pub(super) struct HubSecrets(pub(super) Hub);
 
 #[async_trait]
@@ -24,13 +24,15 @@ impl Secrets for HubSecrets {
         let unavailable = |reason: String| SecretError::Unavailable { reference: reference.clone(), reason };
         let name =
             SecretName { namespace: reference.namespace().to_owned(), name: reference.name().to_owned() };
-        let question = Kind::Secret(SecretQuery { secret: Some(name) });
+        let request = Kind::Secret(SecretQuery { secret: Some(name) });
         let answer: SecretAnswer =
-            self.0.ask(question).await.map_err(|error| unavailable(error.to_string()))?;
+            self.0.request(request).await.map_err(|error| unavailable(error.to_string()))?;
         match answer.fetched() {
             Fetched::Found => Ok(answer.values.into_iter().collect()),
             Fetched::NotFound => Err(SecretError::NotFound { reference: reference.clone() }),
-            Fetched::Forbidden => Err(unavailable(format!("the hub refuses it: {}", answer.reason))),
+            Fetched::Forbidden => {
+                Err(unavailable(format!("the hub refuses access to it: {}", answer.reason)))
+            }
             Fetched::Unspecified | Fetched::Unavailable => Err(unavailable(answer.reason)),
         }
     }
@@ -42,14 +44,14 @@ impl Secrets for HubSecrets {
         requests: &[TokenRequest],
     ) -> Result<Vec<ServiceAccountToken>, SecretError> {
         let unavailable = |reason: String| SecretError::TokensUnavailable { reason };
-        let question = Kind::Token(TokenQuery {
+        let request = Kind::Token(TokenQuery {
             namespace: pod.namespace().to_owned(),
             pod: pod.name().to_owned(),
             uid: pod.uid().to_owned(),
             driver: driver.to_string(),
         });
         let answer: TokenAnswer =
-            self.0.ask(question).await.map_err(|error| unavailable(error.to_string()))?;
+            self.0.request(request).await.map_err(|error| unavailable(error.to_string()))?;
         match answer.fetched() {
             Fetched::Found => tokens(&answer.tokens, requests).map_err(unavailable),
             _ => Err(unavailable(answer.reason)),
@@ -57,7 +59,7 @@ impl Secrets for HubSecrets {
     }
 }
 
-/// A token as drivers get it.
+/// A token in the JSON format for CSI drivers.
 #[derive(Deserialize)]
 struct Token {
     token: String,
@@ -65,17 +67,17 @@ struct Token {
     expires: String,
 }
 
-/// The tokens that are asked for. What is wrong is said without a word of the text.
+/// Returns the requested tokens. Errors contain no part of the JSON, which is secret.
 fn tokens(json: &str, requests: &[TokenRequest]) -> Result<Vec<ServiceAccountToken>, String> {
     let mut tokens: BTreeMap<String, Token> = serde_json::from_str(json)
-        .map_err(|_| "the hub's tokens are not in the form of drivers".to_owned())?;
-    let asked = requests.iter().map(|request| {
+        .map_err(|_| "cannot decode the hub's tokens; expected the JSON format for CSI drivers".to_owned())?;
+    let requested = requests.iter().map(|request| {
         let token = tokens.remove(&request.audience);
         let token =
-            token.ok_or_else(|| format!("the hub has no token for audience {:?}", request.audience))?;
+            token.ok_or_else(|| format!("the hub sent no token for audience {:?}", request.audience))?;
         Ok(ServiceAccountToken::new(request.audience.clone(), token.token, token.expires))
     });
-    asked.collect()
+    requested.collect()
 }
 
 #[cfg(test)]

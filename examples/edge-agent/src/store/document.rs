@@ -1,42 +1,42 @@
-//! Bytes that are replaced as a whole or not at all, in a table of their own.
+//! A value that is replaced atomically, in a table of its own.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use volume_manager::store::{Change, InvalidRecordKey, RecordKey, RecordKind, Store};
 
-use super::{TableError, reopening};
+use super::{TableError, with_reopen};
 
-/// How many bytes a record has: as many as fit into a page of 64 KiB of the database with what is around them.
+/// The maximum size of a record in bytes: with its overhead, the record fits into a database page of 64 KiB.
 const PART_BYTES: usize = 60 << 10;
 
-/// The record that says how many bytes there are.
+/// The name of the record with the length of the value.
 const HEAD: &str = "length";
 
-/// What the table has.
+/// The content of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) enum Content {
     /// Nothing was saved yet.
     Nothing,
-    /// What was saved last.
+    /// The value that was saved last.
     Bytes(Vec<u8>),
-    /// Not all of what was saved last. What there is stays where it is until the next save, or [`Document::set_aside`].
+    /// The value is incomplete or unreadable. Its records stay until the next save or [`Document::quarantine`].
     Damaged(String),
 }
 
-/// A document in a store that has nothing else. Clones are the same.
+/// A value in a table of its own. Clones share the table.
 #[derive(Clone)]
 pub(in super::super) struct Document(Arc<Mutex<Inner>>);
 
 struct Inner {
     store: Box<dyn Store>,
     kind: RecordKind,
-    /// The records that there are. `None` if that has to be seen first.
+    /// The keys of the records in the table; `None` until the table is read.
     records: Option<BTreeSet<RecordKey>>,
 }
 
 impl Document {
-    /// The document in a store, in records of this kind.
+    /// Creates the document in a table with records of this kind.
     pub(super) fn new(store: impl Store + 'static, kind: RecordKind) -> Self {
         let store = Box::new(store);
         Self(Arc::new(Mutex::new(Inner { store, kind, records: None })))
@@ -50,7 +50,8 @@ impl Document {
         self.lock().attempt(Inner::read)
     }
 
-    /// Reads and decodes the saved value. A damaged one is quarantined and logged with the consequence. Blocks.
+    /// Reads and decodes the saved value. A damaged value is quarantined, and logged with its consequence, `lost`.
+    /// Blocks.
     ///
     /// # Errors
     /// If the disk cannot be read or written.
@@ -68,19 +69,19 @@ impl Document {
             Content::Damaged(reason) => reason,
         };
         tracing::error!("--state-dir: {lost}: {damage}");
-        self.set_aside()?;
+        self.quarantine()?;
         Ok(None)
     }
 
-    /// Replaces what is saved. It is on the disk when this returns. Blocks.
+    /// Replaces the saved value. The value is on the disk when this returns. Blocks.
     ///
     /// # Errors
-    /// If the disk does not take it: it is then as it was, or as it was to be.
+    /// If the write fails: the table then has the old or the new value.
     pub(in super::super) fn save(&self, bytes: &[u8]) -> Result<(), TableError> {
         self.lock().attempt(|inner| inner.save(bytes))
     }
 
-    /// Replaces what is saved, on a thread that may block.
+    /// Replaces the saved value, on a thread that may block.
     ///
     /// # Errors
     /// As [`save`](Self::save).
@@ -92,17 +93,17 @@ impl Document {
         tokio::task::spawn_blocking(move || document.save(&bytes())).await?
     }
 
-    /// Puts what is there into the table's quarantine, in place of what was put there before, so that the next read finds
+    /// Moves the records to the table's quarantine, and discards the older ones there. The next read finds
     /// nothing. Blocks.
     ///
     /// # Errors
-    /// If the disk does not take it.
-    pub(in super::super) fn set_aside(&self) -> Result<(), TableError> {
-        self.lock().attempt(Inner::set_aside)
+    /// If the write fails.
+    pub(in super::super) fn quarantine(&self) -> Result<(), TableError> {
+        self.lock().attempt(Inner::quarantine)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // What is known of the records is forgotten by whatever fails.
+        // A failed operation resets the cached keys.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -125,13 +126,13 @@ impl Inner {
         RecordKey::new(self.kind, HEAD)
     }
 
-    /// The key of a part, by its number from 0.
+    /// Returns the key of a part; the first part has number 0.
     fn part(&self, number: usize) -> Result<RecordKey, InvalidRecordKey> {
         RecordKey::new(self.kind, format!("part {number:06}"))
     }
 
     fn read(&mut self) -> Result<Content, TableError> {
-        let loaded = reopening(&mut *self.store, |store| store.load())?;
+        let loaded = with_reopen(&mut *self.store, |store| store.load())?;
         self.records = Some(loaded.records.iter().map(|(key, _)| key.clone()).collect());
         if let Some(unreadable) = loaded.quarantined.iter().find(|one| one.id.is_in_place()) {
             return Ok(Content::Damaged(format!("{}: {}", unreadable.id, unreadable.reason)));
@@ -143,13 +144,13 @@ impl Inner {
         let length = loaded.records.iter().find(|(key, _)| *key == head);
         let length =
             length.and_then(|(_, bytes)| Some(u64::from_be_bytes(bytes.as_slice().try_into().ok()?)));
-        // In the order of their keys, which is that of their numbers.
+        // Records are sorted by key, and so by the number of the part.
         let parts: Vec<u8> =
             loaded.records.into_iter().filter(|(key, _)| *key != head).flat_map(|(_, bytes)| bytes).collect();
         Ok(match length {
             Some(length) if u64::try_from(parts.len()) == Ok(length) => Content::Bytes(parts),
-            Some(length) => Content::Damaged(format!("{} of its {length} bytes are there", parts.len())),
-            None => Content::Damaged("its length is not there".to_owned()),
+            Some(length) => Content::Damaged(format!("found {} of {length} bytes", parts.len())),
+            None => Content::Damaged("the record with the length is missing".to_owned()),
         })
     }
 
@@ -165,13 +166,13 @@ impl Inner {
         let now: BTreeSet<RecordKey> = changes.iter().map(|change| change.key().clone()).collect();
         let before = self.records.take().unwrap_or_default();
         changes.extend(before.difference(&now).cloned().map(Change::Remove));
-        reopening(&mut *self.store, |store| store.commit(&changes))?;
+        with_reopen(&mut *self.store, |store| store.commit(&changes))?;
         self.records = Some(now);
         Ok(())
     }
 
-    fn set_aside(&mut self) -> Result<(), TableError> {
-        let loaded = reopening(&mut *self.store, |store| store.load())?;
+    fn quarantine(&mut self) -> Result<(), TableError> {
+        let loaded = with_reopen(&mut *self.store, |store| store.load())?;
         for older in loaded.quarantined.iter().filter(|one| !one.id.is_in_place()) {
             self.store.discard(&older.id)?;
         }
@@ -243,19 +244,19 @@ mod tests {
             let document = Document::new(disk.open(), KIND);
             assert!(matches!(document.read().unwrap(), Content::Damaged(_)), "{damaged}");
             assert!(matches!(document.read().unwrap(), Content::Damaged(_)), "reading changes nothing");
-            document.set_aside().unwrap();
+            document.quarantine().unwrap();
             assert_eq!(document.read().unwrap(), Content::Nothing);
             assert_eq!(store.load().unwrap().quarantined.len(), 5);
             document.save(b"new").unwrap();
             assert_eq!(document.read().unwrap(), Content::Bytes(b"new".to_vec()));
-            // Only what was damaged last is kept.
-            document.set_aside().unwrap();
+            // The quarantine has only the value that was damaged last.
+            document.quarantine().unwrap();
             assert_eq!(store.load().unwrap().quarantined.len(), 2);
         }
     }
 
     #[test]
-    fn a_record_that_is_missing_is_damage() {
+    fn missing_record_is_damage() {
         for missing in 0..5 {
             let disk = MemoryDisk::default();
             Document::new(disk.open(), KIND).save(&long(1)).unwrap();

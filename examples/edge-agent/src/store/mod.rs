@@ -1,8 +1,8 @@
-//! The state that the agent keeps over a restart: one database file in `--state-dir`, with a table for each part.
+//! The state of the agent that survives a restart: one database file in `--state-dir`, with a table for each part.
 //!
 //! A table that is not usable is quarantined within the file, and an unreadable record stays in its table's quarantine, so
-//! that damage to one part stops no other. A file with a damaged structure is kept under another name; its readable
-//! volumes and terms are copied into the new file. The other tables start empty, as when they are damaged themselves.
+//! that damage to one table does not affect the others. A file with a damaged structure is kept under another
+//! name; its readable volumes and terms are copied into the new file. Its other tables start empty.
 
 mod document;
 mod terms;
@@ -20,7 +20,7 @@ pub(super) use self::terms::TermTable;
 /// The file in the state directory.
 const FILE: &str = "agent.redb";
 
-/// The tables. The numbers of their kinds are on disks: none is ever given to another table.
+/// The tables. The record kinds are stored on disks, so a number is never used for another table.
 const TABLES: [Table; 5] = [
     Table::new("volumes", RECORD_KIND),
     Table::new("desired-volumes", RecordKind(2)),
@@ -29,16 +29,16 @@ const TABLES: [Table; 5] = [
     Table::new("terms", RecordKind(5)),
 ];
 
-/// A table is not read or written.
+/// A table cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TableError {
-    /// The store did not do it.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// No record can have this name.
+    /// The name of a record is invalid.
     #[error(transparent)]
     Name(#[from] InvalidRecordKey),
-    /// What was to do it has panicked.
+    /// The thread that accesses the table panicked.
     #[error(transparent)]
     Panicked(#[from] JoinError),
 }
@@ -48,21 +48,21 @@ pub(super) enum TableError {
 pub(super) struct AgentStore {
     /// A record for each volume.
     pub(super) volumes: RedbStore,
-    /// The latest set of volumes that is wanted, as it came.
+    /// The latest desired set, as received.
     pub(super) desired: Document,
     /// The node's objects, as sent by the hub.
     pub(super) objects: Document,
-    /// Which volumes were given to their fsGroup in this boot.
+    /// The fsGroup jobs that were done in this boot.
     pub(super) groups: Document,
     /// The highest term of each driver's proxy.
     pub(super) terms: TermTable,
 }
 
 impl AgentStore {
-    /// Opens the file in a state directory, or makes it. What had to be set aside is logged. Blocks.
+    /// Opens the file in a state directory, or creates it. Damaged tables are quarantined and logged. Blocks.
     ///
     /// # Errors
-    /// If the file cannot be opened, or what is damaged cannot be kept.
+    /// If the file cannot be opened, or a damaged table cannot be quarantined.
     pub(super) fn open(directory: &Path) -> Result<Self, OpenError> {
         let opened = redb::open_tables(path(directory), &TABLES)?;
         let OpenedTables { stores, recreated, replaced, .. } = opened;
@@ -70,19 +70,19 @@ impl AgentStore {
             tracing::error!(
                 salvaged,
                 truncated,
-                "--state-dir: the store is damaged and kept as {}; what was found of its volumes and terms is taken over: {reason}",
+                "--state-dir: the store is damaged and kept as {}; its readable volumes and terms are copied to a new store: {reason}",
                 kept.display()
             );
         }
         for table in replaced {
             tracing::error!(
-                "--state-dir: the table {} cannot be used, is kept as {} and begun anew: {}",
+                "--state-dir: the table {} cannot be used, is kept as {} and starts empty: {}",
                 table.table,
                 table.kept,
                 table.reason
             );
         }
-        Self::of(stores, directory)
+        Self::from_stores(stores, directory)
     }
 
     /// Opens the file without changes, for inspection: damage is an error. Blocks.
@@ -91,11 +91,11 @@ impl AgentStore {
     /// If the file, or one of its tables, cannot be opened.
     pub(super) fn open_intact(directory: &Path) -> Result<Self, OpenError> {
         let stores = redb::open_intact_tables(path(directory), &TABLES)?;
-        Self::of(stores, directory)
+        Self::from_stores(stores, directory)
     }
 
-    fn of(stores: Vec<RedbStore>, directory: &Path) -> Result<Self, OpenError> {
-        // As many are opened as are asked for.
+    fn from_stores(stores: Vec<RedbStore>, directory: &Path) -> Result<Self, OpenError> {
+        // One store is opened for each table.
         let Ok([volumes, desired, objects, groups, terms]) = <[RedbStore; TABLES.len()]>::try_from(stores)
         else {
             let what = "tables are missing".to_owned();
@@ -112,9 +112,8 @@ impl AgentStore {
     }
 }
 
-/// Calls a store, which is opened again if an earlier failure has stopped it. That may have been of any table of the file, and
-/// may be over.
-fn reopening<T>(
+/// Calls a store. If an earlier failure of any table has stopped the file, reopens the store and repeats the call.
+fn with_reopen<T>(
     store: &mut dyn Store,
     call: impl Fn(&mut dyn Store) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
@@ -131,7 +130,7 @@ fn path(directory: &Path) -> PathBuf {
     directory.join(FILE)
 }
 
-/// Whether nothing was ever kept in a state directory.
+/// Whether a state directory has no store.
 pub(super) fn is_missing(directory: &Path) -> bool {
     !path(directory).exists()
 }

@@ -1,5 +1,5 @@
-//! The highest term of each driver's proxy: what a call's term is held against, so that a proxy that was replaced begins nothing
-//! more. It never falls, also over a restart.
+//! The highest term of each driver's proxy. Calls with a lower term are refused, so that a replaced proxy begins
+//! nothing more. A term never decreases, even after a restart.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,46 +10,47 @@ use csi_proto::DriverName;
 use csi_proxy::{Term, TermStore, TermStoreError};
 use volume_manager::store::{Change, Defect, InvalidRecordKey, RecordKey, RecordKind, Store, envelope};
 
-use super::{TableError, reopening};
+use super::{TableError, with_reopen};
 
-/// The highest term of each driver, on the disk. Clones are the same.
+/// The highest term of each driver, on the disk. Clones share the table.
 #[derive(Clone)]
 pub(in super::super) struct TermTable(Arc<Mutex<Inner>>);
 
 struct Inner {
     store: Box<dyn Store>,
     kind: RecordKind,
-    /// What is on the disk. `None` if that has to be seen first.
+    /// The terms on the disk; `None` until the table is read.
     terms: Option<BTreeMap<DriverName, u64>>,
 }
 
 impl TermTable {
-    /// The terms in a store that has nothing else, in records of this kind.
+    /// Creates the terms in a table with records of this kind.
     pub(super) fn new(store: impl Store + 'static, kind: RecordKind) -> Self {
         let store = Box::new(store);
         Self(Arc::new(Mutex::new(Inner { store, kind, terms: None })))
     }
 
-    /// The highest term of each driver that ever had one.
+    /// Returns the highest term of each driver that ever had one.
     ///
     /// # Errors
     /// If the disk cannot be read.
     pub(in super::super) async fn load(&self) -> Result<BTreeMap<DriverName, u64>, TableError> {
         let table = self.clone();
-        tokio::task::spawn_blocking(move || table.lock().attempt(|inner| inner.known().cloned())).await?
+        tokio::task::spawn_blocking(move || table.lock().attempt(|inner| inner.cached().cloned())).await?
     }
 
-    /// Raises a driver's term. It is on the disk when this returns. One that is not above that of the driver changes nothing.
+    /// Raises a driver's term. The term is on the disk when this returns. A term that is not higher changes
+    /// nothing.
     ///
     /// # Errors
-    /// If the disk does not take it: it is open then which term the driver has.
+    /// If the write fails: the driver then has the old or the new term.
     pub(in super::super) async fn raise(&self, driver: &DriverName, term: u64) -> Result<(), TableError> {
         let (table, driver) = (self.clone(), driver.clone());
         tokio::task::spawn_blocking(move || table.lock().attempt(|inner| inner.raise(driver, term))).await?
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // What is known of the disk is forgotten by whatever fails.
+        // A failed operation resets the cached terms.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -81,16 +82,16 @@ impl Inner {
     }
 
     fn raise(&mut self, driver: DriverName, term: u64) -> Result<(), TableError> {
-        if self.known()?.get(&driver).is_some_and(|highest| *highest >= term) {
+        if self.cached()?.get(&driver).is_some_and(|highest| *highest >= term) {
             return Ok(());
         }
         let change = put(self.kind, &driver, term)?;
-        reopening(&mut *self.store, |store| store.commit(std::slice::from_ref(&change)))?;
+        with_reopen(&mut *self.store, |store| store.commit(std::slice::from_ref(&change)))?;
         self.terms.get_or_insert_default().insert(driver, term);
         Ok(())
     }
 
-    fn known(&mut self) -> Result<&BTreeMap<DriverName, u64>, TableError> {
+    fn cached(&mut self) -> Result<&BTreeMap<DriverName, u64>, TableError> {
         let terms = match self.terms.take() {
             Some(terms) => terms,
             None => self.read()?,
@@ -98,19 +99,19 @@ impl Inner {
         Ok(self.terms.insert(terms))
     }
 
-    /// What is on the disk. Of what was salvaged of a damaged file the highest counts: it was a proxy's once.
+    /// Reads the terms. A salvaged term of a damaged file counts if it is higher, since a proxy has had it.
     fn read(&mut self) -> Result<BTreeMap<DriverName, u64>, TableError> {
-        let loaded = reopening(&mut *self.store, |store| store.load())?;
+        let loaded = with_reopen(&mut *self.store, |store| store.load())?;
         let mut terms = BTreeMap::new();
         for (key, payload) in &loaded.records {
             match term(key, payload) {
                 Some((driver, term)) => drop(terms.insert(driver, term)),
-                None => tracing::error!("--state-dir: the record {key} is not a term; left unchanged"),
+                None => tracing::error!("--state-dir: record {key} is not a valid term; left unchanged"),
             }
         }
         for unreadable in loaded.quarantined.iter().filter(|one| one.id.is_in_place()) {
             tracing::error!(
-                "--state-dir: a term cannot be read, so its driver has none until the next: {}: {}",
+                "--state-dir: a term cannot be read, so its driver has none until the next one: {}: {}",
                 unreadable.id,
                 unreadable.reason
             );

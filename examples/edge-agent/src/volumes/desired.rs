@@ -1,11 +1,11 @@
-//! The set of volumes that is wanted, on the disk: the request as it came, so that nothing of it is lost.
+//! The desired set on the disk. The request is stored as received, so that nothing of it is lost.
 
 use volume_manager::message::{DesiredSet, Request};
 
 use super::super::store::{Content, Document, TableError};
 use edge_csi_common::process::chain;
 
-/// Reads the set without changes. Returns `None` for a damaged one.
+/// Reads the set without changes. Returns `None` for a damaged set.
 pub(super) fn read(document: &Document) -> Result<Option<DesiredSet>, TableError> {
     Ok(match document.read()? {
         Content::Bytes(request) => decode(&request).ok(),
@@ -13,17 +13,18 @@ pub(super) fn read(document: &Document) -> Result<Option<DesiredSet>, TableError
     })
 }
 
-/// Reads the set. One that is damaged is set aside: the volumes that are recorded stay as they are, and the next set is taken
-/// under any number.
+/// Reads the set. A damaged set is quarantined: the recorded volumes stay unchanged, and the next set is accepted
+/// with any revision.
 pub(super) fn load(document: &Document) -> Result<Option<DesiredSet>, TableError> {
-    let lost = "the desired set is damaged and kept in the quarantine of its table; the volumes stay as they are recorded until the next set";
+    let lost =
+        "the desired set is damaged and quarantined; the recorded volumes stay unchanged until the next set";
     document.load(lost, decode)
 }
 
 fn decode(request: &[u8]) -> Result<DesiredSet, String> {
     match Request::decode(request) {
         Ok(Request::Desired(set)) => Ok(set),
-        Ok(_) => Err("it is another request".to_owned()),
+        Ok(_) => Err("the saved request is not a desired set".to_owned()),
         Err(error) => Err(chain(&error)),
     }
 }

@@ -7,8 +7,9 @@
 //!
 //! # Authorization
 //!
-//! The peers that `--allow` of `edge-hub`, or its policy, permits to call the service. Such a peer can make any driver of this
-//! node mount any of its volumes at any path that `--allowed-target-dir` permits. Secrets are never sent.
+//! `--allow` of `edge-hub`, or its policy, decides which peers may call the service. Such a peer can make any
+//! driver of this node mount any of its volumes at any path that `--allowed-target-dir` permits. Secrets are never
+//! sent.
 //!
 //! # Relayed calls
 //!
@@ -20,9 +21,9 @@ mod desired;
 mod offline;
 mod open;
 mod planned;
+mod reconcile;
 mod secrets;
 mod service;
-mod settling;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,11 +40,11 @@ use volume_manager::registry::DriverEndpoint;
 use super::store::Document;
 use edge_csi_common::values::duration;
 
-pub(super) use self::offline::from_store;
+pub(super) use self::offline::recorded_reports;
 pub(super) use self::open::{OpenedVolumes, open};
 pub(super) use self::service::SOCKET;
 
-/// The volumes of this node. Clones are the same.
+/// The volumes of this node. Clones share the state.
 #[derive(Debug, Clone)]
 pub(super) struct NodeVolumes(Arc<Shared>);
 
@@ -52,34 +53,34 @@ struct Shared {
     volumes: Volumes,
     /// The latest set, on the disk.
     document: Document,
-    /// Below which directories targets may be; none: anywhere.
+    /// The directories below which target paths are allowed; if empty, any path is.
     targets: Vec<PathBuf>,
-    /// Whether sets of peers are taken.
-    peers_decide: bool,
-    /// One set at a time.
+    /// Whether desired sets of peers are accepted.
+    accepts_peer_sets: bool,
+    /// Locked while a set is applied, so that sets do not interleave.
     state: tokio::sync::Mutex<State>,
-    shown: Mutex<Shown>,
+    summary: Mutex<Summary>,
 }
 
 /// The desired set, and the values passed to the volumes.
 #[derive(Debug, Default)]
 struct State {
     desired: Option<Arc<DesiredSet>>,
-    /// Whether something of the set is not recorded as wanted, and is to be tried again.
-    unsettled: bool,
+    /// Whether a part of the set is not applied yet and is retried.
+    incomplete: bool,
     /// The attachments last passed to the volumes, for volumes that others attach.
     attached: BTreeMap<VolumeKey, Option<BTreeMap<String, String>>>,
     drivers: BTreeMap<DriverName, DriverEndpoint>,
 }
 
-/// What others see without waiting for a set that is being taken.
+/// The state that is readable while a set is applied.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Shown {
+pub(super) struct Summary {
     /// The revision of the latest set; 0 if there is none.
     pub(super) revision: u64,
-    /// What of it cannot be had for now.
+    /// The consumers of the set that are refused for now.
     pub(super) refused: Arc<Vec<Refused>>,
-    /// How many volumes are in which state.
+    /// The number of volumes in each state.
     pub(super) counts: Counts,
 }
 
@@ -89,25 +90,26 @@ impl NodeVolumes {
         document: Document,
         targets: Vec<PathBuf>,
         desired: Option<DesiredSet>,
-        peers_decide: bool,
+        accepts_peer_sets: bool,
     ) -> Self {
-        let shown = Shown { revision: desired.as_ref().map_or(0, |set| set.revision), ..Shown::default() };
-        let state = State { desired: desired.map(Arc::new), unsettled: true, ..State::default() };
-        let (state, shown) = (tokio::sync::Mutex::new(state), Mutex::new(shown));
-        Self(Arc::new(Shared { volumes, document, targets, peers_decide, state, shown }))
+        let summary =
+            Summary { revision: desired.as_ref().map_or(0, |set| set.revision), ..Summary::default() };
+        let state = State { desired: desired.map(Arc::new), incomplete: true, ..State::default() };
+        let (state, summary) = (tokio::sync::Mutex::new(state), Mutex::new(summary));
+        Self(Arc::new(Shared { volumes, document, targets, accepts_peer_sets, state, summary }))
     }
 
-    fn shown_mut(&self) -> MutexGuard<'_, Shown> {
-        // Nothing is half written here.
-        self.0.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    fn summary_mut(&self) -> MutexGuard<'_, Summary> {
+        // A panic leaves no partial change.
+        self.0.summary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known without asking.
-    pub(super) fn shown(&self) -> Shown {
-        self.shown_mut().clone()
+    /// Returns the summary, without waiting for a set that is being applied.
+    pub(super) fn summary(&self) -> Summary {
+        self.summary_mut().clone()
     }
 
-    /// A driver is there.
+    /// Registers a driver, with its policy of the desired set.
     pub(super) async fn driver_registered(&self, name: DriverName, endpoint: DriverEndpoint) {
         let mut state = self.0.state.lock().await;
         let policy = state.desired.as_ref().map(|set| set.policy(&name)).unwrap_or_default();
@@ -117,7 +119,7 @@ impl NodeVolumes {
         }
     }
 
-    /// A driver was deregistered.
+    /// Deregisters a driver.
     pub(super) async fn driver_deregistered(&self, name: DriverName) {
         self.0.state.lock().await.drivers.remove(&name);
         if let Err(error) = self.0.volumes.driver_deregistered(name).await {
@@ -125,12 +127,12 @@ impl NodeVolumes {
         }
     }
 
-    /// The reports of the volumes that match `id`, or of all.
+    /// Returns the reports of the volumes that match `id`, or of all.
     pub(super) async fn reports(&self, id: Option<&str>) -> Result<VolumeReports, Closed> {
         let volumes = &self.0.volumes;
         let mut reports = VolumeReports::default();
         for key in volumes.list().await? {
-            if id.is_none_or(|id| is_called(&key, id))
+            if id.is_none_or(|id| matches_id(&key, id))
                 && let Some(explanation) = volumes.explain(&key).await?
             {
                 reports.volumes.push(VolumeReport::from(&explanation));
@@ -139,20 +141,20 @@ impl NodeVolumes {
         for (record, reason) in volumes.quarantined().await? {
             reports.quarantined.push(Quarantined { record, reason });
         }
-        let Shown { revision, refused, .. } = self.shown();
+        let Summary { revision, refused, .. } = self.summary();
         reports.revision = revision;
         reports.refused =
-            refused.iter().filter(|one| id.is_none_or(|id| refused_is_called(one, id))).cloned().collect();
+            refused.iter().filter(|one| id.is_none_or(|id| refused_matches_id(one, id))).cloned().collect();
         Ok(reports)
     }
 }
 
 /// Whether `id` names this volume: its id, or `DRIVER/ID`.
-fn is_called(key: &VolumeKey, id: &str) -> bool {
+fn matches_id(key: &VolumeKey, id: &str) -> bool {
     key.id.as_str() == id || key.to_string() == id
 }
 
-fn refused_is_called(refused: &Refused, id: &str) -> bool {
+fn refused_matches_id(refused: &Refused, id: &str) -> bool {
     refused.volume_id == id || format!("{}/{}", refused.driver, refused.volume_id) == id
 }
 
@@ -160,7 +162,7 @@ fn below_any(target: &Path, directories: &[PathBuf]) -> bool {
     directories.is_empty() || directories.iter().any(|directory| target.starts_with(directory))
 }
 
-/// The options about volumes.
+/// The options of the volume manager.
 #[derive(Debug, Clone, clap::Args)]
 pub struct VolumesOptions {
     /// Manage this node's volumes: stage them below this directory, and publish them. Peers that may call the service `volumes`

@@ -1,4 +1,4 @@
-//! What is recorded, when no agent runs that could be asked.
+//! Reports of the recorded volumes while no agent runs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,19 +11,20 @@ use volume_manager::node::core::Node;
 use volume_manager::store::{BootId, Store};
 
 use super::super::store::AgentStore;
-use super::{desired, is_called};
+use super::{desired, matches_id};
 use edge_csi_common::process::Fatal;
 
-/// What the store says of the volumes that are called `id`, or of all. The caller has the state directory for itself.
-pub(in super::super) fn from_store(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
+/// Returns the reports of the recorded volumes that match `id`, or of all. The caller has locked the state
+/// directory.
+pub(in super::super) fn recorded_reports(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
     let mut store = AgentStore::open_intact(directory).map_err(Fatal::runtime)?;
     let loaded = store.volumes.load().map_err(Fatal::runtime)?;
     let boot = BootId::read(BootId::PATH).map_err(Fatal::runtime)?;
     let table = Arc::new(read_table().map_err(Fatal::runtime)?);
-    // Nothing is staged, so the root does not matter; neither do the actions, which are not executed.
+    // The root does not matter, since the node's actions are not executed.
     let (node, _) = Node::open(Settings::new("/"), boot, loaded, table);
     let mut reports = VolumeReports::default();
-    for key in node.keys().filter(|key| id.is_none_or(|id| is_called(key, id))) {
+    for key in node.keys().filter(|key| id.is_none_or(|id| matches_id(key, id))) {
         reports.volumes.extend(node.explain(key, Duration::ZERO).as_ref().map(VolumeReport::from));
     }
     reports.quarantined = node

@@ -1,4 +1,4 @@
-//! From options to volumes that run.
+//! Opens and starts the volumes of the node.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,22 +25,22 @@ use edge_csi_common::state::{self, StateDirectory};
 use edge_csi_common::state_socket;
 use edge_csi_common::values::DriverAt;
 
-/// Volumes that are open, and are not run yet.
+/// The opened volumes; [`start`](Self::start) runs them.
 pub(in super::super) struct OpenedVolumes {
     volumes: NodeVolumes,
     run: Pin<Box<dyn Future<Output = ()> + Send>>,
     socket: BoundSocket,
 }
 
-/// Opens what is recorded in the state directory, if the options ask for volumes. Peers say which volumes the node shall have,
-/// unless the agent itself does, which then knows secrets that the node has no files of.
+/// Opens the recorded volumes. Returns `None` without `--staging-dir` or a store. Peers send the desired sets,
+/// unless the agent computes them itself: `fallback_secrets` then provides the secrets without files.
 pub(in super::super) async fn open(
     options: &VolumesOptions,
-    kept: Option<(&StateDirectory, RedbStore, Document)>,
+    saved: Option<(&StateDirectory, RedbStore, Document)>,
     nodeid: &str,
-    own_secrets: Option<Arc<dyn Secrets>>,
+    fallback_secrets: Option<Arc<dyn Secrets>>,
 ) -> Result<Option<OpenedVolumes>, Fatal> {
-    let (Some(root), Some((state, store, document))) = (&options.staging_dir, kept) else { return Ok(None) };
+    let (Some(root), Some((state, store, document))) = (&options.staging_dir, saved) else { return Ok(None) };
     let root = state::directory("--staging-dir", root)?;
     let mut targets = Vec::new();
     for target in &options.allowed_target_dir {
@@ -60,28 +60,28 @@ pub(in super::super) async fn open(
     let read = document.clone();
     let desired = tokio::task::spawn_blocking(move || desired::load(&read)).await.map_err(Fatal::runtime)?;
     let desired = desired.map_err(Fatal::runtime)?;
-    let peers_decide = own_secrets.is_none();
-    let secrets = NodeSecrets { directory: options.secrets_dir.clone(), beyond: own_secrets };
-    // What is out of date is put right by the mount table and the next desired set, which are compared with it.
+    let accepts_peer_sets = fallback_secrets.is_none();
+    let secrets = NodeSecrets { directory: options.secrets_dir.clone(), fallback: fallback_secrets };
+    // Salvaged records may be outdated; the mount table and the next desired set correct them.
     let mut parts = Parts::new(store, mounts, secrets).release_salvaged();
     if let Some(file) = &options.boot_id_file {
         parts = parts.boot_id(BootId::read(file).map_err(Fatal::input)?);
     }
     let mut settings =
-        Settings::new(root).jitter_seed(seed_of(nodeid)).caller_applies_fs_group(!peers_decide);
+        Settings::new(root).jitter_seed(seed_of(nodeid)).caller_applies_fs_group(!accepts_peer_sets);
     if let Some(interval) = options.republish_interval {
         settings = settings.republish_interval(interval);
     }
     let (volumes, run) = Volumes::open(parts, settings).await.map_err(Fatal::runtime)?;
     let revision = desired.as_ref().map_or(0, |set| set.revision);
-    let known = volumes.clone();
+    let handle = volumes.clone();
     tracing::info!(revision, "managing the volumes of this node");
-    let volumes = NodeVolumes::new(known, document, targets, desired, peers_decide);
+    let volumes = NodeVolumes::new(handle, document, targets, desired, accepts_peer_sets);
     Ok(Some(OpenedVolumes { volumes, run: Box::pin(run), socket }))
 }
 
 impl OpenedVolumes {
-    /// The handle, which answers once the volumes run.
+    /// Returns the handle, which is usable once the volumes run.
     pub(in super::super) fn handle(&self) -> NodeVolumes {
         self.volumes.clone()
     }
@@ -98,12 +98,12 @@ impl OpenedVolumes {
             let endpoint = endpoint(&driver.socket)?;
             volumes.driver_registered(driver.name.clone(), endpoint).await;
         }
-        tasks.spawn("the retries of the desired set", volumes.clone().keep_settled());
+        tasks.spawn("the retries of the desired set", volumes.clone().keep_reconciled());
         let answer = move |line: String| {
             let volumes = volumes.clone();
             async move { volumes.answer_line(&line).await.encode_length_delimited_to_vec() }
         };
-        tasks.spawn("what answers on the socket of the volumes", state_socket::serve(socket, answer));
+        tasks.spawn("the server of the volumes' socket", state_socket::serve(socket, answer));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Sets that this agent makes itself.
+//! Desired sets that this agent computes itself.
 
 use std::sync::Arc;
 
@@ -7,38 +7,38 @@ use volume_manager::node::Volumes;
 
 use super::NodeVolumes;
 
-/// A set of our own is not taken.
+/// Why a set of this agent was not applied.
 #[derive(Debug, thiserror::Error)]
-pub(in super::super) enum NotTaken {
-    /// It could not be read from the disk again.
+pub(in super::super) enum ApplyOwnError {
+    /// The set exceeds a bound: a restart could not decode it.
     #[error(
-        "the volumes of the pods are not a valid set; the node keeps its volumes, so remove pods from it"
+        "the volumes of the pods are not a valid set, and volumes stay unchanged; move pods to other nodes"
     )]
     Invalid(#[from] InvalidMessage),
-    /// It cannot be had now.
+    /// The set cannot be applied now.
     #[error("{}", .0.message)]
     Refused(Refusal),
 }
 
 impl NodeVolumes {
-    /// The set that is wanted now.
+    /// Returns the current desired set.
     pub(in super::super) async fn desired(&self) -> Option<Arc<DesiredSet>> {
         self.0.state.lock().await.desired.clone()
     }
 
-    /// The volumes themselves.
+    /// Returns the handle of the volume manager.
     pub(in super::super) fn volumes(&self) -> &Volumes {
         &self.0.volumes
     }
 
-    /// Takes a set of this agent's own under the next number.
+    /// Applies a set of this agent with the next revision.
     ///
     /// # Errors
-    /// If it breaks a bound, or cannot be written.
-    pub(in super::super) async fn take_own(&self, mut set: DesiredSet) -> Result<Reconciled, NotTaken> {
-        set.revision = self.shown().revision.saturating_add(1);
+    /// If the set exceeds a bound, or cannot be written.
+    pub(in super::super) async fn apply_own(&self, mut set: DesiredSet) -> Result<Reconciled, ApplyOwnError> {
+        set.revision = self.summary().revision.saturating_add(1);
         let request = set.encode();
         Request::decode(&request)?;
-        self.take(set, request.into()).await.map_err(NotTaken::Refused)
+        self.apply(set, request.into()).await.map_err(ApplyOwnError::Refused)
     }
 }

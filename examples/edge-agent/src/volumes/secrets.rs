@@ -15,13 +15,13 @@ use volume_manager::driver::{
     PodInfo, SecretError, SecretReference, SecretValues, Secrets, ServiceAccountToken, TokenRequest,
 };
 
-/// The most keys of one secret.
+/// The maximum number of keys of one secret.
 const MAX_KEYS: usize = 256;
 
 /// The secrets of a node: its files, then the fallback.
 pub(super) struct NodeSecrets {
     pub(super) directory: Option<PathBuf>,
-    pub(super) beyond: Option<Arc<dyn Secrets>>,
+    pub(super) fallback: Option<Arc<dyn Secrets>>,
 }
 
 #[async_trait]
@@ -30,13 +30,13 @@ impl Secrets for NodeSecrets {
         let mut found = Err(unavailable(reference, "the agent has no --secrets-dir"));
         let mut is_missing = true;
         if let Some(directory) = self.directory.clone() {
-            let task = reference.clone();
-            let reading = tokio::task::spawn_blocking(move || read(&directory, &task)).await;
+            let requested = reference.clone();
+            let reading = tokio::task::spawn_blocking(move || read(&directory, &requested)).await;
             found = reading.unwrap_or_else(|error| Err(unavailable(reference, error)));
             is_missing = matches!(found, Err(SecretError::NotFound { .. }));
         }
-        match &self.beyond {
-            Some(beyond) if is_missing => beyond.secret(reference).await,
+        match &self.fallback {
+            Some(fallback) if is_missing => fallback.secret(reference).await,
             _ => found,
         }
     }
@@ -47,8 +47,8 @@ impl Secrets for NodeSecrets {
         pod: &PodInfo,
         requests: &[TokenRequest],
     ) -> Result<Vec<ServiceAccountToken>, SecretError> {
-        match &self.beyond {
-            Some(beyond) => beyond.service_account_tokens(driver, pod, requests).await,
+        match &self.fallback {
+            Some(fallback) => fallback.service_account_tokens(driver, pod, requests).await,
             None => Err(SecretError::NoTokens),
         }
     }
@@ -81,7 +81,7 @@ fn read(directory: &Path, reference: &SecretReference) -> Result<SecretValues, S
     for entry in entries {
         let path = entry.map_err(|error| unavailable(error.to_string()))?.path();
         let Some(key) = path.file_name().and_then(|name| name.to_str()) else { continue };
-        // Such as the directories beside which Kubernetes puts its links, and the drafts of editors.
+        // Kubernetes' hidden directories and the drafts of editors are not keys.
         if key.starts_with('.') {
             continue;
         }
@@ -92,7 +92,7 @@ fn read(directory: &Path, reference: &SecretReference) -> Result<SecretValues, S
         }
         values.push((key.to_owned(), value));
         if values.len() > MAX_KEYS {
-            return Err(unavailable(format!("it has more than {MAX_KEYS} keys, which is the most")));
+            return Err(unavailable(format!("it has too many keys; expected at most {MAX_KEYS}")));
         }
     }
     Ok(values.into_iter().collect())
@@ -108,17 +108,17 @@ fn read_value(path: &Path) -> Result<String, String> {
     }
     let mode = found.mode() & 0o777;
     if mode & 0o077 != 0 {
-        return Err(format!("its mode is {mode:04o}, so others may read it; make it 0600"));
+        return Err(format!("its mode is {mode:04o}, which gives others access; set it to 0600"));
     }
     let owner = found.uid();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        return Err(format!("user {owner} owns it; it must be the agent's own or root's"));
+        return Err(format!("its owner is user {owner}; expected the agent's user or root"));
     }
-    let most = SecretReference::MAX_VALUE_BYTES;
+    let max = SecretReference::MAX_VALUE_BYTES;
     let mut value = String::new();
-    let read = file.take(u64::try_from(most).unwrap_or(u64::MAX) + 1).read_to_string(&mut value);
+    let read = file.take(u64::try_from(max).unwrap_or(u64::MAX) + 1).read_to_string(&mut value);
     match read {
-        Ok(found) if found > most => Err(format!("it has more than {most} bytes, which is the most")),
+        Ok(found) if found > max => Err(format!("it is too large; expected at most {max} bytes")),
         Ok(_) => Ok(value),
         Err(error) => Err(error.to_string()),
     }
@@ -143,19 +143,21 @@ mod tests {
         write(&directory.path().join("default/file/from"), "file", 0o600);
         write(&directory.path().join("default/open/from"), "file", 0o644);
         let from = |from: &str| -> SecretValues { [("from", from)].into_iter().collect() };
-        let mut beyond = volume_manager::driver::MemorySecrets::default();
+        let mut fallback = volume_manager::driver::MemorySecrets::default();
         for name in ["file", "open", "other"] {
-            beyond = beyond.with(reference(name), from("beyond"));
+            fallback = fallback.with(reference(name), from("fallback"));
         }
-        let beyond: Arc<dyn Secrets> = Arc::new(beyond);
-        let mut secrets =
-            NodeSecrets { directory: Some(directory.path().to_owned()), beyond: Some(Arc::clone(&beyond)) };
+        let fallback: Arc<dyn Secrets> = Arc::new(fallback);
+        let mut secrets = NodeSecrets {
+            directory: Some(directory.path().to_owned()),
+            fallback: Some(Arc::clone(&fallback)),
+        };
         assert!(secrets.secret(&reference("file")).await.unwrap() == from("file"));
-        assert!(secrets.secret(&reference("other")).await.unwrap() == from("beyond"));
+        assert!(secrets.secret(&reference("other")).await.unwrap() == from("fallback"));
         assert!(matches!(secrets.secret(&reference("open")).await, Err(SecretError::Unavailable { .. })));
         assert!(matches!(secrets.secret(&reference("none")).await, Err(SecretError::NotFound { .. })));
         secrets.directory = None;
-        assert!(secrets.secret(&reference("open")).await.unwrap() == from("beyond"));
+        assert!(secrets.secret(&reference("open")).await.unwrap() == from("fallback"));
     }
 
     #[test]

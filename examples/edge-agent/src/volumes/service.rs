@@ -1,4 +1,4 @@
-//! The service `volumes` of a session, and what root of the same host asks on a socket.
+//! The service `volumes` of a session, and the local socket for the subcommands.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -11,14 +11,14 @@ use volume_manager::message::{Answer, Refusal, Request};
 use super::NodeVolumes;
 use edge_csi_common::process::chain;
 
-/// The socket in the state directory. A question is a line, `volumes` or `explain ID`; the answer is an [`Answer`]
-/// after its length.
+/// The name of the socket in the state directory. A request is a line, `volumes` or `explain ID`; the answer is an
+/// [`Answer`] with a length prefix.
 pub(in super::super) const SOCKET: &str = "volumes.sock";
 
 #[async_trait]
 impl Service for NodeVolumes {
     async fn call(&self, source: PeerId, request: edge_transport::Request, replies: ReplySender) {
-        // In a task of its own: a set is large, and the link does not wait for it.
+        // A separate task, so that a large set does not block the link.
         tokio::spawn(self.clone().handle(source, request.body, replies));
     }
 }
@@ -32,42 +32,42 @@ impl NodeVolumes {
                 return;
             }
         }
-        // That the caller has left is its own business.
+        // The caller may have cancelled the request.
         let _ = replies.send_and_finish(last.encode_to_vec().into(), Bytes::new()).await;
     }
 
-    /// Answers a question of the socket.
+    /// Answers a request on the socket.
     pub(super) async fn answer_line(&self, line: &str) -> Answer {
         let reports = match line.split_once(' ').unwrap_or((line, "")) {
             ("volumes", "") => self.reports(None).await,
             ("explain", id) if !id.is_empty() => self.reports(Some(id)).await,
             _ => {
-                let text = "ask with one line: volumes, or explain ID; the agent may be of another version";
-                return Kind::Refusal(Refusal::new(Reason::Invalid, text, self.shown().revision)).into();
+                let text = "unknown request; expected one line: volumes, or explain ID; the agent may be of another version";
+                return Kind::Refusal(Refusal::new(Reason::Invalid, text, self.summary().revision)).into();
             }
         };
         match reports {
             Ok(reports) => Kind::Reports(reports).into(),
             Err(stopped) => {
-                Kind::Refusal(Refusal::new(Reason::Unavailable, stopped, self.shown().revision)).into()
+                Kind::Refusal(Refusal::new(Reason::Unavailable, stopped, self.summary().revision)).into()
             }
         }
     }
 
     async fn answer(&self, from: PeerId, body: Bytes) -> Vec<Answer> {
         let refusal = match Request::decode(&body) {
-            Ok(Request::Desired(_)) if !self.0.peers_decide => {
+            Ok(Request::Desired(_)) if !self.0.accepts_peer_sets => {
                 let text =
-                    "the pods of this node decide (--kubelet-dir of the agent), and sets are not taken";
-                Refusal::new(Reason::Invalid, text, self.shown().revision)
+                    "desired sets are not accepted; the agent computes them from the pods (--kubelet-dir)";
+                Refusal::new(Reason::Invalid, text, self.summary().revision)
             }
             Ok(Request::Desired(set)) => {
                 let revision = set.revision;
-                match self.take(set, body).await {
+                match self.apply(set, body).await {
                     Ok(reconciled) => {
                         let (wanted, released) = (reconciled.wanted, reconciled.released);
                         let refused = reconciled.refused.len();
-                        tracing::info!(%from, revision, wanted, released, refused, "desired volumes taken");
+                        tracing::info!(%from, revision, wanted, released, refused, "desired set applied");
                         return vec![Kind::Reconciled(reconciled).into()];
                     }
                     Err(refusal) => refusal,
@@ -75,10 +75,14 @@ impl NodeVolumes {
             }
             Ok(Request::Query) => match self.reports(None).await {
                 Ok(reports) => return reports.parts(),
-                Err(stopped) => Refusal::new(Reason::Unavailable, stopped, self.shown().revision),
+                Err(stopped) => Refusal::new(Reason::Unavailable, stopped, self.summary().revision),
             },
-            Ok(_) => Refusal::new(Reason::Invalid, "this agent has no answer to it", self.shown().revision),
-            Err(error) => Refusal::new(Reason::Invalid, chain(&error), self.shown().revision),
+            Ok(_) => Refusal::new(
+                Reason::Invalid,
+                "this agent does not support the request",
+                self.summary().revision,
+            ),
+            Err(error) => Refusal::new(Reason::Invalid, chain(&error), self.summary().revision),
         };
         tracing::warn!(%from, reason = ?refusal.reason(), "request for volumes refused: {}", refusal.message);
         vec![Kind::Refusal(refusal).into()]

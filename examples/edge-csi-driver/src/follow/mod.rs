@@ -13,7 +13,7 @@ use edge_transport::presence::Change;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::decommission::{CommandError, Commanded, Order, Quarantined, by_topology};
+use super::decommission::{Action, CommandError, DecommissionedNodes, PendingAction, execute_by_topology};
 use super::roster::Roster;
 
 /// How long open calls may take when a node's socket is removed.
@@ -22,40 +22,40 @@ const SOCKET_DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The receiver of node changes.
 #[derive(Debug)]
 pub(super) enum Follower {
-    /// The one node that all calls go to.
+    /// All calls go to one node.
     Fixed {
         node: NodeId,
-        there: bool,
-        /// Notified when the node connects: its driver may be called again.
+        connected: bool,
+        /// Notified when the node connects, so that its driver is called again.
         online: Arc<Notify>,
     },
-    /// A route that chooses among them.
+    /// A router selects the node of each call.
     Topology(Arc<TopologyRouter>),
-    /// A socket for each.
+    /// Each node has a socket.
     Sockets(BySocket),
 }
 
-/// A socket for each node, but for decommissioned ones.
+/// The sockets of all nodes that are not decommissioned.
 #[derive(Debug)]
 pub(super) struct BySocket {
     driver: DriverName,
     sockets: NodeSockets,
     roster: Roster,
-    /// Those that may have one; empty for all.
+    /// The nodes that may have a socket; empty: all nodes.
     only: Vec<NodeId>,
-    /// Those of them that are there.
-    there: BTreeSet<NodeId>,
-    /// The decommissioned ones, and whether each is there.
+    /// The connected nodes among those.
+    connected: BTreeSet<NodeId>,
+    /// The decommissioned nodes, and whether each is connected.
     decommissioned: watch::Sender<Vec<(NodeId, bool)>>,
 }
 
-/// Follows, reports to `reachability` which nodes there are, and carries out commands, until the peer is closed.
+/// Applies node changes to the follower, and executes commands, until the peer is closed.
 pub(super) async fn follow(
     mut nodes: NodeWatch,
     driver: DriverName,
     reachability: Reachability,
     mut follower: Follower,
-    mut commands: mpsc::Receiver<Commanded>,
+    mut commands: mpsc::Receiver<PendingAction>,
 ) {
     if let Follower::Fixed { node, .. } = &follower {
         nodes = nodes.only(node);
@@ -66,9 +66,9 @@ pub(super) async fn follow(
         tokio::select! {
             changes = nodes.next() => {
                 let Some(changes) = changes else { return };
-                follower.expect(&changes);
+                follower.add_to_roster(&changes);
                 for change in &changes {
-                    if let Some(node) = follower.take(change).await
+                    if let Some(node) = follower.apply(change).await
                         && lost.insert(node.clone())
                     {
                         let reachability = reachability.clone();
@@ -82,14 +82,14 @@ pub(super) async fn follow(
                     follower.away(&node);
                 }
             }
-            Some(commanded) = commands.recv() => follower.obey(&driver, commanded).await,
+            Some(pending) = commands.recv() => follower.execute(&driver, pending).await,
         }
     }
 }
 
 impl Follower {
-    /// Keeps in one go what is about to be taken in.
-    fn expect(&mut self, changes: &[Change]) {
+    /// Adds the nodes that a batch of changes connects to the roster, with one write.
+    fn add_to_roster(&mut self, changes: &[Change]) {
         if let Self::Sockets(BySocket { roster, only, .. }) = self {
             let nodes = changes.iter().filter_map(|change| match change {
                 Change::Up { peer, .. } => {
@@ -101,8 +101,8 @@ impl Follower {
         }
     }
 
-    /// Takes one change in. Gives a node that was lost.
-    async fn take(&mut self, change: &Change) -> Option<NodeId> {
+    /// Applies one change, and returns the node if it was lost.
+    async fn apply(&mut self, change: &Change) -> Option<NodeId> {
         match change {
             Change::Up { peer, .. } => {
                 if let Some(node) = node_of(peer) {
@@ -110,7 +110,7 @@ impl Follower {
                 }
             }
             Change::Down { peer, .. } => return node_of(peer).inspect(|node| self.down(node)),
-            Change::Synced => self.current(),
+            Change::Synced => self.synced(),
             _ => {}
         }
         None
@@ -118,9 +118,9 @@ impl Follower {
 
     async fn up(&mut self, up: NodeId) {
         match self {
-            Self::Fixed { node, there, online } => {
+            Self::Fixed { node, connected, online } => {
                 if up == *node {
-                    *there = true;
+                    *connected = true;
                     online.notify_one();
                 }
             }
@@ -131,47 +131,47 @@ impl Follower {
 
     fn down(&mut self, down: &NodeId) {
         match self {
-            Self::Fixed { node, there, .. } => *there &= down != node,
+            Self::Fixed { node, connected, .. } => *connected &= down != node,
             Self::Topology(_) => {}
             Self::Sockets(by_socket) => by_socket.down(down),
         }
     }
 
-    /// A lost node did not reconnect within its grace.
+    /// Handles a lost node that did not reconnect within its grace.
     fn away(&self, node: &NodeId) {
         if let Self::Topology(route) = self {
             route.left(node);
         }
     }
 
-    /// The list is complete.
-    fn current(&self) {
+    /// Handles the end of the initial list of nodes.
+    fn synced(&self) {
         match self {
             // The node may have connected before the subscription, after a call had failed.
-            Self::Fixed { there, online, .. } => {
-                if *there {
+            Self::Fixed { connected, online, .. } => {
+                if *connected {
                     online.notify_one();
                 }
             }
             Self::Topology(route) => route.synced(),
-            Self::Sockets(BySocket { sockets, there, .. }) => {
-                there.iter().for_each(|node| sockets.online(node));
+            Self::Sockets(BySocket { sockets, connected, .. }) => {
+                connected.iter().for_each(|node| sockets.online(node));
             }
         }
     }
 }
 
 impl Follower {
-    /// The decommissioned nodes, for the status page.
-    pub(super) fn quarantined(&self) -> Quarantined {
+    /// Returns the decommissioned nodes, for the status page.
+    pub(super) fn decommissioned_nodes(&self) -> DecommissionedNodes {
         match self {
-            Self::Fixed { .. } => Quarantined::Nowhere,
-            Self::Topology(route) => Quarantined::Topology(Arc::clone(route)),
-            Self::Sockets(by_socket) => Quarantined::Sockets(by_socket.decommissioned.subscribe()),
+            Self::Fixed { .. } => DecommissionedNodes::Unsupported,
+            Self::Topology(route) => DecommissionedNodes::Topology(Arc::clone(route)),
+            Self::Sockets(by_socket) => DecommissionedNodes::Sockets(by_socket.decommissioned.subscribe()),
         }
     }
 
-    async fn obey(&mut self, driver: &DriverName, Commanded { order, answer }: Commanded) {
+    async fn execute(&mut self, driver: &DriverName, PendingAction { action, answer }: PendingAction) {
         let done = match self {
             Self::Fixed { node, .. } => {
                 Err(CommandError::FixedRoute { driver: driver.clone(), node: node.clone() })
@@ -180,13 +180,13 @@ impl Follower {
                 let route = Arc::clone(route);
                 // Changes of nodes must not wait for the disk.
                 tokio::spawn(async move {
-                    let _ = answer.send(by_topology(&route, order).await);
+                    let _ = answer.send(execute_by_topology(&route, action).await);
                 });
                 return;
             }
-            Self::Sockets(by_socket) => match order {
-                Order::Decommission(node) => by_socket.decommission(node).await,
-                Order::Recommission(node) => by_socket.recommission(node).await,
+            Self::Sockets(by_socket) => match action {
+                Action::Decommission(node) => by_socket.decommission(node).await,
+                Action::Recommission(node) => by_socket.recommission(node).await,
             },
         };
         // Fails if the caller no longer waits for the answer.
@@ -195,11 +195,11 @@ impl Follower {
 }
 
 impl BySocket {
-    /// The nodes in the roster that may have a socket; every node if `only` is empty.
+    /// Creates the follower of the nodes in `only`, or of every node if `only` is empty.
     pub(super) fn new(driver: DriverName, sockets: NodeSockets, roster: Roster, only: Vec<NodeId>) -> Self {
-        let (there, decommissioned) = (BTreeSet::new(), watch::Sender::default());
-        let by_socket = Self { driver, sockets, roster, only, there, decommissioned };
-        by_socket.show();
+        let (connected, decommissioned) = (BTreeSet::new(), watch::Sender::default());
+        let by_socket = Self { driver, sockets, roster, only, connected, decommissioned };
+        by_socket.publish();
         by_socket
     }
 
@@ -207,24 +207,24 @@ impl BySocket {
         if !self.only.is_empty() && !self.only.contains(&node) {
             return;
         }
-        self.there.insert(node.clone());
+        self.connected.insert(node.clone());
         if self.roster.decommissioned.contains(&node) {
             tracing::warn!(%node, "a decommissioned node is connected; it gets no socket until it is recommissioned");
-            self.show();
+            self.publish();
         } else if let Err(error) = self.sockets.serve(&node).await {
             tracing::error!("{error}");
         }
     }
 
     fn down(&mut self, node: &NodeId) {
-        self.there.remove(node);
-        self.show();
+        self.connected.remove(node);
+        self.publish();
     }
 
     async fn decommission(&mut self, node: NodeId) -> Result<String, CommandError> {
         let known = &self.roster.decommissioned;
         let before = known.contains(&node);
-        if !before && self.there.contains(&node) {
+        if !before && self.connected.contains(&node) {
             return Err(DecommissionError::Connected { node }.into());
         }
         if !before && !self.roster.nodes.contains(&node) {
@@ -235,7 +235,7 @@ impl BySocket {
         }
         let durable = self.roster.decommission(&node).await;
         durable.map_err(|source| CommandError::NotDurable { node: node.clone(), source })?;
-        self.show();
+        self.publish();
         self.sockets.release(&node, SOCKET_DRAIN_TIMEOUT).await;
         tracing::warn!(%node, "the node is decommissioned; its socket is removed until it is recommissioned");
         let already = if before { " already" } else { "" };
@@ -248,21 +248,21 @@ impl BySocket {
         }
         let durable = self.roster.recommission(&node).await;
         durable.map_err(|source| CommandError::NotDurable { node: node.clone(), source })?;
-        self.show();
+        self.publish();
         self.sockets.serve(&node).await?;
         tracing::warn!(%node, "the node is recommissioned");
         Ok(format!("node {node} is recommissioned and has its socket again"))
     }
 
-    /// Shows which nodes are decommissioned.
-    fn show(&self) {
+    /// Publishes the decommissioned nodes for the status page.
+    fn publish(&self) {
         let nodes = self.roster.decommissioned.iter();
         self.decommissioned
-            .send_replace(nodes.map(|node| (node.clone(), self.there.contains(node))).collect());
+            .send_replace(nodes.map(|node| (node.clone(), self.connected.contains(node))).collect());
     }
 }
 
-/// A peer with a name that is not a node id is not a node.
+/// Returns the node of a peer; `None` if the peer's name is not a node id.
 fn node_of(peer: &PeerId) -> Option<NodeId> {
     NodeId::new(peer.as_str()).ok()
 }

@@ -38,17 +38,17 @@ fn node(name: &str) -> NodeId {
 }
 
 /// What an operator reads.
-async fn ordered(follower: &mut Follower, order: Order) -> Result<String, String> {
+async fn executed(follower: &mut Follower, action: Action) -> Result<String, String> {
     let (answer, answered) = tokio::sync::oneshot::channel();
-    follower.obey(&driver(), Commanded { order, answer }).await;
+    follower.execute(&driver(), PendingAction { action, answer }).await;
     answered.await.unwrap().map_err(|error| error.to_string())
 }
 
 #[tokio::test]
 async fn fixed_route_refuses_decommission() {
     let (mut follower, _) = fixed();
-    let refused = ordered(&mut follower, Order::Decommission(node("edge-1"))).await.unwrap_err();
-    assert!(refused.contains("keeps nothing of nodes"), "{refused}");
+    let refused = executed(&mut follower, Action::Decommission(node("edge-1"))).await.unwrap_err();
+    assert!(refused.contains("stores no placements"), "{refused}");
 }
 
 #[tokio::test]
@@ -64,26 +64,29 @@ async fn decommissioned_node_has_no_socket_until_recommissioned() {
     let socket = directory.path().join("edge-1/csi.sock");
     let (peer, session) = (peer("edge-1"), SessionId { instance: 1, number: 1 });
     let (up, down) = (Change::Up { peer: peer.clone(), session }, Change::Down { peer, session });
-    let (lose, undo) = (Order::Decommission(node("edge-1")), Order::Recommission(node("edge-1")));
-    let unknown = ordered(&mut follower, lose.clone()).await.unwrap_err();
+    let (lose, undo) = (Action::Decommission(node("edge-1")), Action::Recommission(node("edge-1")));
+    let unknown = executed(&mut follower, lose.clone()).await.unwrap_err();
     assert!(unknown.contains("not known"), "{unknown}");
-    follower.expect(std::slice::from_ref(&up));
-    follower.take(&up).await;
-    let connected = ordered(&mut follower, lose.clone()).await.unwrap_err();
+    follower.add_to_roster(std::slice::from_ref(&up));
+    follower.apply(&up).await;
+    let connected = executed(&mut follower, lose.clone()).await.unwrap_err();
     assert!(connected.contains("connected") && socket.exists(), "{connected}");
 
-    follower.take(&down).await;
-    ordered(&mut follower, lose.clone()).await.unwrap();
-    let again = ordered(&mut follower, lose).await.unwrap();
+    follower.apply(&down).await;
+    executed(&mut follower, lose.clone()).await.unwrap();
+    let again = executed(&mut follower, lose).await.unwrap();
     assert!(again.contains("already") && !socket.exists(), "{again}");
     // As after a restart of the proxy.
     let mut follower = open().await;
-    follower.expect(std::slice::from_ref(&up));
-    follower.take(&up).await;
-    assert_eq!((follower.quarantined().nodes(), socket.exists()), (vec![(node("edge-1"), true)], false));
-    ordered(&mut follower, undo.clone()).await.unwrap();
-    assert_eq!((follower.quarantined().nodes(), socket.exists()), (vec![], true));
-    let again = ordered(&mut follower, undo).await.unwrap();
+    follower.add_to_roster(std::slice::from_ref(&up));
+    follower.apply(&up).await;
+    assert_eq!(
+        (follower.decommissioned_nodes().nodes(), socket.exists()),
+        (vec![(node("edge-1"), true)], false)
+    );
+    executed(&mut follower, undo.clone()).await.unwrap();
+    assert_eq!((follower.decommissioned_nodes().nodes(), socket.exists()), (vec![], true));
+    let again = executed(&mut follower, undo).await.unwrap();
     assert!(again.contains("was not decommissioned"), "{again}");
     sockets.shutdown(Duration::ZERO).await;
 }
@@ -91,7 +94,7 @@ async fn decommissioned_node_has_no_socket_until_recommissioned() {
 fn fixed() -> (Follower, Arc<Notify>) {
     let online = Arc::new(Notify::new());
     let node = NodeId::new("edge-1").unwrap();
-    (Follower::Fixed { node, there: false, online: Arc::clone(&online) }, online)
+    (Follower::Fixed { node, connected: false, online: Arc::clone(&online) }, online)
 }
 
 fn peer(name: &str) -> PeerId {
@@ -115,7 +118,7 @@ async fn fixed_route_refreshes_when_the_node_connects() {
         (Change::Synced, false),
         (up("edge-1"), true),
     ] {
-        follower.take(&change).await;
+        follower.apply(&change).await;
         assert_eq!(online.notified().now_or_never().is_some(), expected, "{change:?}");
     }
 }

@@ -5,22 +5,22 @@ use kube::runtime::watcher;
 use edge_csi_common::excerpt::excerpt;
 use edge_csi_common::process::chain;
 
-/// The most bytes of a message of the API server that are passed on.
-const MOST: usize = 400;
+/// The maximum length in bytes of an API server's message in an error.
+const MAX_MESSAGE_BYTES: usize = 400;
 
-/// A call of the API server that failed.
+/// A failed request to the API server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ApiError {
     /// The object does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// The object has changed meanwhile.
+    /// The object has changed since it was read.
     #[error("{0}")]
     Conflict(String),
-    /// The API server says no, and will again.
+    /// The API server refused the request, and a retry cannot succeed.
     #[error("{0}")]
     Refused(String),
-    /// Another try may go well.
+    /// The request failed, and a retry may succeed.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -40,17 +40,17 @@ impl From<kube::Error> for ApiError {
     }
 }
 
-/// The text of a watch error.
-pub(super) fn of_watch(error: &watcher::Error) -> String {
+/// Returns the text of a watch error.
+pub(super) fn watch_error_text(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(cause) => format!("cannot list: {}", text(cause)),
         watcher::Error::WatchStartFailed(cause) | watcher::Error::WatchFailed(cause) => {
             format!("cannot watch: {}", text(cause))
         }
         watcher::Error::WatchError(status) => {
-            format!("cannot watch: {}", excerpt(&status.message, MOST))
+            format!("cannot watch: {}", excerpt(&status.message, MAX_MESSAGE_BYTES))
         }
-        _ => "cannot watch: the API server has sent no version of its list".to_owned(),
+        _ => "cannot watch: the API server sent a list without a resourceVersion".to_owned(),
     }
 }
 
@@ -62,19 +62,19 @@ pub(super) fn is_routine(error: &watcher::Error) -> bool {
 fn text(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.message.is_empty() => {
-            format!("the API server answers {} {}", status.code, status.reason)
+            format!("the API server returned {} {}", status.code, status.reason)
         }
-        kube::Error::Api(status) => excerpt(&status.message, MOST).to_owned(),
+        kube::Error::Api(status) => excerpt(&status.message, MAX_MESSAGE_BYTES).to_owned(),
         kube::Error::Service(_) | kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => {
             let cause = std::error::Error::source(error).map(chain).unwrap_or_default();
-            excerpt(&format!("no connection to the API server: {cause}"), MOST).to_owned()
+            excerpt(&format!("no connection to the API server: {cause}"), MAX_MESSAGE_BYTES).to_owned()
         }
         kube::Error::Auth(_) => {
             "no credentials for the API server; check the user of --kubeconfig".to_owned()
         }
-        // Its text shows a piece of what was read.
-        kube::Error::SerdeError(_) => "the API server's answer is not what was asked for".to_owned(),
-        _ => "the request to the API server could not be made".to_owned(),
+        // The error's own text quotes response data.
+        kube::Error::SerdeError(_) => "the API server's response is not the requested object".to_owned(),
+        _ => "the request to the API server failed".to_owned(),
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn what_was_read_is_in_no_failure() {
         let error = serde_json::from_str::<u8>("\"s3cret\"").unwrap_err();
-        assert!(error.to_string().contains("s3cret"), "else this proves nothing");
+        assert!(error.to_string().contains("s3cret"), "the error quotes the data");
         let failure = ApiError::from(kube::Error::SerdeError(error));
         assert!(!failure.to_string().contains("s3cret") && !format!("{failure:?}").contains("s3cret"));
     }

@@ -1,4 +1,4 @@
-//! From `--kubeconfig` to a client.
+//! Creates the API server's client from `--kubeconfig`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,13 +9,13 @@ use kube::{Client, Config};
 
 use edge_csi_common::process::Fatal;
 
-/// How long a connection to the API server may take.
-const CONNECT: Duration = Duration::from_secs(10);
+/// The time limit for connecting to the API server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The address and the credentials of the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KubernetesAccess {
-    /// As a pod's service account has it.
+    /// The service account of the hub's pod.
     InCluster,
     /// A kubeconfig file, with its current context.
     File(PathBuf),
@@ -26,7 +26,7 @@ impl FromStr for KubernetesAccess {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
-            "" => Err("give a file, or `in-cluster` for the service account of the hub's pod"),
+            "" => Err("expected a file, or `in-cluster` for the service account of the hub's pod"),
             "in-cluster" => Ok(Self::InCluster),
             path => Ok(Self::File(path.into())),
         }
@@ -34,7 +34,7 @@ impl FromStr for KubernetesAccess {
 }
 
 impl KubernetesAccess {
-    /// A client. Nothing is connected yet.
+    /// Creates a client, which connects at the first request.
     pub(super) async fn client(&self) -> Result<Client, Fatal> {
         let unusable = |cause: &dyn std::error::Error| Fatal::Input(format!("--kubeconfig: {cause}"));
         let mut config = match self {
@@ -45,9 +45,9 @@ impl KubernetesAccess {
                 Config::from_custom_kubeconfig(file, &options).await.map_err(|cause| unusable(&cause))?
             }
         };
-        config.connect_timeout = Some(CONNECT);
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
         if config.accept_invalid_certs {
-            tracing::warn!("--kubeconfig says that the API server is not to be verified: for tests only");
+            tracing::warn!("--kubeconfig disables the verification of the API server: for tests only");
         }
         Client::try_from(config).map_err(|cause| unusable(&cause))
     }

@@ -1,8 +1,8 @@
 //! `--kubeconfig`: the hub watches the API server, and sends each node its objects.
 //!
-//! A pure [`core`] has the objects and the state of each node's feed. Around it: [`watches`] of the API server, which update
-//! it; a [`service`] of the hub itself, which nodes call; and the writes ([`report`]) and reads ([`secret`])
-//! for them. A node gets its own objects only, by the name that the hub has authenticated.
+//! A pure [`core`] holds the objects and the state of each node's feed. The [`watches`] of the API server update
+//! it, and nodes call the hub's own [`service`]. For the nodes, [`report`] writes to the API server and [`secret`]
+//! reads from it. A node gets its own objects only, by the name that the hub has authenticated.
 
 mod api_error;
 mod connect;
@@ -38,7 +38,7 @@ use self::watches::WatchErrors;
 use edge_csi_common::kubernetes::SERVICE;
 use edge_csi_common::process::Fatal;
 
-/// The hub's side of Kubernetes, running.
+/// The running Kubernetes part of the hub.
 #[derive(Debug)]
 pub(super) struct Kubernetes {
     feed: NodeFeed,
@@ -48,8 +48,8 @@ pub(super) struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Starts watches, and has the hub answer nodes. Whether the API server can be reached shows later, and is tried
-    /// until it can.
+    /// Starts the watches, and adds the service for nodes to the hub. The watches retry until the API server is
+    /// reachable.
     pub(super) async fn start(
         access: &KubernetesAccess,
         hub: HubBuilder,
@@ -71,7 +71,7 @@ impl Kubernetes {
         Ok((hub, Arc::new(Self { feed, errors, counts, _watches: watches })))
     }
 
-    /// Ends what nodes listen to, now and later, so that the hub can drain.
+    /// Ends all present and future subscriptions, so that the hub can drain.
     pub(super) fn stop(&self) {
         self.feed.stop();
     }

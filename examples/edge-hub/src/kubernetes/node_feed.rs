@@ -1,4 +1,4 @@
-//! The core behind a lock, and subscribers for the nodes that listen.
+//! The shared core, and the subscriptions of the connected nodes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -23,7 +23,7 @@ struct State {
 }
 
 impl NodeFeed {
-    /// An empty one, with a source that no hub before had.
+    /// Creates an empty feed with a random source, which identifies this instance of the hub.
     pub(super) fn new(bounds: Bounds) -> Self {
         // A hasher with random keys is the standard library's source of random numbers.
         let source = RandomState::new().build_hasher().finish().max(1);
@@ -32,7 +32,7 @@ impl NodeFeed {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Only a test can panic here; the core has no partial steps.
+        // No change of the core panics midway, so the data behind a poisoned lock is consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,7 +55,7 @@ impl NodeFeed {
         question(&self.state().core)
     }
 
-    /// A node listens. If it did so before, that ends.
+    /// Subscribes a node. An earlier subscription of the node ends.
     pub(super) fn subscribe(&self, node: NodeName, has: Watch) -> Subscriber {
         let notify = Arc::new(Notify::new());
         let mut state = self.state();
@@ -65,7 +65,7 @@ impl NodeFeed {
         Subscriber { feed: self.clone(), subscription: state.core.subscribe(node, has), notify }
     }
 
-    /// Ends all listening, now and later.
+    /// Ends all present and future subscriptions.
     pub(super) fn stop(&self) {
         let mut state = self.state();
         state.stopped = true;
@@ -73,7 +73,7 @@ impl NodeFeed {
     }
 }
 
-/// A node that listens.
+/// The subscription of a connected node, which ends on drop.
 #[derive(Debug)]
 pub(super) struct Subscriber {
     feed: NodeFeed,
@@ -86,17 +86,17 @@ impl Subscriber {
     /// is lost if the future is dropped.
     ///
     /// # Errors
-    /// Why the subscription has ended.
+    /// Returns the reason why the subscription has ended.
     pub(super) async fn next(&mut self) -> Result<Vec<Update>, &'static str> {
         loop {
             {
                 let mut state = self.feed.state();
                 if state.stopped {
-                    return Err("the hub ends");
+                    return Err("the hub is shutting down");
                 }
                 match state.core.next(&mut self.subscription) {
                     Next::Change(parts) => return Ok(parts),
-                    Next::Replaced => return Err("this node watches anew"),
+                    Next::Replaced => return Err("a later watch of this node replaced this one"),
                     Next::Nothing => {}
                 }
             }
@@ -132,7 +132,7 @@ mod tests {
         let waiting = tokio::spawn(async move { first.next().await });
         tokio::task::yield_now().await;
         let mut later = feed.subscribe(node(), Watch::default());
-        assert_eq!(waiting.await.unwrap(), Err("this node watches anew"));
+        assert_eq!(waiting.await.unwrap(), Err("a later watch of this node replaced this one"));
         for kind in Kind::ALL {
             feed.apply(Event::ListStarted(kind));
             feed.apply(Event::ListFinished(kind));
@@ -150,7 +150,7 @@ mod tests {
         let waiting = tokio::spawn(async move { subscriber.next().await });
         tokio::task::yield_now().await;
         feed.stop();
-        assert_eq!(waiting.await.unwrap(), Err("the hub ends"));
-        assert_eq!(feed.subscribe(node(), Watch::default()).next().await, Err("the hub ends"));
+        assert_eq!(waiting.await.unwrap(), Err("the hub is shutting down"));
+        assert_eq!(feed.subscribe(node(), Watch::default()).next().await, Err("the hub is shutting down"));
     }
 }

@@ -23,10 +23,10 @@ pub(super) struct InvalidNodeName {
 }
 
 impl NodeName {
-    /// The most bytes of a name.
+    /// The maximum length of a name in bytes.
     pub(super) const MAX_BYTES: usize = 253;
 
-    /// Checks a text.
+    /// Parses a name.
     ///
     /// # Errors
     /// If no Node can have this name.
@@ -38,7 +38,7 @@ impl NodeName {
         }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,5 +1,5 @@
-//! What nodes have said of themselves, for as long as they listen. A Node that is made anew has none of it: then it is written
-//! again, without asking the node.
+//! The last status that each connected node has reported. When a Node is recreated, the hub writes the status
+//! again without a request to the node.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::node_name::NodeName;
 use edge_csi_common::kubernetes::message::NodeStatus;
 
-/// The last status of each node that listens.
+/// The last status of each connected node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeStatuses(Arc<Mutex<HashMap<NodeName, Entry>>>);
 
@@ -16,7 +16,7 @@ struct Entry {
     /// The latest subscription of the node; numbers increase.
     subscription: u64,
     status: Option<NodeStatus>,
-    /// The Node to which it was written.
+    /// The UID of the Node to which the status was written.
     written: Option<String>,
 }
 
@@ -25,14 +25,14 @@ impl NodeStatuses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A node listens from now on. A later subscription may have entered already; it stays.
+    /// Records a subscription of a node. A later subscription that was recorded before stays.
     pub(super) fn enter(&self, node: &NodeName, subscription: u64) {
         let mut nodes = self.nodes();
         let entry = nodes.entry(node.clone()).or_default();
         entry.subscription = entry.subscription.max(subscription);
     }
 
-    /// A node listens no more, unless another subscription has taken this one's place.
+    /// Removes a node, unless a later subscription has replaced this one.
     pub(super) fn leave(&self, node: &NodeName, subscription: u64) {
         let mut nodes = self.nodes();
         if nodes.get(node).is_some_and(|entry| entry.subscription == subscription) {
@@ -40,12 +40,12 @@ impl NodeStatuses {
         }
     }
 
-    /// Whether a node listens.
+    /// Whether a node is connected.
     pub(super) fn is_connected(&self, node: &NodeName) -> bool {
         self.nodes().contains_key(node)
     }
 
-    /// A status was written to the Node of this UID, or to none.
+    /// Stores a status, with the UID of the Node to which it was written, if any.
     pub(super) fn set(&self, node: &NodeName, status: &NodeStatus, written: Option<String>) {
         if let Some(entry) = self.nodes().get_mut(node) {
             entry.status = Some(status.clone());
@@ -53,7 +53,7 @@ impl NodeStatuses {
         }
     }
 
-    /// The status that the Node of this UID is_missing, if it does.
+    /// Returns the status of a node that was not written to the Node with this UID, if any.
     pub(super) fn missing(&self, node: &str, uid: &str) -> Option<(NodeName, NodeStatus)> {
         let nodes = self.nodes();
         let (name, entry) = nodes.get_key_value(node)?;
@@ -74,7 +74,7 @@ mod tests {
         statuses.set(&node, &status, None);
         assert_eq!(statuses.missing("edge-1", "1"), None, "not connected");
         statuses.enter(&node, 1);
-        assert_eq!(statuses.missing("edge-1", "1"), None, "nothing was said");
+        assert_eq!(statuses.missing("edge-1", "1"), None, "no status was reported");
         statuses.set(&node, &status, Some("1".to_owned()));
         assert_eq!(statuses.missing("edge-1", "1"), None);
         assert_eq!(statuses.missing("edge-1", "2"), Some((node.clone(), status.clone())));
@@ -82,7 +82,7 @@ mod tests {
         assert!(statuses.missing("edge-1", "1").is_some());
         statuses.enter(&node, 2);
         statuses.leave(&node, 1);
-        assert!(statuses.missing("edge-1", "1").is_some(), "the later one listens");
+        assert!(statuses.missing("edge-1", "1").is_some(), "the later subscription stays");
         statuses.leave(&node, 2);
         assert_eq!(statuses.missing("edge-1", "1"), None);
     }

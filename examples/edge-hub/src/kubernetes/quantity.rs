@@ -21,13 +21,13 @@ pub(super) fn bytes(text: &str) -> Option<u64> {
     u64::try_from(scaled.div_ceil(below.checked_mul(divisor)?)).ok()
 }
 
-/// Each is 1024 times the one before.
+/// The binary suffixes, each 1024 times the one before.
 const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
-/// Each is 1000 times the one before; the first is a thousand millionth.
+/// The decimal suffixes, each 1000 times the one before; the first is 10^-9.
 const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 
-/// What a suffix multiplies by, and divides by.
+/// Returns the factor and the divisor of a suffix.
 fn scale(suffix: &str) -> Option<(u128, u128)> {
     if let Some((power, _)) = (1..).zip(BINARY).find(|(_, known)| *known == suffix) {
         return Some((1024_u128.checked_pow(power)?, 1));

@@ -1,4 +1,4 @@
-//! Objects of Kubernetes, cut to what is kept of them.
+//! Converts Kubernetes objects to their stored parts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,21 +15,20 @@ use edge_csi_common::kubernetes::message::{
     TokenRequest,
 };
 
-/// The condition by which an older resizer says that the node's permit has come.
+/// The condition with which an older resizer reports that the node may expand the volume.
 pub(super) const RESIZE_PENDING: &str = "FileSystemResizePending";
 
-/// The states of `status.allocatedResourceStatuses` in which it is the node's permit.
+/// The states of `status.allocatedResourceStatuses` in which the node may expand the volume.
 const NODE_RESIZE_PENDING: [&str; 2] = ["NodeResizePending", "NodeResizeInProgress"];
 
-/// What is watched: a kind of objects that can be cut to what is kept.
+/// A watched kind of objects.
 pub(super) trait Record: Resource<DynamicType = ()> {
-    /// Which kind.
     const KIND: Kind;
 
-    /// What is kept; `None` if it concerns no node.
+    /// Returns the stored part; `None` if the object concerns no node.
     fn into_value(self) -> Option<Value>;
 
-    /// The key of the object.
+    /// Returns the key of the object.
     fn key(&self) -> ObjectKey {
         let metadata = self.meta();
         Self::KIND.key(

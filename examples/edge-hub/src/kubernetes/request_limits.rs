@@ -7,13 +7,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::node_name::NodeName;
 
-/// The most requests of one node; further ones are refused.
+/// The maximum number of open requests of one node; further ones are refused.
 const MAX_PER_NODE: usize = 32;
 
-/// The most requests that are at the API server; further ones wait.
+/// The maximum number of concurrent requests to the API server; further ones wait.
 const MAX_AT_API_SERVER: usize = 64;
 
-/// Counts requests.
+/// The open requests, with their limits.
 #[derive(Debug, Clone)]
 pub(super) struct RequestLimits {
     nodes: Arc<Mutex<HashMap<NodeName, NodeRequests>>>,
@@ -27,7 +27,7 @@ struct NodeRequests {
     status: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// A request that is counted until this is dropped.
+/// A request, counted until the value is dropped.
 #[derive(Debug)]
 pub(super) struct RequestPermit {
     limits: RequestLimits,
@@ -45,7 +45,7 @@ impl RequestLimits {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more of this node; `None` if it has too many.
+    /// Counts a request of a node; `None` if the node has too many open requests.
     pub(super) fn acquire(&self, node: &NodeName) -> Option<RequestPermit> {
         let mut nodes = self.nodes();
         let requests = nodes.entry(node.clone()).or_default();
@@ -58,7 +58,7 @@ impl RequestLimits {
 }
 
 impl RequestPermit {
-    /// Waits for a place at the API server.
+    /// Waits until a request to the API server may be sent.
     pub(super) async fn api_permit(&self) -> Option<OwnedSemaphorePermit> {
         // The semaphore is never closed.
         Arc::clone(&self.limits.all).acquire_owned().await.ok()
@@ -96,6 +96,6 @@ mod tests {
         taken.pop();
         assert!(limits.acquire(&greedy).is_some());
         taken.clear();
-        assert!(limits.nodes().is_empty(), "a node that asks nothing is forgotten");
+        assert!(limits.nodes().is_empty(), "a node without open requests is removed");
     }
 }

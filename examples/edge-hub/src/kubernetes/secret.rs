@@ -1,5 +1,5 @@
-//! Secrets and tokens: fetched when a node asks, passed on, and kept nowhere. The client's own reading is not used for them,
-//! since it logs what it cannot read.
+//! Fetches secrets and tokens at the request of a node, and stores none of them. The client's own decoding is not
+//! used, since it logs data that it cannot decode.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,23 +20,23 @@ use edge_csi_common::kubernetes::message::{
     Fetched, SecretName, SecretQuery, TokenQuery, TokenRequest as Wanted,
 };
 
-/// The longest time that one request to the API server takes.
-const BOUND: Duration = Duration::from_secs(10);
+/// The time limit of one request to the API server.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is nothing to pass on.
+/// The result and the reason of a failed fetch.
 #[derive(Debug)]
-pub(super) struct Nothing {
+pub(super) struct FetchFailure {
     pub(super) fetched: Fetched,
     pub(super) reason: String,
 }
 
-impl Nothing {
+impl FetchFailure {
     fn new(fetched: Fetched, reason: impl Into<String>) -> Self {
         Self { fetched, reason: reason.into() }
     }
 }
 
-impl From<ApiError> for Nothing {
+impl From<ApiError> for FetchFailure {
     fn from(failure: ApiError) -> Self {
         let fetched = match failure {
             ApiError::NotFound(_) => Fetched::NotFound,
@@ -46,62 +46,65 @@ impl From<ApiError> for Nothing {
     }
 }
 
-/// A part of a Secret.
+/// The part of a Secret that is read.
 #[derive(Deserialize)]
 struct SecretData {
     #[serde(default)]
     data: Option<BTreeMap<String, ByteString>>,
 }
 
-/// The values of a secret that an object of the node names.
+/// Fetches the values of a secret that an object of the node names.
 pub(super) async fn secret(
     client: &Client,
     feed: &NodeFeed,
     node: &NodeName,
     query: SecretQuery,
-) -> Result<BTreeMap<String, String>, Nothing> {
+) -> Result<BTreeMap<String, String>, FetchFailure> {
     let secret = query.secret.unwrap_or_default();
     let SecretName { namespace, name } = &secret;
-    in_path([namespace, name])?;
+    check_names([namespace, name])?;
     if !feed.read(|core| core.names_secret(node, &secret)) {
         let reason = format!("no object of this node names secret {namespace}/{name}");
-        return Err(Nothing::new(Fetched::Forbidden, reason));
+        return Err(FetchFailure::new(Fetched::Forbidden, reason));
     }
     let request = kube::core::Request::new(Secret::url_path(&(), Some(namespace)));
     let request = request.get(name, &GetParams::default());
     let text = send(client, request.map_err(kube::Error::BuildRequest)).await?;
     let read: Result<SecretData, _> = serde_json::from_str(&text);
     let Ok(SecretData { data }) = read else {
-        return Err(Nothing::new(Fetched::Unavailable, format!("secret {namespace}/{name} cannot be read")));
+        return Err(FetchFailure::new(
+            Fetched::Unavailable,
+            format!("secret {namespace}/{name} cannot be read"),
+        ));
     };
     let values = data.unwrap_or_default().into_iter().map(|(key, value)| match String::from_utf8(value.0) {
         Ok(value) => Ok((key, value)),
         Err(_) => {
             let reason =
-                format!("secret {namespace}/{name}: the value of {key} is not UTF-8, which CSI needs");
-            Err(Nothing::new(Fetched::Unavailable, reason))
+                format!("secret {namespace}/{name}: the value of {key} is not UTF-8, which CSI requires");
+            Err(FetchFailure::new(Fetched::Unavailable, reason))
         }
     });
     values.collect()
 }
 
-/// Tokens of a pod's service account, as the driver of one of its volumes wants them.
+/// Creates the tokens of a pod's service account that the driver of one of its volumes requests.
 pub(super) async fn tokens(
     client: &Client,
     feed: &NodeFeed,
     node: &NodeName,
     query: TokenQuery,
-) -> Result<String, Nothing> {
+) -> Result<String, FetchFailure> {
     let TokenQuery { namespace, pod, uid, driver } = &query;
-    let found = feed.read(|core| core.tokens_of(node, (namespace, pod, uid), driver));
+    let found = feed.read(|core| core.token_requests(node, (namespace, pod, uid), driver));
     let Some((account, wanted)) = found else {
         let reason = format!(
             "pod {namespace}/{pod} with UID {uid} is not on this node, or none of its volumes is of driver {driver}, or there is \
              no such CSIDriver"
         );
-        return Err(Nothing::new(Fetched::Forbidden, reason));
+        return Err(FetchFailure::new(Fetched::Forbidden, reason));
     };
-    in_path([namespace, &account])?;
+    check_names([namespace, &account])?;
     let mut tokens = BTreeMap::new();
     for Wanted { audience, expiration_seconds } in wanted {
         let audiences = if audience.is_empty() { Vec::new() } else { vec![audience.clone()] };
@@ -118,7 +121,12 @@ pub(super) async fn tokens(
             }),
             ..TokenRequest::default()
         };
-        let cannot = || Nothing::new(Fetched::Unavailable, format!("no token for {audience:?} can be made"));
+        let cannot = || {
+            FetchFailure::new(
+                Fetched::Unavailable,
+                format!("cannot create a token for audience {audience:?}"),
+            )
+        };
         let body = serde_json::to_vec(&request).map_err(|_| cannot())?;
         let request = kube::core::Request::new(ServiceAccount::url_path(&(), Some(namespace)));
         let request = request.create_subresource("token", &account, &PostParams::default(), body);
@@ -138,19 +146,25 @@ async fn send(
     client: &Client,
     request: Result<hyper::Request<Vec<u8>>, kube::Error>,
 ) -> Result<String, ApiError> {
-    match tokio::time::timeout(BOUND, client.request_text(request?)).await {
+    match tokio::time::timeout(TIMEOUT, client.request_text(request?)).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(ApiError::Unavailable(format!("the API server took over {} s", BOUND.as_secs()))),
+        Err(_) => Err(ApiError::Unavailable(format!(
+            "the API server did not answer within {} s",
+            TIMEOUT.as_secs()
+        ))),
     }
 }
 
 /// Checks that names are valid as parts of a URL path.
-fn in_path(names: [&str; 2]) -> Result<(), Nothing> {
+fn check_names(names: [&str; 2]) -> Result<(), FetchFailure> {
     match names.into_iter().find(|name| NodeName::new(name).is_err()) {
         None => Ok(()),
         Some(wrong) => {
             let shown = excerpt(wrong, 100);
-            Err(Nothing::new(Fetched::NotFound, format!("{shown:?} names nothing that can be")))
+            Err(FetchFailure::new(
+                Fetched::NotFound,
+                format!("{shown:?} is not a valid object name; expected a DNS subdomain"),
+            ))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The service `kubernetes` of a session: what nodes ask the hub.
+//! The hub's service `kubernetes`, which answers the requests of nodes.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::node_name::NodeName;
 use super::node_statuses::NodeStatuses;
 use super::report::{self, ReportFailure};
 use super::request_limits::RequestLimits;
-use super::secret::{self, Nothing};
+use super::secret::{self, FetchFailure};
 use super::status::StatusCounts;
 use edge_csi_common::kubernetes::message::request::Kind;
 use edge_csi_common::kubernetes::message::{
@@ -25,7 +25,7 @@ use edge_csi_common::kubernetes::message::{
 /// The interval at which a watch without changes checks that its node is still connected.
 const ABANDONED_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Answers nodes, each about itself.
+/// Answers the requests of each node about the node itself.
 #[derive(Clone)]
 pub(super) struct NodeService {
     pub(super) client: Client,
@@ -39,7 +39,7 @@ pub(super) struct NodeService {
 #[async_trait]
 impl Service for NodeService {
     async fn call(&self, source: PeerId, request: edge_transport::Request, replies: ReplySender) {
-        // In a task of its own: a node's objects are many, and other nodes ask too.
+        // In a task of its own, since a large answer must not delay other nodes.
         tokio::spawn(self.clone().answer(source, request.body, replies));
     }
 }
@@ -49,18 +49,25 @@ impl NodeService {
         let node = match NodeName::new(source.as_str()) {
             Ok(node) => node,
             Err(cause) => {
-                tracing::warn!(from = %source, %cause, "a peer that can be no Node asks for its objects");
+                tracing::warn!(from = %source, %cause, "refused a request: the peer's name is not a Node name");
                 return fail(replies, Reason::Forbidden, cause.to_string()).await;
             }
         };
         let kind = match Request::decode(request) {
             Ok(Request { request: Some(kind) }) => kind,
             Ok(Request { request: None }) => {
-                return fail(replies, Reason::Protocol, "this hub has no answer to it").await;
+                return fail(
+                    replies,
+                    Reason::Protocol,
+                    "unknown kind of request; the hub may be older than the node",
+                )
+                .await;
             }
-            Err(cause) => return fail(replies, Reason::Protocol, format!("not a request: {cause}")).await,
+            Err(cause) => {
+                return fail(replies, Reason::Protocol, format!("cannot decode the request: {cause}")).await;
+            }
         };
-        // A watch does not end, and needs no permit.
+        // A watch does not end, so it must not hold a permit.
         if let Kind::Watch(watch) = kind {
             return self.send_updates(node, watch, replies).await;
         }
@@ -89,45 +96,45 @@ impl NodeService {
                 TokenAnswer { fetched, reason, tokens }.encode_to_vec().into()
             }
         };
-        // That the node has left is its own business.
+        // Fails if the node has disconnected.
         let _ = replies.send_and_finish(answer, Bytes::new()).await;
     }
 
-    /// Counts and logs what became of a question for something secret, and makes an answer of it.
+    /// Counts and logs the result of a fetch, and converts it to the fields of an answer.
     fn fetched<T: Default>(
         &self,
         node: &NodeName,
-        what: &'static str,
-        found: Result<T, Nothing>,
+        kind: &'static str,
+        found: Result<T, FetchFailure>,
     ) -> (T, i32, String) {
         let (value, fetched, reason) = match found {
             Ok(value) => (value, Fetched::Found, String::new()),
-            Err(Nothing { fetched, reason }) => {
-                tracing::warn!(%node, ?fetched, "a node got no {what}: {reason}");
+            Err(FetchFailure { fetched, reason }) => {
+                tracing::warn!(%node, ?fetched, "a node got no {kind}: {reason}");
                 (T::default(), fetched, reason)
             }
         };
-        self.counts.fetched(what, fetched);
+        self.counts.fetched(kind, fetched);
         (value, fetched.into(), reason)
     }
 
-    /// Writes a status, and keeps it for a Node that is made anew.
+    /// Writes a status, and stores it for the case that the Node is recreated.
     async fn report(&self, node: &NodeName, status: &NodeStatus) -> StatusResult {
         let report::Written { volumes_in_use, all: written } =
             report::write(&self.client, &self.feed, node, status).await;
         if let Err(failure) = &written {
-            tracing::warn!(%node, %failure, "a node's status is not written");
+            tracing::warn!(%node, %failure, "cannot write the status of a node");
         }
         self.counts.reported(node, status, written.is_ok());
         let failure = written.as_ref().map_or_else(ToString::to_string, |_| String::new());
-        // What can never be written is not kept.
+        // A status that is out of bounds can never be written, so it is not stored.
         if !matches!(written, Err(ReportFailure::OutOfBounds(_))) {
             self.statuses.set(node, status, written.ok());
         }
         StatusResult { failure, volumes_in_use }
     }
 
-    /// Has events written of what a node says of its own pods.
+    /// Writes events for the failures that a node reports of its own pods.
     fn report_events(&self, node: &NodeName, status: &NodeStatus) {
         let pods = self.feed.read(|core| core.pods_of(node));
         let own = pods.iter().map(|pod| {
@@ -137,7 +144,7 @@ impl NodeService {
         self.events.report(&self.client, node, status, &own.collect());
     }
 
-    /// Counts what lasts, for ever.
+    /// Counts ongoing failures at an interval, without end.
     pub(super) async fn repeat_events(self) {
         let mut round = tokio::time::interval(events::TICK_INTERVAL);
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -147,7 +154,7 @@ impl NodeService {
         }
     }
 
-    /// Handles an event of a Node. If the Node misses the status of its node, the status is written.
+    /// Handles an event of a Node. If the last status of the node was not written to this Node, writes the status.
     pub(super) async fn node_seen(&self, name: &str, uid: &str) {
         if self.statuses.missing(name, uid).is_none() {
             return;
@@ -157,22 +164,22 @@ impl NodeService {
         };
         let _lock = permit.lock_status().await;
         let _api_permit = permit.api_permit().await;
-        // Meanwhile the node itself may have said it.
+        // The node may have reported its status meanwhile.
         if let Some((node, status)) = self.statuses.missing(name, uid) {
-            tracing::info!(%node, uid, "the Node is new: its node's status is written to it");
+            tracing::info!(%node, uid, "the Node is new; writing the last status of the node to it");
             self.report(&node, &status).await;
         }
     }
 
     /// Sends a node its objects until it disconnects.
     async fn send_updates(&self, node: NodeName, has: Watch, mut replies: ReplySender) {
-        tracing::info!(%node, revision = has.revision, "a node watches its objects");
+        tracing::info!(%node, revision = has.revision, "a node's watch has started");
         let mut subscriber = self.feed.subscribe(node, has);
         let (node, number) = (subscriber.subscription.node.clone(), subscriber.subscription.generation);
         self.statuses.enter(&node, number);
         let ended = forward(&mut subscriber, &mut replies).await;
         self.statuses.leave(&node, number);
-        tracing::info!(%node, ?ended, "a node watches no more");
+        tracing::info!(%node, ?ended, "a node's watch has ended");
         if let Some(reason) = ended {
             fail(replies, Reason::Draining, reason).await;
         }
@@ -199,7 +206,7 @@ async fn forward(subscriber: &mut Subscriber, replies: &mut ReplySender) -> Opti
         };
         for part in parts {
             let (changed, removed, revision) = (part.changed.len(), part.removed.len(), part.revision);
-            tracing::debug!(node = %subscriber.subscription.node, revision, changed, removed, "a part of a change");
+            tracing::debug!(node = %subscriber.subscription.node, revision, changed, removed, "sending a part of a change");
             if replies.send(part.encode_to_vec().into()).await.is_err() {
                 return None;
             }
@@ -208,6 +215,6 @@ async fn forward(subscriber: &mut Subscriber, replies: &mut ReplySender) -> Opti
 }
 
 async fn fail(replies: ReplySender, reason: Reason, detail: impl Into<String> + Send) {
-    // That the node has left is its own business.
+    // Fails if the node has disconnected.
     let _ = replies.fail(reason, detail).await;
 }

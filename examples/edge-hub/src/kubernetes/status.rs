@@ -24,7 +24,7 @@ impl StatusCounts {
     pub(super) fn reported(&self, node: &NodeName, status: &NodeStatus, written: bool) {
         let result = if written { "written" } else { "failed" };
         counter!("edge_csi_kubernetes_statuses_total", "result" => result).increment(1);
-        // Only a Node that is one is remembered.
+        // Only peers with a Node are remembered, which bounds the memory.
         if written {
             let published = status.pod_volumes.iter().filter(|volume| volume.published).count();
             let waiting = status.pod_volumes.len() - published;
@@ -32,28 +32,28 @@ impl StatusCounts {
         }
     }
 
-    /// A node has asked for something secret.
-    pub(super) fn fetched(&self, what: &'static str, fetched: Fetched) {
+    /// Counts a request of a node for a secret or a token.
+    pub(super) fn fetched(&self, kind: &'static str, fetched: Fetched) {
         let result = match fetched {
             Fetched::Found => "found",
             Fetched::NotFound => "not_found",
             Fetched::Forbidden => "forbidden",
             Fetched::Unavailable | Fetched::Unspecified => "unavailable",
         };
-        counter!("edge_csi_kubernetes_fetched_total", "what" => what, "result" => result).increment(1);
+        counter!("edge_csi_kubernetes_fetched_total", "what" => kind, "result" => result).increment(1);
     }
 
-    /// The same of all together.
+    /// Returns the published and the waiting pod volumes of all Nodes.
     fn pod_volumes(&self) -> (usize, usize) {
         self.nodes().values().fold((0, 0), |sum, node| (sum.0 + node.0, sum.1 + node.1))
     }
 }
 
 impl Kubernetes {
-    /// For `/readyz`.
+    /// Checks that all kinds are listed, for `/readyz`.
     ///
     /// # Errors
-    /// Which list is missing, and why.
+    /// Returns the first kind without a list, and the error of its watch.
     pub(in super::super) fn ready(&self) -> Result<(), String> {
         let Self { feed, errors, .. } = self;
         if feed.read(Core::is_synced) {
@@ -69,7 +69,7 @@ impl Kubernetes {
         })
     }
 
-    /// For the page.
+    /// Returns the rows of the status page.
     pub(in super::super) fn facts(&self) -> Vec<Fact> {
         let Self { feed, errors, counts, .. } = self;
         let state = self.ready().err().unwrap_or_else(|| "all objects are listed".to_owned());
@@ -92,7 +92,7 @@ impl Kubernetes {
         facts
     }
 
-    /// For `/metrics`.
+    /// Sets the gauges and counters, for `/metrics`.
     pub(in super::super) fn publish_metrics(&self) {
         let Self { feed, errors, counts, .. } = self;
         for kind in Kind::ALL {

@@ -1,4 +1,4 @@
-//! Watches of the API server, each in a task of its own. What they read is cut at once to what is kept.
+//! Watches of the API server, each in a task of its own. Each object is converted at once to its stored part.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -29,7 +29,7 @@ impl WatchErrors {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The error of the watch of this kind, if it fails.
+    /// Returns the error of the watch of this kind, if it fails.
     pub(super) fn of(&self, kind: Kind) -> Option<String> {
         self.errors().get(kind.resource()).cloned()
     }
@@ -45,7 +45,7 @@ impl WatchErrors {
     }
 }
 
-/// Starts them all. They end with the set.
+/// Starts all watches. Dropping the set ends them.
 pub(super) fn start(
     client: &Client,
     feed: &NodeFeed,
@@ -54,7 +54,7 @@ pub(super) fn start(
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let all = watcher::Config::default;
-    // A pod without a node is not sent.
+    // The API server sends no pods without a node.
     tasks.spawn(watch_objects::<Pod>(client, all().fields("spec.nodeName!="), feed, errors));
     tasks.spawn(watch_objects::<PersistentVolumeClaim>(client, all(), feed, errors));
     tasks.spawn(watch_objects::<PersistentVolume>(client, all(), feed, errors));
@@ -67,7 +67,7 @@ pub(super) fn start(
         if let watcher::Event::Apply(node) | watcher::Event::InitApply(node) = event
             && let (Some(name), Some(uid)) = (node.metadata.name, node.metadata.uid)
         {
-            // One Node's error is not the others'.
+            // In a task of its own: a slow write for one Node must not delay the others.
             let service = service.clone();
             tokio::spawn(async move { service.node_seen(&name, &uid).await });
         }
@@ -98,13 +98,13 @@ where
     })
 }
 
-/// Follows a resource for ever.
+/// Watches a resource without end, and passes each event to `handle`.
 async fn watch<K>(
     api: Api<K>,
     config: watcher::Config,
     resource: &'static str,
     errors: WatchErrors,
-    take: impl Fn(watcher::Event<K>),
+    handle: impl Fn(watcher::Event<K>),
 ) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -112,15 +112,15 @@ async fn watch<K>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                // That a list begins is not yet an answer.
+                // The start of a list is not yet an answer of the API server.
                 let answered = !matches!(event, watcher::Event::Init);
                 if answered && errors.set(resource, None) {
                     tracing::info!(resource, "watch started");
                 }
-                take(event);
+                handle(event);
             }
             Err(error) => {
-                let text = api_error::of_watch(&error);
+                let text = api_error::watch_error_text(&error);
                 if api_error::is_routine(&error) {
                     tracing::debug!(resource, "watch expired, listing again: {text}");
                 } else if errors.set(resource, Some(text.clone())) {

@@ -17,7 +17,7 @@ use volume_manager::store::redb::RedbStore;
 use volume_manager::{ConsumerId, VolumeKey, registry};
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    // First of all: what may hang on a dead mount is done by this program as a process of its own.
+    // This program is also its own probe process: calls that may hang on a dead mount run in a child.
     if let Some(code) = linux::probe::serve_if_asked() {
         return Ok(code);
     }
@@ -27,7 +27,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
 async fn run() -> Result<ExitCode, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [directory, driver, volume, target] = &arguments[..] else {
-        println!("volumes-on-a-node DIR DRIVER VOLUME TARGET");
+        println!("usage: volumes-on-a-node DIR DRIVER VOLUME TARGET");
         return Ok(ExitCode::FAILURE);
     };
     let directory = Path::new(directory).canonicalize()?;

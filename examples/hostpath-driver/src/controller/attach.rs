@@ -6,34 +6,34 @@ use crate::capability::Capability;
 use crate::driver::{Driver, required};
 use crate::error::CallError;
 use crate::identifier::ResourceId;
-use crate::volume::Placement;
+use crate::volume::GrantedAccess;
 
 impl Driver {
     pub(crate) fn controller_publish_volume(
         &self,
         request: csi::ControllerPublishVolumeRequest,
     ) -> Result<csi::ControllerPublishVolumeResponse, CallError> {
-        let node_id = required("node_id", "the id that NodeGetInfo gives", &request.node_id)?;
+        let node_id = required("node_id", "the id that NodeGetInfo returns", &request.node_id)?;
         let capability = Capability::parse(request.volume_capability.as_ref())?;
-        let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
+        let (mut volume, _guard) = self.lock_volume(&request.volume_id)?;
         if node_id != self.config.node_id {
             let hint = format!("; this driver serves node {}", self.config.node_id);
-            return Err(CallError::NotFound { what: "node", found: node_id.to_owned(), hint });
+            return Err(CallError::NotFound { subject: "node", found: node_id.to_owned(), hint });
         }
         self.check_provides(&volume, &capability)?;
-        let wanted = Placement { capability, read_only: request.readonly };
+        let wanted = GrantedAccess { capability, read_only: request.readonly };
         match &volume.attachment {
             Some(existing) if *existing == wanted => {}
             Some(existing) => {
                 return Err(CallError::Incompatible {
-                    what: format!("attachment of volume {} to node {node_id}", volume.id),
+                    subject: format!("attachment of volume {} to node {node_id}", volume.id),
                     difference: "capability or readonly flag",
                     found: existing.to_string(),
                     expected: wanted.to_string(),
                 });
             }
             None => {
-                // Held during the write too, so that two volumes cannot both take the last place.
+                // Held during the write too, so that two concurrent calls cannot exceed the limit.
                 let _admission = self.admission();
                 self.check_attach_limit()?;
                 volume.attachment = Some(wanted);
@@ -51,7 +51,7 @@ impl Driver {
             return Ok(());
         }
         Err(CallError::Exhausted {
-            what: "the number of volumes attached to the node",
+            subject: "the number of volumes attached to the node",
             limit: limit.to_string(),
             found: (attached + 1).to_string(),
             fix: "detach one, or raise --attach-limit",
@@ -69,7 +69,7 @@ impl Driver {
         if !here || id.is_none_or(|id| self.volumes.by_id(&id).is_none()) {
             return done;
         }
-        let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
+        let (mut volume, _guard) = self.lock_volume(&request.volume_id)?;
         if volume.attachment.is_some() {
             self.refuse_if_mounted(&volume)?;
             volume.attachment = None;

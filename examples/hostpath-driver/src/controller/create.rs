@@ -66,7 +66,7 @@ impl Driver {
             None => {}
         }
         self.check_topology(requirement.as_ref(), "choose another node")?;
-        let source = wanted.source.as_ref().map(|source| self.take_source(source)).transpose()?;
+        let source = wanted.source.as_ref().map(|source| self.lock_source(source)).transpose()?;
         let (record, _volume) = self.reserve_volume(name, wanted, source.as_ref())?;
         let filled = self.fill_volume(record.clone(), source.as_ref());
         let volume = or_discard(filled, "volume", || self.discard_volume(record))?;
@@ -86,7 +86,7 @@ impl Driver {
         })
     }
 
-    fn take_source(&self, source: &ContentSource) -> Result<Source, CallError> {
+    fn lock_source(&self, source: &ContentSource) -> Result<Source, CallError> {
         match source {
             ContentSource::Snapshot(id) => {
                 let guard = self.lock("snapshot", id)?;
@@ -95,7 +95,7 @@ impl Driver {
                 Ok(Source { from, _guard: guard })
             }
             ContentSource::Volume(id) => {
-                let (volume, guard) = self.take_volume(id.as_str())?;
+                let (volume, guard) = self.lock_volume(id.as_str())?;
                 Ok(Source { from: SourceRecord::Volume(Box::new(volume)), _guard: guard })
             }
         }
@@ -184,7 +184,7 @@ impl Wanted {
     /// Checks that an existing volume matches the request.
     fn matches(&self, existing: &VolumeRecord) -> Result<(), CallError> {
         let differs = |difference, found: String, expected: String| CallError::Incompatible {
-            what: format!("volume {:?}", existing.name),
+            subject: format!("volume {:?}", existing.name),
             difference,
             found,
             expected,

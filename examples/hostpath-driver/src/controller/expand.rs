@@ -16,11 +16,11 @@ impl Driver {
         if request.capacity_range.is_none() {
             return Err(CallError::Missing {
                 field: "capacity_range",
-                expected: "the size that the volume shall have",
+                expected: "the new size of the volume",
             });
         }
         let range = SizeRange::parse(request.capacity_range.as_ref())?;
-        let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
+        let (mut volume, _guard) = self.lock_volume(&request.volume_id)?;
         let current = volume.capacity_bytes;
         if !range.contains(current) {
             // A volume never shrinks: its current size is the minimum.
@@ -31,7 +31,7 @@ impl Driver {
             volume.grow = volume.kind == VolumeKind::Loop;
             self.volumes.put(volume.clone())?;
         }
-        // Also if the record already has the size: an earlier attempt may have stopped here.
+        // Called even if the record has the size: an earlier attempt may have stopped before the image grew.
         self.data.grow(&volume.id, volume.kind, volume.capacity_bytes)?;
         Ok(csi::ControllerExpandVolumeResponse {
             capacity_bytes: i64::try_from(volume.capacity_bytes).unwrap_or(i64::MAX),
@@ -45,7 +45,7 @@ impl Driver {
         &self,
         request: csi::ControllerModifyVolumeRequest,
     ) -> Result<csi::ControllerModifyVolumeResponse, CallError> {
-        let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
+        let (mut volume, _guard) = self.lock_volume(&request.volume_id)?;
         parameters::mutable(&request.mutable_parameters, &self.config.mutable_parameters)?;
         if volume.mutable_parameters != request.mutable_parameters {
             volume.mutable_parameters.extend(request.mutable_parameters);

@@ -32,7 +32,7 @@ impl Driver {
         to: &ResourceId,
         bytes: u64,
     ) -> Result<(), CallError> {
-        let _still = self.freeze(from)?;
+        let _frozen = self.freeze(from)?;
         self.data.copy(&from.id, to, from.kind, bytes)
     }
 
@@ -40,18 +40,18 @@ impl Driver {
     ///
     /// A directory and a raw block device cannot be frozen: their copy contains the writes that happen during the copying.
     pub(super) fn freeze(&self, volume: &VolumeRecord) -> Result<Option<Frozen>, CallError> {
-        let Some((path, placement)) = &volume.staged else { return Ok(None) };
+        let Some((path, granted)) = &volume.staged else { return Ok(None) };
         let presence = self.presence(volume)?;
         let Some(device) = presence.device().filter(|_| volume.kind == VolumeKind::Loop) else {
             return Ok(None);
         };
-        if placement.capability.access == Access::Block {
+        if granted.capability.access == Access::Block {
             let sync = || File::open(&device.path)?.sync_all();
             sync().map_err(|error| CallError::path("sync", device.path.clone(), error))?;
             return Ok(None);
         }
         let on = PathBuf::from(path);
-        if placement.read_only || !presence.is_on(&on) {
+        if granted.read_only || !presence.is_on(&on) {
             return Ok(None);
         }
         fsfreeze("--freeze", &on)?;
@@ -62,8 +62,8 @@ impl Driver {
 /// Thaws a volume that a killed process may have left frozen.
 pub(crate) fn thaw(volume: &VolumeRecord) {
     if volume.kind == VolumeKind::Loop
-        && let Some((path, placement)) = &volume.staged
-        && placement.capability.access != Access::Block
+        && let Some((path, granted)) = &volume.staged
+        && granted.capability.access != Access::Block
         // The command fails if the filesystem is not frozen, which is fine.
         && fsfreeze("--unfreeze", path.as_ref()).is_ok()
     {

@@ -39,7 +39,7 @@ impl Driver {
                     });
                 }
                 return Err(CallError::Incompatible {
-                    what: format!("group snapshot {name:?}"),
+                    subject: format!("group snapshot {name:?}"),
                     difference: "set of source volumes",
                     found: format!("{found:?}"),
                     expected: format!("{sources:?}"),
@@ -48,7 +48,7 @@ impl Driver {
             Some(leftover) => self.discard_group(leftover)?,
             None => {}
         }
-        let taken = sources.iter().map(|id| self.take_volume(id)).collect::<Result<Vec<_>, _>>()?;
+        let taken = sources.iter().map(|id| self.lock_volume(id)).collect::<Result<Vec<_>, _>>()?;
         let volumes: Vec<VolumeRecord> = taken.iter().map(|(volume, _)| volume.clone()).collect();
         let now = SystemTime::now();
         let mut group = GroupRecord {
@@ -75,7 +75,7 @@ impl Driver {
             records.push(record);
         }
         {
-            let _still = volumes.iter().map(|volume| self.freeze(volume)).collect::<Result<Vec<_>, _>>()?;
+            let _frozen = volumes.iter().map(|volume| self.freeze(volume)).collect::<Result<Vec<_>, _>>()?;
             for (volume, record) in volumes.iter().zip(&records) {
                 self.data.copy(&volume.id, &record.id, volume.kind, record.size_bytes)?;
             }
@@ -112,7 +112,7 @@ impl Driver {
         let group =
             ResourceId::parse(id).and_then(|id| self.groups.by_id(&id)).filter(|g| g.phase == Phase::Ready);
         let group = group.ok_or_else(|| CallError::NotFound {
-            what: "group snapshot",
+            subject: "group snapshot",
             found: id.to_owned(),
             hint: String::new(),
         })?;

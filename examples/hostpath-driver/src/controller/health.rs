@@ -46,7 +46,7 @@ impl Driver {
             status: DataLoss.into(),
             reason: "DataMissing".to_owned(),
             message: format!(
-                "{} is not there; restore it from a snapshot or a backup",
+                "{} does not exist; restore it from a snapshot or a backup",
                 self.content(volume).display()
             ),
         };

@@ -53,8 +53,9 @@ impl Driver {
         if volume.kind.provides(capability) {
             return Ok(());
         }
-        let state = format!("is of kind {}, not a device, without a filesystem", volume.kind.name());
-        Err(CallError::volume_state(&volume.id, state, "ask for a mount without fs_type"))
+        let state =
+            format!("is of kind {}, which supports neither block access nor an fs_type", volume.kind.name());
+        Err(CallError::volume_state(&volume.id, state, "request a mount without fs_type"))
     }
 
     /// Refuses a topology that excludes this node.
@@ -67,7 +68,7 @@ impl Driver {
             return Ok(());
         }
         Err(CallError::Exhausted {
-            what: "accessibility_requirements",
+            subject: "accessibility_requirements",
             limit: format!("node {}", self.config.node_id),
             found: "a node that the requisite topologies exclude".to_owned(),
             fix,
@@ -149,10 +150,10 @@ impl Driver {
             return Ok(());
         }
         Err(CallError::Exhausted {
-            what: "space for volumes and snapshots on this node",
+            subject: "space for volumes and snapshots on this node",
             limit: format!("{available} free bytes"),
             found: format!("{bytes} bytes"),
-            fix: "ask for less, delete something, or raise --capacity",
+            fix: "request less, delete a volume or snapshot, or raise --capacity",
         })
     }
 }

@@ -64,7 +64,7 @@ impl Driver {
 
 /// Checks the name in a create request.
 fn checked_name(name: &str) -> Result<&str, CallError> {
-    let name = super::driver::required("name", "the name under which the caller will ask again", name)?;
+    let name = super::driver::required("name", "the name that identifies retries of the request", name)?;
     if name.len() > MAX_NAME {
         let expected = format!("at most {MAX_NAME} bytes");
         return Err(CallError::invalid("name", format!("{} bytes long", name.len()), expected));
@@ -75,13 +75,13 @@ fn checked_name(name: &str) -> Result<&str, CallError> {
 /// Discards a partial result: now, or at the next attempt or start.
 fn or_discard<T>(
     made: Result<T, CallError>,
-    what: &'static str,
+    kind: &'static str,
     discard: impl FnOnce() -> Result<(), CallError>,
 ) -> Result<T, CallError> {
     if made.is_err()
         && let Err(left) = discard()
     {
-        tracing::warn!(%left, "a {what} that could not be made is removed at the next try or start");
+        tracing::warn!(%left, "cannot remove an unfinished {kind} now; the next attempt or start removes it");
     }
     made
 }

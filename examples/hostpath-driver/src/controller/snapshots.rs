@@ -23,11 +23,11 @@ impl Driver {
         let _name = self.lock("snapshot named", name)?;
         match self.snapshots.by_name(name) {
             Some(existing) if existing.is_ready() && existing.source_volume.as_str() == source => {
-                return Ok(self.cut(&existing));
+                return Ok(self.snapshot_created(&existing));
             }
             Some(existing) if existing.is_ready() => {
                 return Err(CallError::Incompatible {
-                    what: format!("snapshot {name:?}"),
+                    subject: format!("snapshot {name:?}"),
                     difference: "source volume",
                     found: existing.source_volume.to_string(),
                     expected: source.to_owned(),
@@ -38,14 +38,14 @@ impl Driver {
         }
         let requirement = request.accessibility_requirements.as_ref();
         self.check_topology(requirement, "snapshots stay on the node of their volume")?;
-        let (volume, _volume) = self.take_volume(source)?;
+        let (volume, _volume) = self.lock_volume(source)?;
         let record = self.reserve_snapshot(name.to_owned(), &volume, None)?;
         let made = self
             .copy_at_rest(&volume, &record.id, record.size_bytes)
             .and_then(|()| self.finish_snapshot(&record));
         let snapshot = or_discard(made, "snapshot", || self.discard_snapshot(record))?;
         tracing::info!(snapshot = %snapshot.id, volume = %volume.id, "snapshot created");
-        Ok(self.cut(&snapshot))
+        Ok(self.snapshot_created(&snapshot))
     }
 
     /// Reserves the space for a snapshot and records its creation.
@@ -104,7 +104,9 @@ impl Driver {
             return Err(CallError::invalid(
                 "snapshot_id",
                 id,
-                format!("a snapshot of no group; this one goes with DeleteVolumeGroupSnapshot of {group}"),
+                format!(
+                    "a snapshot that is not in a group; delete this one with DeleteVolumeGroupSnapshot of {group}"
+                ),
             ));
         }
         self.discard_snapshot(snapshot)?;
@@ -142,7 +144,7 @@ impl Driver {
         Ok(csi::GetSnapshotResponse { snapshot: Some(snapshot.to_csi(self.config.topology_of_snapshots())) })
     }
 
-    fn cut(&self, snapshot: &SnapshotRecord) -> csi::CreateSnapshotResponse {
+    fn snapshot_created(&self, snapshot: &SnapshotRecord) -> csi::CreateSnapshotResponse {
         csi::CreateSnapshotResponse { snapshot: Some(snapshot.to_csi(self.config.topology_of_snapshots())) }
     }
 }

@@ -18,12 +18,15 @@ impl Driver {
     ) -> Result<csi::NodeExpandVolumeResponse, CallError> {
         required("volume_path", "a path at which the volume is published or staged", &request.volume_path)?;
         let range = SizeRange::parse(request.capacity_range.as_ref())?;
-        let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
-        self.place(&volume, &request.volume_path)?;
+        let (mut volume, _guard) = self.lock_volume(&request.volume_id)?;
+        self.granted_access(&volume, &request.volume_path)?;
         if !range.contains(volume.capacity_bytes) {
             return Err(CallError::OutOfRange {
                 found: range.describe(),
-                expected: format!("{} bytes; ControllerExpandVolume changes that", volume.capacity_bytes),
+                expected: format!(
+                    "{} bytes, the size that ControllerExpandVolume has set",
+                    volume.capacity_bytes
+                ),
             });
         }
         self.grow_in_place(&mut volume)?;
@@ -33,12 +36,12 @@ impl Driver {
 
     fn grow_in_place(&self, volume: &mut VolumeRecord) -> Result<(), CallError> {
         let presence = self.presence(volume)?;
-        let (Some(device), Some((staging, placement))) = (presence.device(), volume.staged.clone()) else {
+        let (Some(device), Some((staging, granted))) = (presence.device(), volume.staged.clone()) else {
             return Ok(());
         };
-        device.take_new_size()?;
-        if let Access::Mount { .. } = placement.capability.access {
-            if placement.read_only {
+        device.update_capacity()?;
+        if let Access::Mount { .. } = granted.capability.access {
+            if granted.read_only {
                 return Err(CallError::volume_state(
                     &volume.id,
                     "is staged read-only",
@@ -49,6 +52,6 @@ impl Driver {
                 filesystem.grow(&device.path, Path::new(&staging))?;
             }
         }
-        self.is_grown(volume)
+        self.record_grown(volume)
     }
 }

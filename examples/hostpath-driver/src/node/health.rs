@@ -26,7 +26,7 @@ impl Driver {
         health.health_statuses.extend(lost_staging.chain(lost_targets).map(|path| VolumeHealthEntry {
             status: Inaccessible.into(),
             reason: "NotMounted".to_owned(),
-            message: format!("it is not mounted at {path} any more; stage and publish it again"),
+            message: format!("the volume is no longer mounted at {path}; stage and publish it again"),
         }));
         Ok(csi::NodeGetVolumeHealthResponse { volume_health: Some(health) })
     }

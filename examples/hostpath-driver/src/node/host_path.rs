@@ -73,7 +73,7 @@ impl HostPath {
     /// Creates an error for a path that is not free for a mount.
     pub(super) fn occupied(&self, field: &'static str) -> CallError {
         CallError::Precondition {
-            what: format!("{field} {}", self.path),
+            subject: format!("{field} {}", self.path),
             state: "has something else mounted on it".to_owned(),
             fix: "unmount that, or give another path",
         }
@@ -85,7 +85,7 @@ impl HostPath {
             return Ok(());
         }
         let parent = self.as_path().parent().map(PathBuf::from).unwrap_or_default();
-        let expected = format!("a path in a directory that exists; make {} first", parent.display());
+        let expected = format!("a path in an existing directory; create {} first", parent.display());
         Err(CallError::invalid(field, &self.path, expected))
     }
 }

@@ -78,7 +78,7 @@ impl Presence {
 
     /// Returns true if the volume is mounted on its recorded staging path.
     pub(super) fn is_staged(&self, volume: &VolumeRecord) -> bool {
-        volume.staged.as_ref().is_some_and(|(path, placement)| match placement.capability.access {
+        volume.staged.as_ref().is_some_and(|(path, granted)| match granted.capability.access {
             Access::Block => self.device().is_some(),
             Access::Mount { .. } => self.is_on(Path::new(path)),
         })
@@ -114,7 +114,7 @@ fn number_of(device: u64) -> DeviceNumber {
 
 impl Driver {
     /// Unmounts all layers of a volume from a path, and leaves other mounts there.
-    pub(super) fn take_off(&self, volume: &VolumeRecord, path: &Path) -> Result<Presence, CallError> {
+    pub(super) fn unmount_layers(&self, volume: &VolumeRecord, path: &Path) -> Result<Presence, CallError> {
         loop {
             let presence = self.presence(volume)?;
             if !presence.is_on(path) {

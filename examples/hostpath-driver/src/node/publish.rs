@@ -13,7 +13,7 @@ use crate::capability::{Access, Capability};
 use crate::driver::{Driver, required};
 use crate::error::CallError;
 use crate::mounts::{BIND_FLAGS, bind};
-use crate::volume::{MAX_TARGETS, Placement, VolumeKind, VolumeRecord};
+use crate::volume::{GrantedAccess, MAX_TARGETS, VolumeKind, VolumeRecord};
 
 const FIELD: &str = "target_path";
 
@@ -24,7 +24,7 @@ impl Driver {
     ) -> Result<csi::NodePublishVolumeResponse, CallError> {
         required(FIELD, "an absolute path", &request.target_path)?;
         let capability = Capability::parse(request.volume_capability.as_ref())?;
-        let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
+        let (mut volume, _guard) = self.lock_volume(&request.volume_id)?;
         self.check_provides(&volume, &capability)?;
         let target = HostPath::parse(FIELD, &request.target_path)?;
         target.need_parent(FIELD)?;
@@ -37,15 +37,15 @@ impl Driver {
                 "false, since the block device is staged for writing; attach or stage it read-only",
             ));
         }
-        let placement = Placement { capability, read_only };
-        if self.is_published_already(&volume, &target, &placement)? {
+        let granted = GrantedAccess { capability, read_only };
+        if self.is_published_already(&volume, &target, &granted)? {
             return Ok(csi::NodePublishVolumeResponse {});
         }
-        volume.published.insert(target.as_str().to_owned(), placement.clone());
+        volume.published.insert(target.as_str().to_owned(), granted.clone());
         self.volumes.put(volume.clone())?;
-        if let Err(error) = self.bind_to_target(&volume, &target, &placement) {
+        if let Err(error) = self.bind_to_target(&volume, &target, &granted) {
             if let Err(left) = self.unpublish(volume, &target) {
-                tracing::warn!(%left, path = target.as_str(), "what a failed publishing left is undone by NodeUnpublishVolume");
+                tracing::warn!(%left, path = target.as_str(), "cannot undo a failed publishing; NodeUnpublishVolume undoes it");
             }
             return Err(error);
         }
@@ -58,10 +58,14 @@ impl Driver {
         volume: &VolumeRecord,
         staging_path: &str,
         capability: &Capability,
-    ) -> Result<Placement, CallError> {
+    ) -> Result<GrantedAccess, CallError> {
         const FIX: &str = "call NodeStageVolume first, and give the same staging_target_path";
         if staging_path.is_empty() {
-            return Err(CallError::volume_state(&volume.id, "is published without staging_target_path", FIX));
+            return Err(CallError::volume_state(
+                &volume.id,
+                "cannot be published without staging_target_path",
+                FIX,
+            ));
         }
         let path = HostPath::parse("staging_target_path", staging_path)?;
         let presence = self.presence(volume)?;
@@ -80,7 +84,7 @@ impl Driver {
         &self,
         volume: &VolumeRecord,
         target: &HostPath,
-        wanted: &Placement,
+        wanted: &GrantedAccess,
     ) -> Result<bool, CallError> {
         let presence = self.presence(volume)?;
         if presence.is_foreign(target.as_path()) {
@@ -110,7 +114,7 @@ impl Driver {
         }
         if volume.published.len() >= MAX_TARGETS {
             return Err(CallError::Exhausted {
-                what: "the number of target paths of a volume",
+                subject: "the number of target paths of a volume",
                 limit: MAX_TARGETS.to_string(),
                 found: (volume.published.len() + 1).to_string(),
                 fix: "unpublish one",
@@ -124,9 +128,9 @@ impl Driver {
         &self,
         volume: &VolumeRecord,
         target: &HostPath,
-        placement: &Placement,
+        granted: &GrantedAccess,
     ) -> Result<(), CallError> {
-        let (from, flags) = match (&placement.capability.access, &volume.staged) {
+        let (from, flags) = match (&granted.capability.access, &volume.staged) {
             (Access::Block, _) => {
                 make_file(target)?;
                 let presence = self.presence(volume)?;
@@ -136,7 +140,7 @@ impl Driver {
             }
             (Access::Mount { .. }, Some((staging, _))) => {
                 make_directory(target)?;
-                (PathBuf::from(staging), flags_of_bind(volume.kind, &placement.capability))
+                (PathBuf::from(staging), flags_of_bind(volume.kind, &granted.capability))
             }
             (Access::Mount { .. }, None) => {
                 return Err(CallError::volume_state(
@@ -147,12 +151,12 @@ impl Driver {
             }
         };
         // The mount of a device file cannot make it read-only: the device must be read-only.
-        let read_only = placement.read_only && placement.capability.access != Access::Block;
+        let read_only = granted.read_only && granted.capability.access != Access::Block;
         bind(&from, target.as_path(), &flags, read_only)
     }
 }
 
-/// Returns the flags of the bind mount. A filesystem has its flags since staging; the bind mount takes those that it supports.
+/// Returns the flags of the bind mount. A filesystem has its flags since staging; the bind mount gets those that it supports.
 fn flags_of_bind(kind: VolumeKind, capability: &Capability) -> Vec<String> {
     let flags = mount_flags(capability).iter().flat_map(|flags| flags.split(','));
     flags
@@ -171,7 +175,7 @@ fn make_directory(target: &HostPath) -> Result<(), CallError> {
         Some(found) if found.is_dir() => match fs::read_dir(path).map(|mut entries| entries.next().is_none())
         {
             Ok(true) => Ok(()),
-            Ok(false) => Err(occupied(target, "is a directory with something in it")),
+            Ok(false) => Err(occupied(target, "is a directory that is not empty")),
             Err(error) => Err(CallError::path("list", path, error)),
         },
         Some(_) => Err(occupied(target, "is not a directory")),
@@ -192,9 +196,9 @@ fn make_file(target: &HostPath) -> Result<(), CallError> {
 
 fn occupied(target: &HostPath, state: &str) -> CallError {
     CallError::Precondition {
-        what: format!("{FIELD} {}", target.as_str()),
+        subject: format!("{FIELD} {}", target.as_str()),
         state: state.to_owned(),
-        fix: "move it away; the driver makes the target itself",
+        fix: "move it away; the driver creates the target itself",
     }
 }
 
@@ -202,11 +206,11 @@ fn occupied(target: &HostPath, state: &str) -> CallError {
 pub(super) fn differs(
     volume: &VolumeRecord,
     path: &HostPath,
-    existing: &Placement,
-    wanted: &Placement,
+    existing: &GrantedAccess,
+    wanted: &GrantedAccess,
 ) -> CallError {
     CallError::Incompatible {
-        what: format!("volume {} at {}", volume.id, path.as_str()),
+        subject: format!("volume {} at {}", volume.id, path.as_str()),
         difference: "capability or readonly flag",
         found: existing.to_string(),
         expected: wanted.to_string(),
@@ -219,13 +223,13 @@ impl Driver {
         request: csi::NodeUnpublishVolumeRequest,
     ) -> Result<csi::NodeUnpublishVolumeResponse, CallError> {
         let target = HostPath::parse("target_path", &request.target_path)?;
-        let (volume, _guard) = self.take_volume(&request.volume_id)?;
+        let (volume, _guard) = self.lock_volume(&request.volume_id)?;
         // A staging path is never a target.
         if volume.staged.as_ref().is_some_and(|(at, _)| at == target.as_str()) {
             return Err(CallError::volume_state(
                 &volume.id,
                 format!("has {} as its staging path", target.as_str()),
-                "that is NodeUnstageVolume's to undo",
+                "call NodeUnstageVolume instead",
             ));
         }
         self.unpublish(volume, &target)?;
@@ -234,7 +238,7 @@ impl Driver {
 
     /// Unmounts a volume from a target, removes the target if this driver created it, and removes its record.
     pub(super) fn unpublish(&self, mut volume: VolumeRecord, target: &HostPath) -> Result<(), CallError> {
-        let presence = self.take_off(&volume, target.as_path())?;
+        let presence = self.unmount_layers(&volume, target.as_path())?;
         if volume.published.contains_key(target.as_str()) {
             if !presence.is_foreign(target.as_path()) {
                 remove_empty(target)?;

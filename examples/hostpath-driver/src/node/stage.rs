@@ -10,7 +10,7 @@ use crate::filesystem::{FileSystem, Signature, probe};
 use crate::loop_device::{self, LoopDevice};
 use crate::mounts::{bind, bind_flags};
 use crate::sparse;
-use crate::volume::{Format, Placement, VolumeKind, VolumeRecord};
+use crate::volume::{Format, GrantedAccess, VolumeKind, VolumeRecord};
 
 const FIELD: &str = "staging_target_path";
 
@@ -21,27 +21,27 @@ impl Driver {
     ) -> Result<csi::NodeStageVolumeResponse, CallError> {
         required(FIELD, "an absolute path", &request.staging_target_path)?;
         let capability = Capability::parse(request.volume_capability.as_ref())?;
-        let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
+        let (mut volume, _guard) = self.lock_volume(&request.volume_id)?;
         self.check_provides(&volume, &capability)?;
         let path = HostPath::parse(FIELD, &request.staging_target_path)?;
         if path.metadata(FIELD)?.is_none_or(|found| !found.is_dir()) {
-            let expected = "a directory that exists; the caller makes it".to_owned();
+            let expected = "an existing directory; the caller creates it".to_owned();
             return Err(CallError::invalid(FIELD, path.as_str(), expected));
         }
         let read_only = capability.is_read_only() || volume.attachment.as_ref().is_some_and(|a| a.read_only);
-        let placement = Placement { capability, read_only };
-        if self.is_staged_already(&volume, &path, &placement)? {
+        let granted = GrantedAccess { capability, read_only };
+        if self.is_staged_already(&volume, &path, &granted)? {
             return Ok(csi::NodeStageVolumeResponse {});
         }
-        volume.staged = Some((path.as_str().to_owned(), placement.clone()));
+        volume.staged = Some((path.as_str().to_owned(), granted.clone()));
         self.volumes.put(volume.clone())?;
         let staged = match volume.kind {
-            VolumeKind::Directory => self.stage_directory(&volume, &path, &placement),
-            VolumeKind::Loop => self.stage_device(&mut volume, &path, &placement),
+            VolumeKind::Directory => self.stage_directory(&volume, &path, &granted),
+            VolumeKind::Loop => self.stage_device(&mut volume, &path, &granted),
         };
         if let Err(error) = staged {
             if let Err(left) = self.unstage(volume, &path) {
-                tracing::warn!(%left, path = path.as_str(), "what a failed staging left is undone by NodeUnstageVolume");
+                tracing::warn!(%left, path = path.as_str(), "cannot undo a failed staging; NodeUnstageVolume undoes it");
             }
             return Err(error);
         }
@@ -52,7 +52,7 @@ impl Driver {
         &self,
         volume: &VolumeRecord,
         path: &HostPath,
-        wanted: &Placement,
+        wanted: &GrantedAccess,
     ) -> Result<bool, CallError> {
         let presence = self.presence(volume)?;
         match volume.staged.as_ref().filter(|_| presence.is_staged(volume)) {
@@ -75,51 +75,51 @@ impl Driver {
         &self,
         volume: &VolumeRecord,
         path: &HostPath,
-        placement: &Placement,
+        granted: &GrantedAccess,
     ) -> Result<(), CallError> {
-        let flags = mount_flags(&placement.capability);
+        let flags = mount_flags(&granted.capability);
         bind_flags(flags)?;
-        bind(&self.content(volume), path.as_path(), flags, placement.read_only)
+        bind(&self.content(volume), path.as_path(), flags, granted.read_only)
     }
 
     fn stage_device(
         &self,
         volume: &mut VolumeRecord,
         path: &HostPath,
-        placement: &Placement,
+        granted: &GrantedAccess,
     ) -> Result<(), CallError> {
         let image = self.content(volume);
         // A device that an earlier process left may have another size or mode.
         if let Some(leftover) = loop_device::find(&image)? {
             leftover.detach()?;
         }
-        let is_block = placement.capability.access == Access::Block;
-        let device = loop_device::attach(&image, is_block && placement.read_only)?;
+        let is_block = granted.capability.access == Access::Block;
+        let device = loop_device::attach(&image, is_block && granted.read_only)?;
         if is_block {
-            return self.is_grown(volume);
+            return self.record_grown(volume);
         }
-        let filesystem = self.prepare_filesystem(volume, &device, placement.capability.fs_type())?;
-        if !placement.read_only {
+        let filesystem = self.prepare_filesystem(volume, &device, granted.capability.fs_type())?;
+        if !granted.read_only {
             filesystem.check(&device.path)?;
         }
-        if volume.grow && !placement.read_only && filesystem.grow_at_rest(&device.path)? {
-            self.is_grown(volume)?;
+        if volume.grow && !granted.read_only && filesystem.grow_at_rest(&device.path)? {
+            self.record_grown(volume)?;
         }
         filesystem.mount(
             &device.path,
             path.as_path(),
-            mount_flags(&placement.capability),
-            placement.read_only,
+            mount_flags(&granted.capability),
+            granted.read_only,
         )?;
-        if volume.grow && !placement.read_only {
+        if volume.grow && !granted.read_only {
             filesystem.grow(&device.path, path.as_path())?;
-            self.is_grown(volume)?;
+            self.record_grown(volume)?;
         }
         Ok(())
     }
 
     /// Records that the filesystem fills the device.
-    pub(super) fn is_grown(&self, volume: &mut VolumeRecord) -> Result<(), CallError> {
+    pub(super) fn record_grown(&self, volume: &mut VolumeRecord) -> Result<(), CallError> {
         if volume.grow {
             volume.grow = false;
             self.volumes.put(volume.clone())?;
@@ -136,7 +136,7 @@ impl Driver {
     ) -> Result<FileSystem, CallError> {
         let expected = wanted.unwrap_or(FileSystem::Ext4);
         let foreign = |found: &str| CallError::Precondition {
-            what: device.path.display().to_string(),
+            subject: device.path.display().to_string(),
             state: format!("holds {found} and not {}, and is left unchanged", expected.name()),
             fix: "use a new volume, or the access type that wrote it",
         };
@@ -152,7 +152,7 @@ impl Driver {
             }
             let image = self.content(volume);
             if !sparse::is_blank(&image).map_err(|error| CallError::path("read", image, error))? {
-                return Err(foreign("data of an unknown form"));
+                return Err(foreign("data in an unknown format"));
             }
         }
         volume.format = Format::Started(expected);
@@ -179,10 +179,10 @@ impl Driver {
         request: csi::NodeUnstageVolumeRequest,
     ) -> Result<csi::NodeUnstageVolumeResponse, CallError> {
         let path = HostPath::parse("staging_target_path", &request.staging_target_path)?;
-        let (volume, _guard) = self.take_volume(&request.volume_id)?;
+        let (volume, _guard) = self.lock_volume(&request.volume_id)?;
         let presence = self.presence(&volume)?;
-        let is_the_place = volume.staged.as_ref().is_some_and(|(at, _)| at == path.as_str());
-        if !is_the_place && !presence.is_on(path.as_path()) {
+        let is_staging_path = volume.staged.as_ref().is_some_and(|(at, _)| at == path.as_str());
+        if !is_staging_path && !presence.is_on(path.as_path()) {
             return Ok(csi::NodeUnstageVolumeResponse {});
         }
         if let Some(target) = presence.targets(&volume).next() {
@@ -195,7 +195,7 @@ impl Driver {
 
     /// Unmounts a volume from its staging path, detaches its device, and removes the staging record.
     pub(super) fn unstage(&self, mut volume: VolumeRecord, path: &HostPath) -> Result<(), CallError> {
-        let presence = self.take_off(&volume, path.as_path())?;
+        let presence = self.unmount_layers(&volume, path.as_path())?;
         if let Some(device) = presence.device()
             && !presence.device_is_mounted()
         {

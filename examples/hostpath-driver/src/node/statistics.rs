@@ -8,7 +8,7 @@ use super::host_path::HostPath;
 use crate::capability::Access;
 use crate::driver::{Driver, required};
 use crate::error::CallError;
-use crate::volume::{Placement, VolumeRecord};
+use crate::volume::{GrantedAccess, VolumeRecord};
 
 impl Driver {
     /// Returns bytes and inodes of a filesystem; for a directory volume, those of the filesystem that contains it.
@@ -18,8 +18,8 @@ impl Driver {
     ) -> Result<csi::NodeGetVolumeStatsResponse, CallError> {
         required("volume_path", "a path at which the volume is published or staged", &request.volume_path)?;
         let volume = self.read_volume(&request.volume_id)?;
-        let (path, placement) = self.place(&volume, &request.volume_path)?;
-        if placement.capability.access == Access::Block {
+        let (path, granted) = self.granted_access(&volume, &request.volume_path)?;
+        if granted.capability.access == Access::Block {
             let total = i64::try_from(volume.capacity_bytes).unwrap_or(i64::MAX);
             let usage = csi::VolumeUsage { total, unit: Unit::Bytes.into(), ..Default::default() };
             return Ok(csi::NodeGetVolumeStatsResponse { usage: vec![usage] });
@@ -40,25 +40,25 @@ impl Driver {
         Ok(csi::NodeGetVolumeStatsResponse { usage: vec![bytes, inodes] })
     }
 
-    /// Returns the placement of the volume at a path at which it is mounted.
-    pub(super) fn place<'a>(
+    /// Returns the access to the volume at a path at which it is mounted.
+    pub(super) fn granted_access<'a>(
         &self,
         volume: &'a VolumeRecord,
         path: &str,
-    ) -> Result<(HostPath, &'a Placement), CallError> {
-        let nowhere = || CallError::NotFound {
-            what: "published or staged path",
+    ) -> Result<(HostPath, &'a GrantedAccess), CallError> {
+        let not_found = || CallError::NotFound {
+            subject: "published or staged path",
             found: path.to_owned(),
             hint: format!(" of volume {}", volume.id),
         };
-        let at = HostPath::parse("volume_path", path).map_err(|_| nowhere())?;
+        let at = HostPath::parse("volume_path", path).map_err(|_| not_found())?;
         let presence = self.presence(volume)?;
         let staged = volume
             .staged
             .as_ref()
             .filter(|(staging, _)| staging == at.as_str() && presence.is_staged(volume));
         let published = || volume.published.get(at.as_str()).filter(|_| presence.is_on(at.as_path()));
-        let placement = staged.map(|(_, placement)| placement).or_else(published).ok_or_else(nowhere)?;
-        Ok((at, placement))
+        let granted = staged.map(|(_, granted)| granted).or_else(published).ok_or_else(not_found)?;
+        Ok((at, granted))
     }
 }

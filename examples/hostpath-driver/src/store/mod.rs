@@ -114,7 +114,7 @@ impl<R: Record, D: Disk> Table<R, D> {
             let rows = self.rows();
             if rows.len() >= MAX_RECORDS && !rows.contains_key(&id) {
                 return Err(CallError::Exhausted {
-                    what: R::FOLDER,
+                    subject: R::FOLDER,
                     limit: MAX_RECORDS.to_string(),
                     found: "one more".to_owned(),
                     fix: "delete some",
@@ -161,7 +161,10 @@ fn read_record<R: Record>(path: &Path) -> Result<R, String> {
     let record: R = serde_json::from_slice(&bytes).map_err(|e| e.to_string())?;
     let named_by_file = path.file_stem().and_then(|s| s.to_str());
     if named_by_file != Some(record.id().as_str()) {
-        return Err(format!("the file is named {named_by_file:?}, the record in it {}", record.id()));
+        return Err(format!(
+            "the file name has the id {named_by_file:?}, the record has the id {}",
+            record.id()
+        ));
     }
     Ok(record)
 }

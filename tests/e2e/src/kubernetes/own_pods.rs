@@ -44,7 +44,7 @@ const FAILURES: usize = 3;
 const WATCHED: Duration = Duration::from_secs(3);
 
 /// The agent's log message after it has applied a pod's group to the volume's files.
-const GIVEN: &str = "the files are the group's";
+const GIVEN: &str = "fsGroup applied";
 
 /// The error of volume-manager for a volume that allows only one pod and already has one.
 const SINGLE: &str = "one consumer at a time";

@@ -46,7 +46,7 @@ impl Deviation {
                  of the calls"
             }
             Self::ForgetsAtRestart => {
-                "the driver has its volumes in memory: a restart or a reboot would lose them, and is left out"
+                "the driver has its volumes in memory: the trace leaves out restarts and reboots, which would lose them"
             }
             Self::RefusesReadOnlyTwice => {
                 "the driver answers ALREADY_EXISTS to a read-only NodePublishVolume that is repeated after a crash: the \

@@ -68,7 +68,7 @@ pub struct Model {
     held: BTreeMap<(usize, usize), bool>,
     /// The size in bytes of the last expansion, by volume.
     largest: [u64; VOLUMES.len()],
-    /// The size in bytes that the node knows; `None` once the node does not manage the volume.
+    /// The size in bytes that the node has recorded; `None` once the node does not manage the volume.
     known: [Option<u64>; VOLUMES.len()],
 }
 

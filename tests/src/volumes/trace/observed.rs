@@ -19,7 +19,7 @@ pub(super) struct Fixture<'a> {
     pub(super) driver: &'a TracedDriver,
 }
 
-/// Returns the id of a consumer. It contains the volume, since each pair has its own target.
+/// Returns the id of a consumer. The id contains the volume, since each pair has its own target.
 pub(super) fn consumer(volume: usize, consumer: usize) -> String {
     format!("{}-{}", VOLUMES[volume], CONSUMERS[consumer])
 }
@@ -93,7 +93,7 @@ pub(super) fn found(
     wrong.extend(moving.map(|holder| format!("{holder} is in transition")));
     for (volume, id) in ids.iter().enumerate() {
         if holders.contains_key(id) != model.is_held(volume) {
-            let what = if model.is_held(volume) { "does not know" } else { "still manages" };
+            let what = if model.is_held(volume) { "does not manage" } else { "still manages" };
             wrong.push(format!("the node {what} volume {}", VOLUMES[volume]));
         }
     }

@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
         self.interceptor.always(Method::NodeUnpublishVolume, id, again);
     }
 
-    /// Writes a file into a volume that identifies it.
+    /// Writes the file that identifies a volume into the volume.
     async fn write_canary(&mut self, volume: usize) {
         self.must(Order::Publish(volume, 0, false)).await;
         fs::write(self.target(volume, 0).join(CANARY), VOLUMES[volume]).expect("a canary");
@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
         assert_eq!(answer, expected, "{number} {step}: the node's answer; {}", self.logs());
         let state = self.settled(&format!("{number} {step}")).await;
         if matches!(step, Step::RestartNode | Step::Killed(..) | Step::Reboot) {
-            // `release` hands in the desired set of this process, so the new process must have received every
+            // `release` submits the desired set of this process, so the new process must have received every
             // publication. The state does not change.
             let held: Vec<_> = self.model.held().iter().map(|(held, path)| (*held, *path)).collect();
             for ((volume, consumer), read_only) in held {
@@ -205,7 +205,7 @@ impl<'a> Run<'a> {
         format!("{number} {step} -> {answer} | {state}")
     }
 
-    /// Starts a node that is killed before the step `at`, and gives it the order. The order may end before that step.
+    /// Starts a node that is killed before the step `at`, and sends the order. The order may end before that step.
     async fn killed(&mut self, at: u64, order: Order) -> Answer {
         self.kill_node().await;
         self.options.kill_at = Some(at);

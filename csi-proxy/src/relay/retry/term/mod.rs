@@ -26,7 +26,7 @@ pub enum TermError {
     #[error("the term of this proxy cannot be raised")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// No higher term exists, or `above` is higher than any proxy can have.
-    #[error("the term of this proxy cannot be raised above {above}; expected at most {MAX_TERM}")]
+    #[error("the term of this proxy cannot be raised above {above}; expected less than {MAX_TERM}")]
     Exhausted {
         /// The term that the new term must exceed.
         above: Term,

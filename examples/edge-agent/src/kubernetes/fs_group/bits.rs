@@ -1,30 +1,30 @@
-//! Which group and mode a file of a group's volume has, as kubelet sets them. No I/O.
+//! Computes the group and mode of a volume's files for an fsGroup, as kubelet does. No I/O.
 
-/// Its owner and its group may read and write it.
+/// The owner and the group may read and write the file.
 const READ_AND_WRITE: u32 = 0o660;
 
-/// They may enter a directory.
+/// The owner and the group may enter the directory.
 const ENTER: u32 = 0o110;
 
-/// What is made in a directory is its group's.
+/// New files in the directory get its group.
 const SETGID: u32 = 0o2000;
 
-/// The bits that a change of the group takes from a file.
-const LOST: u32 = 0o6000;
+/// The bits that the kernel clears when the group of a file changes.
+const CLEARED: u32 = 0o6000;
 
-/// The bits of a mode that can be set.
+/// The bits of a mode that chmod sets.
 const SETTABLE: u32 = 0o7777;
 
-/// What a change depends on.
+/// The kind of a file, as far as its change depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileKind {
     Directory,
-    /// Its mode has no meaning, and its target is outside the volume.
+    /// A symbolic link: its mode has no meaning, and its target may be outside the volume.
     Link,
     Other,
 }
 
-/// What a file is now.
+/// The current attributes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) kind: FileKind,
@@ -32,12 +32,12 @@ pub(super) struct Facts {
     pub(super) mode: u32,
 }
 
-/// What is to be set.
+/// The attributes of a file to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Change {
-    /// Whether the group is.
+    /// Whether to set the group.
     pub(super) group: bool,
-    /// The mode, after the group.
+    /// The mode to set after the group.
     pub(super) mode: Option<u32>,
 }
 
@@ -47,7 +47,7 @@ impl Change {
     }
 }
 
-/// What makes a file the group's. No right is taken away.
+/// Returns the change that gives a file to the group. The change removes no permission.
 pub(super) fn change(file: Facts, group: u32) -> Change {
     let found = file.mode & SETTABLE;
     let wanted = match file.kind {
@@ -56,11 +56,11 @@ pub(super) fn change(file: Facts, group: u32) -> Change {
         FileKind::Other => found | READ_AND_WRITE,
     };
     let group = file.group != group;
-    let mode = wanted != found || (group && found & LOST != 0);
+    let mode = wanted != found || (group && found & CLEARED != 0);
     Change { group, mode: mode.then_some(wanted) }
 }
 
-/// Whether the root of a volume says that all below it is the group's: for `OnRootMismatch`.
+/// Whether the root of a volume matches the group, so that `OnRootMismatch` skips the volume.
 pub(super) fn root_matches(root: Facts, group: u32) -> bool {
     let wanted = READ_AND_WRITE | ENTER | SETGID;
     root.kind == FileKind::Directory && root.group == group && root.mode & wanted == wanted
@@ -86,7 +86,7 @@ mod tests {
             (Other, 0, 0o100_664, (true, None)),
             (Other, GROUP, 0o100_660, (false, None)),
             (Other, GROUP, 0o100_400, (false, Some(0o660))),
-            // The kernel takes these bits with the group, so they are set again.
+            // The kernel clears these bits when the group changes, so they are set again.
             (Other, 0, 0o104_770, (true, Some(0o4770))),
             (Other, GROUP, 0o104_770, (false, None)),
             (Directory, 0, 0o040_700, (true, Some(0o2770))),
@@ -113,7 +113,7 @@ mod tests {
         ] {
             assert!(!root_matches(other, GROUP), "{other:?}");
         }
-        // What a change makes of any directory is a match.
+        // A changed directory always matches.
         for mode in 0..=0o7777 {
             let file = Facts { mode, ..root };
             let mode = change(file, GROUP).mode.unwrap_or(mode);

@@ -1,4 +1,4 @@
-//! Which volumes were given to their groups in this boot, on the disk.
+//! The durable record of the fsGroup jobs that were done in this boot.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::job::FsGroupJob;
 use super::tree::FsGroup;
 use crate::generated::groups as stored;
 
-/// Where it is on the disk, and the boot.
+/// The record of done fsGroup jobs, valid for one boot.
 #[derive(Debug, Clone)]
 pub(in super::super) struct DoneGroups {
     document: Document,
@@ -25,9 +25,9 @@ impl DoneGroups {
         Self { document, boot }
     }
 
-    /// What was done in this boot. Nothing, if that cannot be known: then it is done again, which does no harm.
+    /// Returns the jobs done in this boot; none if the record cannot be read. A repeated job does no harm.
     pub(super) fn load(&self) -> BTreeSet<FsGroupJob> {
-        let lost = "which volumes were given to groups is not known, so it is done again";
+        let lost = "the record of done fsGroup jobs is unreadable, so the jobs run again";
         let decode = |bytes: &[u8]| stored::Done::decode(bytes).map_err(|error| error.to_string());
         match self.document.load(lost, decode) {
             Ok(Some(saved)) if saved.boot == self.boot.as_str() => {
@@ -41,7 +41,7 @@ impl DoneGroups {
         }
     }
 
-    /// Writes what was done. It is on the disk when this returns.
+    /// Writes the done jobs. They are on the disk when this returns.
     pub(super) async fn save(&self, done: &BTreeSet<FsGroupJob>) -> Result<(), TableError> {
         let (boot, volumes) =
             (self.boot.as_str().to_owned(), done.iter().map(stored::Volume::from).collect());

@@ -1,4 +1,4 @@
-//! Which volumes are to be given to which groups. No I/O.
+//! Computes the fsGroup jobs of the published pod volumes. No I/O.
 
 use std::collections::BTreeMap;
 
@@ -8,38 +8,40 @@ use volume_manager::driver::{
 };
 use volume_manager::{ConsumerId, VolumeKey};
 
-use super::super::plan::{Place, Plan};
-use super::super::status::{Seen, is_published};
+use super::super::plan::{Assignment, Plan};
+use super::super::status::{Observation, is_published};
 use super::tree::FsGroup;
 
-/// A pod's volume that is to be a group's.
+/// A pod's volume, and the group for its files.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct FsGroupJob {
-    /// The volume.
     pub(super) key: VolumeKey,
-    /// Under which name the pod has it.
+    /// The pod's UID and its name for the volume.
     pub(super) consumer: ConsumerId,
-    /// Where it is.
+    /// The path at which the volume is published.
     pub(super) target: MountPath,
-    /// The group.
     pub(super) fs_group: FsGroup,
 }
 
-/// What is not known of a consumer, so that what was wanted of it stays so.
+/// An unknown property of a consumer. The consumer's job stays unchanged meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Unsure {
-    /// Whether its driver does it: it has not answered.
+pub(in super::super) enum UnknownProperty {
+    /// Whether the driver applies the group: it has not reported its capabilities.
     Driver,
-    /// Whether its volume is one for one node among others: its claim or its PersistentVolume cannot be found for now.
-    Modes,
+    /// Whether an access mode of the volume is for one node: its claim or PersistentVolume is missing.
+    AccessModes,
 }
 
-/// The jobs of all published pod volumes, one for each consumer; and the consumers with unknown properties.
-pub(in super::super) fn jobs(plan: &Plan, seen: &Seen) -> (Vec<FsGroupJob>, BTreeMap<ConsumerId, Unsure>) {
+/// Returns the jobs of the published pod volumes, one for each consumer, and the consumers with unknown
+/// properties.
+pub(in super::super) fn jobs(
+    plan: &Plan,
+    seen: &Observation,
+) -> (Vec<FsGroupJob>, BTreeMap<ConsumerId, UnknownProperty>) {
     let volumes: BTreeMap<_, _> = plan.set.volumes.iter().map(|volume| (volume.spec.key(), volume)).collect();
-    let (mut jobs, mut unsure) = (BTreeMap::new(), BTreeMap::new());
+    let (mut jobs, mut unknown) = (BTreeMap::new(), BTreeMap::new());
     for planned in &plan.pod_volumes {
-        let Place::At { key, consumer, unsure: lost } = &planned.place else { continue };
+        let Assignment::Assigned { key, consumer, missing } = &planned.assignment else { continue };
         let published = seen.volumes.get(key).is_some_and(|seen| is_published(seen, consumer));
         let Some(volume) = volumes.get(key).filter(|_| published) else { continue };
         let mut consumers = volume.consumers.iter();
@@ -48,26 +50,27 @@ pub(in super::super) fn jobs(plan: &Plan, seen: &Seen) -> (Vec<FsGroupJob>, BTre
         let facts = driver.and_then(|driver| driver.facts.as_ref());
         let can = facts.map(|facts| &facts.capabilities.node);
         let policy = plan.set.policy(&key.driver);
-        let once = lost.is_none().then_some(planned.read_write_once);
-        let Some(found) = responsible_for_modes(&volume.spec, spec, &policy, can, once) else {
-            unsure.insert(consumer.clone(), Unsure::Modes);
+        let single_node = missing.is_none().then_some(planned.read_write_once);
+        let Some(found) = applier_for_modes(&volume.spec, spec, &policy, can, single_node) else {
+            unknown.insert(consumer.clone(), UnknownProperty::AccessModes);
             continue;
         };
         match found {
-            Responsible::None => {}
-            Responsible::Unknown => drop(unsure.insert(consumer.clone(), Unsure::Driver)),
-            Responsible::Agent { group } => {
+            Applier::NotAgent => {}
+            Applier::Unknown => drop(unknown.insert(consumer.clone(), UnknownProperty::Driver)),
+            Applier::Agent { group } => {
                 let fs_group = FsGroup { group, only_if_root_differs: planned.on_root_mismatch };
                 let (key, consumer, target) = (key.clone(), consumer.clone(), spec.target_path().clone());
                 jobs.insert(consumer.clone(), FsGroupJob { key, consumer, target, fs_group });
             }
         }
     }
-    (jobs.into_values().collect(), unsure)
+    (jobs.into_values().collect(), unknown)
 }
 
-/// A policy for volumes of one node, where this one is such a volume among others: all of its modes count, as with kubelet.
-fn of_one_node(policy: FsGroupPolicy, volume: &VolumeSpec) -> FsGroupPolicy {
+/// Returns the policy for a volume with an access mode for one node. As with kubelet, its other modes do not
+/// matter.
+fn single_node_policy(policy: FsGroupPolicy, volume: &VolumeSpec) -> FsGroupPolicy {
     match (policy, volume.access()) {
         (FsGroupPolicy::ReadWriteOnceWithFsType, Access::Filesystem { fs_type, .. })
             if !fs_type.is_empty() =>
@@ -80,54 +83,54 @@ fn of_one_node(policy: FsGroupPolicy, volume: &VolumeSpec) -> FsGroupPolicy {
 
 /// The component that applies fsGroup to a pod's volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Responsible {
-    /// The driver, or none is required.
-    None,
-    /// The driver has not said what it can do.
+enum Applier {
+    /// The driver applies fsGroup, or none is requested.
+    NotAgent,
+    /// The driver has not reported its capabilities.
     Unknown,
     Agent {
         group: u32,
     },
 }
 
-/// The responsible component if `once` is known: whether an access mode is for one node, or there is none. `None` if
-/// it matters and is unknown.
-fn responsible_for_modes(
+/// Returns the component that applies fsGroup. `single_node` is whether an access mode is for one node; `None` if
+/// unknown. Returns `None` if the result depends on an unknown `single_node`.
+fn applier_for_modes(
     volume: &VolumeSpec,
     consumer: &ConsumerSpec,
     policy: &DriverPolicy,
     driver: Option<&NodeCapabilities>,
-    once: Option<bool>,
-) -> Option<Responsible> {
-    let mut of_one = policy.clone();
-    of_one.fs_group_policy = of_one_node(policy.fs_group_policy, volume);
-    let [others, one] = [policy, &of_one].map(|policy| responsible(volume, consumer, policy, driver));
-    match once {
+    single_node: Option<bool>,
+) -> Option<Applier> {
+    let mut single = policy.clone();
+    single.fs_group_policy = single_node_policy(policy.fs_group_policy, volume);
+    let [others, one] = [policy, &single].map(|policy| applier(volume, consumer, policy, driver));
+    match single_node {
         Some(true) => Some(one),
         Some(false) => Some(others),
         None => (one == others).then_some(one),
     }
 }
 
-fn responsible(
+fn applier(
     volume: &VolumeSpec,
     consumer: &ConsumerSpec,
     policy: &DriverPolicy,
     driver: Option<&NodeCapabilities>,
-) -> Responsible {
+) -> Applier {
     let change = |driver: &NodeCapabilities| policy.ownership_change(volume, consumer, driver);
     // Without an fsGroup, the files are left unchanged.
     if consumer.own_fs_group().is_none() {
-        return Responsible::None;
+        return Applier::NotAgent;
     }
-    // If it cannot, the most is to be done here.
+    // A driver without capabilities leaves all work to the agent.
     let OwnershipChange::Caller { group } = change(&NodeCapabilities::default()) else {
-        return Responsible::None;
+        return Applier::NotAgent;
     };
     match driver {
-        None => Responsible::Unknown,
-        Some(driver) if change(driver) == (OwnershipChange::Caller { group }) => Responsible::Agent { group },
-        Some(_) => Responsible::None,
+        None => Applier::Unknown,
+        Some(driver) if change(driver) == (OwnershipChange::Caller { group }) => Applier::Agent { group },
+        Some(_) => Applier::NotAgent,
     }
 }
 
@@ -152,31 +155,25 @@ mod tests {
         )
         .fs_group(7);
         for (fs_group_policy, fs_type, once, expected) in [
-            (
-                FsGroupPolicy::ReadWriteOnceWithFsType,
-                "ext4",
-                Some(true),
-                Some(Responsible::Agent { group: 7 }),
-            ),
-            (FsGroupPolicy::ReadWriteOnceWithFsType, "ext4", Some(false), Some(Responsible::None)),
-            (FsGroupPolicy::ReadWriteOnceWithFsType, "", Some(true), Some(Responsible::None)),
-            (FsGroupPolicy::None, "ext4", Some(true), Some(Responsible::None)),
-            // The claim is not found for now: unknown, unless it does not matter.
+            (FsGroupPolicy::ReadWriteOnceWithFsType, "ext4", Some(true), Some(Applier::Agent { group: 7 })),
+            (FsGroupPolicy::ReadWriteOnceWithFsType, "ext4", Some(false), Some(Applier::NotAgent)),
+            (FsGroupPolicy::ReadWriteOnceWithFsType, "", Some(true), Some(Applier::NotAgent)),
+            (FsGroupPolicy::None, "ext4", Some(true), Some(Applier::NotAgent)),
+            // The claim is missing: unknown, unless the modes do not matter.
             (FsGroupPolicy::ReadWriteOnceWithFsType, "ext4", None, None),
-            (FsGroupPolicy::ReadWriteOnceWithFsType, "", None, Some(Responsible::None)),
-            (FsGroupPolicy::File, "ext4", None, Some(Responsible::Agent { group: 7 })),
+            (FsGroupPolicy::ReadWriteOnceWithFsType, "", None, Some(Applier::NotAgent)),
+            (FsGroupPolicy::File, "ext4", None, Some(Applier::Agent { group: 7 })),
         ] {
             let volume = volume(fs_type);
             let mut policy = DriverPolicy::default();
             policy.fs_group_policy = fs_group_policy;
-            let found =
-                responsible_for_modes(&volume, &asks, &policy, Some(&NodeCapabilities::default()), once);
+            let found = applier_for_modes(&volume, &asks, &policy, Some(&NodeCapabilities::default()), once);
             assert_eq!(found, expected, "{fs_group_policy:?} {fs_type:?} {once:?}");
             let mut able = NodeCapabilities::default();
             able.volume_mount_group = true;
             assert_eq!(
-                responsible_for_modes(&volume, &asks, &policy, Some(&able), once),
-                Some(Responsible::None)
+                applier_for_modes(&volume, &asks, &policy, Some(&able), once),
+                Some(Applier::NotAgent)
             );
         }
     }
@@ -197,14 +194,15 @@ mod tests {
         let mut can = cannot;
         can.volume_mount_group = true;
         let default = DriverPolicy::default();
-        let here = Responsible::Agent { group: 7 };
-        assert_eq!(responsible(&plain, &asks, &default, Some(&cannot)), here);
-        assert_eq!(responsible(&plain, &asks, &default, Some(&can)), Responsible::None);
-        assert_eq!(responsible(&plain, &asks, &default, None), Responsible::Unknown);
-        // A pod without an fsGroup is left alone, even if the volume was staged for the group of another pod.
+        let here = Applier::Agent { group: 7 };
+        assert_eq!(applier(&plain, &asks, &default, Some(&cannot)), here);
+        assert_eq!(applier(&plain, &asks, &default, Some(&can)), Applier::NotAgent);
+        assert_eq!(applier(&plain, &asks, &default, None), Applier::Unknown);
+        // The files for a pod without an fsGroup stay unchanged, even if the volume was staged for the group of
+        // another pod.
         let of_another = volume(ext4()).fs_group(9).build().unwrap();
-        assert_eq!(responsible(&of_another, &none, &default, Some(&cannot)), Responsible::None);
-        assert_eq!(responsible(&of_another, &asks, &default, Some(&cannot)), here);
+        assert_eq!(applier(&of_another, &none, &default, Some(&cannot)), Applier::NotAgent);
+        assert_eq!(applier(&of_another, &asks, &default, Some(&cannot)), here);
         for (volume, consumer, policy) in [
             (plain.clone(), asks.clone().read_only(true), &default),
             (volume(ext4()).read_only(true).build().unwrap(), asks.clone(), &default),
@@ -214,8 +212,8 @@ mod tests {
         ] {
             for driver in [None, Some(&cannot), Some(&can)] {
                 assert_eq!(
-                    responsible(&volume, &consumer, policy, driver),
-                    Responsible::None,
+                    applier(&volume, &consumer, policy, driver),
+                    Applier::NotAgent,
                     "{volume:?} {consumer:?}"
                 );
             }

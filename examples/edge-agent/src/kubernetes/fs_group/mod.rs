@@ -1,9 +1,10 @@
 //! Applies a pod's fsGroup to the files of its volumes, where the driver does not.
 //!
 //! A job runs once for each pod volume and boot, after the volume is published and before it is reported as published. Done
-//! jobs are on disk, so that a restart of the agent does not change the files of a running pod; a boot starts over, as kubelet
-//! does. Drivers with requiresRepublish, such as one that renews a pod's certificates, may write new files each
-//! time: then the job runs after each publish, and the volume stays published meanwhile, even if the job fails and is retried.
+//! jobs are on disk, so that a restart of the agent does not change the files of a running pod; after a boot they
+//! run again, as with kubelet. Drivers with requiresRepublish, such as one that renews a pod's certificates, may
+//! write new files each time: then the job runs after each publish, and the volume stays published meanwhile, even
+//! if the job fails and is retried.
 
 mod bits;
 mod done;
@@ -21,27 +22,30 @@ use tokio::time::Instant;
 use volume_manager::{ConsumerId, VolumeKey};
 
 pub(super) use self::done::DoneGroups;
-pub(super) use self::job::{FsGroupJob, Unsure, jobs};
+pub(super) use self::job::{FsGroupJob, UnknownProperty, jobs};
 use self::tree::{Applied, ApplyError};
 
-/// The most volumes that are walked at the same time, and of one driver: what hangs in one driver's volumes holds up no other's.
+/// The maximum number of concurrent walks.
 const MAX_WALKS: usize = 8;
+
+/// The maximum number of concurrent walks of one driver's volumes, so that a hanging driver does not block the
+/// others.
 const MAX_WALKS_OF_DRIVER: usize = 2;
 
-/// How long one that failed is left alone.
-const AGAIN: Duration = Duration::from_secs(30);
+/// The wait before a failed walk is retried.
+const RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// The longest wait for a walk to let its volume go.
-const LETTING_GO: Duration = Duration::from_secs(2);
+/// The maximum wait for cancelled walks to close their files.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How it is with the group of a pod's volume.
+/// The state of the fsGroup of a pod's volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum GroupState {
-    /// It is done; what is to be said of it, if anything.
+    /// The group was applied. The text is a remark, or empty.
     Applied(String),
-    /// It is not done yet, and why.
+    /// The group is not applied yet. The text is the reason.
     Pending(String),
-    /// It could not be done, and is tried again.
+    /// Applying the group failed and is retried. The text is the error.
     Failed(String),
 }
 
@@ -49,51 +53,53 @@ pub(super) enum GroupState {
 struct Walk {
     job: FsGroupJob,
     state: State,
-    /// What came of it before, until it is done again.
-    before: Option<Done>,
+    /// The result of the previous walk, while the job runs again.
+    previous: Option<Done>,
 }
 
-/// The number of files that could not be changed, and the first error.
+/// The result of a walk.
 #[derive(Debug, Clone, Default)]
 struct Done {
+    /// The number of files that could not be changed.
     failed: u64,
-    first: String,
-    /// Why it could not be done again, if that was tried.
-    not_again: Option<String>,
+    /// The error of the first of these files.
+    first_error: String,
+    /// The error of a repeated walk, if it failed.
+    repeat_error: Option<String>,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Waits for others to end.
+    /// The walk waits for a free slot, or for another walk of the volume.
     Waiting,
     Running {
-        ends: Arc<AtomicBool>,
+        cancelled: Arc<AtomicBool>,
     },
     Failed {
-        again: Instant,
+        retry_at: Instant,
         reason: String,
     },
     Done(Done),
 }
 
-/// The groups that are wanted, each for as long as its pod's volume is published.
+/// The fsGroup jobs of the pods' volumes. A job stays while its volume is published.
 #[derive(Debug)]
 pub(super) struct Groups {
     on_disk: DoneGroups,
     walks: BTreeMap<ConsumerId, Walk>,
-    /// Done in this boot.
+    /// The jobs that were done in this boot.
     done: BTreeSet<FsGroupJob>,
-    /// Whether the disk has another set of them.
+    /// Whether `done` differs from the record on the disk.
     unsaved: bool,
     /// Consumers with unknown properties.
-    unsure: BTreeMap<ConsumerId, Unsure>,
+    unknown: BTreeMap<ConsumerId, UnknownProperty>,
     running: JoinSet<(ConsumerId, VolumeKey, Result<Applied, ApplyError>)>,
     /// The volumes with a running walk, including walks for removed consumers.
     busy: BTreeMap<VolumeKey, ConsumerId>,
 }
 
 impl Groups {
-    /// Starts with the jobs of this boot that the store has.
+    /// Loads the jobs that were done in this boot.
     pub(super) fn new(on_disk: DoneGroups) -> Self {
         let done = on_disk.load();
         Self {
@@ -101,53 +107,59 @@ impl Groups {
             walks: BTreeMap::new(),
             done,
             unsaved: false,
-            unsure: BTreeMap::new(),
+            unknown: BTreeMap::new(),
             running: JoinSet::new(),
             busy: BTreeMap::new(),
         }
     }
 
-    /// Makes these wanted and no others, and begins what can be begun. Of those that are `unsure` nothing is changed.
-    pub(super) fn want(&mut self, jobs: Vec<FsGroupJob>, unsure: BTreeMap<ConsumerId, Unsure>, now: Instant) {
+    /// Replaces the jobs, and starts those that can start. Jobs of consumers with `unknown` properties stay
+    /// unchanged.
+    pub(super) fn set_wanted(
+        &mut self,
+        jobs: Vec<FsGroupJob>,
+        unknown: BTreeMap<ConsumerId, UnknownProperty>,
+        now: Instant,
+    ) {
         let all: BTreeSet<&FsGroupJob> = jobs.iter().collect();
-        let stays = |job: &FsGroupJob| all.contains(job) || unsure.contains_key(&job.consumer);
+        let stays = |job: &FsGroupJob| all.contains(job) || unknown.contains_key(&job.consumer);
         self.keep_walks(stays);
         self.keep_done(stays);
-        self.unsure = unsure;
+        self.unknown = unknown;
         for job in jobs {
             let done = self.done.contains(&job);
             let state = || if done { State::Done(Done::default()) } else { State::Waiting };
             let id = job.consumer.clone();
-            self.walks.entry(id).or_insert_with(|| Walk { job, state: state(), before: None });
+            self.walks.entry(id).or_insert_with(|| Walk { job, state: state(), previous: None });
         }
         for walk in self.walks.values_mut() {
-            if matches!(&walk.state, State::Failed { again, .. } if *again <= now) {
+            if matches!(&walk.state, State::Failed { retry_at, .. } if *retry_at <= now) {
                 walk.state = State::Waiting;
             }
         }
-        self.begin();
+        self.start_waiting();
     }
 
-    /// Ends all walks but these.
+    /// Cancels the walks whose job does not stay.
     fn keep_walks(&mut self, stays: impl Fn(&FsGroupJob) -> bool) {
         self.walks.retain(|_, walk| {
             let stays = stays(&walk.job);
             if !stays {
-                walk.end();
+                walk.cancel();
             }
             stays
         });
     }
 
-    /// Forgets all that was done but this.
+    /// Removes the done jobs that do not stay.
     fn keep_done(&mut self, stays: impl Fn(&FsGroupJob) -> bool) {
         let before = self.done.len();
         self.done.retain(stays);
         self.unsaved |= self.done.len() != before;
     }
 
-    /// Begins those that wait, as far as others let them.
-    fn begin(&mut self) {
+    /// Starts the waiting walks, within the limits.
+    fn start_waiting(&mut self) {
         for walk in self.walks.values_mut() {
             if !matches!(walk.state, State::Waiting) {
                 continue;
@@ -162,20 +174,20 @@ impl Groups {
                 continue;
             }
             self.busy.insert(key.clone(), consumer.clone());
-            let ends = Arc::new(AtomicBool::new(false));
-            walk.state = State::Running { ends: Arc::clone(&ends) };
+            let cancelled = Arc::new(AtomicBool::new(false));
+            walk.state = State::Running { cancelled: Arc::clone(&cancelled) };
             self.running.spawn_blocking(move || {
-                let done = tree::apply_at(target.as_path(), fs_group, || ends.load(Ordering::Relaxed));
+                let done = tree::apply_at(target.as_path(), fs_group, || cancelled.load(Ordering::Relaxed));
                 (consumer, key, done)
             });
         }
     }
 
-    /// Ends the walks of removed consumers, and waits for them to release their volumes: an open file
+    /// Cancels the walks of removed consumers, and waits for them to close their files: an open file
     /// prevents an unmount.
-    pub(super) async fn let_go(&mut self, keeps: impl Fn(&ConsumerId) -> bool) {
+    pub(super) async fn release(&mut self, keeps: impl Fn(&ConsumerId) -> bool) {
         self.keep_walks(|job| keeps(&job.consumer));
-        let until = Instant::now() + LETTING_GO;
+        let until = Instant::now() + RELEASE_TIMEOUT;
         while self.busy.values().any(|id| !keeps(id)) {
             if tokio::time::timeout_at(until, self.ended()).await.is_err() {
                 return;
@@ -183,37 +195,37 @@ impl Groups {
         }
     }
 
-    /// A volume was published anew: what failed before is tried at once. What was done is done again if the driver may have
-    /// made files `anew`; one that is not done yet sees them anyway, or the next time.
-    pub(super) fn published(&mut self, consumer: &ConsumerId, anew: bool) {
+    /// Handles a publish of a volume: a failed job is retried at once. A done job runs again if the driver may
+    /// have written `new_files`. A running walk may miss new files until the next publish.
+    pub(super) fn published(&mut self, consumer: &ConsumerId, new_files: bool) {
         let Some(walk) = self.walks.get_mut(consumer) else { return };
         match &walk.state {
             State::Failed { .. } => walk.state = State::Waiting,
-            State::Done(done) if anew => {
-                walk.before = Some(done.clone());
+            State::Done(done) if new_files => {
+                walk.previous = Some(done.clone());
                 walk.state = State::Waiting;
             }
             State::Waiting | State::Running { .. } | State::Done(_) => {}
         }
     }
 
-    /// Mounts of a volume were lost, those of one consumer or all: their jobs run again.
-    pub(super) fn lost(&mut self, key: &VolumeKey, consumer: Option<&ConsumerId>) {
+    /// Handles lost mounts of a volume, of one consumer or of all: their jobs run again.
+    pub(super) fn mount_lost(&mut self, key: &VolumeKey, consumer: Option<&ConsumerId>) {
         let stays = |job: &FsGroupJob| job.key != *key || consumer.is_some_and(|id| job.consumer != *id);
         self.keep_walks(stays);
         self.keep_done(stays);
     }
 
-    /// When one that failed is due again.
-    pub(super) fn due(&self) -> Option<Instant> {
+    /// Returns when the next failed job is to be retried.
+    pub(super) fn next_retry(&self) -> Option<Instant> {
         let failed = self.walks.values().filter_map(|walk| match walk.state {
-            State::Failed { again, .. } => Some(again),
+            State::Failed { retry_at, .. } => Some(retry_at),
             _ => None,
         });
         failed.min()
     }
 
-    /// Waits for the next one to end. If the future is dropped, nothing is lost.
+    /// Waits for the next walk to end. This method is cancel safe.
     pub(super) async fn ended(&mut self) {
         let Some(ended) = self.running.join_next().await else { return std::future::pending().await };
         // A walk cannot panic, and is never aborted.
@@ -221,15 +233,15 @@ impl Groups {
         self.busy.remove(&key);
         let wanted = self.walks.get_mut(&consumer).filter(|walk| walk.job.key == key);
         if let Some(walk) = wanted.filter(|walk| matches!(walk.state, State::Running { .. })) {
-            walk.ended(result);
+            walk.finish(result);
             if matches!(walk.state, State::Done(_)) {
                 self.unsaved |= self.done.insert(walk.job.clone());
             }
         }
-        self.begin();
+        self.start_waiting();
     }
 
-    /// Writes what is not on the disk yet.
+    /// Writes the done jobs if they differ from the record on the disk.
     pub(super) async fn save(&mut self) {
         if !std::mem::take(&mut self.unsaved) {
             return;
@@ -241,53 +253,54 @@ impl Groups {
         }
     }
 
-    /// How it is with each.
+    /// Returns the state of each consumer's job.
     pub(super) fn states(&self) -> BTreeMap<ConsumerId, GroupState> {
         // The state of a consumer with a missing claim does not change: its pod may use the volume without fsGroup.
-        let unsure = self.unsure.iter().filter(|(_, what)| **what == Unsure::Driver).map(|(id, _)| id);
-        let unsure = unsure.filter(|id| self.done.iter().all(|done| done.consumer != **id));
-        let unsure = unsure.map(|id| {
+        let unknown = self.unknown.iter().filter(|(_, property)| **property == UnknownProperty::Driver);
+        let unknown =
+            unknown.map(|(id, _)| id).filter(|id| self.done.iter().all(|done| done.consumer != **id));
+        let unknown = unknown.map(|id| {
             let reason = "the driver has not reported yet whether it applies fsGroup";
             (id.clone(), GroupState::Pending(reason.to_owned()))
         });
-        let walks = self.walks.iter().map(|(id, walk)| (id.clone(), walk.shown()));
-        unsure.chain(walks).collect()
+        let walks = self.walks.iter().map(|(id, walk)| (id.clone(), walk.group_state()));
+        unknown.chain(walks).collect()
     }
 }
 
 impl Walk {
-    fn end(&self) {
-        if let State::Running { ends } = &self.state {
-            ends.store(true, Ordering::Relaxed);
+    fn cancel(&self) {
+        if let State::Running { cancelled } = &self.state {
+            cancelled.store(true, Ordering::Relaxed);
         }
     }
 
-    fn ended(&mut self, result: Result<Applied, ApplyError>) {
+    fn finish(&mut self, result: Result<Applied, ApplyError>) {
         let FsGroupJob { key, consumer, fs_group, .. } = &self.job;
         self.state = match result {
             Ok(Applied { seen, changed, failed, first_failure }) => {
                 let group = fs_group.group;
-                tracing::info!(volume = %key, %consumer, group, seen, changed, failed, "the files are the group's");
-                let first = first_failure.map(|errno| errno.to_string()).unwrap_or_default();
-                self.before = None;
-                State::Done(Done { failed, first, not_again: None })
+                tracing::info!(volume = %key, %consumer, group, seen, changed, failed, "fsGroup applied");
+                let first_error = first_failure.map(|errno| errno.to_string()).unwrap_or_default();
+                self.previous = None;
+                State::Done(Done { failed, first_error, repeat_error: None })
             }
             Err(error) => {
                 tracing::warn!(volume = %key, %consumer, group = fs_group.group, "cannot apply fsGroup, retrying: {error}");
                 let reason = error.to_string();
-                if let Some(before) = &mut self.before {
-                    before.not_again = Some(reason.clone());
+                if let Some(previous) = &mut self.previous {
+                    previous.repeat_error = Some(reason.clone());
                 }
-                State::Failed { again: Instant::now() + AGAIN, reason }
+                State::Failed { retry_at: Instant::now() + RETRY_DELAY, reason }
             }
         };
     }
 
-    fn shown(&self) -> GroupState {
+    fn group_state(&self) -> GroupState {
         let group = self.job.fs_group.group;
-        match (&self.state, &self.before) {
+        match (&self.state, &self.previous) {
             // The pod uses the volume, even if a repeated job fails.
-            (State::Done(done), _) | (_, Some(done)) => done.shown(group),
+            (State::Done(done), _) | (_, Some(done)) => done.group_state(group),
             (State::Waiting | State::Running { .. }, None) => {
                 GroupState::Pending(format!("applying fsGroup {group} to its files"))
             }
@@ -299,15 +312,15 @@ impl Walk {
 }
 
 impl Done {
-    fn shown(&self, group: u32) -> GroupState {
-        let Self { failed, first, not_again } = self;
-        GroupState::Applied(match (not_again, failed) {
+    fn group_state(&self, group: u32) -> GroupState {
+        let Self { failed, first_error, repeat_error } = self;
+        GroupState::Applied(match (repeat_error, failed) {
             (Some(reason), _) => {
                 format!("cannot apply fsGroup {group} to new files, retrying: {reason}")
             }
             (None, 0) => String::new(),
             (None, _) => {
-                format!("cannot apply fsGroup {group} to {failed} of its files; first error: {first}")
+                format!("cannot apply fsGroup {group} to {failed} of its files; first error: {first_error}")
             }
         })
     }

@@ -25,8 +25,8 @@ fn job(directory: &TempDir, driver: &str, volume: &str, consumer: &str) -> FsGro
     }
 }
 
-fn unsure<'a>(consumers: impl IntoIterator<Item = &'a ConsumerId>) -> BTreeMap<ConsumerId, Unsure> {
-    consumers.into_iter().map(|id| (id.clone(), Unsure::Driver)).collect()
+fn unknown<'a>(consumers: impl IntoIterator<Item = &'a ConsumerId>) -> BTreeMap<ConsumerId, UnknownProperty> {
+    consumers.into_iter().map(|id| (id.clone(), UnknownProperty::Driver)).collect()
 }
 
 fn pending(groups: &Groups, consumer: &str) -> GroupState {
@@ -37,7 +37,7 @@ fn pending(groups: &Groups, consumer: &str) -> GroupState {
 async fn retries_after_a_delay_or_a_new_publish() {
     let (directory, mut groups) = groups();
     let one = job(&directory, "d.example", "v", "9f0c/data");
-    let want_at = |groups: &mut Groups, now| groups.want(vec![one.clone()], BTreeMap::new(), now);
+    let want_at = |groups: &mut Groups, now| groups.set_wanted(vec![one.clone()], BTreeMap::new(), now);
     let want = |groups: &mut Groups| want_at(groups, Instant::now());
     want(&mut groups);
     assert!(matches!(pending(&groups, "9f0c/data"), GroupState::Pending(_)));
@@ -47,7 +47,7 @@ async fn retries_after_a_delay_or_a_new_publish() {
     // Not before its time.
     want(&mut groups);
     assert!(groups.busy.is_empty());
-    let due = groups.due().unwrap();
+    let due = groups.next_retry().unwrap();
     want_at(&mut groups, due);
     assert_eq!(groups.busy.len(), 1);
     groups.ended().await;
@@ -55,7 +55,7 @@ async fn retries_after_a_delay_or_a_new_publish() {
     want(&mut groups);
     assert_eq!(groups.busy.len(), 1);
     // The consumer is removed: its state and the result of its walk are dropped.
-    groups.want(Vec::new(), BTreeMap::new(), Instant::now());
+    groups.set_wanted(Vec::new(), BTreeMap::new(), Instant::now());
     assert!(groups.states().is_empty());
     groups.ended().await;
     assert!(groups.busy.is_empty() && groups.done.is_empty());
@@ -74,7 +74,7 @@ async fn bounds_walks_by_volume_driver_and_agent() {
         }
     }
     let all = jobs.len();
-    groups.want(jobs, BTreeMap::new(), Instant::now());
+    groups.set_wanted(jobs, BTreeMap::new(), Instant::now());
     let mut ended = 0;
     while !groups.busy.is_empty() {
         assert!(groups.busy.len() <= MAX_WALKS);
@@ -94,7 +94,7 @@ async fn republished_files_get_the_group_again() {
     let (directory, mut groups) = groups();
     let one = job(&directory, "d.example", "v", "9f0c/data");
     groups.done.insert(one.clone());
-    let want = |groups: &mut Groups| groups.want(vec![one.clone()], BTreeMap::new(), Instant::now());
+    let want = |groups: &mut Groups| groups.set_wanted(vec![one.clone()], BTreeMap::new(), Instant::now());
     want(&mut groups);
     // Published once more, and nothing in it is new.
     groups.published(&one.consumer, false);
@@ -115,8 +115,8 @@ async fn republished_files_get_the_group_again() {
     let GroupState::Applied(remark) = pending(&groups, "9f0c/data") else { panic!() };
     assert!(remark.contains("fsGroup 7") && remark.contains("cannot be opened"), "{remark}");
     assert!(groups.done.contains(&one) && !groups.unsaved, "the disk has it still");
-    let due = groups.due().unwrap();
-    groups.want(vec![one.clone()], BTreeMap::new(), due);
+    let due = groups.next_retry().unwrap();
+    groups.set_wanted(vec![one.clone()], BTreeMap::new(), due);
     assert_eq!((groups.busy.len(), pending(&groups, "9f0c/data")), (1, GroupState::Applied(remark.clone())));
     groups.ended().await;
     groups.published(&one.consumer, true);
@@ -128,14 +128,14 @@ async fn keeps_jobs_while_the_claim_is_not_found() {
     let (directory, mut groups) = groups();
     let one = job(&directory, "d.example", "v", "9f0c/data");
     let other = ConsumerId::new("other/data").unwrap();
-    groups.want(vec![one.clone()], BTreeMap::new(), Instant::now());
-    let lost = [&one.consumer, &other].map(|id| (id.clone(), Unsure::Modes));
-    groups.want(Vec::new(), lost.clone().into(), Instant::now());
+    groups.set_wanted(vec![one.clone()], BTreeMap::new(), Instant::now());
+    let lost = [&one.consumer, &other].map(|id| (id.clone(), UnknownProperty::AccessModes));
+    groups.set_wanted(Vec::new(), lost.clone().into(), Instant::now());
     assert!(matches!(pending(&groups, "9f0c/data"), GroupState::Pending(_)));
     assert!(!groups.states().contains_key(&other));
     groups.ended().await;
-    let due = groups.due().unwrap();
-    groups.want(Vec::new(), lost.into(), due);
+    let due = groups.next_retry().unwrap();
+    groups.set_wanted(Vec::new(), lost.into(), due);
     assert_eq!(groups.busy.len(), 1, "it is retried");
 }
 
@@ -148,19 +148,19 @@ async fn done_job_repeats_only_after_a_lost_mount() {
     groups.save().await;
     let mut again = Groups::new(groups.on_disk.clone());
     // Unknown until the driver has answered; done jobs stay done.
-    again.want(Vec::new(), unsure([&one.consumer]), Instant::now());
+    again.set_wanted(Vec::new(), unknown([&one.consumer]), Instant::now());
     assert!(again.states().is_empty() && again.done.len() == 1);
     let other = ConsumerId::new("other/data").unwrap();
-    again.want(Vec::new(), unsure([&one.consumer, &other]), Instant::now());
+    again.set_wanted(Vec::new(), unknown([&one.consumer, &other]), Instant::now());
     assert!(matches!(pending(&again, "other/data"), GroupState::Pending(_)));
-    let want = |groups: &mut Groups| groups.want(vec![one.clone()], BTreeMap::new(), Instant::now());
+    let want = |groups: &mut Groups| groups.set_wanted(vec![one.clone()], BTreeMap::new(), Instant::now());
     want(&mut again);
     assert_eq!((pending(&again, "9f0c/data"), again.busy.len()), (GroupState::Applied(String::new()), 0));
     let stranger = ConsumerId::new("other/data").unwrap();
-    again.lost(&one.key, Some(&stranger));
+    again.mount_lost(&one.key, Some(&stranger));
     want(&mut again);
     assert!(again.busy.is_empty());
-    again.lost(&one.key, None);
+    again.mount_lost(&one.key, None);
     want(&mut again);
     assert_eq!(again.busy.len(), 1);
     again.save().await;

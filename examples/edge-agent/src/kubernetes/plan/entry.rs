@@ -1,4 +1,4 @@
-//! What a plan says of single things.
+//! The entries of a plan.
 
 use volume_manager::{ConsumerId, VolumeKey};
 
@@ -7,34 +7,33 @@ use edge_csi_common::kubernetes::message::{Pod, PodVolume, PodVolumeStatus};
 /// The result for a volume of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) struct PodVolumePlan {
-    /// Which it is, and nothing yet of how it is.
+    /// The names of the pod and the volume; the result is added later.
     pub(in super::super) status: PodVolumeStatus,
-    /// Where it goes.
-    pub(in super::super) place: Place,
-    /// Whether its files are left alone if its root is the pod's group's.
+    /// The consumer of the volume, or why there is none.
+    pub(in super::super) assignment: Assignment,
+    /// Whether the files stay unchanged if the root already has the pod's group.
     pub(in super::super) on_root_mismatch: bool,
-    /// Whether one of the volume's access modes is for one node, as policies of groups ask.
+    /// Whether one of the volume's access modes is for one node; some fsGroup policies require that.
     pub(in super::super) read_write_once: bool,
 }
 
-/// Where a volume of a pod goes.
+/// The consumer that a volume of a pod is assigned to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) enum Place {
-    /// To this consumer of this volume.
-    At {
-        /// The volume.
+pub(in super::super) enum Assignment {
+    /// The pod uses the volume as this consumer.
+    Assigned {
         key: VolumeKey,
-        /// Under which name the pod has it.
+        /// The pod's UID and its name for the volume.
         consumer: ConsumerId,
-        /// What cannot be found now, if something cannot: then it stays as it was.
-        unsure: Option<String>,
+        /// Why an object is missing, if one is: the consumer then stays unchanged.
+        missing: Option<String>,
     },
-    /// Nowhere, and why, for people.
-    Nowhere(String),
+    /// The pod gets no volume. The text is the reason, for users.
+    Unassigned(String),
 }
 
 impl PodVolumePlan {
-    pub(super) fn new(pod: &Pod, volume: &PodVolume, place: Place) -> Self {
+    pub(super) fn new(pod: &Pod, volume: &PodVolume, assignment: Assignment) -> Self {
         let status = PodVolumeStatus {
             namespace: pod.namespace.clone(),
             pod: pod.name.clone(),
@@ -42,21 +41,20 @@ impl PodVolumePlan {
             volume: volume.name.clone(),
             ..PodVolumeStatus::default()
         };
-        Self { status, place, on_root_mismatch: pod.fs_group_on_root_mismatch, read_write_once: false }
+        Self { status, assignment, on_root_mismatch: pod.fs_group_on_root_mismatch, read_write_once: false }
     }
 }
 
-/// A volume that is to be larger.
+/// A claim's request to expand its volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct Expansion {
-    /// The volume.
     pub(in super::super) key: VolumeKey,
-    /// The namespace of the claim that asks.
+    /// The claim's namespace.
     pub(in super::super) namespace: String,
     /// The claim's name.
     pub(in super::super) name: String,
     /// The claim's UID.
     pub(in super::super) uid: String,
-    /// The size, in bytes.
+    /// The requested size in bytes.
     pub(in super::super) bytes: u64,
 }

@@ -19,53 +19,53 @@ use volume_manager::message::{DesiredSet, MAX_CONSUMERS, consumer_bytes, policy_
 use volume_manager::node::DesiredVolume;
 use volume_manager::{ConsumerId, VolumeKey};
 
-pub(super) use self::entry::{Expansion, Place, PodVolumePlan};
+pub(super) use self::entry::{Assignment, Expansion, PodVolumePlan};
 use self::room::{Bytes, Room};
 use self::volume::{Found, find, policy, with_mode_of};
 use super::in_use::InUse;
 use super::layout::KubeletDirectory;
 use super::metadata::Metadata;
 
-/// What a plan is made from.
+/// The input of a plan.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known<'a> {
+pub(super) struct PlanInput<'a> {
     /// The node's objects.
     pub(super) metadata: &'a Metadata,
-    /// The set that is wanted so far.
+    /// The previous desired set.
     pub(super) before: &'a DesiredSet,
     /// The volumes that are staged or published.
     pub(super) mounted: &'a BTreeSet<VolumeKey>,
-    /// The volumes that the cluster knows to be in use.
+    /// The volumes that are certain to be in the Node's `status.volumesInUse`.
     pub(super) in_use: &'a InUse,
 }
 
 /// The set of volumes of the node, and the result for each volume of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plan {
-    /// The volumes, under the number of the set before.
+    /// The desired set, with the revision of the previous set.
     pub(super) set: DesiredSet,
-    /// Each volume of a pod that has not ended, in order.
+    /// The result for each volume of each pod that has not ended, ordered by pod.
     pub(super) pod_volumes: Vec<PodVolumePlan>,
-    /// The volumes that are to be larger, each once.
+    /// The requested expansions, one for each claim.
     pub(super) expansions: Vec<Expansion>,
-    /// Volumes that are attached, and wait until the cluster knows that they are in use.
+    /// The attached volumes that are not certain to be in the Node's `status.volumesInUse` yet.
     pub(super) unmarked: BTreeSet<VolumeKey>,
-    /// Consumers that cannot be found now and were not in the set before.
+    /// The consumers with missing objects that were not in the previous set.
     pub(super) unknown: Vec<ConsumerId>,
 }
 
 impl Plan {
-    /// All consumers of the set.
+    /// Returns all consumers of the set.
     pub(super) fn consumers(&self) -> BTreeSet<&ConsumerId> {
         let volumes = self.set.volumes.iter();
         volumes.flat_map(|volume| &volume.consumers).map(|consumer| consumer.id()).collect()
     }
 }
 
-/// One volume, as the pods have it together.
+/// A volume with its consumers, before its spec is chosen.
 #[derive(Debug, Default)]
 struct Candidate {
-    /// Descriptions by PersistentVolume; more than one if several have the same handle.
+    /// The specs by PersistentVolume; more than one if several have the same handle.
     specs: BTreeMap<String, Arc<VolumeSpec>>,
     /// The spec of the previous set, if a consumer with missing objects stays.
     kept: Option<Arc<VolumeSpec>>,
@@ -75,33 +75,35 @@ struct Candidate {
 /// Whether a volume that others attach may be mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attachment {
-    /// It is not attached, or is not attached at all.
+    /// The volume is not attached, or needs no attachment.
     Missing,
-    /// The cluster does not know yet that it is in use, and might detach it under the mount.
+    /// The volume may be missing in the Node's `status.volumesInUse`, so the cluster might detach it while
+    /// mounted.
     Unmarked,
-    Made,
+    /// The volume is attached and may be mounted.
+    Ready,
 }
 
-/// The most bytes of an entry of a map besides its key and its value.
-const ENTRY: usize = 16;
+/// The maximum size of an encoded map entry in bytes, besides its key and its value.
+const ENTRY_OVERHEAD: usize = 16;
 
-/// Makes the plan.
-pub(super) fn plan(known: Known<'_>, directory: &KubeletDirectory) -> Plan {
-    Planner::new(known, directory).plan()
+/// Computes the plan.
+pub(super) fn plan(input: PlanInput<'_>, directory: &KubeletDirectory) -> Plan {
+    Planner::new(input, directory).plan()
 }
 
 struct Planner<'a> {
-    known: Known<'a>,
+    input: PlanInput<'a>,
     directory: &'a KubeletDirectory,
-    /// The descriptions of the set before.
-    described: BTreeMap<&'a VolumeKey, &'a Arc<VolumeSpec>>,
-    /// What the attachments say that are attached, by attacher and volume.
+    /// The specs of the previous set.
+    previous_specs: BTreeMap<&'a VolumeKey, &'a Arc<VolumeSpec>>,
+    /// The metadata of the attached VolumeAttachments, by attacher and volume.
     attached: BTreeMap<(&'a str, &'a str), &'a BTreeMap<String, String>>,
-    /// Each consumer of the set before, with its volume.
+    /// The consumers of the previous set by id, with their volumes.
     before: BTreeMap<&'a str, (&'a DesiredVolume, &'a Arc<ConsumerSpec>)>,
     volumes: BTreeMap<VolumeKey, Candidate>,
     room: Room,
-    /// The consumer of each path.
+    /// The consumer of each target path.
     targets: BTreeMap<String, (VolumeKey, ConsumerId)>,
     pod_volumes: Vec<PodVolumePlan>,
     expansions: BTreeMap<(String, String), Expansion>,
@@ -109,18 +111,23 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(known: Known<'a>, directory: &'a KubeletDirectory) -> Self {
-        let consumers = known.before.volumes.iter().flat_map(|volume| {
+    fn new(input: PlanInput<'a>, directory: &'a KubeletDirectory) -> Self {
+        let consumers = input.before.volumes.iter().flat_map(|volume| {
             volume.consumers.iter().map(move |consumer| (consumer.id().as_str(), (volume, consumer)))
         });
-        let attachments = known.metadata.attachments().filter(|attachment| attachment.attached);
+        let attachments = input.metadata.attachments().filter(|attachment| attachment.attached);
         let attached = attachments.map(|attachment| {
             ((attachment.attacher.as_str(), attachment.volume.as_str()), &attachment.metadata)
         });
         Self {
-            known,
+            input,
             directory,
-            described: known.before.volumes.iter().map(|volume| (volume.spec.key(), &volume.spec)).collect(),
+            previous_specs: input
+                .before
+                .volumes
+                .iter()
+                .map(|volume| (volume.spec.key(), &volume.spec))
+                .collect(),
             attached: attached.collect(),
             before: consumers.collect(),
             volumes: BTreeMap::new(),
@@ -133,87 +140,96 @@ impl<'a> Planner<'a> {
     }
 
     fn plan(mut self) -> Plan {
-        let (metadata, directory) = (self.known.metadata, self.directory);
-        let mut asked = Vec::new();
+        let (metadata, directory) = (self.input.metadata, self.directory);
+        let mut requested = Vec::new();
         for pod in metadata.pods().filter(|pod| !pod.ended) {
             for volume in &pod.volumes {
-                let place = Place::Nowhere("its pod's UID and its name are not a consumer id".to_owned());
-                self.pod_volumes.push(PodVolumePlan::new(pod, volume, place));
+                let reason = "the pod's UID and the volume's name do not form a valid consumer id".to_owned();
+                self.pod_volumes.push(PodVolumePlan::new(pod, volume, Assignment::Unassigned(reason)));
                 if let Ok(id) = ConsumerId::new(&format!("{}/{}", pod.uid, volume.name)) {
                     let found = find(metadata, directory, pod, volume, &id);
-                    asked.push((self.pod_volumes.len() - 1, id, found.map_err(|reason| reason.to_string())));
+                    requested.push((
+                        self.pod_volumes.len() - 1,
+                        id,
+                        found.map_err(|reason| reason.to_string()),
+                    ));
                 }
             }
         }
-        // Consumers with a volume are planned before new ones, so that a bound or a used path refuses the new ones.
-        asked.sort_by_key(|(_, id, found)| match found {
+        // Existing consumers are planned before new ones, so that a bound or a used path refuses the new ones.
+        requested.sort_by_key(|(_, id, found)| match found {
             Err(_) => 0,
             Ok(_) if self.before.contains_key(id.as_str()) => 1,
-            // Where the set was lost, it was in that.
-            Ok(found) if self.known.mounted.contains(found.spec.key()) => 2,
+            // After the loss of the set, a mounted volume shows that its consumer existed.
+            Ok(found) if self.input.mounted.contains(found.spec.key()) => 2,
             Ok(_) => 3,
         });
-        for (at, id, found) in asked {
-            let once = found.as_ref().is_ok_and(|found| found.read_write_once);
-            let place = match found {
+        for (at, id, found) in requested {
+            let read_write_once = found.as_ref().is_ok_and(|found| found.read_write_once);
+            let assignment = match found {
                 Ok(found) => self.add(found, id),
                 Err(reason) => self.keep(id, reason),
             };
             if let Some(planned) = self.pod_volumes.get_mut(at) {
-                (planned.place, planned.read_write_once) = (place, once);
+                (planned.assignment, planned.read_write_once) = (assignment, read_write_once);
             }
         }
         let (mut volumes, mut attached, mut unmarked) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for (key, candidate) in std::mem::take(&mut self.volumes) {
-            let Some((spec, attachment)) = self.described(&key, &candidate) else { continue };
+            let Some((spec, attachment)) = self.choose_spec(&key, &candidate) else { continue };
             match attachment {
                 Attachment::Missing => {}
                 Attachment::Unmarked => drop(unmarked.insert(key)),
-                Attachment::Made => drop(attached.insert(key)),
+                Attachment::Ready => drop(attached.insert(key)),
             }
             volumes.push(DesiredVolume { spec, consumers: candidate.consumers.into_values().collect() });
         }
         let used = volumes.iter().map(|volume| &volume.spec.key().driver);
         let mut policies: BTreeMap<_, _> = used.map(|driver| (driver.clone(), self.policy(driver))).collect();
-        // With the others that there is room for: a driver need not be connected to anew for its first pod.
+        // Policies of unused drivers are added if there is room: the first pod of a driver then needs no
+        // reconnect.
         for object in metadata.drivers() {
             if let Ok(name) = DriverName::new(&object.name)
                 && let Entry::Vacant(vacant) = policies.entry(name)
             {
                 let policy = policy(object);
-                if self.room.takes_policy(vacant.key(), policy_bytes(vacant.key(), &policy)) {
+                if self.room.add_policy(vacant.key(), policy_bytes(vacant.key(), &policy)) {
                     vacant.insert(policy);
                 }
             }
         }
-        let revision = self.known.before.revision;
+        let revision = self.input.before.revision;
         let set = DesiredSet { revision, volumes, attached, policies };
         let expansions = self.expansions.into_values().collect();
         Plan { set, pod_volumes: self.pod_volumes, expansions, unmarked, unknown: self.unknown }
     }
 
-    /// Gives a pod a volume that was found.
-    fn add(&mut self, found: Found, id: ConsumerId) -> Place {
+    /// Adds the volume of a pod to the set.
+    fn add(&mut self, found: Found, id: ConsumerId) -> Assignment {
         let key = found.spec.key().clone();
         let target = found.consumer.target_path().to_string();
         match self.targets.get(&target) {
-            // The pod has one volume under two names, at one place.
-            Some((of, holder)) if *of == key => {
-                return Place::At { key, consumer: holder.clone(), unsure: None };
+            // The pod has one volume under two names, with one path.
+            Some((other, consumer)) if *other == key => {
+                return Assignment::Assigned { key, consumer: consumer.clone(), missing: None };
             }
-            Some((of, _)) => {
-                return Place::Nowhere(format!("{of} has the same place in this pod: rename one of them"));
+            Some((other, _)) => {
+                return Assignment::Unassigned(format!(
+                    "{other} has the same path in this pod; rename one of the volumes"
+                ));
             }
             None => {}
         }
         if self.volumes.get(&key).is_some_and(|candidate| candidate.consumers.len() >= MAX_CONSUMERS) {
-            return Place::Nowhere(format!("{key} has {MAX_CONSUMERS} pods on this node, which is the most"));
+            return Assignment::Unassigned(format!(
+                "{key} has {MAX_CONSUMERS} pods on this node, which is the maximum; move pods to other nodes"
+            ));
         }
-        let bytes = self.bytes(&found.spec, &found.consumer, self.attached_as(&key, &found.name));
-        if !self.had(&id, &key)
-            && let Err(full) = self.room.for_one_more(&key, bytes)
+        let bytes = self.bytes(&found.spec, &found.consumer, self.attachment_of(&key, &found.name));
+        if !self.is_existing(&id, &key)
+            && let Err(full) = self.room.check_new(&key, bytes)
         {
-            return Place::Nowhere(full.to_string());
+            return Assignment::Unassigned(full.to_string());
         }
         self.room.add(&key, bytes);
         let candidate = self.volumes.entry(key.clone()).or_default();
@@ -224,14 +240,14 @@ impl<'a> Planner<'a> {
             let claim = (expansion.namespace.clone(), expansion.name.clone());
             self.expansions.entry(claim).or_insert(expansion);
         }
-        Place::At { key, consumer: id, unsure: None }
+        Assignment::Assigned { key, consumer: id, missing: None }
     }
 
-    /// Leaves a pod what it has, if it has something.
-    fn keep(&mut self, id: ConsumerId, reason: String) -> Place {
+    /// Keeps the volume that a pod has in the previous set, if any.
+    fn keep(&mut self, id: ConsumerId, reason: String) -> Assignment {
         let Some((volume, consumer)) = self.before.get(id.as_str()) else {
             self.unknown.push(id);
-            return Place::Nowhere(reason);
+            return Assignment::Unassigned(reason);
         };
         let key = volume.spec.key().clone();
         self.room.add(&key, self.bytes(&volume.spec, consumer, None));
@@ -239,13 +255,13 @@ impl<'a> Planner<'a> {
         candidate.kept.get_or_insert_with(|| Arc::clone(&volume.spec));
         candidate.consumers.insert(id.clone(), Arc::clone(consumer));
         self.targets.insert(consumer.target_path().to_string(), (key.clone(), id.clone()));
-        Place::At { key, consumer: id, unsure: Some(reason) }
+        Assignment::Assigned { key, consumer: id, missing: Some(reason) }
     }
 
-    /// The one description of a volume, and whether it is attached.
-    fn described(&self, key: &VolumeKey, candidate: &Candidate) -> Option<(Arc<VolumeSpec>, Attachment)> {
-        let before = self.described.get(key).copied();
-        // Where several PersistentVolumes have one handle, the one that was taken first stays.
+    /// Chooses the spec of a volume, and returns whether the volume may be mounted.
+    fn choose_spec(&self, key: &VolumeKey, candidate: &Candidate) -> Option<(Arc<VolumeSpec>, Attachment)> {
+        let before = self.previous_specs.get(key).copied();
+        // If several PersistentVolumes have one handle, the spec of the previous set stays.
         let is_as_before = |spec: &&Arc<VolumeSpec>| {
             before.is_some_and(|before| {
                 before.volume_context() == spec.volume_context() && before.access() == spec.access()
@@ -254,16 +270,17 @@ impl<'a> Planner<'a> {
         let found = candidate.specs.values().find(is_as_before).or_else(|| candidate.specs.values().next());
         let Some(spec) = found else {
             let kept = candidate.kept.clone()?;
-            let attached = self.known.before.is_attached(&kept);
-            return Some((kept, if attached { Attachment::Made } else { Attachment::Missing }));
+            let attached = self.input.before.is_attached(&kept);
+            return Some((kept, if attached { Attachment::Ready } else { Attachment::Missing }));
         };
-        let mounted = self.known.mounted.contains(key);
-        // Existing consumers keep their access mode, and could not change it.
-        let asked = before.filter(|_| mounted || candidate.consumers.keys().any(|id| self.had(id, key)));
-        let mut builder = asked.map_or_else(|| spec.to_builder(), |before| with_mode_of(spec, before));
+        let mounted = self.input.mounted.contains(key);
+        // The access mode of existing consumers cannot change.
+        let in_use =
+            before.filter(|_| mounted || candidate.consumers.keys().any(|id| self.is_existing(id, key)));
+        let mut builder = in_use.map_or_else(|| spec.to_builder(), |before| with_mode_of(spec, before));
         let attach = before.filter(|_| mounted).map_or_else(|| spec.attach(), |before| before.attach());
         builder = builder.attach(attach);
-        // Staged for one group, it is not staged anew for another.
+        // A volume that is staged for one group is not staged again for another.
         let group = match before {
             Some(before) => before.fs_group(),
             None => candidate.consumers.values().next().and_then(|consumer| consumer.own_fs_group()),
@@ -273,46 +290,46 @@ impl<'a> Planner<'a> {
         }
         let mut attached = Attachment::Missing;
         if attach == Attach::Awaited {
-            let was_attached = before.filter(|before| self.known.before.is_attached(before));
+            let was_attached = before.filter(|before| self.input.before.is_attached(before));
             match self.attachment(key, candidate) {
-                Some(context) if mounted || was_attached.is_some() || self.known.in_use.has(key) => {
+                Some(context) if mounted || was_attached.is_some() || self.input.in_use.has(key) => {
                     builder = builder.publish_context(context.clone());
-                    attached = Attachment::Made;
+                    attached = Attachment::Ready;
                 }
                 Some(_) => attached = Attachment::Unmarked,
-                // A mounted volume is unmounted with its pods, whatever its attachment.
+                // A mounted volume stays mounted until its pods end, whatever its attachment.
                 None if mounted => {
                     if let Some(before) = was_attached {
                         builder = builder.publish_context(before.publish_context().clone());
-                        attached = Attachment::Made;
+                        attached = Attachment::Ready;
                     }
                 }
                 None => {}
             }
         }
-        // What breaks a bound only together with its attachment stays as it was described before.
+        // If the attachment makes the spec exceed a bound, the previous spec stays.
         let spec =
             builder.build().map_or_else(|_| before.map_or_else(|| Arc::clone(spec), Arc::clone), Arc::new);
         Some((spec, attached))
     }
 
-    /// Whether the set before has the volume for this consumer.
-    fn had(&self, id: &ConsumerId, key: &VolumeKey) -> bool {
+    /// Whether the previous set has this consumer of the volume.
+    fn is_existing(&self, id: &ConsumerId, key: &VolumeKey) -> bool {
         self.before.get(id.as_str()).is_some_and(|(volume, _)| volume.spec.key() == key)
     }
 
-    /// What the attachment of a volume says, if it is attached.
+    /// Returns the metadata of a volume's attachment, if it is attached.
     fn attachment(&self, key: &VolumeKey, candidate: &Candidate) -> Option<&'a BTreeMap<String, String>> {
         let mut names = candidate.specs.keys();
-        names.find_map(|name| self.attached_as(key, name))
+        names.find_map(|name| self.attachment_of(key, name))
     }
 
-    /// The same of a volume under one name.
-    fn attached_as(&self, key: &VolumeKey, name: &str) -> Option<&'a BTreeMap<String, String>> {
+    /// Returns the metadata of a PersistentVolume's attachment, if it is attached.
+    fn attachment_of(&self, key: &VolumeKey, name: &str) -> Option<&'a BTreeMap<String, String>> {
         self.attached.get(&(key.driver.as_str(), name)).copied()
     }
 
-    /// What a consumer adds to the set, together with what its volume has or will have of an attachment.
+    /// Returns the sizes that a consumer adds to the set, including its volume's present or future attachment.
     fn bytes(
         &self,
         spec: &VolumeSpec,
@@ -324,19 +341,19 @@ impl<'a> Planner<'a> {
             0
         } else {
             let entries = attachment.into_iter().flatten();
-            let context: usize = entries.map(|(name, value)| name.len() + value.len() + ENTRY).sum();
-            let before = self.described.get(key).map_or(0, |before| volume_bytes(before));
+            let context: usize = entries.map(|(name, value)| name.len() + value.len() + ENTRY_OVERHEAD).sum();
+            let before = self.previous_specs.get(key).map_or(0, |before| volume_bytes(before));
             before.max(volume_bytes(spec) + context)
         };
         let policy = policy_bytes(&key.driver, &self.policy(&key.driver));
         Bytes { consumer: consumer_bytes(consumer), volume, policy }
     }
 
-    /// What is known of a driver. One without an object has the policy that it had while its volumes are in use.
+    /// Returns the policy of a driver. A driver without a CSIDriver keeps the policy of the previous set.
     fn policy(&self, driver: &DriverName) -> DriverPolicy {
-        match self.known.metadata.driver(driver.as_str()) {
+        match self.input.metadata.driver(driver.as_str()) {
             Some(object) => policy(object),
-            None => self.known.before.policy(driver),
+            None => self.input.before.policy(driver),
         }
     }
 }

@@ -9,54 +9,46 @@ use csi_proto::DriverName;
 use volume_manager::VolumeKey;
 use volume_manager::message::{MAX_POLICIES, MAX_REQUEST_BYTES, MAX_VOLUME_BYTES};
 
-/// New consumers leave a quarter of the bytes to existing ones, which grow with their attachments and metadata.
+/// The maximum size in bytes of a set with a new consumer. The rest is for existing ones, whose metadata may grow.
 const MAX_BYTES: usize = MAX_REQUEST_BYTES - MAX_REQUEST_BYTES / 4;
 
-/// The same for one volume with its consumers.
-const MAX_BYTES_OF_ONE: usize = MAX_VOLUME_BYTES - MAX_VOLUME_BYTES / 4;
+/// The maximum size in bytes of a volume with a new consumer and the existing ones.
+const MAX_BYTES_OF_VOLUME: usize = MAX_VOLUME_BYTES - MAX_VOLUME_BYTES / 4;
 
 /// Why a consumer is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Full {
     /// The set would have too many bytes.
     #[error(
-        "the volumes of this node would have {found} bytes with it; at most {MAX_BYTES} are taken: take pods from the node"
+        "the volumes of this node would have {found} bytes with this pod; expected at most {MAX_BYTES}: move pods to other nodes"
     )]
-    Set {
-        /// How many.
-        found: usize,
-    },
+    Set { found: usize },
     /// The volume would have too many bytes.
     #[error(
-        "{key} would have {found} bytes with this pod; at most {MAX_BYTES_OF_ONE} are taken: take other pods of it from this node"
+        "{key} would have {found} bytes with this pod; expected at most {MAX_BYTES_OF_VOLUME}: move other pods of it to other nodes"
     )]
-    Volume {
-        /// The volume.
-        key: VolumeKey,
-        /// How many.
-        found: usize,
-    },
+    Volume { key: VolumeKey, found: usize },
     /// Too many drivers.
     #[error(
-        "{driver} would be one driver more than the {MAX_POLICIES} that the pods of a node may use: take pods from it"
+        "the pods of this node already use {MAX_POLICIES} drivers, which is the maximum; move pods to other nodes to use {driver}"
     )]
     Drivers {
-        /// One more.
+        /// The driver of the refused consumer.
         driver: DriverName,
     },
 }
 
-/// The bytes of a consumer and its objects.
+/// The encoded sizes in bytes of a consumer, its volume and its driver's policy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bytes {
     pub(super) consumer: usize,
-    /// Of its volume, which counts once.
+    /// The size of the volume, which counts once for all consumers.
     pub(super) volume: usize,
-    /// Of what is known of the driver, which counts once.
+    /// The size of the driver's policy, which counts once for all volumes.
     pub(super) policy: usize,
 }
 
-/// What is in a set so far.
+/// The size of a set that is being planned.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     bytes: usize,
@@ -71,7 +63,7 @@ impl Room {
         self.volumes.contains_key(key)
     }
 
-    /// Counts one more consumer of a volume.
+    /// Adds a consumer of a volume.
     pub(super) fn add(&mut self, key: &VolumeKey, bytes: Bytes) {
         if self.drivers.insert(key.driver.clone()) {
             self.bytes += bytes.policy;
@@ -89,8 +81,8 @@ impl Room {
     /// Checks that there is room for a new consumer of a volume.
     ///
     /// # Errors
-    /// If a set with it would exceed a bound, or could when it grows.
-    pub(super) fn for_one_more(&self, key: &VolumeKey, bytes: Bytes) -> Result<(), Full> {
+    /// If the set would exceed a bound with the consumer, or could exceed one later.
+    pub(super) fn check_new(&self, key: &VolumeKey, bytes: Bytes) -> Result<(), Full> {
         let mut found = self.bytes + bytes.consumer;
         if !self.drivers.contains(&key.driver) {
             if self.drivers.len() >= MAX_POLICIES {
@@ -106,19 +98,19 @@ impl Room {
                 found += bytes.volume;
             }
         }
-        if of_volume > MAX_BYTES_OF_ONE {
+        if of_volume > MAX_BYTES_OF_VOLUME {
             return Err(Full::Volume { key: key.clone(), found: of_volume });
         }
         if found > MAX_BYTES { Err(Full::Set { found }) } else { Ok(()) }
     }
 
-    /// Counts what is known of a driver that no pod uses, if there is room for it.
-    pub(super) fn takes_policy(&mut self, driver: &DriverName, bytes: usize) -> bool {
-        let takes = self.drivers.len() < MAX_POLICIES && self.bytes + bytes <= MAX_BYTES;
-        if takes && self.drivers.insert(driver.clone()) {
+    /// Adds the policy of a driver that no pod uses, if there is room. Returns whether there is.
+    pub(super) fn add_policy(&mut self, driver: &DriverName, bytes: usize) -> bool {
+        let has_room = self.drivers.len() < MAX_POLICIES && self.bytes + bytes <= MAX_BYTES;
+        if has_room && self.drivers.insert(driver.clone()) {
             self.bytes += bytes;
         }
-        takes
+        has_room
     }
 }
 
@@ -129,7 +121,7 @@ mod tests {
     use volume_manager::message::{DesiredSet, Request};
 
     use super::super::tests::{DRIVER, driver, of_claim, planned, pod};
-    use super::super::{Place, Plan};
+    use super::super::{Assignment, Plan};
     use super::*;
     use edge_csi_common::kubernetes::message::object::Kind;
     use edge_csi_common::kubernetes::message::{Claim, InlineVolume, PersistentVolume, Pod, PodVolume};
@@ -146,7 +138,7 @@ mod tests {
         Kind::Pod(pod(name, [inline(DRIVER, bytes)]))
     }
 
-    /// The set as the node has it from its disk.
+    /// Returns the set of a plan, after a check that it survives encoding.
     fn read_back(plan: &Plan) -> DesiredSet {
         assert_eq!(Request::decode(&plan.set.encode()), Ok(Request::Desired(plan.set.clone())));
         plan.set.clone()
@@ -154,7 +146,7 @@ mod tests {
 
     fn has(plan: &Plan, name: &str) -> bool {
         let of_pod = plan.pod_volumes.iter().find(|volume| volume.status.pod == name);
-        matches!(of_pod.unwrap().place, Place::At { .. })
+        matches!(of_pod.unwrap().assignment, Assignment::Assigned { .. })
     }
 
     #[test]
@@ -167,13 +159,13 @@ mod tests {
         let plan = planned(kinds.clone(), &before, &[]);
         let before = read_back(&plan);
         assert!(has(&plan, "z-had") && has(&plan, "z-new"));
-        let turned_away = plan.pod_volumes.iter().filter_map(|volume| match &volume.place {
-            Place::Nowhere(why) => Some(why),
-            Place::At { .. } => None,
+        let refused = plan.pod_volumes.iter().filter_map(|volume| match &volume.assignment {
+            Assignment::Unassigned(why) => Some(why),
+            Assignment::Assigned { .. } => None,
         });
-        let turned_away: Vec<_> = turned_away.collect();
-        assert!(!turned_away.is_empty() && turned_away.iter().all(|why| why.contains("at most")));
-        // The set converges, and its consumers stay when more arrive.
+        let refused: Vec<_> = refused.collect();
+        assert!(!refused.is_empty() && refused.iter().all(|why| why.contains("at most")));
+        // The set converges, and its consumers stay when more pods are added.
         assert_eq!(planned(kinds.clone(), &before, &[]).set, before);
         let more = (0..80).map(|number| of_one(&format!("Z-{number}"), 10 << 10));
         let plan = planned(kinds.into_iter().chain(more), &before, &[]);
@@ -182,13 +174,13 @@ mod tests {
 
     #[test]
     fn unknown_drivers_do_not_starve_others() {
-        let unheard = |number: usize| {
+        let unknown_driver = |number: usize| {
             let volume = inline(&format!("d{number}.example"), 1);
             Kind::Pod(pod(&format!("a-{number:03}"), [volume]))
         };
         let first = of_one("z", 1);
         let before = planned(once(first.clone()), &DesiredSet::new(1, Vec::new()), &[]).set;
-        let plan = planned((0..2 * MAX_POLICIES).map(unheard).chain(once(first)), &before, &[]);
+        let plan = planned((0..2 * MAX_POLICIES).map(unknown_driver).chain(once(first)), &before, &[]);
         assert!(has(&plan, "z") && !has(&plan, "a-127"));
         assert_eq!(read_back(&plan).policies.len(), MAX_POLICIES);
     }

@@ -1,4 +1,4 @@
-//! From a pod's volume to a volume and its consumer, and from a CSIDriver to a policy.
+//! Converts a pod's volume to a volume and its consumer, and a CSIDriver to a policy.
 
 use std::sync::Arc;
 
@@ -10,31 +10,31 @@ use volume_manager::driver::{
 };
 use volume_manager::{ConsumerId, VolumeKey};
 
-use super::super::layout::{KubeletDirectory, NoPlace, inline_volume_id};
+use super::super::layout::{InvalidPath, KubeletDirectory, inline_volume_id};
 use super::super::metadata::Metadata;
 use super::entry::Expansion;
 use edge_csi_common::kubernetes::message::{
     Driver, InlineVolume, PersistentVolume, Pod, PodVolume, SecretName,
 };
 
-/// A pod's volume, found.
+/// A pod's volume, converted from its objects.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// What its directory is called: the PersistentVolume, or the pod's name for an inline one.
+    /// The name of its directory: of the PersistentVolume, or of the inline volume.
     pub(super) name: String,
-    /// The volume, not attached.
+    /// The volume, without an attachment.
     pub(super) spec: Arc<VolumeSpec>,
-    /// The pod.
+    /// The pod as a consumer of the volume.
     pub(super) consumer: ConsumerSpec,
-    /// What its claim asks for.
+    /// The expansion that its claim requests.
     pub(super) expansion: Option<Expansion>,
-    /// Whether it may be had by one node alone, though another mode of it counts.
+    /// Whether one of its access modes is for one node, even if another one is used.
     pub(super) read_write_once: bool,
 }
 
-/// Why a pod's volume cannot be found, or cannot be.
+/// Why a pod's volume cannot be converted: an object is missing or invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NotFound {
+pub(super) enum PodVolumeError {
     /// The claim is not known.
     #[error("claim {0} is not known on this node yet")]
     Claim(String),
@@ -42,58 +42,58 @@ pub(super) enum NotFound {
     #[error("claim {0} is not bound yet")]
     Unbound(String),
     /// The volume is not known.
-    #[error("PersistentVolume {0} is not known on this node yet, or is not of CSI")]
+    #[error("PersistentVolume {0} is not known on this node yet, or is not a CSI volume")]
     PersistentVolume(String),
     /// The volume is bound to another claim.
-    #[error("PersistentVolume {name} is bound to claim UID {found}, and the pod's claim is {expected}")]
+    #[error("PersistentVolume {name} is bound to claim UID {found}; expected {expected}, the pod's claim")]
     OtherClaim {
-        /// Its name.
+        /// The PersistentVolume's name.
         name: String,
-        /// The pod's claim.
+        /// The UID of the pod's claim.
         expected: String,
-        /// The volume's.
+        /// The claim UID in the PersistentVolume.
         found: String,
     },
     /// Neither a claim nor an inline volume.
-    #[error("it is neither of a claim nor inline; this agent is too old for it")]
+    #[error("the volume has neither a claim nor an inline driver; update the agent")]
     Unknown,
-    /// A mode that is not known.
-    #[error("access mode {found:?} of PersistentVolume {name} is not known here")]
+    /// An unknown access mode.
+    #[error("unknown access mode {found:?} of PersistentVolume {name}; update the agent")]
     AccessMode {
-        /// The volume.
+        /// The PersistentVolume's name.
         name: String,
-        /// The mode.
+        /// The access mode.
         found: String,
     },
-    /// The driver's name.
-    #[error("its driver cannot be: {0}")]
+    /// The driver's name is invalid.
+    #[error("invalid driver of the volume: {0}")]
     Driver(#[from] InvalidDriverName),
-    /// The handle.
-    #[error("its volumeHandle cannot be: {0}")]
+    /// The handle is invalid.
+    #[error("invalid volumeHandle: {0}")]
     Handle(#[from] InvalidVolumeId),
-    /// A secret's name.
-    #[error("its secret cannot be: {0}")]
+    /// A secret reference is invalid.
+    #[error("invalid secret of the volume: {0}")]
     Secret(#[from] InvalidSecretReference),
-    /// A bound is broken.
-    #[error("it cannot be: {0}")]
+    /// The volume exceeds a bound.
+    #[error("invalid volume: {0}")]
     Spec(#[from] InvalidSpec),
-    /// The path is empty.
-    #[error("it has no place: {0}")]
-    Place(#[from] NoPlace),
+    /// The volume has no valid target path.
+    #[error("the volume has no target path: {0}")]
+    Path(#[from] InvalidPath),
 }
 
-/// Finds a volume of a pod.
+/// Converts a volume of a pod, with the objects of the node.
 pub(super) fn find(
     metadata: &Metadata,
     directory: &KubeletDirectory,
     pod: &Pod,
     volume: &PodVolume,
     id: &ConsumerId,
-) -> Result<Found, NotFound> {
+) -> Result<Found, PodVolumeError> {
     let (name, spec, expansion, read_write_once) = match &volume.inline {
-        Some(inline) => (volume.name.clone(), of_inline(pod, volume, inline)?, None, true),
-        None if volume.claim.is_empty() => return Err(NotFound::Unknown),
-        None => of_claim(metadata, pod, volume)?,
+        Some(inline) => (volume.name.clone(), inline_volume(pod, volume, inline)?, None, true),
+        None if volume.claim.is_empty() => return Err(PodVolumeError::Unknown),
+        None => claimed_volume(metadata, pod, volume)?,
     };
     let target = match spec.access() {
         Access::Filesystem { .. } => directory.mount(&pod.uid, &name)?,
@@ -107,7 +107,7 @@ pub(super) fn find(
     Ok(Found { name, spec: Arc::new(spec), consumer, expansion, read_write_once })
 }
 
-fn of_inline(pod: &Pod, volume: &PodVolume, inline: &InlineVolume) -> Result<VolumeSpec, NotFound> {
+fn inline_volume(pod: &Pod, volume: &PodVolume, inline: &InlineVolume) -> Result<VolumeSpec, PodVolumeError> {
     let driver = DriverName::new(&inline.driver)?;
     let key = VolumeKey { driver, id: inline_volume_id(&pod.uid, &volume.name)? };
     let access = Access::Filesystem { fs_type: inline.fs_type.clone(), mount_flags: Vec::new() };
@@ -122,25 +122,30 @@ fn of_inline(pod: &Pod, volume: &PodVolume, inline: &InlineVolume) -> Result<Vol
         .build()?)
 }
 
-type OfClaim = (String, VolumeSpec, Option<Expansion>, bool);
+type ClaimedVolume = (String, VolumeSpec, Option<Expansion>, bool);
 
-fn of_claim(metadata: &Metadata, pod: &Pod, volume: &PodVolume) -> Result<OfClaim, NotFound> {
-    let claim =
-        metadata.claim(&pod.namespace, &volume.claim).ok_or_else(|| NotFound::Claim(volume.claim.clone()))?;
+fn claimed_volume(
+    metadata: &Metadata,
+    pod: &Pod,
+    volume: &PodVolume,
+) -> Result<ClaimedVolume, PodVolumeError> {
+    let claim = metadata
+        .claim(&pod.namespace, &volume.claim)
+        .ok_or_else(|| PodVolumeError::Claim(volume.claim.clone()))?;
     if claim.volume.is_empty() {
-        return Err(NotFound::Unbound(volume.claim.clone()));
+        return Err(PodVolumeError::Unbound(volume.claim.clone()));
     }
     let found = metadata
         .persistent_volume(&claim.volume)
-        .ok_or_else(|| NotFound::PersistentVolume(claim.volume.clone()))?;
+        .ok_or_else(|| PodVolumeError::PersistentVolume(claim.volume.clone()))?;
     if !found.claim_uid.is_empty() && found.claim_uid != claim.uid {
-        return Err(NotFound::OtherClaim {
+        return Err(PodVolumeError::OtherClaim {
             name: found.name.clone(),
             expected: claim.uid.clone(),
             found: found.claim_uid.clone(),
         });
     }
-    let spec = of_persistent(metadata, found)?;
+    let spec = persistent_volume(metadata, found)?;
     let expansion = (claim.expand_to > 0).then(|| Expansion {
         key: spec.key().clone(),
         namespace: claim.namespace.clone(),
@@ -152,9 +157,9 @@ fn of_claim(metadata: &Metadata, pod: &Pod, volume: &PodVolume) -> Result<OfClai
     Ok((found.name.clone(), spec, expansion, once))
 }
 
-fn of_persistent(metadata: &Metadata, volume: &PersistentVolume) -> Result<VolumeSpec, NotFound> {
+fn persistent_volume(metadata: &Metadata, volume: &PersistentVolume) -> Result<VolumeSpec, PodVolumeError> {
     let driver = DriverName::new(&volume.driver)?;
-    // Without an object a driver attaches: so Kubernetes has it.
+    // A driver without a CSIDriver requires attachments, as in Kubernetes.
     let attaches = metadata.driver(driver.as_str()).is_none_or(|driver| driver.attach_required);
     let key = VolumeKey { driver, id: VolumeId::new(&volume.volume_handle)? };
     let access = if volume.block {
@@ -177,10 +182,10 @@ fn of_persistent(metadata: &Metadata, volume: &PersistentVolume) -> Result<Volum
         .build()?)
 }
 
-/// The modes of one node and, with more to its name, of one pod.
+/// The access mode for one node, and the prefix of `ReadWriteOncePod`.
 const READ_WRITE_ONCE: &str = "ReadWriteOnce";
 
-/// A description with the mode of the one before, and as writable as that.
+/// Returns a builder of the spec with the access mode and the read-only flag of the previous spec.
 pub(super) fn with_mode_of(spec: &VolumeSpec, before: &VolumeSpec) -> VolumeSpecBuilder {
     let builder = VolumeSpec::builder(spec.key().clone(), spec.access().clone(), before.mode())
         .attach(spec.attach())
@@ -190,10 +195,11 @@ pub(super) fn with_mode_of(spec: &VolumeSpec, before: &VolumeSpec) -> VolumeSpec
     if spec.is_ephemeral() { builder.ephemeral() } else { builder }
 }
 
-/// Of the modes of the list, which has no order, the one counts that allows most. With `ReadWriteMany` that is as
-/// with the attacher; other mixtures the attacher refuses. What a driver of the older modes gets is settled at the call.
-fn access_mode(volume: &PersistentVolume) -> Result<AccessMode, NotFound> {
-    // From the one that allows least.
+/// Returns the widest access mode of a volume; the order of the list has no meaning. With `ReadWriteMany` the
+/// external-attacher does the same; it refuses other mixtures. The mode for drivers with the older modes is chosen
+/// at the call.
+fn access_mode(volume: &PersistentVolume) -> Result<AccessMode, PodVolumeError> {
+    // From the narrowest to the widest.
     const RANKS: [AccessMode; 4] = [
         AccessMode::MultiNodeReaderOnly,
         AccessMode::SingleNodeSingleWriter,
@@ -205,19 +211,19 @@ fn access_mode(volume: &PersistentVolume) -> Result<AccessMode, NotFound> {
         "ReadWriteOncePod" => Ok(1),
         READ_WRITE_ONCE => Ok(2),
         "ReadWriteMany" => Ok(3),
-        found => Err(NotFound::AccessMode { name: volume.name.clone(), found: found.to_owned() }),
+        found => Err(PodVolumeError::AccessMode { name: volume.name.clone(), found: found.to_owned() }),
     };
     let ranks = volume.access_modes.iter().map(rank).collect::<Result<Vec<usize>, _>>()?;
-    let most = ranks.into_iter().max().and_then(|rank| RANKS.get(rank));
-    Ok(most.copied().unwrap_or(AccessMode::SingleNodeWriter))
+    let widest = ranks.into_iter().max().and_then(|rank| RANKS.get(rank));
+    Ok(widest.copied().unwrap_or(AccessMode::SingleNodeWriter))
 }
 
-fn secret(name: Option<&SecretName>) -> Result<Option<SecretReference>, NotFound> {
+fn secret(name: Option<&SecretName>) -> Result<Option<SecretReference>, PodVolumeError> {
     let reference = name.map(|secret| SecretReference::new(&secret.namespace, &secret.name));
     Ok(reference.transpose()?)
 }
 
-/// What a driver's object says. What it leaves out is as the API server would have filled it in.
+/// Returns the policy of a CSIDriver. Missing fields get the API server's defaults.
 pub(super) fn policy(driver: &Driver) -> DriverPolicy {
     let has = |mode: &str| driver.lifecycle_modes.iter().any(|found| found == mode);
     let mut policy = DriverPolicy::default();

@@ -1,4 +1,4 @@
-//! What a pod's people should see of a volume that is not as it should be, in kubelet's words. No I/O.
+//! The failure of a pod's volume, in the words of kubelet's events. No I/O.
 
 use std::path::Path;
 
@@ -6,18 +6,18 @@ use volume_manager::lifecycle::Rpc;
 use volume_manager::node::{Explanation, Waiting};
 
 use super::super::fs_group::GroupState;
-use super::super::plan::{Place, PodVolumePlan};
-use super::Seen;
+use super::super::plan::{Assignment, PodVolumePlan};
+use super::Observation;
 use edge_csi_common::kubernetes::message::PodVolumeFailure;
 
 const FAILED_MOUNT: &str = "FailedMount";
 const FAILED_MAP: &str = "FailedMapVolume";
 const FAILED_RESIZE: &str = "VolumeResizeFailed";
 
-/// What is wrong, if something is. `reason` is why the volume is not there.
+/// Returns the failure of a volume, if there is one. `reason` is why the volume is not published.
 pub(super) fn failure(
     volume: &PodVolumePlan,
-    seen: &Seen,
+    seen: &Observation,
     published: bool,
     reason: &str,
 ) -> Option<PodVolumeFailure> {
@@ -34,14 +34,14 @@ pub(super) fn failure(
             waits,
         )
     };
-    let Place::At { key, consumer, .. } = &volume.place else {
-        // The missing object may arrive or not.
+    let Assignment::Assigned { key, consumer, .. } = &volume.assignment else {
+        // The missing object may still arrive.
         return unmounted(true);
     };
     let Some(explanation) = seen.volumes.get(key) else { return unmounted(true).filter(|_| !published) };
     let holder = explanation.consumers.iter().find(|holder| holder.consumer == *consumer);
     let (name, block) =
-        holder.map_or_else(|| (volume.status.volume.clone(), false), |holder| name_of(&holder.target));
+        holder.map_or_else(|| (volume.status.volume.clone(), false), |holder| kubelet_name(&holder.target));
     if let Some(GroupState::Failed(reason)) = seen.groups.get(consumer) {
         let text = format!(
             "MountVolume.SetUp failed for volume \"{name}\" : applyFSGroup failed for vol {}: {reason}",
@@ -71,7 +71,7 @@ pub(super) fn failure(
     unmounted(!is_refused && !is_final(explanation))
 }
 
-/// Whether nothing but a person ends it.
+/// Whether only a user's action ends the failure.
 fn is_final(explanation: &Explanation) -> bool {
     matches!(
         explanation.waiting,
@@ -79,8 +79,8 @@ fn is_final(explanation: &Explanation) -> bool {
     )
 }
 
-/// What kubelet calls the volume at a place, and whether it is a device.
-fn name_of(target: &Path) -> (String, bool) {
+/// Returns kubelet's name of the volume at a target path, and whether it is a block device.
+fn kubelet_name(target: &Path) -> (String, bool) {
     let last = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     match target.parent().filter(|_| target.ends_with("mount")) {
         Some(volume) if !target.iter().any(|part| part == "volumeDevices") => (last(volume), false),

@@ -16,46 +16,49 @@ use volume_manager::{ConsumerId, VolumeKey};
 
 use self::failure::failure;
 use super::fs_group::GroupState;
-use super::in_use::name_of;
-use super::plan::{Expansion, Place, Plan, PodVolumePlan};
+use super::in_use::unique_volume_name;
+use super::plan::{Assignment, Expansion, Plan, PodVolumePlan};
 use edge_csi_common::excerpt::excerpt;
 use edge_csi_common::kubernetes::message::{ExpandedClaim, NodeDriver, NodeStatus, PodVolumeStatus};
 
-/// The most bytes of a reason.
+/// The maximum size of a reason in bytes.
 const MAX_REASON_BYTES: usize = 1024;
 
 /// The maximum size of a status in bytes; beyond it reasons are cut and events left out first, then pod volumes.
 const MAX_STATUS_BYTES: usize = 1 << 20;
 
-/// The most drivers, expanded claims and pod volumes that a hub takes. Volumes in use are never left out: it would be taken for
-/// leave to detach them.
+/// The maximum number of drivers that a hub accepts.
 const MAX_DRIVERS: usize = 64;
+
+/// The maximum number of expanded claims that a hub accepts.
 const MAX_EXPANDED: usize = 1024;
+
+/// The maximum number of pod volumes that a hub accepts.
 const MAX_POD_VOLUMES: usize = 8192;
 
-/// The most bytes of a reason where there are very many.
+/// The maximum size of a reason in bytes in a status that exceeds its maximum size.
 const SHORT_REASON_BYTES: usize = 64;
 
-/// What is seen on the node.
+/// The observed state of the node.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    /// The drivers that are registered.
+pub(super) struct Observation {
+    /// The registered drivers.
     pub(super) drivers: Vec<KnownDriver>,
-    /// How it is with each volume.
+    /// The state of each volume.
     pub(super) volumes: BTreeMap<VolumeKey, Explanation>,
-    /// What the volumes do not take.
+    /// The consumers that the volume manager refuses.
     pub(super) refused: Vec<Refused>,
-    /// Volumes that are as large as a claim asked.
+    /// The finished expansions, with the resulting sizes in bytes.
     pub(super) expanded: BTreeMap<Expansion, u64>,
-    /// The fsGroup jobs.
+    /// The states of the fsGroup jobs.
     pub(super) groups: BTreeMap<ConsumerId, GroupState>,
 }
 
-impl Seen {
-    /// The volumes that are staged or published, or may be.
+impl Observation {
+    /// Returns the volumes that are or may be staged or published.
     pub(super) fn mounted(&self) -> BTreeSet<VolumeKey> {
         let mounted = self.volumes.values().filter(|explanation| {
-            // A record that cannot be read says nothing, so anything may be.
+            // A volume with an unreadable record may be in any state.
             explanation.state.is_none_or(|state| {
                 !matches!(
                     state,
@@ -70,18 +73,22 @@ impl Seen {
     }
 }
 
-/// All that the node says.
-pub(super) fn node_status(plan: Option<&Plan>, seen: &Seen, segment: Option<&NodeSegment>) -> NodeStatus {
+/// Computes the status of the node.
+pub(super) fn node_status(
+    plan: Option<&Plan>,
+    seen: &Observation,
+    segment: Option<&NodeSegment>,
+) -> NodeStatus {
     let mut in_use = seen.mounted();
     for volume in plan.iter().flat_map(|plan| &plan.set.volumes) {
-        // From before it is attached, so that it is not detached between its attachment and its mount.
+        // A volume is in use even before it is attached, so that it is not detached between attachment and mount.
         if volume.spec.attach() == Attach::Awaited && !volume.consumers.is_empty() {
             in_use.insert(volume.spec.key().clone());
         }
     }
     let mut status = NodeStatus {
         drivers: seen.drivers.iter().filter_map(|driver| node_driver(driver, segment)).collect(),
-        volumes_in_use: in_use.iter().map(name_of).collect(),
+        volumes_in_use: in_use.iter().map(unique_volume_name).collect(),
         expanded: expanded(plan, seen),
         pod_volumes: plan
             .iter()
@@ -92,6 +99,7 @@ pub(super) fn node_status(plan: Option<&Plan>, seen: &Seen, segment: Option<&Nod
     status
 }
 
+/// Cuts a status to the limits. Volumes in use are never left out, since the cluster would detach them.
 fn fit(status: &mut NodeStatus) {
     status.drivers.truncate(MAX_DRIVERS);
     status.expanded.truncate(MAX_EXPANDED);
@@ -107,7 +115,7 @@ fn fit(status: &mut NodeStatus) {
     }
 }
 
-/// What CSINode is to say of a driver; nothing before it has answered.
+/// Returns the CSINode entry of a driver; `None` until the driver has answered.
 fn node_driver(driver: &KnownDriver, segment: Option<&NodeSegment>) -> Option<NodeDriver> {
     let facts = driver.facts.as_ref()?;
     let mut segments = facts.topology.clone();
@@ -125,23 +133,23 @@ fn node_driver(driver: &KnownDriver, segment: Option<&NodeSegment>) -> Option<No
     })
 }
 
-/// The claims that still wait for a finished expansion.
-fn expanded(plan: Option<&Plan>, seen: &Seen) -> Vec<ExpandedClaim> {
-    let asked = plan.iter().flat_map(|plan| &plan.expansions);
-    let done = asked.filter_map(|asked| seen.expanded.get(asked).map(|bytes| (asked, *bytes)));
-    done.map(|(asked, bytes)| ExpandedClaim {
-        namespace: asked.namespace.clone(),
-        name: asked.name.clone(),
-        uid: asked.uid.clone(),
+/// Returns the finished expansions that claims still request.
+fn expanded(plan: Option<&Plan>, seen: &Observation) -> Vec<ExpandedClaim> {
+    let requested = plan.iter().flat_map(|plan| &plan.expansions);
+    let done = requested.filter_map(|expansion| Some((expansion, *seen.expanded.get(expansion)?)));
+    done.map(|(expansion, bytes)| ExpandedClaim {
+        namespace: expansion.namespace.clone(),
+        name: expansion.name.clone(),
+        uid: expansion.uid.clone(),
         bytes,
     })
     .collect()
 }
 
-fn pod_volume(volume: &PodVolumePlan, plan: &Plan, seen: &Seen) -> PodVolumeStatus {
-    let (published, reason) = match &volume.place {
-        Place::Nowhere(reason) => (false, reason.clone()),
-        Place::At { key, consumer, unsure } => {
+fn pod_volume(volume: &PodVolumePlan, plan: &Plan, seen: &Observation) -> PodVolumeStatus {
+    let (published, reason) = match &volume.assignment {
+        Assignment::Unassigned(reason) => (false, reason.clone()),
+        Assignment::Assigned { key, consumer, missing } => {
             let explanation = seen.volumes.get(key);
             let published = explanation.is_some_and(|explanation| is_published(explanation, consumer));
             let refused = seen.refused.iter().find(|refused| {
@@ -155,18 +163,18 @@ fn pod_volume(volume: &PodVolumePlan, plan: &Plan, seen: &Seen) -> PodVolumeStat
                 Some(GroupState::Applied(remark)) => (true, Some(remark)),
                 None => (published, None),
             };
-            let reason = match (published, unsure, refused, explanation) {
+            let reason = match (published, missing, refused, explanation) {
                 (_, None, None, Some(_)) if group.is_some() => group.cloned().unwrap_or_default(),
                 (true, None, _, Some(explanation)) => explanation.unapplied.join("; "),
-                (_, Some(unsure), _, _) => unsure.clone(),
+                (_, Some(missing), _, _) => missing.clone(),
                 (_, None, Some(refused), _) => refused.reason.clone(),
                 (false, None, None, Some(explanation))
                     if explanation.waiting == Waiting::Attach && plan.unmarked.contains(key) =>
                 {
-                    "it waits until the Node's status.volumesInUse has it".to_owned()
+                    "the volume waits until the Node's status.volumesInUse contains it".to_owned()
                 }
-                (false, None, None, Some(explanation)) => waits(explanation),
-                (_, None, None, None) => "it is not begun yet".to_owned(),
+                (false, None, None, Some(explanation)) => waiting_reason(explanation),
+                (_, None, None, None) => "the volume manager has not processed the volume yet".to_owned(),
             };
             (published, reason)
         }
@@ -183,29 +191,29 @@ fn pod_volume(volume: &PodVolumePlan, plan: &Plan, seen: &Seen) -> PodVolumeStat
     }
 }
 
-/// Whether a consumer has the volume, and is to have it.
+/// Whether the volume is published for a consumer that is still wanted.
 pub(super) fn is_published(explanation: &Explanation, consumer: &ConsumerId) -> bool {
     let mut holders = explanation.consumers.iter();
     holders.any(|holder| holder.consumer == *consumer && holder.published && holder.wanted)
 }
 
-/// Why a volume waits, without a time, so that the status does not change with time alone.
-fn waits(explanation: &Explanation) -> String {
+/// Returns why a volume waits, without a time, so that the status does not change with time alone.
+fn waiting_reason(explanation: &Explanation) -> String {
     let reason = match &explanation.waiting {
         Waiting::Nothing | Waiting::Record | Waiting::CallSlot { .. } | Waiting::Check { .. } => {
             "a call is in progress".to_owned()
         }
-        Waiting::Store { reason, .. } => format!("the node's store takes no records: {reason}"),
+        Waiting::Store { reason, .. } => format!("the node's store cannot be written: {reason}"),
         Waiting::Driver => format!("driver {} is not registered, or does not answer", explanation.key.driver),
         Waiting::Call { rpc, .. } => format!("{rpc} runs"),
-        Waiting::Attach => "it waits for its VolumeAttachment".to_owned(),
-        Waiting::Retry { .. } => "it is tried again".to_owned(),
-        Waiting::Quarantine { reason } => format!("its record on the node cannot be read: {reason}"),
-        Waiting::ForeignMount { .. } => "its staging directory has a foreign bind mount".to_owned(),
-        Waiting::OtherDriver { rpc } => format!("the driver has no {rpc}"),
+        Waiting::Attach => "the volume waits for its VolumeAttachment".to_owned(),
+        Waiting::Retry { .. } => "the last call failed and is retried".to_owned(),
+        Waiting::Quarantine { reason } => format!("the volume's record on the node cannot be read: {reason}"),
+        Waiting::ForeignMount { .. } => "the volume's staging directory has a foreign bind mount".to_owned(),
+        Waiting::OtherDriver { rpc } => format!("the driver does not implement {rpc}"),
         Waiting::Request { rpc } => format!("the driver refused {rpc}"),
         Waiting::Refused { reason } => reason.clone(),
-        _ => "it waits".to_owned(),
+        _ => "the volume waits".to_owned(),
     };
     match &explanation.last_error {
         Some(error) => format!("{reason}; last error: {error}"),

@@ -37,9 +37,9 @@ fn node(facts: Option<DriverFacts>) -> Node {
     node
 }
 
-fn seen(node: &Node, now: Duration) -> Seen {
+fn seen(node: &Node, now: Duration) -> Observation {
     let volumes = node.keys().filter_map(|key| Some((key.clone(), node.explain(key, now)?)));
-    Seen { drivers: node.known_drivers(), volumes: volumes.collect(), ..Seen::default() }
+    Observation { drivers: node.known_drivers(), volumes: volumes.collect(), ..Observation::default() }
 }
 
 /// A plan with one pod that has one volume, which others attach.
@@ -61,7 +61,7 @@ fn plan() -> Plan {
     };
     let pod_volume = PodVolumePlan {
         status,
-        place: Place::At { key, consumer, unsure: None },
+        assignment: Assignment::Assigned { key, consumer, missing: None },
         on_root_mismatch: false,
         read_write_once: true,
     };
@@ -94,9 +94,9 @@ fn reports_drivers_that_have_answered() {
 #[test]
 fn waiting_volume_is_in_use_with_a_constant_reason() {
     let plan = plan();
-    let early = node_status(Some(&plan), &Seen::default(), None);
+    let early = node_status(Some(&plan), &Observation::default(), None);
     assert_eq!(early.volumes_in_use, ["kubernetes.io/csi/d.example^v"]);
-    assert_eq!(early.pod_volumes[0].reason, "it is not begun yet");
+    assert_eq!(early.pod_volumes[0].reason, "the volume manager has not processed the volume yet");
     let mut node = node(None);
     let request = Request::Reconcile { desired: plan.set.volumes.clone(), reply: Reply::new(()) };
     let _ = node.step(Event::Request(request), Duration::ZERO);
@@ -118,7 +118,7 @@ fn reports_an_expansion_while_its_claim_waits() {
         uid: "c1".into(),
         bytes: 5,
     };
-    let seen = Seen { expanded: [(expansion.clone(), 8)].into(), ..Seen::default() };
+    let seen = Observation { expanded: [(expansion.clone(), 8)].into(), ..Observation::default() };
     assert_eq!(node_status(Some(&plan), &seen, None).expanded, []);
     plan.expansions.push(Expansion { bytes: 9, ..expansion.clone() });
     assert_eq!(node_status(Some(&plan), &seen, None).expanded, []);
@@ -129,14 +129,14 @@ fn reports_an_expansion_while_its_claim_waits() {
 #[test]
 fn status_size_is_bounded() {
     let mut plan = plan();
-    plan.pod_volumes[0].place = Place::Nowhere("€".repeat(1000));
-    let one = node_status(Some(&plan), &Seen::default(), None);
+    plan.pod_volumes[0].assignment = Assignment::Unassigned("€".repeat(1000));
+    let one = node_status(Some(&plan), &Observation::default(), None);
     assert_eq!(one.pod_volumes[0].reason.len(), 1023, "whole characters");
     plan.pod_volumes = vec![plan.pod_volumes[0].clone(); 4000];
-    let many = node_status(Some(&plan), &Seen::default(), None);
+    let many = node_status(Some(&plan), &Observation::default(), None);
     assert_eq!((many.pod_volumes.len(), many.pod_volumes[0].reason.len()), (4000, 63));
     plan.pod_volumes = vec![plan.pod_volumes[0].clone(); 40_000];
-    let most = node_status(Some(&plan), &Seen::default(), None);
+    let most = node_status(Some(&plan), &Observation::default(), None);
     assert!(most.encoded_len() <= MAX_STATUS_BYTES);
     assert_eq!(most.pod_volumes.len(), MAX_POD_VOLUMES);
 }
@@ -144,10 +144,17 @@ fn status_size_is_bounded() {
 #[test]
 fn failures_are_events_at_once_and_waits_later() {
     let plan = plan();
-    let failure = |seen: &Seen| node_status(Some(&plan), seen, None).pod_volumes[0].failure.clone().unwrap();
-    let early = failure(&Seen::default());
+    let failure =
+        |seen: &Observation| node_status(Some(&plan), seen, None).pod_volumes[0].failure.clone().unwrap();
+    let early = failure(&Observation::default());
     assert_eq!((early.reason.as_str(), early.waits), ("FailedMount", true));
-    assert!(early.message.contains("unmounted volumes=[data]: it is not begun yet"), "{}", early.message);
+    assert!(
+        early
+            .message
+            .contains("unmounted volumes=[data]: the volume manager has not processed the volume yet"),
+        "{}",
+        early.message
+    );
     // What the node refuses ends only by a change of the pod.
     let key = plan.set.volumes[0].spec.key();
     let mut node = node(None);

@@ -1,24 +1,24 @@
-//! How far the list of a kind is.
+//! The progress of the lists of a kind.
 
 use std::collections::BTreeSet;
 
 use edge_csi_common::kubernetes::message::ObjectKey;
 
-/// How far a list is, to be shown.
+/// The progress of the lists of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Phase {
-    /// It was never whole.
+    /// No list has been completed.
     Unlisted,
-    /// It is whole, and changes follow.
+    /// The last list is complete, and changes follow.
     Current,
-    /// It was whole, and is being made anew.
+    /// A list has been completed, and another one is in progress.
     Relisting,
 }
 
-/// The list of a kind.
+/// The state of the lists of a kind.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    /// Whether there was a whole list.
+    /// Whether a list has been completed.
     complete: bool,
     /// The keys seen by the list in progress.
     in_progress: Option<BTreeSet<ObjectKey>>,
@@ -30,7 +30,7 @@ impl Listing {
         self.in_progress = Some(BTreeSet::new());
     }
 
-    /// An object is there.
+    /// Records an object.
     pub(super) fn seen(&mut self, key: &ObjectKey) {
         if let Some(seen) = &mut self.in_progress {
             seen.insert(key.clone());
@@ -51,7 +51,7 @@ impl Listing {
         Some(seen)
     }
 
-    /// To be shown.
+    /// Returns the progress.
     pub(super) const fn phase(&self) -> Phase {
         match (self.complete, &self.in_progress) {
             (false, _) => Phase::Unlisted,

@@ -24,12 +24,12 @@ use edge_csi_common::kubernetes::message::{
     ObjectKey, PersistentVolume, Pod, SecretName, TokenRequest, Update, Watch,
 };
 
-/// What a watch says. An object without a value is there, and concerns no node.
+/// An event of a watch. An object without a value exists, and concerns no node.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     /// A list of this kind begins.
     ListStarted(Kind),
-    /// The list was the whole of it.
+    /// The list of this kind is complete.
     ListFinished(Kind),
     /// An object is new or has changed, or is one of the list.
     Applied(Kind, ObjectKey, Option<Value>),
@@ -42,7 +42,7 @@ pub(super) enum Event {
 pub(super) struct Bounds {
     /// The maximum size of an update in bytes. A larger object is not sent to any node.
     pub(super) part_bytes: usize,
-    /// The most nodes that are remembered after they have left, so that they can resume.
+    /// The maximum number of remembered disconnected nodes, which can resume.
     pub(super) absent_nodes: usize,
     /// The maximum number of remembered removals of a node, which let it resume.
     pub(super) remembered_removals: usize,
@@ -54,10 +54,9 @@ impl Default for Bounds {
     }
 }
 
-/// A node that listens. A later one of the same node takes its place.
+/// The subscription of a connected node. A later subscription of the node replaces it.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    /// The node.
     pub(super) node: NodeName,
     /// A number that no other subscription has.
     pub(super) generation: u64,
@@ -65,18 +64,18 @@ pub(super) struct Subscription {
     answered: bool,
 }
 
-/// What there is for a subscription.
+/// The next item of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Nothing now.
+    /// No change until the next notification.
     Nothing,
     /// The parts of one change.
     Change(Vec<Update>),
-    /// Another subscription of the node has taken its place.
+    /// Another subscription of the node has replaced this one.
     Replaced,
 }
 
-/// All of it.
+/// The objects, the view of each node, and the subscriptions.
 #[derive(Debug)]
 pub(super) struct Core {
     source: u64,
@@ -85,7 +84,7 @@ pub(super) struct Core {
     listings: BTreeMap<Kind, Listing>,
     synced: bool,
     views: BTreeMap<NodeName, View>,
-    /// Nodes that have left, the first to leave first.
+    /// The disconnected nodes, in the order of disconnection.
     absent: BTreeMap<u64, NodeName>,
     /// The counter of revisions and generations. No value is used twice, so a node that returns after its view was dropped cannot
     /// resume a wrong revision.
@@ -138,15 +137,15 @@ impl Core {
         for key in unseen {
             affected.merge(self.store.put(&key, None));
         }
-        let mark_outdated = self.mark_outdated(affected);
+        let affected = self.mark_outdated(affected);
         if !self.synced && Kind::ALL.into_iter().all(|kind| self.phase(kind) != Phase::Unlisted) {
             self.synced = true;
             return Affected::All;
         }
-        mark_outdated
+        affected
     }
 
-    /// `None` for what no message can hold.
+    /// Returns `None` for a value that is too large for an update.
     fn within_bounds(&mut self, value: Option<Value>) -> Option<Value> {
         let too_large = value.as_ref().is_some_and(|value| value.encoded_len() > self.bounds.part_bytes);
         self.oversized += u64::from(too_large);
@@ -178,7 +177,7 @@ impl Core {
         Subscription { node, generation, sent: known.then_some(has.revision), answered: false }
     }
 
-    /// A node listens no more.
+    /// Ends a subscription, unless a later one has replaced it.
     pub(super) fn unsubscribe(&mut self, subscription: &Subscription) {
         let Some(view) = self.views.get_mut(&subscription.node) else { return };
         if view.generation != subscription.generation {
@@ -194,7 +193,8 @@ impl Core {
         }
     }
 
-    /// The update that a subscription has not received yet. The first update is returned even without changes.
+    /// Returns the change that a subscription has not received yet. The first change is returned even if it is
+    /// empty.
     pub(super) fn next(&mut self, subscription: &mut Subscription) -> Next {
         let Some(view) = self.views.get_mut(&subscription.node) else { return Next::Replaced };
         if view.generation != subscription.generation {
@@ -219,7 +219,7 @@ impl Core {
         Next::Change(view::split(self.source, view.revision, sent.is_none(), change, self.bounds.part_bytes))
     }
 
-    /// Whether an object of the node names this secret for a call of the node.
+    /// Returns true if an object of the node names this secret for an RPC of the Node service.
     pub(super) fn names_secret(&self, node: &NodeName, secret: &SecretName) -> bool {
         let names = |one: &Option<SecretName>| one.as_ref() == Some(secret);
         self.store.set(node).values().any(|object| match object {
@@ -236,7 +236,7 @@ impl Core {
         })
     }
 
-    /// The pods of a node that have volumes.
+    /// Returns the pods of a node that have volumes.
     pub(super) fn pods_of(&self, node: &NodeName) -> Vec<Arc<Pod>> {
         let pods = self.store.set(node).into_values().filter_map(|object| match object {
             NodeObject::Pod(pod) => Some(pod),
@@ -245,8 +245,8 @@ impl Core {
         pods.collect()
     }
 
-    /// What tokens a pod of the node needs for a driver of one of its volumes: its service account, and the driver's requests.
-    pub(super) fn tokens_of(
+    /// Returns the service account of a pod on the node, and the token requests of a driver of one of its volumes.
+    pub(super) fn token_requests(
         &self,
         node: &NodeName,
         (namespace, name, uid): (&str, &str, &str),
@@ -262,7 +262,8 @@ impl Core {
         (pod.uid == uid && uses).then(|| (pod.service_account.clone(), found.token_requests.clone()))
     }
 
-    /// Whether this claim, if it is one of the node's, waits for the node to make something of a larger volume.
+    /// Returns whether a claim waits for the node to expand its volume; `None` if the claim is not used on the
+    /// node.
     pub(super) fn claim_waits(
         &self,
         node: &NodeName,
@@ -274,7 +275,7 @@ impl Core {
         }
     }
 
-    /// How far the list of a kind is.
+    /// Returns the progress of the lists of a kind.
     pub(super) fn phase(&self, kind: Kind) -> Phase {
         self.listings.get(&kind).map_or(Phase::Unlisted, Listing::phase)
     }
@@ -284,12 +285,12 @@ impl Core {
         self.synced
     }
 
-    /// Objects that are kept of a kind.
+    /// Returns the number of stored objects of a kind.
     pub(super) fn count(&self, kind: Kind) -> usize {
         self.store.of_kind(kind).count()
     }
 
-    /// Nodes that listen.
+    /// Returns the number of connected nodes.
     pub(super) fn present(&self) -> usize {
         self.views.len() - self.absent.len()
     }

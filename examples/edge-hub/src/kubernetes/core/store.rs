@@ -1,4 +1,4 @@
-//! What the API server has, in the fewest fields, and which nodes an object concerns.
+//! The objects of the API server, reduced to the needed fields, and the nodes that each object concerns.
 //!
 //! A pod concerns its node; a claim the nodes of the pods that name it; a volume those of the claim that it is bound to; an
 //! attachment its node; a driver all.
@@ -18,7 +18,7 @@ use edge_csi_common::kubernetes::message::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) struct PodRecord {
     pub(in super::super) node: NodeName,
-    /// Which of its volumes are generic ephemeral ones: their claims must be the pod's own.
+    /// The names of its generic ephemeral volumes, whose claims the pod must own.
     pub(in super::super) ephemeral: BTreeSet<String>,
     pub(in super::super) pod: Arc<Pod>,
 }
@@ -29,20 +29,20 @@ pub(in super::super) struct ClaimRecord {
     pub(in super::super) claim: Claim,
     /// The UID of the object that controls it.
     pub(in super::super) owner: Option<String>,
-    /// The node is to make something of a larger volume.
+    /// Whether the claim waits for the node to expand its volume.
     pub(in super::super) pending: bool,
 }
 
-/// A volume.
+/// A PersistentVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) struct VolumeRecord {
-    /// `None` if it is not of CSI.
+    /// `None` if the volume has no CSI source.
     pub(in super::super) volume: Option<Arc<PersistentVolume>>,
     /// `spec.capacity`, in bytes.
     pub(in super::super) capacity: u64,
 }
 
-/// What is kept of an object.
+/// The stored part of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) enum Value {
     Pod(PodRecord),
@@ -53,7 +53,7 @@ pub(in super::super) enum Value {
 }
 
 impl Value {
-    /// Bytes in a message.
+    /// Returns the length of the object in a message, in bytes.
     pub(super) fn encoded_len(&self) -> usize {
         match self {
             Self::Pod(record) => record.pod.encoded_len(),
@@ -79,7 +79,7 @@ impl Default for Affected {
 }
 
 impl Affected {
-    /// Both.
+    /// Adds the nodes of `other`.
     pub(super) fn merge(&mut self, other: Self) {
         match (&mut *self, other) {
             (Self::Nodes(nodes), Self::Nodes(more)) => nodes.extend(more),
@@ -89,36 +89,36 @@ impl Affected {
     }
 }
 
-/// What an object names.
+/// A reference of an object, by which the object is found.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Link {
+enum Reference {
     Node(NodeName),
     Object(ObjectKey),
 }
 
 impl Value {
-    /// What it names, by which it is found.
-    fn links(&self) -> Vec<Link> {
+    /// Returns the references of the object.
+    fn references(&self) -> Vec<Reference> {
         match self {
             Self::Pod(PodRecord { node, pod, .. }) => {
                 let of_claims = pod.volumes.iter().filter(|volume| volume.inline.is_none());
                 let claims = of_claims.map(|volume| Kind::Claim.key(&pod.namespace, &volume.claim));
-                claims.map(Link::Object).chain([Link::Node(node.clone())]).collect()
+                claims.map(Reference::Object).chain([Reference::Node(node.clone())]).collect()
             }
             Self::Claim(ClaimRecord { claim, .. }) if !claim.volume.is_empty() => {
-                vec![Link::Object(Kind::PersistentVolume.key("", &claim.volume))]
+                vec![Reference::Object(Kind::PersistentVolume.key("", &claim.volume))]
             }
-            Self::Attachment(node, _) => vec![Link::Node(node.clone())],
+            Self::Attachment(node, _) => vec![Reference::Node(node.clone())],
             Self::Claim(_) | Self::PersistentVolume(_) | Self::Driver(_) => Vec::new(),
         }
     }
 }
 
-/// Objects, and an index of what they name.
+/// The objects, and an index of their references.
 #[derive(Debug, Default)]
 pub(super) struct ObjectStore {
     objects: BTreeMap<ObjectKey, Value>,
-    naming: BTreeMap<Link, BTreeSet<ObjectKey>>,
+    naming: BTreeMap<Reference, BTreeSet<ObjectKey>>,
 }
 
 impl ObjectStore {
@@ -130,19 +130,19 @@ impl ObjectStore {
         }
         if let Some(old) = self.objects.remove(key) {
             affected.merge(self.affected_by(key, &old));
-            for link in old.links() {
-                if let Some(names) = self.naming.get_mut(&link) {
+            for reference in old.references() {
+                if let Some(names) = self.naming.get_mut(&reference) {
                     names.remove(key);
                     if names.is_empty() {
-                        self.naming.remove(&link);
+                        self.naming.remove(&reference);
                     }
                 }
             }
         }
         if let Some(new) = value {
             affected.merge(self.affected_by(key, &new));
-            for link in new.links() {
-                self.naming.entry(link).or_default().insert(key.clone());
+            for reference in new.references() {
+                self.naming.entry(reference).or_default().insert(key.clone());
             }
             self.objects.insert(key.clone(), new);
         }
@@ -159,9 +159,9 @@ impl ObjectStore {
         }
     }
 
-    /// The nodes of the pods that name a claim, or that name a claim of a volume.
+    /// Returns the nodes of the pods that use a claim or a volume.
     fn nodes_that_use(&self, key: &ObjectKey) -> BTreeSet<NodeName> {
-        let users = self.naming(Link::Object(key.clone()));
+        let users = self.naming(Reference::Object(key.clone()));
         let nodes = users.flat_map(|user| match self.objects.get(user) {
             Some(Value::Pod(record)) => BTreeSet::from([record.node.clone()]),
             _ => self.nodes_that_use(user),
@@ -169,14 +169,15 @@ impl ObjectStore {
         nodes.collect()
     }
 
-    fn naming(&self, link: Link) -> impl Iterator<Item = &ObjectKey> {
-        self.naming.get(&link).into_iter().flatten()
+    fn naming(&self, reference: Reference) -> impl Iterator<Item = &ObjectKey> {
+        self.naming.get(&reference).into_iter().flatten()
     }
 
-    /// All that concerns a node.
+    /// Returns the objects that concern a node.
     pub(super) fn set(&self, node: &NodeName) -> ObjectSet {
         let mut set = BTreeMap::new();
-        let own = self.naming(Link::Node(node.clone())).filter_map(|key| self.objects.get_key_value(key));
+        let own =
+            self.naming(Reference::Node(node.clone())).filter_map(|key| self.objects.get_key_value(key));
         for (key, value) in self.of_kind(Kind::Driver).chain(own) {
             let object = match value {
                 Value::Driver(driver) => NodeObject::Driver(Arc::clone(driver)),
@@ -185,7 +186,7 @@ impl ObjectStore {
                     self.insert_pod(record, &mut set);
                     continue;
                 }
-                // They are added with the pods that name them.
+                // Claims and volumes are added with the pods that use them.
                 Value::Claim(_) | Value::PersistentVolume(_) => continue,
             };
             set.insert(key.clone(), object);
@@ -193,7 +194,7 @@ impl ObjectStore {
         set
     }
 
-    /// A pod with its claims and their volumes, as far as they are there; without volumes that are not of CSI.
+    /// Inserts a pod with its known claims and their volumes, without volumes of other kinds than CSI.
     fn insert_pod(&self, record: &PodRecord, set: &mut ObjectSet) {
         let pod = &record.pod;
         let mut other: BTreeSet<&str> = BTreeSet::new();
@@ -208,14 +209,14 @@ impl ObjectStore {
             if let Some(Value::PersistentVolume(VolumeRecord { volume: found_volume, capacity })) =
                 self.objects.get(&bound)
             {
-                let Some(of_csi) = found_volume else {
+                let Some(csi_volume) = found_volume else {
                     other.insert(&volume.name);
                     continue;
                 };
-                // A volume that does not know the claim is another's.
-                if of_csi.claim_uid == claim.uid {
+                // A volume without this claim's UID is bound to another claim.
+                if csi_volume.claim_uid == claim.uid {
                     claim.expand_to = if found.pending { *capacity } else { 0 };
-                    set.insert(bound, NodeObject::PersistentVolume(Arc::clone(of_csi)));
+                    set.insert(bound, NodeObject::PersistentVolume(Arc::clone(csi_volume)));
                 }
             }
             set.insert(key, NodeObject::Claim(claim));
@@ -233,13 +234,13 @@ impl ObjectStore {
         set.insert(Kind::Pod.key(&pod.namespace, &pod.name), NodeObject::Pod(object));
     }
 
-    /// All objects of a kind.
+    /// Returns all objects of a kind.
     pub(super) fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&ObjectKey, &Value)> {
         self.objects.range(kind.key("", "")..).take_while(move |(key, _)| key.kind == kind as u32)
     }
 }
 
-/// All objects of a node.
+/// The objects that concern a node.
 pub(super) type ObjectSet = BTreeMap<ObjectKey, NodeObject>;
 
 /// An object of a node's set; large ones are shared with the store, and between nodes.
@@ -253,7 +254,7 @@ pub(in super::super) enum NodeObject {
 }
 
 impl NodeObject {
-    /// The object of a message.
+    /// Converts the object to a message.
     pub(super) fn into_message(self) -> Object {
         let kind = match self {
             Self::Pod(pod) => object::Kind::Pod(Arc::unwrap_or_clone(pod)),

@@ -21,17 +21,17 @@ pub(super) struct View {
     objects: BTreeMap<ObjectKey, (NodeObject, u64)>,
     removed: BTreeMap<ObjectKey, u64>,
     pub(super) revision: u64,
-    /// All that has happened after this revision is known.
+    /// The oldest revision from which a node can resume.
     floor: u64,
-    /// Something that concerns the node may have changed.
+    /// Whether the set may have changed since the last refresh.
     pub(super) outdated: bool,
     pub(super) generation: u64,
-    /// When it left, if it has.
+    /// The number of the disconnection; `None` while the node is connected.
     left: Option<u64>,
 }
 
 impl View {
-    /// An empty set, of this revision.
+    /// Creates an empty set of this revision.
     pub(super) const fn new(revision: u64) -> Self {
         Self {
             objects: BTreeMap::new(),
@@ -44,28 +44,28 @@ impl View {
         }
     }
 
-    /// Connects a subscription; returns when the last one left.
+    /// Connects a subscription, and returns the number of the last disconnection, if any.
     pub(super) const fn enter(&mut self, generation: u64) -> Option<u64> {
         self.generation = generation;
         self.left.take()
     }
 
     /// Disconnects the subscription.
-    pub(super) const fn leave(&mut self, when: u64) {
+    pub(super) const fn leave(&mut self, number: u64) {
         self.generation = 0;
-        self.left = Some(when);
+        self.left = Some(number);
     }
 
     pub(super) const fn is_present(&self) -> bool {
         self.left.is_none()
     }
 
-    /// Whether all that has happened since this revision is known.
+    /// Returns true if a node with this revision can resume.
     pub(super) const fn remembers(&self, revision: u64) -> bool {
         self.floor <= revision && revision <= self.revision
     }
 
-    /// Takes what the node's set is now; whether that is something new, which then has this revision.
+    /// Replaces the set. Returns true if the set has changed; the changes then have this revision.
     pub(super) fn refresh(&mut self, set: ObjectSet, revision: u64, remembered: usize) -> bool {
         self.outdated = false;
         let mut changed = false;
@@ -93,24 +93,24 @@ impl View {
         }
         if changed {
             self.revision = revision;
-            self.forget(remembered);
+            self.drop_removals(remembered);
         }
         changed
     }
 
-    /// Forgets the oldest ends, and with them what it was like before.
-    fn forget(&mut self, remembered: usize) {
+    /// Drops the oldest removals beyond `remembered`; a node with an older revision can no longer resume.
+    fn drop_removals(&mut self, remembered: usize) {
         if self.removed.len() <= remembered {
             return;
         }
-        let mut ends: Vec<u64> = self.removed.values().copied().collect();
-        ends.sort_unstable();
-        // The youngest end that is too many, and with it all that ended in the same change.
-        self.floor = ends[ends.len() - remembered - 1];
+        let mut removals: Vec<u64> = self.removed.values().copied().collect();
+        removals.sort_unstable();
+        // The newest removal beyond the bound, together with the other removals of its revision.
+        self.floor = removals[removals.len() - remembered - 1];
         self.removed.retain(|_, revision| *revision > self.floor);
     }
 
-    /// What has happened after a revision that is remembered, or everything.
+    /// Returns the changes after a remembered revision, or all objects if `sent` is `None`.
     pub(super) fn since(&self, sent: Option<u64>) -> Change {
         let after = |revision: &u64| sent.is_none_or(|sent| *revision > sent);
         let changed = self.objects.values().filter(|(_, revision)| after(revision));
@@ -122,29 +122,32 @@ impl View {
     }
 }
 
-/// What the fields of an update need beside its objects, and an object beside its own bytes.
-const OVERHEAD: usize = 64;
-const EACH: usize = 16;
+/// Bytes of an update without its objects.
+const UPDATE_OVERHEAD: usize = 64;
 
-/// One change as updates of about `most` bytes at most; the last is the complete one. There is always one.
+/// Bytes of an object in an update beyond its own encoding.
+const OBJECT_OVERHEAD: usize = 16;
+
+/// Splits a change into updates of about `most` bytes, and marks the last one as complete. Returns at least one
+/// update.
 pub(super) fn split(source: u64, revision: u64, snapshot: bool, change: Change, most: usize) -> Vec<Update> {
     let empty = || Update { source, revision, snapshot, ..Update::default() };
     let mut parts = Vec::new();
-    let (mut part, mut bytes) = (empty(), OVERHEAD);
+    let (mut part, mut bytes) = (empty(), UPDATE_OVERHEAD);
     let mut room = |part: &mut Update, parts: &mut Vec<Update>, more: usize| {
-        if bytes > OVERHEAD && bytes + more > most {
+        if bytes > UPDATE_OVERHEAD && bytes + more > most {
             parts.push(std::mem::replace(part, empty()));
-            bytes = OVERHEAD;
+            bytes = UPDATE_OVERHEAD;
         }
         bytes += more;
     };
     for object in change.changed {
         let object = object.into_message();
-        room(&mut part, &mut parts, object.encoded_len() + EACH);
+        room(&mut part, &mut parts, object.encoded_len() + OBJECT_OVERHEAD);
         part.changed.push(object);
     }
     for key in change.removed {
-        room(&mut part, &mut parts, key.encoded_len() + EACH);
+        room(&mut part, &mut parts, key.encoded_len() + OBJECT_OVERHEAD);
         part.removed.push(key);
     }
     part.complete = true;

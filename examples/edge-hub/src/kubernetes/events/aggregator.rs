@@ -1,38 +1,39 @@
-//! Aggregates the failures that nodes report for the volumes of their pods into events. Pure: reports and the time go in.
+//! Aggregates the failures that nodes report for the volumes of their pods into events. Pure: reports and the time
+//! in, events out.
 //!
-//! A failure that lasts, or returns, is one event with a count. A pod has few events: failures with ever different messages
-//! are combined into one event, as by the aggregation of Kubernetes' own components.
+//! A failure that lasts, or returns, is one event with a count. A pod has few events: failures with changing
+//! messages are combined into one event, as by the aggregation of Kubernetes' own components.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::super::node_name::NodeName;
 
-/// The most events of a pod.
+/// The maximum number of events of a pod.
 const MAX_EVENTS_PER_POD: usize = 8;
 
-/// The maximum number of events written for one report of a node. The rest is written with the next tick.
+/// The maximum number of events written for one report of a node. The rest is written at the next tick.
 const MAX_WRITES_PER_REPORT: usize = 64;
 
-/// The most events, but for those of one node, that are written in one round.
+/// The number of events in a tick after which the remaining nodes wait for the next tick.
 const MAX_WRITES_PER_TICK: usize = 1024;
 
-/// How often a failure that ongoing is counted.
+/// How often an ongoing failure is counted.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(120);
 
-/// How long a wait ongoing before it is a failure, as with kubelet.
+/// How long a wait lasts before it counts as a failure, as with kubelet.
 const WAIT_THRESHOLD: Duration = Duration::from_secs(120);
 
-/// The least time between two writes of an event.
+/// The minimum time between two writes of an event.
 const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long an event is remembered after it was counted last: as long as the API server keeps it, by default.
+/// How long an event is remembered after its last count: the API server's default retention.
 const RETENTION: Duration = Duration::from_secs(3600);
 
 /// The prefix of the message of a combined event.
 pub(super) const COMBINED_PREFIX: &str = "(combined from similar events): ";
 
-/// A pod, by its UID first.
+/// The identity of a pod, ordered by its UID.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct PodName {
     pub(in super::super) uid: String,
@@ -40,17 +41,17 @@ pub(in super::super) struct PodName {
     pub(in super::super) name: String,
 }
 
-/// The reasons that kubelet gives, and no others.
+/// The accepted reasons, all of them kubelet's.
 pub(super) const REASONS: [&str; 3] = ["FailedMount", "FailedMapVolume", "VolumeResizeFailed"];
 
-/// What is wrong with a volume of a pod.
+/// A failure of a pod's volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Failure {
     pub(super) pod: PodName,
     pub(super) volume: String,
     pub(super) reason: &'static str,
     pub(super) message: String,
-    /// It may end by itself, and counts if it ongoing.
+    /// Whether this is a wait, which counts as a failure after [`WAIT_THRESHOLD`].
     pub(super) waits: bool,
 }
 
@@ -64,12 +65,13 @@ pub(super) struct EventWrite {
     pub(super) reason: &'static str,
     pub(super) message: String,
     pub(super) count: u32,
-    /// When it was first and last so, since the beginning of the time of the core.
+    /// The time of the first occurrence, since 1970.
     pub(super) first: Duration,
+    /// The time of the last occurrence, since 1970.
     pub(super) last: Duration,
 }
 
-/// All that nodes say.
+/// The reported failures of all nodes, and their events.
 #[derive(Debug, Default)]
 pub(super) struct Aggregator {
     /// The failures of each node in its last report.
@@ -88,12 +90,12 @@ struct Entry {
     count: u32,
     first: Duration,
     last: Duration,
-    /// Whether the last report of its node had the failure.
+    /// Whether the last report of the node contained the failure.
     ongoing: bool,
 }
 
 impl Aggregator {
-    /// A node says all that is wrong.
+    /// Replaces the failures of a node, and returns the events to write.
     pub(super) fn report(&mut self, node: &NodeName, failed: Vec<Failure>, now: Duration) -> Vec<EventWrite> {
         if let Some(before) = self.reported.remove(node) {
             let still: BTreeSet<&Failure> = failed.iter().collect();
@@ -111,7 +113,7 @@ impl Aggregator {
         writes
     }
 
-    /// Advances the time. The failed of connected nodes continue.
+    /// Advances the time, and returns the events to write. Failures of connected nodes are still ongoing.
     pub(super) fn tick(&mut self, connected: impl Fn(&NodeName) -> bool, now: Duration) -> Vec<EventWrite> {
         self.reported.retain(|node, _| connected(node));
         self.pods.retain(|_, entries| {
@@ -161,7 +163,7 @@ impl Aggregator {
         writes
     }
 
-    /// The event that a failure belongs to. `None` if its pod has too many already.
+    /// Returns the event of a failure; `None` if its pod has too many events already.
     fn entry(&mut self, failure: &Failure, now: Duration) -> Option<&mut Entry> {
         let entries = self.pods.entry(failure.pod.clone()).or_default();
         let same = entries.iter().position(|entry| entry.is_of(failure));

@@ -20,26 +20,27 @@ use super::node_name::NodeName;
 use edge_csi_common::excerpt::excerpt;
 use edge_csi_common::kubernetes::message::{NodeStatus, PodVolumeStatus};
 
-/// The most bytes of a message.
+/// The maximum length of a message in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
-/// The maximum number of events that wait to be written. Beyond it events are dropped; those of lasting failures return.
+/// The maximum number of events that wait to be written. Further events are dropped; a lasting failure is written
+/// later.
 const MAX_QUEUED: usize = 2048;
 
 /// The interval at which lasting failures are counted.
 pub(super) const TICK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What is written and was. Clones are the same.
+/// The written and the waiting events. Clones share their state.
 #[derive(Debug, Clone)]
 pub(super) struct Events {
     aggregator: Arc<Mutex<Aggregator>>,
-    /// One batch is written at a time, so that events take little of the API server.
+    /// Held while a batch is written, so that events put little load on the API server.
     writing: Arc<Semaphore>,
-    /// A place for each that waits, so that they are bounded while the API server takes none.
+    /// Bounds the events that wait while the API server is unavailable.
     waiting: Arc<Semaphore>,
-    /// Whether it was logged that they are not taken.
+    /// Whether the last write failed, so that consecutive failures are logged once.
     failing: Arc<AtomicBool>,
-    /// In the names of events, so that those of another instance of the hub are others.
+    /// A number in the names of events, different for each instance of the hub.
     instance: u64,
 }
 
@@ -55,11 +56,11 @@ impl Events {
     }
 
     fn aggregator(&self) -> MutexGuard<'_, Aggregator> {
-        // Nothing is half written there.
+        // No change of the aggregator panics midway, so the data behind a poisoned lock is consistent.
         self.aggregator.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A node has reported how its pods' volumes are. Answers at once; events are written behind.
+    /// Reports the failed volumes of a node's pods. Returns at once; a task writes the events.
     pub(super) fn report(
         &self,
         client: &Client,
@@ -73,7 +74,7 @@ impl Events {
         self.write(client, writes);
     }
 
-    /// Counts the failures that last, at the nodes that are there.
+    /// Counts the ongoing failures of connected nodes.
     pub(super) fn tick(&self, client: &Client, is_connected: impl Fn(&NodeName) -> bool) {
         let writes = self.aggregator().tick(is_connected, now());
         self.write(client, writes);
@@ -92,13 +93,13 @@ impl Events {
         }
         let (events, client) = (self.clone(), client.clone());
         tokio::spawn(async move {
-            // It is never closed.
+            // The semaphore is never closed.
             let _turn = events.writing.acquire().await;
             for (write, _place) in writes {
                 let error = write::write(&client, &write, events.instance).await.err();
                 let was_failing = events.failing.swap(error.is_some(), Ordering::Relaxed);
                 if let Some(failure) = error.filter(|_| !was_failing) {
-                    tracing::warn!(node = %write.node, %failure, "an event of a pod is not written");
+                    tracing::warn!(node = %write.node, %failure, "cannot write an event of a pod");
                 }
             }
         });
@@ -120,9 +121,9 @@ fn failure(volume: &PodVolumeStatus) -> Option<Failure> {
     })
 }
 
-/// The time since 1970.
+/// Returns the time since 1970.
 pub(super) fn now() -> Duration {
-    // A clock before 1970 is not set.
+    // A clock that shows a time before 1970 has not been set.
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! One event, made or counted.
+//! Creates an event, or updates its count.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use edge_csi_common::excerpt::excerpt;
 /// The source of the events.
 const COMPONENT: &str = "edge-csi";
 
-/// The longest time for one.
-const BOUND: Duration = Duration::from_secs(10);
+/// The time limit for writing an event.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The most bytes of an object's name in that of an event.
+/// The maximum length in bytes of an object's name in the name of an event.
 const MAX_OBJECT_BYTES: usize = 200;
 
-/// Writes an event. One that is counted and is not there any more is made again.
+/// Creates an event, or patches the count of a repeated one. A deleted event is created again.
 pub(super) async fn write(client: &Client, write: &EventWrite, instance: u64) -> Result<(), ApiError> {
     let work = async {
         let events: Api<Event> = Api::namespaced(client.clone(), &write.pod.namespace);
@@ -40,9 +40,13 @@ pub(super) async fn write(client: &Client, write: &EventWrite, instance: u64) ->
         }
         events.create(&PostParams::default(), &made).await.map(drop).map_err(Into::into)
     };
-    let slow =
-        || ApiError::Unavailable(format!("the API server did not take it within {} s", BOUND.as_secs()));
-    tokio::time::timeout(BOUND, work).await.unwrap_or_else(|_| Err(slow()))
+    let slow = || {
+        ApiError::Unavailable(format!(
+            "the API server did not accept the event within {} s",
+            TIMEOUT.as_secs()
+        ))
+    };
+    tokio::time::timeout(TIMEOUT, work).await.unwrap_or_else(|_| Err(slow()))
 }
 
 fn pod_event(write: &EventWrite, instance: u64) -> Event {
@@ -64,7 +68,7 @@ fn pod_event(write: &EventWrite, instance: u64) -> Event {
     }
 }
 
-/// An event of an object, reported once by a node. `number` is unique; `at` is a time since 1970.
+/// Returns an event of an object, reported once by a node. `number` is unique; `at` is a time since 1970.
 pub(in super::super) fn event(of: ObjectReference, node: &NodeName, number: u64, at: Duration) -> Event {
     Event {
         metadata: ObjectMeta {
@@ -83,7 +87,7 @@ pub(in super::super) fn event(of: ObjectReference, node: &NodeName, number: u64,
     }
 }
 
-/// As Kubernetes names events: after the object, with a number that no other has.
+/// Returns the name of an event, as Kubernetes does: the object's name with a unique number.
 fn event_name(object: &str, number: u64) -> String {
     let object = excerpt(object, MAX_OBJECT_BYTES).trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
     format!("{object}.{number:x}")

@@ -1,48 +1,35 @@
-//! Bounds of a status, which nodes keep and the hub enforces. A status is one frame.
+//! Bounds of a status, which nodes observe and the hub enforces. A status must fit into one frame.
 
 use csi_proto::{DriverName, VolumeId};
 use volume_manager::message::MAX_VOLUMES;
 
 use edge_csi_common::kubernetes::message::NodeStatus;
 
-/// The most bytes of a text.
-const TEXT: usize = 1024;
+/// The maximum length of a text in bytes.
+const MAX_TEXT_BYTES: usize = 1024;
 
-/// The most bytes of the name of a volume in use.
-const VOLUME: usize = "kubernetes.io/csi/^".len() + DriverName::MAX_BYTES + VolumeId::MAX_BYTES;
+/// The maximum length in bytes of the name of a volume in use.
+const MAX_VOLUME_NAME_BYTES: usize =
+    "kubernetes.io/csi/^".len() + DriverName::MAX_BYTES + VolumeId::MAX_BYTES;
 
-/// The most topology segments of a driver, as many as a node keeps.
-const SEGMENTS: usize = 64;
+/// The maximum number of topology segments of a driver, as at a node.
+const MAX_SEGMENTS: usize = 64;
 
-/// A status holds more than it may.
+/// A part of a status is out of bounds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in super::super) enum OutOfBounds {
     /// A list is too long.
-    #[error("{field} has {found} entries; at most {most} are taken")]
-    List {
-        /// Its name.
-        field: &'static str,
-        /// Its entries.
-        found: usize,
-        /// The most.
-        most: usize,
-    },
+    #[error("{field} has {found} entries; expected at most {most}")]
+    List { field: &'static str, found: usize, most: usize },
     /// A text is too long, or empty where it names something.
-    #[error("{field} has {found} bytes; 1 to {most} are taken")]
-    Text {
-        /// The field.
-        field: &'static str,
-        /// Its bytes.
-        found: usize,
-        /// The most.
-        most: usize,
-    },
-    /// Two drivers of one name.
-    #[error("drivers names {0:?} more than once")]
-    Twice(String),
+    #[error("{field} has {found} bytes; expected 1 to {most}")]
+    Text { field: &'static str, found: usize, most: usize },
+    /// Two drivers have the same name.
+    #[error("drivers contains {0:?} more than once; expected unique names")]
+    Duplicate(String),
 }
 
-/// Whether a status is within its bounds.
+/// Checks that a status is within its bounds.
 pub(super) fn check(status: &NodeStatus) -> Result<(), OutOfBounds> {
     list("drivers", status.drivers.len(), 64)?;
     // The current volumes and the desired ones.
@@ -50,15 +37,18 @@ pub(super) fn check(status: &NodeStatus) -> Result<(), OutOfBounds> {
     list("expanded", status.expanded.len(), 1024)?;
     list("pod_volumes", status.pod_volumes.len(), 8192)?;
     for driver in &status.drivers {
-        text("drivers.name", &driver.name, TEXT)?;
-        text("drivers.node_id", &driver.node_id, TEXT)?;
-        list("drivers.segments", driver.segments.len(), SEGMENTS)?;
+        text("drivers.name", &driver.name, MAX_TEXT_BYTES)?;
+        text("drivers.node_id", &driver.node_id, MAX_TEXT_BYTES)?;
+        list("drivers.segments", driver.segments.len(), MAX_SEGMENTS)?;
     }
-    status.volumes_in_use.iter().try_for_each(|volume| text("volumes_in_use", volume, VOLUME))?;
+    status
+        .volumes_in_use
+        .iter()
+        .try_for_each(|volume| text("volumes_in_use", volume, MAX_VOLUME_NAME_BYTES))?;
     let mut names: Vec<_> = status.drivers.iter().map(|driver| &driver.name).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(OutOfBounds::Twice(pair[0].clone())),
+        Some(pair) => Err(OutOfBounds::Duplicate(pair[0].clone())),
         None => Ok(()),
     }
 }

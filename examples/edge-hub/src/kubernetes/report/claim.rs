@@ -14,16 +14,17 @@ use crate::kubernetes::quantity;
 use crate::kubernetes::records::RESIZE_PENDING;
 use edge_csi_common::kubernetes::message::ExpandedClaim;
 
-/// Conditions that an expansion leaves, and that its end takes away; the first is the node's.
+/// The conditions of an expansion, which are removed at its end; the first is the node's.
 const CONDITIONS: [&str; 4] = [RESIZE_PENDING, "Resizing", "ControllerResizeError", "NodeResizeError"];
 
 const STORAGE: &str = "storage";
 
-/// The reason that kubelet gives.
-const GROWN: &str = "FileSystemResizeSuccessful";
+/// The reason of kubelet's event.
+const EXPANDED_REASON: &str = "FileSystemResizeSuccessful";
 
-/// The patch of a claim's status; `None` if it says so already, or is another claim by now.
-pub(super) fn grown(claim: &PersistentVolumeClaim, expanded: &ExpandedClaim) -> Option<Value> {
+/// Returns the patch of a claim's status; `None` if the status has the size already, or if the claim was
+/// recreated.
+pub(super) fn expansion_patch(claim: &PersistentVolumeClaim, expanded: &ExpandedClaim) -> Option<Value> {
     if claim.metadata.uid.as_ref() != Some(&expanded.uid) {
         return None;
     }
@@ -34,16 +35,16 @@ pub(super) fn grown(claim: &PersistentVolumeClaim, expanded: &ExpandedClaim) -> 
     let conditions = status.conditions.as_deref().unwrap_or_default();
     let state = status.allocated_resource_statuses.as_ref().and_then(|states| states.get(STORAGE));
     // The controller runs a further expansion: its part of the status stays.
-    let controllers_turn = state.is_some_and(|state| state.starts_with("Controller"));
-    let ends = if controllers_turn { &CONDITIONS[..1] } else { &CONDITIONS[..] };
+    let controller_expands = state.is_some_and(|state| state.starts_with("Controller"));
+    let ends = if controller_expands { &CONDITIONS[..1] } else { &CONDITIONS[..] };
     let (stay, end): (Vec<_>, Vec<_>) =
         conditions.iter().partition(|condition| !ends.contains(&condition.type_.as_str()));
-    let pending = state.is_some() && !controllers_turn;
+    let pending = state.is_some() && !controller_expands;
     let capacity = size(&status.capacity).unwrap_or_default();
     if capacity >= expanded.bytes && end.is_empty() && !pending {
         return None;
     }
-    // A claim never says less than it did.
+    // The capacity in the status never shrinks.
     let bytes = capacity.max(expanded.bytes);
     let mut patch = json!({
         "metadata": { "uid": expanded.uid, "resourceVersion": claim.metadata.resource_version },
@@ -55,18 +56,18 @@ pub(super) fn grown(claim: &PersistentVolumeClaim, expanded: &ExpandedClaim) -> 
     if pending {
         patch["status"]["allocatedResourceStatuses"] = json!({ STORAGE: null });
     }
-    if status.allocated_resources.is_some() && !controllers_turn {
+    if status.allocated_resources.is_some() && !controller_expands {
         patch["status"]["allocatedResources"] = json!({ STORAGE: bytes.to_string() });
     }
     Some(patch)
 }
 
-/// The event of a claim that is larger now, in kubelet's words, at a time since 1970 that no other event of the claim has.
-pub(super) fn grown_event(claim: &PersistentVolumeClaim, node: &NodeName, now: Duration) -> Event {
+/// Returns kubelet's event for an expanded claim. `now` is the time since 1970, and unique for the claim.
+pub(super) fn expansion_event(claim: &PersistentVolumeClaim, node: &NodeName, now: Duration) -> Event {
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or_default();
     let number = u64::try_from(now.as_nanos()).unwrap_or_default();
     Event {
-        reason: Some(GROWN.to_owned()),
+        reason: Some(EXPANDED_REASON.to_owned()),
         message: Some(format!("MountVolume.NodeExpandVolume succeeded for volume \"{volume}\" {node}")),
         type_: Some("Normal".to_owned()),
         ..event(claim.object_ref(&()), node, number, now)
@@ -107,21 +108,26 @@ mod tests {
     #[test]
     fn writes_the_size_and_removes_the_resize_condition() {
         let patch =
-            grown(&claim("1Gi", RESIZE_PENDING, Some("NodeResizePending")), &expanded(2 << 30)).unwrap();
+            expansion_patch(&claim("1Gi", RESIZE_PENDING, Some("NodeResizePending")), &expanded(2 << 30))
+                .unwrap();
         let status = &patch["status"];
         assert_eq!(status["capacity"][STORAGE], "2147483648");
         assert_eq!(status["allocatedResources"][STORAGE], "2147483648");
         assert_eq!(status["conditions"], json!([]));
         assert!(status["allocatedResourceStatuses"][STORAGE].is_null());
         assert_eq!(patch["metadata"]["resourceVersion"], "7", "does not overwrite a concurrent change");
-        let kept = grown(&claim("1Gi", "VolumeModifyInProgress", None), &expanded(2 << 30)).unwrap();
+        let kept =
+            expansion_patch(&claim("1Gi", "VolumeModifyInProgress", None), &expanded(2 << 30)).unwrap();
         assert_eq!(kept["status"]["conditions"].as_array().unwrap().len(), 1);
     }
 
     #[test]
     fn leaves_a_new_expansion_to_the_controller() {
-        let patch =
-            grown(&claim("1Gi", "Resizing", Some("ControllerResizeInProgress")), &expanded(2 << 30)).unwrap();
+        let patch = expansion_patch(
+            &claim("1Gi", "Resizing", Some("ControllerResizeInProgress")),
+            &expanded(2 << 30),
+        )
+        .unwrap();
         let status = &patch["status"];
         assert_eq!(status["capacity"][STORAGE], "2147483648");
         assert_eq!(status["conditions"].as_array().unwrap().len(), 1);
@@ -132,11 +138,11 @@ mod tests {
 
     #[test]
     fn writes_a_larger_size_once_and_to_the_right_claim() {
-        assert_eq!(grown(&claim("2Gi", "VolumeModifyInProgress", None), &expanded(2 << 30)), None);
+        assert_eq!(expansion_patch(&claim("2Gi", "VolumeModifyInProgress", None), &expanded(2 << 30)), None);
         let mut other = claim("1Gi", RESIZE_PENDING, None);
         other.metadata.uid = Some("other".to_owned());
-        assert_eq!(grown(&other, &expanded(2 << 30)), None);
-        let patch = grown(&claim("3Gi", RESIZE_PENDING, None), &expanded(2 << 30)).unwrap();
+        assert_eq!(expansion_patch(&other, &expanded(2 << 30)), None);
+        let patch = expansion_patch(&claim("3Gi", RESIZE_PENDING, None), &expanded(2 << 30)).unwrap();
         assert_eq!(patch["status"]["capacity"][STORAGE], "3221225472");
     }
 
@@ -148,14 +154,14 @@ mod tests {
         claim.metadata.uid = Some("9f0c".to_owned());
         claim.spec.get_or_insert_default().volume_name = Some("pvc-1".to_owned());
         let node = NodeName::new("edge-1").unwrap();
-        let event = grown_event(&claim, &node, Duration::from_secs(1_700_000_000));
+        let event = expansion_event(&claim, &node, Duration::from_secs(1_700_000_000));
         let found = serde_json::to_value(event).unwrap();
         assert_eq!(found["involvedObject"]["kind"], "PersistentVolumeClaim");
         assert_eq!(
             (&found["involvedObject"]["uid"], &found["metadata"]["namespace"]),
             (&"9f0c".into(), &"ns".into())
         );
-        assert_eq!((&found["reason"], &found["type"]), (&GROWN.into(), &"Normal".into()));
+        assert_eq!((&found["reason"], &found["type"]), (&EXPANDED_REASON.into(), &"Normal".into()));
         assert_eq!(found["message"], "MountVolume.NodeExpandVolume succeeded for volume \"pvc-1\" edge-1");
         assert_eq!(found["firstTimestamp"], "2023-11-14T22:13:20Z");
     }

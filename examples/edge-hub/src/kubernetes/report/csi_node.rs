@@ -6,16 +6,17 @@ use serde_json::{Value, json};
 
 use edge_csi_common::kubernetes::message::NodeDriver;
 
-/// What is to be done.
+/// The next write of a CSINode.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum CsiNodeStep {
     /// Creates the CSINode.
-    Make(Box<CSINode>),
+    Create(Box<CSINode>),
     /// Patches, one after the other.
     Change(Vec<Value>),
 }
 
-/// From what there is to what is wanted. `node` is the Node's name and UID.
+/// Returns the write that turns `found` into `wanted`; `None` if they do not differ. `node` is the Node's name and
+/// UID.
 pub(super) fn step(
     found: Option<&CSINode>,
     wanted: &[&NodeDriver],
@@ -37,7 +38,7 @@ pub(super) fn step(
             owner_references: Some(vec![owner]),
             ..ObjectMeta::default()
         };
-        return Some(CsiNodeStep::Make(Box::new(CSINode {
+        return Some(CsiNodeStep::Create(Box::new(CSINode {
             metadata,
             spec: CSINodeSpec { drivers: wanted },
         })));
@@ -50,7 +51,7 @@ pub(super) fn step(
     if has == wanted && !is_orphan {
         return None;
     }
-    // The API server lets no entry change: one that does is removed first.
+    // The API server refuses a changed entry: such an entry is removed first and added again.
     let unchanged: Vec<_> = wanted
         .iter()
         .filter(|entry| has.iter().all(|old| old.name != entry.name || old == *entry))
@@ -90,7 +91,7 @@ mod tests {
 
     fn made(wanted: &[&NodeDriver]) -> CSINode {
         match step(None, wanted, ("edge-1", "uid")) {
-            Some(CsiNodeStep::Make(made)) => *made,
+            Some(CsiNodeStep::Create(made)) => *made,
             other => panic!("{other:?}"),
         }
     }

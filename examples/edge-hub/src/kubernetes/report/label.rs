@@ -1,11 +1,11 @@
-//! What Kubernetes takes as the key and the value of a label.
+//! The rules of Kubernetes for the keys and values of labels.
 
 use crate::kubernetes::node_name::is_subdomain;
 
-/// The most bytes of a key after its domain, and of a value.
+/// The maximum length in bytes of a key after its domain, and of a value.
 pub(super) const MAX_BYTES: usize = 63;
 
-/// Whether a label can have this key: a name, after a domain or without one.
+/// Returns true if a text is a valid key: a name, optionally after a domain and a slash.
 pub(super) fn is_key(text: &str) -> bool {
     match text.split_once('/') {
         Some((domain, name)) => is_subdomain(domain) && is_name(name),
@@ -13,7 +13,7 @@ pub(super) fn is_key(text: &str) -> bool {
     }
 }
 
-/// Whether a label can have this value.
+/// Returns true if a text is a valid value.
 pub(super) fn is_value(text: &str) -> bool {
     text.is_empty() || is_name(text)
 }

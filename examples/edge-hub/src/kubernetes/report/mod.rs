@@ -1,5 +1,5 @@
-//! What a node says of itself, written to the API server as its kubelet would: CSINode, labels and annotations of the Node,
-//! `status.volumesInUse`, and claims that are larger now. Only what differs is written, and a Node is never made.
+//! Writes the status of a node to the API server, as its kubelet would: CSINode, labels and annotations of the
+//! Node, `status.volumesInUse`, and expanded claims. Only differences are written, and a Node is never created.
 
 mod bounds;
 mod claim;
@@ -25,15 +25,15 @@ use super::node_name::NodeName;
 use edge_csi_common::kubernetes::message::{ExpandedClaim, NodeDriver, NodeStatus};
 
 /// The maximum number of attempts of a write that conflicts.
-const TRIES: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
-/// The longest time that writing a status takes.
-const BOUND: Duration = Duration::from_secs(30);
+/// The time limit for writing a status.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why a status was not written, or not all of it.
+/// The reason why a status was not written completely.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ReportFailure {
-    /// The status itself cannot be.
+    /// The status is out of bounds.
     #[error(transparent)]
     OutOfBounds(#[from] OutOfBounds),
     /// The Node does not exist.
@@ -46,39 +46,31 @@ pub(super) enum ReportFailure {
     Label(#[from] LabelRefused),
     /// The claim is not used on this node.
     #[error("claim {namespace}/{name} with UID {uid} is not used on this node")]
-    ForeignClaim {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// Its UID.
-        uid: String,
-    },
-    /// The API server did not take it.
-    #[error("{what}: {cause}")]
+    ForeignClaim { namespace: String, name: String, uid: String },
+    /// A request to the API server failed.
+    #[error("{target}: {cause}")]
     Api {
-        /// What was being written.
-        what: &'static str,
-        /// What became of it.
+        /// The object or the part of it that was being written.
+        target: &'static str,
         cause: ApiError,
     },
-    /// It took too long.
-    #[error("the API server did not take the status within {} s", BOUND.as_secs())]
+    /// Writing took longer than [`TIMEOUT`].
+    #[error("the API server did not accept the status within {} s", TIMEOUT.as_secs())]
     Slow,
 }
 
-/// What of a status was written.
+/// The result of writing a status.
 #[derive(Debug)]
 pub(super) struct Written {
-    /// Whether the volumes in use were.
+    /// Whether `status.volumesInUse` was written.
     pub(super) volumes_in_use: bool,
-    /// The UID of the Node, if all was.
+    /// The UID of the Node if everything was written, else the failure.
     pub(super) all: Result<String, ReportFailure>,
 }
 
 /// Writes a node's status, as much of it as can be written.
 pub(super) async fn write(client: &Client, feed: &NodeFeed, name: &NodeName, status: &NodeStatus) -> Written {
-    // First, since the node's mounts wait for it, whatever the result of the rest.
+    // Written first and reported separately, since the node's mounts wait for it.
     let volumes_in_use = AtomicBool::new(false);
     let work = async {
         bounds::check(status)?;
@@ -94,12 +86,12 @@ pub(super) async fn write(client: &Client, feed: &NodeFeed, name: &NodeName, sta
         }
         refused.map_or(Ok(uid), |refused| Err(refused.into()))
     };
-    let all = tokio::time::timeout(BOUND, work).await.unwrap_or(Err(ReportFailure::Slow));
+    let all = tokio::time::timeout(TIMEOUT, work).await.unwrap_or(Err(ReportFailure::Slow));
     Written { volumes_in_use: volumes_in_use.into_inner(), all }
 }
 
-fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> ReportFailure {
-    move |error| ReportFailure::Api { what, cause: error.into() }
+fn failed(target: &'static str) -> impl FnOnce(kube::Error) -> ReportFailure {
+    move |error| ReportFailure::Api { target, cause: error.into() }
 }
 
 /// Retries a write that conflicts.
@@ -107,7 +99,7 @@ async fn retried<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, ReportFailur
 where
     F: Future<Output = Result<T, ReportFailure>>,
 {
-    let mut left = TRIES;
+    let mut left = MAX_ATTEMPTS;
     loop {
         left -= 1;
         match attempt().await {
@@ -147,13 +139,13 @@ async fn try_csi_node(
     (name, uid): (&NodeName, &str),
     drivers: &[&NodeDriver],
 ) -> Result<(), ReportFailure> {
-    let what = "CSINode";
-    let found = csi_nodes.get_opt(name.as_str()).await.map_err(failed(what))?;
+    let target = "CSINode";
+    let found = csi_nodes.get_opt(name.as_str()).await.map_err(failed(target))?;
     match csi_node::step(found.as_ref(), drivers, (name.as_str(), uid)) {
         None => {}
         Some(CsiNodeStep::Make(new)) => {
-            // A second one is a conflict, and is then read.
-            csi_nodes.create(&PostParams::default(), &new).await.map_err(failed(what))?;
+            // If the CSINode exists by now, this is a conflict, and the next attempt reads it.
+            csi_nodes.create(&PostParams::default(), &new).await.map_err(failed(target))?;
         }
         Some(CsiNodeStep::Change(patches)) => {
             let mut version = found.and_then(|found| found.metadata.resource_version);
@@ -161,7 +153,7 @@ async fn try_csi_node(
                 patch["metadata"]["resourceVersion"] = version.take().into();
                 let patch = Patch::Merge(&patch);
                 let now = csi_nodes.patch(name.as_str(), &PatchParams::default(), &patch).await;
-                version = now.map_err(failed(what))?.metadata.resource_version;
+                version = now.map_err(failed(target))?.metadata.resource_version;
             }
         }
     }
@@ -177,7 +169,7 @@ async fn write_claim(
     let ExpandedClaim { namespace, name, uid, .. } = expanded;
     match feed.read(|core| core.claim_waits(node, (namespace, name, uid))) {
         Some(true) => {}
-        // Nothing is asked of the node: it says once more what is written.
+        // The claim does not wait for the node: an earlier report was written.
         Some(false) => return Ok(()),
         None => {
             let (namespace, name, uid) = (namespace.clone(), name.clone(), uid.clone());
@@ -187,25 +179,27 @@ async fn write_claim(
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     if let Some(claim) = retried(|| try_claim(&claims, expanded)).await? {
         let events: Api<Event> = Api::namespaced(client.clone(), namespace);
-        let event = claim::grown_event(&claim, node, events::now());
-        // The claim says its size, with or without one.
+        let event = claim::expansion_event(&claim, node, events::now());
+        // The event is optional: the claim's status has the size.
         if let Err(error) = events.create(&PostParams::default(), &event).await {
             let failure = ApiError::from(error);
-            tracing::debug!(%node, claim = name, %failure, "the event of a larger claim is not written");
+            tracing::debug!(%node, claim = name, %failure, "cannot write the event of an expanded claim");
         }
     }
     Ok(())
 }
 
-/// Writes the size; the claim if that was new.
+/// Writes the size of an expanded claim, and returns the claim if its status has changed.
 async fn try_claim(
     claims: &Api<PersistentVolumeClaim>,
     expanded: &ExpandedClaim,
 ) -> Result<Option<PersistentVolumeClaim>, ReportFailure> {
-    let what = "the size of a claim";
-    let found = claims.get_opt(&expanded.name).await.map_err(failed(what))?;
-    let Some(patch) = found.and_then(|found| claim::grown(&found, expanded)) else { return Ok(None) };
+    let target = "the size of a claim";
+    let found = claims.get_opt(&expanded.name).await.map_err(failed(target))?;
+    let Some(patch) = found.and_then(|found| claim::expansion_patch(&found, expanded)) else {
+        return Ok(None);
+    };
     let patch = Patch::Merge(&patch);
     let patched = claims.patch_status(&expanded.name, &PatchParams::default(), &patch).await;
-    patched.map(Some).map_err(failed(what))
+    patched.map(Some).map_err(failed(target))
 }

@@ -9,14 +9,14 @@ use super::label;
 use edge_csi_common::excerpt::excerpt;
 use edge_csi_common::kubernetes::message::NodeDriver;
 
-/// The drivers' ids of the node: JSON.
+/// The annotation with the drivers' ids of the node, as JSON.
 const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
 
-/// Says that the controller attaches and detaches, and not the node.
+/// The annotation that leaves attaching and detaching to the controller.
 const CONTROLLER_ATTACHES: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
-/// The labels of Kubernetes' own domains that a driver's topology may set. Others decide what runs where, and are not a node's to
-/// choose.
+/// The labels of Kubernetes' own domains that a driver's topology may set. A node may not set others, since they
+/// decide where pods run.
 const OWN_LABELS: [&str; 3] =
     ["kubernetes.io/hostname", "topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
@@ -29,9 +29,7 @@ pub(in super::super) enum LabelRefused {
          or the label"
     )]
     Differs {
-        /// The driver.
         driver: String,
-        /// The label.
         key: String,
         /// The segment's value.
         wanted: String,
@@ -42,21 +40,15 @@ pub(in super::super) enum LabelRefused {
     #[error(
         "driver {driver}: a node may not set its label {key}; let the driver use a key of its own domain"
     )]
-    Reserved {
-        /// The driver.
-        driver: String,
-        /// The label.
-        key: String,
-    },
-    /// No label can be so.
+    Reserved { driver: String, key: String },
+    /// The segment is not a valid label.
     #[error(
         "driver {driver}: topology segment {key:?}={value:?} cannot be a label of the Node; expected letters, digits, '-', '_' and \
          '.', with a letter or a digit at the ends, at most {} bytes of them in the value, and in the key after its domain: \
          correct the driver",
         label::MAX_BYTES
     )]
-    NoLabel {
-        /// The driver.
+    InvalidLabel {
         driver: String,
         /// The segment's key, cut to 100 characters.
         key: String,
@@ -65,8 +57,8 @@ pub(in super::super) enum LabelRefused {
     },
 }
 
-/// The drivers with valid topology, and the first refusal. As with kubelet, a driver with an invalid topology is
-/// left out.
+/// Returns the drivers with valid topology, and the first refusal. As with kubelet, a driver with an invalid
+/// topology is left out.
 pub(super) fn accepted<'a>(
     node: &Node,
     drivers: &'a [NodeDriver],
@@ -80,7 +72,7 @@ pub(super) fn accepted<'a>(
             if !label::is_key(key) || !label::is_value(wanted) {
                 let cut = |text: &str| excerpt(text, 100).to_owned();
                 let (driver, key, value) = (driver.name.clone(), cut(key), cut(wanted));
-                return Some(LabelRefused::NoLabel { driver, key, value });
+                return Some(LabelRefused::InvalidLabel { driver, key, value });
             }
             let found = labels.get(key).map(String::as_str).or_else(|| new.get(key.as_str()).copied());
             let (driver, key, wanted) = (driver.name.clone(), key.clone(), wanted.clone());
@@ -99,7 +91,7 @@ pub(super) fn accepted<'a>(
     (accepted, refused)
 }
 
-/// The patch of labels and annotations for drivers that are [`accepted`]; `None` if they are right.
+/// Returns the patch of labels and annotations for [`accepted`] drivers; `None` if nothing differs.
 pub(super) fn metadata(node: &Node, drivers: &[&NodeDriver]) -> Option<Value> {
     let empty = BTreeMap::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
@@ -109,9 +101,9 @@ pub(super) fn metadata(node: &Node, drivers: &[&NodeDriver]) -> Option<Value> {
     let mut new_annotations = Map::new();
     let ids: BTreeMap<String, String> =
         drivers.iter().map(|driver| (driver.name.clone(), driver.node_id.clone())).collect();
-    let has_ids: Option<BTreeMap<String, String>> =
+    let found_ids: Option<BTreeMap<String, String>> =
         annotations.get(NODE_ID).and_then(|text| serde_json::from_str(text).ok());
-    if has_ids.unwrap_or_default() != ids {
+    if found_ids.unwrap_or_default() != ids {
         let text = (!ids.is_empty()).then(|| json!(ids).to_string());
         new_annotations.insert(NODE_ID.to_owned(), json!(text));
     }
@@ -131,7 +123,7 @@ fn is_reserved(key: &str) -> bool {
     (below("kubernetes.io") || below("k8s.io")) && !OWN_LABELS.contains(&key)
 }
 
-/// The patch of `status.volumesInUse`; `None` if it is right.
+/// Returns the patch of `status.volumesInUse`; `None` if nothing differs.
 pub(super) fn volumes_in_use(node: &Node, volumes: &[String]) -> Option<Value> {
     let mut wanted: Vec<&String> = volumes.iter().collect();
     wanted.sort();

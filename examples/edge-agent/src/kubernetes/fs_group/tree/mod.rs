@@ -16,51 +16,51 @@ use rustix::io::Errno;
 
 use super::bits::{self, Change, Facts, FileKind};
 
-/// The most directories that are held open.
+/// The maximum number of directories that are held open.
 const MAX_OPEN: usize = 32;
 
-/// The most directories one within the other. No path has room for more, since it holds 4,096 bytes.
+/// The maximum depth of directories. A path of 4,096 bytes has no room for more.
 const MAX_DEPTH: usize = 4096;
 
 const PATH: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const READ: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const ENTRY: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
-const SEEN: StatxFlags = StatxFlags::TYPE
+const STATX_MASK: StatxFlags = StatxFlags::TYPE
     .union(StatxFlags::MODE)
     .union(StatxFlags::GID)
     .union(StatxFlags::INO)
     .union(StatxFlags::MNT_ID);
 
-/// The group of a volume.
+/// A pod's fsGroup and its change policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FsGroup {
-    /// The group.
+    /// The group id.
     pub(super) group: u32,
-    /// Nothing is done if the root of the volume is the group's (`OnRootMismatch`).
+    /// Whether to skip a volume whose root matches the group already (`OnRootMismatch`).
     pub(super) only_if_root_differs: bool,
 }
 
-/// What was done.
+/// The counts of a finished walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Applied {
-    /// Files that were visited, with the root.
+    /// The number of visited files, including the root.
     pub(super) seen: u64,
-    /// Files that were changed.
+    /// The number of changed files.
     pub(super) changed: u64,
-    /// Files that could not be changed. As with kubelet, they do not hold up the pod.
+    /// The number of files that could not be changed. As with kubelet, the pod gets the volume anyway.
     pub(super) failed: u64,
-    /// Why not, for the first of them.
+    /// The error of the first of these files.
     pub(super) first_failure: Option<Errno>,
 }
 
-/// The group was not applied to all files. The job is retried.
+/// An error that ends a walk. The job is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ApplyError {
-    /// It was to end.
-    #[error("it was ended before it was done")]
-    Ended,
-    /// Nothing is mounted there.
-    #[error("nothing is mounted at the volume's place")]
+    /// The walk was cancelled.
+    #[error("the walk over the volume was cancelled")]
+    Cancelled,
+    /// Nothing is mounted at the path.
+    #[error("nothing is mounted at the volume's target path")]
     NotMounted,
     /// The root cannot be read.
     #[error("the volume cannot be opened: {0}")]
@@ -68,19 +68,19 @@ pub(super) enum ApplyError {
     /// A directory cannot be read.
     #[error("a directory of the volume cannot be read: {0}")]
     Read(Errno),
-    /// A directory is in another one than before.
-    #[error("a directory of the volume was moved meanwhile")]
+    /// A directory was moved during the walk.
+    #[error("a directory of the volume was moved during the walk")]
     Moved,
-    /// What was done is not on the disk.
-    #[error("the volume's changes do not reach its disk: {0}")]
+    /// The changes cannot be synced to the disk.
+    #[error("cannot sync the volume: {0}")]
     Sync(Errno),
 }
 
-/// Applies a group to the filesystem mounted at a path. `ends` is called before each file. Blocks as long as the volume does.
+/// Applies a group to the filesystem mounted at a path. `cancelled` is called before each file. Blocks.
 pub(super) fn apply_at(
     path: &Path,
     spec: FsGroup,
-    ends: impl FnMut() -> bool,
+    cancelled: impl FnMut() -> bool,
 ) -> Result<Applied, ApplyError> {
     let root = rustix::fs::openat(CWD, path, READ, Mode::empty()).map_err(ApplyError::Root)?;
     let parent = path.parent().unwrap_or(path);
@@ -90,21 +90,25 @@ pub(super) fn apply_at(
         return Err(ApplyError::NotMounted);
     }
     drop(parent);
-    apply(root, spec, ends)
+    apply(root, spec, cancelled)
 }
 
 /// Applies a group to a directory and everything below it.
-pub(super) fn apply(root: OwnedFd, spec: FsGroup, ends: impl FnMut() -> bool) -> Result<Applied, ApplyError> {
+pub(super) fn apply(
+    root: OwnedFd,
+    spec: FsGroup,
+    cancelled: impl FnMut() -> bool,
+) -> Result<Applied, ApplyError> {
     let found = stat(root.as_fd(), c"", AtFlags::EMPTY_PATH).map_err(ApplyError::Root)?;
     if spec.only_if_root_differs && bits::root_matches(facts(&found), spec.group) {
         return Ok(Applied { seen: 1, ..Applied::default() });
     }
     let mount = Mount::of(&found);
     let files = Files { group: spec.group, mount, applied: Applied::default() };
-    let mut walk = Walk { ends, levels: Vec::new(), files };
+    let mut walk = Walk { cancelled, levels: Vec::new(), files };
     let directory = rustix::fs::openat(&root, c".", READ, Mode::empty()).map_err(ApplyError::Root)?;
-    walk.enter(Place::of(&found), directory)?;
-    walk.all()?;
+    walk.enter(DirectoryId::of(&found), directory)?;
+    walk.run()?;
     let mut files = walk.files;
     if files.applied.changed > 0 {
         rustix::fs::syncfs(&root).map_err(ApplyError::Sync)?;
@@ -131,15 +135,15 @@ impl Mount {
     }
 }
 
-/// Which directory it is.
+/// The identity of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct DirectoryId {
     mount: Mount,
     device: (u32, u32),
     inode: u64,
 }
 
-impl Place {
+impl DirectoryId {
     fn of(found: &Statx) -> Self {
         let device = (found.stx_dev_major, found.stx_dev_minor);
         Self { mount: Mount::of(found), device, inode: found.stx_ino }
@@ -148,7 +152,7 @@ impl Place {
 
 /// A directory that is being read.
 struct Level {
-    place: Place,
+    id: DirectoryId,
     /// `None` while too many are open.
     directory: Option<Dir>,
     /// The position at which reading resumes.
@@ -156,23 +160,23 @@ struct Level {
 }
 
 struct Walk<F> {
-    ends: F,
+    cancelled: F,
     levels: Vec<Level>,
     files: Files,
 }
 
-/// What there is of a directory next.
+/// The next step of a walk.
 enum Step {
-    Nothing,
-    Further,
-    Into(Place, OwnedFd),
-    End,
+    Finish,
+    Skip,
+    Enter(DirectoryId, OwnedFd),
+    Leave,
 }
 
 impl<F: FnMut() -> bool> Walk<F> {
-    fn enter(&mut self, place: Place, directory: OwnedFd) -> Result<(), ApplyError> {
+    fn enter(&mut self, id: DirectoryId, directory: OwnedFd) -> Result<(), ApplyError> {
         let directory = Dir::new(directory).map_err(ApplyError::Read)?;
-        self.levels.push(Level { place, directory: Some(directory), offset: 0 });
+        self.levels.push(Level { id, directory: Some(directory), offset: 0 });
         if let Some(far) = self.levels.len().checked_sub(MAX_OPEN + 1)
             && let Some(level) = self.levels.get_mut(far)
         {
@@ -181,41 +185,41 @@ impl<F: FnMut() -> bool> Walk<F> {
         Ok(())
     }
 
-    /// All but the root.
-    fn all(&mut self) -> Result<(), ApplyError> {
+    /// Changes all files but the root.
+    fn run(&mut self) -> Result<(), ApplyError> {
         loop {
-            if (self.ends)() {
-                return Err(ApplyError::Ended);
+            if (self.cancelled)() {
+                return Err(ApplyError::Cancelled);
             }
             match self.step()? {
-                Step::Nothing => return Ok(()),
-                Step::Further => {}
-                Step::Into(place, directory) => self.enter(place, directory)?,
-                Step::End => self.leave()?,
+                Step::Finish => return Ok(()),
+                Step::Skip => {}
+                Step::Enter(id, directory) => self.enter(id, directory)?,
+                Step::Leave => self.leave()?,
             }
         }
     }
 
     fn step(&mut self) -> Result<Step, ApplyError> {
         let depth = self.levels.len();
-        let Some(level) = self.levels.last_mut() else { return Ok(Step::Nothing) };
+        let Some(level) = self.levels.last_mut() else { return Ok(Step::Finish) };
         let Some(directory) = &mut level.directory else { return Err(ApplyError::Moved) };
         let entry = match directory.read() {
-            None | Some(Err(Errno::NOENT)) => return Ok(Step::End),
+            None | Some(Err(Errno::NOENT)) => return Ok(Step::Leave),
             Some(entry) => entry.map_err(ApplyError::Read)?,
         };
         level.offset = entry.offset().cast_unsigned();
         if matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            return Ok(Step::Further);
+            return Ok(Step::Skip);
         }
         let held = directory.fd().map_err(ApplyError::Read)?;
         Ok(match self.files.entry(held, entry.file_name(), depth) {
             Ok(step) => step,
             // The file was removed meanwhile.
-            Err(Errno::NOENT) => Step::Further,
+            Err(Errno::NOENT) => Step::Skip,
             Err(errno) => {
                 self.files.fail(errno);
-                Step::Further
+                Step::Skip
             }
         })
     }
@@ -229,7 +233,7 @@ impl<F: FnMut() -> bool> Walk<F> {
         let left = left.directory.as_ref().ok_or(ApplyError::Moved)?.fd().map_err(ApplyError::Read)?;
         let opened = rustix::fs::openat(left, c"..", READ, Mode::empty()).map_err(ApplyError::Read)?;
         let found = stat(opened.as_fd(), c"", AtFlags::EMPTY_PATH).map_err(ApplyError::Read)?;
-        if Place::of(&found) != above.place {
+        if DirectoryId::of(&found) != above.id {
             return Err(ApplyError::Moved);
         }
         rustix::fs::seek(&opened, SeekFrom::Start(above.offset)).map_err(ApplyError::Read)?;
@@ -238,7 +242,7 @@ impl<F: FnMut() -> bool> Walk<F> {
     }
 }
 
-/// Files, one by one.
+/// Changes files and counts them.
 struct Files {
     group: u32,
     mount: Mount,
@@ -246,35 +250,35 @@ struct Files {
 }
 
 impl Files {
-    /// Changes an entry of a directory that is `depth` below the volume's own place.
+    /// Changes an entry of a directory at `depth`; the volume's root has depth 1.
     fn entry(&mut self, directory: BorrowedFd<'_>, name: &CStr, depth: usize) -> Result<Step, Errno> {
         let found = stat(directory, name, ENTRY)?;
         if Mount::of(&found) != self.mount {
-            return Ok(Step::Further);
+            return Ok(Step::Skip);
         }
         self.applied.seen += 1;
         let file = facts(&found);
         if file.kind != FileKind::Directory && bits::change(file, self.group).is_nothing() {
-            return Ok(Step::Further);
+            return Ok(Step::Skip);
         }
         let held = rustix::fs::openat(directory, name, PATH, Mode::empty())?;
         // Read again: the file may have been replaced.
         let found = stat(held.as_fd(), c"", AtFlags::EMPTY_PATH)?;
         if Mount::of(&found) != self.mount {
-            return Ok(Step::Further);
+            return Ok(Step::Skip);
         }
         self.change(held.as_fd(), &found);
         if facts(&found).kind != FileKind::Directory {
-            return Ok(Step::Further);
+            return Ok(Step::Skip);
         }
         if depth >= MAX_DEPTH {
             return Err(Errno::NAMETOOLONG);
         }
         let opened = rustix::fs::openat(&held, c".", READ, Mode::empty())?;
-        Ok(Step::Into(Place::of(&found), opened))
+        Ok(Step::Enter(DirectoryId::of(&found), opened))
     }
 
-    /// Changes what is held.
+    /// Changes the file of an open descriptor.
     fn change(&mut self, held: BorrowedFd<'_>, found: &Statx) {
         let change = bits::change(facts(found), self.group);
         if change.is_nothing() {
@@ -298,15 +302,15 @@ fn set_attributes(held: BorrowedFd<'_>, change: Change, group: u32) -> Result<()
         rustix::fs::chownat(held, c"", None, group, AtFlags::EMPTY_PATH)?;
     }
     if let Some(mode) = change.mode {
-        // By the name of the descriptor: by itself, this kind of descriptor sets no mode.
-        let itself = format!("/proc/self/fd/{}", held.as_raw_fd());
-        rustix::fs::chmod(itself, Mode::from_raw_mode(mode))?;
+        // fchmod does not accept an O_PATH descriptor; chmod of its path in /proc works.
+        let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+        rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
     }
     Ok(())
 }
 
 fn stat(directory: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Statx, Errno> {
-    rustix::fs::statx(directory, name, flags, SEEN)
+    rustix::fs::statx(directory, name, flags, STATX_MASK)
 }
 
 fn facts(found: &Statx) -> Facts {

@@ -197,7 +197,7 @@ fn power_cut_leaves_a_root_that_does_not_match() {
             break;
         }
         cuts += 1;
-        assert_eq!(cut, Err(ApplyError::Ended));
+        assert_eq!(cut, Err(ApplyError::Cancelled));
         assert_ne!(fs::metadata(volume.path()).unwrap().gid(), GROUP, "{at}: the root is changed last");
         assert_eq!(given(volume.path(), ON_ROOT_MISMATCH).unwrap().failed, 0, "{at}");
         assert_eq!(seen(volume.path()).into_values().collect::<Vec<_>>(), complete, "{at}");

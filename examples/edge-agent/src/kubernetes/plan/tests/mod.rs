@@ -6,7 +6,7 @@ use csi_proto::VolumeId;
 use volume_manager::driver::{Access, AccessMode, FsGroupPolicy, TokenRequest};
 use volume_manager::message::{MAX_POLICIES, Request};
 
-use super::super::in_use::name_of;
+use super::super::in_use::unique_volume_name;
 use super::*;
 use edge_csi_common::kubernetes::message::object::Kind;
 use edge_csi_common::kubernetes::message::{
@@ -82,12 +82,12 @@ pub(super) fn directory() -> KubeletDirectory {
     KubeletDirectory::new("/var/lib/kubelet")
 }
 
-/// The cluster has these volumes as in use.
+/// The Node's status contains these volumes as in use.
 pub(super) fn in_use<'a>(handles: impl IntoIterator<Item = &'a str>) -> InUse {
     let mut in_use = InUse::default();
-    let volumes_in_use = handles.into_iter().map(|handle| name_of(&key(handle))).collect();
+    let volumes_in_use = handles.into_iter().map(|handle| unique_volume_name(&key(handle))).collect();
     let number = in_use.report(&NodeStatus { volumes_in_use, ..NodeStatus::default() });
-    in_use.is_written(number);
+    in_use.confirm_written(number);
     in_use
 }
 
@@ -103,7 +103,7 @@ fn planned_in_use(
 ) -> Plan {
     let mounted: BTreeSet<_> = mounted.iter().map(|handle| key(handle)).collect();
     let metadata = metadata(kinds);
-    plan(Known { metadata: &metadata, before, mounted: &mounted, in_use }, &directory())
+    plan(PlanInput { metadata: &metadata, before, mounted: &mounted, in_use }, &directory())
 }
 
 fn nothing() -> DesiredSet {
@@ -292,14 +292,17 @@ fn volume_under_two_names_is_published_once() {
     kinds[0] = Kind::Pod(pod("a", [of_claim("v", "data"), of_claim("w", "data")]));
     let found = planned(kinds.clone(), &nothing(), &[]);
     assert_eq!(found.set.volumes[0].consumers.len(), 1);
-    let places: BTreeSet<_> = found.pod_volumes.iter().map(|volume| format!("{:?}", volume.place)).collect();
+    let places: BTreeSet<_> =
+        found.pod_volumes.iter().map(|volume| format!("{:?}", volume.assignment)).collect();
     assert_eq!((found.pod_volumes.len(), places.len()), (2, 1));
     let inline = InlineVolume { driver: DRIVER.into(), ..InlineVolume::default() };
     let same = PodVolume { name: "pv-1".into(), inline: Some(inline), ..PodVolume::default() };
     kinds[0] = Kind::Pod(pod("a", [of_claim("v", "data"), same]));
     let found = planned(kinds, &nothing(), &[]);
     assert_eq!(found.set.volumes.len(), 1);
-    assert!(matches!(&found.pod_volumes[1].place, Place::Nowhere(why) if why.contains("same place")));
+    assert!(
+        matches!(&found.pod_volumes[1].assignment, Assignment::Unassigned(why) if why.contains("same path"))
+    );
 }
 
 #[test]
@@ -317,14 +320,14 @@ fn what_cannot_be_found_yet_says_what_it_waits_for() {
         (unbound, "claim data is not bound"),
         (one(plain())[..2].to_vec(), "PersistentVolume pv-1 is not known"),
         (one(other), "bound to claim UID other"),
-        (one(spelt), "its driver cannot be"),
+        (one(spelt), "invalid driver"),
         (one(mode), "access mode \"Sometimes\""),
-        (one(secret), "its secret cannot be"),
-        (one(astray), "not the name of one directory"),
+        (one(secret), "invalid secret"),
+        (one(astray), "expected the name of one directory"),
     ] {
         let found = planned(kinds, &nothing(), &[]);
         assert_eq!(found.set.volumes, []);
-        let Place::Nowhere(why) = &found.pod_volumes[0].place else { panic!("{found:?}") };
+        let Assignment::Unassigned(why) = &found.pod_volumes[0].assignment else { panic!("{found:?}") };
         assert!(why.contains(expected), "{expected}: {why}");
         assert_eq!(found.unknown, [ConsumerId::new("uid-a/v").unwrap()]);
     }
@@ -338,7 +341,9 @@ fn keeps_mounts_while_objects_are_missing() {
         assert_eq!(after.set, before, "{kept}");
         assert_eq!(after.unknown, []);
         if kept < 3 {
-            let Place::At { unsure: Some(why), .. } = &after.pod_volumes[0].place else { panic!("{kept}") };
+            let Assignment::Assigned { missing: Some(why), .. } = &after.pod_volumes[0].assignment else {
+                panic!("{kept}")
+            };
             assert!(why.contains("not known"), "{why}");
         }
     }
@@ -459,7 +464,9 @@ fn existing_consumers_stay_when_the_set_is_full() {
     assert_eq!(before.volumes[0].consumers.len(), MAX_CONSUMERS);
     let after = planned(kinds, &before, &["h1"]);
     assert_eq!(after.set, before);
-    assert!(matches!(&after.pod_volumes[0].place, Place::Nowhere(why) if why.contains("which is the most")));
+    assert!(
+        matches!(&after.pod_volumes[0].assignment, Assignment::Unassigned(why) if why.contains("which is the maximum"))
+    );
 }
 
 #[test]

@@ -87,8 +87,8 @@ fn walk(seed: u64) {
         let metadata = metadata(objects.values().cloned());
         let marked: Vec<_> = ["a", "b", "c"].into_iter().filter(|_| rng.usize(..2) == 0).collect();
         let in_use = in_use(marked);
-        let known = Known { metadata: &metadata, before: &before, mounted: &mounted, in_use: &in_use };
-        let found = plan(known, &directory());
+        let input = PlanInput { metadata: &metadata, before: &before, mounted: &mounted, in_use: &in_use };
+        let found = plan(input, &directory());
         let (had, has, live) = (consumers(&before), consumers(&found.set), of_live_pods(&metadata));
         for id in &had {
             assert!(!live.contains_key(*id) || has.contains(id), "{replay}: {id} lost its volume");
@@ -118,7 +118,7 @@ fn walk(seed: u64) {
         }
         assert_eq!(found.pod_volumes.len(), live.len(), "{replay}");
         assert_eq!(Request::decode(&found.set.encode()), Ok(Request::Desired(found.set.clone())), "{replay}");
-        let again = plan(Known { before: &found.set, ..known }, &directory());
+        let again = plan(PlanInput { before: &found.set, ..input }, &directory());
         assert_eq!(again.set, found.set, "{replay}: it does not converge");
         before = found.set;
     }

@@ -321,7 +321,7 @@ fn tokens_are_for_own_pods_and_their_drivers() {
         ("a", "q", "uid-q", "csi", false),
         ("a", "p", "uid-p", "other", false),
     ] {
-        let found = core.tokens_of(&node(of), ("n", pod, uid), of_driver);
+        let found = core.token_requests(&node(of), ("n", pod, uid), of_driver);
         assert_eq!(found.is_some(), expected, "{of} {pod} {uid} {of_driver}");
     }
     for (of, uid, expected) in [("a", "uid-c", Some(false)), ("b", "uid-c", None), ("a", "uid-before", None)]

@@ -1,4 +1,4 @@
-//! From a desired set to wanted volumes.
+//! Applies desired sets to the volume manager.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use volume_manager::node::{AttachError, Closed, ReconcileError};
 
 use super::{NodeVolumes, State, below_any};
 
-/// The first and the longest wait before what is not settled is tried again.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+/// The first and the longest wait before an incomplete set is retried.
+const RETRY_DELAY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 impl NodeVolumes {
-    /// Takes a set: from when this returns it is on the disk, and is what this node wants. `request` is what it came in.
+    /// Applies a set. The set is on the disk when this returns. `request` is the set as received.
     ///
     /// # Errors
-    /// If it is older than the one that is there, or cannot be taken now.
-    pub(super) async fn take(&self, set: DesiredSet, request: Bytes) -> Result<Reconciled, Refusal> {
+    /// If the set is older than the current one, or cannot be applied now.
+    pub(super) async fn apply(&self, set: DesiredSet, request: Bytes) -> Result<Reconciled, Refusal> {
         let mut state = self.0.state.lock().await;
         let revision = state.desired.as_ref().map_or(0, |set| set.revision);
-        self.may_be_taken(&set, state.desired.as_deref())
+        self.check_set(&set, state.desired.as_deref())
             .map_err(|(reason, message)| Refusal::new(reason, message, revision))?;
         let is_new = set.revision != revision;
         if is_new {
             self.0.document.save_from(move || request.to_vec()).await.map_err(|error| {
                 let reason = format!(
-                    "the set cannot be written to --state-dir: {}",
+                    "cannot write the set to --state-dir: {}",
                     edge_csi_common::process::chain(&error)
                 );
                 Refusal::new(Reason::Unavailable, reason, revision)
@@ -37,29 +37,28 @@ impl NodeVolumes {
         }
         let set = Arc::new(set);
         let before = state.desired.replace(Arc::clone(&set));
-        self.shown_mut().revision = set.revision;
-        let settled = async {
+        self.summary_mut().revision = set.revision;
+        let reconciled = async {
             self.update_policies(&state, before.as_deref(), &set).await?;
-            self.settle(&mut state).await
+            self.reconcile(&mut state).await
         };
-        settled.await.map_err(|error| {
-            let text = format!("revision {} is on the disk, and is tried again: {error}", set.revision);
+        reconciled.await.map_err(|error| {
+            let text = format!("revision {} is on the disk but not applied, retrying: {error}", set.revision);
             Refusal::new(Reason::Unavailable, text, set.revision)
         })
     }
 
-    fn may_be_taken(&self, set: &DesiredSet, before: Option<&DesiredSet>) -> Result<(), (Reason, String)> {
+    fn check_set(&self, set: &DesiredSet, before: Option<&DesiredSet>) -> Result<(), (Reason, String)> {
         if let Some(before) = before {
             let (new, old) = (set.revision, before.revision);
             if new < old {
-                let text = format!(
-                    "revision {new} is older than revision {old}, which this node has; send a higher one"
-                );
+                let text =
+                    format!("revision {new} is older than the node's revision {old}; send a higher one");
                 return Err((Reason::Stale, text));
             }
             if new == old && set != before {
                 let text = format!(
-                    "this node has another set as revision {old}; send this one as {}",
+                    "this node has another set with revision {old}; send this one with revision {}",
                     old.saturating_add(1)
                 );
                 return Err((Reason::Stale, text));
@@ -80,7 +79,7 @@ impl NodeVolumes {
         Ok(())
     }
 
-    /// Registers the drivers with a changed policy again.
+    /// Registers drivers again if their policy has changed.
     async fn update_policies(
         &self,
         state: &State,
@@ -90,34 +89,35 @@ impl NodeVolumes {
         for (name, endpoint) in &state.drivers {
             let policy = set.policy(name);
             if before.map(|set| set.policy(name)).unwrap_or_default() != policy {
-                tracing::info!(driver = %name, "another policy; connecting to it anew");
+                tracing::info!(driver = %name, "the driver's policy changed, connecting again");
                 self.0.volumes.driver_registered(name.clone(), endpoint.clone(), policy).await?;
             }
         }
         Ok(())
     }
 
-    /// Makes the set wanted that is on the disk.
-    async fn settle(&self, state: &mut MutexGuard<'_, State>) -> Result<Reconciled, ReconcileError> {
+    /// Applies the set that is on the disk.
+    async fn reconcile(&self, state: &mut MutexGuard<'_, State>) -> Result<Reconciled, ReconcileError> {
         let Some(set) = state.desired.clone() else {
-            state.unsettled = false;
+            state.incomplete = false;
             return Ok(Reconciled::default());
         };
-        state.unsettled = true;
+        state.incomplete = true;
         let reconciled = self.0.volumes.reconcile(set.volumes.iter().cloned()).await?;
         let updated = self.update_attachments(state, &set).await?;
-        // An existing consumer may be removed before a new one is added: then the volume is forgotten in between, and its
-        // attachment must be updated again.
+        // An existing consumer may be removed before a new one is added: then the volume is removed in between,
+        // and its attachment must be updated again.
         for (key, ..) in &reconciled.refused {
             state.attached.remove(key);
         }
-        state.unsettled = !reconciled.refused.is_empty() || !updated;
+        state.incomplete = !reconciled.refused.is_empty() || !updated;
         let reconciled = Reconciled::new(set.revision, &reconciled);
-        self.shown_mut().refused = Arc::new(reconciled.refused.clone());
+        self.summary_mut().refused = Arc::new(reconciled.refused.clone());
         Ok(reconciled)
     }
 
-    /// Updates the volumes that others attach, if their attachments changed. Returns whether all updates succeeded.
+    /// Updates the volumes that others attach, if their attachments changed. Returns whether all updates
+    /// succeeded.
     async fn update_attachments(&self, state: &mut State, set: &DesiredSet) -> Result<bool, Closed> {
         let mut before = std::mem::take(&mut state.attached);
         let mut all = true;
@@ -129,17 +129,17 @@ impl NodeVolumes {
             let key = spec.key().clone();
             let now = set.is_attached(spec).then(|| spec.publish_context().clone());
             let updated = before.remove(&key);
-            let known = match &now {
+            let result = match &now {
                 now if updated.as_ref() == Some(now) => Ok(true),
                 Some(context) => self.0.volumes.attached(&key, context.clone()).await,
                 None => self.0.volumes.detached(&key).await,
             };
-            match known {
+            match result {
                 Ok(true) => drop(state.attached.insert(key, now)),
                 Ok(false) => {}
                 Err(AttachError::Closed(stopped)) => return Err(stopped),
                 Err(error) => {
-                    tracing::warn!(volume = %key, "whether it is attached is not noted, trying again: {error}");
+                    tracing::warn!(volume = %key, "cannot update the attachment, retrying: {error}");
                     all = false;
                 }
             }
@@ -148,46 +148,47 @@ impl NodeVolumes {
     }
 
     /// Retries refused volumes at once, since a change may have removed the cause.
-    pub(in super::super) async fn settle_again(&self) {
+    pub(in super::super) async fn retry_refused(&self) {
         let mut state = self.0.state.lock().await;
-        if state.unsettled {
-            // What fails is tried again without being asked for.
-            let _ = self.settle(&mut state).await;
+        if state.incomplete {
+            // The background task retries after a failure.
+            let _ = self.reconcile(&mut state).await;
         }
     }
 
-    /// Settles what is on the disk, and tries again what could not be settled, for ever. Keeps the figures too.
-    pub(super) async fn keep_settled(self) {
-        let mut wait = AGAIN.0;
+    /// Applies the set that is on the disk, and retries until the set is complete. Updates the summary's counts.
+    /// Runs until the volume manager has stopped.
+    pub(super) async fn keep_reconciled(self) {
+        let mut wait = RETRY_DELAY.0;
         loop {
             let mut state = self.0.state.lock().await;
-            if state.unsettled {
-                match self.settle(&mut state).await {
+            if state.incomplete {
+                match self.reconcile(&mut state).await {
                     Ok(reconciled) if reconciled.revision == 0 => {}
                     Ok(reconciled) if reconciled.refused.is_empty() => {
-                        tracing::info!(revision = reconciled.revision, "the desired volumes are settled");
+                        tracing::info!(revision = reconciled.revision, "the desired set is applied");
                     }
                     Ok(reconciled) => {
                         let refused = reconciled.refused.len();
-                        tracing::warn!(refused, "some volumes cannot be had as things are; trying again");
+                        tracing::warn!(refused, "some consumers of the desired set are refused, retrying");
                     }
                     Err(ReconcileError::Closed(stopped)) => return tracing::error!("{stopped}"),
                     Err(error) => {
-                        tracing::warn!("the desired volumes are not settled, trying again: {error}");
+                        tracing::warn!("cannot apply the desired set, retrying: {error}");
                     }
                 }
-                wait = (wait * 2).min(AGAIN.1);
+                wait = (wait * 2).min(RETRY_DELAY.1);
             } else {
-                wait = AGAIN.0;
+                wait = RETRY_DELAY.0;
             }
             drop(state);
-            let again = tokio::time::Instant::now() + wait;
-            while tokio::time::Instant::now() < again {
+            let retry_at = tokio::time::Instant::now() + wait;
+            while tokio::time::Instant::now() < retry_at {
                 match self.0.volumes.counts().await {
-                    Ok(counts) => self.shown_mut().counts = counts,
+                    Ok(counts) => self.summary_mut().counts = counts,
                     Err(stopped) => return tracing::error!("{stopped}"),
                 }
-                tokio::time::sleep(AGAIN.0).await;
+                tokio::time::sleep(RETRY_DELAY.0).await;
             }
         }
     }
