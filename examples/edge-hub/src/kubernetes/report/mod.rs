@@ -143,7 +143,7 @@ async fn try_csi_node(
     let found = csi_nodes.get_opt(name.as_str()).await.map_err(failed(target))?;
     match csi_node::step(found.as_ref(), drivers, (name.as_str(), uid)) {
         None => {}
-        Some(CsiNodeStep::Make(new)) => {
+        Some(CsiNodeStep::Create(new)) => {
             // If the CSINode exists by now, this is a conflict, and the next attempt reads it.
             csi_nodes.create(&PostParams::default(), &new).await.map_err(failed(target))?;
         }
