@@ -1,5 +1,5 @@
 //! Checks the manifests against an API server with RBAC: the server accepts every overlay and component, pods meet the security
-//! level of their namespace, and the accounts have exactly the rights that they need.
+//! level of their namespace, the accounts have exactly the rights that they need, and no other container has a token.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::cluster::TestCluster;
 use super::rights::{self, Account};
-use super::{entries, read, write};
+use super::{entries, policies, read, write};
 use crate::error::E2eError;
 use crate::kubernetes::Plane;
 use crate::setup::Setup;
@@ -41,6 +41,7 @@ pub(super) fn run(setup: Setup<'_>, root: &Path, definitions: &[PathBuf]) -> Res
     check.components()?;
     check.pods(&overlays)?;
     check.rights()?;
+    policies::check(&mut check.cluster)?;
     Ok(check.cluster.into_facts())
 }
 
@@ -123,6 +124,9 @@ impl Check<'_> {
             let text = overlays.iter().find(|(name, _)| name == overlay).map(|(_, text)| text.as_str());
             let pods = pods_of(self.cluster.objects(text.unwrap_or_default())?);
             self.cluster.note(pods.len() == 3, format!("{overlay} has {} kinds of pods, of 3", pods.len()));
+            let with_token = containers_with_token(&pods);
+            let sidecars = with_token.len() > 1 && with_token.iter().all(|name| name.starts_with("csi-"));
+            self.cluster.note(sidecars, format!("{overlay}: the containers {with_token:?} have a token"));
             let list = json!({"apiVersion": "v1", "kind": "List", "items": pods});
             self.accepted(&format!("pods of {overlay}"), &list.to_string())?;
         }
@@ -146,7 +150,10 @@ impl Check<'_> {
         self.cluster.kubectl(["apply", "-f", "components/hub-kubernetes/rbac-hub.yaml"])?;
         let hub = Account { namespace: "edge-csi", name: "edge-hub" };
         self.all_may(hub, true, rights::HUB_NEEDS)?;
-        self.all_may(hub, false, rights::HUB_IS_REFUSED)
+        self.all_may(hub, false, rights::HUB_IS_REFUSED)?;
+        let node = Account { namespace: "edge-csi-node", name: "edge-csi-node" };
+        self.all_may(node, false, rights::SIDECARS_NEED)?;
+        self.all_may(node, false, rights::HUB_NEEDS)
     }
 
     /// Notes whether an account has every right on a list, or no right on it.
@@ -238,6 +245,28 @@ fn pods_of(objects: Vec<Value>) -> Vec<Value> {
         .collect()
 }
 
+/// Returns the names of the containers that can read the token of their pod's account.
+fn containers_with_token(pods: &[Value]) -> Vec<&str> {
+    let mut found = Vec::new();
+    for pod in pods {
+        let automounts = pod["spec"]["automountServiceAccountToken"] != false;
+        let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+        let is_token = |volume: &&Value| {
+            let sources = volume["projected"]["sources"].as_array();
+            sources.is_some_and(|all| all.iter().any(|source| source["serviceAccountToken"].is_object()))
+        };
+        let tokens: Vec<&Value> = volumes.filter(is_token).map(|volume| &volume["name"]).collect();
+        let containers = ["initContainers", "containers"];
+        for container in containers.iter().flat_map(|key| pod["spec"][*key].as_array()).flatten() {
+            let mut mounts = container["volumeMounts"].as_array().into_iter().flatten();
+            if automounts || mounts.any(|mount| tokens.contains(&&mount["name"])) {
+                found.push(container["name"].as_str().unwrap_or_default());
+            }
+        }
+    }
+    found
+}
+
 fn is_image_without_version(line: &str) -> bool {
     let line = line.trim_start();
     let Some(image) = line.strip_prefix("- ").unwrap_or(line).trim_start().strip_prefix("image: ") else {
@@ -272,6 +301,25 @@ mod tests {
         ] {
             assert_eq!(is_image_without_version(line), wrong, "{line}");
         }
+    }
+
+    #[test]
+    fn a_token_is_automounted_or_in_a_projected_volume() {
+        let pod = |automount: bool| {
+            json!({"spec": {
+                "automountServiceAccountToken": automount,
+                "volumes": [
+                    {"name": "api", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+                    {"name": "tls", "secret": {"secretName": "s"}},
+                ],
+                "containers": [
+                    {"name": "a", "volumeMounts": [{"name": "tls"}, {"name": "api"}]},
+                    {"name": "b", "volumeMounts": [{"name": "tls"}]},
+                ],
+            }})
+        };
+        assert_eq!(containers_with_token(&[pod(false)]), ["a"]);
+        assert_eq!(containers_with_token(&[pod(true)]), ["a", "b"]);
     }
 
     #[test]

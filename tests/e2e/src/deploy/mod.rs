@@ -5,6 +5,7 @@ mod cluster;
 mod live;
 mod namespaces;
 mod pods;
+mod policies;
 mod rights;
 
 use std::path::{Path, PathBuf};

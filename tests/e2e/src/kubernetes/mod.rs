@@ -46,7 +46,7 @@ use super::{Environment, report, table};
 pub(crate) use api::Api;
 use cluster::{Cluster, Findings};
 pub(crate) use kubelet::{CGROUP, HOST_FOLDERS};
-pub(crate) use plane::Plane;
+pub(crate) use plane::{Plane, serve_api};
 
 /// One test case: its operations on claims, and its checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

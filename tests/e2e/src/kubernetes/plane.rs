@@ -60,15 +60,7 @@ impl Plane {
         let etcd = start_etcd(setup, &folder)?;
         let kubeconfig = folder.join("kubeconfig");
         let mut server = start_server(setup, &folder, &etcd.1, (address, &kubeconfig))?;
-        let mut proxy = Process::spawn(
-            setup.logs,
-            "kubectl-proxy",
-            kubernetes_command(setup, "kubectl").args(["proxy", "--port=0", "--kubeconfig"]).arg(&kubeconfig),
-        )?;
-        let log = setup.logs.join("kubectl-proxy.log");
-        let serves_at = || address_in(&std::fs::read_to_string(&log).unwrap_or_default());
-        proxy.ready("its address", || serves_at().is_some())?;
-        let api = Api::new(serves_at().unwrap_or_else(|| ([127, 0, 0, 1], 0).into()));
+        let (proxy, api) = serve_api(setup, "kubectl-proxy", &kubeconfig)?;
         server.ready_within(START, "/readyz", || api.is_ready())?;
         let mut plane = Self { processes: vec![etcd.0, proxy], server, api, kubeconfig };
         plane.start_controllers(setup, &folder, !address.is_loopback())?;
@@ -138,6 +130,21 @@ impl Plane {
         }
         Ok(())
     }
+}
+
+/// Serves the API with the credentials of a kubeconfig to clients without TLS and tokens, while the process runs.
+pub(crate) fn serve_api(
+    setup: &Setup<'_>,
+    name: &str,
+    kubeconfig: &Path,
+) -> Result<(Process, Api), E2eError> {
+    let mut command = kubernetes_command(setup, "kubectl");
+    command.args(["proxy", "--port=0", "--kubeconfig"]).arg(kubeconfig);
+    let mut proxy = Process::spawn(setup.logs, name, &mut command)?;
+    let log = setup.logs.join(format!("{name}.log"));
+    let serves_at = || address_in(&std::fs::read_to_string(&log).unwrap_or_default());
+    proxy.ready("its address", || serves_at().is_some())?;
+    Ok((proxy, Api::new(serves_at().unwrap_or_else(|| ([127, 0, 0, 1], 0).into()))))
 }
 
 /// Returns a command that runs one of the programs in the binary `kubernetes`.
