@@ -5,6 +5,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use tokio::sync::Mutex;
+use tokio::task::{JoinHandle, spawn_blocking};
+
 use super::{MAX_TOKEN, Token};
 use crate::link::{Credentials, Dialer, Link, LinkError, LinkKind};
 
@@ -19,19 +22,21 @@ pub enum TokenSource {
 }
 
 impl TokenSource {
-    /// Returns the current token.
+    /// Returns the current token. Blocks on file I/O.
     ///
     /// # Errors
     /// If the file is not readable or contains no valid token. The error names the file and never contains its content.
     pub fn token(&self) -> Result<Token, LinkError> {
         match self {
             Self::Fixed(token) => Ok(token.clone()),
-            Self::File(path) => read(path).map_err(|source| LinkError::Io {
-                doing: format!("read token file {}", path.display()),
-                source,
-            }),
+            Self::File(path) => read(path).map_err(unreadable(path)),
         }
     }
+}
+
+fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> LinkError {
+    let doing = format!("read token file {}", path.display());
+    |source| LinkError::Io { doing, source }
 }
 
 fn read(path: &Path) -> io::Result<Token> {
@@ -48,6 +53,9 @@ pub struct TokenDialer {
     dialer: Box<dyn Dialer>,
     source: TokenSource,
     allow_insecure: bool,
+    /// The running read of the token file. An abandoned attempt leaves it to the next one, so that a file system that hangs
+    /// occupies one thread.
+    reading: Mutex<Option<JoinHandle<Result<Token, LinkError>>>>,
 }
 
 impl TokenDialer {
@@ -55,7 +63,7 @@ impl TokenDialer {
     /// Dialing fails on other links.
     #[must_use]
     pub fn new(dialer: Box<dyn Dialer>, source: TokenSource) -> Self {
-        Self { dialer, source, allow_insecure: false }
+        Self { dialer, source, allow_insecure: false, reading: Mutex::default() }
     }
 
     /// Sends the token on any link, also to an unverified hub: for experiments on one host only.
@@ -64,12 +72,25 @@ impl TokenDialer {
         self.allow_insecure = true;
         self
     }
+
+    /// Reads the token without blocking the thread.
+    async fn token(&self) -> Result<Token, LinkError> {
+        let TokenSource::File(path) = &self.source else { return self.source.token() };
+        let mut reading = self.reading.lock().await;
+        let running = reading.get_or_insert_with(|| {
+            let source = self.source.clone();
+            spawn_blocking(move || source.token())
+        });
+        let read = running.await;
+        *reading = None;
+        read.unwrap_or_else(|error| Err(unreadable(path)(io::Error::other(error))))
+    }
 }
 
 #[async_trait::async_trait]
 impl Dialer for TokenDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
-        let token = self.source.token()?;
+        let token = self.token().await?;
         let link = self.dialer.dial().await?;
         if self.allow_insecure || is_confidential(link.kind(), link.credentials()) {
             return Ok(link.with_token(token));
@@ -101,7 +122,14 @@ fn is_confidential(kind: LinkKind, hub: &Credentials) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
     use super::*;
+    use crate::link::memory;
+
+    /// The longest wait of a test; only a failure takes so long.
+    const BOUND: Duration = Duration::from_secs(10);
 
     #[test]
     fn names_invalid_token_files_without_quoting_them() {
@@ -118,6 +146,39 @@ mod tests {
         }
         std::fs::write(&path, "0123456789abcdef\n").unwrap();
         assert_eq!(source.token().unwrap().secret(), "0123456789abcdef");
+    }
+
+    /// A token file on a file system that hangs, here a pipe without a writer, blocks no other task, and further attempts
+    /// start no further reads.
+    #[tokio::test]
+    async fn hanging_token_file_blocks_no_other_task() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let (other_runs, runs) = mpsc::channel();
+        let pipe = path.clone();
+        // Writes after the other task has run, or after a bound, so that a blocked runtime fails and does not hang.
+        let writer = std::thread::spawn(move || {
+            let other_ran: Result<(), _> = runs.recv_timeout(BOUND);
+            std::fs::write(pipe, "0123456789abcdef\n").unwrap();
+            other_ran.is_ok()
+        });
+        let (_listener, hub) = memory::listen("hub", 4096);
+        let dialer = TokenDialer::new(Box::new(hub), TokenSource::File(path));
+        let mut reads = Vec::new();
+        for _ in 0..3 {
+            tokio::select! {
+                biased;
+                _ = dialer.dial() => panic!("the pipe is empty"),
+                () = std::future::ready(()) => {}
+            }
+            reads.push(dialer.reading.lock().await.as_ref().map(JoinHandle::id));
+        }
+        other_runs.send(()).unwrap();
+        let token = tokio::time::timeout(BOUND, dialer.token()).await.unwrap();
+        assert_eq!(token.unwrap().secret(), "0123456789abcdef");
+        assert!(writer.join().unwrap(), "the runtime was blocked");
+        assert!(reads[0].is_some() && reads.iter().all(|read| *read == reads[0]), "{reads:?}");
     }
 
     #[test]
