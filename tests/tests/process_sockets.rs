@@ -11,6 +11,8 @@ use csi_proto::csi::v1::node_client::NodeClient;
 use edge_csi_tests::cluster::{DRIVER, MultiNodeCluster};
 use edge_csi_tests::csi::{channel, controller, create_volume, ready, within};
 use edge_csi_tests::link::LinkKind;
+use edge_csi_tests::volumes::disk::{Disk, Frozen};
+use edge_csi_tests::volumes::namespace::{private, unmount};
 use edge_csi_tests::{page, wait};
 use tonic::Code;
 
@@ -71,4 +73,44 @@ async fn each_node_has_its_socket_even_while_it_is_off() {
         controller(&socket(&nodes, "edge-1")).create_volume(create_volume("pvc-3")).await.ok()
     })
     .await;
+}
+
+/// Returns the number of threads of a process that wait for a disk.
+fn threads_at_the_disk(process: u32) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    // The state follows the name, which is in parentheses.
+    stats.filter(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))).count()
+}
+
+/// The disk with the state and the sockets of the proxy hangs when a further node connects, whose name and socket are
+/// written to it. Meanwhile calls to another node and probes are answered, and the link stays. The further node gets its
+/// socket when the disk works again.
+#[tokio::test]
+async fn a_disk_that_hangs_stops_no_call() {
+    let Some(directory) = private() else { return };
+    let mut nodes = MultiNodeCluster::start(LinkKind::Uds, &["edge-1"]).await;
+    let disk = Disk::new(&directory, "disk");
+    let mounted = [nodes.cluster.path("s"), nodes.proxy_state().into()];
+    mounted.iter().for_each(|path| Disk::mount(disk.device(), path).unwrap());
+    let endpoints = mounted[0].to_string_lossy();
+    nodes.start_proxy(&["--route", "sockets", "--endpoint-dir", &endpoints]).unwrap();
+    ready(&socket(&nodes, "edge-1")).await;
+    let process = nodes.proxy().id();
+
+    let frozen = Frozen::at(&mounted[0]);
+    nodes.add_node("edge-2").unwrap();
+    wait::until("the proxy waits for the disk", async || (threads_at_the_disk(process) >= 2).then_some(()))
+        .await;
+    for round in 0..3 {
+        let called = wait::within("a call is answered", volumes(&socket(&nodes, "edge-1"))).await;
+        assert!(called.is_empty(), "{round}");
+        let page = wait::within("/livez is answered", page::of(nodes.proxy(), "/livez")).await;
+        assert!(page.starts_with("HTTP/1.1 200"), "{round}: {page}");
+    }
+    assert!(threads_at_the_disk(process) >= 2, "the disk still hangs");
+    drop(frozen);
+    ready(&socket(&nodes, "edge-2")).await;
+    drop(nodes);
+    mounted.iter().for_each(|path| unmount(path));
 }

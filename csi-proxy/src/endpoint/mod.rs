@@ -91,9 +91,9 @@ impl Endpoint {
     /// If another process listens on the socket, the path is not a socket, or the directory is missing or not
     /// writable.
     pub async fn serve(self, address: SocketAddress) -> Result<Serving, ServeError> {
-        let listener = socket::listen(&address).await?;
+        let bound = socket::listen(&address).await?;
         self.service.load().await;
-        Ok(serving::start(listener, address, self.service))
+        Ok(serving::start(bound, address, self.service))
     }
 }
 

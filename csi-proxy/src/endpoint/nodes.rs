@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 use tokio::sync::Mutex as AsyncMutex;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, spawn_blocking};
 
 use super::service::EndpointService;
 use super::{Endpoint, EndpointSettings, ServeError, Serving};
@@ -207,7 +207,11 @@ impl NodeSockets {
             NodeSegment::with_key(node.clone(), key).map_err(segment)?;
         }
         let directory = shared.directory.join(node.as_str());
-        let created = DirBuilder::new().recursive(true).mode(0o750).create(&directory);
+        let path = directory.clone();
+        // A file system that hangs blocks only a thread of the blocking pool.
+        let created =
+            spawn_blocking(move || DirBuilder::new().recursive(true).mode(0o750).create(path)).await;
+        let created = created.unwrap_or_else(|error| Err(io::Error::other(error)));
         created.map_err(|source| NodeSocketError::Directory { node: node.clone(), directory, source })?;
         let router = Router::fixed(node.clone());
         let (relay, driver_info) = (Arc::clone(&shared.relay), Arc::clone(&shared.driver_info));
@@ -242,8 +246,9 @@ impl NodeSockets {
         let Some(serving) = serving else { return false };
         let _ = serving.shutdown(bound).await;
         self.0.driver_info.remove(node).await;
+        let directory = self.0.directory.join(node.as_str());
         // Succeeds only if the directory is empty.
-        let _ = std::fs::remove_dir(self.0.directory.join(node.as_str()));
+        let _ = spawn_blocking(move || std::fs::remove_dir(directory)).await;
         true
     }
 

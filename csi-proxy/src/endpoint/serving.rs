@@ -4,14 +4,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join;
 use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::connection::MAX_WAIT;
+use super::connection::{self, MAX_WAIT};
 use super::service::EndpointService;
-use super::{connection, socket};
+use super::socket::Bound;
 use crate::address::SocketAddress;
 use crate::call::Drained;
 use crate::driver_info::View;
@@ -66,23 +67,22 @@ impl Serving {
     }
 }
 
-pub(super) fn start(listener: UnixListener, address: SocketAddress, service: EndpointService) -> Serving {
+pub(super) fn start(bound: Bound, address: SocketAddress, service: EndpointService) -> Serving {
     tracing::info!(%address, "serving CSI");
     let service = Arc::new(service);
     let stop = Arc::new(watch::Sender::new(None));
-    let task = tokio::spawn(run(listener, address.clone(), Arc::clone(&service), Arc::clone(&stop)));
+    let task = tokio::spawn(run(bound, address.clone(), Arc::clone(&service), Arc::clone(&stop)));
     Serving { address, stop, task, service }
 }
 
 async fn run(
-    listener: UnixListener,
+    Bound { listener, file }: Bound,
     address: SocketAddress,
     service: Arc<EndpointService>,
     stop: Arc<watch::Sender<Option<Instant>>>,
 ) -> Drained {
     // `stopping` is never closed, since this function holds the sender too.
     let mut stopping = stop.subscribe();
-    let file = socket::file_id(address.path());
     let refresher = service.spawn_refresher();
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
@@ -111,13 +111,10 @@ async fn run(
         }
     };
     drop(listener);
-    if file.is_some() && file == socket::file_id(address.path()) {
-        // The socket may be removed already.
-        let _ = std::fs::remove_file(address.path());
-    }
     refresher.abort();
+    let closing = join(spawn_blocking(move || file.remove()), service.save_driver_info());
     // A hanging disk must not delay the shutdown.
-    let _ = timeout(CLOSE_TIMEOUT, service.save_driver_info()).await;
+    let _ = timeout(CLOSE_TIMEOUT, closing).await;
     while connections.try_join_next().is_some() {}
     if connections.is_empty() {
         return Drained::All;
