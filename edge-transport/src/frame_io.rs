@@ -11,7 +11,7 @@ use futures_core::Stream;
 use futures_sink::Sink;
 
 use crate::frame::WireFrame;
-use crate::link::{Link, LinkError};
+use crate::link::{FrameLink, Link, LinkError, ReceiveLimits};
 
 /// A link and the frames queued for it.
 #[derive(Debug)]
@@ -48,6 +48,21 @@ impl FrameIo {
 
     pub(crate) const fn link(&self) -> &Link {
         &self.link
+    }
+
+    /// Changes what the link may receive.
+    pub(crate) fn limit_receiving(&mut self, limits: ReceiveLimits) {
+        self.link.limit_receiving(limits);
+    }
+
+    /// Bytes of unfinished frames that the link holds.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.link.unfinished()
+    }
+
+    /// When the oldest unfinished frame began to arrive, on links that receive several at once.
+    pub(crate) fn oldest_unfinished(&self) -> Option<Instant> {
+        self.link.oldest_unfinished()
     }
 
     pub(crate) fn push(&mut self, frame: WireFrame) {

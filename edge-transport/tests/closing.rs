@@ -13,7 +13,7 @@ use bytes::Bytes;
 use edge_transport::frame::WireFrame;
 use edge_transport::hub::AllowAll;
 use edge_transport::link::memory::{self, MemoryDialer};
-use edge_transport::link::{Credentials, Dialer, Link, LinkError, LinkKind};
+use edge_transport::link::{Credentials, Dialer, FrameLink, Link, LinkError, LinkKind};
 use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, TokenVerifier};
 use edge_transport::{Hub, Peer, PeerId, PeerSettings, PeerState};
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
@@ -97,6 +97,8 @@ impl Stalling {
         self.valve.shut.load(std::sync::atomic::Ordering::SeqCst).then_some(Poll::Pending)
     }
 }
+
+impl FrameLink for Stalling {}
 
 impl Stream for Stalling {
     type Item = Result<Bytes, LinkError>;

@@ -98,7 +98,8 @@ impl HubDialer {
     fn agent(&self, index: usize, service: impl Service) -> Peer {
         let mut settings = PeerSettings::default();
         settings.dial_timeout = Duration::from_secs(600);
-        let token = Token::new("0123456789abcdef").unwrap();
+        // Peers with one token share a limit.
+        let token = Token::new(format!("token-of-agent-{index:04}")).unwrap();
         Peer::builder(peer_id(&format!("agent-{index}")))
             .dialer(Box::new(TokenDialer::new(Box::new(self.clone()), TokenSource::Fixed(token))))
             .service(service_name("echo"), service)

@@ -488,7 +488,9 @@ async fn overloaded_hub_answers_plain_websockets_with_503() {
     let address = listener.socket_address();
     let hub = Hub::builder().listener(Box::new(listener)).settings(one_handshake()).allow_unauthenticated();
     let hub = hub.start().unwrap();
-    let _silent = tokio::net::TcpStream::connect(address).await.unwrap();
+    // One byte of a request takes the only slot.
+    let mut first = tokio::net::TcpStream::connect(address).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut first, b"G").await.unwrap();
     let dialer = ws::WsDialer::new("127.0.0.1", address.port(), None, Limits::default()).unwrap();
     let error = dialer.dial().await.unwrap_err().to_string();
     assert!(error.contains(BUSY), "{error}");

@@ -10,6 +10,8 @@ impl HubStats {
         metrics::gauge!("edge_transport_hub_open_calls").set(self.open_calls as f64);
         metrics::gauge!("edge_transport_hub_local_calls").set(self.local_calls as f64);
         metrics::gauge!("edge_transport_hub_queued_bytes").set(self.queued_bytes as f64);
+        metrics::gauge!("edge_transport_hub_receiving_bytes").set(self.receiving_bytes as f64);
+        metrics::counter!("edge_transport_hub_receive_waits_total").absolute(self.receive_waits);
         metrics::counter!("edge_transport_hub_calls_total").absolute(self.calls);
         metrics::counter!("edge_transport_hub_withdrawn_total").absolute(self.withdrawn);
         metrics::counter!("edge_transport_hub_frames_total").absolute(self.frames);
@@ -39,6 +41,7 @@ impl HubStats {
             ("unauthenticated", self.unauthenticated),
             ("fenced", self.fenced),
             ("busy", self.rejected),
+            ("silent", self.silent),
             ("handshake", self.failed_handshakes),
         ] {
             metrics::counter!("edge_transport_hub_refused_links_total", "cause" => cause).absolute(count);

@@ -3,6 +3,7 @@
 //! [`Core`] is the routing table, pure; with the feature `runtime`, [`Hub`] drives it on listeners.
 
 mod core;
+mod identity;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod outbox;

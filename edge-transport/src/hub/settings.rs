@@ -10,6 +10,12 @@ pub struct HubSettings {
     pub session: Settings,
     /// Maximum number of connected peers. Default 100,000, each about 4 KiB plus the memory of its link.
     pub max_peers: usize,
+    /// Maximum number of connected peers whose names one certificate or token proves: its own name and names below
+    /// it, such as those of replicas. Default 64. Applies to peers that may call others, which are those that [may
+    /// watch](super::Policy::may_watch) presence. All other identities, such as those of nodes, may have three
+    /// peers. A peer's newer session replaces the older one and does not count. Names that are only claimed, on
+    /// links without authentication and by root on unix sockets, are not limited.
+    pub max_peers_per_caller: usize,
     /// Maximum number of open calls of one peer through this hub. Default 4096, about 200 bytes each.
     pub max_calls: usize,
     /// Maximum number of open calls of one peer to the hub's own services, including long-lived ones such as
@@ -26,12 +32,32 @@ pub struct HubSettings {
     /// Maximum number of bytes queued for all peers together. Default 256 MiB. The queue of one peer must not
     /// exceed the unused part, so that peers that do not read never use up the total.
     pub total_queue_bytes: usize,
+    /// Maximum number of bytes of unfinished frames on the links of admitted peers, in addition to 20 KiB on each
+    /// link. Default 64 MiB; at least twice the largest frame and 1 MiB. The links of one identity (the name in a
+    /// certificate, or the token, that proves the peers' names) must not exceed the unused part together, so that
+    /// identities that do not finish their frames never use up the total.
+    ///
+    /// A link that gets no more is not read until another link finishes a frame or ends. Waiting links cannot
+    /// deadlock: a link without a whole frame for `session.liveness_timeout` is closed. A QUIC link receives
+    /// several frames at once; it is closed when one of them takes longer than this timeout and the time for
+    /// `session.max_frame` at 1 Mbit/s.
+    ///
+    /// Not included are the buffers of the network: those of the kernel, of TLS, and up to 4 MiB in the receive
+    /// window of each QUIC link.
+    pub total_receive_bytes: usize,
     /// Maximum number of links per listener in handshake, hello and authentication. Default 256; further ones
-    /// wait.
+    /// wait. A link counts from its first byte, which must arrive within 2 s. Until then it is one of at most 1024
+    /// silent links of its listener, whose oldest makes room for a newcomer. A QUIC connection begins with a
+    /// handshake packet, so that it counts at once; from 128 handshakes on its address is validated first.
+    ///
+    /// Once half of the handshakes are in use, one [source](crate::link::Source) may use at most an eighth of
+    /// them, at least one. Behind a load balancer that hides addresses all peers have one source, which may use
+    /// half.
     pub max_handshakes: usize,
     /// Maximum number of links per listener that wait for their handshake, first come first served. Default 1024:
     /// at a thousand handshakes per second the last one is served before it times out. Further ones are rejected
-    /// at once, which is cheap, and the peers retry after a random delay.
+    /// at once, which is cheap, and the peers retry after a random delay. Shared by the sources like
+    /// `max_handshakes`.
     pub handshake_backlog: usize,
 }
 
@@ -40,11 +66,13 @@ impl Default for HubSettings {
         Self {
             session: Settings::default(),
             max_peers: 100_000,
+            max_peers_per_caller: 64,
             max_calls: 4096,
             max_local_calls: 64,
             queue_frames: 16 * 1024,
             queue_bytes: 32 * 1024 * 1024,
             total_queue_bytes: 256 * 1024 * 1024,
+            total_receive_bytes: 64 * 1024 * 1024,
             max_handshakes: 256,
             handshake_backlog: 1024,
         }

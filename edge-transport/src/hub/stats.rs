@@ -43,6 +43,10 @@ pub struct HubStats {
     pub local_calls: usize,
     /// Bytes queued for peers.
     pub queued_bytes: usize,
+    /// Bytes that links have taken from [`total_receive_bytes`](super::HubSettings::total_receive_bytes).
+    pub receiving_bytes: usize,
+    /// How often a link had to wait for such bytes.
+    pub receive_waits: u64,
     /// Forwarded calls.
     pub calls: u64,
     /// Forwarded frames.
@@ -81,8 +85,11 @@ pub struct HubStats {
     pub unauthenticated: u64,
     /// Links refused or closed because of another session of the peer.
     pub fenced: u64,
-    /// Links rejected because too many were waiting for their handshake.
+    /// Links rejected because too many, of all sources or of one, were waiting for their handshake.
     pub rejected: u64,
-    /// Links that ended before their peer was admitted, for any reason.
+    /// Links that ended without a first byte: none arrived within 2 s, the connection was lost, or the link was
+    /// the oldest of 1024 silent ones and made room for a newer one.
+    pub silent: u64,
+    /// Links that ended after their first byte and before their peer was admitted, for any reason.
     pub failed_handshakes: u64,
 }

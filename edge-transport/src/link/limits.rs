@@ -10,11 +10,40 @@ pub const MAX_FRAME_CEILING: usize = 1 << 30;
 /// Bytes buffered in a link above which [`futures_sink::Sink::poll_ready`] is pending: 256 KiB.
 pub const SEND_BUFFER: usize = 256 << 10;
 
+/// Largest frame that a hub reads from a peer that it has not admitted: 16 KiB. The hello must fit, with the names
+/// of the peer's services and its token.
+pub const MAX_UNADMITTED_FRAME: usize = 16 << 10;
+
+/// Bytes of unfinished frames that a link may hold without a limit of its own: 20 KiB, a first frame and one read.
+/// A hub with `n` links holds at most `n` times as much outside of its budget.
+pub(crate) const FREE_UNFINISHED: usize = 20 << 10;
+
+/// What a link may receive at the moment; see [`FrameLink::limit_receiving`](super::FrameLink::limit_receiving).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReceiveLimits {
+    /// Largest frame in bytes. A larger one ends the link as soon as its length is known. The link's own
+    /// [`Limits::max_frame`] applies too.
+    pub max_frame: usize,
+    /// Bytes of unfinished frames. The link reads no further while it holds this many; one read may exceed it.
+    pub max_unfinished: usize,
+}
+
+impl ReceiveLimits {
+    /// The link's own limits.
+    pub(crate) const UNLIMITED: Self = Self { max_frame: usize::MAX, max_unfinished: usize::MAX };
+
+    /// The limits of a peer that is not admitted.
+    pub(crate) const UNADMITTED: Self =
+        Self { max_frame: MAX_UNADMITTED_FRAME, max_unfinished: FREE_UNFINISHED };
+}
+
 /// The limits of one link.
 ///
-/// Memory per link: idle, a few KiB and the kind's own state (see its module); sending, at most [`SEND_BUFFER`] and one frame;
-/// receiving, at most one unfinished frame (over QUIC four, and 4 MiB in its receive window). Memory for a frame is allocated
-/// as its bytes arrive, never for an announced length.
+/// Memory per link: idle, a few KiB and the kind's own state (see its module); sending, at most [`SEND_BUFFER`]
+/// and one frame; receiving, at most one unfinished frame (over QUIC four, and 4 MiB in its receive window). A hub
+/// limits both further: see [`ReceiveLimits`]. Until it has admitted the peer, a link holds at most 20 KiB, over
+/// QUIC 48 KiB. Memory for a frame is allocated as its bytes arrive, never for an announced length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {

@@ -9,7 +9,7 @@ use futures_sink::Sink;
 use tokio::sync::mpsc;
 use tokio_util::sync::PollSender;
 
-use super::{Credentials, Dialer, Incoming, Link, LinkError, LinkKind, Listener, WireFrame};
+use super::{Credentials, Dialer, FrameLink, Incoming, Link, LinkError, LinkKind, Listener, WireFrame};
 use crate::name::PeerId;
 
 /// Maximum number of frames queued in each direction of a memory link.
@@ -70,6 +70,8 @@ impl Stream for MemoryLink {
         }
     }
 }
+
+impl FrameLink for MemoryLink {}
 
 impl Sink<WireFrame> for MemoryLink {
     type Error = LinkError;
@@ -152,7 +154,7 @@ pub fn listen(name: impl Into<String>, max_frame: usize) -> (MemoryListener, Mem
 impl Listener for MemoryListener {
     async fn accept(&mut self) -> Result<Incoming, LinkError> {
         match self.incoming.recv().await {
-            Some(link) => Ok(Box::pin(std::future::ready(Ok(link)))),
+            Some(link) => Ok(Incoming::new(std::future::ready(Ok(link)))),
             // Without a dialer no link can arrive, but the listener has not failed.
             None => std::future::pending().await,
         }

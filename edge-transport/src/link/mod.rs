@@ -22,6 +22,7 @@ pub mod faulty;
 #[cfg(any(feature = "uds", feature = "quic"))]
 mod framing;
 pub(crate) mod happy_eyeballs;
+mod incoming;
 mod limits;
 pub mod memory;
 #[cfg(feature = "quic")]
@@ -32,11 +33,15 @@ pub mod uds;
 pub mod ws;
 
 pub use address::{Address, DialOptions};
-pub use limits::{Limits, MAX_FRAME_CEILING, SEND_BUFFER};
+pub use incoming::{Handshake, Incoming, PendingLink, Source};
+#[cfg(feature = "runtime")]
+pub(crate) use limits::FREE_UNFINISHED;
+pub use limits::{Limits, MAX_FRAME_CEILING, MAX_UNADMITTED_FRAME, ReceiveLimits, SEND_BUFFER};
 
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -145,15 +150,34 @@ pub enum LinkError {
 
 /// The frames of a link in both directions, for every kind of link. The stream yields `None` after an orderly close of
 /// the other end.
+///
+/// The functions have defaults for links that need no limits, such as those inside the process. A link that wraps
+/// another must forward them; otherwise the inner link keeps its own limits, and over QUIC a small receive window.
 pub trait FrameLink:
     Stream<Item = Result<Bytes, LinkError>> + Sink<WireFrame, Error = LinkError> + Send + Unpin
 {
+    /// Changes what the link may receive. A link begins with its own limits. A hub lowers them before it reads,
+    /// and raises them when it has admitted the peer, and again as its budget allows. After a raise the caller
+    /// polls the stream; the link does not wake it.
+    fn limit_receiving(&mut self, limits: ReceiveLimits) {
+        let _ = limits;
+    }
+
+    /// Bytes of frames that have begun to arrive and are not complete. Bytes that the network's own buffers hold
+    /// do not count.
+    fn unfinished(&self) -> usize {
+        0
+    }
+
+    /// When the oldest unfinished frame began to arrive. Only for links that receive several frames at once: on
+    /// other links an unfinished frame delays all later ones, and the session's liveness timeout ends the link.
+    fn oldest_unfinished(&self) -> Option<Instant> {
+        None
+    }
 }
 
-impl<T> FrameLink for T where
-    T: Stream<Item = Result<Bytes, LinkError>> + Sink<WireFrame, Error = LinkError> + Send + Unpin
-{
-}
+/// Called with each received frame of a link.
+type Observer = Box<dyn FnMut(&Bytes) + Send>;
 
 /// A link of any kind.
 pub struct Link {
@@ -163,6 +187,8 @@ pub struct Link {
     credentials: Credentials,
     /// The token to insert into the hello.
     token: Option<Token>,
+    /// Called with each received frame.
+    observer: Option<Observer>,
 }
 
 impl Link {
@@ -173,13 +199,20 @@ impl Link {
         remote: impl Into<String>,
         credentials: Credentials,
     ) -> Self {
-        Self { io: Box::new(io), kind, remote: remote.into(), credentials, token: None }
+        Self { io: Box::new(io), kind, remote: remote.into(), credentials, token: None, observer: None }
     }
 
     /// Inserts a token into the hello, if the hello is the first sent frame. For dialing ends; see [`crate::token`].
     #[must_use]
     pub fn with_token(mut self, token: Token) -> Self {
         self.token = Some(token);
+        self
+    }
+
+    /// Calls `observer` with each received frame. For logs of listeners that wrap another.
+    #[must_use]
+    pub fn observe(mut self, observer: impl FnMut(&Bytes) + Send + 'static) -> Self {
+        self.observer = Some(Box::new(observer));
         self
     }
 
@@ -216,7 +249,25 @@ impl Stream for Link {
     type Item = Result<Bytes, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Pin::new(&mut *self.io).poll_next(cx)
+        let next = ready!(Pin::new(&mut *self.io).poll_next(cx));
+        if let (Some(Ok(frame)), Some(observer)) = (&next, &mut self.observer) {
+            observer(frame);
+        }
+        Poll::Ready(next)
+    }
+}
+
+impl FrameLink for Link {
+    fn limit_receiving(&mut self, limits: ReceiveLimits) {
+        self.io.limit_receiving(limits);
+    }
+
+    fn unfinished(&self) -> usize {
+        self.io.unfinished()
+    }
+
+    fn oldest_unfinished(&self) -> Option<Instant> {
+        self.io.oldest_unfinished()
     }
 }
 
@@ -254,9 +305,6 @@ fn add_token(frame: WireFrame, token: Token) -> WireFrame {
         _ => frame,
     }
 }
-
-/// A link that is being accepted. Awaiting it performs the handshake below the frames.
-pub type Incoming = Pin<Box<dyn Future<Output = Result<Link, LinkError>> + Send>>;
 
 /// Accepts links. One slow handshake must not delay the next: `accept` returns before the handshake.
 #[async_trait::async_trait]

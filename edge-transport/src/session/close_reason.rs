@@ -45,6 +45,12 @@ pub enum CloseReason {
         /// Time since the other end last read.
         after: Duration,
     },
+    /// A frame was not complete in time.
+    #[error("a frame was not complete within {after:?}")]
+    UnfinishedFrame {
+        /// The timeout.
+        after: Duration,
+    },
     /// The other end broke the protocol of the link.
     #[error("protocol error: {cause}")]
     Protocol {

@@ -13,6 +13,17 @@ use edge_csi_common::status::{Fact, Status};
 /// The maximum number of peers on the page; the count includes all peers.
 const PEERS_SHOWN: usize = 200;
 
+/// Returns an error if a listener has failed: peers that dial its address cannot connect.
+fn check_listeners(failed: &[String]) -> Result<(), String> {
+    match failed {
+        [] => Ok(()),
+        failed => Err(format!(
+            "no longer accepts connections on {}; expected every --listen URL to accept: restart the hub, its log has the cause",
+            failed.join(", ")
+        )),
+    }
+}
+
 /// The hub's page.
 #[derive(Debug)]
 pub(super) struct HubStatus {
@@ -28,19 +39,22 @@ impl Status for HubStatus {
     }
 
     fn ready(&self) -> Result<(), String> {
+        check_listeners(&self.hub.failed_listeners())?;
         #[cfg(feature = "kubernetes")]
         if let Some(kubernetes) = &self.kubernetes {
             return kubernetes.ready();
         }
-        // A hub without Kubernetes is ready as soon as it listens.
         Ok(())
     }
 
     fn facts(&self) -> Vec<Fact> {
         let stats = self.hub.stats();
+        let failed = self.hub.failed_listeners();
         let mut facts: Vec<Fact> =
-            self.hub.addresses().iter().map(|address| Fact::new("listens on", address)).collect();
-        let counts: [(&'static str, u64); 14] = [
+            failed.iter().map(|address| Fact::new("no longer listens on", address)).collect();
+        let listening = self.hub.addresses().iter().filter(|address| !failed.contains(address));
+        facts.extend(listening.map(|address| Fact::new("listens on", address)));
+        let counts: [(&'static str, u64); 15] = [
             ("peers", stats.peers as u64),
             ("open calls", stats.open_calls as u64),
             ("bytes waiting", stats.queued_bytes as u64),
@@ -54,6 +68,7 @@ impl Status for HubStatus {
             ("links refused: not authenticated", stats.unauthenticated),
             ("links refused or closed: another session of the peer", stats.fenced),
             ("links rejected while busy", stats.rejected),
+            ("links that ended without a first byte", stats.silent),
             ("links that ended before their hello", stats.failed_handshakes),
         ];
         facts.extend(counts.map(|(name, value)| Fact::new(name, value)));
@@ -75,5 +90,54 @@ impl Status for HubStatus {
         if let Some(kubernetes) = &self.kubernetes {
             kubernetes.publish_metrics();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use edge_transport::link::{Incoming, LinkError, LinkKind, Listener, memory};
+
+    use super::*;
+
+    /// Fails at once, as a listener does when its socket is closed.
+    struct FailingListener;
+
+    #[async_trait::async_trait]
+    impl Listener for FailingListener {
+        async fn accept(&mut self) -> Result<Incoming, LinkError> {
+            Err(LinkError::Lost)
+        }
+
+        fn kind(&self) -> LinkKind {
+            LinkKind::Wss
+        }
+
+        fn local_address(&self) -> String {
+            "wss://0.0.0.0:10000".to_owned()
+        }
+    }
+
+    /// One failed listener of two makes the hub not ready, and the page names it.
+    #[tokio::test]
+    async fn failed_listener_makes_the_hub_not_ready() {
+        let (works, _dialer) = memory::listen("works", 1 << 20);
+        let builder = Hub::builder().listener(Box::new(works)).listener(Box::new(FailingListener));
+        let status = HubStatus {
+            hub: builder.start().unwrap(),
+            files: Arc::new(FileWatch::new()),
+            #[cfg(feature = "kubernetes")]
+            kubernetes: None,
+        };
+        assert_eq!(status.ready(), Ok(()), "the listener has not run yet");
+        let failed = async {
+            while status.hub.failed_listeners().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(10), failed).await.unwrap();
+        let error = status.ready().unwrap_err();
+        assert!(error.contains("wss://0.0.0.0:10000") && !error.contains("memory:works"), "{error}");
+        let page = format!("{:?}", status.facts());
+        assert!(page.contains("no longer listens on") && page.contains("memory:works"), "{page}");
     }
 }

@@ -9,8 +9,7 @@ use bytes::Bytes;
 use csi_proxy::CSI_SERVICE;
 use csi_proxy::Call;
 use edge_transport::frame::{self, Frame, Kind, Part};
-use edge_transport::link::{Incoming, Link, LinkError, LinkKind, Listener, MAX_FRAME_CEILING};
-use futures_util::TryStreamExt;
+use edge_transport::link::{Incoming, LinkError, LinkKind, Listener, MAX_FRAME_CEILING};
 
 /// Wraps a listener so that calls on its links are traced, if the log level is trace.
 pub(super) fn traced(listener: Box<dyn Listener>) -> Box<dyn Listener> {
@@ -22,14 +21,9 @@ struct Traced(Box<dyn Listener>);
 #[async_trait]
 impl Listener for Traced {
     async fn accept(&mut self) -> Result<Incoming, LinkError> {
-        let incoming = self.0.accept().await?;
-        Ok(Box::pin(async {
-            let link = incoming.await?;
-            let (kind, remote, credentials) =
-                (link.kind(), link.remote().to_owned(), link.credentials().clone());
-            let from = remote.clone();
-            let traced = link.inspect_ok(move |bytes| trace_call(bytes.clone(), &from));
-            Ok(Link::new(traced, kind, remote, credentials))
+        Ok(self.0.accept().await?.map(|link| {
+            let remote = link.remote().to_owned();
+            link.observe(move |bytes| trace_call(bytes.clone(), &remote))
         }))
     }
 

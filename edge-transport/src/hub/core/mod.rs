@@ -1,19 +1,23 @@
 //! The routing table of a hub: peers by name, their open calls, and the frames queued for each.
 
+mod admission;
 mod calls;
 mod dequeue;
+mod identity_peers;
 mod open;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use self::identity_peers::IdentityPeers;
 use self::open::{Call, ServedCall};
+use super::identity::Identity;
 use super::outbox::{Outbox, QueuedFrame, TimeLimit};
 use super::{HubSettings, HubStats, PeerInfo, Policy, Presence, Requester};
 use crate::frame::{Encoder, Frame, Lane, Reason};
 use crate::id_map::IdMap;
 use crate::name::{PeerId, ServiceName, SessionId};
-use crate::session::{CloseReason, Remote, UsedNumbers};
+use crate::session::{CloseReason, UsedNumbers};
 
 /// Bytes reserved for each control frame: the size of one with names of usual length.
 const CONTROL_FRAME: usize = 256;
@@ -28,6 +32,7 @@ pub(super) type SessionMap<V> = IdMap<SessionKey, V>;
 #[derive(Debug)]
 struct Session {
     peer: PeerId,
+    identity: Identity,
     id: SessionId,
     services: Arc<[ServiceName]>,
     max_frame: usize,
@@ -69,6 +74,8 @@ pub struct Core {
     policy: Arc<dyn Policy>,
     sessions: SessionMap<Session>,
     by_name: HashMap<PeerId, SessionKey>,
+    /// The peers in `by_name` by what proved their names.
+    identity_peers: IdentityPeers,
     local: Option<LocalServices>,
     next_key: u64,
     queued_bytes: usize,
@@ -97,6 +104,7 @@ impl Core {
             policy,
             sessions: SessionMap::default(),
             by_name: HashMap::new(),
+            identity_peers: IdentityPeers::default(),
             local: None,
             next_key: 0,
             queued_bytes: 0,
@@ -180,74 +188,6 @@ impl Core {
         self.presence.pop_front()
     }
 
-    /// Checks whether a peer may be admitted now. While a session of the peer is open, only a newer session of
-    /// the same instance is admitted; any other is refused and counted. A dead session ends by its liveness timeout.
-    fn check_admission(&mut self, remote: &Remote) -> Result<(), CloseReason> {
-        if let Some(reason) = &self.draining {
-            return Err(CloseReason::Drained { reason: reason.clone() });
-        }
-        let known = self.by_name.get(&remote.peer).and_then(|key| self.sessions.get(key));
-        let max = self.settings.max_peers;
-        if known.is_none() && self.remote_peers() >= max && !self.is_local(&remote.peer) {
-            return Err(CloseReason::Overloaded { resource: "the number of peers", max });
-        }
-        let Some(current) = known.filter(|known| known.closed.is_none()).map(|known| known.id) else {
-            return Ok(());
-        };
-        let (peer, found) = (remote.peer.clone(), remote.session);
-        let refused = if found.instance != current.instance {
-            CloseReason::OtherInstance { peer, found, current }
-        } else if found.number <= current.number {
-            CloseReason::OlderSession { peer, found, current }
-        } else {
-            return Ok(());
-        };
-        self.stats.fenced += 1;
-        Err(refused)
-    }
-
-    /// Admits a peer whose name has been authenticated. Closes the older session of the same instance.
-    ///
-    /// # Errors
-    /// [`CloseReason::OlderSession`] or [`CloseReason::OtherInstance`] if another session of the peer takes precedence,
-    /// [`CloseReason::Overloaded`] if the hub is full, [`CloseReason::Drained`] if it accepts no new peers.
-    pub fn admit(&mut self, remote: &Remote) -> Result<SessionKey, CloseReason> {
-        self.check_admission(remote)?;
-        if let Some(old_key) = self.by_name.get(&remote.peer).copied() {
-            self.stats.fenced += 1;
-            if let Some(old) = self.sessions.get(&old_key)
-                && old.id.instance != remote.session.instance
-            {
-                // The end of the old session, which is closing, is reported only if the instance differs: a newer
-                // session of the same instance implies the end.
-                self.presence.push_back(Presence::Down { peer: old.peer.clone(), session: old.id });
-            }
-            self.close(old_key, CloseReason::Replaced { peer: remote.peer.clone(), by: remote.session });
-        }
-        self.next_key += 1;
-        let key = SessionKey(self.next_key);
-        let session = Session {
-            peer: remote.peer.clone(),
-            id: remote.session,
-            services: Arc::clone(&remote.services),
-            max_frame: remote.max_frame,
-            draining: false,
-            closed: None,
-            outbox: Outbox::default(),
-            calls: BTreeMap::new(),
-            used: UsedNumbers::default(),
-            inbound: BTreeMap::new(),
-            last_number: 0,
-            next_lane: 0,
-        };
-        if !self.is_local(&remote.peer) {
-            self.presence.push_back(Presence::Up(session.info()));
-        }
-        self.sessions.insert(key, session);
-        self.by_name.insert(remote.peer.clone(), key);
-        Ok(key)
-    }
-
     /// Whether frames are queued for a peer, or its link must be closed.
     #[must_use]
     pub fn has_frames(&self, key: SessionKey) -> bool {
@@ -261,6 +201,7 @@ impl Core {
         self.queued_bytes -= session.outbox.bytes();
         if self.by_name.get(&session.peer) == Some(&key) {
             self.by_name.remove(&session.peer);
+            self.identity_peers.remove(&session.identity);
             if !self.is_local(&session.peer) {
                 self.presence.push_back(Presence::Down { peer: session.peer, session: session.id });
             }

@@ -1,21 +1,24 @@
-//! Accepts links: a limited number of handshakes at a time, a limited backlog of waiting links, and a cheap rejection of the
-//! rest.
+//! Accepts links: a table of silent ones, a limited number of handshakes at a time, a limited queue of waiting
+//! links, and a cheap rejection of the rest.
 //!
 //! Handshakes are the most expensive operation of a hub. When ten thousand peers reconnect at once, a peer that would time out
 //! before its handshake must not cost one: the hub rejects the peer at once, and the peer retries after a backoff with
-//! jitter, which spreads the load.
+//! jitter, which spreads the load. A connection that sends nothing costs neither a slot nor a place in the queue.
 
-use std::sync::Arc;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::SinkExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::Shared;
 use super::connection::Connection;
+use super::silent::SilentLinks;
+use super::slots::{HandshakeSlots, SlotRequest};
 use crate::frame::{Frame, Kind, Lane, encode};
-use crate::hub::HubSettings;
 use crate::link::{Incoming, LinkKind, Listener};
 use crate::session::CloseReason;
 
@@ -30,75 +33,126 @@ const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) async fn accept_loop(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
     let stop = shared.stop_accepting.clone();
-    let (address, kind) = (listener.local_address(), listener.kind());
-    // Each listener has its own limiter, so that a flood on one does not affect the others.
-    let mut limiter = AcceptLimiter::new(&shared.settings);
-    tracing::info!(%address, %kind, "listening");
+    let port = Arc::new(Port::new(&*listener, Arc::clone(&shared)));
+    let (address, kind) = (&port.address, port.kind);
+    let _failure = FailureGuard { address: address.clone(), shared: Arc::clone(&shared) };
+    tracing::info!(address, %kind, "listening");
     loop {
-        let incoming = match stop.run_until_cancelled(listener.accept()).await {
+        let mut incoming = match stop.run_until_cancelled(listener.accept()).await {
             None => return,
             Some(Ok(incoming)) => incoming,
             Some(Err(error)) => {
-                tracing::error!(%address, %error, "listener failed; no longer accepting connections");
+                tracing::error!(address, %error, "listener failed; no longer accepting connections");
                 return;
             }
         };
-        match Arc::clone(&limiter.slots).try_acquire_owned() {
-            Ok(slot) => {
-                let handshake = Arc::clone(&limiter.handshakes);
-                shared.tasks.spawn(serve(incoming, slot, handshake, Arc::clone(&shared)));
+        // Polled once here, so that a link whose kind does not wait for a byte is never among the silent ones.
+        match poll_fn(|cx| Poll::Ready(incoming.poll_first_byte(cx))).await {
+            Poll::Pending => {
+                let admission = Arc::clone(&port).admission_of_silent(incoming);
+                shared.tasks.spawn(serve(admission, Arc::clone(&shared)));
             }
-            Err(_) => {
-                shared.with_core(|core| core.stats_mut().rejected += 1);
-                limiter.warn(&address);
-                limiter.reject(incoming, kind, &shared);
+            Poll::Ready(Ok(())) => {
+                if let Some((incoming, request)) = port.request_slot(incoming) {
+                    let admission = admission(incoming, request, Arc::clone(&shared));
+                    shared.tasks.spawn(serve(admission, Arc::clone(&shared)));
+                }
             }
+            Poll::Ready(Err(_)) => port.count_silent(),
         }
     }
 }
 
-/// The limits of one listener.
-struct AcceptLimiter {
-    /// One permit for each link that waits for its handshake or executes it.
-    slots: Arc<Semaphore>,
-    /// One permit for each handshake in progress, in order of arrival.
-    handshakes: Arc<Semaphore>,
+/// Records a listener as failed when its accept loop ends, by an error or a panic, while the hub still accepts
+/// links.
+struct FailureGuard {
+    address: String,
+    shared: Arc<Shared>,
+}
+
+impl Drop for FailureGuard {
+    fn drop(&mut self) {
+        if !self.shared.stop_accepting.is_cancelled() {
+            let mut failed = self.shared.failed_listeners.lock().unwrap_or_else(PoisonError::into_inner);
+            failed.push(std::mem::take(&mut self.address));
+        }
+    }
+}
+
+/// One listener and its limits. A flood on one listener does not affect the others.
+struct Port {
+    address: String,
+    kind: LinkKind,
+    silent: SilentLinks,
+    slots: HandshakeSlots,
     refusals: Arc<Semaphore>,
-    backlog: usize,
-    last_warning: Option<Instant>,
+    last_warning: Mutex<Option<Instant>>,
+    shared: Arc<Shared>,
 }
 
-impl AcceptLimiter {
-    fn new(settings: &HubSettings) -> Self {
-        let semaphore = |permits: usize| Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
-        let (handshakes, backlog) = (settings.max_handshakes, settings.handshake_backlog);
+impl Port {
+    fn new(listener: &dyn Listener, shared: Arc<Shared>) -> Self {
+        let settings = &shared.settings;
         Self {
-            slots: semaphore(handshakes.saturating_add(backlog)),
-            handshakes: semaphore(handshakes),
-            refusals: semaphore(REFUSALS),
-            backlog,
-            last_warning: None,
+            address: listener.local_address(),
+            kind: listener.kind(),
+            silent: SilentLinks::default(),
+            slots: HandshakeSlots::new(settings.max_handshakes, settings.handshake_backlog),
+            refusals: Arc::new(Semaphore::new(REFUSALS)),
+            last_warning: Mutex::default(),
+            shared,
         }
     }
 
-    fn warn(&mut self, address: &str) {
-        if self.last_warning.is_none_or(|last_warning| last_warning.elapsed() >= WARN_INTERVAL) {
-            self.last_warning = Some(Instant::now());
-            let waiting = self.backlog;
-            tracing::warn!(address, waiting, "handshake backlog is full; rejecting connections");
+    fn count_silent(&self) {
+        self.shared.with_core(|core| core.stats_mut().silent += 1);
+    }
+
+    /// Requests a slot for a link whose first byte has arrived; rejects the link if the source must try again
+    /// later.
+    fn request_slot(&self, incoming: Incoming) -> Option<(Incoming, SlotRequest)> {
+        if let Some(request) = self.slots.request(incoming.source()) {
+            return Some((incoming, request));
+        }
+        self.shared.with_core(|core| core.stats_mut().rejected += 1);
+        self.warn(&incoming);
+        self.reject(incoming);
+        None
+    }
+
+    /// Waits for the first byte, and then for a slot.
+    async fn admission_of_silent(self: Arc<Self>, mut incoming: Incoming) -> Option<Box<Connection>> {
+        if !self.silent.add().has_first_byte(&mut incoming).await {
+            self.count_silent();
+            return None;
+        }
+        let (incoming, request) = self.request_slot(incoming)?;
+        let shared = Arc::clone(&self.shared);
+        drop(self);
+        admission(incoming, request, shared).await
+    }
+
+    fn warn(&self, incoming: &Incoming) {
+        let mut last_warning = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
+        if last_warning.is_none_or(|last_warning| last_warning.elapsed() >= WARN_INTERVAL) {
+            *last_warning = Some(Instant::now());
+            let (address, waiting, source) =
+                (&self.address, self.shared.settings.handshake_backlog, incoming.source());
+            tracing::warn!(address, waiting, ?source, "handshake backlog is full; rejecting connections");
         }
     }
 
     /// Rejects a link as cheaply as its kind allows. Dropping a websocket or QUIC link before its handshake sends a
     /// refusal; the other kinds get a drain frame with the reason.
-    fn reject(&self, incoming: Incoming, kind: LinkKind, shared: &Shared) {
-        if !matches!(kind, LinkKind::Uds | LinkKind::Memory) {
+    fn reject(&self, incoming: Incoming) {
+        if !matches!(self.kind, LinkKind::Uds | LinkKind::Memory) {
             return;
         }
         let Ok(refusal) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
-        let reason = CloseReason::Overloaded { resource: "the handshake backlog", max: self.backlog };
+        let max = self.shared.settings.handshake_backlog;
+        let reason = CloseReason::Overloaded { resource: "the handshake backlog", max };
         let refusal_frame = encode(Frame::link(Kind::Drain { reason: reason.to_string() }), Lane::Control);
-        shared.tasks.spawn(async move {
+        self.shared.tasks.spawn(async move {
             let send_refusal = async {
                 if let Ok(mut link) = incoming.await
                     && link.send(refusal_frame).await.is_ok()
@@ -113,18 +167,21 @@ impl AcceptLimiter {
     }
 }
 
-/// Serves one link, from its handshake to its end.
-async fn serve(incoming: Incoming, slot: OwnedSemaphorePermit, limit: Arc<Semaphore>, shared: Arc<Shared>) {
-    let stop = shared.stop_accepting.clone();
-    let admission = async {
-        let handshake = limit.acquire_owned().await.ok();
-        let admitted = admit(incoming, shared).await;
-        drop((handshake, slot));
-        admitted
-    };
-    if let Some(connection) = stop.run_until_cancelled(Box::pin(admission)).await.flatten() {
+/// Serves one link, from its admission to its end.
+async fn serve(admission: impl Future<Output = Option<Box<Connection>>>, shared: Arc<Shared>) {
+    let admission = Box::pin(admission);
+    let stop = &shared.stop_accepting;
+    if let Some(connection) = stop.run_until_cancelled(admission).await.flatten() {
         connection.run().await;
     }
+}
+
+/// Waits for the slot, and performs handshake, hello and authentication in it.
+async fn admission(incoming: Incoming, request: SlotRequest, shared: Arc<Shared>) -> Option<Box<Connection>> {
+    let slot = request.slot().await?;
+    let admitted = admit(incoming, shared).await;
+    drop(slot);
+    admitted
 }
 
 async fn admit(incoming: Incoming, shared: Arc<Shared>) -> Option<Box<Connection>> {

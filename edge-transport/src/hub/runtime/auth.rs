@@ -1,8 +1,10 @@
 //! Checks whether a peer may use the name in its hello.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::hub::identity::Identity;
 use crate::link::{Credentials, LinkKind};
 use crate::name::PeerId;
 use crate::session::CloseReason;
@@ -15,12 +17,14 @@ pub(super) struct Authentication {
     /// Ids of the users whose processes may use any name on a unix socket.
     pub(super) users: Vec<u32>,
     pub(super) token_verifier: Option<Arc<dyn TokenVerifier>>,
+    /// The key of the hashes that identify tokens.
+    pub(super) token_hasher: RandomState,
 }
 
 impl Default for Authentication {
     fn default() -> Self {
         let users = std::iter::once(0).chain(process_user()).collect();
-        Self { allow_unauthenticated: false, users, token_verifier: None }
+        Self { allow_unauthenticated: false, users, token_verifier: None, token_hasher: RandomState::new() }
     }
 }
 
@@ -37,10 +41,10 @@ const fn process_user() -> Option<u32> {
 
 /// The result of checking a claimed name.
 pub(super) enum Decision {
-    /// The link proves the name.
-    Authenticated,
-    /// The token must be verified.
-    Verify(TokenCheck),
+    /// The link proves the name as this identity.
+    Authenticated(Identity),
+    /// The token must be verified; it then proves the name as this identity.
+    Verify(TokenCheck, Identity),
     /// The name is not proven.
     Rejected(CloseReason),
 }
@@ -53,20 +57,21 @@ impl Authentication {
         token: Option<Token>,
         claimed: &PeerId,
     ) -> Decision {
+        let by_claim = || Decision::Authenticated(Identity::Name(claimed.clone()));
         let missing = match credentials {
-            Credentials::Certificate(names) if names.iter().any(|name| name.covers(claimed)) => {
-                return Decision::Authenticated;
-            }
             Credentials::Certificate(names) => {
+                if let Some(name) = names.iter().find(|name| name.covers(claimed)) {
+                    return Decision::Authenticated(Identity::Name(name.clone()));
+                }
                 // A token does not override a certificate for another name: one of them belongs to another peer.
                 let names: Vec<&str> = names.iter().take(8).map(PeerId::as_str).collect();
                 return refused(claimed, format!("its certificate is for [{}]", names.join(", ")));
             }
-            Credentials::Process { uid, .. } if self.users.contains(uid) => return Decision::Authenticated,
+            Credentials::Process { uid, .. } if self.users.contains(uid) => return by_claim(),
             Credentials::Process { uid, .. } => {
                 format!("user {uid} is neither root nor the user of the hub")
             }
-            Credentials::None if self.allow_unauthenticated => return Decision::Authenticated,
+            Credentials::None if self.allow_unauthenticated => return by_claim(),
             Credentials::None => {
                 "the link has no credentials; use TLS with a client certificate, or a token that \
                 is registered at the hub, or allow unauthenticated peers at the hub"
@@ -80,7 +85,9 @@ impl Authentication {
                 refused(claimed, cause.to_owned())
             }
             (Some(token), Some(tokens)) => {
-                Decision::Verify(TokenCheck { tokens: Arc::clone(tokens), claimed: claimed.clone(), token })
+                let identity = Identity::Token(self.token_hasher.hash_one(token.secret()));
+                let check = TokenCheck { tokens: Arc::clone(tokens), claimed: claimed.clone(), token };
+                Decision::Verify(check, identity)
             }
             (Some(_), None) => {
                 refused(claimed, "it sent a token, but the hub has no token verifier".to_owned())
@@ -142,7 +149,12 @@ mod tests {
 
     fn users(allow_unauthenticated: bool, users: &[u32]) -> Authentication {
         let tokens: Option<Arc<dyn TokenVerifier>> = Some(Arc::new(OneToken(token("t"))));
-        Authentication { allow_unauthenticated, users: users.to_vec(), token_verifier: tokens }
+        Authentication {
+            allow_unauthenticated,
+            users: users.to_vec(),
+            token_verifier: tokens,
+            ..Default::default()
+        }
     }
 
     #[test]
@@ -162,7 +174,7 @@ mod tests {
         ] {
             for (by, authentication, expected) in [("strict", &strict, by_strict), ("open", &open, by_open)] {
                 let decision = authentication.check((LinkKind::Wss, &credentials), None, &edge);
-                assert_eq!(matches!(decision, Decision::Authenticated), expected, "{by}: {credentials:?}");
+                assert_eq!(matches!(decision, Decision::Authenticated(_)), expected, "{by}: {credentials:?}");
             }
         }
     }
@@ -187,8 +199,8 @@ mod tests {
         ] {
             let decision = strict.check((kind, credentials), Some(token(shown)), &name(claimed));
             let good = match decision {
-                Decision::Authenticated => true,
-                Decision::Verify(pending) => pending.verify(Duration::from_secs(5)).await.is_ok(),
+                Decision::Authenticated(_) => true,
+                Decision::Verify(pending, _) => pending.verify(Duration::from_secs(5)).await.is_ok(),
                 Decision::Rejected(reason) => {
                     assert!(!reason.to_string().contains("tttt"), "{reason}");
                     false
@@ -196,6 +208,28 @@ mod tests {
             };
             assert_eq!(good, expected, "{kind} {credentials:?} {claimed} {shown}");
         }
+    }
+
+    /// Names below a certificate's name share its identity; so do all names that one token proves.
+    #[test]
+    fn identity_is_what_proves_the_name() {
+        let strict = users(false, &[0]);
+        let identity = |credentials: &Credentials, claimed: &str, shown: Option<&str>| match strict.check(
+            (LinkKind::Wss, credentials),
+            shown.map(token),
+            &name(claimed),
+        ) {
+            Decision::Authenticated(identity) | Decision::Verify(_, identity) => identity,
+            Decision::Rejected(reason) => panic!("{reason}"),
+        };
+        let certificate = Credentials::Certificate(vec![name("other"), name("edge-1")]);
+        assert_eq!(identity(&certificate, "edge-1/a/b", None), Identity::Name(name("edge-1")));
+        let root = Credentials::Process { uid: 0, gid: 0 };
+        assert_eq!(identity(&root, "edge-1/a", None), Identity::Name(name("edge-1/a")));
+        let none = &Credentials::None;
+        let first = identity(none, "edge-1", Some("t"));
+        assert_eq!(first, identity(none, "edge-1/a", Some("t")));
+        assert_ne!(first, identity(none, "edge-1", Some("f")));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use super::accept::accept_loop;
 use super::auth::Authentication;
+use super::receive_budget::{ReceiveBudget, min_budget};
 use super::{Hub, Shared, Table, WeakHub};
 use crate::frame::{Hello, MIN_MAX_FRAME};
 use crate::hub::{ClientsOnly, Core, HubSettings, Policy, Requester};
@@ -160,12 +161,14 @@ impl HubBuilder {
         let settings = &self.settings;
         for (setting, found, min) in [
             ("max_peers", settings.max_peers, 1),
+            ("max_peers_per_caller", settings.max_peers_per_caller, 1),
             ("max_calls", settings.max_calls, 1),
             ("max_local_calls", settings.max_local_calls, 1),
             ("max_handshakes", settings.max_handshakes, 1),
             ("queue_frames", settings.queue_frames, 1),
             settings.session.shortest_ping(),
             ("session.max_frame", settings.session.max_frame, MIN_MAX_FRAME),
+            ("total_receive_bytes", settings.total_receive_bytes, min_budget(settings.session.max_frame)),
         ] {
             if found < min {
                 return Err(HubError::TooLow { setting, found, min });
@@ -199,9 +202,11 @@ impl HubBuilder {
                 presence: broadcast::channel(PRESENCE_BOUND).0,
                 authentication: self.authentication,
                 hello,
+                receive_budget: ReceiveBudget::new(self.settings.total_receive_bytes),
                 stop_accepting: CancellationToken::new(),
                 tasks: TaskTracker::new(),
                 addresses: self.listeners.iter().map(|listener| listener.local_address()).collect(),
+                failed_listeners: Mutex::default(),
                 local: OnceLock::new(),
                 settings: self.settings,
             }

@@ -11,10 +11,12 @@ use tokio::time::Sleep;
 
 use super::Shared;
 use super::auth::Decision;
+use super::receive_budget::ReceiveShare;
 use crate::frame::{Frame, Kind, Lane, decode, encode};
 use crate::frame_io::{FrameIo, now};
 use crate::hub::SessionKey;
-use crate::link::{Link, LinkKind};
+use crate::hub::identity::Identity;
+use crate::link::{Link, LinkError, LinkKind, ReceiveLimits};
 use crate::name::PeerId;
 use crate::session::{CloseReason, LinkAction, LinkCore, LinkEvent, LinkState, Remote, Role};
 use crate::token::Token;
@@ -24,8 +26,9 @@ use crate::token::Token;
 const READ_BATCH: usize = 8;
 /// Bytes moved from the routing table to the link at a time.
 const WRITE_BATCH: usize = 256 * 1024;
-/// Lowest rate in bytes per second at which a large frame may be written without counting as a stall: 1 Mbit/s.
-const MIN_WRITE_RATE: usize = 128 * 1024;
+/// Lowest rate in bytes per second at which a large frame may be transferred without counting as a stall: 1
+/// Mbit/s.
+const MIN_RATE: u32 = 128 * 1024;
 
 type TokenCheckFuture = Pin<Box<dyn Future<Output = Result<(), CloseReason>> + Send>>;
 
@@ -39,8 +42,10 @@ pub(super) struct Connection {
     peer: Option<PeerId>,
     /// The token of the hello; never forwarded.
     token: Option<Token>,
-    /// A token verification in progress, and the peer that waits for it.
-    token_check: Option<(TokenCheckFuture, Remote)>,
+    /// A token verification in progress, the peer that waits for it, and its identity.
+    token_check: Option<(TokenCheckFuture, Remote, Identity)>,
+    /// What the link has taken from the budget of received bytes; set once the peer is admitted.
+    receive_share: Option<ReceiveShare>,
     timer: Pin<Box<Sleep>>,
     /// Pong for the last ping, until the link accepts it. Only the latest is kept: a peer that pings without reading must not
     /// fill the memory.
@@ -60,15 +65,18 @@ impl Connection {
         let hello = shared.hello.clone();
         let core = LinkCore::new(Role::Acceptor, hello, shared.settings.session.clone(), now(), &mut actions);
         let timer = Box::pin(tokio::time::sleep(shared.settings.session.hello_timeout));
+        let mut io = FrameIo::new(link);
+        io.limit_receiving(ReceiveLimits::UNADMITTED);
         Box::new(Self {
             shared,
-            io: FrameIo::new(link),
+            io,
             core,
             actions,
             key: None,
             peer: None,
             token: None,
             token_check: None,
+            receive_share: None,
             timer,
             pong: None,
             stalled: None,
@@ -122,7 +130,14 @@ impl Connection {
             match self.io.poll_receive(cx) {
                 Poll::Ready(Some(Ok(bytes))) => self.received(bytes),
                 Poll::Ready(Some(Err(error))) => {
-                    tracing::debug!(remote = self.io.link().remote(), %error, "link failed");
+                    let (remote, is_admitted) = (self.io.link().remote(), self.key.is_some());
+                    match error {
+                        // The peer cannot receive the reason: the rest of its frame is not read.
+                        LinkError::TooLarge { .. } if !is_admitted => {
+                            tracing::info!(remote, %error, "link failed before its peer was admitted");
+                        }
+                        error => tracing::debug!(remote, %error, "link failed"),
+                    }
                     self.is_lost = true;
                     return Poll::Ready(());
                 }
@@ -131,7 +146,7 @@ impl Connection {
                     return Poll::Ready(());
                 }
                 Poll::Pending => {
-                    if self.closed.is_none() {
+                    if self.closed.is_none() && !self.adapt_receive_share(cx) {
                         return self.poll_rest(cx, previous_key);
                     }
                 }
@@ -145,13 +160,34 @@ impl Connection {
         self.poll_rest(cx, previous_key)
     }
 
+    /// Takes or returns bytes of the budget for received frames. Returns `true` if the link may now read further.
+    fn adapt_receive_share(&mut self, cx: &Context<'_>) -> bool {
+        let Some(share) = &mut self.receive_share else { return false };
+        let Some(limits) = share.adapt(self.io.unfinished(), cx) else { return false };
+        self.io.limit_receiving(limits);
+        share.has_taken()
+    }
+
+    /// Closes a link that holds bytes of the budget for a frame that does not become complete. On links that
+    /// receive one frame at a time, the session's liveness timeout does this.
+    fn check_unfinished(&mut self) {
+        let session = &self.shared.settings.session;
+        let after = session.liveness_timeout + time_to_transfer(session.max_frame);
+        if self.receive_share.as_ref().is_some_and(ReceiveShare::has_taken)
+            && self.closed.is_none()
+            && self.io.oldest_unfinished().is_some_and(|since| now().duration_since(since) >= after)
+        {
+            self.link_event(LinkEvent::Refuse(CloseReason::UnfinishedFrame { after }));
+        }
+    }
+
     fn poll_rest(&mut self, cx: &mut Context<'_>, previous_key: Option<SessionKey>) -> Poll<()> {
-        if let Some((token_check, _)) = &mut self.token_check
+        if let Some((token_check, ..)) = &mut self.token_check
             && let Poll::Ready(answer) = token_check.as_mut().poll(cx)
-            && let Some((_, remote)) = self.token_check.take()
+            && let Some((_, remote, identity)) = self.token_check.take()
         {
             let decision = match answer {
-                Ok(()) => self.admit(&remote),
+                Ok(()) => self.admit(&remote, identity),
                 Err(reason) => self.unauthenticated(reason),
             };
             self.link_event(decision);
@@ -164,6 +200,7 @@ impl Connection {
             while self.timer.as_mut().poll(cx).is_ready() {
                 self.link_event(LinkEvent::Tick);
                 self.check_stall();
+                self.check_unfinished();
                 if self.closed.is_some() {
                     break;
                 }
@@ -207,10 +244,9 @@ impl Connection {
         if previous_key.is_none() && self.key.is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Returns when a stalled link is closed. A large frame gets the time that it needs at [`MIN_WRITE_RATE`].
+    /// Returns when a stalled link is closed. A large frame gets the time that it needs at [`MIN_RATE`].
     fn stall_deadline(&self) -> Option<Instant> {
-        let bytes = u32::try_from(self.io.last_taken()).unwrap_or(u32::MAX);
-        let writing = Duration::from_secs(1) * bytes / u32::try_from(MIN_WRITE_RATE).unwrap_or(u32::MAX);
+        let writing = time_to_transfer(self.io.last_taken());
         self.stalled.map(|since| since + self.shared.settings.session.liveness_timeout + writing)
     }
 
@@ -341,10 +377,11 @@ impl Connection {
             return Some(self.unauthenticated(CloseReason::Unauthenticated { claimed: remote.peer, cause }));
         }
         match self.shared.authentication.check(link, self.token.take(), &remote.peer) {
-            Decision::Authenticated => Some(self.admit(&remote)),
+            Decision::Authenticated(identity) => Some(self.admit(&remote, identity)),
             Decision::Rejected(reason) => Some(self.unauthenticated(reason)),
-            Decision::Verify(pending) => {
-                self.token_check = Some((Box::pin(pending.verify(check_timeout(&self.shared))), remote));
+            Decision::Verify(pending, identity) => {
+                let check = Box::pin(pending.verify(check_timeout(&self.shared)));
+                self.token_check = Some((check, remote, identity));
                 None
             }
         }
@@ -356,15 +393,23 @@ impl Connection {
         LinkEvent::Refuse(reason)
     }
 
-    fn admit(&mut self, remote: &Remote) -> LinkEvent {
-        match self.shared.with_core(|core| core.admit(remote)) {
+    fn admit(&mut self, remote: &Remote, identity: Identity) -> LinkEvent {
+        match self.shared.with_core(|core| core.admit_as(remote, identity.clone())) {
             Ok(key) => {
                 self.key = Some(key);
+                let share = self.shared.receive_budget.share(identity);
+                self.io.limit_receiving(share.limits());
+                self.receive_share = Some(share);
                 LinkEvent::Admit
             }
             Err(reason) => LinkEvent::Refuse(reason),
         }
     }
+}
+
+/// The time for a number of bytes at [`MIN_RATE`].
+fn time_to_transfer(bytes: usize) -> Duration {
+    Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / MIN_RATE
 }
 
 /// Timeout of a token verification. The peer waits twice as long for the hub's hello and should receive the result before.

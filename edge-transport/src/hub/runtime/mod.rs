@@ -4,6 +4,9 @@ mod accept;
 mod auth;
 mod builder;
 mod connection;
+mod receive_budget;
+mod silent;
+mod slots;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
@@ -15,6 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use self::auth::Authentication;
 pub use self::builder::{HubBuilder, HubError};
+use self::receive_budget::ReceiveBudget;
 use super::core::SessionMap;
 use super::{Core, HubSettings, HubStats, PeerInfo, Presence, Requester};
 use crate::frame::Hello;
@@ -33,9 +37,12 @@ struct Shared {
     settings: HubSettings,
     authentication: Authentication,
     hello: Hello,
+    receive_budget: Arc<ReceiveBudget>,
     stop_accepting: CancellationToken,
     tasks: TaskTracker,
     addresses: Vec<String>,
+    /// Addresses of the listeners that have failed; at most one entry for each listener.
+    failed_listeners: Mutex<Vec<String>>,
     /// The peer that provides the hub's own services.
     local: OnceLock<Peer>,
 }
@@ -104,6 +111,14 @@ impl Hub {
         &self.shared.addresses
     }
 
+    /// The addresses of the listeners that have failed and no longer accept links. A failed listener does not
+    /// recover: restart the process. Empty while the hub works, also after [`Hub::drain`] and [`Hub::close`],
+    /// which end all listeners on purpose.
+    #[must_use]
+    pub fn failed_listeners(&self) -> Vec<String> {
+        self.shared.failed_listeners.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Connected peers, in no particular order.
     #[must_use]
     pub fn peers(&self) -> Vec<PeerInfo> {
@@ -127,7 +142,8 @@ impl Hub {
     /// Returns the statistics.
     #[must_use]
     pub fn stats(&self) -> HubStats {
-        self.shared.table().core.stats()
+        let (receiving_bytes, receive_waits) = self.shared.receive_budget.stats();
+        HubStats { receiving_bytes, receive_waits, ..self.shared.table().core.stats() }
     }
 
     /// Returns the token that is cancelled when the hub drains or closes.

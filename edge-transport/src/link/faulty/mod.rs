@@ -17,6 +17,7 @@ mod handle;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use fastrand::Rng;
@@ -25,7 +26,7 @@ use futures_sink::Sink;
 
 pub use self::handle::{Direction, Handle};
 use self::handle::{Mode, Shared};
-use super::{Link, LinkError, WireFrame};
+use super::{FrameLink, Link, LinkError, ReceiveLimits, WireFrame};
 
 /// The faults of one direction. Probabilities are in thousandths per frame; 1000 is always.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -288,6 +289,22 @@ impl Stream for FaultyLink {
                 Poll::Pending => self.incoming.release(),
             }
         }
+    }
+}
+
+impl FrameLink for FaultyLink {
+    fn limit_receiving(&mut self, limits: ReceiveLimits) {
+        if let Some(inner) = &mut self.inner {
+            inner.limit_receiving(limits);
+        }
+    }
+
+    fn unfinished(&self) -> usize {
+        self.inner.as_ref().map_or(0, FrameLink::unfinished)
+    }
+
+    fn oldest_unfinished(&self) -> Option<Instant> {
+        self.inner.as_ref().and_then(FrameLink::oldest_unfinished)
     }
 }
 

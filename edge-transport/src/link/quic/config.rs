@@ -13,7 +13,11 @@ use crate::link::LinkError;
 const STREAM_WINDOW: u32 = 1 << 20;
 
 /// Maximum number of unread bytes of all streams.
-const RECEIVE_WINDOW: u32 = 4 << 20;
+pub(super) const RECEIVE_WINDOW: u32 = 4 << 20;
+
+/// Maximum number of unread bytes at an accepting end whose peer is not admitted. The link holds at most as much
+/// again above 20 KiB of unfinished frames. A larger hello takes one more round trip.
+const UNADMITTED_WINDOW: u32 = 12 << 10;
 
 /// Maximum number of unacknowledged bytes.
 const SEND_WINDOW: u64 = 4 << 20;
@@ -30,13 +34,13 @@ const IDLE_TIMEOUT: u32 = 30_000;
 /// Interval of the dialing end's keep-alives, so that address translators keep their entry.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-fn transport(keep_alive: Option<Duration>) -> TransportConfig {
+fn transport(keep_alive: Option<Duration>, window: u32) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .max_concurrent_uni_streams(VarInt::from_u32(STREAMS + 2))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
-        .receive_window(VarInt::from_u32(RECEIVE_WINDOW))
+        .receive_window(VarInt::from_u32(window))
         .send_window(SEND_WINDOW)
         .datagram_receive_buffer_size(None)
         .keep_alive_interval(keep_alive)
@@ -50,7 +54,7 @@ pub(super) fn server(tls: &rustls::ServerConfig) -> Result<ServerConfig, LinkErr
         .max_incoming(BACKLOG)
         .incoming_buffer_size(BACKLOG_BYTES.0)
         .incoming_buffer_size_total(BACKLOG_BYTES.1)
-        .transport_config(Arc::new(transport(None)));
+        .transport_config(Arc::new(transport(None, UNADMITTED_WINDOW)));
     Ok(config)
 }
 
@@ -74,7 +78,7 @@ pub(super) fn client(tls: &rustls::ClientConfig) -> Result<ClientConfig, LinkErr
     tls.enable_early_data = false;
     let crypto = QuicClientConfig::try_from(tls).map_err(|error| unusable(&error))?;
     let mut config = ClientConfig::new(Arc::new(crypto));
-    config.transport_config(Arc::new(transport(Some(KEEP_ALIVE))));
+    config.transport_config(Arc::new(transport(Some(KEEP_ALIVE), RECEIVE_WINDOW)));
     Ok(config)
 }
 

@@ -4,14 +4,16 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_core::Stream;
 use quinn::{ReadError, RecvStream};
 
 use super::FORMAT;
-use crate::link::LinkError;
+use crate::frame_io::now;
 use crate::link::framing::{Decoded, END, NO_FRAME, PREFIX, checked, decode};
+use crate::link::{LinkError, ReceiveLimits};
 
 /// Maximum number of chunks read from the stream at once.
 const MAX_CHUNKS: usize = 16;
@@ -32,29 +34,63 @@ pub(super) enum Arrival {
     NoFrame,
 }
 
-/// Counts the bytes of unfinished frames on all streams of a link, which share one limit.
+/// Maximum number of unfinished frames of the largest size; this implementation sends at most two at once.
+const UNFINISHED_FRAMES: usize = 4;
+
+/// Counts the bytes of unfinished frames on all streams of a link, which share their limits.
 #[derive(Debug, Clone)]
-pub(super) struct Unfinished {
-    held: Arc<AtomicUsize>,
-    max: usize,
+pub(super) struct Unfinished(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    held: AtomicUsize,
+    /// The link's own limit of a frame.
+    own_max_frame: usize,
+    /// The current limits, which do not exceed the link's own.
+    max_frame: AtomicUsize,
+    max_unfinished: AtomicUsize,
 }
 
 impl Unfinished {
-    pub(super) fn new(max: usize) -> Self {
-        Self { held: Arc::default(), max }
+    pub(super) fn new(max_frame: usize) -> Self {
+        Self(Arc::new(Shared {
+            held: AtomicUsize::new(0),
+            own_max_frame: max_frame,
+            max_frame: AtomicUsize::new(max_frame),
+            max_unfinished: AtomicUsize::new(usize::MAX),
+        }))
+    }
+
+    pub(super) fn set_limits(&self, limits: ReceiveLimits) {
+        self.0.max_frame.store(limits.max_frame.min(self.0.own_max_frame), Ordering::Relaxed);
+        self.0.max_unfinished.store(limits.max_unfinished, Ordering::Relaxed);
+    }
+
+    fn max_frame(&self) -> usize {
+        self.0.max_frame.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.0.held.load(Ordering::Relaxed)
+    }
+
+    /// Whether no stream may be read until the limits are raised.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes() >= self.0.max_unfinished.load(Ordering::Relaxed)
     }
 
     fn add(&self, bytes: usize) -> Result<(), LinkError> {
-        let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if held > self.max {
-            let cause = format!("unfinished frames hold {held} bytes; at most {} are allowed", self.max);
+        let held = self.0.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let max = self.0.own_max_frame.saturating_mul(UNFINISHED_FRAMES);
+        if held > max {
+            let cause = format!("unfinished frames hold {held} bytes; at most {max} are allowed");
             return Err(LinkError::Malformed { cause });
         }
         Ok(())
     }
 
     fn remove(&self, bytes: usize) {
-        self.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.0.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -66,15 +102,16 @@ pub(super) struct IncomingLane {
     input: BytesMut,
     /// Bytes of `input` that are counted in `unfinished`.
     held: usize,
+    /// When these bytes began to arrive.
+    since: Option<Instant>,
     finished: bool,
     /// Whether the end of the stream is expected: after the end mark, or because the connection is lost.
     end_expected: bool,
-    max_frame: usize,
     unfinished: Unfinished,
 }
 
 impl IncomingLane {
-    pub(super) fn new(stream: RecvStream, max_frame: usize, unfinished: Unfinished) -> Self {
+    pub(super) fn new(stream: RecvStream, unfinished: Unfinished) -> Self {
         let control = stream.id().index() == 0;
         Self {
             stream,
@@ -82,11 +119,16 @@ impl IncomingLane {
             greeted: !control,
             input: BytesMut::new(),
             held: 0,
+            since: None,
             finished: false,
             end_expected: !control,
-            max_frame,
             unfinished,
         }
+    }
+
+    /// When the unfinished frame of this stream began to arrive.
+    pub(super) const fn unfinished_since(&self) -> Option<Instant> {
+        self.since
     }
 
     /// Whether no item can follow. Polls the stream without waiting.
@@ -145,16 +187,22 @@ impl IncomingLane {
                 _ => {}
             }
         }
-        match decode(&mut self.input, self.max_frame)? {
+        let max_frame = self.unfinished.max_frame();
+        match decode(&mut self.input, max_frame)? {
             Decoded::Frame(frame) => Ok(Some(Arrival::Frame(frame))),
             Decoded::More(_) => Ok(None),
             // Only the control stream has an end mark: on other streams it is an invalid length.
-            Decoded::End => checked(END, self.max_frame).map(|_| None),
+            Decoded::End => checked(END, max_frame).map(|_| None),
         }
     }
 
     /// Counts the bytes of an unfinished frame.
     fn hold(&mut self, bytes: usize) -> Result<(), LinkError> {
+        if bytes == 0 {
+            self.since = None;
+        } else if self.since.is_none() {
+            self.since = Some(now());
+        }
         self.unfinished.remove(std::mem::replace(&mut self.held, bytes));
         self.unfinished.add(bytes)
     }
@@ -186,6 +234,11 @@ impl Stream for IncomingLane {
                     return Poll::Ready(Some(Err(LinkError::Lost)));
                 }
                 Ok(None) if self.finished => return Poll::Ready(None),
+                Ok(None) if self.unfinished.is_full() => {
+                    // The receiver polls no stream while the link is full.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Ok(None) => {
                     if self.input.is_empty() {
                         // A waiting stream needs no buffer.

@@ -113,7 +113,9 @@ impl Listener for QuicListener {
         };
         let slot = Arc::clone(&self.in_progress);
         let (limits, config) = (self.limits.clone(), self.config());
-        Ok(Box::pin(async move {
+        let source = incoming.remote_address().ip().into();
+        // The connection's first packet has arrived, so there is no first byte to wait for.
+        let handshake = async move {
             let remote = incoming.remote_address().to_string();
             let handshake = async {
                 let refused = |error| handshake_failed(&remote, explain(&error));
@@ -127,7 +129,8 @@ impl Listener for QuicListener {
             outcome.unwrap_or_else(|_| {
                 Err(handshake_failed(&remote, format!("timed out after {:?}", limits.handshake_timeout)))
             })
-        }))
+        };
+        Ok(Incoming::new(handshake).with_source(source))
     }
 
     fn kind(&self) -> LinkKind {

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -12,9 +13,6 @@ use quinn::{Connection, ConnectionError, RecvStream};
 use super::lane::{Arrival, IncomingLane, Unfinished};
 use super::{code, lost};
 use crate::link::LinkError;
-
-/// Maximum number of unfinished frames of the largest size; this implementation sends at most two at once.
-const UNFINISHED_FRAMES: usize = 4;
 
 /// The progress of the control stream, which is always the first.
 enum ReadPhase {
@@ -40,7 +38,6 @@ pub(super) struct Receiver {
     /// Whether new streams are polled before open ones. Alternates, so that neither starves.
     new_first: bool,
     ended: bool,
-    max_frame: usize,
     unfinished: Unfinished,
 }
 
@@ -59,9 +56,21 @@ impl Receiver {
             lost: None,
             new_first: true,
             ended: false,
-            max_frame,
-            unfinished: Unfinished::new(max_frame.saturating_mul(UNFINISHED_FRAMES)),
+            unfinished: Unfinished::new(max_frame),
         }
+    }
+
+    pub(super) const fn unfinished(&self) -> &Unfinished {
+        &self.unfinished
+    }
+
+    /// When the oldest unfinished frame began to arrive.
+    pub(super) fn oldest_unfinished(&self) -> Option<Instant> {
+        let control = match &self.phase {
+            ReadPhase::ControlOnly(lane) => Some(lane),
+            ReadPhase::NoStream | ReadPhase::AllStreams => None,
+        };
+        self.lanes.iter().chain(control).filter_map(IncomingLane::unfinished_since).min()
     }
 
     /// Waits for the greeting of the other end, before any frame.
@@ -80,7 +89,7 @@ impl Receiver {
             match ready!(self.accepting.poll_next_unpin(cx)) {
                 Some(Ok(stream)) => {
                     self.accepted += 1;
-                    let lane = IncomingLane::new(stream, self.max_frame, self.unfinished.clone());
+                    let lane = IncomingLane::new(stream, self.unfinished.clone());
                     self.phase = ReadPhase::ControlOnly(lane);
                 }
                 Some(Err(error)) => self.lost = Some(error),
@@ -144,7 +153,7 @@ impl Receiver {
                 Poll::Ready(None) | Poll::Pending => break,
             };
             self.accepted += 1;
-            let mut lane = IncomingLane::new(stream, self.max_frame, self.unfinished.clone());
+            let mut lane = IncomingLane::new(stream, self.unfinished.clone());
             // Most streams carry one frame and end: they are never added to the open ones.
             match lane.poll_next_unpin(cx) {
                 Poll::Ready(Some(arrival)) => {
@@ -174,6 +183,10 @@ impl Stream for Receiver {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         while !self.ended {
+            if self.unfinished.is_full() {
+                // The link is polled again when its limits are raised.
+                return Poll::Pending;
+            }
             match self.poll_arrival(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(Ok(Arrival::Frame(frame)))) => return Poll::Ready(Some(Ok(frame))),

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -12,9 +12,10 @@ use futures_util::future::BoxFuture;
 use quinn::Connection;
 
 use super::code;
+use super::config::RECEIVE_WINDOW;
 use super::receive::Receiver;
 use super::send::Sender;
-use crate::link::{LinkError, WireFrame};
+use crate::link::{FrameLink, LinkError, MAX_UNADMITTED_FRAME, ReceiveLimits, WireFrame};
 
 /// How long a dropped link stays open after an orderly close, until the other end has read everything.
 const LINGER: Duration = Duration::from_secs(5);
@@ -26,6 +27,8 @@ pub(super) struct QuicLink {
     receiver: Receiver,
     /// Completes when the connection is closed; set while this end is closing.
     closed: Option<BoxFuture<'static, ()>>,
+    /// Whether the other end may send as much as the receive window of an admitted peer allows.
+    has_window: bool,
 }
 
 impl QuicLink {
@@ -33,7 +36,8 @@ impl QuicLink {
     pub(super) async fn start(connection: Connection, max_frame: usize) -> Result<Self, LinkError> {
         let sender = Sender::start(connection.clone(), max_frame).await?;
         let receiver = Receiver::new(connection.clone(), max_frame);
-        let mut link = Self { connection, sender, receiver, closed: None };
+        let has_window = connection.side().is_client();
+        let mut link = Self { connection, sender, receiver, closed: None, has_window };
         std::future::poll_fn(|cx| link.sender.poll_flush(cx)).await?;
         Ok(link)
     }
@@ -52,6 +56,24 @@ impl Stream for QuicLink {
             let _ = self.sender.poll_flush(cx)?;
         }
         Pin::new(&mut self.receiver).poll_next(cx)
+    }
+}
+
+impl FrameLink for QuicLink {
+    fn limit_receiving(&mut self, limits: ReceiveLimits) {
+        self.receiver.unfinished().set_limits(limits);
+        // An accepting end begins with a small window, because a window that was granted cannot be reduced.
+        if limits.max_frame > MAX_UNADMITTED_FRAME && !std::mem::replace(&mut self.has_window, true) {
+            self.connection.set_receive_window(RECEIVE_WINDOW.into());
+        }
+    }
+
+    fn unfinished(&self) -> usize {
+        self.receiver.unfinished().bytes()
+    }
+
+    fn oldest_unfinished(&self) -> Option<Instant> {
+        self.receiver.oldest_unfinished()
     }
 }
 

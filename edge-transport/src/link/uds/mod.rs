@@ -9,14 +9,19 @@ mod bind;
 mod socket;
 mod stream;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::task::{Context, Poll, ready};
 
 use tokio::net::{UnixListener, UnixStream};
 
 pub use self::bind::{BindError, BoundSocket, MAX_SOCKET_PATH, SocketFile, bind_socket};
 use self::socket::ReadSocket;
 use self::stream::FramedStream;
-use super::{Credentials, Dialer, Incoming, Limits, Link, LinkError, LinkKind, Listener, classify};
+use super::{
+    Credentials, Dialer, Handshake, Incoming, Limits, Link, LinkError, LinkKind, Listener, PendingLink,
+    Source, classify,
+};
 
 /// Accepts links on a unix socket; created by [`bind`].
 #[derive(Debug)]
@@ -42,11 +47,14 @@ pub fn bind(path: impl AsRef<Path>, limits: Limits) -> Result<UdsListener, BindE
 impl Listener for UdsListener {
     async fn accept(&mut self) -> Result<Incoming, LinkError> {
         let accepted = classify(self.listener.accept().await, || self.local_address()).await?;
-        let link = match accepted {
-            Ok((stream, _)) => link(stream, self.local_address(), &self.limits),
-            Err(error) => Err(error),
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => return Ok(Incoming::new(std::future::ready(Err(error)))),
         };
-        Ok(Box::pin(std::future::ready(link)))
+        let source = stream.peer_cred().map_or(Source::Unknown, |user| Source::User { uid: user.uid() });
+        let (address, limits) = (self.local_address(), self.limits.clone());
+        let pending = Accepted { stream, first_byte: None, address, limits };
+        Ok(Incoming::new(pending).with_source(source))
     }
 
     fn kind(&self) -> LinkKind {
@@ -55,6 +63,34 @@ impl Listener for UdsListener {
 
     fn local_address(&self) -> String {
         address_of(self.file.path())
+    }
+}
+
+/// An accepted connection.
+struct Accepted {
+    stream: UnixStream,
+    /// The first byte, once it was read: a unix socket may be reported as readable without one.
+    first_byte: Option<u8>,
+    address: String,
+    limits: Limits,
+}
+
+impl PendingLink for Accepted {
+    fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        while self.first_byte.is_none() {
+            ready!(self.stream.poll_read_ready(cx)).map_err(|_| LinkError::Lost)?;
+            let mut byte = [0];
+            match self.stream.try_read(&mut byte) {
+                Ok(1..) => self.first_byte = Some(byte[0]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Ok(0) | Err(_) => return Poll::Ready(Err(LinkError::Lost)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn handshake(self: Box<Self>) -> Handshake {
+        Box::pin(std::future::ready(link(self.stream, self.first_byte, self.address, &self.limits)))
     }
 }
 
@@ -86,9 +122,9 @@ impl Dialer for UdsDialer {
         let connect = tokio::time::timeout(self.limits.handshake_timeout, UnixStream::connect(&self.path));
         let stream = connect
             .await
-            .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+            .unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
             .map_err(|source| LinkError::Io { doing: format!("connect to {}", self.address), source })?;
-        link(stream, self.address.clone(), &self.limits)
+        link(stream, None, self.address.clone(), &self.limits)
     }
 
     fn address(&self) -> &str {
@@ -100,7 +136,13 @@ fn address_of(path: &Path) -> String {
     format!("unix://{}", path.display())
 }
 
-fn link(stream: UnixStream, remote: String, limits: &Limits) -> Result<Link, LinkError> {
+/// Wraps a socket, and the byte that was already read from it.
+fn link(
+    stream: UnixStream,
+    first_byte: Option<u8>,
+    remote: String,
+    limits: &Limits,
+) -> Result<Link, LinkError> {
     let other = stream.peer_cred().map_err(|source| LinkError::Io {
         doing: format!("read the peer credentials of {remote}"),
         source,
@@ -108,5 +150,10 @@ fn link(stream: UnixStream, remote: String, limits: &Limits) -> Result<Link, Lin
     let credentials = Credentials::Process { uid: other.uid(), gid: other.gid() };
     let socket = ReadSocket::new(stream)
         .map_err(|source| LinkError::Io { doing: format!("register the link with {remote}"), source })?;
-    Ok(Link::new(FramedStream::new(socket, limits.max_frame), LinkKind::Uds, remote, credentials))
+    Ok(Link::new(
+        FramedStream::new(socket, limits.max_frame).with_input(first_byte),
+        LinkKind::Uds,
+        remote,
+        credentials,
+    ))
 }

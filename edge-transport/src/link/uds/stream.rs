@@ -11,7 +11,7 @@ use futures_sink::Sink;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
 use crate::link::framing::{Decoded, END, FIRST_RESERVE, decode, encode};
-use crate::link::{LinkError, SEND_BUFFER, WireFrame};
+use crate::link::{FrameLink, LinkError, ReceiveLimits, SEND_BUFFER, WireFrame};
 
 /// Smallest and largest size of one read in bytes; full reads double it, small ones halve it. The socket zeroes the buffer
 /// before each read, so that small frames need small reads.
@@ -27,6 +27,7 @@ const MAX_IDLE_BUFFER: usize = 64 << 10;
 pub(super) struct FramedStream<S> {
     io: S,
     max_frame: usize,
+    limits: ReceiveLimits,
     input: BytesMut,
     read_size: usize,
     ended: bool,
@@ -42,6 +43,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FramedStream<S> {
         Self {
             io,
             max_frame,
+            limits: ReceiveLimits::UNLIMITED,
             input: BytesMut::new(),
             read_size: READ_SIZE.0,
             ended: false,
@@ -52,21 +54,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FramedStream<S> {
         }
     }
 
+    /// Adds bytes that were read before.
+    pub(super) fn with_input(mut self, read: Option<u8>) -> Self {
+        self.input.extend(read);
+        self
+    }
+
     fn buffered(&self) -> usize {
         self.pieces_len + self.tail.len()
     }
 
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, LinkError>> {
         loop {
-            let missing = match decode(&mut self.input, self.max_frame)? {
+            let max_frame = self.max_frame.min(self.limits.max_frame);
+            let missing = match decode(&mut self.input, max_frame)? {
                 Decoded::Frame(frame) => return Poll::Ready(Ok(Some(frame))),
                 Decoded::End => return Poll::Ready(Ok(None)),
                 Decoded::More(missing) => missing,
             };
+            let allowed = self.limits.max_unfinished.saturating_sub(self.input.len());
+            if allowed == 0 {
+                // The link is polled again when its limits are raised.
+                return Poll::Pending;
+            }
             // Memory is reserved for received bytes, not for the announced length.
             let reserve = missing.min(self.input.len().max(FIRST_RESERVE));
-            self.input.reserve(reserve.max(self.read_size));
-            let room = self.read_size;
+            let room = self.read_size.min(allowed);
+            self.input.reserve(reserve.max(room));
             match pin!(self.io.read_buf(&mut (&mut self.input).limit(room))).poll(cx) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(LinkError::Lost)),
                 Poll::Ready(Ok(read)) if read >= room => {
@@ -144,6 +158,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for FramedStream<S> {
         let next = ready!(self.poll_input(cx)).transpose();
         self.ended = !matches!(next, Some(Ok(_)));
         Poll::Ready(next)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> FrameLink for FramedStream<S> {
+    fn limit_receiving(&mut self, limits: ReceiveLimits) {
+        self.limits = limits;
+    }
+
+    fn unfinished(&self) -> usize {
+        self.input.len()
     }
 }
 
@@ -280,6 +304,27 @@ mod tests {
         assert!(futures_util::poll!(far.next()).is_pending());
         assert_eq!(far.input.capacity(), 0);
         assert!(near.tail.capacity() <= MAX_IDLE_BUFFER && near.pieces.is_empty());
+    }
+
+    /// Before its peer is admitted, a link ends at a length above 16 KiB, and holds at most 20 KiB; later it reads
+    /// as far as allowed.
+    #[tokio::test]
+    async fn reads_no_further_than_allowed() {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let mut link = FramedStream::new(near, 8 << 20);
+        link.limit_receiving(ReceiveLimits::UNADMITTED);
+        far.write_all(&(8_u32 << 20).to_be_bytes()).await.unwrap();
+        assert!(matches!(link.next().await, Some(Err(LinkError::TooLarge { found: 0x0080_0000, .. }))));
+
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let mut link = FramedStream::new(near, 8 << 20);
+        far.write_all(&(1_u32 << 20).to_be_bytes()).await.unwrap();
+        far.write_all(&[0; 200 << 10]).await.unwrap();
+        for max_unfinished in [20 << 10, 100 << 10] {
+            link.limit_receiving(ReceiveLimits { max_frame: usize::MAX, max_unfinished });
+            assert!(futures_util::poll!(link.next()).is_pending());
+            assert_eq!(link.unfinished(), max_unfinished);
+        }
     }
 
     #[tokio::test]

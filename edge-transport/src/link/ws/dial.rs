@@ -7,6 +7,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_tungstenite::client_async_with_config;
 
+use super::meter::MeteredStream;
 use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
 use crate::link::address::host_and_port;
@@ -63,8 +64,9 @@ impl WsDialer {
         // The library requires a whole URL and reads host and path from it.
         let (request, config) = (format!("{}{}", self.address, self.path), Some(config(&self.limits)));
         let Some((tls, name)) = &self.tls else {
-            let (socket, _) =
-                client_async_with_config(request, stream, config).await.map_err(|e| failed(explain(e)))?;
+            let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)
+                .await
+                .map_err(|e| failed(explain(e)))?;
             let io = WsLink::new(socket, self.limits.max_frame);
             return Ok(Link::new(io, LinkKind::Ws, &*self.address, Credentials::None));
         };
@@ -74,8 +76,9 @@ impl WsDialer {
             Some([own, ..]) if tls.verifies() => Credentials::Certificate(peer_names(own)),
             _ => Credentials::None,
         };
-        let (socket, _) =
-            client_async_with_config(request, stream, config).await.map_err(|e| failed(explain(e)))?;
+        let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)
+            .await
+            .map_err(|e| failed(explain(e)))?;
         Ok(Link::new(WsLink::new(socket, self.limits.max_frame), LinkKind::Wss, &*self.address, credentials))
     }
 

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 use tokio_rustls::TlsAcceptor;
 use tokio_tungstenite::WebSocketStream;
@@ -13,9 +14,12 @@ use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::handshake::server::NoCallback;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
+use super::meter::MeteredStream;
 use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
-use crate::link::{Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener, classify};
+use crate::link::{
+    Credentials, Handshake, Incoming, Limits, Link, LinkError, LinkKind, Listener, PendingLink, classify,
+};
 use crate::tls::{ServerTls, peer_names};
 
 /// Accepts websocket links; created by [`bind`].
@@ -56,16 +60,11 @@ impl Listener for WsListener {
     async fn accept(&mut self) -> Result<Incoming, LinkError> {
         let (stream, from) = match classify(self.listener.accept().await, || self.local_address()).await? {
             Ok(accepted) => accepted,
-            Err(error) => return Ok(Box::pin(std::future::ready(Err(error)))),
+            Err(error) => return Ok(Incoming::new(std::future::ready(Err(error)))),
         };
-        let (kind, tls, limits) = (self.kind(), self.tls.clone(), self.limits.clone());
-        let unserved = Unserved { stream: Some(stream), tls: tls.is_some() };
-        Ok(Box::pin(async move {
-            let Some(stream) = unserved.into_stream() else { return Err(LinkError::Lost) };
-            let remote = from.to_string();
-            let link = tokio::time::timeout(limits.handshake_timeout, accept(stream, &remote, tls, &limits));
-            link.await.unwrap_or_else(|_| Err(handshake_failed(kind, &remote, timed_out(&limits))))
-        }))
+        let unserved =
+            Unserved { stream: Some(stream), from, tls: self.tls.clone(), limits: self.limits.clone() };
+        Ok(Incoming::new(unserved).with_source(from.ip().into()))
     }
 
     fn kind(&self) -> LinkKind {
@@ -80,7 +79,9 @@ impl Listener for WsListener {
 /// A connection whose handshake has not started. Dropping it sends a refusal, so that the peer retries later.
 struct Unserved {
     stream: Option<TcpStream>,
-    tls: bool,
+    from: SocketAddr,
+    tls: Option<ServerTls>,
+    limits: Limits,
 }
 
 /// A TLS record with the fatal alert `internal_error`: "unrelated to the peer" (RFC 8446 section 6.2).
@@ -89,9 +90,22 @@ const BUSY_TLS: &[u8] = &[21, 3, 3, 0, 2, 2, 80];
 const BUSY_HTTP: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-impl Unserved {
-    fn into_stream(mut self) -> Option<TcpStream> {
-        self.stream.take()
+impl PendingLink for Unserved {
+    fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let Some(stream) = &self.stream else { return Poll::Ready(Err(LinkError::Lost)) };
+        let mut byte = [0; 1];
+        let peeked = ready!(stream.poll_peek(cx, &mut ReadBuf::new(&mut byte)));
+        Poll::Ready(if matches!(peeked, Ok(1..)) { Ok(()) } else { Err(LinkError::Lost) })
+    }
+
+    fn handshake(mut self: Box<Self>) -> Handshake {
+        Box::pin(async move {
+            let Some(stream) = self.stream.take() else { return Err(LinkError::Lost) };
+            let (tls, limits, remote) = (self.tls.take(), &self.limits, self.from.to_string());
+            let kind = if tls.is_some() { LinkKind::Wss } else { LinkKind::Ws };
+            let link = tokio::time::timeout(limits.handshake_timeout, accept(stream, &remote, tls, limits));
+            link.await.unwrap_or_else(|_| Err(handshake_failed(kind, &remote, timed_out(limits))))
+        })
     }
 }
 
@@ -101,7 +115,7 @@ impl Drop for Unserved {
         if let Some(Ok(mut stream)) = self.stream.take().map(TcpStream::into_std) {
             // If the request is not read, closing resets the connection and the response is lost.
             let _ = stream.read(&mut [0; 4096]);
-            let _ = stream.write(if self.tls { BUSY_TLS } else { BUSY_HTTP });
+            let _ = stream.write(if self.tls.is_some() { BUSY_TLS } else { BUSY_HTTP });
         }
     }
 }
@@ -144,11 +158,12 @@ fn tls_cause(error: &io::Error) -> String {
 
 /// The server side of the websocket handshake. Other requests get an HTTP error.
 async fn upgrade<S: AsyncRead + AsyncWrite + Unpin>(
-    mut stream: S,
+    stream: S,
     kind: LinkKind,
     remote: &str,
     limits: &Limits,
-) -> Result<WebSocketStream<S>, LinkError> {
+) -> Result<WebSocketStream<MeteredStream<S>>, LinkError> {
+    let mut stream = MeteredStream::new(stream);
     // The stream is borrowed, so that an error response can be sent below. A client that sends data before the response is
     // refused, so that no data is lost between this socket and the final one.
     let outcome =

@@ -7,6 +7,7 @@
 
 mod dial;
 mod listen;
+mod meter;
 mod stream;
 
 use std::io;

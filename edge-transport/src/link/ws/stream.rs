@@ -13,8 +13,9 @@ use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
+use super::meter::{MessageTooLarge, MeteredStream};
 use crate::link::memory::into_bytes;
-use crate::link::{LinkError, WireFrame};
+use crate::link::{FrameLink, LinkError, ReceiveLimits, WireFrame};
 
 /// Size in bytes of the fragments in which a larger message is sent. Neither end then needs a second buffer for
 /// the whole message, which the library would keep until the link ends.
@@ -40,7 +41,7 @@ impl Rest {
 
 /// Frames over a websocket.
 pub(super) struct WsLink<S> {
-    socket: WebSocketStream<S>,
+    socket: WebSocketStream<MeteredStream<S>>,
     max_frame: usize,
     rest: Option<Rest>,
     ended: bool,
@@ -48,11 +49,13 @@ pub(super) struct WsLink<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WsLink<S> {
-    pub(super) const fn new(socket: WebSocketStream<S>, max_frame: usize) -> Self {
+    /// Wraps a websocket whose handshake is complete.
+    pub(super) fn new(mut socket: WebSocketStream<MeteredStream<S>>, max_frame: usize) -> Self {
+        socket.get_mut().begin_frames();
         Self { socket, max_frame, rest: None, ended: false, closed: false }
     }
 
-    fn socket(&mut self) -> Pin<&mut WebSocketStream<S>> {
+    fn socket(&mut self) -> Pin<&mut WebSocketStream<MeteredStream<S>>> {
         Pin::new(&mut self.socket)
     }
 
@@ -83,7 +86,10 @@ fn lost(error: Error) -> LinkError {
             BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof => {
                 LinkError::Lost
             }
-            _ => LinkError::Io { doing: "use the websocket".to_owned(), source },
+            _ => match source.get_ref().and_then(|cause| cause.downcast_ref()) {
+                Some(MessageTooLarge { found, max }) => LinkError::TooLarge { found: *found, max: *max },
+                None => LinkError::Io { doing: "use the websocket".to_owned(), source },
+            },
         },
         Error::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
             LinkError::TooLarge { found: size, max: max_size }
@@ -119,6 +125,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WsLink<S> {
         };
         self.ended = true;
         Poll::Ready(outcome)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> FrameLink for WsLink<S> {
+    fn limit_receiving(&mut self, limits: ReceiveLimits) {
+        self.socket.get_mut().set_limits(limits);
+    }
+
+    fn unfinished(&self) -> usize {
+        self.socket.get_ref().unfinished()
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Gate {
 impl Listener for Gate {
     async fn accept(&mut self) -> Result<Incoming, LinkError> {
         match self.links.recv().await {
-            Some(link) => Ok(Box::pin(std::future::ready(Ok(link)))),
+            Some(link) => Ok(Incoming::new(std::future::ready(Ok(link)))),
             None => std::future::pending().await,
         }
     }

@@ -1,0 +1,212 @@
+//! Connections that send nothing, or only a byte, do not keep peers out of a hub.
+#![cfg(all(feature = "ws", feature = "uds", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+mod link_pki;
+mod session_common;
+
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use edge_transport::link::memory::MemoryListener;
+use edge_transport::link::{
+    Dialer, Handshake, Incoming, Limits, LinkError, LinkKind, Listener, PendingLink, Source, uds, ws,
+};
+use edge_transport::tls::{ClientAuth, ClientTls, server_config};
+use edge_transport::{Hub, HubSettings};
+use link_pki::Authority;
+use session_common::raw::hello;
+use session_common::{listen, peer_id};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+const BOUND: Duration = Duration::from_secs(60);
+
+/// A connection that sends at most its first byte. Counts itself while it exists.
+struct Hostile {
+    sends_a_byte: bool,
+    open: Arc<AtomicUsize>,
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, SeqCst);
+    }
+}
+
+impl PendingLink for Hostile {
+    fn poll_first_byte(&mut self, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        if self.sends_a_byte { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn handshake(self: Box<Self>) -> Handshake {
+        Box::pin(async move {
+            std::future::pending::<()>().await;
+            drop(self);
+            Err(LinkError::Lost)
+        })
+    }
+}
+
+/// Accepts hostile connections and memory links.
+struct MixedListener {
+    hostile: mpsc::UnboundedReceiver<Incoming>,
+    memory: MemoryListener,
+}
+
+#[async_trait::async_trait]
+impl Listener for MixedListener {
+    async fn accept(&mut self) -> Result<Incoming, LinkError> {
+        tokio::select! {
+            biased;
+            Some(incoming) = self.hostile.recv() => Ok(incoming),
+            incoming = self.memory.accept() => {
+                Ok(incoming?.with_source(address("198.51.100.1").into()))
+            }
+        }
+    }
+
+    fn kind(&self) -> LinkKind {
+        LinkKind::Wss
+    }
+
+    fn local_address(&self) -> String {
+        "mixed".to_owned()
+    }
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Admits a genuine peer after 1,290 hostile connections of one network. Returns how many of these are open before
+/// and after the first-byte timeout.
+async fn admit_among(sends_a_byte: bool) -> (Hub, usize, usize) {
+    let (sender, hostile) = mpsc::unbounded_channel();
+    let (memory, dialer) = listen();
+    let listener = MixedListener { hostile, memory };
+    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
+    let open = Arc::new(AtomicUsize::new(1290));
+    for _ in 0..1290 {
+        let pending = Hostile { sends_a_byte, open: Arc::clone(&open) };
+        let incoming = Incoming::new(pending).with_source(address("203.0.113.9").into());
+        assert!(sender.send(incoming).is_ok());
+    }
+    let started = Instant::now();
+    let net = session_common::Net { hub: hub.clone(), dialer };
+    let peer = session_common::raw::Raw::admitted(&net, "edge-1", 1).await;
+    assert!(started.elapsed() < Duration::from_millis(10), "admitted after {:?}", started.elapsed());
+    let before = open.load(SeqCst);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    // Every task runs many times; a bound in time would never pass, because the clock is paused.
+    for _ in 0..100_000 {
+        if sends_a_byte || open.load(SeqCst) == 0 {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(started.elapsed() < Duration::from_secs(3));
+    drop(peer);
+    (hub, before, open.load(SeqCst))
+}
+
+/// 1,290 connections that send nothing hold no handshake slot: a genuine peer is admitted at once, at most 1024 of
+/// them are kept, and these end after 2 s.
+#[tokio::test(start_paused = true)]
+async fn silent_connections_delay_no_genuine_peer() {
+    let (hub, before, after) = admit_among(false).await;
+    assert_eq!((before, after), (1024, 0));
+    assert_eq!((hub.stats().silent, hub.stats().rejected), (1290, 0));
+}
+
+/// 1,290 connections of one network that send a byte and nothing more use half of the slots and of the queue.
+#[tokio::test(start_paused = true)]
+async fn one_network_leaves_handshake_slots_to_others() {
+    let (hub, before, after) = admit_among(true).await;
+    let settings = HubSettings::default();
+    assert_eq!(before, (settings.max_handshakes + settings.handshake_backlog) / 2);
+    assert_eq!((after, hub.stats().silent), (before, 0));
+    assert_eq!(hub.stats().rejected as usize, 1290 - before);
+}
+
+/// Connects from an address of this host.
+async fn connect_from(local: &str, to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(address(local), 0)).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// Real sockets: the hostile ones fill a hub with two slots, some silent, some with one byte of a TLS record; a
+/// peer of another network is admitted, and the silent ones are closed by the first-byte timeout.
+#[tokio::test]
+async fn hostile_sockets_do_not_keep_a_tls_peer_out() {
+    let authority = Authority::new();
+    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
+    let to = listener.socket_address();
+    let mut settings = HubSettings::default();
+    (settings.max_handshakes, settings.handshake_backlog) = (2, 2);
+    let hub = Hub::builder().listener(Box::new(listener)).settings(settings).start().unwrap();
+    let (mut silent, mut started) = (Vec::new(), Vec::new());
+    for _ in 0..20 {
+        silent.push(connect_from("127.66.0.1", to).await);
+        let mut socket = connect_from("127.66.0.2", to).await;
+        socket.write_all(&[22]).await.unwrap();
+        started.push(socket);
+    }
+    let before = Instant::now();
+    let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
+    let dialer = ws::WsDialer::new("127.0.0.1", to.port(), Some(tls), Limits::default()).unwrap();
+    let link = timeout(BOUND, dialer.dial()).await.unwrap().unwrap();
+    let mut peer = session_common::raw::Raw { link };
+    peer.send(edge_transport::frame::Kind::Hello(hello("edge-1", 1, 1, 1))).await;
+    assert!(peer.receive().await.is_some());
+    assert!(before.elapsed() < Duration::from_secs(5), "before a slot of the hostile sockets times out");
+    assert_eq!(hub.peers()[0].peer, peer_id("edge-1"));
+    for mut socket in silent {
+        let mut rest = Vec::new();
+        let _ = timeout(BOUND, socket.read_to_end(&mut rest)).await.unwrap();
+        assert_eq!(rest.first(), Some(&21), "an alert, then the end");
+    }
+    assert_eq!(hub.stats().silent, 20);
+    drop(started);
+}
+
+/// Unix sockets wait for the first byte too: silent processes do not take the slots, and are closed in time.
+#[tokio::test(start_paused = true)]
+async fn silent_unix_connections_take_no_slot() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let listener = uds::bind(&path, Limits::default()).unwrap();
+    let mut settings = HubSettings::default();
+    (settings.max_handshakes, settings.handshake_backlog) = (2, 0);
+    let hub = Hub::builder().listener(Box::new(listener)).settings(settings).start().unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        silent.push(UnixStream::connect(&path).await.unwrap());
+    }
+    let before = Instant::now();
+    let dialer = uds::UdsDialer::new(&path, Limits::default()).unwrap();
+    let mut peer = session_common::raw::Raw { link: dialer.dial().await.unwrap() };
+    peer.send(edge_transport::frame::Kind::Hello(hello("edge-1", 1, 1, 1))).await;
+    assert!(peer.receive().await.is_some());
+    assert!(before.elapsed() < Duration::from_secs(2), "before the silent ones are closed");
+    for mut socket in silent {
+        assert_eq!(timeout(BOUND, socket.read(&mut [0; 1])).await.unwrap().unwrap(), 0);
+    }
+    assert!(before.elapsed() < Duration::from_secs(3));
+    assert_eq!(hub.stats().silent, 20);
+}
+
+/// A connection without a known source is not limited to a share, as before sources existed.
+#[test]
+fn source_is_unknown_by_default() {
+    let ready: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(std::future::ready(Err(LinkError::Lost)));
+    assert_eq!(Incoming::new(ready).source(), Source::Unknown);
+}

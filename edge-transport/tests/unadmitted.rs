@@ -1,0 +1,204 @@
+//! A connection that is not admitted uses little of a hub's memory. The hostile clients write their own bytes.
+#![cfg(all(feature = "uds", feature = "ws", feature = "quic"))]
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+mod link_pki;
+mod session_common;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use edge_transport::frame::{self, Frame, Kind, Lane};
+use edge_transport::link::{Limits, Listener, quic, uds, ws};
+use edge_transport::tls::{ClientAuth, ClientTls, server_config};
+use edge_transport::{Hub, HubSettings};
+use link_pki::Authority;
+use session_common::raw::hello;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+const BOUND: Duration = Duration::from_secs(60);
+
+/// The header of a masked binary message of 8 MiB, which the hub would accept from a peer.
+const WS_HEADER: [u8; 14] = [0x82, 0xff, 0, 0, 0, 0, 0, 0x80, 0, 0, 1, 2, 3, 4];
+
+/// Starts a hub that waits for hellos for longer than a test takes.
+fn start(listener: Box<dyn Listener>) -> Hub {
+    let mut settings = HubSettings::default();
+    settings.session.hello_timeout = 10 * BOUND;
+    Hub::builder().listener(listener).settings(settings).allow_unauthenticated().start().unwrap()
+}
+
+/// Upgrades a stream to a websocket, by hand.
+async fn upgrade(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
+    let request = "GET / HTTP/1.1\r\nHost: hub\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
+        response.push(stream.read_u8().await.unwrap());
+    }
+    assert!(response.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&response));
+}
+
+/// Writes bytes, and waits until the hub has ended the connection.
+async fn expect_end(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), bytes: &[u8]) {
+    stream.write_all(bytes).await.unwrap();
+    let mut rest = Vec::new();
+    // Closed or reset.
+    let _ = timeout(BOUND, stream.read_to_end(&mut rest)).await.unwrap();
+    assert!(rest.len() < 1024, "{} bytes of response", rest.len());
+}
+
+/// Waits until the hub has counted this number of failed handshakes.
+async fn wait_for_failed_handshakes(hub: &Hub, expected: u64) {
+    let counted = async {
+        while hub.stats().failed_handshakes < expected {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(BOUND, counted).await.unwrap();
+}
+
+async fn plain_ws() -> (Hub, SocketAddr) {
+    let listener = ws::bind("127.0.0.1:0", None, Limits::default()).await.unwrap();
+    let to = listener.socket_address();
+    (start(Box::new(listener)), to)
+}
+
+/// Over a plain websocket, the header of 8 MiB ends the link before the hello, and so does the sum of fragments.
+#[tokio::test]
+async fn announced_length_ends_an_unadmitted_websocket() {
+    let (hub, to) = plain_ws().await;
+    let mut fragments = vec![0x02, 0xfe, 0x30, 0, 1, 2, 3, 4];
+    fragments.resize(fragments.len() + 0x3000, 7);
+    fragments.extend([0x00, 0xfe, 0x10, 1, 1, 2, 3, 4]);
+    for (number, bytes) in [(1, &WS_HEADER[..]), (2, &fragments)] {
+        let mut stream = TcpStream::connect(to).await.unwrap();
+        upgrade(&mut stream).await;
+        expect_end(&mut stream, bytes).await;
+        wait_for_failed_handshakes(&hub, number).await;
+    }
+}
+
+/// An HTTP request without an end is refused after 16 KiB.
+#[tokio::test]
+async fn endless_upgrade_request_is_refused() {
+    let (hub, to) = plain_ws().await;
+    let mut stream = TcpStream::connect(to).await.unwrap();
+    let mut request = b"GET / HTTP/1.1\r\nX-Long: ".to_vec();
+    request.resize(20 << 10, b'a');
+    expect_end(&mut stream, &request).await;
+    wait_for_failed_handshakes(&hub, 1).await;
+}
+
+/// Over TLS without any credential, as where peers prove themselves by tokens.
+#[tokio::test]
+async fn announced_length_ends_an_unadmitted_tls_link() {
+    let authority = Authority::new();
+    let tls = server_config(&authority.identity("hub"), ClientAuth::Optional).unwrap();
+    let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
+    let to = listener.socket_address();
+    let hub = start(Box::new(listener));
+    let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
+    let stream = TcpStream::connect(to).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(tls.config());
+    let mut stream = connector.connect("127.0.0.1".try_into().unwrap(), stream).await.unwrap();
+    upgrade(&mut stream).await;
+    expect_end(&mut stream, &WS_HEADER).await;
+    wait_for_failed_handshakes(&hub, 1).await;
+}
+
+/// Over a unix socket, the length of 8 MiB ends the link before the hello.
+#[tokio::test]
+async fn announced_length_ends_an_unadmitted_unix_link() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let hub = start(Box::new(uds::bind(&path, Limits::default()).unwrap()));
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    expect_end(&mut stream, &(8_u32 << 20).to_be_bytes()).await;
+    wait_for_failed_handshakes(&hub, 1).await;
+}
+
+async fn quic_hub(authority: &Authority) -> (Hub, SocketAddr) {
+    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
+    let to = listener.socket_address();
+    (start(Box::new(listener)), to)
+}
+
+async fn raw_quic(authority: &Authority, to: SocketAddr) -> quinn::Connection {
+    let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
+    let mut tls = rustls::ClientConfig::clone(&tls.config());
+    tls.alpn_protocols = vec![quic::ALPN.to_vec()];
+    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let config = quinn::ClientConfig::new(Arc::new(crypto));
+    endpoint.connect_with(config, to, "hub").unwrap().await.unwrap()
+}
+
+/// Writes unfinished frames on several streams until the hub grants no more, or `enough` bytes are written.
+/// Returns how many bytes the hub has accepted.
+async fn flood(connection: &quinn::Connection, enough: usize) -> usize {
+    let mut accepted = 0;
+    let mut streams = Vec::new();
+    while accepted < enough {
+        let Ok(Ok(mut stream)) = timeout(Duration::from_millis(500), connection.open_uni()).await else {
+            break;
+        };
+        let mut bytes = (8_u32 << 20).to_be_bytes().to_vec();
+        bytes.resize(64 << 10, 0);
+        let mut left = &bytes[..];
+        while !left.is_empty() {
+            match timeout(Duration::from_millis(500), stream.write(left)).await {
+                Ok(written) => {
+                    let written = written.unwrap();
+                    accepted += written;
+                    left = &left[written..];
+                }
+                Err(_) => return accepted,
+            }
+        }
+        streams.push(stream);
+    }
+    accepted
+}
+
+/// Over QUIC, the length of 8 MiB on the control stream ends the link, and all streams together carry less than 48
+/// KiB until the peer is admitted.
+#[tokio::test]
+async fn unadmitted_quic_link_receives_little() {
+    let authority = Authority::new();
+    let (hub, to) = quic_hub(&authority).await;
+    let connection = raw_quic(&authority, to).await;
+    let mut control = connection.open_uni().await.unwrap();
+    control.write_all(&[1, 0, 0x80, 0, 0]).await.unwrap();
+    timeout(BOUND, connection.closed()).await.unwrap();
+    wait_for_failed_handshakes(&hub, 1).await;
+
+    let connection = raw_quic(&authority, to).await;
+    let mut control = connection.open_uni().await.unwrap();
+    // A first frame of 16 KiB, unfinished.
+    control.write_all(&[1, 0, 0, 0x40, 0, b'x']).await.unwrap();
+    let accepted = flood(&connection, 1 << 20).await;
+    assert!((1..48 << 10).contains(&accepted), "{accepted}");
+    assert!(hub.peers().is_empty());
+
+    let connection = raw_quic(&authority, to).await;
+    let mut control = connection.open_uni().await.unwrap();
+    let hello = frame::encode(Frame::link(Kind::Hello(hello("edge-1", 1, 1, 1))), Lane::Control);
+    let mut bytes = vec![1];
+    bytes.extend(u32::try_from(hello.len()).unwrap().to_be_bytes());
+    bytes.extend([hello.head, hello.body].concat());
+    control.write_all(&bytes).await.unwrap();
+    let admitted = async {
+        while hub.peers().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(BOUND, admitted).await.unwrap();
+    let accepted = flood(&connection, 256 << 10).await;
+    assert!(accepted >= 256 << 10, "{accepted}");
+}
