@@ -2,7 +2,7 @@
 //!
 //! The schema of the record is `proto/edge/csi/v1/state.proto`. The record is preceded by its CRC-32, little-endian.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -126,25 +126,50 @@ fn known<E: TryFrom<i32>>(number: i32) -> bool {
     number != 0 && E::try_from(number).is_ok()
 }
 
-/// The capabilities that all answers have in common. `None` without an answer, or if one reports a missing
-/// service.
-pub(super) fn common<'a>(answers: impl Iterator<Item = Option<&'a Fact>>) -> Option<Bytes> {
-    // Capabilities are the only field of these messages and are encoded here, so that equal ones have equal bytes.
-    let capabilities = |answer: Option<&'a Fact>| {
-        let fields = crate::call::protobuf::fields(answer?.as_ref().ok()?)?;
-        Some(fields.iter().map(|field| field.whole).collect::<Vec<_>>())
-    };
-    let both = |mut common: Vec<&'a [u8]>, other: Vec<&'a [u8]>| {
-        common.retain(|one| other.contains(one));
-        common
-    };
-    let answers = answers.map(capabilities).collect::<Option<Vec<_>>>()?;
-    Some(answers.into_iter().reduce(both)?.concat().into())
+/// The capabilities that more than half of the answers have, so that a few nodes neither remove nor add one. `None` if
+/// at least half of them report a missing service, or there is no answer.
+pub(super) fn of_most<'a>(answers: impl Iterator<Item = Option<&'a Fact>>) -> Option<Bytes> {
+    let (mut nodes, mut offered, mut counts) = (0_usize, 0_usize, Vec::<(&'a [u8], usize)>::new());
+    for answer in answers {
+        nodes += 1;
+        // Capabilities are the only field of these messages and are encoded here, so that equal ones have equal bytes.
+        let fields = answer.and_then(|fact| crate::call::protobuf::fields(fact.as_ref().ok()?));
+        let Some(fields) = fields else { continue };
+        offered += 1;
+        for capability in fields.iter().map(|field| field.whole).collect::<BTreeSet<_>>() {
+            match counts.iter_mut().find(|(known, _)| *known == capability) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((capability, 1)),
+            }
+        }
+    }
+    counts.retain(|(_, count)| 2 * count > nodes);
+    (2 * offered > nodes)
+        .then(|| counts.iter().map(|(capability, _)| *capability).collect::<Vec<_>>().concat().into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_minority_changes_no_capability() {
+        let rpcs = |numbers: &[i32]| -> Fact {
+            use csi::controller_service_capability::rpc::Type;
+            let known = numbers.iter().map(|number| Type::try_from(*number).unwrap());
+            Ok(known.collect::<csi::ControllerGetCapabilitiesResponse>().encode_to_vec().into())
+        };
+        let most = |facts: &[Fact]| of_most(facts.iter().map(Some)).map(Ok);
+        let (honest, less, more) = (rpcs(&[1, 3]), rpcs(&[]), rpcs(&[1, 3, 5, 5]));
+        let none: Fact = Err("no".to_owned());
+        for liar in [&less, &more, &none] {
+            assert_eq!(most(&[honest.clone(), liar.clone(), honest.clone()]), Some(honest.clone()));
+        }
+        // Of two nodes each one counts.
+        assert_eq!(most(&[honest.clone(), less.clone()]), Some(less));
+        assert_eq!(most(&[honest.clone(), more]), Some(honest.clone()));
+        assert_eq!((most(&[honest, none]), of_most(std::iter::empty())), (None, None));
+    }
 
     #[test]
     fn record_round_trips_and_damage_is_detected() {

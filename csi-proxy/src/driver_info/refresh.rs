@@ -9,7 +9,7 @@ use csi_proto::{Code, DriverName};
 use futures_util::StreamExt as _;
 use futures_util::future::OptionFuture;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{Notify, OnceCell, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cache::{Cache, Mode, Notice, Status};
@@ -19,7 +19,8 @@ use super::store::DriverInfoStore;
 use crate::call::{Call, CallId, Fault, MethodPath, NodeId, Outcome, Replies};
 use crate::observe::Observation;
 use crate::relay::Relay;
-use crate::routing::store::StoreError;
+use crate::routing::Claims;
+use crate::routing::store::{PlacementStore, StoreError};
 
 /// The timeout of one background call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,6 +37,8 @@ pub(crate) struct DriverInfo {
     max_rounds: usize,
     cache: Mutex<Cache>,
     store: Option<Arc<dyn DriverInfoStore>>,
+    /// What each node owns, where nodes answer together. The lock is held until a claim is durable.
+    claims: Option<(AsyncMutex<Claims>, Arc<dyn PlacementStore>)>,
     loaded: OnceCell<()>,
     /// Signals a changed answer or the end of a round.
     changed_signal: watch::Sender<()>,
@@ -52,7 +55,70 @@ impl DriverInfo {
         };
         let cache = Mutex::new(Cache::new(driver.clone(), mode));
         let (changed_signal, wake) = (watch::Sender::new(()), Notify::new());
-        Arc::new(Self { driver, max_rounds, cache, store, loaded: OnceCell::new(), changed_signal, wake })
+        let (claims, loaded) = (None, OnceCell::new());
+        Arc::new(Self { driver, max_rounds, cache, store, claims, loaded, changed_signal, wake })
+    }
+
+    /// Like [`Self::new`], for nodes that take part only with what is theirs by these claims.
+    pub(crate) fn with_claims<S: DriverInfoStore + PlacementStore + 'static>(
+        driver: DriverName,
+        mode: Mode,
+        store: Arc<S>,
+        claims: Claims,
+    ) -> Arc<Self> {
+        let mut this = Self::new(driver, mode, Some(Arc::clone(&store) as _));
+        this.change(|cache, _| cache.require_admission());
+        if let Some(this) = Arc::get_mut(&mut this) {
+            this.claims = Some((AsyncMutex::new(claims), store));
+        }
+        this
+    }
+
+    /// Admits a node once what it reports is durably its own, or refuses it.
+    async fn admit(&self, node: &NodeId) {
+        let Some((claims, store)) = &self.claims else { return };
+        let mut claims = claims.lock().await;
+        let Some(reported) = self.read(|cache| cache.to_admit(node)) else { return };
+        let conflict = match claims.check(node, &reported.0, &reported.1) {
+            Ok(None) => None,
+            Ok(Some(claim)) => {
+                if let Err(error) = store.set_claim(node, Some(&claim)).await {
+                    tracing::warn!(driver = %self.driver, %node, %error, "cannot store what a node owns, it takes no part until that succeeds");
+                    return;
+                }
+                claims.apply(node, Some(claim));
+                None
+            }
+            Err(conflict) => Some(conflict),
+        };
+        if self.change(|cache, _| cache.admit(node, &reported, conflict.clone())) {
+            match conflict {
+                Some(reason) => {
+                    tracing::warn!(driver = %self.driver, %node, %reason, "node is quarantined, it gets no volumes and no calls until it is corrected");
+                }
+                None => tracing::debug!(driver = %self.driver, %node, "node admitted"),
+            }
+        }
+    }
+
+    /// Admits the nodes that are not admitted yet, in the order of their names.
+    pub(crate) async fn admit_all(&self) {
+        let nodes: Vec<_> = self.read(|cache| cache.entries().map(|(node, _)| node.clone()).collect());
+        for node in &nodes {
+            self.admit(node).await;
+        }
+    }
+
+    /// Releases what a node owns, so that another node may report it.
+    ///
+    /// # Errors
+    /// If the release may not be durable.
+    pub(crate) async fn release_claim(&self, node: &NodeId) -> Result<(), StoreError> {
+        let Some((claims, store)) = &self.claims else { return Ok(()) };
+        let mut claims = claims.lock().await;
+        store.set_claim(node, None).await?;
+        claims.apply(node, None);
+        Ok(())
     }
 
     /// Loads the stored records, once. Unreadable records are refreshed.
@@ -74,6 +140,7 @@ impl DriverInfo {
                 Some((node, info, as_of))
             };
             self.cache().restore(kept.into_iter().filter_map(read), now());
+            let _ = timeout(CALL_TIMEOUT, self.admit_all()).await;
         };
         self.loaded.get_or_init(|| load).await;
     }
@@ -174,6 +241,10 @@ impl DriverInfo {
             let answer = timeout(CALL_TIMEOUT, self.ask(relay, &node, question)).await.unwrap_or_else(late);
             let (next, notices) = self.cache().answered(&node, question, answer, now(), SystemTime::now());
             notices.into_iter().for_each(|notice| self.log(&node, notice));
+            if question == Question::NodeInfo {
+                // A hanging disk must not delay the rounds of other nodes for long.
+                let _ = timeout(CALL_TIMEOUT, self.admit(&node)).await;
+            }
             self.changed_signal.send_replace(());
             match next {
                 Some(next) => question = next,

@@ -40,3 +40,22 @@ pub struct Fact {
     #[prost(string, optional, tag = "3")]
     pub not_offered: ::core::option::Option<::prost::alloc::string::String>,
 }
+/// What a node owns: no other node may report it.
+#[derive(Clone, PartialEq, Eq, ::prost::Message)]
+pub struct NodeClaim {
+    /// Of NodeGetInfo.
+    #[prost(string, tag = "1")]
+    pub node_id: ::prost::alloc::string::String,
+    /// The topology segments of this node only.
+    #[prost(message, repeated, tag = "2")]
+    pub segments: ::prost::alloc::vec::Vec<Segment>,
+}
+/// A topology segment.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Segment {
+    /// In lower case.
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
+}

@@ -4,6 +4,7 @@
 //! record that choice and the node of everything with an id, and a [`Refusal`] is what the router answers without
 //! calling a node. A `TopologyRouter` drives it for a driver on many nodes, over a `PlacementStore`.
 
+mod claims;
 #[cfg(feature = "runtime")]
 mod durable;
 mod placements;
@@ -17,9 +18,10 @@ pub mod store;
 #[cfg(feature = "runtime")]
 mod topology;
 
+pub use self::claims::{Claim, ClaimConflict, Claims};
 pub use self::placements::{
-    Attempt, AttemptResult, Change, DEFAULT_MAX_ROWS, DELETED_FOR, Defect, Placement, Placements, Revision,
-    Row, Status,
+    Attempt, AttemptResult, Change, DEFAULT_MAX_ROWS, DEFAULT_MAX_ROWS_OF_NODE, DELETED_FOR, Defect,
+    Placement, Placements, Revision, Row, Status,
 };
 pub use self::refusal::Refusal;
 pub use self::request::VolumeRequest;

@@ -2,6 +2,7 @@
 
 use csi_proto::Code;
 
+use super::claims::ClaimConflict;
 use crate::call::{BadRequest, Subject};
 use crate::call::{Fault, NodeId, Outcome};
 
@@ -68,6 +69,22 @@ pub enum Refusal {
     /// The starting token is invalid.
     #[error("invalid starting_token; start the list again without one")]
     BadToken,
+    /// No node has the subject.
+    #[error("no node has {subject}")]
+    Absent {
+        /// The kind and the id of the subject.
+        subject: Subject,
+    },
+    /// The node of the subject is not known, and this node does not report whether it has the subject.
+    #[error(
+        "{subject} is not known, and node {node} does not report whether it has it; nothing was sent. Start the node, or decommission it"
+    )]
+    MayBeOn {
+        /// The kind and the id of the subject.
+        subject: Subject,
+        /// A node that may have the subject.
+        node: NodeId,
+    },
     /// The node cannot be determined yet.
     #[error("{what}")]
     Undetermined {
@@ -92,11 +109,27 @@ pub enum Refusal {
         /// The maximum number of rows.
         max: usize,
     },
+    /// The node has its maximum number of placements. Nothing was sent.
+    #[error("node {node} has {max} volumes and snapshots, which is the limit of a node")]
+    NodeFull {
+        /// The node.
+        node: NodeId,
+        /// The maximum number of rows of a node.
+        max: usize,
+    },
     /// The node is decommissioned.
     #[error("node {node} is decommissioned")]
     Decommissioned {
         /// The decommissioned node.
         node: NodeId,
+    },
+    /// The node is quarantined: it reports what belongs to another node.
+    #[error("node {node} is quarantined: {reason}")]
+    Quarantined {
+        /// The quarantined node.
+        node: NodeId,
+        /// What the node reports.
+        reason: ClaimConflict,
     },
     /// Another proxy has changed the placement.
     #[error("the placement of {subject} was changed by another proxy")]
@@ -134,9 +167,10 @@ impl Refusal {
             Self::NoNodeInTopology
             | Self::NoRoom { .. }
             | Self::SourceElsewhere { .. }
+            | Self::NodeFull { .. }
             | Self::AllOffline => Code::RESOURCE_EXHAUSTED,
             Self::VolumesOnDifferentNodes | Self::WrongNode { .. } => Code::FAILED_PRECONDITION,
-            Self::NoSuchNode { .. } => Code::NOT_FOUND,
+            Self::NoSuchNode { .. } | Self::Absent { .. } => Code::NOT_FOUND,
             Self::BadToken => Code::ABORTED,
             Self::Offline { node } => return Fault::NodeOffline { node: node.clone() }.into(),
             Self::Full { max } => {
@@ -144,7 +178,9 @@ impl Refusal {
                     .into();
             }
             Self::Undetermined { .. }
+            | Self::MayBeOn { .. }
             | Self::Decommissioned { .. }
+            | Self::Quarantined { .. }
             | Self::Damaged { .. }
             | Self::Changed { .. }
             | Self::NotPersisted { .. }
@@ -176,10 +212,14 @@ mod tests {
             Refusal::WrongNode { node: node() },
             Refusal::NoSuchNode { node_id: "n".into() },
             Refusal::BadToken,
+            Refusal::Absent { subject: Subject::Volume("v".into()) },
+            Refusal::MayBeOn { subject: Subject::Volume("v".into()), node: node() },
             Refusal::Undetermined { what: "x".into() },
             Refusal::DuplicateId { subject: Subject::Volume("v".into()), known: node(), other: node() },
             Refusal::Full { max: 1 },
+            Refusal::NodeFull { node: node(), max: 1 },
             Refusal::Decommissioned { node: node() },
+            Refusal::Quarantined { node: node(), reason: ClaimConflict::TooLarge { size: 1 } },
             Refusal::NotPersisted { reason: "x".into() },
         ]
     }
@@ -195,17 +235,20 @@ mod tests {
                 Refusal::NoNodeInTopology
                 | Refusal::NoRoom { .. }
                 | Refusal::SourceElsewhere { .. }
+                | Refusal::NodeFull { .. }
                 | Refusal::AllOffline => Code::RESOURCE_EXHAUSTED,
                 Refusal::VolumesOnDifferentNodes | Refusal::WrongNode { .. } => Code::FAILED_PRECONDITION,
-                Refusal::NoSuchNode { .. } => Code::NOT_FOUND,
+                Refusal::NoSuchNode { .. } | Refusal::Absent { .. } => Code::NOT_FOUND,
                 Refusal::BadToken => Code::ABORTED,
                 Refusal::Offline { .. }
                 | Refusal::Undetermined { .. }
+                | Refusal::MayBeOn { .. }
                 | Refusal::Damaged { .. }
                 | Refusal::Changed { .. }
                 | Refusal::DuplicateId { .. }
                 | Refusal::Full { .. }
                 | Refusal::Decommissioned { .. }
+                | Refusal::Quarantined { .. }
                 | Refusal::NotPersisted { .. } => Code::UNAVAILABLE,
             };
             let outcome = refusal.outcome();

@@ -126,6 +126,26 @@ async fn added_topology_keeps_unknown_fields() {
     assert!(seen.body.windows(LATER.len()).any(|window| window == LATER), "{seen:?}");
 }
 
+/// A provisioner whose flags changed sends other parameters for the same name. Only the driver may call that a conflict.
+#[tokio::test]
+async fn changed_request_of_a_created_name_is_forwarded() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let mut proxy = Proxy::start(&world).await;
+    let first = proxy.create(strict("pvc-1", "edge-2")).await.unwrap();
+    let mut other = strict("pvc-1", "edge-1");
+    other.parameters.insert("csi.storage.k8s.io/pvc/name".to_owned(), "data".to_owned());
+    for sent in [2, 3] {
+        assert_eq!(proxy.create(other.clone()).await.unwrap().volume_id, first.volume_id);
+        assert_eq!(world.with("edge-2", |node| node.created), sent);
+        proxy.restart().await;
+    }
+    assert!(world.volumes("edge-1").is_empty());
+    other.parameters.insert("kind".to_owned(), "other".to_owned());
+    assert_eq!(proxy.create(other).await.unwrap_err().code(), Code::AlreadyExists);
+    proxy.delete(&first.volume_id).await.unwrap();
+    assert!(world.volumes("edge-2").is_empty());
+}
+
 /// csi-spec: the placement is sticky by name, durable before it is dispatched.
 #[tokio::test]
 async fn retry_after_lost_answer_goes_to_the_same_node() {
@@ -323,7 +343,7 @@ async fn volume_is_attached_by_node_id() {
 }
 
 #[tokio::test]
-async fn list_covers_all_nodes_or_fails() {
+async fn list_of_volumes_covers_offline_nodes() {
     let world = World::new(&["edge-1", "edge-2", "edge-3"]);
     let proxy = Proxy::start(&world).await;
     let mut expected = BTreeSet::new();
@@ -349,10 +369,26 @@ async fn list_covers_all_nodes_or_fails() {
         assert!(pages <= 4 && (max == 1 || pages < 4), "{pages} pages of {max}");
     }
     assert_eq!(list(0, "junk".to_owned()).await.unwrap_err().code(), Code::Aborted);
-    world.with("edge-2", |node| node.offline = true);
-    let first = list(1, String::new()).await.unwrap();
-    assert!(!first.next_token.is_empty());
-    assert_eq!(list(0, "1:edge-2:".to_owned()).await.unwrap_err().code(), Code::Unavailable);
+    for node in ["edge-1", "edge-2"] {
+        world.with(node, |node| node.offline = true);
+    }
+    for max in [0, 1, 2] {
+        let (mut found, mut token) = (BTreeSet::new(), String::new());
+        loop {
+            let page = list(max, token).await.unwrap();
+            assert!(max == 0 || page.entries.len() <= usize::try_from(max).unwrap());
+            for volume in page.entries.into_iter().map(|entry| entry.volume.unwrap()) {
+                let recorded = volume.volume_id.starts_with("edge-1/");
+                assert_eq!(volume.accessible_topology, recorded.then(|| place("edge-1")).as_slice());
+                found.insert(volume.volume_id);
+            }
+            token = page.next_token;
+            if token.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(found, expected, "{max} at most");
+    }
 }
 
 #[tokio::test]
@@ -479,5 +515,11 @@ async fn damaged_placement_blocks_its_name_only() {
     assert!(barred.message().contains("damaged"), "{barred}");
     assert_eq!(proxy.create(strict("pvc-2", "edge-1")).await.unwrap().volume_id, "edge-2/pvc-2");
     proxy.delete("edge-2/pvc-1").await.unwrap();
+    assert_eq!(world.volumes("edge-2"), ["pvc-2"]);
+    // The row stays as it is, across deletions and restarts.
+    for _ in 0..2 {
+        assert_eq!(proxy.create(strict("pvc-1", "edge-2")).await.unwrap_err().code(), Code::Unavailable);
+        proxy.restart().await;
+    }
     assert_eq!(world.volumes("edge-2"), ["pvc-2"]);
 }

@@ -118,6 +118,13 @@ impl Relay for World {
                 let volume = csi::Volume { volume_id: id, ..Default::default() };
                 ok(csi::ControllerGetVolumeResponse { volume: Some(volume), ..Default::default() })
             }
+            Method::ValidateVolumeCapabilities => {
+                let id = csi::ValidateVolumeCapabilitiesRequest::decode(body).unwrap().volume_id;
+                match node.volumes.values().any(|found| *found == id) {
+                    true => ok(csi::ValidateVolumeCapabilitiesResponse::default()),
+                    false => failed(csi_proxy::Code::NOT_FOUND, "no such volume"),
+                }
+            }
             Method::CreateSnapshot => {
                 let request = csi::CreateSnapshotRequest::decode(body).unwrap();
                 let snapshot_id = format!("{name}-{}", request.name);

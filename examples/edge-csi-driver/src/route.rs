@@ -2,18 +2,21 @@
 
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use csi_proto::DriverName;
-use csi_proxy::routing::OfflinePolicy;
 use csi_proxy::routing::store::{OpenStoreError, RedbStore};
+use csi_proxy::routing::{ClaimConflict, OfflinePolicy};
 use csi_proxy::{NodeId, Router, TopologyRouter, TopologySettings};
 
 use super::options::{CsiDriverOptions, Route};
 use edge_csi_common::process::Fatal;
 use edge_csi_common::state::StateDirectory;
+
+/// The maximum number of damaged files that are set aside; at this number the process ends instead.
+const MAX_SET_ASIDE: u32 = 10;
 
 /// The options of the routes to several nodes.
 #[derive(Debug, Clone, Args)]
@@ -31,6 +34,12 @@ pub struct TopologyOptions {
     /// label of the Node, such as kubernetes.io/hostname, or one that its kubelet is configured to set [default: none]
     #[arg(long, value_name = "PREFIX/NAME")]
     pub topology_key: Option<String>,
+
+    /// With --route topology: topology key whose segments several nodes may have, such as topology.kubernetes.io/zone. May be
+    /// repeated, or separated by commas. A segment under any other key belongs to the first node that reported it; another node
+    /// that reports it is quarantined [default: none]
+    #[arg(long, value_name = "PREFIX/NAME", value_delimiter = ',')]
+    pub shared_topology_key: Vec<String>,
 }
 
 /// Placement of new volumes while their node is offline.
@@ -66,7 +75,12 @@ impl Destination {
         options: &CsiDriverOptions,
         state: Option<&StateDirectory>,
     ) -> Result<Self, Fatal> {
-        let TopologyOptions { node, topology_key, .. } = &options.topology;
+        let TopologyOptions { node, topology_key, shared_topology_key, .. } = &options.topology;
+        if !shared_topology_key.is_empty() && options.route != Some(Route::Topology) {
+            return Err(Fatal::Input(
+                "--shared-topology-key is for a route by topology: give --route topology too".to_owned(),
+            ));
+        }
         if options.endpoint_dir.is_some() && options.route != Some(Route::Sockets) {
             return Err(Fatal::Input(
                 "--endpoint-dir is for several sockets: give --route sockets too".to_owned(),
@@ -105,7 +119,7 @@ impl Destination {
     }
 
     async fn topology(options: &CsiDriverOptions, store: Option<RedbStore>) -> Result<Self, Fatal> {
-        let TopologyOptions { node, offline_policy, topology_key } = &options.topology;
+        let TopologyOptions { node, offline_policy, topology_key, shared_topology_key } = &options.topology;
         let input = |text: &str| Fatal::Input(format!("--route topology: {text}"));
         let Some(store) = store else {
             return Err(input("--state-dir is missing; placements must survive a restart"));
@@ -113,6 +127,7 @@ impl Destination {
         let mut settings = TopologySettings::default();
         settings.default_node = options.nodeid.clone();
         settings.topology_key.clone_from(topology_key);
+        settings.shared_topology_keys.clone_from(shared_topology_key);
         // Without a list, every node that the hub reports.
         settings.discovers = node.is_empty();
         settings.offline = match offline_policy {
@@ -123,6 +138,14 @@ impl Destination {
         let route = TopologyRouter::open(driver, node.clone(), kept, settings).await;
         let route = route.map_err(Fatal::input)?;
         Ok(Self { kind: RouteKind::Topology(Arc::new(route)), store: Some(store) })
+    }
+
+    /// Returns the nodes that are quarantined because they report what belongs to another node, and why.
+    pub(super) fn claim_conflicts(&self) -> Vec<(NodeId, ClaimConflict)> {
+        match &self.kind {
+            RouteKind::Topology(route) => route.claim_conflicts(),
+            RouteKind::Fixed(_) | RouteKind::Sockets => Vec::new(),
+        }
     }
 
     /// Returns the router, if the route has only one socket.
@@ -158,13 +181,19 @@ impl fmt::Display for Destination {
 fn open_store(path: &Path, options: &CsiDriverOptions) -> Result<RedbStore, Fatal> {
     match RedbStore::open(path, &options.drivername) {
         Err(error @ OpenStoreError::Damaged { .. }) if options.route != Some(Route::Topology) => {
-            let aside = path.with_extension("redb.damaged");
+            let aside = unused_name(path).ok_or_else(|| Fatal::runtime(&error))?;
             fs::rename(path, &aside).map_err(Fatal::runtime)?;
             tracing::warn!(%error, ?aside, "the stored state cannot be used and was set aside; the proxy learns it again, except for decommissioned nodes: decommission lost nodes again");
             RedbStore::open(path, &options.drivername).map_err(Fatal::runtime)
         }
         other => other.map_err(Fatal::runtime),
     }
+}
+
+/// A name for a damaged file that no earlier damaged file has. `None` if there are too many.
+fn unused_name(path: &Path) -> Option<PathBuf> {
+    let mut names = (0..MAX_SET_ASIDE).map(|number| path.with_extension(format!("redb.damaged.{number}")));
+    names.find(|name| fs::symlink_metadata(name).is_err())
 }
 
 /// The store's file in the state directory.

@@ -56,6 +56,13 @@ impl Status for CsiDriverStatus {
                 Fact::new("decommissioned node", format!("{node}: {place}"))
             },
         ));
+        let conflicts = self.destination.claim_conflicts();
+        facts.extend(
+            conflicts
+                .into_iter()
+                .take(NODES_SHOWN)
+                .map(|(node, reason)| Fact::new("quarantined node", format!("{node}: {reason}"))),
+        );
         facts.extend(uplink::facts(&self.peer));
         facts
     }
@@ -65,6 +72,8 @@ impl Status for CsiDriverStatus {
         let nodes = self.decommissioned_nodes.nodes();
         let connected = nodes.iter().filter(|(_, connected)| *connected).count();
         metrics::gauge!("edge_csi_decommissioned_nodes").set(nodes.len() as f64);
+        let conflicts = self.destination.claim_conflicts();
+        metrics::gauge!("edge_csi_quarantined_nodes").set(conflicts.len() as f64);
         metrics::gauge!("edge_csi_decommissioned_nodes_connected").set(connected as f64);
     }
 }

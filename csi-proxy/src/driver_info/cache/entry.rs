@@ -12,6 +12,7 @@ use super::{LONG_INTERVAL, MIN_REFRESH_INTERVAL, Mode, Notice, Reported, implied
 use crate::call::{Fault, NodeId, Origin, Outcome};
 use crate::driver_info::info::{Fact, Info, MAX_RECORD, masked};
 use crate::driver_info::question::{QUESTIONS, Question};
+use crate::routing::ClaimConflict;
 use csi_proto::Code;
 
 /// A record is written again after this time even if only its time has changed.
@@ -31,6 +32,17 @@ pub enum Presence {
     WithoutDriver,
 }
 
+/// Whether a node may take part with what it reports about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Nodes are not checked, or what this one reports is recorded as its own.
+    Admitted,
+    /// What the node reports is not recorded yet.
+    Pending,
+    /// The node reports what is not its own.
+    Refused(ClaimConflict),
+}
+
 /// The cache entry of a driver on one node.
 #[derive(Debug)]
 pub struct Entry {
@@ -40,6 +52,11 @@ pub struct Entry {
     /// The `node_id` in the stored `NodeGetInfo` response.
     node_id: String,
     topology: Option<csi::Topology>,
+    pub(super) admission: Admission,
+    /// Whether what the node reports must be admitted.
+    pub(super) checked: bool,
+    /// Whether it is recorded that the node had the driver.
+    pub(super) recorded: bool,
     presence: Presence,
     pub(super) named: bool,
     /// Whether the node is connected to the hub.
@@ -75,6 +92,9 @@ impl Entry {
             info: Info::default(),
             node_id: String::new(),
             topology: None,
+            admission: Admission::Admitted,
+            checked: false,
+            recorded: false,
             presence: Presence::Unknown,
             named,
             seen: false,
@@ -102,17 +122,40 @@ impl Entry {
         &self.info
     }
 
-    /// The `node_id` of the driver; empty if it has no node service.
+    /// Whether the controller service has this capability.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn has_controller_rpc(&self, rpc: csi::controller_service_capability::rpc::Type) -> bool {
+        let known =
+            self.info.decoded::<csi::ControllerGetCapabilitiesResponse>(Question::ControllerCapabilities);
+        known.is_some_and(|known| known.has(rpc))
+    }
+
+    /// The `node_id` of the driver; empty if it has no node service, or the node is not admitted.
     #[must_use]
     pub fn node_id(&self) -> &str {
-        &self.node_id
+        if self.admission == Admission::Admitted { &self.node_id } else { "" }
     }
 
     /// The topology of the node, from its driver or else from the configured key. `None` before the driver was
-    /// reached.
+    /// reached, or if the node is not admitted.
     #[must_use]
     pub fn topology(&self) -> Option<csi::Topology> {
-        self.topology.clone()
+        self.topology.clone().filter(|_| self.admission == Admission::Admitted)
+    }
+
+    /// Why the node takes no part; `None` if it does.
+    #[must_use]
+    pub fn conflict(&self) -> Option<&ClaimConflict> {
+        match &self.admission {
+            Admission::Refused(conflict) => Some(conflict),
+            Admission::Admitted | Admission::Pending => None,
+        }
+    }
+
+    /// The `node_id` and topology that the node reports, whether admitted or not; `None` before the driver was
+    /// reached.
+    pub(super) fn reported(&self) -> Option<(&str, &csi::Topology)> {
+        Some((&self.node_id, self.topology.as_ref()?))
     }
 
     /// Whether the node's driver can be reached.
@@ -130,7 +173,7 @@ impl Entry {
     /// Whether the node has, had, or may have the driver.
     #[must_use]
     pub fn is_of_driver(&self) -> bool {
-        self.named || self.info.is_complete(true) || self.presence == Presence::Unknown
+        self.named || self.recorded || self.info.is_complete(true) || self.presence == Presence::Unknown
     }
 
     /// Whether the last round has begun after `since` and has ended.
@@ -146,6 +189,7 @@ impl Entry {
 
     /// Decodes frequently used values.
     fn decode_info(&mut self) {
+        let before = self.reported().map(|(node_id, topology)| (node_id.to_owned(), topology.clone()));
         // The default is for a driver without a node service.
         let info = self.info.decoded::<csi::NodeGetInfoResponse>(Question::NodeInfo).unwrap_or_default();
         self.topology = self.info.get(Question::NodeInfo).map(|_| {
@@ -158,6 +202,10 @@ impl Entry {
             }
         });
         self.node_id = info.node_id;
+        let now = self.reported().map(|(node_id, topology)| (node_id.to_owned(), topology.clone()));
+        if self.checked && before != now {
+            self.admission = Admission::Pending;
+        }
     }
 
     /// Sets the presence and returns whether it changed.

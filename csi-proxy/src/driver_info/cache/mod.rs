@@ -13,10 +13,12 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::plugin_capability::service::Type as Service;
 use prost::Message;
 
+use self::entry::Admission;
 pub use self::entry::{Entry, Presence};
 use super::info::{self, Fact, Info};
 use super::question::Question;
 use crate::call::{Fault, NodeId, Origin, Outcome};
+use crate::routing::ClaimConflict;
 
 /// The interval after a successful round of the node that answers `Probe`.
 const SHORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -36,8 +38,16 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The minimum interval between rounds that begin because a node is online.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The maximum number of concurrent rounds of nodes whose last round failed, where all nodes answer together: half of all
+/// rounds, so that hanging nodes do not delay the others.
+const MAX_FAILING_ROUNDS: usize = 8;
+
 /// A node that was refreshed within this time is not refreshed again for an answer that depends on it.
 const RECENT: Duration = Duration::from_millis(500);
+
+/// The maximum number of versions in the answer of all nodes together, and of the bytes of each one. Others are omitted.
+const MAX_VERSIONS: usize = 8;
+const MAX_VERSION: usize = 128;
 
 /// The maximum number of discovered nodes.
 pub const MAX_NODES: usize = 10_000;
@@ -51,7 +61,7 @@ pub enum Mode {
         /// Whether `NodeGetInfo` is one of the calls.
         node_info: bool,
     },
-    /// All nodes answer together with what they have in common.
+    /// All nodes answer together with what most of them have.
     Together {
         /// The topology key of nodes whose driver reports no topology; its value is the name of the node.
         topology_key: Option<String>,
@@ -94,6 +104,8 @@ pub struct Cache {
     synced: bool,
     /// Whether a node was rejected because of the limit.
     refused: bool,
+    /// Whether what nodes report about themselves must be [admitted](Self::admit).
+    checked: bool,
     /// The node that answers `Probe` where all nodes answer together.
     watched: Option<NodeId>,
     reported: Reported,
@@ -150,7 +162,42 @@ impl Cache {
     #[must_use]
     pub fn new(driver: DriverName, mode: Mode) -> Self {
         let (entries, kept, reported) = Default::default();
-        Self { driver, mode, entries, kept, synced: false, refused: false, watched: None, reported }
+        let (synced, refused, checked, watched) = (false, false, false, None);
+        Self { driver, mode, entries, kept, synced, refused, checked, watched, reported }
+    }
+
+    /// Makes what nodes report about themselves subject to [admission](Self::admit).
+    pub fn require_admission(&mut self) {
+        self.checked = true;
+        self.entries.values_mut().for_each(|entry| entry.checked = true);
+    }
+
+    /// The `node_id` and topology of a node that is not admitted yet, or was refused.
+    #[must_use]
+    pub fn to_admit(&self, node: &NodeId) -> Option<(String, csi::Topology)> {
+        let entry = self.entries.get(node).filter(|entry| entry.admission != Admission::Admitted)?;
+        entry.reported().map(|(node_id, topology)| (node_id.to_owned(), topology.clone()))
+    }
+
+    /// Admits a node with what it reports, or refuses it. Returns whether this is a change. Has no effect if the node
+    /// reports something else by now.
+    pub fn admit(
+        &mut self,
+        node: &NodeId,
+        reported: &(String, csi::Topology),
+        conflict: Option<ClaimConflict>,
+    ) -> bool {
+        let admission = conflict.map_or(Admission::Admitted, Admission::Refused);
+        let Some(entry) = self.entries.get_mut(node) else { return false };
+        let current = entry.reported() == Some((reported.0.as_str(), &reported.1));
+        current && std::mem::replace(&mut entry.admission, admission.clone()) != admission
+    }
+
+    /// The nodes that take no part, and why.
+    #[must_use]
+    pub fn conflicts(&self) -> Vec<(NodeId, ClaimConflict)> {
+        let conflict = |(node, entry): (&NodeId, &Entry)| Some((node.clone(), entry.conflict()?.clone()));
+        self.entries.iter().filter_map(conflict).collect()
     }
 
     /// Loads the stored info. Where nodes are discovered, these nodes are added.
@@ -173,13 +220,22 @@ impl Cache {
         }
     }
 
+    /// Adds a node that is recorded as one that had the driver, where nodes are discovered: its info may be lost, and
+    /// it may have volumes.
+    pub fn add_recorded(&mut self, node: &NodeId, now: Instant) {
+        if self.mode.discovers() && self.entries.len() < MAX_NODES && !self.entries.contains_key(node) {
+            self.insert(node.clone(), false, now).recorded = true;
+        }
+    }
+
     fn insert(&mut self, node: NodeId, named: bool, now: Instant) -> &mut Entry {
         let topology_key = match &self.mode {
             Mode::Together { topology_key, .. } => topology_key.clone(),
             Mode::Each { .. } => None,
         };
         let kept = self.kept.remove(&node);
-        let entry = Entry::new(node.clone(), named, topology_key, now);
+        let mut entry = Entry::new(node.clone(), named, topology_key, now);
+        entry.checked = self.checked;
         let entry = self.entries.entry(node).or_insert(entry);
         if let Some((info, as_of)) = kept {
             entry.restore(info, as_of);
@@ -237,6 +293,12 @@ impl Cache {
         }
     }
 
+    /// Whether every node is known: nodes are configured, or the list of connected nodes is complete.
+    #[must_use]
+    pub fn knows_nodes(&self) -> bool {
+        self.synced || !self.mode.discovers()
+    }
+
     /// Refreshes one node after a reconnect or, with `None`, all nodes whose driver may have appeared. Once the
     /// list of connected nodes is complete, these are the nodes of unknown presence or without the driver.
     pub fn refresh(&mut self, of: Option<&NodeId>, now: Instant) {
@@ -280,20 +342,32 @@ impl Cache {
             .any(|entry| entry.due().is_none_or(|due| due <= now))
     }
 
-    /// Begins the rounds of up to `most` due entries, each with `GetPluginInfo`. Returns their nodes, and when the
-    /// next entry is due. Where nodes are discovered, only connected nodes begin a round before the list of nodes
-    /// is complete: a call to an offline node may wait for its whole grace.
+    /// Begins the rounds of up to `most` due entries, the longest due ones first, each with `GetPluginInfo`.
+    /// Returns their nodes, and when the next entry is due. Where nodes are discovered, only connected nodes
+    /// begin a round before the list of nodes is complete: a call to an offline node may wait for its whole
+    /// grace.
     pub fn take_due(&mut self, most: usize, now: Instant) -> (Vec<NodeId>, Option<Instant>) {
-        let all = self.synced || !self.mode.discovers();
+        let (all, together) = (self.knows_nodes(), self.mode.is_together());
+        let is_failing = |entry: &Entry| together && entry.failures > 0;
+        let running =
+            self.entries.values().filter(|entry| entry.due().is_none() && is_failing(entry)).count();
+        let mut failing_room = MAX_FAILING_ROUNDS.saturating_sub(running);
+        let entries = self.entries.iter_mut().filter(|(_, entry)| all || entry.seen);
+        let mut waiting: Vec<_> =
+            entries.filter_map(|(node, entry)| Some((entry.due()?, node, entry))).collect();
+        // Sorts by time, then by name: no node waits for ever.
+        waiting.sort_by_key(|(next, ..)| *next);
         let (mut due, mut later) = (Vec::new(), None);
-        for (node, entry) in self.entries.iter_mut().filter(|(_, entry)| all || entry.seen) {
-            let Some(next) = entry.due() else { continue };
-            if next <= now && due.len() < most {
+        for (next, node, entry) in waiting {
+            let is_failing = is_failing(entry);
+            if next > now || due.len() >= most {
+                later = Some(later.map_or(next, |later: Instant| later.min(next)));
+            } else if !is_failing || failing_room > 0 {
+                failing_room -= usize::from(is_failing);
                 entry.begin(now);
                 due.push(node.clone());
-            } else {
-                later = Some(later.map_or(next, |later: Instant| later.min(next)));
             }
+            // Otherwise the end of a failing round makes room.
         }
         (due, later)
     }
@@ -309,9 +383,10 @@ impl Cache {
         time: SystemTime,
     ) -> (Option<Question>, Vec<Notice>) {
         let Some(entry) = self.entries.get_mut(node) else { return Default::default() };
-        let (mut notices, before) = (Vec::new(), entry.topology());
+        let place = |entry: &Entry| entry.reported().map(|(_, topology)| topology.clone());
+        let (mut notices, before) = (Vec::new(), place(entry));
         let handled = entry.handle_answer(&self.driver, question, answer, &self.mode, &mut notices);
-        if let (Some(before), Some(now)) = (before, entry.topology())
+        if let (Some(before), Some(now)) = (before, place(entry))
             && before != now
         {
             notices.push(Notice::Moved { before, now });
@@ -424,7 +499,7 @@ impl Cache {
         }
         let known = match of {
             Some(node) => self.entry(node).and_then(|entry| entry.info().get(question)).cloned(),
-            None => self.common(question),
+            None => self.of_most(question),
         };
         let unknown = || csi::GetPluginInfoResponse {
             name: self.driver.to_string(),
@@ -434,9 +509,10 @@ impl Cache {
         known.or_else(|| (question == Question::PluginInfo).then(|| Ok(unknown().encode_to_vec().into())))
     }
 
-    /// What all nodes with complete info have in common.
-    fn common(&self, question: Question) -> Option<Fact> {
-        let known: Vec<_> = self.entries.values().filter(|entry| entry.info().is_complete(true)).collect();
+    /// What most nodes with complete info have.
+    fn of_most(&self, question: Question) -> Option<Fact> {
+        let takes_part = |entry: &&Entry| entry.info().is_complete(true) && entry.conflict().is_none();
+        let known: Vec<_> = self.entries.values().filter(takes_part).collect();
         let first = known.first()?;
         let mut common = match question {
             Question::PluginInfo => {
@@ -444,20 +520,21 @@ impl Cache {
                 let of = |entry: &Entry| entry.info().decoded::<csi::GetPluginInfoResponse>(question);
                 let versions = known.iter().filter_map(|entry| Some(of(entry)?.vendor_version));
                 let versions: BTreeSet<_> = versions.collect();
-                let vendor_version = versions.into_iter().collect::<Vec<_>>().join(", ");
+                let versions = versions.into_iter().filter(|version| version.len() <= MAX_VERSION);
+                let vendor_version = versions.take(MAX_VERSIONS).collect::<Vec<_>>().join(", ");
                 let info = csi::GetPluginInfoResponse { vendor_version, ..of(first)? };
                 Some(Bytes::from(info.encode_to_vec()))
             }
             // These answers differ by node.
             Question::NodeInfo | Question::Probe => None,
-            _ => info::common(known.iter().map(|entry| entry.info().get(question))),
+            _ => info::of_most(known.iter().map(|entry| entry.info().get(question))),
         };
-        // If every node has a topology, the volumes of the driver are bound to topologies, even if the driver does
+        // If most nodes have a topology, the volumes of the driver are bound to topologies, even if the driver does
         // not report it.
         let has_place =
             |entry: &&Entry| entry.topology().is_some_and(|topology| !topology.segments.is_empty());
         if let (Question::PluginCapabilities, Some(plugin)) = (question, &mut common)
-            && known.iter().all(has_place)
+            && 2 * known.iter().copied().filter(has_place).count() > known.len()
         {
             let mut response = csi::GetPluginCapabilitiesResponse::decode(plugin.clone()).ok()?;
             if !response.has_service(Service::VolumeAccessibilityConstraints) {
@@ -467,13 +544,13 @@ impl Cache {
             }
             *plugin = response.encode_to_vec().into();
         }
-        Some(common.ok_or_else(|| "the service is missing on a node".to_owned()))
+        Some(common.ok_or_else(|| "the service is missing on most nodes".to_owned()))
     }
 
     fn is_ready(&self, of: Option<&NodeId>) -> bool {
         match of {
             Some(node) => self.entry(node).is_some_and(|entry| entry.ready),
-            None => self.entries.values().any(|entry| entry.ready),
+            None => self.entries.values().any(|entry| entry.ready && entry.conflict().is_none()),
         }
     }
 

@@ -646,3 +646,24 @@ fn reports_changed_topology_once() {
         assert_eq!(moved, expected, "{node_id}");
     }
 }
+
+#[test]
+fn failing_nodes_leave_rounds_to_the_others() {
+    let mut bench = Bench::discovering();
+    let names: Vec<_> = (0..40).map(|number| key(&format!("bad-{number:02}"))).collect();
+    names.iter().for_each(|name| drop(bench.cache.arrived(name, bench.now)));
+    bench.cache.synced(bench.now);
+    bench.all_due(&Driver::off());
+    bench.now += 10 * SECOND;
+    let begun = bench.cache.take_due(16, bench.now).0;
+    assert_eq!(begun.len(), MAX_FAILING_ROUNDS);
+    // They hang. A node with a later name still gets its round.
+    bench.cache.arrived(&key("good"), bench.now);
+    let (due, _) = bench.cache.take_due(16 - begun.len(), bench.now);
+    assert_eq!(due, [key("good")]);
+    // The end of a failing round makes room for the next one.
+    let failed = Err(Outcome::from(Fault::Cancelled));
+    bench.cache.answered(&begun[0], Question::PluginInfo, failed, bench.now, bench.time());
+    let (due, _) = bench.cache.take_due(16, bench.now);
+    assert!(due.len() == 1 && !begun.contains(&due[0]), "{due:?}");
+}

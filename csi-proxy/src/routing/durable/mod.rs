@@ -1,5 +1,6 @@
 //! Placements whose changes are durable before they take effect.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -112,6 +113,11 @@ impl DurablePlacements {
         let deleted = self.write_all(guard, changes).await;
         self.clean(now).await;
         deleted
+    }
+
+    /// The ids of the volumes that a node has.
+    pub(super) fn volumes_of(&self, node: &NodeId) -> BTreeSet<Box<str>> {
+        self.core().volumes_of(node)
     }
 
     /// Whether a node has, or may have, a subject.

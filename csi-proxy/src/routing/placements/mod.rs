@@ -19,6 +19,9 @@ use crate::call::{Digest, Subject};
 /// The default maximum number of placements: one for each volume, snapshot and group; each takes a few hundred bytes.
 pub const DEFAULT_MAX_ROWS: usize = 400_000;
 
+/// The default maximum number of placements of one node, so that one node cannot fill the table.
+pub const DEFAULT_MAX_ROWS_OF_NODE: usize = 20_000;
+
 /// How long a deletion stays recorded, so that a repeated deletion succeeds while nodes are offline.
 pub const DELETED_FOR: Duration = Duration::from_secs(24 * 3600);
 
@@ -37,6 +40,8 @@ const MIXED: Digest = Digest::from_bytes([0; 32]);
 #[derive(Debug)]
 pub struct Placements {
     rows: HashMap<Subject, Entry>,
+    /// The live rows by node.
+    of_node: HashMap<NodeId, BTreeSet<Subject>>,
     /// The names of created volumes by their ids.
     names: HashMap<Box<str>, Box<str>>,
     /// Deletions, the oldest first.
@@ -47,6 +52,7 @@ pub struct Placements {
     decommissioned: BTreeSet<NodeId>,
     next_attempt: u64,
     max_rows: usize,
+    max_rows_of_node: usize,
 }
 
 #[derive(Debug)]
@@ -122,8 +128,26 @@ impl Placements {
     /// Creates an empty table with a maximum number of rows.
     #[must_use]
     pub fn new(max_rows: usize) -> Self {
-        let (rows, names, deleted, damaged) = Default::default();
-        Self { rows, names, deleted, damaged, decommissioned: BTreeSet::new(), next_attempt: 1, max_rows }
+        let (rows, of_node, names, deleted, damaged) = Default::default();
+        let (decommissioned, max_rows_of_node) = (BTreeSet::new(), DEFAULT_MAX_ROWS_OF_NODE);
+        Self {
+            rows,
+            of_node,
+            names,
+            deleted,
+            damaged,
+            decommissioned,
+            next_attempt: 1,
+            max_rows,
+            max_rows_of_node,
+        }
+    }
+
+    /// Sets the maximum number of rows of one node; default [`DEFAULT_MAX_ROWS_OF_NODE`].
+    #[must_use]
+    pub fn with_max_rows_of_node(mut self, max: usize) -> Self {
+        self.max_rows_of_node = max;
+        self
     }
 
     /// Loads a row of the store. A pending volume may still be created.
@@ -151,6 +175,12 @@ impl Placements {
         if let Status::Deleted { at, .. } = entry.placement.status {
             self.deleted.remove(&(at, key.clone()));
         }
+        if let Some(rows) = self.of_node.get_mut(&entry.placement.node) {
+            rows.remove(key);
+            if rows.is_empty() {
+                self.of_node.remove(&entry.placement.node);
+            }
+        }
         Some(entry)
     }
 
@@ -160,6 +190,9 @@ impl Placements {
         }
         if let Status::Deleted { at, .. } = placement.status {
             self.deleted.insert((at, key.clone()));
+        }
+        if placement.status.is_live() {
+            self.of_node.entry(placement.node.clone()).or_default().insert(key.clone());
         }
         let number = self.next_attempt;
         self.next_attempt += 1;
@@ -208,8 +241,23 @@ impl Placements {
     /// Whether a node has, or may have, a subject.
     #[must_use]
     pub fn has_rows_of(&self, node: &NodeId) -> bool {
-        let is_there = |placement: &Placement| placement.node == *node && placement.status.is_live();
-        self.rows.values().any(|entry| is_there(&entry.placement))
+        self.of_node.contains_key(node)
+    }
+
+    /// The ids of the volumes that a node has.
+    #[must_use]
+    pub fn volumes_of(&self, node: &NodeId) -> BTreeSet<Box<str>> {
+        let id = |key: &Subject| match key {
+            Subject::Volume(_) | Subject::VolumeName(_) => {
+                self.rows.get(key)?.placement.status.volume_id().map(Box::from)
+            }
+            Subject::Snapshot(_) | Subject::GroupSnapshot(_) => None,
+        };
+        self.of_node.get(node).into_iter().flatten().filter_map(id).collect()
+    }
+
+    fn is_full(&self, node: &NodeId) -> bool {
+        self.of_node.get(node).is_some_and(|rows| rows.len() >= self.max_rows_of_node)
     }
 
     /// The number of volumes, snapshots and groups that exist or may exist.
@@ -273,6 +321,9 @@ impl Placements {
         let node = selector.select(request, source)?;
         if self.decommissioned.contains(&node) {
             return Err(Refusal::Decommissioned { node });
+        }
+        if self.is_full(&node) {
+            return Err(Refusal::NodeFull { node, max: self.max_rows_of_node });
         }
         let placement = Placement { node, digest: request.fingerprint, status: Status::Pending };
         match known {
@@ -341,7 +392,7 @@ impl Placements {
     }
 
     /// Records that a node has this subject. The record is an optimization, since a subject can be searched, so
-    /// nothing changes if the table is full.
+    /// nothing changes if the table is full, or the node has its maximum.
     ///
     /// # Errors
     /// If another node has the subject.
@@ -356,11 +407,15 @@ impl Placements {
             let (known, other) = (known.clone(), node.clone());
             return Err(Refusal::DuplicateId { subject: subject.clone(), known, other });
         }
-        if self.damaged.contains_key(subject) || matches!(subject, Subject::VolumeName(_)) {
+        if matches!(subject, Subject::VolumeName(_)) || self.is_full(node) {
             return Ok(None);
         }
         let status = Status::Created { id: subject.id().into() };
         let placement = Placement { node: node.clone(), digest: MIXED, status };
+        if let Some(revision) = self.damaged.get(subject) {
+            // The node has reported what the damaged row was.
+            return Ok(Some(Change::replace(subject.clone(), revision, placement)));
+        }
         Ok(match self.keys(subject).find_map(|key| Some((self.rows.get(&key)?.revision.clone(), key))) {
             Some((revision, key)) => Some(Change::replace(key, &revision, placement)),
             None if self.rows.len() >= self.max_rows => None,

@@ -67,6 +67,13 @@ impl Fixture {
             None => drop(self.disk.remove(&change.key)),
         }
         self.core.apply(change, revision);
+        // The index by node is that of the rows.
+        let live = self.core.rows.iter().filter(|(_, entry)| entry.placement.status.is_live());
+        let mut of_node: HashMap<NodeId, BTreeSet<Subject>> = HashMap::new();
+        for (key, entry) in live {
+            of_node.entry(entry.placement.node.clone()).or_default().insert(key.clone());
+        }
+        assert_eq!(self.core.of_node, of_node);
     }
 
     fn create(&mut self, request: &VolumeRequest) -> Result<Attempt, Refusal> {
@@ -422,6 +429,37 @@ fn damaged_placement_blocks_only_its_name() {
     assert_eq!(refused.outcome().code, crate::Code::UNAVAILABLE, "{refused:?}");
     assert_eq!((fixture.core.node_of(&key), fixture.core.damaged()), (None, 1));
     assert_eq!(fixture.create(&request("pvc-2", 1, &["a"])).unwrap().node(), &node("a"));
+}
+
+#[test]
+fn damaged_id_gets_the_node_that_reports_it() {
+    let mut fixture = Fixture::new();
+    fixture.found(&volume("vol-1"), "a");
+    let (key, revision) = (volume("vol-1"), Revision("1".into()));
+    fixture.core.restore(Row { key, revision, placement: Err(Defect::Checksum) });
+    assert_eq!((fixture.node_of_volume("vol-1"), fixture.core.damaged()), (None, 1));
+    fixture.found(&volume("vol-1"), "b");
+    assert_eq!((fixture.node_of_volume("vol-1"), fixture.core.damaged()), (Some(node("b")), 0));
+}
+
+/// Also with what a node reports.
+#[test]
+fn one_node_cannot_fill_the_table() {
+    let mut fixture = Fixture::with(Placements::new(5).with_max_rows_of_node(3));
+    fixture.create(&request("pvc-1", 1, &["a"])).unwrap();
+    for number in 0..10 {
+        fixture.found(&volume(&format!("vol-{number}")), "a");
+    }
+    assert_eq!(fixture.core.rows(), 3);
+    let refused = fixture.create(&request("pvc-2", 1, &["a"])).unwrap_err();
+    assert_eq!(refused.outcome().code, crate::Code::RESOURCE_EXHAUSTED, "{refused:?}");
+    fixture.create(&request("pvc-1", 1, &["a"])).unwrap();
+    fixture.create(&request("pvc-2", 1, &["b"])).unwrap();
+    assert_eq!(fixture.core.volumes_of(&node("a")).len(), 2);
+    fixture.restart();
+    assert_eq!(fixture.core.volumes_of(&node("a")).len(), 2);
+    fixture.deleted("vol-0");
+    fixture.create(&request("pvc-3", 1, &["a"])).unwrap();
 }
 
 #[test]

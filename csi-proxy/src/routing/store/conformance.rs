@@ -6,6 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::{PlacementStore, Written};
 use crate::call::NodeId;
 use crate::call::{Digest, Subject};
+use crate::routing::Claim;
 use crate::routing::placements::{Change, Placement, Revision, Row, Status};
 
 /// Checks the contract on an empty store. `reopen` opens the same store as a restarted process would.
@@ -40,6 +41,7 @@ pub async fn check<S: PlacementStore>(mut reopen: impl FnMut() -> S) -> Result<(
     let expected = BTreeMap::from([(key, placement(3)?), (other, placement(4)?)]);
     expect("the rows after a restart", &rows(&reopen()).await?, &expected)?;
     decommissioned(&mut reopen).await?;
+    claims(&mut reopen).await?;
     behaves_as_map(reopen, expected).await
 }
 
@@ -53,6 +55,24 @@ async fn decommissioned<S: PlacementStore>(reopen: &mut impl FnMut() -> S) -> Re
         let kept = reopen().decommissioned().await.map_err(text)?;
         let expected: Vec<_> = set.then(|| node.clone()).into_iter().collect();
         expect("the decommissioned nodes after a restart", &kept, &expected)?;
+    }
+    Ok(())
+}
+
+/// Checks that the claim of a node is stored until it is replaced or removed.
+async fn claims<S: PlacementStore>(reopen: &mut impl FnMut() -> S) -> Result<(), String> {
+    let node = NodeId::new("edge-1").map_err(text)?;
+    let claim = |node_id: &str| Claim {
+        node_id: node_id.to_owned(),
+        segments: [("host".to_owned(), "edge-1".to_owned())].into(),
+    };
+    for claim in [Some(claim("1")), Some(claim("2")), None, None] {
+        let store = reopen();
+        store.set_claim(&node, claim.as_ref()).await.map_err(text)?;
+        drop(store);
+        let kept = reopen().claims().await.map_err(text)?;
+        let expected: Vec<_> = claim.map(|claim| (node.clone(), Ok(claim))).into_iter().collect();
+        expect("the claims after a restart", &kept, &expected)?;
     }
     Ok(())
 }

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use super::{PlacementStore, StoreError, Written};
 use crate::call::NodeId;
 use crate::driver_info::DriverInfoStore;
-use crate::routing::placements::{Change, Row};
+use crate::routing::Claim;
+use crate::routing::placements::{Change, Defect, Row};
 
 /// How a write fails. The caller of the write cannot distinguish the variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +130,15 @@ impl<S: PlacementStore> PlacementStore for FaultyStore<S> {
 
     async fn set_decommissioned(&self, node: &NodeId, decommissioned: bool) -> Result<(), StoreError> {
         self.faulty(self.inner.set_decommissioned(node, decommissioned)).await
+    }
+
+    async fn claims(&self) -> Result<Vec<(NodeId, Result<Claim, Defect>)>, StoreError> {
+        self.handle.check_load()?;
+        self.inner.claims().await
+    }
+
+    async fn set_claim(&self, node: &NodeId, claim: Option<&Claim>) -> Result<(), StoreError> {
+        self.faulty(self.inner.set_claim(node, claim)).await
     }
 }
 

@@ -10,7 +10,8 @@ use super::{PlacementStore, StoreError, Written};
 use crate::call::NodeId;
 use crate::call::Subject;
 use crate::driver_info::DriverInfoStore;
-use crate::routing::placements::{Change, Placement, Revision, Row};
+use crate::routing::Claim;
+use crate::routing::placements::{Change, Defect, Placement, Revision, Row};
 
 /// Stores rows in memory and never fails. All clones share one store.
 #[derive(Debug, Clone, Default)]
@@ -21,6 +22,7 @@ struct Tables {
     placements: BTreeMap<Subject, (u64, Vec<u8>)>,
     driver_info: BTreeMap<NodeId, Bytes>,
     decommissioned: BTreeSet<NodeId>,
+    claims: BTreeMap<NodeId, Bytes>,
     revision: u64,
 }
 
@@ -65,6 +67,19 @@ impl PlacementStore for MemoryStore {
         match decommissioned {
             true => self.tables().decommissioned.insert(node.clone()),
             false => self.tables().decommissioned.remove(node),
+        };
+        Ok(())
+    }
+
+    async fn claims(&self) -> Result<Vec<(NodeId, Result<Claim, Defect>)>, StoreError> {
+        let tables = self.tables();
+        Ok(tables.claims.iter().map(|(node, bytes)| (node.clone(), Claim::decode(node, bytes))).collect())
+    }
+
+    async fn set_claim(&self, node: &NodeId, claim: Option<&Claim>) -> Result<(), StoreError> {
+        match claim {
+            Some(claim) => self.tables().claims.insert(node.clone(), claim.encode(node)),
+            None => self.tables().claims.remove(node),
         };
         Ok(())
     }

@@ -25,7 +25,8 @@ pub use self::faulty::{FaultyStore, Handle, StoreFault};
 pub use self::memory::MemoryStore;
 #[cfg(feature = "redb")]
 pub use self::redb::RedbStore;
-use super::placements::{Change, Revision, Row};
+use super::claims::Claim;
+use super::placements::{Change, Defect, Revision, Row};
 use crate::call::NodeId;
 
 /// Stores the placements of one driver.
@@ -61,6 +62,18 @@ pub trait PlacementStore: fmt::Debug + Send + Sync {
     /// # Errors
     /// If the write may not be durable.
     async fn set_decommissioned(&self, node: &NodeId, decommissioned: bool) -> Result<(), StoreError>;
+
+    /// The claims of the nodes, unordered, or why a claim cannot be read.
+    ///
+    /// # Errors
+    /// If the claims cannot be read.
+    async fn claims(&self) -> Result<Vec<(NodeId, Result<Claim, Defect>)>, StoreError>;
+
+    /// Replaces the claim of a node, or removes it for `None`.
+    ///
+    /// # Errors
+    /// If the write may not be durable.
+    async fn set_claim(&self, node: &NodeId, claim: Option<&Claim>) -> Result<(), StoreError>;
 }
 
 /// The result of a write.

@@ -48,10 +48,25 @@ impl TopologyRouter {
             // An empty `node_id` detaches the volume from all nodes. A volume on a node with a topology is
             // attached to that node only.
             let bound = |volume_node: &NodeId| !self.topology(volume_node).segments.is_empty();
-            return Ok(match volume_node.filter(bound) {
-                Some(volume_node) => self.ask(relay, &volume_node, inbound).await,
-                None => merge_results(self.ask_all(relay, inbound, self.names()).await),
-            });
+            let volume_node = match volume_node {
+                Some(volume_node) if bound(&volume_node) => volume_node,
+                // A known volume of a node without a topology may be attached anywhere.
+                // Only its node gets the secrets.
+                Some(volume_node) => {
+                    let mut others = self.names();
+                    others.retain(|node| *node != volume_node);
+                    let stripped = inbound.without_secrets(Method::ControllerUnpublishVolume)?;
+                    let mut answers = self.ask_all(relay, &stripped, others).await;
+                    answers.push(self.ask(relay, &volume_node, inbound).await);
+                    return Ok(merge_results(answers));
+                }
+                None => {
+                    let method = Method::ControllerUnpublishVolume;
+                    let subjects = subjects(method, &inbound.body)?;
+                    return self.ask_holder_or_all(relay, inbound, method, &subjects).await;
+                }
+            };
+            return Ok(self.ask(relay, &volume_node, inbound).await);
         };
         match self.by_node_id(node_id) {
             Ok(node) => Ok(self.ask(relay, &node, inbound).await),

@@ -63,7 +63,8 @@ impl TopologyRouter {
             // The name was placed before a restart, and its node was not reached since. Without a topology the pod of
             // the volume could be scheduled anywhere.
             None => {
-                let refusal = Refusal::not_reached(open.node());
+                let quarantined = self.check_claim(open.node()).err();
+                let refusal = quarantined.unwrap_or_else(|| Refusal::not_reached(open.node()));
                 open.end(AttemptResult::NotSent).await?;
                 Err(refusal)
             }

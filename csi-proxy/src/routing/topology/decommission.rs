@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use super::TopologyRouter;
 use crate::call::NodeId;
 use crate::routing::Refusal;
+use crate::routing::store::StoreError;
 
 /// The maximum number of decommissioned nodes.
 pub const MAX_DECOMMISSIONED: usize = 10_000;
@@ -97,6 +98,11 @@ impl Quarantine {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the node is decommissioned.
+    pub(super) fn contains(&self, node: &NodeId) -> bool {
+        self.lock().contains_key(node)
+    }
+
     /// Completes when the node is decommissioned.
     pub(super) async fn until_added(&self, node: &NodeId) {
         loop {
@@ -143,7 +149,14 @@ impl TopologyRouter {
         self.quarantine.added.notify_waiters();
         let durable = self.placements.decommission(node).await;
         let rows = durable.map_err(|source| DecommissionError::NotDurable { node: node.clone(), source })?;
+        let released = self.driver_info.release_claim(node).await;
+        let not_durable = |error: StoreError| Refusal::NotPersisted { reason: error.to_string() };
+        released
+            .map_err(not_durable)
+            .map_err(|source| DecommissionError::NotDurable { node: node.clone(), source })?;
         self.remove_node(node).await;
+        // Another node may report what this one owned.
+        self.driver_info.admit_all().await;
         tracing::warn!(%node, rows, "node decommissioned, it gets no calls until it is recommissioned");
         Ok(Decommissioned { rows, before })
     }

@@ -1,18 +1,27 @@
-//! `ListVolumes`, `ListSnapshots` and `ControllerListVolumeHealth`: all nodes one after the other. A list is
-//! complete or fails.
+//! `ListVolumes`, `ListSnapshots` and `ControllerListVolumeHealth`: the pages of all nodes, in the order of the nodes.
+//!
+//! A node that is offline, late or sends an invalid page fails no list of volumes: its recorded volumes are listed
+//! instead. Its unhealthy volumes are not known, so they are omitted. A list of snapshots fails: a snapshot has
+//! required fields that are not recorded.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
+use csi_proto::csi::v1::controller_service_capability::rpc::Type as Rpc;
+use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
+use tokio::time::Instant;
 
-use super::token::Token;
-use super::{Answer, InboundCall, TopologyRouter};
-use crate::call::NodeId;
+use super::token::{Position, Token};
+use super::{Answer, InboundCall, MAX_CONCURRENT_ROUNDS, TopologyRouter};
 use crate::call::protobuf;
 use crate::call::{BadRequest, Subject};
+use crate::call::{Fault, NodeId, Origin, Outcome};
 use crate::relay::Relay;
 use crate::routing::Refusal;
+use crate::routing::placements::DEFAULT_MAX_ROWS_OF_NODE;
 
 // Field numbers, the same in all three requests and responses.
 const STARTING_TOKEN: u32 = 2;
@@ -23,8 +32,29 @@ const NEXT_TOKEN: u32 = 2;
 const SOURCE_VOLUME_ID: u32 = 3;
 const SNAPSHOT_ID: u32 = 4;
 
+// Field numbers of an entry of ListVolumes and ListSnapshots, and of a volume and a snapshot.
+const SUBJECT: u32 = 1;
+const ID: u32 = 2;
+
 /// The size in bytes above which a page gets no entries of another node. gRPC clients accept 4 MiB by default.
 const PAGE_SIZE: usize = 1 << 20;
+
+/// The maximum size of a page of one node in bytes. A larger one is invalid.
+const MAX_NODE_PAGE: usize = 2 << 20;
+
+/// The timeout per node. The recorded volumes of a node that answers later are listed.
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The maximum number of entries of one node in a list, in all its pages. An empty page counts as one entry. The list
+/// continues with the next node.
+const MAX_LISTED: u32 = 2 * DEFAULT_MAX_ROWS_OF_NODE as u32;
+
+/// A page of one node without its token, and the position after it; `None` at the end.
+struct NodePage {
+    entries: Vec<u8>,
+    outcome: Outcome,
+    next: Option<Position>,
+}
 
 impl TopologyRouter {
     pub(super) async fn list(
@@ -36,31 +66,175 @@ impl TopologyRouter {
         // The fields used here are the same in all three requests.
         let request = csi::ListVolumesRequest::decode(inbound.body.clone());
         let request = request.map_err(|_| BadRequest::Unreadable { field: "the request" })?;
+        let max = usize::try_from(request.max_entries).unwrap_or_default();
         let nodes = self.nodes_of_list(method, &inbound.body);
-        let (mut at, mut inner) = start(&nodes, &request.starting_token)?;
+        // The secrets of a list of one id are meant for the node that has it.
+        let is_of_one = method == Method::ListSnapshots
+            && [SNAPSHOT_ID, SOURCE_VOLUME_ID].iter().any(|id| protobuf::text(&inbound.body, *id).is_some());
+        let stripped = (is_of_one && nodes.len() > 1).then(|| inbound.without_secrets(method)).transpose()?;
+        let inbound = stripped.as_ref().unwrap_or(inbound);
+        let (first, position) = start(&nodes, &request.starting_token)?;
+        let (is_only, position) = (nodes.len() == 1, &position);
+        let fetch = |(at, node): (usize, NodeId)| async move {
+            let start = Position::default();
+            let position = if at == first { position } else { &start };
+            let page = self.page_of(relay, inbound, method, &node, position, max, is_only).await;
+            (at, page)
+        };
+        let rest: Vec<_> = nodes.iter().cloned().enumerate().skip(first).collect();
+        let mut pages = stream::iter(rest).map(fetch).buffered(MAX_CONCURRENT_ROUNDS);
         let mut page = Vec::new();
-        loop {
-            let Some(node) = nodes.get(at) else { return Err(Refusal::BadToken) };
-            let body = protobuf::append_field(&inbound.body, STARTING_TOKEN, inner.as_bytes());
-            let answer = self.ask(relay, node, &InboundCall { body, ..inbound.clone() }).await;
-            let (Some(message), outcome) = answer else { return Ok(answer) };
-            // In protobuf, repeated fields concatenate, and the last value of a text field is valid.
-            page.extend_from_slice(&message);
-            let next = match (protobuf::text(&message, NEXT_TOKEN), nodes.get(at + 1)) {
-                (Some(inner), _) => Token { node: node.clone(), inner: inner.to_owned() },
-                (None, Some(next)) => {
+        while let Some((at, fetched)) = pages.next().await {
+            let NodePage { entries, outcome, next } = match fetched {
+                Ok(fetched) => fetched,
+                Err(answer) => return Ok(answer),
+            };
+            // In protobuf, repeated fields concatenate.
+            page.extend_from_slice(&entries);
+            let token = match (next, nodes.get(at), nodes.get(at + 1)) {
+                (Some(position), Some(node), _) => Token { node: node.clone(), position },
+                (_, _, Some(next)) => {
                     let empty = protobuf::count(&page, ENTRIES) == 0;
-                    if empty || (request.max_entries == 0 && page.len() < PAGE_SIZE) {
-                        (at, inner) = (at + 1, String::new());
+                    if empty || (max == 0 && page.len() < PAGE_SIZE) {
                         continue;
                     }
-                    Token { node: next.clone(), inner: String::new() }
+                    Token { node: next.clone(), position: Position::default() }
                 }
-                (None, None) => return Ok((Some(page.into()), outcome)),
+                _ => return Ok((Some(page.into()), outcome)),
             };
-            let page = protobuf::append_field(&page, NEXT_TOKEN, next.encode().as_bytes());
+            let page = protobuf::append_field(&page, NEXT_TOKEN, token.encode().as_bytes());
             return Ok((Some(page), outcome));
         }
+        Err(Refusal::BadToken)
+    }
+
+    /// A page of a node, or of its record. The error is the answer to the whole list.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one request")]
+    async fn page_of(
+        &self,
+        relay: &dyn Relay,
+        inbound: &InboundCall,
+        method: Method,
+        node: &NodeId,
+        position: &Position,
+        max: usize,
+        is_only: bool,
+    ) -> Result<NodePage, Answer> {
+        let Position::Driver { listed, token } = position else {
+            return Ok(self.recorded_page(method, node, position, max));
+        };
+        let body = protobuf::append_field(&inbound.body, STARTING_TOKEN, token.as_bytes());
+        let end = inbound.end.min(Instant::now() + NODE_TIMEOUT);
+        let question = InboundCall { body, end, ..inbound.clone() };
+        let late = |_| (None, Fault::Deadline { waited: NODE_TIMEOUT }.into());
+        let asked = self.ask(relay, node, &question);
+        let answer = match is_only {
+            true => asked.await,
+            false => tokio::time::timeout(NODE_TIMEOUT, asked).await.unwrap_or_else(late),
+        };
+        let (message, outcome) = match answer {
+            (Some(message), outcome) => (message, outcome),
+            answer if is_only || method == Method::ListSnapshots || is_about_the_hub(&answer.1) => {
+                return Err(answer);
+            }
+            (None, outcome) => {
+                tracing::debug!(%node, code = %outcome.code, "the list of a node failed, its recorded volumes are listed");
+                return Ok(self.recorded_page(method, node, position, max));
+            }
+        };
+        let entries = self.own_entries(method, node, &message, max);
+        let Some((entries, count)) = entries else {
+            tracing::warn!(%node, bytes = message.len(), "a node sent an invalid page of a list; expected at most max_entries entries and 2 MiB");
+            let reason = format!("node {node} sent an invalid page of a list");
+            return match method {
+                Method::ListSnapshots => Err((None, Fault::Protocol { reason }.into())),
+                _ => Ok(self.recorded_page(method, node, position, max)),
+            };
+        };
+        let listed = listed.saturating_add(u32::try_from(count.max(1)).unwrap_or(u32::MAX));
+        let next = protobuf::text(&message, NEXT_TOKEN).map(str::to_owned);
+        if next.is_some() && listed >= MAX_LISTED {
+            tracing::warn!(%node, max = MAX_LISTED, "the list of a node is too long, the rest of it is omitted");
+            return Ok(NodePage { entries, outcome, next: None });
+        }
+        let next = next.map(|token| Position::Driver { listed, token });
+        Ok(NodePage { entries, outcome, next })
+    }
+
+    /// The entries of a page but for those of other nodes, and their number. `None` if the page is invalid.
+    fn own_entries(
+        &self,
+        method: Method,
+        node: &NodeId,
+        message: &[u8],
+        max: usize,
+    ) -> Option<(Vec<u8>, usize)> {
+        let mut fields = protobuf::fields(message)?;
+        let count = fields.iter().filter(|field| field.number == ENTRIES).count();
+        if message.len() > MAX_NODE_PAGE || (max > 0 && count > max) {
+            return None;
+        }
+        let make: Option<fn(Box<str>) -> Subject> = match method {
+            Method::ListVolumes => Some(Subject::Volume),
+            Method::ListSnapshots => Some(Subject::Snapshot),
+            _ => None,
+        };
+        fields.retain(|field| {
+            let id = || protobuf::text(protobuf::last_field(field.value.bytes()?, SUBJECT)?.bytes()?, ID);
+            match (make, (field.number == ENTRIES).then(id).flatten()) {
+                // Only the node that has a volume reports its attachments.
+                (Some(make), Some(id)) => {
+                    self.placements.node_of(&make(id.into())).is_none_or(|known| known == *node)
+                }
+                _ => true,
+            }
+        });
+        Some((protobuf::encode_except(&fields, NEXT_TOKEN), count))
+    }
+
+    /// A page of the volumes that are recorded for a node. A node with a topology is the only one that its volumes can
+    /// be attached to. It is reported as the node that they are attached to, which the spec allows if unknown:
+    /// external-attacher would attach them again otherwise.
+    fn recorded_page(&self, method: Method, node: &NodeId, position: &Position, max: usize) -> NodePage {
+        let after = match position {
+            Position::Recorded { after } => after.as_str(),
+            Position::Driver { .. } => "",
+        };
+        let outcome = Outcome::from_endpoint(crate::Code::OK, "");
+        let mut page = NodePage { entries: Vec::new(), outcome, next: None };
+        if method != Method::ListVolumes {
+            return page;
+        }
+        let topology = self.topology(node);
+        let (node_id, reports_nodes) = self.driver_info.read(|cache| {
+            let entry = cache.entry(node);
+            let reports = entry.is_some_and(|entry| entry.has_controller_rpc(Rpc::ListVolumesPublishedNodes));
+            (entry.map(|entry| entry.node_id().to_owned()).unwrap_or_default(), reports)
+        });
+        let is_bound = reports_nodes && !topology.segments.is_empty() && !node_id.is_empty();
+        let mut count = 0;
+        let mut ids = self.placements.volumes_of(node).into_iter().skip_while(|id| &**id <= after).peekable();
+        while let Some(id) = ids.next() {
+            let accessible_topology =
+                Some(topology.clone()).filter(|topology| !topology.segments.is_empty()).into_iter().collect();
+            let published_node_ids = is_bound.then(|| node_id.clone()).into_iter().collect();
+            let entry = csi::list_volumes_response::Entry {
+                volume: Some(csi::Volume {
+                    volume_id: id.to_string(),
+                    accessible_topology,
+                    ..Default::default()
+                }),
+                status: Some(csi::list_volumes_response::VolumeStatus { published_node_ids }),
+            };
+            let entries = vec![entry];
+            csi::ListVolumesResponse { entries, ..Default::default() }.encode_raw(&mut page.entries);
+            count += 1;
+            if ids.peek().is_some() && (count == max || page.entries.len() >= PAGE_SIZE) {
+                page.next = Some(Position::Recorded { after: id.into() });
+                break;
+            }
+        }
+        page
     }
 
     /// The nodes whose entries are in a list.
@@ -78,11 +252,19 @@ impl TopologyRouter {
     }
 }
 
-fn start(nodes: &[NodeId], token: &str) -> Result<(usize, String), Refusal> {
-    if token.is_empty() {
-        return Ok((0, String::new()));
+/// Whether a failure is not that of one node.
+fn is_about_the_hub(outcome: &Outcome) -> bool {
+    match &outcome.origin {
+        Origin::Relay(fault) => matches!(**fault, Fault::HubUnreachable { .. } | Fault::Cancelled),
+        Origin::Driver | Origin::Endpoint => false,
     }
-    let Token { node, inner } = Token::decode(token).ok_or(Refusal::BadToken)?;
+}
+
+fn start(nodes: &[NodeId], token: &str) -> Result<(usize, Position), Refusal> {
+    if token.is_empty() {
+        return Ok((0, Position::default()));
+    }
+    let Token { node, position } = Token::decode(token).ok_or(Refusal::BadToken)?;
     let at = nodes.iter().position(|other| *other == node).ok_or(Refusal::BadToken)?;
-    Ok((at, inner))
+    Ok((at, position))
 }

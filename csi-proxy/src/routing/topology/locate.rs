@@ -1,67 +1,67 @@
 //! Calls with the id of a volume, a snapshot or a group.
 
-use csi_proto::{Code, Method};
-use futures_util::{StreamExt as _, stream};
+use csi_proto::Method;
 
+use super::search::Search;
 use super::{InboundCall, TopologyRouter, subjects};
-use crate::call::Subject;
-use crate::call::{NodeId, Origin, Outcome, Replies, Reply};
+use crate::call::{NodeId, Replies, Subject};
 use crate::relay::Relay;
 use crate::routing::Refusal;
 
 impl TopologyRouter {
-    /// Routes a call by the id of its subject: to its node, or else to one node after the other until one has it.
+    /// Routes a call by the ids of its subjects. The node of an unknown id is [searched](Self::search) first.
     pub(super) async fn locate(
         &self,
         relay: &dyn Relay,
         inbound: &InboundCall,
         method: Method,
     ) -> Result<Replies, Refusal> {
-        let known = self.common_node(&subjects(method, &inbound.body)?)?;
-        let (mut unreachable, mut absent) = (None, None);
-        for node in known.map_or_else(|| self.online_first(), |node| vec![node]) {
-            let mut rest = None;
-            let answer = if method.is_server_streaming() {
-                let mut replies = self.call_node(relay, &node, inbound).await;
-                // The first part shows whether the node has the subject.
-                match replies.next().await {
-                    Some(Reply::Message(first)) => {
-                        rest = Some(replies);
-                        (Some(first), Outcome::ok())
-                    }
-                    Some(Reply::End(outcome)) => (None, outcome),
-                    None => continue,
-                }
-            } else {
-                self.ask(relay, &node, inbound).await
-            };
-            match &answer.1.origin {
-                Origin::Driver if answer.1.code == Code::NOT_FOUND => absent = absent.or(Some(answer)),
-                Origin::Driver => {
-                    self.record_subjects(inbound, method, &node, &answer).await?;
-                    let (message, outcome) = answer;
-                    return Ok(match (message, rest) {
-                        (Some(first), Some(rest)) => {
-                            Replies::stream(stream::iter([Reply::Message(first)]).chain(rest))
-                        }
-                        (message, _) => Replies::whole(message, outcome),
-                    });
-                }
-                // An unreachable node may have the subject.
-                _ => unreachable = unreachable.or(Some(answer)),
-            }
+        let subjects = subjects(method, &inbound.body)?;
+        let (node, certain) = self.common_node(relay, inbound, method, &subjects).await?;
+        if method.is_server_streaming() {
+            return Ok(self.call_node(relay, &node, inbound).await);
         }
-        let no_node = || Refusal::Undetermined {
-            what: "no node with the driver is known; start the agent on a node".to_owned(),
-        };
-        let (message, outcome) = unreachable.or(absent).ok_or_else(no_node)?;
+        let answer = self.ask(relay, &node, inbound).await;
+        if certain {
+            self.record_subjects(inbound, method, &node, &answer).await?;
+        }
+        let (message, outcome) = answer;
         Ok(Replies::whole(message, outcome))
     }
 
-    /// The node of all subjects whose node is known; `None` if no node is known.
-    fn common_node(&self, subjects: &[Subject]) -> Result<Option<NodeId>, Refusal> {
-        let mut nodes = subjects.iter().filter_map(|subject| self.placements.node_of(subject));
-        let Some(first) = nodes.next() else { return Ok(None) };
-        if nodes.any(|node| node != first) { Err(Refusal::VolumesOnDifferentNodes) } else { Ok(Some(first)) }
+    /// The node of all subjects, and whether it is certain.
+    async fn common_node(
+        &self,
+        relay: &dyn Relay,
+        inbound: &InboundCall,
+        method: Method,
+        subjects: &[Subject],
+    ) -> Result<(NodeId, bool), Refusal> {
+        let strict = method.is_mutating() || inbound.has_secrets(method);
+        let (mut common, mut certain) = (self.only(), true);
+        if let Some(only) = common {
+            return Ok((only, true));
+        }
+        for subject in subjects {
+            let node = match self.placements.node_of(subject) {
+                Some(node) => node,
+                None => match self.search(relay, inbound, method, subject, strict).await? {
+                    Search::Found(node) => node,
+                    Search::Reported(node) => {
+                        certain = false;
+                        node
+                    }
+                    Search::Absent => return Err(Refusal::Absent { subject: subject.clone() }),
+                    Search::Unanswerable(node) => {
+                        return Err(Refusal::MayBeOn { subject: subject.clone(), node });
+                    }
+                },
+            };
+            if common.get_or_insert_with(|| node.clone()) != &node {
+                return Err(Refusal::VolumesOnDifferentNodes);
+            }
+        }
+        let no_subject = || Refusal::Undetermined { what: "the request names no subject".to_owned() };
+        Ok((common.ok_or_else(no_subject)?, certain))
     }
 }

@@ -9,6 +9,7 @@ mod list;
 mod locate;
 mod nodes;
 mod remove;
+mod search;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -26,6 +27,7 @@ use self::capacity_cache::CapacityCache;
 pub(crate) use self::create::with_topology;
 use self::decommission::Quarantine;
 pub use self::decommission::{DecommissionError, Decommissioned, MAX_DECOMMISSIONED};
+use super::claims::{ClaimConflict, Claims};
 use super::durable::DurablePlacements;
 use super::placements::Placements;
 use super::refusal::Refusal;
@@ -34,7 +36,7 @@ use super::store::{PlacementStore, StoreError};
 use crate::call::{BadRequest, Subject, request_subjects};
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId, Outcome, Replies, Reply};
 use crate::dispatcher::operation::{Answer as DriverAnswer, Identity};
-use crate::driver_info::{DriverInfo, DriverInfoStore, MAX_CONCURRENT_ROUNDS, Mode};
+use crate::driver_info::{self, DriverInfo, DriverInfoStore, MAX_CONCURRENT_ROUNDS, Mode};
 use crate::observe::{Abandoned, Observation};
 use crate::relay::Relay;
 
@@ -51,7 +53,12 @@ pub struct TopologySettings {
     /// The topology key of nodes whose driver reports none; its value is the name of the node. The key must be the
     /// one that a shim in front of the driver reports to kubelet on the node. Default none: such nodes are never
     /// selected.
+    ///
+    /// If a driver reports this key, its value must be the name of the node: another one quarantines the node.
     pub topology_key: Option<String>,
+    /// The topology keys, such as a zone, whose segments several nodes may have. A segment under any other key belongs
+    /// to the first node that reported it. Default none.
+    pub shared_topology_keys: Vec<String>,
     /// Whether [reported](TopologyRouter::arrived) nodes with the driver are added; default no: only the configured
     /// ones.
     pub discovers: bool,
@@ -80,12 +87,12 @@ pub enum OpenRouteError {
 /// | Call | Goes to |
 /// |---|---|
 /// | `CreateVolume` | the node already selected for the name; else the node of its content source; else a node by topology, by [`NodeSelector::select`](super::NodeSelector::select) |
-/// | calls with the id of a volume, snapshot or group | the node that created it; for an unknown id, one node after the other until one has it |
-/// | `DeleteVolume`, `DeleteSnapshot` and group with an unknown id | all nodes; OK only if all nodes return OK |
+/// | calls with the id of a volume, snapshot or group | the node that created it; an unknown id is searched on all nodes, without secrets |
+/// | `DeleteVolume`, `DeleteSnapshot` and group with an unknown id | all nodes, without secrets; OK only if all nodes return OK. With secrets the id is searched first, and its node gets them |
 /// | `ControllerPublishVolume`, `ControllerUnpublishVolume` | the node whose driver has the `node_id`; an empty one is all |
-/// | lists | all nodes, one after the other; an unreachable node fails the list |
+/// | lists | all nodes; the recorded volumes of an unreachable node; a list of snapshots fails |
 /// | `GetCapacity` | the nodes within the topology; an offline one has no capacity |
-/// | start-up calls | answered from all nodes: their common capabilities |
+/// | start-up calls | answered from all nodes: the capabilities of most of them |
 ///
 /// The selected node of a volume is durable in a [`PlacementStore`] before the call is sent. The node of a found
 /// subject is durable before the answer is passed to the caller.
@@ -163,14 +170,34 @@ impl TopologyRouter {
         let store = Arc::new(store);
         let (placements, decommissioned) =
             DurablePlacements::open(Placements::default(), Arc::clone(&store) as _).await?;
-        let quarantine = Arc::new(Quarantine::new(decommissioned, &mut names));
         let (topology_key, discovers) = (settings.topology_key.clone(), settings.discovers);
-        let driver_info =
-            DriverInfo::new(driver.clone(), Mode::Together { topology_key, discovers }, Some(store));
+        let shared_keys = settings.shared_topology_keys.iter().cloned();
+        let mut claims = Claims::new(topology_key.clone(), shared_keys);
+        let mut recorded = Vec::new();
+        for (node, claim) in store.claims().await? {
+            match claim {
+                // The release was interrupted by a crash.
+                Ok(_) if decommissioned.contains(&node) => store.set_claim(&node, None).await?,
+                Ok(claim) => {
+                    claims.apply(&node, Some(claim));
+                    recorded.push(node);
+                }
+                Err(defect) => {
+                    tracing::error!(%node, %defect, "what the node owns cannot be read; it is recorded again when the node reports it");
+                    recorded.push(node);
+                }
+            }
+        }
+        let quarantine = Arc::new(Quarantine::new(decommissioned, &mut names));
+        let mode = Mode::Together { topology_key, discovers };
+        let driver_info = DriverInfo::with_claims(driver.clone(), mode, store, claims);
         for name in names {
             driver_info.change(|cache, now| cache.add(&name, now));
         }
         driver_info.load().await;
+        for node in recorded.iter().filter(|node| !quarantine.contains(node)) {
+            driver_info.change(|cache, now| cache.add_recorded(node, now));
+        }
         let route =
             Self { driver, settings, placements, driver_info, quarantine, capacity_cache: Mutex::default() };
         for (node, _) in route.decommissioned() {
@@ -189,6 +216,12 @@ impl TopologyRouter {
     #[must_use]
     pub fn rows(&self) -> usize {
         self.placements.rows()
+    }
+
+    /// The nodes that are quarantined because they report what belongs to another node, and why.
+    #[must_use]
+    pub fn claim_conflicts(&self) -> Vec<(NodeId, ClaimConflict)> {
+        self.driver_info.read(driver_info::Cache::conflicts)
     }
 
     /// The driver info of the nodes.
@@ -246,6 +279,9 @@ impl TopologyRouter {
 
     /// Calls one node. When the node is decommissioned, a waiting call and an open stream end.
     async fn call_node(&self, relay: &dyn Relay, node: &NodeId, inbound: &InboundCall) -> Replies {
+        if let Err(refusal) = self.check_claim(node) {
+            return Replies::outcome(refusal.outcome());
+        }
         let outcome = Refusal::Decommissioned { node: node.clone() }.outcome();
         let (quarantine, name) = (Arc::clone(&self.quarantine), node.clone());
         let mut added = Box::pin(async move { quarantine.until_added(&name).await });

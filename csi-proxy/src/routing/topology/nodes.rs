@@ -16,6 +16,28 @@ impl TopologyRouter {
         self.driver_info.change(driver_info::Cache::synced);
     }
 
+    /// Checks that all connected nodes are known.
+    ///
+    /// # Errors
+    /// If the hub has not reported them yet: a subject may be on a node that is not known.
+    pub(super) fn check_complete(&self) -> Result<(), Refusal> {
+        if self.driver_info.read(driver_info::Cache::knows_nodes) {
+            return Ok(());
+        }
+        let what =
+            "the hub has not reported its nodes yet, and a node may have the subject; retry".to_owned();
+        Err(Refusal::Undetermined { what })
+    }
+
+    /// Checks that a node reports only what is its own.
+    ///
+    /// # Errors
+    /// If the node is quarantined.
+    pub(super) fn check_claim(&self, node: &NodeId) -> Result<(), Refusal> {
+        let conflict = self.driver_info.read(|cache| cache.entry(node)?.conflict().cloned());
+        conflict.map_or(Ok(()), |reason| Err(Refusal::Quarantined { node: node.clone(), reason }))
+    }
+
     /// All nodes of the driver, by name.
     pub(super) fn names(&self) -> Vec<NodeId> {
         self.names_of(|_| true)
@@ -26,17 +48,11 @@ impl TopologyRouter {
         self.names_of(Entry::is_online)
     }
 
-    /// The nodes with a reachable driver, then the others.
-    pub(super) fn online_first(&self) -> Vec<NodeId> {
-        let mut nodes = self.online();
-        nodes.extend(self.names_of(|entry| !entry.is_online()));
-        nodes
-    }
-
     /// The nodes within a topology that may have capacity: online, or of unknown presence.
     pub(super) fn possibly_online(&self, topology: &csi::Topology) -> Vec<NodeId> {
         self.names_of(|entry| {
             matches!(entry.presence(), Presence::Online | Presence::Unknown)
+                && entry.conflict().is_none()
                 && (topology.segments.is_empty()
                     || entry.topology().is_some_and(|place| place.is_within(topology)))
         })
@@ -68,7 +84,8 @@ impl TopologyRouter {
     pub(super) fn candidates(&self, class: &Digest) -> Vec<Candidate> {
         let (capacity_cache, now) = (self.capacity_cache(), Instant::now());
         self.driver_info.read(|cache| {
-            let nodes = cache.entries().filter(|(_, entry)| entry.is_of_driver());
+            let takes_part = |entry: &Entry| entry.is_of_driver() && entry.conflict().is_none();
+            let nodes = cache.entries().filter(|(_, entry)| takes_part(entry));
             nodes
                 .map(|(node, entry)| Candidate {
                     node: node.clone(),
@@ -94,7 +111,7 @@ impl TopologyRouter {
                     let unreached = |entry: &Entry| entry.topology().is_none() && entry.is_of_driver();
                     match cache.entries().find(|(_, entry)| unreached(entry)) {
                         Some((node, _)) => format!(
-                            "no node has the node_id {node_id:?}, but node {node} has not been reached yet"
+                            "no node has the node_id {node_id:?}, but node {node} has not been reached yet, or is quarantined"
                         ),
                         None => return Err(Refusal::NoSuchNode { node_id: node_id.to_owned() }),
                     }

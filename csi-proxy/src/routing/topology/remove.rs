@@ -28,13 +28,19 @@ impl TopologyRouter {
                 (Some(Bytes::new()), Outcome::from_endpoint(Code::OK, ""))
             }
             Some(node) => self.ask(relay, node, inbound).await,
-            None => merge_results(self.ask_all(relay, inbound, self.names()).await),
+            None => self.ask_holder_or_all(relay, inbound, method, &subjects).await?,
         };
         if answer.1.is_ok() {
             if method == Method::DeleteVolumeGroupSnapshot {
                 let snapshots = protobuf::texts(&inbound.body, SNAPSHOT_IDS);
                 subjects.extend(snapshots.into_iter().map(|id| Subject::Snapshot(id.into())));
             }
+            // A node deletes nothing of another node, whatever the request for its group names.
+            let others = |subject: &Subject| {
+                let found = self.placements.node_of(subject);
+                found.is_some() && found != known
+            };
+            subjects.retain(|subject| !others(subject));
             for subject in &subjects {
                 self.placements.deleted(subject).await?;
             }
@@ -43,6 +49,27 @@ impl TopologyRouter {
             }
         }
         Ok(answer)
+    }
+
+    /// Sends a removal of an unknown subject to the node that has it, or else to all nodes without its secrets.
+    pub(super) async fn ask_holder_or_all(
+        &self,
+        relay: &dyn Relay,
+        inbound: &InboundCall,
+        method: Method,
+        subjects: &[Subject],
+    ) -> Result<Answer, Refusal> {
+        self.check_complete()?;
+        if let Some(node) = self.only() {
+            return Ok(self.ask(relay, &node, inbound).await);
+        }
+        if let Some(subject) = subjects.first()
+            && let Some(node) = self.node_of_removal(relay, inbound, method, subject).await?
+        {
+            return Ok(self.ask(relay, &node, inbound).await);
+        }
+        let inbound = &inbound.without_secrets(method)?;
+        Ok(merge_results(self.ask_all(relay, inbound, self.names()).await))
     }
 
     /// Calls nodes concurrently. The answers are in the order of the nodes.

@@ -23,7 +23,8 @@ use crate::call::Subject;
 use crate::call::{NodeId, Term};
 use crate::driver_info::DriverInfoStore;
 use crate::relay::{TermError, TermSource, next_term};
-use crate::routing::placements::{Change, Placement, Revision, Row};
+use crate::routing::Claim;
+use crate::routing::placements::{Change, Defect, Placement, Revision, Row};
 
 /// The magic number of redb files.
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
@@ -44,19 +45,28 @@ const DRIVER_INFO: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("driv
 const TERMS: TableDefinition<'_, &str, u64> = TableDefinition::new("terms");
 /// Decommissioned nodes.
 const DECOMMISSIONED: TableDefinition<'_, &str, ()> = TableDefinition::new("decommissioned");
+/// What each node owns.
+const CLAIMS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("claims");
 /// Nodes with a socket.
 const NODES: TableDefinition<'_, &str, ()> = TableDefinition::new("nodes");
 
 /// The supported table versions. `layout` is the version of the whole file; version 1 had no rows for placements.
-const VERSIONS: [(&str, u64); 6] =
-    [("layout", 2), ("placements", 1), ("driver_info", 2), ("terms", 1), ("nodes", 1), ("decommissioned", 1)];
+const VERSIONS: [(&str, u64); 7] = [
+    ("layout", 2),
+    ("placements", 1),
+    ("driver_info", 2),
+    ("terms", 1),
+    ("nodes", 1),
+    ("decommissioned", 1),
+    ("claims", 1),
+];
 
 /// The name of the last revision in the table of numbers.
 const REVISION: &str = "revision";
 
 /// A redb database file with the state of a proxy. Only one process at a time can open the file.
 ///
-/// An unknown version of the file or a table, or a damaged file, is an error and is not changed. Cheap to clone.
+/// An unknown version of the file or a table, or a damaged file, is an error, and no row is changed. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct RedbStore {
     driver: DriverName,
@@ -235,6 +245,33 @@ impl PlacementStore for RedbStore {
         })
         .await
     }
+
+    async fn claims(&self) -> Result<Vec<(NodeId, Result<Claim, Defect>)>, StoreError> {
+        self.commit(|transaction| {
+            let mut claims = Vec::new();
+            for found in transaction.open_table(CLAIMS)?.iter()? {
+                let (node, record) = found?;
+                let Ok(node) = NodeId::new(node.value()) else { continue };
+                let claim = Claim::decode(&node, record.value());
+                claims.push((node, claim));
+            }
+            Ok(claims)
+        })
+        .await
+    }
+
+    async fn set_claim(&self, node: &NodeId, claim: Option<&Claim>) -> Result<(), StoreError> {
+        let (node, record) = (node.clone(), claim.map(|claim| claim.encode(node)));
+        self.commit(move |transaction| {
+            let mut table = transaction.open_table(CLAIMS)?;
+            match record {
+                Some(record) => drop(table.insert(node.as_str(), &*record)?),
+                None => drop(table.remove(node.as_str())?),
+            }
+            Ok(())
+        })
+        .await
+    }
 }
 
 #[async_trait]
@@ -370,6 +407,22 @@ fn try_open(path: &Path, driver: &DriverName) -> Result<Result<Database, OpenSto
     Ok(Ok(database))
 }
 
+/// Returns why a version in the table of numbers is not supported. Driver info of an older version is supported: it is
+/// refreshed from the drivers.
+fn other_version(
+    numbers: &impl ReadableTable<&'static str, u64>,
+    path: &Path,
+) -> Result<Option<OpenStoreError>, ::redb::Error> {
+    for (table, supported) in VERSIONS {
+        let Some(found) = numbers.get(table)?.map(|found| found.value()) else { continue };
+        if found != supported && !(table == "driver_info" && found < supported) {
+            let path = path.to_owned();
+            return Ok(Some(OpenStoreError::OtherVersion { path, table, found, supported }));
+        }
+    }
+    Ok(None)
+}
+
 /// Creates missing tables, or returns why the file cannot be used.
 fn prepare(
     database: &Database,
@@ -384,21 +437,14 @@ fn prepare(
         if !is_new && numbers.get("layout")?.is_none() {
             return foreign("it is another redb database".to_owned());
         }
+        if let Some(other) = other_version(&numbers, path)? {
+            return Ok(Some(other));
+        }
         for (table, supported) in VERSIONS {
-            let found = numbers.get(table)?.map(|found| found.value());
-            match found {
-                Some(found) if found == supported => {}
-                // Driver info is refreshed from the drivers.
-                Some(found) if table == "driver_info" => {
-                    tracing::warn!(found, "ignoring driver info of another version");
-                    transaction.delete_table(DRIVER_INFO)?;
-                    numbers.insert(table, supported)?;
-                }
-                Some(found) => {
-                    let path = path.to_owned();
-                    return Ok(Some(OpenStoreError::OtherVersion { path, table, found, supported }));
-                }
-                None => drop(numbers.insert(table, supported)?),
+            let found = numbers.insert(table, supported)?.map(|found| found.value());
+            if found.is_some_and(|found| found != supported) {
+                tracing::warn!(?found, "discarding driver info of an older version");
+                transaction.delete_table(DRIVER_INFO)?;
             }
         }
         let mut terms = transaction.open_table(TERMS)?;
@@ -414,6 +460,7 @@ fn prepare(
         transaction.open_table(DRIVER_INFO)?;
         transaction.open_table(NODES)?;
         transaction.open_table(DECOMMISSIONED)?;
+        transaction.open_table(CLAIMS)?;
     }
     transaction.commit()?;
     Ok(None)

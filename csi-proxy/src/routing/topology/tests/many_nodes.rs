@@ -141,6 +141,77 @@ async fn unknown_id_is_not_deleted_while_a_node_is_offline() {
     .await;
 }
 
+/// After a lost table, before the hub has reported its nodes, another node may have the volume.
+#[tokio::test(start_paused = true)]
+async fn unknown_id_is_not_deleted_before_all_nodes_are_known() {
+    let (world, disk) = (World::of(2), MemoryStore::default());
+    world.has("edge-1", "old");
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        route.arrived(&node("edge-0"));
+        sleep(MINUTE).await;
+        assert_eq!(delete(&route, &world, "old").await, Code::UNAVAILABLE);
+        report_all_up(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(delete(&route, &world, "old").await, Code::OK);
+        assert!(world.lock().nodes["edge-1"].is_empty());
+    })
+    .await;
+}
+
+/// The info of a node was discarded, and the node is offline since: it may have the volume.
+#[tokio::test(start_paused = true)]
+async fn unknown_id_may_be_on_a_node_without_info() {
+    let (world, disk) = (World::of(2), MemoryStore::default());
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        report_all_up(&route, &world);
+        sleep(MINUTE).await;
+    })
+    .await;
+    drop(route);
+    disk.save(&node("edge-1"), None).await.unwrap();
+    world.has("edge-1", "old");
+    world.lock().offline.insert("edge-1".to_owned());
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        route.arrived(&node("edge-0"));
+        route.synced();
+        sleep(MINUTE).await;
+        assert_eq!(delete(&route, &world, "old").await, Code::UNAVAILABLE);
+        route.decommission(&node("edge-1")).await.unwrap();
+        assert_eq!(delete(&route, &world, "old").await, Code::OK);
+    })
+    .await;
+}
+
+/// A node whose group is deleted does not decide about the snapshots of another node.
+#[tokio::test(start_paused = true)]
+async fn group_deletion_spares_snapshots_of_other_nodes() {
+    let (world, disk) = (World::of(2), MemoryStore::default());
+    let route = open(&disk).await;
+    let (group, own, other) = ("group", "own", "other");
+    while_running(&route, &world, async {
+        report_all_up(&route, &world);
+        sleep(MINUTE).await;
+        let at = [node("edge-0"), node("edge-1")];
+        route.placements.found(&Subject::GroupSnapshot(group.into()), &at[0]).await.unwrap();
+        route.placements.found(&Subject::Snapshot(own.into()), &at[0]).await.unwrap();
+        route.placements.found(&Subject::Snapshot(other.into()), &at[1]).await.unwrap();
+        let request = csi::DeleteVolumeGroupSnapshotRequest {
+            group_snapshot_id: group.to_owned(),
+            snapshot_ids: vec![own.to_owned(), other.to_owned()],
+            ..Default::default()
+        };
+        let (_, code) =
+            call(&route, &world, Method::DeleteVolumeGroupSnapshot, request.encode_to_vec()).await;
+        assert_eq!(code, Code::OK);
+        let is_deleted = |id: &str| route.placements.is_deleted(&Subject::Snapshot(id.into()));
+        assert_eq!((is_deleted(own), is_deleted(other)), (true, false));
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn block_metadata_is_routed_to_the_snapshot() {
     let (world, disk) = (World::of(3), MemoryStore::default());

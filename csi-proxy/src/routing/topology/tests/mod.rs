@@ -2,6 +2,7 @@
 
 mod chaos;
 mod decommission;
+mod hostile;
 mod many_nodes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,11 +34,27 @@ struct State {
     without_driver: BTreeSet<String>,
     /// Nodes whose driver does not answer GetCapacity, and sends only the first part of block metadata.
     hanging: BTreeSet<String>,
+    /// The names that nodes report as their `node_id` and topology instead of their own.
+    lies: BTreeMap<String, String>,
+    /// How the lists of nodes are wrong.
+    lists: BTreeMap<String, WrongList>,
     calls: Vec<(String, Method)>,
+    /// The calls with the secret `canary`.
+    secrets: Vec<(String, Method)>,
     /// Of the last CreateVolume.
     remaining: Option<Duration>,
     open: usize,
     most_open: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum WrongList {
+    /// Each page has a next one.
+    Endless,
+    /// A page has more entries than requested.
+    TooLong,
+    Fails,
+    Hangs,
 }
 
 fn node(name: &str) -> NodeId {
@@ -85,12 +102,13 @@ impl World {
         if state.without_driver.contains(&name) {
             return Err(Fault::DriverNotRegistered { driver: call.driver });
         }
+        let reported = state.lies.get(&name).unwrap_or(&name).clone();
         let volumes = state.nodes.get_mut(&name).unwrap();
         match method {
             Method::GetPluginInfo => ok(csi::GetPluginInfoResponse::default()),
             Method::NodeGetInfo => ok(csi::NodeGetInfoResponse {
-                node_id: name.clone(),
-                accessible_topology: Some(place(&name)),
+                accessible_topology: Some(place(&reported)),
+                node_id: reported,
                 ..Default::default()
             }),
             Method::GetPluginCapabilities => {
@@ -107,10 +125,17 @@ impl World {
                     volume: Some(csi::Volume { volume_id: id.clone(), ..Default::default() }),
                     ..Default::default()
                 };
-                ok(csi::ListVolumesResponse {
-                    entries: volumes.iter().map(entry).collect(),
-                    ..Default::default()
-                })
+                let mut entries: Vec<_> = volumes.iter().map(entry).collect();
+                let mut next_token = String::new();
+                match state.lists.get(&name) {
+                    Some(WrongList::Endless) => next_token = "more".to_owned(),
+                    Some(WrongList::TooLong) => entries.extend(vec![entry(&"x".to_owned()); 100]),
+                    Some(WrongList::Fails) => {
+                        return Ok(Replies::outcome(Outcome::from_driver(Code::INTERNAL, "no")));
+                    }
+                    Some(WrongList::Hangs) | None => {}
+                }
+                ok(csi::ListVolumesResponse { entries, next_token })
             }
             Method::GetCapacity => {
                 ok(csi::GetCapacityResponse { available_capacity: 7, ..Default::default() })
@@ -134,6 +159,10 @@ impl World {
                 volumes.remove(&csi::DeleteVolumeRequest::decode(call.body).unwrap().volume_id);
                 ok(csi::DeleteVolumeResponse {})
             }
+            Method::ControllerPublishVolume => ok(csi::ControllerPublishVolumeResponse::default()),
+            Method::ControllerExpandVolume => ok(csi::ControllerExpandVolumeResponse::default()),
+            Method::ControllerUnpublishVolume => ok(csi::ControllerUnpublishVolumeResponse {}),
+            Method::DeleteVolumeGroupSnapshot => ok(csi::DeleteVolumeGroupSnapshotResponse {}),
             Method::GetMetadataAllocated => {
                 let request = csi::GetMetadataAllocatedRequest::decode(call.body).unwrap();
                 if !volumes.contains(&request.snapshot_id) {
@@ -158,6 +187,9 @@ impl Relay for World {
             let mut state = self.lock();
             let method = Method::from_path(call.method.as_str()).unwrap();
             state.calls.push((call.node.to_string(), method));
+            if call.body.windows(6).any(|window| window == b"canary") {
+                state.secrets.push((call.node.to_string(), method));
+            }
             if method == Method::CreateVolume {
                 state.remaining = call.remaining;
             }
@@ -166,8 +198,12 @@ impl Relay for World {
         }
         sleep(LATENCY).await;
         self.lock().open -= 1;
-        let hangs = call.method.as_str() == Method::GetCapacity.path()
-            && self.lock().hanging.contains(call.node.as_str());
+        let (is_capacity, is_list) = [Method::GetCapacity, Method::ListVolumes]
+            .map(|method| call.method.as_str() == method.path())
+            .into();
+        let list = self.lock().lists.get(call.node.as_str()).copied();
+        let hangs = (is_capacity && self.lock().hanging.contains(call.node.as_str()))
+            || (is_list && matches!(list, Some(WrongList::Hangs)));
         if hangs {
             sleep(Duration::from_secs(3600)).await;
         }

@@ -1,0 +1,262 @@
+//! Searches the node of an unknown id, with questions that change nothing and contain no secret.
+//!
+//! A node that reports the id is believed only if every other node reports that it does not have it. Otherwise a node
+//! could get the requests, the secrets and the ids of an offline node.
+
+use std::time::Duration;
+
+use csi_proto::csi::v1 as csi;
+use csi_proto::csi::v1::controller_service_capability::rpc::Type as Rpc;
+use csi_proto::csi::v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode};
+use csi_proto::{Code, Method};
+use futures_util::{StreamExt as _, stream};
+use prost::Message as _;
+use tokio::time::Instant;
+
+use super::{InboundCall, MAX_CONCURRENT_ROUNDS, TopologyRouter};
+use crate::call::{BadRequest, MethodPath, NodeId, Origin, Outcome, Reply, Subject, protobuf};
+use crate::relay::Relay;
+use crate::routing::Refusal;
+
+/// The timeout per node. A node that answers later counts as a node that may have the subject.
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The maximum number of pages that are read from a node without another question than a list.
+const MAX_PAGES: usize = 100;
+
+/// The result of a search.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Search {
+    /// The node has the subject, and no other node has it. Recorded.
+    Found(NodeId),
+    /// The node reports the subject, and some nodes did not answer. Not recorded.
+    Reported(NodeId),
+    /// No node has the subject.
+    Absent,
+    /// The driver on this node has no question for such a subject.
+    Unanswerable(NodeId),
+}
+
+/// What a node reports about a subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Report {
+    Present,
+    Absent,
+    Unknown,
+    /// The driver has no question for it.
+    Unanswerable,
+}
+
+impl TopologyRouter {
+    /// Searches the node of a subject. `strict` is for calls that change something or have secrets: they need
+    /// [`Search::Found`].
+    ///
+    /// # Errors
+    /// If several nodes report the subject, or a node that may have it does not answer.
+    pub(super) async fn search(
+        &self,
+        relay: &dyn Relay,
+        inbound: &InboundCall,
+        method: Method,
+        subject: &Subject,
+        strict: bool,
+    ) -> Result<Search, Refusal> {
+        self.check_complete()?;
+        let nodes = self.names();
+        if nodes.is_empty() {
+            let what = "no node with the driver is known; start the agent on a node".to_owned();
+            return Err(Refusal::Undetermined { what });
+        }
+        let one = |node: NodeId| async move {
+            let asked = self.report(relay, inbound, method, subject, &node);
+            (tokio::time::timeout(NODE_TIMEOUT, asked).await.unwrap_or(Report::Unknown), node)
+        };
+        let reports: Vec<_> =
+            stream::iter(nodes).map(one).buffer_unordered(MAX_CONCURRENT_ROUNDS).collect().await;
+        let first = |wanted: Report| {
+            reports.iter().filter(|(report, _)| *report == wanted).map(|(_, node)| node).min()
+        };
+        let mut present = reports.iter().filter(|(report, _)| *report == Report::Present);
+        let (found, other) = (present.next(), present.next());
+        if let (Some((_, one)), Some((_, other))) = (found, other) {
+            tracing::warn!(%subject, node = %one, %other, "two nodes report the same id, the call is not sent");
+            let (subject, known, other) = (subject.clone(), one.clone(), other.clone());
+            return Err(Refusal::DuplicateId { subject, known, other });
+        }
+        match (found, first(Report::Unanswerable), first(Report::Unknown)) {
+            (Some((_, node)), None, None) => {
+                self.placements.found(subject, node).await?;
+                Ok(Search::Found(node.clone()))
+            }
+            (Some((_, node)), ..) if !strict => Ok(Search::Reported(node.clone())),
+            (_, _, Some(node)) => Err(Refusal::MayBeOn { subject: subject.clone(), node: node.clone() }),
+            (_, Some(node), None) => Ok(Search::Unanswerable(node.clone())),
+            (None, None, None) => Ok(Search::Absent),
+        }
+    }
+
+    /// The node that gets a removal with its secrets; `None` if no node gets them.
+    pub(super) async fn node_of_removal(
+        &self,
+        relay: &dyn Relay,
+        inbound: &InboundCall,
+        method: Method,
+        subject: &Subject,
+    ) -> Result<Option<NodeId>, Refusal> {
+        if !inbound.has_secrets(method) {
+            return Ok(None);
+        }
+        Ok(match self.search(relay, inbound, method, subject, true).await? {
+            Search::Found(node) => Some(node),
+            Search::Reported(_) | Search::Absent | Search::Unanswerable(_) => None,
+        })
+    }
+
+    async fn report(
+        &self,
+        relay: &dyn Relay,
+        inbound: &InboundCall,
+        method: Method,
+        subject: &Subject,
+        node: &NodeId,
+    ) -> Report {
+        let Ok(Some((asked, body))) = self.question(inbound, method, subject, node) else {
+            return Report::Unanswerable;
+        };
+        let Ok(path) = MethodPath::new(asked.path()) else { return Report::Unanswerable };
+        let mut question = InboundCall { method: path, body: body.into(), ..inbound.clone() };
+        question.end = question.end.min(Instant::now() + NODE_TIMEOUT);
+        for _ in 0..MAX_PAGES {
+            let (message, outcome) = if asked.is_server_streaming() {
+                // The first part shows whether the node has the subject.
+                match self.call_node(relay, node, &question).await.next().await {
+                    Some(Reply::Message(first)) => (Some(first), Outcome::ok()),
+                    Some(Reply::End(outcome)) => (None, outcome),
+                    None => return Report::Unknown,
+                }
+            } else {
+                self.ask(relay, node, &question).await
+            };
+            match (&outcome.origin, outcome.code) {
+                (Origin::Driver, Code::OK) => {}
+                (Origin::Driver, Code::NOT_FOUND) => return Report::Absent,
+                (Origin::Driver, Code::UNIMPLEMENTED) => return Report::Unanswerable,
+                _ => return Report::Unknown,
+            }
+            let Some(listed) = listed(asked, message.as_deref().unwrap_or_default(), subject.id()) else {
+                return Report::Unknown;
+            };
+            match listed {
+                Listed::Present => return Report::Present,
+                Listed::Next(token) if token.is_empty() => return Report::Absent,
+                Listed::Next(token) => {
+                    let starting_token = token;
+                    let request = csi::ListVolumesRequest { starting_token, ..Default::default() };
+                    question.body = request.encode_to_vec().into();
+                }
+            }
+        }
+        Report::Unknown
+    }
+
+    /// The question whether a node has a subject; `None` if its driver has none.
+    fn question(
+        &self,
+        inbound: &InboundCall,
+        method: Method,
+        subject: &Subject,
+        node: &NodeId,
+    ) -> Result<Option<(Method, Vec<u8>)>, BadRequest> {
+        let has = |rpc: Rpc| {
+            self.driver_info
+                .read(|cache| cache.entry(node).is_some_and(|entry| entry.has_controller_rpc(rpc)))
+        };
+        Ok(Some(match subject {
+            Subject::Volume(id) if has(Rpc::GetVolume) => {
+                let request = csi::ControllerGetVolumeRequest { volume_id: id.to_string() };
+                (Method::ControllerGetVolume, request.encode_to_vec())
+            }
+            Subject::Volume(_) if has(Rpc::ListVolumes) => (Method::ListVolumes, Vec::new()),
+            Subject::Volume(id) => {
+                // Every controller has this method, and the spec demands NOT_FOUND for an unknown volume.
+                let request = csi::ValidateVolumeCapabilitiesRequest {
+                    volume_id: id.to_string(),
+                    volume_capabilities: vec![any_capability()],
+                    ..Default::default()
+                };
+                (Method::ValidateVolumeCapabilities, request.encode_to_vec())
+            }
+            Subject::Snapshot(id) if has(Rpc::GetSnapshot) => {
+                let request = csi::GetSnapshotRequest { snapshot_id: id.to_string(), ..Default::default() };
+                (Method::GetSnapshot, request.encode_to_vec())
+            }
+            Subject::Snapshot(id) if has(Rpc::ListSnapshots) => {
+                let request = csi::ListSnapshotsRequest { snapshot_id: id.to_string(), ..Default::default() };
+                (Method::ListSnapshots, request.encode_to_vec())
+            }
+            // The requests to get and to delete a group have the same fields.
+            Subject::GroupSnapshot(_) => {
+                (Method::GetVolumeGroupSnapshot, inbound.without_secrets(method)?.body.to_vec())
+            }
+            _ if !method.is_mutating() => (method, inbound.without_secrets(method)?.body.to_vec()),
+            _ => return Ok(None),
+        }))
+    }
+}
+
+/// What an answer shows.
+enum Listed {
+    Present,
+    /// The token of the next page; empty if the list has ended.
+    Next(String),
+}
+
+/// What the answer to a question shows about an id; `None` if it cannot be decoded.
+fn listed(asked: Method, message: &[u8], id: &str) -> Option<Listed> {
+    let (found, next) = match asked {
+        Method::ListVolumes => {
+            let page = csi::ListVolumesResponse::decode(message).ok()?;
+            let is_it = |entry: &csi::list_volumes_response::Entry| {
+                entry.volume.as_ref().is_some_and(|volume| volume.volume_id == id)
+            };
+            (page.entries.iter().any(is_it), page.next_token)
+        }
+        Method::ListSnapshots => {
+            let page = csi::ListSnapshotsResponse::decode(message).ok()?;
+            let is_it = |entry: &csi::list_snapshots_response::Entry| {
+                entry.snapshot.as_ref().is_some_and(|snapshot| snapshot.snapshot_id == id)
+            };
+            // The list of one id has one page.
+            (page.entries.iter().any(is_it), String::new())
+        }
+        _ => (true, String::new()),
+    };
+    Some(if found { Listed::Present } else { Listed::Next(next) })
+}
+
+/// A capability that most volumes have. The answer to it does not matter, only whether the volume exists.
+fn any_capability() -> csi::VolumeCapability {
+    let mode = access_mode::Mode::SingleNodeWriter.into();
+    csi::VolumeCapability {
+        access_mode: Some(AccessMode { mode }),
+        access_type: Some(AccessType::Mount(MountVolume::default())),
+    }
+}
+
+impl InboundCall {
+    /// Whether the request has secrets.
+    pub(super) fn has_secrets(&self, method: Method) -> bool {
+        method.secrets_field().is_some_and(|field| protobuf::count(&self.body, field.number) > 0)
+    }
+
+    /// The call without its secrets.
+    ///
+    /// # Errors
+    /// If the request is not a message.
+    pub(super) fn without_secrets(&self, method: Method) -> Result<Self, BadRequest> {
+        let Some(field) = method.secrets_field() else { return Ok(self.clone()) };
+        let body = protobuf::remove_field(&self.body, field.number);
+        let body = body.ok_or(BadRequest::Unreadable { field: "the request" })?.into();
+        Ok(Self { body, ..self.clone() })
+    }
+}
