@@ -4,6 +4,8 @@
 //!   `csi_sidecar_operations_seconds` of csi-lib-utils, and `stage`: where the call was measured. Methods unknown to
 //!   CSI are `other`, so that a caller cannot create label values;
 //! - counter `csi_plugin_relay_faults_total` with `driver_name`, `kind`, `stage`;
+//! - counter `csi_plugin_refused_calls_total` with `cause`: calls of other peers that the node refused, as `method` (it
+//!   must not come from another host) or `driver` (another one than the policies have checked);
 //! - gauges `csi_plugin_operations_running` and `csi_plugin_operations_cached` (results for retries); counter
 //!   `csi_plugin_operations_total` with `driver_name` and `outcome`: `run`, `coalesced`, `replayed`, `aborted`,
 //!   `uncertain`;
@@ -40,6 +42,12 @@ pub(crate) fn record(
         metrics::counter!("csi_plugin_relay_faults_total", "driver_name" => label(driver), "kind" => fault.kind(), "stage" => stage)
             .increment(1);
     }
+}
+
+/// Counts a call of another peer that was refused.
+#[cfg(feature = "edge-transport")]
+pub(crate) fn refused(cause: &'static str) {
+    metrics::counter!("csi_plugin_refused_calls_total", "cause" => cause).increment(1);
 }
 
 /// Counts the outcome of an operation, or of a call that requested it.

@@ -146,7 +146,7 @@ impl Relay for Silent {
 /// A retrying relay, and the reachability of the nodes as presence reports it.
 async fn retry(net: &Net) -> (RetryRelay<SessionRelay>, Reachability) {
     let reachability = Reachability::new(Duration::from_secs(5));
-    let mut nodes = NodeWatch::new(net.near.clone(), reachability.clone()).unwrap();
+    let mut nodes = NodeWatch::new(net.near.clone(), &driver_name(), reachability.clone()).unwrap();
     tokio::spawn(async move { while nodes.next().await.is_some() {} });
     let relay = SessionRelay::new(net.near.clone());
     (RetryRelay::start(relay, reachability.clone(), ClockTerms::default()).await.unwrap(), reachability)
@@ -239,7 +239,7 @@ async fn failback_is_not_a_loss_of_nodes() {
     let proxy = proxy.dialer(Box::new(ClosableDialer(cable.clone(), Arc::clone(&open))));
     let proxy = proxy.dialer(Box::new(net.cables[0].clone())).start().unwrap();
     let reachability = Reachability::new(Duration::from_secs(5));
-    let mut nodes = NodeWatch::new(proxy.clone(), reachability.clone()).unwrap();
+    let mut nodes = NodeWatch::new(proxy.clone(), &driver_name(), reachability.clone()).unwrap();
     tokio::spawn(async move { while nodes.next().await.is_some() {} });
     let is_connected = || matches!(reachability.status(&node()), NodeStatus::Connected(_));
     for change in 1..=3 {

@@ -1,5 +1,6 @@
 //! Validated names: peers, services and the sessions of a peer.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -123,7 +124,8 @@ name! {
 }
 
 name! {
-    /// The name of a service that a peer answers, for example `csi/hostpath.csi.example`. Cheap to clone.
+    /// The name of a service that a peer answers, for example `csi`. A service also answers requests for the names below its
+    /// own, such as `csi/hostpath.csi.example`, so that a policy can tell its parts apart. Cheap to clone.
     ServiceName, "service name", MAX_SERVICE_NAME
 }
 
@@ -155,15 +157,32 @@ impl PeerId {
     /// Returns the names that cover this one: the name itself and its parents. `proxy` covers `proxy/replica-2`, so that
     /// replicas with one certificate or token do not fence each other. A name with a colon covers only itself: the path of a
     /// URI has no authority over longer paths.
-    pub(crate) fn covered_by(&self) -> impl Iterator<Item = &str> {
-        let above = self.0.match_indices('/').map(|(end, _)| &self.0[..end]);
-        above.filter(|above| !above.contains(':')).chain(std::iter::once(&*self.0))
+    pub(crate) fn covered_by(&self) -> impl DoubleEndedIterator<Item = &str> {
+        covered_by(&self.0)
     }
 
     /// Whether this name covers `claimed`.
     pub(crate) fn covers(&self, claimed: &Self) -> bool {
         claimed.covered_by().any(|above| above == self.as_str())
     }
+}
+
+impl ServiceName {
+    /// Whether this name covers `requested`, by the rules of [`PeerId::covered_by`]: `csi` covers `csi/a.driver`.
+    pub(crate) fn covers(&self, requested: &Self) -> bool {
+        covered_by(&requested.0).any(|above| above == self.as_str())
+    }
+
+    /// Returns the entry of the closest name that covers this one.
+    pub(crate) fn find_in<'a, V>(&self, services: &'a HashMap<Self, V>) -> Option<&'a V> {
+        covered_by(&self.0).rev().find_map(|name| services.get(name))
+    }
+}
+
+/// Returns the names that cover `name`: its parents, from the shortest, and itself.
+pub(crate) fn covered_by(name: &str) -> impl DoubleEndedIterator<Item = &str> {
+    let above = name.match_indices('/').map(|(end, _)| &name[..end]);
+    above.filter(|above| !above.contains(':')).chain(std::iter::once(name))
 }
 
 #[cfg(test)]
@@ -180,6 +199,24 @@ mod tests {
         assert!(matches!(PeerId::new("edge 1"), Err(InvalidName::Character { found: ' ', at: 4, .. })));
         assert!(PeerId::new("a".repeat(253)).is_ok());
         assert!(ServiceName::new("csi/hostpath.csi.example").is_ok());
+    }
+
+    /// The closest name that covers a service answers it; a name that only begins like it does not.
+    #[test]
+    fn services_answer_the_names_below_theirs() {
+        let services: HashMap<_, _> =
+            ["csi", "csi/a"].map(|name| (ServiceName::new(name).unwrap(), name)).into_iter().collect();
+        for (requested, expected) in [
+            ("csi", Some("csi")),
+            ("csi/b", Some("csi")),
+            ("csi/a", Some("csi/a")),
+            ("csi/a/b", Some("csi/a")),
+            ("csi2", None),
+            ("cs", None),
+        ] {
+            let requested = ServiceName::new(requested).unwrap();
+            assert_eq!(requested.find_in(&services).copied(), expected, "{requested}");
+        }
     }
 
     #[test]

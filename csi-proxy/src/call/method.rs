@@ -73,6 +73,20 @@ impl MethodPath {
         self.0[1..].split_once('/').map_or("", |(service, _)| service)
     }
 
+    /// Whether a caller on another host may call the method: those of the identity, controller, group controller and
+    /// snapshot metadata services, `NodeGetInfo` and `NodeGetCapabilities`. Every other Node method mounts or unmounts on
+    /// the node, and belongs to a caller on that node.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        match self.service() {
+            "csi.v1.Identity"
+            | "csi.v1.Controller"
+            | "csi.v1.GroupController"
+            | "csi.v1.SnapshotMetadata" => true,
+            _ => matches!(self.as_str(), "/csi.v1.Node/NodeGetInfo" | "/csi.v1.Node/NodeGetCapabilities"),
+        }
+    }
+
     /// Whether the method is known and has exactly one response message.
     #[cfg(feature = "runtime")]
     pub(crate) fn is_unary(&self) -> bool {
@@ -104,6 +118,20 @@ mod tests {
         assert_eq!(MethodPath::new("/a/b?c"), Err(InvalidMethodPath::Character { found: '?', at: 4 }));
         let long = format!("/a/{}", "b".repeat(300));
         assert_eq!(MethodPath::new(long), Err(InvalidMethodPath::TooLong { found: 303 }));
+    }
+
+    /// The schema has no other service or method that may be called from another host.
+    #[test]
+    fn remote_methods_mount_nothing() {
+        for method in csi_proto::Method::ALL {
+            let path = MethodPath::new(method.path()).unwrap();
+            let harmless = !path.as_str().starts_with("/csi.v1.Node/")
+                || ["/NodeGetInfo", "/NodeGetCapabilities"].iter().any(|name| path.as_str().ends_with(name));
+            assert_eq!(path.is_remote(), harmless, "{path}");
+        }
+        for other in ["/csi.v2.Controller/CreateVolume", "/csi.v1.Node/NodeGetInfo2", "/vendor.Admin/Run"] {
+            assert!(!MethodPath::new(other).unwrap().is_remote(), "{other}");
+        }
     }
 
     #[test]

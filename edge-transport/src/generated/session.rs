@@ -73,6 +73,7 @@ pub struct Hello {
 /// Opens a call. The body is the request; `metadata` belongs to the service and is opaque here.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Request {
+    /// Name of a service that the target provides, or a name below it: `csi/a.driver` for the service `csi`.
     #[prost(string, tag = "1")]
     pub service: ::prost::alloc::string::String,
     /// Time until the caller's deadline in milliseconds at the moment of sending. 0: no deadline. A hub subtracts the time that
@@ -241,7 +242,7 @@ pub struct Drain {
 /// Request to the service `presence` of a hub: watches the peers that provide a service.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PresenceRequest {
-    /// The service of the watched peers.
+    /// The service of the watched peers, or a name below it.
     #[prost(string, tag = "1")]
     pub service: ::prost::alloc::string::String,
     /// Restricts the watch to these peers, at most 64. Empty: all peers.

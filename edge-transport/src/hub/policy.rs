@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::name::{InvalidName, PeerId, ServiceName};
+use crate::name::{InvalidName, PeerId, ServiceName, covered_by};
 
 /// The peer that makes a call.
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +17,14 @@ pub struct Requester<'a> {
     pub peer: &'a PeerId,
     /// The services that the peer provides, according to its hello.
     pub services: &'a [ServiceName],
+}
+
+impl<'a> Requester<'a> {
+    /// Creates a requester, for policies in programs and tests of their own.
+    #[must_use]
+    pub const fn new(peer: &'a PeerId, services: &'a [ServiceName]) -> Self {
+        Self { peer, services }
+    }
 }
 
 /// Decides whether a call is allowed. Called once per call, with names that the hub has authenticated. Must not block.
@@ -78,35 +86,32 @@ impl Policy for NodesOnly {
     }
 }
 
-/// The names that a side of a rule matches.
+/// The names that a part of a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Pattern {
     /// `*`: every name.
     Any,
     /// `edge-*`: names with this prefix.
-    Prefix(PeerId),
+    Prefix(Box<str>),
     /// `proxy`: this name and the names below it.
-    Subtree(PeerId),
+    Subtree(Box<str>),
 }
 
 impl Pattern {
-    fn matches(&self, name: &PeerId) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Prefix(start) => name.as_str().starts_with(start.as_str()),
-            Self::Subtree(above) => above.covers(name),
-        }
-    }
-}
-
-impl FromStr for Pattern {
-    type Err = InvalidName;
-
-    fn from_str(text: &str) -> Result<Self, InvalidName> {
+    /// Parses a pattern whose name `check` accepts.
+    fn parse<N>(text: &str, check: fn(&str) -> Result<N, InvalidName>) -> Result<Self, InvalidName> {
         match text.strip_suffix('*') {
             Some("") => Ok(Self::Any),
-            Some(start) => PeerId::new(start).map(Self::Prefix),
-            None => PeerId::new(text).map(Self::Subtree),
+            Some(start) => check(start).map(|_| Self::Prefix(start.into())),
+            None => check(text).map(|_| Self::Subtree(text.into())),
+        }
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Prefix(start) => name.starts_with(&**start),
+            Self::Subtree(above) => covered_by(name).any(|covering| covering == &**above),
         }
     }
 }
@@ -116,7 +121,7 @@ impl fmt::Display for Pattern {
         match self {
             Self::Any => f.write_str("*"),
             Self::Prefix(start) => write!(f, "{start}*"),
-            Self::Subtree(name) => name.fmt(f),
+            Self::Subtree(name) => f.write_str(name),
         }
     }
 }
@@ -131,12 +136,12 @@ pub enum InvalidRule {
         /// The text, truncated to 100 characters.
         found: String,
     },
-    /// A side is not a valid pattern.
+    /// A part is not a valid pattern.
     #[error("{side} {found:?}: {cause}; expected a name, a prefix followed by `*`, or `*`")]
     Pattern {
-        /// `FROM` or `TO`.
+        /// `FROM`, `TO` or `SERVICE`.
         side: &'static str,
-        /// The text of the side, truncated to 100 characters.
+        /// The text of the part, truncated to 100 characters.
         found: String,
         /// What is wrong with the name.
         cause: InvalidName,
@@ -144,29 +149,54 @@ pub enum InvalidRule {
 }
 
 /// Allows some peers to call some others. Written as `FROM=TO`. Each side is a name, which includes the names below it
-/// (`csi-proxy` includes `csi-proxy/replica-2`), a prefix followed by `*` (`edge-*`), or `*` for all names.
+/// (`csi-proxy` includes `csi-proxy/replica-2`), a prefix followed by `*` (`edge-*`), or `*` for all names. Allows calls of
+/// every service, unless [`Rule::with_service`] restricts it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     from: Pattern,
     to: Pattern,
+    service: Pattern,
+}
+
+impl Rule {
+    /// Restricts the rule to these services: a name, which includes the names below it (`csi` includes `csi/a.driver`), a
+    /// prefix followed by `*`, or `*` for all services.
+    ///
+    /// # Errors
+    /// [`InvalidRule::Pattern`] if the text is none of these.
+    pub fn with_service(mut self, service: &str) -> Result<Self, InvalidRule> {
+        self.service = Pattern::parse(service, |name| ServiceName::new(name))
+            .map_err(|cause| InvalidRule::Pattern { side: "SERVICE", found: excerpt(service), cause })?;
+        Ok(self)
+    }
+}
+
+/// Returns the text, truncated to 100 characters.
+fn excerpt(text: &str) -> String {
+    text.chars().take(100).collect()
 }
 
 impl FromStr for Rule {
     type Err = InvalidRule;
 
     fn from_str(text: &str) -> Result<Self, InvalidRule> {
-        let shown = |text: &str| text.chars().take(100).collect::<String>();
-        let (from, to) = text.split_once('=').ok_or_else(|| InvalidRule::NoEquals { found: shown(text) })?;
+        let (from, to) =
+            text.split_once('=').ok_or_else(|| InvalidRule::NoEquals { found: excerpt(text) })?;
         let names = |side, text: &str| {
-            text.parse().map_err(|cause| InvalidRule::Pattern { side, found: shown(text), cause })
+            Pattern::parse(text, |name| PeerId::new(name)).map_err(|cause| InvalidRule::Pattern {
+                side,
+                found: excerpt(text),
+                cause,
+            })
         };
-        Ok(Self { from: names("FROM", from)?, to: names("TO", to)? })
+        Ok(Self { from: names("FROM", from)?, to: names("TO", to)?, service: Pattern::Any })
     }
 }
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.from, self.to)
+        write!(f, "{}={}", self.from, self.to)?;
+        if self.service == Pattern::Any { Ok(()) } else { write!(f, ":{}", self.service) }
     }
 }
 
@@ -184,17 +214,26 @@ impl Rules {
 
     /// Creates a policy that allows only these names, and names below them, to call. These callers may call every peer.
     pub fn callers(names: impl IntoIterator<Item = PeerId>) -> Self {
-        Self::new(names.into_iter().map(|name| Rule { from: Pattern::Subtree(name), to: Pattern::Any }))
+        let rule = |name: PeerId| Rule {
+            from: Pattern::Subtree(name.as_str().into()),
+            to: Pattern::Any,
+            service: Pattern::Any,
+        };
+        Self::new(names.into_iter().map(rule))
     }
 }
 
 impl Policy for Rules {
-    fn may_call(&self, requester: &Requester<'_>, target: &PeerId, _: &ServiceName) -> bool {
-        self.rules.iter().any(|rule| rule.from.matches(requester.peer) && rule.to.matches(target))
+    fn may_call(&self, requester: &Requester<'_>, target: &PeerId, service: &ServiceName) -> bool {
+        self.rules.iter().any(|rule| {
+            rule.from.matches(requester.peer.as_str())
+                && rule.to.matches(target.as_str())
+                && rule.service.matches(service.as_str())
+        })
     }
 
     fn may_watch(&self, requester: &Requester<'_>) -> bool {
-        self.rules.iter().any(|rule| rule.from.matches(requester.peer))
+        self.rules.iter().any(|rule| rule.from.matches(requester.peer.as_str()))
     }
 }
 
@@ -276,6 +315,35 @@ mod tests {
             assert_eq!(may, expected, "{from} {to}");
         }
         assert!(!may(&Rules::default(), "proxy", &[]), "no rules");
+    }
+
+    /// A rule for one driver allows neither another driver, nor all drivers together, nor another service.
+    #[test]
+    fn rules_match_the_service() {
+        let rule = |service: &str| "proxy=edge-*".parse::<Rule>().unwrap().with_service(service).unwrap();
+        let (proxy, node) = (PeerId::new("proxy/1").unwrap(), PeerId::new("edge-1").unwrap());
+        let requester = Requester { peer: &proxy, services: &[] };
+        for (rule, service, expected) in [
+            (rule("csi/a.driver"), "csi/a.driver", true),
+            (rule("csi/a.driver"), "csi/b.driver", false),
+            (rule("csi/a.driver"), "csi/a.driver2", false),
+            (rule("csi/a.driver"), "csi", false),
+            (rule("csi/a.driver"), "volumes", false),
+            (rule("csi/a*"), "csi/a.driver", true),
+            (rule("csi/*"), "csi", false),
+            (rule("csi"), "csi/b.driver", true),
+            (rule("*"), "volumes", true),
+        ] {
+            let service = ServiceName::new(service).unwrap();
+            let text = rule.to_string();
+            assert_eq!(
+                Rules::new([rule]).may_call(&requester, &node, &service),
+                expected,
+                "{text} {service}"
+            );
+        }
+        assert_eq!(rule("csi/a.driver").to_string(), "proxy=edge-*:csi/a.driver");
+        assert!("a=b".parse::<Rule>().unwrap().with_service("").unwrap_err().to_string().contains("SERVICE"));
     }
 
     #[test]

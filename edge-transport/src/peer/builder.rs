@@ -10,6 +10,7 @@ use fastrand::Rng;
 use super::runtime::Driver;
 use super::{Backoff, Peer, Service};
 use crate::frame::{Hello, MAX_SERVICES, MIN_MAX_FRAME};
+use crate::hub::{AllowAll, Policy};
 use crate::link::Dialer;
 use crate::name::{PeerId, ServiceName, SessionId};
 use crate::session::Settings;
@@ -82,6 +83,7 @@ pub struct PeerBuilder {
     name: PeerId,
     dialers: Vec<Box<dyn Dialer>>,
     services: HashMap<ServiceName, Arc<dyn Service>>,
+    policy: Arc<dyn Policy>,
     settings: PeerSettings,
     seed: Option<u64>,
 }
@@ -89,7 +91,8 @@ pub struct PeerBuilder {
 impl PeerBuilder {
     pub(super) fn new(name: PeerId) -> Self {
         let settings = PeerSettings::default();
-        Self { name, dialers: Vec::new(), services: HashMap::new(), settings, seed: None }
+        let policy = Arc::new(AllowAll);
+        Self { name, dialers: Vec::new(), services: HashMap::new(), policy, settings, seed: None }
     }
 
     /// Adds a path to a hub. Paths are tried in the order in which they were added: add the preferred one first.
@@ -107,6 +110,14 @@ impl PeerBuilder {
     /// Adds a service. Replaces a service of the same name.
     pub fn service(mut self, name: ServiceName, service: impl Service) -> Self {
         self.services.insert(name, Arc::new(service));
+        self
+    }
+
+    /// Sets which peers may call the services of this peer, in addition to the hub's policy: a call that it does not allow
+    /// fails with `FORBIDDEN`. The hub has authenticated the names of the callers; their services are not known here. Default
+    /// [`AllowAll`]: the hub decides.
+    pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
+        self.policy = Arc::new(policy);
         self
     }
 
@@ -160,7 +171,7 @@ impl PeerBuilder {
         hello.services = self.services.keys().cloned().collect();
         let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max, rng.u64(..));
         let (driver, handle, state) =
-            Driver::new(hello, self.dialers, self.services, settings.clone(), backoff);
+            Driver::new(hello, self.dialers, (self.services, self.policy), settings.clone(), backoff);
         runtime.spawn(driver.run());
         Ok(Peer::new(self.name, handle, state, settings))
     }

@@ -161,7 +161,7 @@ impl Watcher {
     }
 
     fn matches(&self, hub: &Hub, info: &PeerInfo) -> bool {
-        info.services.contains(&self.service) && self.may_see(hub, &info.peer)
+        info.services.iter().any(|service| service.covers(&self.service)) && self.may_see(hub, &info.peer)
     }
 }
 

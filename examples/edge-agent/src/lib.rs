@@ -37,6 +37,7 @@ pub use self::options::{AgentOptions, CommandLine};
 use self::status::AgentStatus;
 use self::store::AgentStore;
 pub use self::volumes::VolumesOptions;
+use edge_csi_common::allow::AllowRule;
 use edge_csi_common::process::{self, Fatal, Signals};
 use edge_csi_common::status::StatusServer;
 use edge_csi_common::uplink;
@@ -106,6 +107,9 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         None => (Arc::new(dispatcher.clone()), None),
     };
     builder = builder.service(service, SessionService::new(relay));
+    if !options.allow.is_empty() {
+        builder = builder.policy(AllowRule::policy(&options.allow));
+    }
     if let Some(volumes) = &volumes {
         let service = ServiceName::new(message::SERVICE).map_err(Fatal::runtime)?;
         builder = builder.service(service, volumes.clone());

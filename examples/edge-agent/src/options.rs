@@ -12,6 +12,7 @@ use super::inspect::Inspect;
 use super::kubelet_sockets::KubeletSocketOptions;
 use super::kubernetes::KubernetesOptions;
 use super::volumes::VolumesOptions;
+use edge_csi_common::allow::AllowRule;
 use edge_csi_common::security::ClientSecurity;
 use edge_csi_common::uplink::FailbackOptions;
 use edge_csi_common::values::{DriverAt, MAX_DURATION, duration, duration_within, listen_address};
@@ -92,6 +93,11 @@ pub struct AgentOptions {
     /// deadline (ms, s, m; at most 1m; 0s: no wait)
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration_within(Duration::ZERO, MAX_QUEUE_TIMEOUT))]
     pub operation_queue_timeout: Duration,
+
+    /// Calls to allow in addition to the rules of the hub, in the form of its --allow, as in
+    /// csi-proxy=edge-1:hostpath.csi.edge; may be repeated, all other calls are refused. Without any rule, the hub decides
+    #[arg(long, value_name = "FROM=TO:DRIVER", value_delimiter = ',')]
+    pub allow: Vec<AllowRule>,
 
     /// Certificates and tokens.
     #[command(flatten)]

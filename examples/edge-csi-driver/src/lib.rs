@@ -81,7 +81,7 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     let serving = front.open().await?;
     if let Some(follower) = follower {
         let driver = options.drivername;
-        let nodes = NodeWatch::new(peer.clone(), reachability.clone()).map_err(Fatal::runtime)?;
+        let nodes = NodeWatch::new(peer.clone(), &driver, reachability.clone()).map_err(Fatal::runtime)?;
         tasks.spawn(follow::follow(nodes, driver, reachability, follower, pending));
     }
     let mut hub = peer.watch();

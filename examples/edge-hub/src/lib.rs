@@ -12,7 +12,7 @@ mod trace;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use edge_transport::hub::{ClientsOnly, Hub, HubBuilder, HubSettings, Presence, Rules};
+use edge_transport::hub::{ClientsOnly, Hub, HubBuilder, HubSettings, Presence};
 use edge_transport::reload::FileWatch;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -20,6 +20,7 @@ use tokio::sync::broadcast::error::RecvError;
 pub use self::kubernetes::KubernetesAccess;
 pub use self::options::HubOptions;
 use self::status::HubStatus;
+use edge_csi_common::allow::AllowRule;
 use edge_csi_common::process::{self, Fatal, Signals};
 use edge_csi_common::security::spawn_reload;
 use edge_csi_common::status::StatusServer;
@@ -94,7 +95,7 @@ fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
     if !options.allow.is_empty() {
         let rules = options.allow.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         tracing::info!(rules, "only calls that match --allow are forwarded");
-        return builder.policy(Rules::new(options.allow.iter().cloned()));
+        return builder.policy(AllowRule::policy(&options.allow));
     }
     tracing::info!("no --allow: peers that offer services cannot call, all others can");
     builder.policy(ClientsOnly)

@@ -56,7 +56,7 @@ fn check(url: &ListenUrl, options: &HubOptions, files: Option<&ServerFiles>) -> 
             "quic needs --tls-cert, --tls-key and --client-ca or --tokens, or, for tests, --insecure"
         }
         _ if options.allow.is_empty() => {
-            "--allow is required with wss and quic, as in --allow 'csi-proxy=edge-*'"
+            "--allow is required with wss and quic, as in --allow 'csi-proxy=edge-*:hostpath.csi.edge'"
         }
         _ => return Ok(()),
     };

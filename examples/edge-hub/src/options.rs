@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Parser;
-use edge_transport::hub::Rule;
-
+use edge_csi_common::allow::AllowRule;
 use edge_csi_common::security::HubSecurity;
 use edge_csi_common::uplink::DEFAULT_HUB;
 use edge_csi_common::values::{ListenUrl, duration, listen_address};
@@ -30,11 +29,12 @@ pub struct HubOptions {
     #[command(flatten)]
     pub security: HubSecurity,
 
-    /// Calls to allow, by the names of caller and callee; may be repeated, all other calls are refused. A name includes the
-    /// names below it (csi-proxy), edge-* is a prefix, * is every name. Required with wss and quic; without any rule, a peer
-    /// that offers no service may call every other
-    #[arg(long, value_name = "FROM=TO", value_delimiter = ',')]
-    pub allow: Vec<Rule>,
+    /// Calls to allow, by caller, node and driver, as in csi-proxy=edge-*:hostpath.csi.edge; may be repeated, all other calls
+    /// are refused. A peer's name includes the names below it (csi-proxy), edge-* is a prefix, * is every name; @SERVICE in place
+    /// of the driver allows another service of the nodes (@volumes). Required with wss and quic; without any rule, a peer that
+    /// offers no service may call every other
+    #[arg(long, value_name = "FROM=TO:DRIVER", value_delimiter = ',')]
+    pub allow: Vec<AllowRule>,
 
     /// Watch the API server of Kubernetes, and send each node its pods, claims, volumes and attachments on request: a kubeconfig
     /// file, or `in-cluster` for the service account of the hub's pod

@@ -42,7 +42,7 @@ fn trace_call(bytes: Bytes, remote: &str) {
     else {
         return;
     };
-    if request.service.as_str() != CSI_SERVICE {
+    if request.service.as_str().split('/').next() != Some(CSI_SERVICE) {
         return;
     }
     if let Ok(call) = Call::decode(request.metadata, Bytes::new()) {

@@ -88,7 +88,7 @@ impl Parts {
         proxy.connected().await?;
         let router = Router::fixed(node);
         let reachability = Reachability::new(DEFAULT_RECONNECT_GRACE);
-        let mut nodes = NodeWatch::new(proxy.clone(), reachability.clone())?;
+        let mut nodes = NodeWatch::new(proxy.clone(), &driver_name, reachability.clone())?;
         // Ends when the peer is closed.
         tokio::spawn(async move { while nodes.next().await.is_some() {} });
         let relay = SessionRelay::new(proxy.clone());

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use csi_proto::DriverName;
+use csi_proto::name::InvalidDriverName;
 use csi_proxy::NodeWatch;
 use csi_proxy::{
     DEFAULT_RECONNECT_GRACE, Dispatcher, Driver, DriverSettings, Reachability, RetryRelay, SessionRelay,
@@ -18,7 +20,7 @@ use crate::context::Context;
 use crate::driver::connector;
 use crate::ids::InstanceId;
 use crate::network::{Door, MAX_FRAME, Network, listen};
-use crate::plan::{LinkProfile, Place, Plan};
+use crate::plan::{LinkProfile, Place, Plan, driver_name};
 use crate::planted::Planted;
 use crate::sidecar::ProxyEndpoint;
 use crate::simulation::{Process, ProcessKind, Step, StepSender};
@@ -71,6 +73,8 @@ pub(crate) enum StartError {
     Peer(#[from] PeerError),
     #[error(transparent)]
     Name(#[from] InvalidName),
+    #[error(transparent)]
+    Driver(#[from] InvalidDriverName),
     #[error(transparent)]
     Term(#[from] TermError),
 }
@@ -144,7 +148,8 @@ pub(crate) async fn proxy(
     let planted = context.planted;
     let grace = if planted == Some(Planted::NoGrace) { Duration::ZERO } else { DEFAULT_RECONNECT_GRACE };
     let reachability = Reachability::new(grace);
-    let mut nodes = NodeWatch::new(peer.clone(), reachability.clone())?;
+    let name = DriverName::new(driver_name(driver))?;
+    let mut nodes = NodeWatch::new(peer.clone(), &name, reachability.clone())?;
     tokio::spawn(async move { while nodes.next().await.is_some() {} });
     let starts = Starts { context: Arc::clone(context), driver, instance };
     let relay =

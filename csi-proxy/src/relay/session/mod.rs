@@ -1,15 +1,18 @@
 //! Calls over sessions of `edge_transport`: the side of the proxy, and the side of the node.
 //!
-//! A call is a request to the service [`CSI_SERVICE`] of the peer with the name of the node: its metadata is the
+//! A call is a request to the service `csi/DRIVER`, below [`CSI_SERVICE`], of the peer with the name of the node, so that
+//! policies can tell drivers apart. Its metadata is the
 //! [`CallHeader`](crate::call::wire), its body the body of the call. Each message of the answer is one message of
 //! the reply, and the outcome is its closing bytes.
 
 mod nodes;
 
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use csi_proto::DriverName;
 use edge_transport::frame::MAX_CLOSING;
 use edge_transport::{
     CallError, Failure, InvalidName, Peer, PeerId, Reason, ReplyEvent, ReplySender, ReplyStream, Request,
@@ -21,8 +24,16 @@ pub use self::nodes::NodeWatch;
 use crate::call::{Call, Fault, NodeId, NodeSession, Outcome, Replies, Reply};
 use crate::relay::Relay;
 
-/// The name of the service of a node's peer for CSI calls.
+/// The minimum interval between warnings about refused calls.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The name of the service of a node's peer for CSI calls. Each driver has a name below it, `csi/DRIVER`.
 pub const CSI_SERVICE: &str = "csi";
+
+/// Returns the name of the service for calls of one driver.
+fn service_of(driver: &DriverName) -> Result<ServiceName, InvalidName> {
+    ServiceName::new(format!("{CSI_SERVICE}/{driver}"))
+}
 
 impl TryFrom<&NodeId> for PeerId {
     type Error = InvalidName;
@@ -63,7 +74,7 @@ impl Relay for SessionRelay {
         let context = CallContext::of(&call);
         let name = |error: InvalidName| Fault::Protocol { reason: error.to_string() };
         let target = PeerId::try_from(&call.node).map_err(name)?;
-        let service = ServiceName::new(CSI_SERVICE).map_err(name)?;
+        let service = service_of(&call.driver).map_err(name)?;
         let session = call.session.map(|NodeSession { instance, number }| SessionId { instance, number });
         let request = Request::new(service, call.body.clone())
             .metadata(call.encode_header())
@@ -84,7 +95,7 @@ impl Relay for SessionRelay {
 #[derive(Debug, Clone)]
 struct CallContext {
     node: NodeId,
-    driver: csi_proto::DriverName,
+    driver: DriverName,
     remaining: Option<Duration>,
 }
 
@@ -162,33 +173,68 @@ fn parts(first: Reply, answer: ReplyStream, context: CallContext) -> Replies {
 }
 
 /// The side of the node: passes the calls of other peers to a relay, usually a [`Dispatcher`](crate::Dispatcher).
+///
+/// Refuses with [`Fault::Forbidden`] every method that must not come from another host (see
+/// [`MethodPath::is_remote`]), and a call for another driver than the one that the request's service names, which the
+/// policies of hub and peer have checked. Refusals are counted (`csi_plugin_refused_calls_total`) and logged, at most
+/// once in 10 s.
 #[derive(Debug, Clone)]
 pub struct SessionService<R> {
     relay: R,
+    last_warning: Arc<Mutex<Option<Instant>>>,
 }
 
 impl<R: Relay> SessionService<R> {
     /// Creates a service to register as [`CSI_SERVICE`].
     #[must_use]
     pub fn new(relay: R) -> Self {
-        Self { relay }
+        Self { relay, last_warning: Arc::default() }
+    }
+}
+
+impl<R> SessionService<R> {
+    /// Returns why a call of another peer is refused, if it is.
+    fn refusal_for(&self, source: &PeerId, service: &ServiceName, call: &Call) -> Option<Fault> {
+        let Call { driver, method, .. } = call;
+        let (cause, reason) = if !method.is_remote() {
+            (
+                "method",
+                format!("{method} cannot be called from another host; call it on the socket of the node"),
+            )
+        } else if service.as_str() != CSI_SERVICE && service_of(driver).as_ref() != Ok(service) {
+            ("driver", format!("the request is for {service}, and its header names driver {driver}"))
+        } else {
+            return None;
+        };
+        #[cfg(feature = "metrics")]
+        crate::metrics::refused(cause);
+        let now = Instant::now();
+        let mut last_warning = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
+        if last_warning.is_none_or(|last| now.duration_since(last) >= WARN_INTERVAL) {
+            *last_warning = Some(now);
+            tracing::warn!(%source, %driver, %method, cause, "call of another peer refused: {reason}");
+        }
+        Some(Fault::Forbidden { reason })
     }
 }
 
 #[async_trait]
 impl<R: Relay + 'static> Service for SessionService<R> {
-    async fn call(&self, _source: PeerId, request: Request, mut replies: ReplySender) {
-        let Request { metadata, body, remaining, .. } = request;
+    async fn call(&self, source: PeerId, request: Request, mut replies: ReplySender) {
+        let Request { service, metadata, body, remaining, .. } = request;
         let answer = match Call::decode(metadata, body) {
-            Ok(mut call) => {
-                call.remaining = remaining;
-                // A queued call without a caller must not begin. A begun call continues.
-                tokio::select! {
-                    biased;
-                    answer = self.relay.relay(call) => answer.unwrap_or_else(Replies::outcome),
-                    () = replies.cancelled() => Replies::outcome(Fault::Cancelled),
+            Ok(mut call) => match self.refusal_for(&source, &service, &call) {
+                Some(fault) => Replies::outcome(fault),
+                None => {
+                    call.remaining = remaining;
+                    // A queued call without a caller must not begin. A begun call continues.
+                    tokio::select! {
+                        biased;
+                        answer = self.relay.relay(call) => answer.unwrap_or_else(Replies::outcome),
+                        () = replies.cancelled() => Replies::outcome(Fault::Cancelled),
+                    }
                 }
-            }
+            },
             Err(error) => {
                 Replies::outcome(Fault::Protocol { reason: format!("invalid header of a call: {error}") })
             }

@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
+use csi_proto::DriverName;
 use edge_transport::presence::{Change, Watch};
-use edge_transport::{InvalidName, Peer, PeerId, PeerState, ServiceName};
+use edge_transport::{InvalidName, Peer, PeerId, PeerState};
 use tokio::sync::watch;
 
-use super::CSI_SERVICE;
+use super::service_of;
 use crate::call::{NodeId, NodeSession};
 use crate::relay::Reachability;
 
@@ -15,11 +16,12 @@ use crate::relay::Reachability;
 ///
 /// ```no_run
 /// use csi_proxy::NodeWatch;
-/// use csi_proxy::{DEFAULT_RECONNECT_GRACE, ClockTerms, Reachability, RetryRelay, SessionRelay};
+/// use csi_proxy::{DEFAULT_RECONNECT_GRACE, ClockTerms, DriverName, Reachability, RetryRelay, SessionRelay};
 ///
 /// # async fn relay(peer: edge_transport::Peer) -> Result<(), Box<dyn std::error::Error>> {
 /// let reachability = Reachability::new(DEFAULT_RECONNECT_GRACE);
-/// let mut nodes = NodeWatch::new(peer.clone(), reachability.clone())?;
+/// let driver = DriverName::new("hostpath.csi.edge")?;
+/// let mut nodes = NodeWatch::new(peer.clone(), &driver, reachability.clone())?;
 /// tokio::spawn(async move { while nodes.next().await.is_some() {} });
 /// let relay = RetryRelay::start(SessionRelay::new(peer), reachability, ClockTerms::default()).await?;
 /// # Ok(())
@@ -35,13 +37,14 @@ pub struct NodeWatch {
 }
 
 impl NodeWatch {
-    /// Watches all nodes that offer [`CSI_SERVICE`] at the hub of this peer.
+    /// Watches all nodes at the hub of this peer that offer [`CSI_SERVICE`](super::CSI_SERVICE), and whose driver of this
+    /// name the peer may call.
     ///
     /// # Errors
-    /// Never: the name of the service is a valid constant.
-    pub fn new(peer: Peer, reachability: Reachability) -> Result<Self, InvalidName> {
+    /// Never: a driver's name is a valid part of a service's name.
+    pub fn new(peer: Peer, driver: &DriverName, reachability: Reachability) -> Result<Self, InvalidName> {
         let hub = peer.watch();
-        let watch = Watch::new(peer, ServiceName::new(CSI_SERVICE)?);
+        let watch = Watch::new(peer, service_of(driver)?);
         Ok(Self { watch, hub, connection: None, reachability })
     }
 

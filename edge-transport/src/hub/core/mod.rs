@@ -133,7 +133,7 @@ impl Core {
     pub fn permits(&self, requester: &Requester<'_>, target: &PeerId, service: &ServiceName) -> bool {
         let policy = match &self.local {
             // The hub's own peer reports an unknown service, as every peer does.
-            Some(local) if local.name == *target => match local.services.get(service) {
+            Some(local) if local.name == *target => match service.find_in(&local.services) {
                 Some(policy) => policy,
                 None => return true,
             },

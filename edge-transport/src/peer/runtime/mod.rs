@@ -25,6 +25,7 @@ use super::handle::max_request;
 use super::{Backoff, PeerSettings, PeerState, ReplyEvent, ReplySender, Service};
 use crate::frame::{End, Failure, Hello, Reason, Request};
 use crate::frame_io::{FrameIo, now};
+use crate::hub::{Policy, Requester};
 use crate::id_map::IdMap;
 use crate::link::Dialer;
 use crate::name::{PeerId, ServiceName};
@@ -75,10 +76,13 @@ enum Ending {
 }
 
 pub(super) struct Driver {
+    name: PeerId,
     session: Session,
     settings: PeerSettings,
     dialers: Arc<[Box<dyn Dialer>]>,
     services: HashMap<ServiceName, Arc<dyn Service>>,
+    /// Which peers may call the services.
+    policy: Arc<dyn Policy>,
     /// Delays after attempts that established no session.
     dial_backoff: Backoff,
     /// Delays after sessions. Separate from `dial_backoff`: an unreachable hub must not delay the replacement of a link that is
@@ -112,7 +116,7 @@ impl Driver {
     pub(super) fn new(
         hello: Hello,
         dialers: Vec<Box<dyn Dialer>>,
-        services: HashMap<ServiceName, Arc<dyn Service>>,
+        (services, policy): (HashMap<ServiceName, Arc<dyn Service>>, Arc<dyn Policy>),
         settings: PeerSettings,
         backoff: Backoff,
     ) -> (Self, DriverHandle, watch::Receiver<PeerState>) {
@@ -121,10 +125,12 @@ impl Driver {
         let handle = DriverHandle { commands: command_sender, control: control_sender };
         let (state, state_receiver) = watch::channel(PeerState::Connecting { attempts: 0, last_error: None });
         let driver = Self {
+            name: hello.peer.clone(),
             session: Session::new(hello, settings.session.clone()),
             settings,
             dialers: dialers.into(),
             services,
+            policy,
             reconnect_backoff: backoff.clone(),
             dial_backoff: backoff,
             handle: handle.clone(),
@@ -368,7 +374,13 @@ impl Driver {
     fn serve(&mut self, incoming: Incoming) {
         let Incoming { inbound, source, request } = incoming;
         // The session passes on only calls of services that the hello names.
-        let Some(service) = self.services.get(&request.service).map(Arc::clone) else { return };
+        let Some(service) = request.service.find_in(&self.services).map(Arc::clone) else { return };
+        let requester = Requester { peer: &source, services: &[] };
+        if !self.policy.may_call(&requester, &self.name, &request.service) {
+            tracing::debug!(%source, service = %request.service, "call refused by the policy of this peer");
+            let detail = format!("{} does not allow {source} to call {}", self.name, request.service);
+            return self.answer(inbound, None, Some(End::Failed(Failure::new(Reason::Forbidden, detail))));
+        }
         let window = Arc::new(CreditWindow::new(request.credit));
         self.windows.insert(inbound, Arc::clone(&window));
         let replies = ReplySender::new(inbound, window, self.handle.clone());

@@ -40,7 +40,7 @@ impl Session {
             Some((Reason::WrongSession, format!("{peer} has session {own}; the request is for {to}")))
         } else if !matches!(self.link.as_ref().map(LinkCore::state), Some(LinkState::Open(_))) {
             Some((Reason::Draining, "the peer accepts no new calls".to_owned()))
-        } else if !self.hello.services.contains(&request.service) {
+        } else if !self.hello.services.iter().any(|service| service.covers(&request.service)) {
             Some((Reason::NoSuchService, format!("{peer} does not serve {}", request.service)))
         } else if self.inbound.len() >= self.settings.max_inbound_calls {
             Some((

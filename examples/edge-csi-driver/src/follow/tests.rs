@@ -135,7 +135,7 @@ fn joins(dialer: &memory::MemoryDialer, name: &str) -> PeerBuilder {
 }
 
 fn watch(proxy: Peer, reachability: &Reachability) -> NodeWatch {
-    NodeWatch::new(proxy, reachability.clone()).unwrap()
+    NodeWatch::new(proxy, &driver(), reachability.clone()).unwrap()
 }
 
 #[tokio::test]
