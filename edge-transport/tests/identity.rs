@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane, Part, Reply};
-use edge_transport::hub::HubBuilder;
+use edge_transport::hub::{DenyList, HubBuilder};
 use edge_transport::link::{Dialer, Limits, Link, Listener, quic, uds, ws};
 use edge_transport::reload::{FileWatch, ReloadEvent};
 use edge_transport::tls::{ClientAuth, ClientTls, Identity, ServerTls, TlsFiles, TlsPaths, server_config};
@@ -429,7 +429,7 @@ fn reports_expiry_of_each_certificate_file() {
     files.write("ca.pem", authority.pem());
     let tls = TlsFiles::client(files.paths()).unwrap();
     let watch = FileWatch::new().tls(&tls);
-    let end = tls.identity().expires().unwrap();
+    let end = tls.identity().unwrap().expires().unwrap();
     assert!(watch.check(end - 31 * DAY).is_empty());
     let soon = watch.check(end - 30 * DAY);
     let file = files.path("cert.pem");
@@ -495,4 +495,98 @@ async fn overloaded_hub_answers_plain_websockets_with_503() {
     let error = dialer.dial().await.unwrap_err().to_string();
     assert!(error.contains(BUSY), "{error}");
     assert_eq!(hub.stats().rejected, 1);
+}
+
+/// Waits until the hub has no peer.
+async fn all_closed(hub: &Hub) {
+    let mut events = hub.presence();
+    while hub.stats().peers > 0 {
+        timeout(TIMEOUT, events.recv()).await.unwrap().unwrap();
+    }
+}
+
+/// A denied peer is refused, and its open session ends after the list is reloaded; others stay.
+#[tokio::test]
+async fn deny_list_ends_sessions_and_refuses_new_ones() {
+    for over in BOTH {
+        let (authority, files) = (Authority::new(), Files::new());
+        let path = files.write("deny", "# none yet\n");
+        let list = DenyList::open(&path).unwrap();
+        let watch = FileWatch::new().deny(&list);
+        let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+        let (listener, port) = listen(over, tls).await;
+        let hub = Hub::builder().listener(listener).deny(list.clone()).start().unwrap();
+        let identity = authority.identity("edge-1");
+        let dial = || dialer(over, port, &ClientTls::new(&identity).unwrap());
+        let edge = connected("edge-1", dial()).await;
+
+        // An invalid list changes nothing.
+        files.write("deny", "edge 1\n");
+        assert!(matches!(&watch.check(SystemTime::now())[..], [ReloadEvent::Invalid { .. }]));
+        assert_eq!((list.entries(), edge.state().is_connected()), (0, true));
+
+        files.write("deny", "edge-1\n");
+        assert!(matches!(&watch.check(SystemTime::now())[..], [ReloadEvent::Reloaded { .. }]));
+        let refused = |state: &PeerState| match state {
+            PeerState::Connecting { last_error: Some(cause), .. } => cause.contains("deny list"),
+            _ => false,
+        };
+        timeout(TIMEOUT, edge.watch().wait_for(refused)).await.unwrap().unwrap();
+        all_closed(&hub).await;
+        assert!(hub.stats().unauthenticated > 0, "{over:?}");
+
+        files.write("deny", "edge-2\nserial:01\n");
+        watch.check(SystemTime::now());
+        timeout(TIMEOUT, edge.connected()).await.unwrap().unwrap();
+    }
+}
+
+/// A removed token ends its session; a token that stays keeps its own.
+#[tokio::test]
+async fn session_ends_when_its_token_is_removed() {
+    for over in BOTH {
+        let (authority, files) = (Authority::new(), Files::new());
+        let line = |name: &str| format!("{name} {}\n", token_digest(&token(name)));
+        let tokens = TokenFile::open(files.write("tokens", line("edge-1") + &line("edge-2"))).unwrap();
+        let watch = FileWatch::new().tokens(&tokens);
+        let tls = server_config(&authority.identity("hub"), ClientAuth::None).unwrap();
+        let (listener, port) = listen(over, tls).await;
+        let hub = token_hub(tokens).listener(listener).start().unwrap();
+        let anonymous = Identity::without_certificate(authority.pem().as_bytes()).unwrap();
+        let dial = |name| with_token(dialer(over, port, &ClientTls::new(&anonymous).unwrap()), token(name));
+        let (one, two) =
+            (connected("edge-1", dial("edge-1")).await, connected("edge-2", dial("edge-2")).await);
+        let PeerState::Connected { since, .. } = two.state() else { panic!("{:?}", two.state()) };
+
+        files.write("tokens", line("edge-2"));
+        watch.check(SystemTime::now());
+        let refused = |state: &PeerState| match state {
+            PeerState::Connecting { last_error: Some(cause), .. } => {
+                cause.contains("token is not registered")
+            }
+            _ => false,
+        };
+        timeout(TIMEOUT, one.watch().wait_for(refused)).await.unwrap().unwrap();
+        assert!(hub.stats().unauthenticated > 0, "{over:?}");
+        assert!(matches!(two.state(), PeerState::Connected { since: still, .. } if still == since));
+    }
+}
+
+/// The certificate expires while the session is open: the session ends.
+#[tokio::test]
+async fn session_ends_with_its_certificate() {
+    for over in BOTH {
+        let authority = Authority::new();
+        let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+        let (listener, port) = listen(over, tls).await;
+        let hub = Hub::builder().listener(listener).start().unwrap();
+        let identity = authority.issue_for("edge-1", Duration::from_secs(3)).trusting(&authority);
+        let edge = connected("edge-1", dialer(over, port, &ClientTls::new(&identity).unwrap())).await;
+        let since = identity.expires().unwrap();
+        let ended = |state: &PeerState| !state.is_connected();
+        timeout(TIMEOUT, edge.watch().wait_for(ended)).await.unwrap().unwrap();
+        assert!(SystemTime::now() >= since, "{over:?}");
+        all_closed(&hub).await;
+        assert!(hub.stats().unauthenticated > 0, "{over:?}");
+    }
 }

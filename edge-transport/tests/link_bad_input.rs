@@ -217,7 +217,7 @@ async fn quic_listener_survives_garbage_datagrams() {
 /// A raw QUIC client with a valid certificate that can send arbitrary bytes.
 async fn raw_quic(authority: &Authority, port: u16) -> quinn::Connection {
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
-    let mut tls = rustls::ClientConfig::clone(&tls.config());
+    let mut tls = rustls::ClientConfig::clone(&tls.config().unwrap());
     tls.alpn_protocols = vec![quic::ALPN.to_vec()];
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -372,7 +372,7 @@ fn anonymous(authority: &Authority) -> ClientTls {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap()).unwrap();
     let with_identity = ClientTls::new(&authority.identity("x")).unwrap();
-    let provider = std::sync::Arc::clone(with_identity.config().crypto_provider());
+    let provider = std::sync::Arc::clone(with_identity.config().unwrap().crypto_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
@@ -443,13 +443,14 @@ fn expired_server(authority: &Authority, old: &link_pki::Issued) -> edge_transpo
     let chain = vec![CertificateDer::from_pem_slice(old.certificate.as_bytes()).unwrap()];
     let key = PrivateKeyDer::from_pem_slice(old.key.as_bytes()).unwrap();
     let good = server_config(&authority.identity("x"), ClientAuth::None).unwrap();
-    let config =
-        rustls::ServerConfig::builder_with_provider(std::sync::Arc::clone(good.config().crypto_provider()))
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(std::sync::Arc::clone(
+        good.config().unwrap().crypto_provider(),
+    ))
+    .with_protocol_versions(&[&rustls::version::TLS13])
+    .unwrap()
+    .with_no_client_auth()
+    .with_single_cert(chain, key)
+    .unwrap();
     std::sync::Arc::new(config).into()
 }
 

@@ -143,7 +143,7 @@ async fn quic_peer_cannot_hold_a_frame_by_pongs() {
     let to = listener.socket_address();
     let hub = start(Box::new(listener), settings());
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
-    let mut tls = rustls::ClientConfig::clone(&tls.config());
+    let mut tls = rustls::ClientConfig::clone(&tls.config().unwrap());
     tls.alpn_protocols = vec![quic::ALPN.to_vec()];
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();

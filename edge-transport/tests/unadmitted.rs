@@ -104,7 +104,7 @@ async fn announced_length_ends_an_unadmitted_tls_link() {
     let hub = start(Box::new(listener));
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let stream = TcpStream::connect(to).await.unwrap();
-    let connector = tokio_rustls::TlsConnector::from(tls.config());
+    let connector = tokio_rustls::TlsConnector::from(tls.config().unwrap());
     let mut stream = connector.connect("127.0.0.1".try_into().unwrap(), stream).await.unwrap();
     upgrade(&mut stream).await;
     expect_end(&mut stream, &WS_HEADER).await;
@@ -131,7 +131,7 @@ async fn quic_hub(authority: &Authority) -> (Hub, SocketAddr) {
 
 async fn raw_quic(authority: &Authority, to: SocketAddr) -> quinn::Connection {
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
-    let mut tls = rustls::ClientConfig::clone(&tls.config());
+    let mut tls = rustls::ClientConfig::clone(&tls.config().unwrap());
     tls.alpn_protocols = vec![quic::ALPN.to_vec()];
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();

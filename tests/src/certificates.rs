@@ -1,9 +1,10 @@
 //! A certificate authority for tests, and PEM files signed by it.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 
 use crate::cluster::NODE;
 
@@ -25,6 +26,17 @@ pub struct Files {
     pub key: PathBuf,
     /// The certificate of the authority that signed the chain.
     pub authority: PathBuf,
+}
+
+impl Files {
+    /// Copies the certificate and the key to the files of `other`.
+    ///
+    /// # Panics
+    /// If the files cannot be copied.
+    pub fn install_as(&self, other: &Self) {
+        fs::copy(&self.certificate, &other.certificate).expect("the certificate is copied");
+        fs::copy(&self.key, &other.key).expect("the key is copied");
+    }
 }
 
 impl Authority {
@@ -49,10 +61,25 @@ impl Authority {
     /// If a name is not valid in a certificate or the files cannot be written.
     #[must_use]
     pub fn issue(&self, names: &[&str]) -> Files {
+        self.sign("", names, 1975..4096)
+    }
+
+    /// Signs a certificate as [`issue`](Self::issue) does that is valid in these years only, and writes it to other files.
+    ///
+    /// # Panics
+    /// As [`issue`](Self::issue).
+    #[must_use]
+    pub fn issue_for_years(&self, names: &[&str], years: Range<i32>) -> Files {
+        self.sign(&format!("-{}-{}", years.start, years.end), names, years)
+    }
+
+    fn sign(&self, suffix: &str, names: &[&str], years: Range<i32>) -> Files {
         let key = KeyPair::generate().expect("a key");
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let stem = format!("{}-{}", self.name, names[0].replace('/', "_"));
-        let parameters = CertificateParams::new(names).expect("the names are valid");
+        let stem = format!("{}-{}{suffix}", self.name, names[0].replace('/', "_"));
+        let mut parameters = CertificateParams::new(names).expect("the names are valid");
+        parameters.not_before = date_time_ymd(years.start, 1, 1);
+        parameters.not_after = date_time_ymd(years.end, 1, 1);
         let certificate = parameters.signed_by(&key, &self.issuer).expect("a certificate");
         let file = |extension: &str| self.directory.join(format!("{stem}.{extension}"));
         fs::write(file("pem"), certificate.pem()).expect("the directory can be written");
@@ -92,6 +119,12 @@ impl ClusterCertificates {
             proxy: authority.issue(&["proxy"]),
             authority,
         }
+    }
+
+    /// The authority of all certificates.
+    #[must_use]
+    pub const fn authority(&self) -> &Authority {
+        &self.authority
     }
 
     /// Issues an additional certificate, such as that of another node's agent.

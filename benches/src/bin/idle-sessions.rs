@@ -58,7 +58,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let paths = TlsPaths::default().with_certificate(&options.tls_cert, &options.tls_key);
     let files = ClientFiles::client(paths.with_authorities(&options.tls_ca))?;
     let name =
-        files.identity().names().first().cloned().ok_or("the client certificate contains no peer name")?;
+        files.identity()?.names().first().cloned().ok_or("the client certificate contains no peer name")?;
     let mut dial = DialOptions::default();
     dial.tls = Some(files.into());
     let connect = async |number: usize| -> Result<Peer, Box<dyn Error>> {

@@ -3,6 +3,8 @@
 //! [`Core`] is the routing table, pure; with the feature `runtime`, [`Hub`] drives it on listeners.
 
 mod core;
+#[cfg(all(feature = "tls", feature = "runtime"))]
+mod deny;
 mod identity;
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -14,6 +16,8 @@ mod settings;
 mod stats;
 
 pub use self::core::{Core, SessionKey};
+#[cfg(all(feature = "tls", feature = "runtime"))]
+pub use self::deny::{DenyList, DenyListError};
 pub use policy::{AllowAll, ClientsOnly, InvalidRule, NodesOnly, Policy, Requester, Rule, Rules};
 #[cfg(feature = "runtime")]
 pub(crate) use runtime::WeakHub;

@@ -173,7 +173,7 @@ impl Listener for MemoryListener {
 impl Dialer for MemoryDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
         let credentials = match &self.proven_name {
-            Some(name) => Credentials::Certificate(vec![name.clone()]),
+            Some(name) => Credentials::Certificate(vec![name.clone()].into()),
             None => Credentials::None,
         };
         let (near, far) = pair_with(self.max_frame, credentials);

@@ -15,6 +15,7 @@
 //! The suite `conformance` (feature `testing`) checks these guarantees on any implementation.
 
 mod address;
+mod certificate;
 #[cfg(feature = "testing")]
 pub mod conformance;
 #[cfg(feature = "testing")]
@@ -33,6 +34,7 @@ pub mod uds;
 pub mod ws;
 
 pub use address::{Address, DialOptions};
+pub use certificate::PeerCertificate;
 pub use incoming::{Handshake, Incoming, PendingLink, Source};
 #[cfg(feature = "runtime")]
 pub(crate) use limits::FREE_UNFINISHED;
@@ -58,8 +60,8 @@ use crate::token::Token;
 pub enum Credentials {
     /// Nothing: the name in the hello is only a claim.
     None,
-    /// A verified certificate with these names (SAN in order, then the common name).
-    Certificate(Vec<PeerId>),
+    /// A verified certificate.
+    Certificate(PeerCertificate),
     /// A process on this host.
     Process {
         /// User id.
@@ -189,6 +191,8 @@ pub struct Link {
     token: Option<Token>,
     /// Called with each received frame.
     observer: Option<Observer>,
+    /// The name to use in place of the dialing peer's own.
+    name: Option<PeerId>,
 }
 
 impl Link {
@@ -199,7 +203,15 @@ impl Link {
         remote: impl Into<String>,
         credentials: Credentials,
     ) -> Self {
-        Self { io: Box::new(io), kind, remote: remote.into(), credentials, token: None, observer: None }
+        Self {
+            io: Box::new(io),
+            kind,
+            remote: remote.into(),
+            credentials,
+            token: None,
+            observer: None,
+            name: None,
+        }
     }
 
     /// Inserts a token into the hello, if the hello is the first sent frame. For dialing ends; see [`crate::token`].
@@ -214,6 +226,20 @@ impl Link {
     pub fn observe(mut self, observer: impl FnMut(&Bytes) + Send + 'static) -> Self {
         self.observer = Some(Box::new(observer));
         self
+    }
+
+    /// Sets the name that the dialing peer has on this link, in place of that of its builder: for a name that is read from a
+    /// certificate, which may be absent when the peer starts.
+    #[must_use]
+    pub fn with_name(mut self, name: PeerId) -> Self {
+        self.name = Some(name);
+        self
+    }
+
+    /// Returns the name of [`with_name`](Self::with_name).
+    #[cfg(feature = "runtime")]
+    pub(crate) const fn name(&self) -> Option<&PeerId> {
+        self.name.as_ref()
     }
 
     /// Kind of the link.

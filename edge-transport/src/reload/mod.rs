@@ -3,6 +3,9 @@
 //! [`FileWatch`] compares the contents of files, not their times: it detects swapped symlinks, files renamed into place and
 //! overwritten files, and does not depend on the clock. Files that belong together are used only as a whole: while a
 //! certificate is newer than its key, the old pair stays in use. Open links are not affected by a reload.
+//!
+//! Files may also be missing or invalid at the start (`*_when_valid`): handshakes fail with the cause until a check finds valid
+//! files. Invalid files are evaluated again at each check, because a corrected clock makes a certificate valid.
 
 mod expiry;
 mod watch;
@@ -11,7 +14,9 @@ use std::fmt::{self, Display};
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+#[cfg(feature = "runtime")]
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::SystemTime;
 
 pub use self::watch::{FileWatch, ReloadEvent};
@@ -65,7 +70,10 @@ impl Input {
     }
 }
 
-type Make<T, E> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync>;
+pub(crate) type Make<T, E> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync>;
+
+/// The files of a value, and the function that creates the value from their contents.
+pub(crate) type Recipe<T, E> = (Vec<Input>, Make<T, E>);
 
 /// Expiry times of certificates, by file.
 pub(crate) type Expiries = Vec<(PathBuf, SystemTime)>;
@@ -79,6 +87,9 @@ trait Watched: Send + Sync {
     /// Whether the files were invalid at the last check.
     fn is_invalid(&self) -> bool;
 
+    /// Why there is no value: no valid files have been read yet. `None` if there is one.
+    fn unusable(&self) -> Option<String>;
+
     /// The files, for logs.
     fn files(&self) -> String;
 
@@ -91,74 +102,144 @@ pub(crate) struct Reloading<T, E> {
     inputs: Vec<Input>,
     make: Make<T, E>,
     expiries: fn(&T) -> Expiries,
-    current: RwLock<Arc<T>>,
+    /// The value of the last valid files, or why there were none so far.
+    current: RwLock<Result<Arc<T>, String>>,
     state: Mutex<FileState>,
+    /// Rises with each new value.
+    #[cfg(feature = "runtime")]
+    generation: AtomicU64,
 }
 
+#[derive(Default)]
 struct FileState {
-    in_use: [u8; 32],
+    in_use: Option<[u8; 32]>,
     /// Digest of the last read content, valid or not; `None` if it was not readable.
     last_read: Option<[u8; 32]>,
     invalid: Option<String>,
 }
 
-impl<T, E: From<ReadError> + Display> Reloading<T, E> {
+impl<T: Send + Sync, E: From<ReadError> + Display> Reloading<T, E> {
     /// Reads the files and creates the first value.
     pub(crate) fn open(
         inputs: Vec<Input>,
         expiries: fn(&T) -> Expiries,
         make: impl Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<Self, E> {
-        let contents = read_all(&inputs)?;
-        let current = RwLock::new(Arc::new(make(&contents)?));
-        let in_use = fingerprint(&contents);
-        let state = Mutex::new(FileState { in_use, last_read: Some(in_use), invalid: None });
-        Ok(Self { inputs, make: Box::new(make), expiries, current, state })
+        let (new, outcome) = Self::read(inputs, expiries, make);
+        outcome.map(|()| new)
+    }
+
+    /// Reads the files. If they are invalid, there is no value until a check finds valid ones.
+    pub(crate) fn open_when_valid(
+        inputs: Vec<Input>,
+        expiries: fn(&T) -> Expiries,
+        make: impl Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync + 'static,
+    ) -> Self {
+        let (new, outcome) = Self::read(inputs, expiries, make);
+        if let Err(error) = outcome {
+            // The first check reads the files again, and reports the error.
+            *new.value() = Err(error.to_string());
+        }
+        new
+    }
+
+    fn read(
+        inputs: Vec<Input>,
+        expiries: fn(&T) -> Expiries,
+        make: impl Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync + 'static,
+    ) -> (Self, Result<(), E>) {
+        let (current, state) = (RwLock::new(Err(String::new())), Mutex::default());
+        let new = Self {
+            inputs,
+            make: Box::new(make),
+            expiries,
+            current,
+            state,
+            #[cfg(feature = "runtime")]
+            generation: AtomicU64::new(0),
+        };
+        let outcome = read_all(&new.inputs).map_err(E::from).and_then(|contents| {
+            *new.value() = Ok(Arc::new((new.make)(&contents)?));
+            let found = Some(fingerprint(&contents));
+            *new.state() = FileState { in_use: found, last_read: found, invalid: None };
+            Ok(())
+        });
+        (new, outcome)
     }
 
     /// Returns the value of the last valid files.
-    pub(crate) fn current(&self) -> Arc<T> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    ///
+    /// # Errors
+    /// Returns why the files are invalid, if they were never valid.
+    pub(crate) fn current(&self) -> Result<Arc<T>, String> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns a number that rises with each new value.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn value(&self) -> RwLockWriteGuard<'_, Result<Arc<T>, String>> {
+        self.current.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, FileState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Records an error; returns an event only for a new cause.
+    fn invalid(&self, state: &mut FileState, cause: String) -> Option<ReloadEvent> {
+        let known = state.invalid.replace(cause.clone());
+        let is_unusable = self.value().as_mut().map_err(|unusable| unusable.clone_from(&cause)).is_err();
+        let (is_new, files) = (known.as_ref() != Some(&cause), self.files());
+        is_new.then_some(if is_unusable {
+            ReloadEvent::Unusable { files, cause }
+        } else {
+            ReloadEvent::Invalid { files, cause }
+        })
+    }
 }
 
 impl<T: Send + Sync, E: From<ReadError> + Display> Watched for Reloading<T, E> {
     fn check(&self) -> Option<ReloadEvent> {
-        let files = self.files();
         let contents = match read_all(&self.inputs) {
             Ok(contents) => contents,
             Err(error) => {
                 let mut state = self.state();
                 state.last_read = None;
-                return state.invalid(files, error.to_string());
+                return self.invalid(&mut state, error.to_string());
             }
         };
-        let found = fingerprint(&contents);
+        let found = Some(fingerprint(&contents));
         let mut state = self.state();
-        if state.last_read == Some(found) {
+        if state.last_read == found && state.invalid.is_none() {
             return None;
         }
-        state.last_read = Some(found);
+        state.last_read = found;
         if found == state.in_use {
-            return state.invalid.take().map(|_| ReloadEvent::Recovered { files });
+            return state.invalid.take().map(|_| ReloadEvent::Recovered { files: self.files() });
         }
         match (self.make)(&contents) {
             Ok(value) => {
-                *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(value);
+                *self.value() = Ok(Arc::new(value));
                 (state.in_use, state.invalid) = (found, None);
-                Some(ReloadEvent::Reloaded { files })
+                #[cfg(feature = "runtime")]
+                self.generation.fetch_add(1, Ordering::AcqRel);
+                Some(ReloadEvent::Reloaded { files: self.files() })
             }
-            Err(error) => state.invalid(files, error.to_string()),
+            Err(error) => self.invalid(&mut state, error.to_string()),
         }
     }
 
     #[cfg(any(feature = "metrics", test))]
     fn is_invalid(&self) -> bool {
-        self.state().invalid.is_some()
+        self.state().invalid.is_some() || self.unusable().is_some()
+    }
+
+    fn unusable(&self) -> Option<String> {
+        self.current().err()
     }
 
     fn files(&self) -> String {
@@ -167,15 +248,7 @@ impl<T: Send + Sync, E: From<ReadError> + Display> Watched for Reloading<T, E> {
     }
 
     fn expiries(&self) -> Expiries {
-        (self.expiries)(&self.current())
-    }
-}
-
-impl FileState {
-    /// Records an error; returns an event only for a new cause.
-    fn invalid(&mut self, files: String, cause: String) -> Option<ReloadEvent> {
-        let known = self.invalid.replace(cause.clone());
-        (known.as_ref() != Some(&cause)).then_some(ReloadEvent::Invalid { files, cause })
+        self.current().map(|value| (self.expiries)(&value)).unwrap_or_default()
     }
 }
 
@@ -197,6 +270,7 @@ fn fingerprint(contents: &[Vec<u8>]) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -247,11 +321,11 @@ mod tests {
         assert!(matches!(check(), Some(ReloadEvent::Invalid { cause, .. }) if cause == "not a pair"));
         assert_eq!(check(), None, "reported once");
         assert!(pair.is_invalid());
-        assert_eq!(*pair.current(), "a", "the old value stays");
+        assert_eq!(*pair.current().unwrap(), "a", "the old value stays");
         write(1, "b");
         assert!(matches!(check(), Some(ReloadEvent::Reloaded { .. })));
         assert!(!pair.is_invalid());
-        assert_eq!(*pair.current(), "b");
+        assert_eq!(*pair.current().unwrap(), "b");
 
         fs::remove_file(&paths[1]).unwrap();
         assert!(
@@ -261,7 +335,37 @@ mod tests {
         write(1, "b");
         assert!(matches!(check(), Some(ReloadEvent::Recovered { .. })));
         assert_eq!(check(), None);
-        assert_eq!(*pair.current(), "b");
+        assert_eq!(*pair.current().unwrap(), "b");
+    }
+
+    /// Missing files are a state, not an error of the start; the value appears with the first valid files.
+    #[test]
+    fn waits_for_the_first_valid_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("one");
+        let is_correct = Arc::new(AtomicBool::new(false));
+        let (clock, inputs) = (Arc::clone(&is_correct), vec![Input { kind: "half", path: path.clone() }]);
+        let one = Reloading::open_when_valid(
+            inputs,
+            |_| Expiries::new(),
+            move |contents| match (contents, clock.load(Ordering::Relaxed)) {
+                ([one], true) => Ok(one.clone()),
+                _ => Err(Refused("the clock is wrong".to_owned())),
+            },
+        );
+        assert!(one.current().unwrap_err().contains("cannot read half") && one.is_invalid());
+        assert!(matches!(one.check(), Some(ReloadEvent::Unusable { cause, .. }) if cause.contains("half")));
+        assert_eq!(one.check(), None, "reported once");
+        fs::write(&path, "a").unwrap();
+        assert!(matches!(one.check(), Some(ReloadEvent::Unusable { cause, .. }) if cause.contains("clock")));
+        assert_eq!((one.check(), one.unusable()), (None, Some("the clock is wrong".to_owned())));
+        is_correct.store(true, Ordering::Relaxed);
+        assert!(
+            matches!(one.check(), Some(ReloadEvent::Reloaded { .. })),
+            "the same content, at another time"
+        );
+        assert_eq!((one.check(), one.unusable(), one.is_invalid()), (None, None, false));
+        assert_eq!(*one.current().unwrap(), b"a");
     }
 
     #[test]

@@ -13,6 +13,10 @@ use super::expiry::{Validity, WarnThrottle};
 #[cfg(feature = "runtime")]
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Longest interval between two checks while there are no valid files, so that links are possible soon after there are.
+#[cfg(feature = "runtime")]
+const UNUSABLE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// A result of a check of the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -24,6 +28,14 @@ pub enum ReloadEvent {
     },
     /// The files have changed and are invalid: the old content stays in use. Reported once for each cause.
     Invalid {
+        /// The files.
+        files: String,
+        /// What is wrong.
+        cause: String,
+    },
+    /// The files are invalid, and no valid ones have been read yet: every handshake that needs them fails. Reported
+    /// once for each cause.
+    Unusable {
         /// The files.
         files: String,
         /// What is wrong.
@@ -61,6 +73,13 @@ impl ReloadEvent {
             }
             Self::Invalid { files, cause } => {
                 tracing::error!(files, cause, "changed files are invalid, keeping the old ones");
+            }
+            Self::Unusable { files, cause } => {
+                tracing::error!(
+                    files,
+                    cause,
+                    "files cannot be used, no links with them until they are valid"
+                );
             }
             Self::Recovered { files } => tracing::info!(files, "files match the loaded ones again"),
             Self::Expiring { file, left } => {
@@ -128,10 +147,24 @@ impl FileWatch {
         self
     }
 
+    /// Watches a deny list.
+    #[cfg(feature = "runtime")]
+    pub fn deny(mut self, list: &crate::hub::DenyList) -> Self {
+        self.parts.push(Arc::clone(&list.entries) as Arc<dyn Watched>);
+        self
+    }
+
     /// Whether there is nothing to watch.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
+    }
+
+    /// Returns why files cannot be used, if no valid ones have been read since the start. Links that need them cannot be
+    /// established.
+    #[must_use]
+    pub fn unusable(&self) -> Option<String> {
+        self.parts.iter().find_map(|part| part.unusable())
     }
 
     /// Checks all files once. Blocks on file I/O. `now` is the wall clock, for the expiry of certificates.
@@ -156,7 +189,7 @@ impl FileWatch {
             for event in &events {
                 let outcome = match event {
                     ReloadEvent::Reloaded { .. } => "renewed",
-                    ReloadEvent::Invalid { .. } => "broken",
+                    ReloadEvent::Invalid { .. } | ReloadEvent::Unusable { .. } => "broken",
                     _ => continue,
                 };
                 metrics::counter!("edge_transport_file_reloads_total", "outcome" => outcome).increment(1);
@@ -168,8 +201,8 @@ impl FileWatch {
     }
 
     /// Sets the gauges of the installed recorder: for each certificate file the seconds until it expires
-    /// (`edge_transport_tls_expires_seconds`, negative afterwards), and for each group of files whether the last reload failed
-    /// (`edge_transport_file_reload_failed`). [`FileWatch::check`] sets them too.
+    /// (`edge_transport_tls_expires_seconds`, negative afterwards), and for each group of files whether they were invalid when
+    /// they were last read (`edge_transport_file_reload_failed`). [`FileWatch::check`] sets them too.
     #[cfg(feature = "metrics")]
     pub fn publish(&self, now: SystemTime) {
         for part in &self.parts {
@@ -183,21 +216,21 @@ impl FileWatch {
         }
     }
 
-    /// Checks the files at once and then at every interval, at most ten times a second, and logs the results. Runs
-    /// until dropped.
+    /// Checks the files at once and then at every interval, at most ten times a second, and logs the results. While there are
+    /// no valid files, the interval is at most one second. Runs until dropped.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time.
     #[cfg(feature = "runtime")]
     pub async fn run(self: Arc<Self>, interval: Duration) {
-        let mut ticks = tokio::time::interval(interval.max(MIN_INTERVAL));
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let interval = interval.max(MIN_INTERVAL);
         loop {
-            ticks.tick().await;
             let watch = Arc::clone(&self);
             // A file system that hangs blocks only a thread of the blocking pool, no link.
             let events = tokio::task::spawn_blocking(move || watch.check(SystemTime::now())).await;
             events.iter().flatten().for_each(ReloadEvent::log);
+            let is_usable = self.unusable().is_none();
+            tokio::time::sleep(if is_usable { interval } else { interval.min(UNUSABLE_INTERVAL) }).await;
         }
     }
 }

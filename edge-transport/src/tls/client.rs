@@ -65,8 +65,10 @@ impl ClientTls {
     }
 
     /// The configuration for the next attempt.
-    #[must_use]
-    pub fn config(&self) -> Arc<ClientConfig> {
+    ///
+    /// # Errors
+    /// [`TlsError::Unusable`], if it is read from files that were never valid.
+    pub fn config(&self) -> Result<Arc<ClientConfig>, TlsError> {
         self.source.config()
     }
 

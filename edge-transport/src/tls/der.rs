@@ -1,5 +1,5 @@
-//! Reads the parts of an X.509 certificate that the verifier does not expose: the end of its validity and the subject's common
-//! name. It supports only definite lengths, copies nothing, and returns `None` for everything else.
+//! Reads the parts of an X.509 certificate that the verifier does not expose: its serial number, the end of its validity and
+//! the subject's common name. It supports only definite lengths, copies nothing, and returns `None` for everything else.
 
 /// Tag bytes (X.690 section 8.1.2) of the elements of a certificate.
 mod tag {
@@ -47,6 +47,7 @@ impl<'a> Reader<'a> {
 
 /// The parts of a certificate's body up to its subject.
 pub(super) struct Body<'a> {
+    serial: &'a [u8],
     not_after: (u8, &'a [u8]),
     subject: &'a [u8],
 }
@@ -59,14 +60,20 @@ impl<'a> Body<'a> {
         if body.0.first() == Some(&tag::VERSION) {
             body.next()?;
         }
-        body.expect(tag::INTEGER)?;
+        let serial = body.expect(tag::INTEGER)?;
         body.expect(tag::SEQUENCE)?;
         body.expect(tag::SEQUENCE)?;
         let mut validity = Reader(body.expect(tag::SEQUENCE)?);
         validity.next()?;
         let not_after = validity.next()?;
         let subject = body.expect(tag::SEQUENCE)?;
-        Some(Self { not_after, subject })
+        Some(Self { serial, not_after, subject })
+    }
+
+    /// The serial number, without leading zero bytes.
+    pub(super) fn serial(&self) -> &'a [u8] {
+        let zeros = self.serial.iter().take_while(|byte| **byte == 0).count();
+        self.serial.get(zeros..).unwrap_or_default()
     }
 
     /// When the certificate expires, in seconds since 1970.
@@ -137,6 +144,7 @@ mod tests {
         params.distinguished_name.push(rcgen::DnType::OrganizationName, "edge");
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
         params.not_after = rcgen::date_time_ymd(2031, 3, 1);
+        params.serial_number = Some(vec![0xab, 0x01].into());
         params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().der().to_vec()
     }
 
@@ -146,6 +154,7 @@ mod tests {
         let body = Body::read(&der).unwrap();
         assert_eq!(body.common_name(), Some("edge-1"));
         assert_eq!(body.not_after(), Some(1_930_089_600));
+        assert_eq!(body.serial(), [0xab, 0x01], "the sign byte is not part of the number");
     }
 
     #[test]
@@ -187,7 +196,7 @@ mod tests {
             let length = u8::try_from(attribute.len()).unwrap();
             [&[tag::SET, length + 2, tag::SEQUENCE, length], &attribute[..]].concat()
         };
-        let body = |subject: &'static [u8]| Body { not_after: (0, b""), subject };
+        let body = |subject: &'static [u8]| Body { serial: b"", not_after: (0, b""), subject };
         assert_eq!(body(Vec::leak(name(b"a"))).common_name(), Some("a"));
         assert_eq!(body(Vec::leak([name(b"a"), name(b"b")].concat())).common_name(), None);
         assert_eq!(body(Vec::leak(name(&[0xff]))).common_name(), None);

@@ -60,7 +60,11 @@ pub enum TlsError {
         certificate: String,
     },
     /// The certificate has expired.
-    #[error("the certificate in {from} expired {ago_seconds} s ago: renew it, or correct this host's clock")]
+    // In days, so that the text changes, and is logged, once a day.
+    #[error(
+        "the certificate in {from} expired {days} days ago: renew it, or correct this host's clock",
+        days = ago_seconds / 86_400
+    )]
     Expired {
         /// Origin of the certificate.
         from: String,
@@ -75,6 +79,12 @@ pub enum TlsError {
     NoRoots {
         /// The other end.
         peer: &'static str,
+    },
+    /// The files were never valid since the start.
+    #[error("{cause}")]
+    Unusable {
+        /// Why the files are invalid.
+        cause: String,
     },
     /// The TLS library rejects the configuration.
     #[error("TLS configuration: {0}")]

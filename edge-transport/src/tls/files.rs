@@ -8,7 +8,7 @@ use rustls::{ClientConfig, ServerConfig};
 
 use super::identity::Pem;
 use super::{ClientAuth, Identity, TlsError, client, server};
-use crate::reload::{Expiries, Input, Reloading};
+use crate::reload::{Expiries, Input, Recipe, Reloading};
 
 /// Paths of the TLS material of one end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,7 +62,16 @@ impl TlsFiles<ServerConfig> {
     /// [`TlsError`], which names the file and what to do. A certificate is required, and authorities unless `clients` is
     /// [`ClientAuth::None`].
     pub fn server(paths: TlsPaths, clients: ClientAuth) -> Result<Self, TlsError> {
-        Self::open(paths, move |identity| server::configuration(identity, clients))
+        let (inputs, make) = recipe(paths, move |identity| server::configuration(identity, clients));
+        Ok(Self { reloading: Arc::new(Reloading::open(inputs, expiries, make)?) })
+    }
+
+    /// Creates the configuration of an accepting end from files that may be missing or invalid for now: handshakes fail until a
+    /// [`FileWatch`](crate::reload::FileWatch) has found valid ones.
+    #[must_use]
+    pub fn server_when_valid(paths: TlsPaths, clients: ClientAuth) -> Self {
+        let (inputs, make) = recipe(paths, move |identity| server::configuration(identity, clients));
+        Self { reloading: Arc::new(Reloading::open_when_valid(inputs, expiries, make)) }
     }
 }
 
@@ -72,36 +81,44 @@ impl TlsFiles<ClientConfig> {
     /// # Errors
     /// [`TlsError`], which names the file and what to do. Authorities are required.
     pub fn client(paths: TlsPaths) -> Result<Self, TlsError> {
-        Self::open(paths, client::client_config)
+        let (inputs, make) = recipe(paths, client::client_config);
+        Ok(Self { reloading: Arc::new(Reloading::open(inputs, expiries, make)?) })
+    }
+
+    /// Creates the configuration of a dialing end from files that may be missing or invalid for now: dialing fails until a
+    /// [`FileWatch`](crate::reload::FileWatch) has found valid ones.
+    #[must_use]
+    pub fn client_when_valid(paths: TlsPaths) -> Self {
+        let (inputs, make) = recipe(paths, client::client_config);
+        Self { reloading: Arc::new(Reloading::open_when_valid(inputs, expiries, make)) }
     }
 }
 
-impl<C: Send + Sync + 'static> TlsFiles<C> {
-    fn open(
-        paths: TlsPaths,
-        configure: impl Fn(&Identity) -> Result<Arc<C>, TlsError> + Send + Sync + 'static,
-    ) -> Result<Self, TlsError> {
-        let mut inputs = Vec::new();
-        if let Some((chain, key)) = &paths.certificate {
-            inputs.push(Input { kind: "certificate chain", path: chain.clone() });
-            inputs.push(Input { kind: "private key", path: key.clone() });
-        }
-        if let Some(authorities) = &paths.authorities {
-            inputs.push(Input { kind: "CA certificates", path: authorities.clone() });
-        }
-        let names: Vec<String> = inputs.iter().map(|input| input.path.display().to_string()).collect();
-        let make = move |contents: &[Vec<u8>]| {
-            let mut pem = contents.iter().zip(&names).map(|(text, from)| Pem { text, from });
-            let pair = match &paths.certificate {
-                Some(_) => pem.next().zip(pem.next()),
-                None => None,
-            };
-            let identity = Identity::assemble(pair, pem.next())?;
-            let config = configure(&identity)?;
-            Ok(Loaded { config, identity, paths: paths.clone() })
-        };
-        Ok(Self { reloading: Arc::new(Reloading::open(inputs, expiries, make)?) })
+/// Returns the files to read, and the function that creates the configuration from their contents.
+fn recipe<C>(
+    paths: TlsPaths,
+    configure: impl Fn(&Identity) -> Result<Arc<C>, TlsError> + Send + Sync + 'static,
+) -> Recipe<Loaded<C>, TlsError> {
+    let mut inputs = Vec::new();
+    if let Some((chain, key)) = &paths.certificate {
+        inputs.push(Input { kind: "certificate chain", path: chain.clone() });
+        inputs.push(Input { kind: "private key", path: key.clone() });
     }
+    if let Some(authorities) = &paths.authorities {
+        inputs.push(Input { kind: "CA certificates", path: authorities.clone() });
+    }
+    let names: Vec<String> = inputs.iter().map(|input| input.path.display().to_string()).collect();
+    let make = move |contents: &[Vec<u8>]| {
+        let mut pem = contents.iter().zip(&names).map(|(text, from)| Pem { text, from });
+        let pair = match &paths.certificate {
+            Some(_) => pem.next().zip(pem.next()),
+            None => None,
+        };
+        let identity = Identity::assemble(pair, pem.next())?;
+        let config = configure(&identity)?;
+        Ok(Loaded { config, identity, paths: paths.clone() })
+    };
+    (inputs, Box::new(make))
 }
 
 impl<C> TlsFiles<C> {
@@ -119,15 +136,23 @@ fn expiries<C>(loaded: &Loaded<C>) -> Expiries {
 
 impl<C: Send + Sync + 'static> TlsFiles<C> {
     /// The current configuration.
-    #[must_use]
-    pub fn config(&self) -> Arc<C> {
-        Arc::clone(&self.reloading.current().config)
+    ///
+    /// # Errors
+    /// [`TlsError::Unusable`], if the files were never valid since the start.
+    pub fn config(&self) -> Result<Arc<C>, TlsError> {
+        self.loaded().map(|loaded| Arc::clone(&loaded.config))
     }
 
     /// The current identity.
-    #[must_use]
-    pub fn identity(&self) -> Identity {
-        self.reloading.current().identity.clone()
+    ///
+    /// # Errors
+    /// [`TlsError::Unusable`], if the files were never valid since the start.
+    pub fn identity(&self) -> Result<Identity, TlsError> {
+        self.loaded().map(|loaded| loaded.identity.clone())
+    }
+
+    fn loaded(&self) -> Result<Arc<Loaded<C>>, TlsError> {
+        self.reloading.current().map_err(|cause| TlsError::Unusable { cause })
     }
 }
 
@@ -151,9 +176,9 @@ pub(super) enum Source<C> {
 }
 
 impl<C: Send + Sync + 'static> Source<C> {
-    pub(super) fn config(&self) -> Arc<C> {
+    pub(super) fn config(&self) -> Result<Arc<C>, TlsError> {
         match self {
-            Self::Fixed(config) => Arc::clone(config),
+            Self::Fixed(config) => Ok(Arc::clone(config)),
             Self::Files(files) => files.config(),
         }
     }

@@ -145,7 +145,7 @@ impl Identity {
 }
 
 /// When a certificate expires, if its expiry is readable.
-fn expiry_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+pub(super) fn expiry_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let seconds = Body::read(certificate)?.not_after()?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }

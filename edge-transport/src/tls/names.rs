@@ -3,6 +3,7 @@
 use rustls_pki_types::CertificateDer;
 
 use super::der::Body;
+use crate::link::PeerCertificate;
 use crate::name::PeerId;
 
 /// Returns the names in a verified certificate: DNS names and URIs of the subject alternative name, in their order, then the
@@ -26,6 +27,21 @@ pub fn peer_names(certificate: &CertificateDer<'_>) -> Vec<PeerId> {
         add(name);
     }
     names
+}
+
+/// Returns the names, serial number, SHA-256 and expiry of a verified certificate, for [`Credentials::Certificate`] of a custom
+/// link. The caller must have verified the certificate.
+///
+/// [`Credentials::Certificate`]: crate::link::Credentials::Certificate
+#[must_use]
+pub fn peer_certificate(certificate: &CertificateDer<'_>) -> PeerCertificate {
+    let mut own = PeerCertificate::from(peer_names(certificate));
+    own.sha256 = super::sha256(certificate);
+    if let Some(body) = Body::read(certificate) {
+        own.serial = body.serial().to_owned();
+        own.expires = super::identity::expiry_of(certificate);
+    }
+    own
 }
 
 #[cfg(test)]

@@ -27,8 +27,10 @@ pub struct ServerTls(Source<ServerConfig>);
 
 impl ServerTls {
     /// The configuration for the next handshake.
-    #[must_use]
-    pub fn config(&self) -> Arc<ServerConfig> {
+    ///
+    /// # Errors
+    /// [`TlsError::Unusable`], if it is read from files that were never valid.
+    pub fn config(&self) -> Result<Arc<ServerConfig>, TlsError> {
         self.0.config()
     }
 }

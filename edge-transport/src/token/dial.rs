@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn sends_tokens_only_on_confidential_links() {
-        let (anonymous, hub) = (Credentials::None, Credentials::Certificate(Vec::new()));
+        let (anonymous, hub) = (Credentials::None, Credentials::Certificate(Vec::new().into()));
         for (kind, credentials, expected) in [
             (LinkKind::Ws, &anonymous, false),
             (LinkKind::Wss, &anonymous, false),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Token, TokenRefused, TokenVerifier, ct_eq};
 use crate::name::{InvalidName, PeerId};
-use crate::reload::{Input, ReadError, Reloading};
+use crate::reload::{Input, ReadError, Recipe, Reloading};
 use crate::tls::sha256;
 
 /// Maximum number of lines of a token file.
@@ -54,8 +54,8 @@ type Digests = HashMap<PeerId, Vec<[u8; 32]>>;
 ///
 /// Tokens must be random, as from `openssl rand -hex 32`: then their digests need no salt.
 ///
-/// The file is read at the start and reloaded by a [`FileWatch`](crate::reload::FileWatch). Removing a token does not close
-/// open links. Cheap to clone.
+/// The file is read at the start and reloaded by a [`FileWatch`](crate::reload::FileWatch). The sessions of a removed token end
+/// within a second after the reload. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct TokenFile {
     pub(crate) digests: Arc<Reloading<Digests, TokenFileError>>,
@@ -67,32 +67,54 @@ impl TokenFile {
     /// # Errors
     /// If the file is not readable, or a line is not a name and a digest.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TokenFileError> {
-        let path = path.as_ref().to_owned();
-        let input = Input { kind: "tokens", path: path.clone() };
-        let make = move |contents: &[Vec<u8>]| {
-            contents.first().map_or_else(|| Ok(Digests::new()), |text| parse(text, &path))
-        };
-        Ok(Self { digests: Arc::new(Reloading::open(vec![input], |_| Vec::new(), make)?) })
+        let (inputs, make) = recipe(path.as_ref());
+        Ok(Self { digests: Arc::new(Reloading::open(inputs, |_| Vec::new(), make)?) })
+    }
+
+    /// Reads a file that may be missing or invalid for now: tokens cannot be verified until a
+    /// [`FileWatch`](crate::reload::FileWatch) has found a valid one.
+    #[must_use]
+    pub fn open_when_valid(path: impl AsRef<Path>) -> Self {
+        let (inputs, make) = recipe(path.as_ref());
+        Self { digests: Arc::new(Reloading::open_when_valid(inputs, |_| Vec::new(), make)) }
     }
 
     /// Number of names with a token.
     #[must_use]
     pub fn names(&self) -> usize {
-        self.digests.current().len()
+        self.digests.current().map_or(0, |digests| digests.len())
     }
+}
+
+/// Returns the file to read, and the function that reads its content.
+fn recipe(path: &Path) -> Recipe<Digests, TokenFileError> {
+    let path = path.to_owned();
+    let input = Input { kind: "tokens", path: path.clone() };
+    let make = move |contents: &[Vec<u8>]| {
+        contents.first().map_or_else(|| Ok(Digests::new()), |text| parse(text, &path))
+    };
+    (vec![input], Box::new(make))
 }
 
 #[async_trait::async_trait]
 impl TokenVerifier for TokenFile {
     async fn check(&self, claimed: &PeerId, token: &Token) -> Result<(), TokenRefused> {
         let digest = sha256(token.secret().as_bytes());
-        let digests = self.digests.current();
+        // The cause names a file of this host, which a peer must not learn; the watch logs it.
+        let digests = self
+            .digests
+            .current()
+            .map_err(|_| TokenRefused::Unavailable { cause: "the hub has no valid token file".to_owned() })?;
         let name_digests = claimed.covered_by().filter_map(|name| digests.get(name)).flatten();
         // All digests are compared, so that the time does not reveal which one matches.
         match name_digests.fold(false, |found, known| found | ct_eq(known, &digest)) {
             true => Ok(()),
             false => Err(TokenRefused::Unknown),
         }
+    }
+
+    fn generation(&self) -> u64 {
+        self.digests.generation()
     }
 }
 
@@ -187,6 +209,22 @@ mod tests {
             let checked = file.check(&PeerId::new(claimed).unwrap(), token).await;
             assert_eq!(checked.is_ok(), good, "{claimed}");
         }
+    }
+
+    #[tokio::test]
+    async fn verifies_tokens_once_the_file_is_valid() {
+        let (directory, one) = (tempfile::tempdir().unwrap(), token("one"));
+        let path = directory.path().join("tokens");
+        let file = TokenFile::open_when_valid(&path);
+        let watch = crate::reload::FileWatch::new().tokens(&file);
+        let name = PeerId::new("edge-1").unwrap();
+        let refused = file.check(&name, &one).await.unwrap_err();
+        assert!(matches!(refused, TokenRefused::Unavailable { .. }), "{refused}");
+        assert!(watch.unusable().unwrap().contains("cannot read tokens"));
+        std::fs::write(&path, format!("edge-1 {}\n", token_digest(&one))).unwrap();
+        watch.check(std::time::SystemTime::now());
+        assert_eq!(watch.unusable(), None);
+        file.check(&name, &one).await.unwrap();
     }
 
     #[test]

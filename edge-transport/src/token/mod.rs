@@ -122,6 +122,12 @@ pub trait TokenVerifier: Send + Sync {
     /// # Errors
     /// Why the token is refused. The text is logged and sent to the other end: it must not contain the token.
     async fn check(&self, claimed: &PeerId, token: &Token) -> Result<(), TokenRefused>;
+
+    /// Returns a number that rises when tokens may have been withdrawn. Within a second the hub then verifies the tokens of
+    /// open sessions again, and ends those with [`TokenRefused::Unknown`]. Default: 0, tokens are verified only once.
+    fn generation(&self) -> u64 {
+        0
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use edge_transport::link::{Credentials, Link};
 use edge_transport::tls::Identity;
 use rcgen::{CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, KeyPair, SanType};
@@ -35,12 +37,22 @@ impl Authority {
 
     /// Issues a certificate that is valid until the given year, for a peer that is also reachable at 127.0.0.1.
     pub(crate) fn issue_until(&self, name: &str, year: i32) -> Issued {
+        self.issue_with(name, |params| params.not_after = rcgen::date_time_ymd(year, 1, 1))
+    }
+
+    /// Issues a certificate that expires after `time`.
+    pub(crate) fn issue_for(&self, name: &str, time: Duration) -> Issued {
+        let end = (SystemTime::now() + time).duration_since(UNIX_EPOCH).unwrap();
+        self.issue_with(name, |params| params.not_after = rcgen::date_time_ymd(1970, 1, 1) + end)
+    }
+
+    fn issue_with(&self, name: &str, set: impl FnOnce(&mut CertificateParams)) -> Issued {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.subject_alt_names.push(SanType::IpAddress([127, 0, 0, 1].into()));
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        set(&mut params);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         Issued { certificate: certificate.pem(), key: key.serialize_pem() }
@@ -66,7 +78,7 @@ impl Issued {
 /// The names in the other end's certificate.
 pub(crate) fn names(link: &Link) -> Vec<&str> {
     match link.credentials() {
-        Credentials::Certificate(names) => names.iter().map(edge_transport::PeerId::as_str).collect(),
+        Credentials::Certificate(own) => own.names.iter().map(edge_transport::PeerId::as_str).collect(),
         _ => Vec::new(),
     }
 }

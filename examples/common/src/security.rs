@@ -40,10 +40,11 @@ pub struct ClientSecurity {
 }
 
 impl ClientSecurity {
-    /// Reads the certificate and the authorities that the options name, if any.
+    /// Reads the certificate and the authorities that the options name, if any. Files that cannot be used are no error: they
+    /// are read again until they are valid.
     ///
     /// # Errors
-    /// If the files cannot be used, or if `--tls-ca` is given without a certificate and without a token.
+    /// If `--tls-ca` is given without a certificate and without a token.
     pub fn files(&self) -> Result<Option<ClientFiles>, Fatal> {
         let Some(authorities) = &self.tls_ca else { return Ok(None) };
         let mut paths = TlsPaths::default().with_authorities(authorities);
@@ -58,18 +59,12 @@ impl ClientSecurity {
                 ));
             }
         }
-        ClientFiles::client(paths).map(Some).map_err(Fatal::input)
+        Ok(Some(ClientFiles::client_when_valid(paths)))
     }
 
-    /// Returns the source of the token that the options name, if any.
-    ///
-    /// # Errors
-    /// If the file has no valid token.
-    pub fn token(&self) -> Result<Option<TokenSource>, Fatal> {
-        let Some(path) = &self.token_file else { return Ok(None) };
-        let source = TokenSource::File(path.clone());
-        source.token().map_err(|error| Fatal::Input(format!("--token-file: {error}")))?;
-        Ok(Some(source))
+    /// Returns the source of the token that the options name, if any. The file is read for each connection.
+    pub fn token(&self) -> Option<TokenSource> {
+        self.token_file.clone().map(TokenSource::File)
     }
 }
 
@@ -100,10 +95,11 @@ pub struct HubSecurity {
 }
 
 impl HubSecurity {
-    /// Reads the certificates that the options name, if any.
+    /// Reads the certificates that the options name, if any. Files that cannot be used are no error: they are read again until
+    /// they are valid.
     ///
     /// # Errors
-    /// If the files are not usable, or the options do not authenticate peers.
+    /// If the options do not authenticate peers.
     pub fn files(&self) -> Result<Option<ServerFiles>, Fatal> {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
         let mut paths = TlsPaths::default().with_certificate(certificate, key);
@@ -120,15 +116,13 @@ impl HubSecurity {
         if let Some(authorities) = &self.client_ca {
             paths = paths.with_authorities(authorities);
         }
-        ServerFiles::server(paths, clients).map(Some).map_err(Fatal::input)
+        Ok(Some(ServerFiles::server_when_valid(paths, clients)))
     }
 
-    /// Opens the token file that the options name, if any.
-    ///
-    /// # Errors
-    /// If the file cannot be used.
-    pub fn tokens(&self) -> Result<Option<TokenFile>, Fatal> {
-        self.tokens.as_ref().map(TokenFile::open).transpose().map_err(Fatal::input)
+    /// Opens the token file that the options name, if any. A file that cannot be used is no error: it is read again until it is
+    /// valid.
+    pub fn tokens(&self) -> Option<TokenFile> {
+        self.tokens.as_ref().map(TokenFile::open_when_valid)
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use edge_transport::link::{Address, DialOptions, Dialer};
 use edge_transport::reload::FileWatch;
 use edge_transport::tls::{ClientFiles, ClientTls};
-use edge_transport::{Peer, PeerSettings, PeerState};
+use edge_transport::{Peer, PeerId, PeerSettings, PeerState};
 use tokio::sync::watch;
 
 use crate::process::Fatal;
@@ -38,16 +38,31 @@ impl FailbackOptions {
     }
 }
 
-/// Reads the certificate and the authorities that the options name, if any, and reloads them when they change.
-///
-/// # Errors
-/// If the files are not usable.
-pub fn identity(security: &ClientSecurity) -> Result<Option<ClientFiles>, Fatal> {
-    let files = security.files()?;
-    if let Some(files) = &files {
-        spawn_reload(&Arc::new(FileWatch::new().tls(files)));
+/// The certificate and the authorities of the agent or the proxy. Files that cannot be used keep the link down and stop
+/// nothing else.
+#[derive(Debug, Clone)]
+pub struct LinkFiles {
+    /// The files, if the options name any.
+    pub tls: Option<ClientFiles>,
+    watch: Arc<FileWatch>,
+}
+
+impl LinkFiles {
+    /// Reads the files that the options name, if any.
+    ///
+    /// # Errors
+    /// If the options contradict each other.
+    pub fn open(security: &ClientSecurity) -> Result<Self, Fatal> {
+        let tls = security.files()?;
+        let watch = tls.iter().fold(FileWatch::new(), FileWatch::tls);
+        Ok(Self { tls, watch: Arc::new(watch) })
     }
-    Ok(files)
+
+    /// Starts a task that reloads the files when they change. Start it after the status server: metrics count only once
+    /// their recorder is installed.
+    pub fn spawn_reload(&self) {
+        spawn_reload(&self.watch);
+    }
 }
 
 /// Returns the dialers of the hub's addresses, in order. `option` is named in the error.
@@ -58,12 +73,12 @@ pub fn dialers(
     option: &str,
     addresses: &[Address],
     security: &ClientSecurity,
-    identity: Option<&ClientFiles>,
+    files: &LinkFiles,
 ) -> Result<Vec<Box<dyn Dialer>>, Fatal> {
     let mut options = DialOptions::default();
     options.insecure = security.insecure;
-    options.tls = identity.cloned().map(ClientTls::from);
-    options.token = security.token()?;
+    options.tls = files.tls.clone().map(ClientTls::from);
+    options.token = security.token();
     if security.insecure {
         tracing::warn!(
             "--insecure: the hub is not verified, and the hub cannot verify this peer; for tests only"
@@ -78,7 +93,7 @@ pub fn dialers(
             } else {
                 "the hub must be verified: give --tls-ca with --tls-cert and --tls-key or with --token-file, or, for tests, --insecure"
             };
-            let is_allowed = text.starts_with("unix://") || security.insecure || (identity.is_some() && !text.starts_with("ws://"));
+            let is_allowed = text.starts_with("unix://") || security.insecure || (files.tls.is_some() && !text.starts_with("ws://"));
             if !is_allowed {
                 return Err(Fatal::Input(format!("{option} {address}: {needed}")));
             }
@@ -147,18 +162,19 @@ pub fn readiness(peer: &Peer) -> Result<(), String> {
     }
 }
 
-/// Returns the rows of the page about the connection.
-pub fn facts(peer: &Peer) -> Vec<Fact> {
+/// Returns the rows of the page about the connection of a peer with this name.
+pub fn facts(peer: &Peer, name: &PeerId) -> Vec<Fact> {
     let connection = match peer.state() {
         PeerState::Connected { address, since, .. } => {
             format!("{address} for {} s", since.elapsed().as_secs())
         }
         _ => readiness(peer).err().unwrap_or_default(),
     };
-    vec![Fact::new("name at the hub", peer.name()), Fact::new("hub", connection)]
+    vec![Fact::new("name at the hub", name), Fact::new("hub", connection)]
 }
 
-/// Sets the gauge `edge_csi_hub_connected`: 1 if a hub is connected, else 0.
-pub fn publish_metrics(peer: &Peer) {
+/// Sets the gauge `edge_csi_hub_connected` (1 if a hub is connected, else 0) and the gauges of the files.
+pub fn publish_metrics(peer: &Peer, files: &LinkFiles) {
+    files.watch.publish(SystemTime::now());
     metrics::gauge!("edge_csi_hub_connected").set(if peer.state().is_connected() { 1.0 } else { 0.0 });
 }

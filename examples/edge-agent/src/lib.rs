@@ -40,7 +40,7 @@ pub use self::volumes::VolumesOptions;
 use edge_csi_common::allow::AllowRule;
 use edge_csi_common::process::{self, Fatal, Signals};
 use edge_csi_common::status::StatusServer;
-use edge_csi_common::uplink;
+use edge_csi_common::uplink::{self, LinkFiles};
 
 /// Runs the `edge-agent` binary.
 pub fn main() -> ExitCode {
@@ -85,8 +85,9 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         let (name, socket) = (driver.name.clone(), driver.socket.clone());
         dispatcher.register(Driver::with_settings(name, socket, settings.clone()));
     }
-    let identity = uplink::identity(&options.security)?;
-    let dialers = uplink::dialers("--hub", &options.hub, &options.security, identity.as_ref())?;
+    // Local storage does not depend on the certificate: a file that cannot be used keeps only the link down.
+    let files = LinkFiles::open(&options.security)?;
+    let dialers = uplink::dialers("--hub", &options.hub, &options.security, &files)?;
     let name = PeerId::try_from(&options.nodeid).map_err(Fatal::input)?;
     let plugin = NodePlugin::open(&options.kubernetes, &options.volumes, store.as_ref())?;
     let secrets = plugin.as_ref().map(NodePlugin::secrets);
@@ -118,6 +119,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let connection = tokio::spawn(uplink::log_connection(peer.watch()));
     let status = AgentStatus {
         peer: peer.clone(),
+        files: files.clone(),
         dispatcher: dispatcher.clone(),
         volumes: volumes.clone(),
         kubelet_sockets: sockets.clone(),
@@ -125,6 +127,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     };
     let _status = StatusServer::start(options.http_endpoint, status).await.map_err(Fatal::runtime)?;
     // The tasks start after the status server, since metrics count only once their recorder is installed.
+    files.spawn_reload();
     let mut essential = Essential::default();
     if let Some(opened) = opened {
         opened.start(&options.driver, &mut essential).await?;

@@ -9,12 +9,13 @@ use super::kubelet_sockets::KubeletSockets;
 use super::kubernetes::PluginView;
 use super::volumes::NodeVolumes;
 use edge_csi_common::status::{Fact, Status};
-use edge_csi_common::uplink;
+use edge_csi_common::uplink::{self, LinkFiles};
 
 /// The content of the agent's status page.
 #[derive(Debug)]
 pub(super) struct AgentStatus {
     pub(super) peer: Peer,
+    pub(super) files: LinkFiles,
     pub(super) dispatcher: Dispatcher,
     pub(super) volumes: Option<NodeVolumes>,
     pub(super) kubelet_sockets: Option<Arc<KubeletSockets>>,
@@ -31,7 +32,7 @@ impl Status for AgentStatus {
     }
 
     fn facts(&self) -> Vec<Fact> {
-        let mut facts = uplink::facts(&self.peer);
+        let mut facts = uplink::facts(&self.peer, self.peer.name());
         facts.extend(self.dispatcher.drivers().into_iter().map(|name| Fact::new("driver", name)));
         let counts = self.dispatcher.operation_counts();
         facts.extend([
@@ -46,7 +47,7 @@ impl Status for AgentStatus {
     }
 
     fn publish_metrics(&self) {
-        uplink::publish_metrics(&self.peer);
+        uplink::publish_metrics(&self.peer, &self.files);
         self.dispatcher.publish_metrics();
         if let Some(sockets) = &self.kubelet_sockets {
             sockets.publish_metrics();

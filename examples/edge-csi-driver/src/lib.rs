@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use self::decommission::DecommissionedNodes;
 pub use self::decommission::{Command, Target};
 use self::front::Front;
+use self::name::HubName;
 pub use self::options::{CommandLine, CsiDriverOptions, Route};
 use self::route::Destination;
 pub use self::route::{OfflinePolicyOption, TopologyOptions};
@@ -30,7 +31,7 @@ use self::status::CsiDriverStatus;
 use edge_csi_common::process::{self, Fatal, Signals};
 use edge_csi_common::state_socket;
 use edge_csi_common::status::StatusServer;
-use edge_csi_common::uplink;
+use edge_csi_common::uplink::{self, LinkFiles};
 
 /// The binary.
 pub fn main() -> ExitCode {
@@ -42,13 +43,15 @@ pub fn main() -> ExitCode {
 }
 
 async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fatal> {
-    let identity = uplink::identity(&options.security)?;
-    let dialers = uplink::dialers("--hub", &options.hub, &options.security, identity.as_ref())?;
+    // The socket does not depend on the certificate: a file that cannot be used keeps only the link down.
+    let files = LinkFiles::open(&options.security)?;
+    let dialers = uplink::dialers("--hub", &options.hub, &options.security, &files)?;
     let state = uplink::state_directory(options.state_dir.as_deref())?;
     let destination = Destination::open(&options, state.as_ref()).await?;
     let drain_timeout = options.drain_timeout;
-    let peer = Peer::builder(name::unique_name(&options.drivername, identity.as_ref())?)
-        .dialers(dialers)
+    let name = Arc::new(HubName::new(&options.drivername, files.tls.clone())?);
+    let peer = Peer::builder(name.current())
+        .dialers(name::dialers(dialers, &name))
         .settings(options.failback.settings(drain_timeout))
         .start()
         .map_err(Fatal::runtime)?;
@@ -74,10 +77,19 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     let decommissioned_nodes =
         follower.as_ref().map_or(DecommissionedNodes::Unsupported, follow::Follower::decommissioned_nodes);
     let (driver, shown) = (options.drivername.clone(), front.shown());
-    let status = CsiDriverStatus { peer: peer.clone(), driver, destination, shown, decommissioned_nodes };
+    let status = CsiDriverStatus {
+        peer: peer.clone(),
+        name,
+        files: files.clone(),
+        driver,
+        destination,
+        shown,
+        decommissioned_nodes,
+    };
     // Steps that may fail come first: a socket that is removed after a moment would break sidecars that connected
     // to it.
     let _status = StatusServer::start(options.http_endpoint, status).await.map_err(Fatal::runtime)?;
+    files.spawn_reload();
     let serving = front.open().await?;
     if let Some(follower) = follower {
         let driver = options.drivername;

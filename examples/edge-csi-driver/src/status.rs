@@ -1,5 +1,6 @@
 //! The status page of the proxy.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::DriverName;
@@ -8,9 +9,10 @@ use edge_transport::Peer;
 
 use super::decommission::DecommissionedNodes;
 use super::front::Shown;
+use super::name::HubName;
 use super::route::Destination;
 use edge_csi_common::status::{Fact, Status};
-use edge_csi_common::uplink;
+use edge_csi_common::uplink::{self, LinkFiles};
 
 /// The maximum number of nodes on the page; the counts include all nodes.
 const NODES_SHOWN: usize = 200;
@@ -19,6 +21,8 @@ const NODES_SHOWN: usize = 200;
 #[derive(Debug)]
 pub(super) struct CsiDriverStatus {
     pub(super) peer: Peer,
+    pub(super) name: Arc<HubName>,
+    pub(super) files: LinkFiles,
     pub(super) driver: DriverName,
     pub(super) destination: Destination,
     pub(super) shown: Shown,
@@ -63,12 +67,12 @@ impl Status for CsiDriverStatus {
                 .take(NODES_SHOWN)
                 .map(|(node, reason)| Fact::new("quarantined node", format!("{node}: {reason}"))),
         );
-        facts.extend(uplink::facts(&self.peer));
+        facts.extend(uplink::facts(&self.peer, &self.name.current()));
         facts
     }
 
     fn publish_metrics(&self) {
-        uplink::publish_metrics(&self.peer);
+        uplink::publish_metrics(&self.peer, &self.files);
         let nodes = self.decommissioned_nodes.nodes();
         let connected = nodes.iter().filter(|(_, connected)| *connected).count();
         metrics::gauge!("edge_csi_decommissioned_nodes").set(nodes.len() as f64);

@@ -12,7 +12,7 @@ mod trace;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use edge_transport::hub::{ClientsOnly, Hub, HubBuilder, HubSettings, Presence};
+use edge_transport::hub::{ClientsOnly, DenyList, Hub, HubBuilder, HubSettings, Presence};
 use edge_transport::reload::FileWatch;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -32,7 +32,7 @@ pub fn main() -> ExitCode {
 
 async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     let files = options.security.files()?;
-    let tokens = options.security.tokens()?;
+    let tokens = options.security.tokens();
     let listeners = listeners::open(&options, files.as_ref()).await?;
     let mut settings = HubSettings::default();
     settings.session.drain_timeout = options.drain_timeout;
@@ -51,6 +51,12 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
         tracing::info!(names = tokens.names(), "peers with a token can authenticate");
         watch = watch.tokens(&tokens);
         builder = builder.token_verifier(tokens);
+    }
+    if let Some(path) = &options.deny {
+        let list = DenyList::open(path).map_err(Fatal::input)?;
+        tracing::info!(entries = list.entries(), "peers and certificates of --deny are refused");
+        watch = watch.deny(&list);
+        builder = builder.deny(list);
     }
     let watch = Arc::new(watch);
     builder = with_policy(builder, &options).presence();

@@ -1,6 +1,7 @@
 //! The command line of `edge-hub`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
@@ -35,6 +36,11 @@ pub struct HubOptions {
     /// offers no service may call every other
     #[arg(long, value_name = "FROM=TO:DRIVER", value_delimiter = ',')]
     pub allow: Vec<AllowRule>,
+
+    /// File with peers and certificates to refuse, also in open sessions; reloaded when it changes. One entry a line: a peer's
+    /// name, which includes the names below it, or serial:HEX or sha256:HEX of a certificate
+    #[arg(long, value_name = "FILE")]
+    pub deny: Option<PathBuf>,
 
     /// Watch the API server of Kubernetes, and send each node its pods, claims, volumes and attachments on request: a kubeconfig
     /// file, or `in-cluster` for the service account of the hub's pod

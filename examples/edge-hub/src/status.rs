@@ -40,6 +40,9 @@ impl Status for HubStatus {
 
     fn ready(&self) -> Result<(), String> {
         check_listeners(&self.hub.failed_listeners())?;
+        if let Some(cause) = self.files.unusable() {
+            return Err(format!("peers cannot be authenticated: {cause}"));
+        }
         #[cfg(feature = "kubernetes")]
         if let Some(kubernetes) = &self.kubernetes {
             return kubernetes.ready();

@@ -172,6 +172,12 @@ impl TestCluster {
         self.hub_options = options.iter().map(ToString::to_string).collect();
     }
 
+    /// The certificates of the cluster's processes.
+    #[must_use]
+    pub fn certificates(&self) -> &ClusterCertificates {
+        &self.certificates
+    }
+
     /// Issues a certificate of the cluster's authority.
     #[must_use]
     pub fn issue(&self, names: &[&str]) -> Files {
@@ -218,13 +224,22 @@ impl TestCluster {
     /// # Errors
     /// If a process cannot be started, or the hub ends or is not ready in time.
     pub async fn start_hub(&mut self) -> Result<(), ClusterError> {
-        let hub = self.link.hub(&self.certificates.hub).flags(&self.hub_options);
-        self.hub = Some(self.monitored(Role::Hub, "hub", &self.programs.hub.clone(), hub)?);
+        self.launch_hub()?;
         self.ready(Role::Hub).await?;
         if let (None, Some(fault)) = (&self.cable, &self.fault) {
             let ends = Arguments::new().flags(fault.options).pair(fault.forward, &fault.ends);
             self.cable = Some(self.process(Role::Cable.name(), &fault.program, ends)?);
         }
+        Ok(())
+    }
+
+    /// Starts the hub without a wait.
+    ///
+    /// # Errors
+    /// If the process cannot be started.
+    pub fn launch_hub(&mut self) -> Result<(), ClusterError> {
+        let hub = self.link.hub(&self.certificates.hub).flags(&self.hub_options);
+        self.hub = Some(self.monitored(Role::Hub, "hub", &self.programs.hub.clone(), hub)?);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use csi_proto::csi::v1 as csi;
 use csi_proto::{DriverName, VolumeId};
+use edge_csi_tests::arguments::unix;
 use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
 use edge_csi_tests::csi::{controller, create_volume, ready};
 use edge_csi_tests::link::LinkKind;
@@ -29,7 +30,12 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new() -> Self {
-        let fixture = Self { cluster: TestCluster::empty(LinkKind::Uds), peer: None };
+        Self::over(LinkKind::Uds)
+    }
+
+    /// The agent dials the hub over a link of this kind.
+    pub(crate) fn over(kind: LinkKind) -> Self {
+        let fixture = Self { cluster: TestCluster::empty(kind), peer: None };
         fixture.boots("11111111-1111-4111-8111-111111111111");
         fixture
     }
@@ -75,7 +81,7 @@ impl Fixture {
     /// Sends a request of the controller once the node is connected, and returns the answers.
     pub(crate) async fn ask(&mut self, request: Vec<u8>) -> Vec<Kind> {
         let peer = self.peer.get_or_insert_with(|| {
-            let address: Address = self.cluster.hub_url().parse().unwrap();
+            let address: Address = unix(&self.cluster.path("hub.sock")).parse().unwrap();
             let dialer = address.dialer(&DialOptions::default()).unwrap();
             Peer::builder(PeerId::new("cloud").unwrap()).dialer(dialer).start().unwrap()
         });

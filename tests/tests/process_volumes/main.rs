@@ -12,8 +12,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use edge_csi_tests::cluster::DRIVER;
+use edge_csi_tests::cluster::{DRIVER, NODE, Role};
 use edge_csi_tests::csi::{controller, create_volume, ready};
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::{page, wait};
 use fixture::{Fixture, key};
 use prost_reflect::{DynamicMessage, ReflectMessage};
@@ -29,6 +30,43 @@ fn may_mount(test: &str) -> bool {
         let _ = writeln!(std::io::stderr(), "{test}: not run, since mounting needs root");
     }
     root
+}
+
+/// The certificate expires, and the machine reboots: the volumes are restored, and a new certificate restores the link.
+#[tokio::test]
+async fn a_reboot_with_an_expired_certificate_restores() {
+    if !may_mount("a_reboot_with_an_expired_certificate_restores") {
+        return;
+    }
+    let mut node = Fixture::over(LinkKind::Wss);
+    let expired = node.cluster.certificates().authority().issue_for_years(&[NODE], 2000..2001);
+    let renewed = node.cluster.certificates().authority().issue_for_years(&[NODE], 2001..4000);
+    let files = node.cluster.certificates().agent.clone();
+    node.cluster.hub_options(&["--allow", "cloud=*"]);
+    node.cluster.start_driver(&[]).unwrap();
+    node.cluster.start_hub().await.unwrap();
+    node.start_agent(&[]);
+    let volume = node.volume("pvc-1").await;
+    let set = node.set(1, &[(&volume, &["pod-1"])]);
+    node.taken(&set).await;
+    node.published(&volume).await;
+    let target = node.target("pod-1");
+    fs::write(target.join("hello"), "from the pod").unwrap();
+
+    node.cluster.agent.as_mut().unwrap().kill();
+    node.cluster.driver.as_mut().unwrap().kill();
+    node.unmount_all();
+    node.boots("22222222-2222-4222-8222-222222222222");
+    expired.install_as(&files);
+    node.start_agent(&[]);
+    node.cluster.start_driver(&[]).unwrap();
+    node.published(&volume).await;
+    assert_eq!(fs::read_to_string(target.join("hello")).unwrap(), "from the pod");
+    let ready = page::of(node.cluster.agent.as_ref().unwrap(), "/readyz").await;
+    assert!(ready.contains(" 503 ") && ready.contains("expired"), "{ready}");
+
+    renewed.install_as(&files);
+    node.cluster.ready(Role::Agent).await.unwrap();
 }
 
 /// A changed boot id without mounts simulates the reboot.

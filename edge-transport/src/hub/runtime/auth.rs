@@ -2,13 +2,13 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::hub::identity::Identity;
-use crate::link::{Credentials, LinkKind};
+use crate::link::{Credentials, LinkKind, PeerCertificate};
 use crate::name::PeerId;
 use crate::session::CloseReason;
-use crate::token::{Token, TokenVerifier};
+use crate::token::{Token, TokenRefused, TokenVerifier};
 
 /// The ways in which a peer may prove its name.
 #[derive(Clone)]
@@ -19,12 +19,22 @@ pub(super) struct Authentication {
     pub(super) token_verifier: Option<Arc<dyn TokenVerifier>>,
     /// The key of the hashes that identify tokens.
     pub(super) token_hasher: RandomState,
+    /// The peers and certificates that are refused.
+    #[cfg(feature = "tls")]
+    pub(super) deny: Option<crate::hub::DenyList>,
 }
 
 impl Default for Authentication {
     fn default() -> Self {
         let users = std::iter::once(0).chain(process_user()).collect();
-        Self { allow_unauthenticated: false, users, token_verifier: None, token_hasher: RandomState::new() }
+        Self {
+            allow_unauthenticated: false,
+            users,
+            token_verifier: None,
+            token_hasher: RandomState::new(),
+            #[cfg(feature = "tls")]
+            deny: None,
+        }
     }
 }
 
@@ -59,12 +69,12 @@ impl Authentication {
     ) -> Decision {
         let by_claim = || Decision::Authenticated(Identity::Name(claimed.clone()));
         let missing = match credentials {
-            Credentials::Certificate(names) => {
-                if let Some(name) = names.iter().find(|name| name.covers(claimed)) {
+            Credentials::Certificate(own) => {
+                if let Some(name) = own.names.iter().find(|name| name.covers(claimed)) {
                     return Decision::Authenticated(Identity::Name(name.clone()));
                 }
                 // A token does not override a certificate for another name: one of them belongs to another peer.
-                let names: Vec<&str> = names.iter().take(8).map(PeerId::as_str).collect();
+                let names: Vec<&str> = own.names.iter().take(8).map(PeerId::as_str).collect();
                 return refused(claimed, format!("its certificate is for [{}]", names.join(", ")));
             }
             Credentials::Process { uid, .. } if self.users.contains(uid) => return by_claim(),
@@ -97,11 +107,57 @@ impl Authentication {
     }
 }
 
+impl Authentication {
+    /// Checks that the identity of an authenticated peer may be used now, at its admission and later.
+    pub(super) fn revoked(
+        &self,
+        credentials: &Credentials,
+        claimed: &PeerId,
+        now: SystemTime,
+    ) -> Option<CloseReason> {
+        let has_ended = |own: &PeerCertificate| own.expires.is_some_and(|end| end <= now);
+        let cause = match credentials {
+            Credentials::Certificate(own) if has_ended(own) => Some("its certificate has expired"),
+            _ => self.denied(credentials, claimed),
+        };
+        cause.map(|cause| CloseReason::Unauthenticated { claimed: claimed.clone(), cause: cause.to_owned() })
+    }
+
+    /// Whether an identity can be revoked while its session is open.
+    pub(super) fn can_revoke(&self) -> bool {
+        #[cfg(feature = "tls")]
+        if self.deny.is_some() {
+            return true;
+        }
+        self.token_verifier.is_some()
+    }
+
+    /// Returns a number that rises when an identity may have been revoked.
+    pub(super) fn generation(&self) -> u64 {
+        let tokens = self.token_verifier.as_ref().map_or(0, |tokens| tokens.generation());
+        #[cfg(feature = "tls")]
+        let tokens = tokens.wrapping_add(self.deny.as_ref().map_or(0, crate::hub::DenyList::generation));
+        tokens
+    }
+
+    #[cfg(feature = "tls")]
+    fn denied(&self, credentials: &Credentials, claimed: &PeerId) -> Option<&'static str> {
+        self.deny.as_ref().and_then(|deny| deny.denies(claimed, credentials))
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[allow(clippy::unused_self, reason = "a deny list needs TLS")]
+    const fn denied(&self, _: &Credentials, _: &PeerId) -> Option<&'static str> {
+        None
+    }
+}
+
 fn refused(claimed: &PeerId, cause: String) -> Decision {
     Decision::Rejected(CloseReason::Unauthenticated { claimed: claimed.clone(), cause })
 }
 
 /// A token to be verified.
+#[derive(Clone)]
 pub(super) struct TokenCheck {
     tokens: Arc<dyn TokenVerifier>,
     claimed: PeerId,
@@ -119,12 +175,22 @@ impl TokenCheck {
         };
         Err(CloseReason::Unauthenticated { claimed: self.claimed, cause })
     }
+
+    /// Checks within `bound` that a verified token was not withdrawn. A verifier that does not answer has withdrawn nothing.
+    pub(super) async fn verify_again(self, bound: Duration) -> Result<(), CloseReason> {
+        let answer = tokio::time::timeout(bound, self.tokens.check(&self.claimed, &self.token)).await;
+        match answer {
+            Ok(Err(cause @ TokenRefused::Unknown)) => {
+                Err(CloseReason::Unauthenticated { claimed: self.claimed, cause: cause.to_string() })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::token::TokenRefused;
 
     struct OneToken(Token);
 
@@ -163,11 +229,11 @@ mod tests {
         let edge = name("edge-1");
         for (credentials, by_strict, by_open) in [
             (Credentials::None, false, true),
-            (Credentials::Certificate(vec![name("other"), name("edge-1")]), true, true),
-            (Credentials::Certificate(vec![name("other")]), false, false),
-            (Credentials::Certificate(vec![name("edge")]), false, false),
-            (Credentials::Certificate(vec![name("edge-1/a")]), false, false),
-            (Credentials::Certificate(vec![]), false, false),
+            (Credentials::Certificate(vec![name("other"), name("edge-1")].into()), true, true),
+            (Credentials::Certificate(vec![name("other")].into()), false, false),
+            (Credentials::Certificate(vec![name("edge")].into()), false, false),
+            (Credentials::Certificate(vec![name("edge-1/a")].into()), false, false),
+            (Credentials::Certificate(vec![].into()), false, false),
             (Credentials::Process { uid: 0, gid: 5 }, true, true),
             (Credentials::Process { uid: 7, gid: 5 }, true, false),
             (Credentials::Process { uid: 8, gid: 0 }, false, false),
@@ -182,8 +248,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn verifies_tokens_only_on_confidential_links() {
         let strict = users(false, &[0]);
-        let (other, own) =
-            (Credentials::Certificate(vec![name("edge-2")]), Credentials::Certificate(vec![name("edge-1")]));
+        let (other, own) = (
+            Credentials::Certificate(vec![name("edge-2")].into()),
+            Credentials::Certificate(vec![name("edge-1")].into()),
+        );
         let other_user = Credentials::Process { uid: 8, gid: 0 };
         for (kind, credentials, claimed, shown, expected) in [
             (LinkKind::Wss, &Credentials::None, "edge-1", "t", true),
@@ -222,7 +290,7 @@ mod tests {
             Decision::Authenticated(identity) | Decision::Verify(_, identity) => identity,
             Decision::Rejected(reason) => panic!("{reason}"),
         };
-        let certificate = Credentials::Certificate(vec![name("other"), name("edge-1")]);
+        let certificate = Credentials::Certificate(vec![name("other"), name("edge-1")].into());
         assert_eq!(identity(&certificate, "edge-1/a/b", None), Identity::Name(name("edge-1")));
         let root = Credentials::Process { uid: 0, gid: 0 };
         assert_eq!(identity(&root, "edge-1/a", None), Identity::Name(name("edge-1/a")));

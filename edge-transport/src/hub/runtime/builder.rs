@@ -1,7 +1,9 @@
 //! Builder of a hub.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
@@ -126,6 +128,14 @@ impl HubBuilder {
         self
     }
 
+    /// Refuses the peers and certificates of a list, at their admission and, within a second after the list is reloaded, in
+    /// the sessions that are open.
+    #[cfg(feature = "tls")]
+    pub fn deny(mut self, list: crate::hub::DenyList) -> Self {
+        self.authentication.deny = Some(list);
+        self
+    }
+
     /// Provides the service [`presence::SERVICE`](crate::presence::SERVICE) under the hub's name, which reports connected
     /// peers. A watcher sees only peers that the policy allows it to call. The policy decides [which peers may
     /// watch](crate::hub::Policy::may_watch).
@@ -208,6 +218,7 @@ impl HubBuilder {
                 addresses: self.listeners.iter().map(|listener| listener.local_address()).collect(),
                 failed_listeners: Mutex::default(),
                 local: OnceLock::new(),
+                identity_checks: AtomicU64::new(0),
                 settings: self.settings,
             }
         });
@@ -215,10 +226,28 @@ impl HubBuilder {
             let services = services.into_iter().map(|(name, local)| (name, local.service)).collect();
             let _ = shared.local.set(local_peer(&shared, local, services)?);
         }
+        shared.tasks.spawn_on(check_after_reloads(Arc::clone(&shared)), &runtime);
         for listener in self.listeners {
             shared.tasks.spawn_on(accept_loop(listener, Arc::clone(&shared)), &runtime);
         }
         Ok(Hub { shared })
+    }
+}
+
+/// How often the hub checks whether a deny list or tokens were reloaded.
+const RELOAD_CHECK: Duration = Duration::from_secs(1);
+
+/// Makes every session check its identity after each reload, until the hub stops.
+async fn check_after_reloads(shared: Arc<Shared>) {
+    let can_revoke = shared.authentication.can_revoke();
+    let mut known = shared.authentication.generation();
+    let stop = shared.stop_accepting.clone();
+    while can_revoke && stop.run_until_cancelled(tokio::time::sleep(RELOAD_CHECK)).await.is_some() {
+        let current = shared.authentication.generation();
+        if current != known {
+            known = current;
+            shared.check_identities();
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod receive_budget;
 mod silent;
 mod slots;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Duration;
@@ -45,6 +46,8 @@ struct Shared {
     failed_listeners: Mutex<Vec<String>>,
     /// The peer that provides the hub's own services.
     local: OnceLock<Peer>,
+    /// Rises when the sessions must check whether their identities are still valid.
+    identity_checks: AtomicU64,
 }
 
 /// The routing table and the wakers of the links.
@@ -68,6 +71,12 @@ impl Shared {
     /// The name under which the hub provides its own services.
     fn local_name(&self) -> Option<&PeerId> {
         self.local.get().map(Peer::name)
+    }
+
+    /// Makes every link check whether its peer's identity is still valid.
+    fn check_identities(&self) {
+        self.identity_checks.fetch_add(1, Ordering::AcqRel);
+        self.table().wakers.values().for_each(Waker::wake_by_ref);
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

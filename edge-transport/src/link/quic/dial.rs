@@ -29,7 +29,9 @@ impl QuicDialer {
     /// If the TLS configuration does not support TLS 1.3.
     pub fn new(host: &str, port: u16, tls: &ClientTls, limits: Limits) -> Result<Self, LinkError> {
         // Only a check: each attempt creates its own configuration, because the certificates may change.
-        config::client(&tls.config())?;
+        if let Ok(tls) = tls.config() {
+            config::client(&tls)?;
+        }
         Ok(Self {
             host: host.to_owned(),
             port,
@@ -60,7 +62,8 @@ impl QuicDialer {
             doing: format!("open a UDP port for {}", self.address),
             source,
         })?;
-        let config = config::client(&self.tls.config())?;
+        let tls = self.tls.config().map_err(|error| handshake_failed(&self.address, error.to_string()))?;
+        let config = config::client(&tls)?;
         let connection = endpoint
             .connect_with(config, server, &self.host)
             .map_err(|error| handshake_failed(&self.address, error.to_string()))?

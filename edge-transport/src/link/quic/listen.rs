@@ -10,7 +10,7 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
 use crate::link::{Incoming, Limits, Link, LinkError, LinkKind, Listener};
-use crate::tls::ServerTls;
+use crate::tls::{ServerTls, TlsError, insecure_server_config};
 
 /// Handshakes in progress above which a client must validate its address first (RFC 9000 section 8.1.2): half of a hub's
 /// default limit. The validation costs honest clients a round trip and stops clients with spoofed addresses.
@@ -48,7 +48,9 @@ pub async fn bind(
     tls: &ServerTls,
     limits: Limits,
 ) -> Result<QuicListener, LinkError> {
-    let tls_config = tls.config();
+    // Without a valid certificate the port is open, and refuses handshakes: a placeholder stays until there is one.
+    let tls_config = tls.config().or_else(|_| insecure_server_config()?.config());
+    let tls_config = tls_config.map_err(|error| handshake_failed(&address.to_string(), error.to_string()))?;
     let config = config::server(&tls_config)?;
     let failed = |source| LinkError::Io { doing: format!("listen on {address} (udp)"), source };
     let mut outcome = Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address"));
@@ -78,9 +80,9 @@ impl QuicListener {
         self.address
     }
 
-    /// The configuration for the next handshake.
-    fn config(&mut self) -> Arc<quinn::ServerConfig> {
-        let latest = self.tls.config();
+    /// The configuration for the next handshake, unless there is no valid certificate.
+    fn config(&mut self) -> Result<Arc<quinn::ServerConfig>, TlsError> {
+        let latest = self.tls.config()?;
         if !Arc::ptr_eq(&latest, &self.current.tls_config) {
             match config::renewed(&self.current.config, &latest) {
                 Ok(config) => self.current.config = Arc::new(config),
@@ -90,7 +92,7 @@ impl QuicListener {
             }
             self.current.tls_config = latest;
         }
-        Arc::clone(&self.current.config)
+        Ok(Arc::clone(&self.current.config))
     }
 }
 
@@ -112,7 +114,15 @@ impl Listener for QuicListener {
             let _ = incoming.retry();
         };
         let slot = Arc::clone(&self.in_progress);
-        let (limits, config) = (self.limits.clone(), self.config());
+        let config = match self.config() {
+            Ok(config) => config,
+            Err(error) => {
+                let error = handshake_failed(&incoming.remote_address().to_string(), error.to_string());
+                incoming.refuse();
+                return Ok(Incoming::new(std::future::ready(Err(error))));
+            }
+        };
+        let limits = self.limits.clone();
         let source = incoming.remote_address().ip().into();
         // The connection's first packet has arrived, so there is no first byte to wait for.
         let handshake = async move {

@@ -37,7 +37,7 @@ use rustls_pki_types::CertificateDer;
 pub use self::dial::QuicDialer;
 pub use self::listen::{QuicListener, bind};
 use super::{Credentials, LinkError, LinkKind};
-use crate::tls::peer_names;
+use crate::tls::peer_certificate;
 
 /// Maximum number of open streams of one end, in addition to the two that are always open.
 pub const STREAMS: u32 = 100;
@@ -56,12 +56,12 @@ mod code {
     pub(super) const DROPPED: u32 = 1;
 }
 
-/// The names in the other end's certificate, which TLS has verified.
+/// The other end's certificate, which TLS has verified.
 fn credentials(connection: &Connection) -> Credentials {
     let shown =
         connection.peer_identity().and_then(|shown| shown.downcast::<Vec<CertificateDer<'static>>>().ok());
     match shown.as_deref().and_then(|chain| chain.first()) {
-        Some(own) => Credentials::Certificate(peer_names(own)),
+        Some(own) => Credentials::Certificate(peer_certificate(own)),
         None => Credentials::None,
     }
 }

@@ -13,7 +13,7 @@ use super::{config, explain, handshake_failed, timed_out};
 use crate::link::address::host_and_port;
 use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind};
-use crate::tls::{ClientTls, peer_names};
+use crate::tls::{ClientTls, peer_certificate};
 
 /// Dials a websocket listener.
 #[derive(Debug, Clone)]
@@ -54,26 +54,32 @@ impl WsDialer {
     }
 
     async fn attempt(&self) -> Result<Link, LinkError> {
+        let failed = |cause: String| handshake_failed(self.kind(), &self.address, cause);
+        let tls = match &self.tls {
+            Some((tls, name)) => {
+                Some((tls.config().map_err(|error| failed(error.to_string()))?, tls.verifies(), name))
+            }
+            None => None,
+        };
         let stream = self
             .connect()
             .await
             .map_err(|source| LinkError::Io { doing: format!("connect to {}", self.address), source })?;
         // Without TCP_NODELAY the kernel delays small writes of the handshake and of every call.
         let _ = stream.set_nodelay(true);
-        let failed = |cause: String| handshake_failed(self.kind(), &self.address, cause);
         // The library requires a whole URL and reads host and path from it.
         let (request, config) = (format!("{}{}", self.address, self.path), Some(config(&self.limits)));
-        let Some((tls, name)) = &self.tls else {
+        let Some((tls, verifies, name)) = tls else {
             let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)
                 .await
                 .map_err(|e| failed(explain(e)))?;
             let io = WsLink::new(socket, self.limits.max_frame);
             return Ok(Link::new(io, LinkKind::Ws, &*self.address, Credentials::None));
         };
-        let connect = TlsConnector::from(tls.config()).connect(name.clone(), stream);
+        let connect = TlsConnector::from(tls).connect(name.clone(), stream);
         let stream = connect.await.map_err(|error| failed(tls_cause(&error)))?;
         let credentials = match stream.get_ref().1.peer_certificates() {
-            Some([own, ..]) if tls.verifies() => Credentials::Certificate(peer_names(own)),
+            Some([own, ..]) if verifies => Credentials::Certificate(peer_certificate(own)),
             _ => Credentials::None,
         };
         let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)

@@ -20,7 +20,7 @@ use super::{config, explain, handshake_failed, timed_out};
 use crate::link::{
     Credentials, Handshake, Incoming, Limits, Link, LinkError, LinkKind, Listener, PendingLink, classify,
 };
-use crate::tls::{ServerTls, peer_names};
+use crate::tls::{ServerTls, peer_certificate};
 
 /// Accepts websocket links; created by [`bind`].
 #[derive(Debug)]
@@ -111,12 +111,19 @@ impl PendingLink for Unserved {
 
 impl Drop for Unserved {
     fn drop(&mut self) {
-        // Neither call blocks: the runtime's sockets are non-blocking.
-        if let Some(Ok(mut stream)) = self.stream.take().map(TcpStream::into_std) {
-            // If the request is not read, closing resets the connection and the response is lost.
-            let _ = stream.read(&mut [0; 4096]);
-            let _ = stream.write(if self.tls.is_some() { BUSY_TLS } else { BUSY_HTTP });
+        if let Some(stream) = self.stream.take() {
+            refuse(stream, self.tls.is_some());
         }
+    }
+}
+
+/// Sends a refusal as well as possible, so that the peer retries later.
+fn refuse(stream: TcpStream, tls: bool) {
+    // Neither call blocks: the runtime's sockets are non-blocking.
+    if let Ok(mut stream) = stream.into_std() {
+        // If the request is not read, closing resets the connection and the response is lost.
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write(if tls { BUSY_TLS } else { BUSY_HTTP });
     }
 }
 
@@ -132,12 +139,19 @@ async fn accept(
         let socket = upgrade(stream, LinkKind::Ws, remote, limits).await?;
         return Ok(Link::new(WsLink::new(socket, limits.max_frame), LinkKind::Ws, remote, Credentials::None));
     };
-    let stream = TlsAcceptor::from(tls.config())
+    let config = match tls.config() {
+        Ok(config) => config,
+        Err(error) => {
+            refuse(stream, true);
+            return Err(handshake_failed(LinkKind::Wss, remote, error.to_string()));
+        }
+    };
+    let stream = TlsAcceptor::from(config)
         .accept(stream)
         .await
         .map_err(|error| handshake_failed(LinkKind::Wss, remote, tls_cause(&error)))?;
     let credentials = match stream.get_ref().1.peer_certificates() {
-        Some([own, ..]) => Credentials::Certificate(peer_names(own)),
+        Some([own, ..]) => Credentials::Certificate(peer_certificate(own)),
         _ => Credentials::None,
     };
     let socket = upgrade(stream, LinkKind::Wss, remote, limits).await?;

@@ -33,6 +33,9 @@ pub(super) struct Ended {
 impl Driver {
     /// Drives a link until it ends or a preferred path is available.
     pub(super) async fn connection(&mut self, link: Link) -> Ended {
+        if let Some(name) = link.name() {
+            self.session.set_name(name.clone());
+        }
         self.io = Some(FrameIo::new(link));
         self.handle(Event::LinkUp);
         let mut timer = Box::pin(tokio::time::sleep(self.settings.session.hello_timeout));

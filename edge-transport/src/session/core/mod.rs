@@ -51,6 +51,11 @@ impl Session {
         }
     }
 
+    /// Sets the peer's name for the next link.
+    pub fn set_name(&mut self, name: PeerId) {
+        self.hello.peer = name;
+    }
+
     /// Counters of unusual events.
     #[must_use]
     pub const fn stats(&self) -> Stats {

@@ -1,8 +1,11 @@
 //! One link at the hub.
 
+mod identity;
+
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -10,7 +13,7 @@ use bytes::Bytes;
 use tokio::time::Sleep;
 
 use super::Shared;
-use super::auth::Decision;
+use super::auth::{Decision, TokenCheck};
 use super::receive_budget::ReceiveShare;
 use crate::frame::{Frame, Kind, Lane, decode, encode};
 use crate::frame_io::{FrameIo, now};
@@ -46,6 +49,14 @@ pub(super) struct Connection {
     token_check: Option<(TokenCheckFuture, Remote, Identity)>,
     /// What the link has taken from the budget of received bytes; set once the peer is admitted.
     receive_share: Option<ReceiveShare>,
+    /// The token that proves the peer's name, to verify it again.
+    verified: Option<TokenCheck>,
+    /// A repeated verification in progress.
+    token_recheck: Option<TokenCheckFuture>,
+    /// The value of `Shared::identity_checks` at the last check of the identity.
+    identity_checks: u64,
+    /// When the peer's certificate expires.
+    expires: Option<Instant>,
     timer: Pin<Box<Sleep>>,
     /// Pong for the last ping, until the link accepts it. Only the latest is kept: a peer that pings without reading must not
     /// fill the memory.
@@ -77,6 +88,10 @@ impl Connection {
             token: None,
             token_check: None,
             receive_share: None,
+            verified: None,
+            token_recheck: None,
+            identity_checks: 0,
+            expires: None,
             timer,
             pong: None,
             stalled: None,
@@ -201,6 +216,7 @@ impl Connection {
                 self.link_event(LinkEvent::Tick);
                 self.check_stall();
                 self.check_unfinished();
+                self.check_identity();
                 if self.closed.is_some() {
                     break;
                 }
@@ -210,6 +226,9 @@ impl Connection {
         }
         loop {
             self.take_frames(cx);
+            // After the waker is registered, so that no request for a check is missed.
+            self.check_identity();
+            self.poll_recheck(cx);
             if self.closed.is_some() {
                 return Poll::Ready(());
             }
@@ -251,10 +270,7 @@ impl Connection {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        match (self.core.next_wakeup(), self.stall_deadline()) {
-            (Some(core), Some(stall)) => Some(core.min(stall)),
-            (core, stall) => core.or(stall),
-        }
+        [self.core.next_wakeup(), self.stall_deadline(), self.expires].into_iter().flatten().min()
     }
 
     /// Records that the link did not accept all frames. Stalls are limited, because queued frames use memory of all peers.
@@ -371,6 +387,8 @@ impl Connection {
 
     /// Decides whether to admit the peer; `None` while its token is being verified.
     fn decide(&mut self, remote: Remote) -> Option<LinkEvent> {
+        // Read before the checks, so that what is reloaded meanwhile is checked again.
+        self.identity_checks = self.shared.identity_checks.load(Ordering::Acquire);
         let link = (self.io.link().kind(), self.io.link().credentials());
         if self.shared.local_name() == Some(&remote.peer) && link.0 != LinkKind::Memory {
             let cause = "the name is reserved for the hub itself".to_owned();
@@ -380,6 +398,7 @@ impl Connection {
             Decision::Authenticated(identity) => Some(self.admit(&remote, identity)),
             Decision::Rejected(reason) => Some(self.unauthenticated(reason)),
             Decision::Verify(pending, identity) => {
+                self.verified = Some(pending.clone());
                 let check = Box::pin(pending.verify(check_timeout(&self.shared)));
                 self.token_check = Some((check, remote, identity));
                 None
@@ -394,6 +413,9 @@ impl Connection {
     }
 
     fn admit(&mut self, remote: &Remote, identity: Identity) -> LinkEvent {
+        if let Some(reason) = self.revoked(&remote.peer) {
+            return self.unauthenticated(reason);
+        }
         match self.shared.with_core(|core| core.admit_as(remote, identity.clone())) {
             Ok(key) => {
                 self.key = Some(key);

@@ -1,0 +1,227 @@
+//! The deny list: peers and certificates that a hub refuses although they could authenticate.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::link::Credentials;
+use crate::name::{InvalidName, PeerId};
+use crate::reload::{Input, ReadError, Reloading};
+
+/// Maximum number of lines of a deny list.
+const MAX_LINES: usize = 200_000;
+
+/// Longest serial number in bytes (RFC 5280 section 4.1.2.2).
+const MAX_SERIAL: usize = 20;
+
+/// Why a deny list is invalid.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DenyListError {
+    /// The file is not readable.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The file has too many lines.
+    #[error("deny list {} has more than {MAX_LINES} lines", path.display())]
+    TooManyLines {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line is not an entry.
+    #[error("deny list {}, line {line}: {cause}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Line number, from 1.
+        line: usize,
+        /// What is wrong, and what is expected.
+        cause: String,
+    },
+}
+
+/// A file with peers and certificates that a hub refuses: one entry a line, at most 200,000. Empty lines and lines that begin
+/// with `#` are ignored.
+///
+/// | Entry | Denies |
+/// |---|---|
+/// | `edge-1` | the peer of this name, names below it, and every certificate for one of them |
+/// | `serial:01ab` | certificates with this serial number in hexadecimal, with or without colons |
+/// | `sha256:...` | the certificate with this SHA-256 of its DER form, 64 hexadecimal digits, with or without colons |
+///
+/// The file is read at the start and reloaded by a [`FileWatch`](crate::reload::FileWatch). The hub checks the list when it
+/// admits a peer, and within a second after each reload it ends the sessions that the list denies. An invalid file changes
+/// nothing. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct DenyList {
+    pub(crate) entries: Arc<Reloading<Entries, DenyListError>>,
+}
+
+/// The entries of a deny list.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Entries {
+    names: HashSet<PeerId>,
+    serials: HashSet<Vec<u8>>,
+    fingerprints: HashSet<[u8; 32]>,
+}
+
+impl DenyList {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// If the file is not readable, or a line is not an entry.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, DenyListError> {
+        let path = path.as_ref().to_owned();
+        let input = Input { kind: "deny list", path: path.clone() };
+        let make = move |contents: &[Vec<u8>]| {
+            contents.first().map_or_else(|| Ok(Entries::default()), |text| parse(text, &path))
+        };
+        Ok(Self { entries: Arc::new(Reloading::open(vec![input], |_| Vec::new(), make)?) })
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn entries(&self) -> usize {
+        let count =
+            |entries: Arc<Entries>| entries.names.len() + entries.serials.len() + entries.fingerprints.len();
+        self.current().map_or(0, count)
+    }
+
+    /// Returns the entries; always some, since [`open`](Self::open) requires a valid file.
+    fn current(&self) -> Option<Arc<Entries>> {
+        self.entries.current().ok()
+    }
+
+    /// Returns a number that rises with each reload.
+    pub(crate) fn generation(&self) -> u64 {
+        self.entries.generation()
+    }
+
+    /// Returns why a peer is denied, if it is.
+    pub(crate) fn denies(&self, peer: &PeerId, credentials: &Credentials) -> Option<&'static str> {
+        self.current().and_then(|entries| entries.deny(peer, credentials))
+    }
+}
+
+impl Entries {
+    fn deny(&self, peer: &PeerId, credentials: &Credentials) -> Option<&'static str> {
+        let is_named = |name: &PeerId| name.covered_by().any(|name| self.names.contains(name));
+        if is_named(peer) {
+            return Some("the deny list of the hub has its name");
+        }
+        let Credentials::Certificate(certificate) = credentials else { return None };
+        if self.serials.contains(&certificate.serial) {
+            return Some("the deny list of the hub has the serial number of its certificate");
+        }
+        if self.fingerprints.contains(&certificate.sha256) {
+            return Some("the deny list of the hub has the SHA-256 of its certificate");
+        }
+        certificate
+            .names
+            .iter()
+            .any(is_named)
+            .then_some("the deny list of the hub has a name in its certificate")
+    }
+}
+
+fn parse(text: &[u8], path: &Path) -> Result<Entries, DenyListError> {
+    let mut entries = Entries::default();
+    for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        if index >= MAX_LINES {
+            return Err(DenyListError::TooManyLines { path: path.to_owned() });
+        }
+        let refused = |cause: String| DenyListError::Line { path: path.to_owned(), line: index + 1, cause };
+        let line = std::str::from_utf8(line).map_err(|_| refused("it is not UTF-8".to_owned()))?.trim_ascii();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some(serial) = line.strip_prefix("serial:") {
+            let serial =
+                hex(serial).map(|bytes| bytes.into_iter().skip_while(|byte| *byte == 0).collect::<Vec<_>>());
+            let serial = serial.filter(|serial| (1..=MAX_SERIAL).contains(&serial.len()));
+            let expected = "expected serial: and 1 to 40 hexadecimal digits, as in `openssl x509 -serial`";
+            entries.serials.insert(serial.ok_or_else(|| refused(expected.to_owned()))?);
+        } else if let Some(digest) = line.strip_prefix("sha256:") {
+            let digest = hex(digest).and_then(|bytes| bytes.try_into().ok());
+            let expected =
+                "expected sha256: and 64 hexadecimal digits, as in `openssl x509 -fingerprint -sha256`";
+            entries.fingerprints.insert(digest.ok_or_else(|| refused(expected.to_owned()))?);
+        } else {
+            let name = PeerId::new(line).map_err(|cause: InvalidName| {
+                refused(format!("expected a peer's name, serial:HEX or sha256:HEX; {cause}"))
+            })?;
+            entries.names.insert(name);
+        }
+    }
+    Ok(entries)
+}
+
+/// Decodes hexadecimal digits, with or without colons between bytes. An odd number of digits has a leading zero.
+fn hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Vec<u8> = text.trim_ascii().bytes().filter(|byte| *byte != b':').collect();
+    let nibble = |digit: &u8| char::from(*digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
+    let nibbles: Vec<u8> = digits.iter().map(nibble).collect::<Option<_>>()?;
+    let odd = nibbles.len() % 2;
+    let first = nibbles.get(..odd)?.iter().copied();
+    let rest = nibbles.get(odd..)?.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]);
+    Some(first.chain(rest).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::PeerCertificate;
+
+    fn name(text: &str) -> PeerId {
+        PeerId::new(text).unwrap()
+    }
+
+    fn certificate() -> Credentials {
+        let mut certificate = PeerCertificate::from(vec![name("edge-1"), name("other")]);
+        certificate.serial = vec![0x01, 0xab];
+        certificate.sha256 = [0xcd; 32];
+        Credentials::Certificate(certificate)
+    }
+
+    #[test]
+    fn denies_names_serials_and_fingerprints() {
+        let digest = "cd".repeat(32);
+        let colons = "CD:".repeat(32);
+        for (text, denied) in [
+            ("", false),
+            ("# edge-1\n\n", false),
+            ("edge-1", true),
+            (" edge-1 \r\n", true),
+            ("edge", false),
+            ("edge-1/0", false),
+            ("other\n", true),
+            ("serial:1AB", true),
+            ("serial:0001ab", true),
+            ("serial:01:AB", true),
+            ("serial:ab", false),
+            (&format!("sha256:{digest}"), true),
+            (&format!("x\nsha256:{}", colons.trim_end_matches(':')), true),
+            (&format!("sha256:{}", "ce".repeat(32)), false),
+        ] {
+            let entries = parse(text.as_bytes(), Path::new("deny")).unwrap();
+            assert_eq!(entries.deny(&name("edge-1"), &certificate()).is_some(), denied, "{text}");
+        }
+        let entries = parse(b"proxy", Path::new("deny")).unwrap();
+        assert!(entries.deny(&name("proxy/replica-2"), &Credentials::None).is_some(), "a name below");
+        assert!(entries.deny(&name("proxy2"), &Credentials::None).is_none());
+    }
+
+    #[test]
+    fn rejects_lines_that_are_no_entries() {
+        for (text, expected) in [
+            ("edge-1\nedge 2\n", "line 2: expected a peer's name"),
+            ("serial:", "line 1: expected serial:"),
+            ("serial:00", "1 to 40 hexadecimal digits"),
+            ("serial:xy", "1 to 40 hexadecimal digits"),
+            (&format!("serial:{}", "11".repeat(21)), "1 to 40 hexadecimal digits"),
+            ("sha256:abcd", "64 hexadecimal digits"),
+        ] {
+            let error = parse(text.as_bytes(), Path::new("deny")).unwrap_err().to_string();
+            assert!(error.starts_with("deny list deny, ") && error.contains(expected), "{text}: {error}");
+        }
+    }
+}

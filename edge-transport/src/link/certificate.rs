@@ -1,0 +1,26 @@
+//! The certificate of the other end.
+
+use std::time::SystemTime;
+
+use crate::name::PeerId;
+
+/// A certificate that the other end has presented and TLS has verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerCertificate {
+    /// The names: SAN in order, then the common name.
+    pub names: Vec<PeerId>,
+    /// The serial number without leading zero bytes; empty if it is not readable.
+    pub serial: Vec<u8>,
+    /// The SHA-256 of the certificate in DER form.
+    pub sha256: [u8; 32],
+    /// When the certificate expires; `None` if that is not readable.
+    pub expires: Option<SystemTime>,
+}
+
+/// Creates a certificate that only proves names, for links inside a process and for tests.
+impl From<Vec<PeerId>> for PeerCertificate {
+    fn from(names: Vec<PeerId>) -> Self {
+        Self { names, serial: Vec::new(), sha256: [0; 32], expires: None }
+    }
+}
