@@ -47,6 +47,7 @@ impl<'a> Reader<'a> {
 
 /// The parts of a certificate's body up to its subject.
 pub(super) struct Body<'a> {
+    #[cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only links need it"))]
     serial: &'a [u8],
     not_after: (u8, &'a [u8]),
     subject: &'a [u8],
@@ -71,6 +72,7 @@ impl<'a> Body<'a> {
     }
 
     /// The serial number, without leading zero bytes.
+    #[cfg(any(feature = "runtime", test))]
     pub(super) fn serial(&self) -> &'a [u8] {
         let zeros = self.serial.iter().take_while(|byte| **byte == 0).count();
         self.serial.get(zeros..).unwrap_or_default()

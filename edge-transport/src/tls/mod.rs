@@ -30,7 +30,9 @@ pub use self::error::TlsError;
 pub use self::files::{ClientFiles, ServerFiles, TlsFiles, TlsPaths};
 pub use self::identity::Identity;
 pub use self::insecure::insecure_server_config;
-pub use self::names::{peer_certificate, peer_names};
+#[cfg(feature = "runtime")]
+pub use self::names::peer_certificate;
+pub use self::names::peer_names;
 pub use self::server::{ClientAuth, ServerTls, server_config};
 
 #[cfg(feature = "aws-lc-rs")]

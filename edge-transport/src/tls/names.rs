@@ -3,6 +3,7 @@
 use rustls_pki_types::CertificateDer;
 
 use super::der::Body;
+#[cfg(feature = "runtime")]
 use crate::link::PeerCertificate;
 use crate::name::PeerId;
 
@@ -33,6 +34,7 @@ pub fn peer_names(certificate: &CertificateDer<'_>) -> Vec<PeerId> {
 /// link. The caller must have verified the certificate.
 ///
 /// [`Credentials::Certificate`]: crate::link::Credentials::Certificate
+#[cfg(feature = "runtime")]
 #[must_use]
 pub fn peer_certificate(certificate: &CertificateDer<'_>) -> PeerCertificate {
     let mut own = PeerCertificate::from(peer_names(certificate));
