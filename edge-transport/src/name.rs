@@ -125,7 +125,7 @@ name! {
 
 name! {
     /// The name of a service that a peer answers, for example `csi`. A service also answers requests for the names below its
-    /// own, such as `csi/hostpath.csi.example`, so that a policy can tell its parts apart. Cheap to clone.
+    /// own, such as `csi/hostpath.csi.example`, so that a policy can distinguish its parts. Cheap to clone.
     ServiceName, "service name", MAX_SERVICE_NAME
 }
 

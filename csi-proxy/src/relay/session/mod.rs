@@ -1,7 +1,7 @@
 //! Calls over sessions of `edge_transport`: the side of the proxy, and the side of the node.
 //!
 //! A call is a request to the service `csi/DRIVER`, below [`CSI_SERVICE`], of the peer with the name of the node, so that
-//! policies can tell drivers apart. Its metadata is the
+//! policies can distinguish drivers. Its metadata is the
 //! [`CallHeader`](crate::call::wire), its body the body of the call. Each message of the answer is one message of
 //! the reply, and the outcome is its closing bytes.
 
@@ -175,9 +175,9 @@ fn parts(first: Reply, answer: ReplyStream, context: CallContext) -> Replies {
 /// The side of the node: passes the calls of other peers to a relay, usually a [`Dispatcher`](crate::Dispatcher).
 ///
 /// Refuses with [`Fault::Forbidden`] every method that must not come from another host (see
-/// [`MethodPath::is_remote`]), and a call for another driver than the one that the request's service names, which the
-/// policies of hub and peer have checked. Refusals are counted (`csi_plugin_refused_calls_total`) and logged, at most
-/// once in 10 s.
+/// [`MethodPath::is_remote`](crate::MethodPath::is_remote)), and a call for another driver than the one that the
+/// request's service names, which the policies of hub and peer have checked. Refusals are counted
+/// (`csi_plugin_refused_calls_total`) and logged, at most once in 10 s.
 #[derive(Debug, Clone)]
 pub struct SessionService<R> {
     relay: R,
