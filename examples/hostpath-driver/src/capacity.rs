@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_is_none_is_refused() {
+    fn rejects_invalid_ranges_and_names_the_field() {
         for (required, limit, names) in
             [(-1, 0, "required_bytes"), (0, -1, "limit_bytes"), (2, 1, "limit_bytes")]
         {

@@ -153,7 +153,7 @@ pub struct Status {
     /// Whether all capabilities are known.
     pub complete: bool,
     /// The time since the driver last confirmed the answers: seconds while the driver is reachable, and growing
-    /// while it is not. Measured by the clock of this host, across restarts. `None` if nothing is known.
+    /// while it is not. The clock of this host measures it, across restarts. `None` if nothing is known.
     pub age: Option<Duration>,
 }
 
