@@ -129,7 +129,7 @@ pub(crate) fn agent(
         }
     }
     let peer = peer(context, bounds, place, instance, seed)?
-        .service(ServiceName::new(SERVICE)?, SessionService::new(dispatcher.clone()))
+        .service(ServiceName::new(SERVICE)?, SessionService::new(dispatcher.clone()).with_node_calls())
         .start()?;
     Ok(Process { instance, peer, kind: ProcessKind::Agent { dispatcher } })
 }

@@ -55,7 +55,8 @@ pub async fn check<R: Relay + 'static>(
     let far = FarEnd::default();
     let (started, release, done) = (far.started.clone(), far.release.clone(), far.done.clone());
     let relay = Arc::new(connect(Arc::new(far)).await);
-    let methods = [Method::CreateVolume.path(), Method::GetMetadataAllocated.path(), "/csi.v9.Future/Thing"];
+    let of_later_version = "/csi.v1.Controller/MethodOfALaterVersion";
+    let methods = [Method::CreateVolume.path(), Method::GetMetadataAllocated.path(), of_later_version];
     for method in methods {
         bodies_pass(&*relay, method).await?;
         statuses_pass(&*relay, method).await?;
