@@ -15,16 +15,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use csi_proto::csi::v1 as csi;
 use csi_proto::method::{Method, Service};
-use csi_proxy::{Call, CallId, DriverName, MethodPath, NodeId, Relay, Replies, SessionRelay};
-use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
+use edge_csi_tests::cluster::{DRIVER, TestCluster};
 use edge_csi_tests::csi::{channel, within};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::raw::Raw;
 use edge_csi_tests::{page, wait};
-use edge_transport::link::Limits;
-use edge_transport::link::uds::UdsDialer;
-use edge_transport::{Peer, PeerId};
 use prost::Message;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 use tokio::net::UnixListener;
@@ -206,7 +202,6 @@ struct Search {
     cluster: TestCluster,
     driver: Driver,
     secret: String,
-    node_calls: SessionRelay,
 }
 
 impl Search {
@@ -227,17 +222,13 @@ impl Search {
             cluster.hub_options(&common);
         }
         cluster.start_hub().await.unwrap();
-        cluster.start_agent(&common).unwrap();
+        let sockets = cluster.path("kubelet").to_string_lossy().into_owned();
+        cluster.start_agent(&[&common[..], &["--kubelet-socket-dir", &sockets]].concat()).unwrap();
         let state = cluster.path("proxy-state").to_string_lossy().into_owned();
         cluster.start_proxy(&[&common[..], &["--state-dir", &state]].concat()).unwrap();
         let search_socket = cluster.proxy_socket();
         edge_csi_tests::csi::ready(&search_socket).await;
-        // The proxy refuses Node calls, so they are made behind it.
-        let dialer = UdsDialer::new(cluster.path("hub.sock"), Limits::default()).unwrap();
-        let peer = Peer::builder(PeerId::new("proxy/node-calls").unwrap()).dialer(Box::new(dialer));
-        let peer = peer.start().unwrap();
-        wait::within("the hub takes this peer", peer.connected()).await.unwrap();
-        Self { cluster, driver, secret, node_calls: SessionRelay::new(peer) }
+        Self { cluster, driver, secret }
     }
 
     fn act(&self, act: Act) {
@@ -253,7 +244,9 @@ impl Search {
                 let refused =
                     call(&self.cluster.proxy_socket(), method.path(), body.clone(), wait::SOON).await;
                 assert_eq!(refused.unwrap_err().code(), Code::Unimplemented, "{method:?} at the proxy");
-                ends.push((*method, self.node_call(method.path(), body).await));
+                // The proxy refuses Node calls; they are made on the node.
+                let socket = self.cluster.path("kubelet").join(format!("{DRIVER}.sock"));
+                ends.push((*method, call(&socket, method.path(), body, wait::SOON).await));
             } else {
                 let end = call(&self.cluster.proxy_socket(), method.path(), body, wait::SOON).await;
                 ends.push((*method, end));
@@ -291,7 +284,7 @@ impl Search {
         let garbage = self.secret.clone().into_bytes();
         for path in [
             "/csi.v1.Controller/CreateVolume",
-            "/csi.v9.Later/Method",
+            "/csi.v1.Controller/MethodOfALaterVersion",
             "/csi.v1.SnapshotMetadata/GetMetadataDelta",
         ] {
             let status = call(&socket, path, garbage.clone(), wait::SOON).await.unwrap_err();
@@ -307,15 +300,6 @@ impl Search {
         assert!(matches!(late.unwrap_err().code(), Code::Cancelled | Code::DeadlineExceeded));
         notice.notify_one();
         wait::within("the driver is done", self.driver.finished.notified()).await;
-    }
-
-    async fn node_call(&self, path: &str, body: Vec<u8>) -> Result<(), Status> {
-        let (node, driver) = (NodeId::new(NODE).unwrap(), DriverName::new(DRIVER).unwrap());
-        let call = Call::new(CallId::new(), node, driver, MethodPath::new(path).unwrap(), body.into());
-        let answer = self.node_calls.relay(call).await.unwrap_or_else(Replies::outcome);
-        let (_, outcome) = wait::within("the node answers", answer.collect()).await;
-        let code = Code::from_i32(i32::try_from(outcome.code.number()).unwrap());
-        if code == Code::Ok { Ok(()) } else { Err(Status::new(code, outcome.message)) }
     }
 
     fn processes(&self) -> [(&'static str, &Process); 3] {

@@ -100,7 +100,12 @@ async fn a_damaged_store_is_quarantined_reported_and_relearnt() {
     let good = fs::read(record(&cluster)).unwrap();
     let mut overwritten = good.clone();
     overwritten[64..4096].fill(0xa5);
-    for bytes in [&good[..good.len() / 2], &good[..4], &overwritten] {
+    let damages = [
+        (&good[..good.len() / 2], "redb.damaged"),
+        (&good[..4], "redb.damaged.1"),
+        (&overwritten, "redb.damaged.2"),
+    ];
+    for (bytes, aside) in damages {
         fs::write(record(&cluster), bytes).unwrap();
         start_proxy(&mut cluster);
         ready(&cluster.proxy_socket()).await;
@@ -108,7 +113,7 @@ async fn a_damaged_store_is_quarantined_reported_and_relearnt() {
         kept(&cluster).await;
         let proxy = cluster.proxy.take().unwrap();
         proxy.logged("cannot be used and was set aside").await;
-        assert_eq!(fs::read(record(&cluster).with_extension("redb.damaged")).unwrap().len(), bytes.len());
+        assert_eq!(fs::read(record(&cluster).with_extension(aside)).unwrap().len(), bytes.len());
         drop(proxy);
         fs::remove_file(cluster.path("proxy.log")).unwrap();
     }

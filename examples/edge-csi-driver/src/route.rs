@@ -192,7 +192,8 @@ fn open_store(path: &Path, options: &CsiDriverOptions) -> Result<RedbStore, Fata
 
 /// A name for a damaged file that no earlier damaged file has. `None` if there are too many.
 fn unused_name(path: &Path) -> Option<PathBuf> {
-    let mut names = (0..MAX_SET_ASIDE).map(|number| path.with_extension(format!("redb.damaged.{number}")));
+    let names = (1..MAX_SET_ASIDE).map(|number| path.with_extension(format!("redb.damaged.{number}")));
+    let mut names = std::iter::once(path.with_extension("redb.damaged")).chain(names);
     names.find(|name| fs::symlink_metadata(name).is_err())
 }
 

@@ -79,7 +79,7 @@ async fn a_pod_that_could_not_be_stored_is_retried() {
     let (mut node, mut cluster) = node_with_a_pod(node).await;
     disk.fill();
     cluster.change(vec![pod("web-1", [of_claim("data")]), long("pv-2", "unclaimed", 300_000)], &[]);
-    node.cluster.agent.as_ref().unwrap().logged("objects cannot be written").await;
+    node.cluster.agent.as_ref().unwrap().logged("cannot write the node's objects").await;
     assert_eq!(node.mounts_at(&place(&node, "web-1", "pv-1")), 0);
     disk.clear();
     mounted(&node, "web-1", "pv-1").await;

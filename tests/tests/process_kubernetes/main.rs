@@ -127,7 +127,11 @@ async fn pods_keep_their_volumes_over_crash_and_reboot() {
 
     // The reconnection after the change of the CSIDriver did not remove the driver from CSINode.
     let log = node.cluster.agent.as_ref().unwrap().log();
-    assert_eq!(log.matches("another policy").count(), 1, "once, and not for each first and last pod");
+    assert_eq!(
+        log.matches("policy changed, connecting again").count(),
+        1,
+        "once, and not for each first and last pod"
+    );
     assert!(cluster.always_reported(|status| status.drivers.len() == 1));
 
     // No other source decides.
