@@ -146,6 +146,12 @@ fn parse(text: &[u8], path: &Path) -> Result<Entries, DenyListError> {
                 "expected sha256: and 64 hexadecimal digits, as in `openssl x509 -fingerprint -sha256`";
             entries.fingerprints.insert(digest.ok_or_else(|| refused(expected.to_owned()))?);
         } else {
+            // A mistyped prefix, or a fingerprint without one, is a valid name that no peer has: it would deny nothing.
+            if line.contains(':') && !line.contains("://") {
+                let expected =
+                    "expected serial: or sha256: in lower case before digits, or a peer's name without `:`";
+                return Err(refused(expected.to_owned()));
+            }
             let name = PeerId::new(line).map_err(|cause: InvalidName| {
                 refused(format!("expected a peer's name, serial:HEX or sha256:HEX; {cause}"))
             })?;
@@ -219,6 +225,8 @@ mod tests {
             ("serial:xy", "1 to 40 hexadecimal digits"),
             (&format!("serial:{}", "11".repeat(21)), "1 to 40 hexadecimal digits"),
             ("sha256:abcd", "64 hexadecimal digits"),
+            ("SHA256:AA:BB", "line 1: expected serial: or sha256: in lower case"),
+            ("AA:BB:CC", "line 1: expected serial: or sha256: in lower case"),
         ] {
             let error = parse(text.as_bytes(), Path::new("deny")).unwrap_err().to_string();
             assert!(error.starts_with("deny list deny, ") && error.contains(expected), "{text}: {error}");

@@ -59,9 +59,9 @@ impl FromStr for AllowRule {
 
     fn from_str(text: &str) -> Result<Self, InvalidAllowRule> {
         let to_start = text.find('=').map_or(0, |at| at + 1);
-        // A URI as the name of a peer has a `:` too, but always a `/` after it.
+        // A URI as the name of a peer has a `:` too, with `//` after it.
         let driver = text[to_start..].rfind(':').map(|at| text.split_at(to_start + at));
-        let (rule, service) = match driver.filter(|(_, tail)| !tail.contains('/')) {
+        let (rule, service) = match driver.filter(|(_, tail)| !tail.starts_with("://")) {
             None => (text, None),
             Some((rule, tail)) => (rule, Some(service_pattern(&tail[1..])?)),
         };
@@ -137,6 +137,7 @@ mod tests {
             ("a=b:", "DRIVER \"\""),
             ("a=b:x y", "DRIVER \"x y\""),
             ("a=b:@", "SERVICE \"\""),
+            ("a=b:csi/a.driver", "DRIVER \"csi/a.driver\""),
             ("=b:c", "FROM \"\""),
         ] {
             let error = text.parse::<AllowRule>().unwrap_err().to_string();

@@ -200,7 +200,7 @@ async fn pods_keep_their_volumes_over_crash_and_reboot() {
 
     // The hub is back, with a pod with an unknown claim: still no volume is unmounted.
     cluster = Cluster::start(node.cluster.hub_url(), 9, vec![third.clone()]);
-    node.cluster.agent.as_ref().unwrap().logged("volumes stay unchanged until it is known").await;
+    node.cluster.agent.as_ref().unwrap().logged("volumes stay unchanged until the claim is known").await;
     assert_eq!(node.mounts_at(&at_third), 1);
 
     // The last pod is deleted, and only the data is left.

@@ -70,8 +70,11 @@ impl Authentication {
         let by_claim = || Decision::Authenticated(Identity::Name(claimed.clone()));
         let missing = match credentials {
             Credentials::Certificate(own) => {
-                if let Some(name) = own.names.iter().find(|name| name.covers(claimed)) {
-                    return Decision::Authenticated(Identity::Name(name.clone()));
+                // The first name identifies the certificate: several names must not multiply what one identity may use.
+                if own.names.iter().any(|name| name.covers(claimed))
+                    && let Some(first) = own.names.first()
+                {
+                    return Decision::Authenticated(Identity::Name(first.clone()));
                 }
                 // A token does not override a certificate for another name: one of them belongs to another peer.
                 let names: Vec<&str> = own.names.iter().take(8).map(PeerId::as_str).collect();
@@ -291,7 +294,11 @@ mod tests {
             Decision::Rejected(reason) => panic!("{reason}"),
         };
         let certificate = Credentials::Certificate(vec![name("other"), name("edge-1")].into());
-        assert_eq!(identity(&certificate, "edge-1/a/b", None), Identity::Name(name("edge-1")));
+        assert_eq!(
+            identity(&certificate, "edge-1/a/b", None),
+            Identity::Name(name("other")),
+            "the first name"
+        );
         let root = Credentials::Process { uid: 0, gid: 0 };
         assert_eq!(identity(&root, "edge-1/a", None), Identity::Name(name("edge-1/a")));
         let none = &Credentials::None;

@@ -1,7 +1,7 @@
 //! The accepting side.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use quinn::{ConnectionError, Endpoint};
@@ -123,7 +123,12 @@ impl Listener for QuicListener {
             }
         };
         let limits = self.limits.clone();
-        let source = incoming.remote_address().ip().into();
+        // An address that is not validated may be forged: it must not use the share of the network that it names.
+        let address = match incoming.remote_address_validated() {
+            true => incoming.remote_address().ip(),
+            false => Ipv4Addr::UNSPECIFIED.into(),
+        };
+        let source = address.into();
         // The connection's first packet has arrived, so there is no first byte to wait for.
         let handshake = async move {
             let remote = incoming.remote_address().to_string();

@@ -12,6 +12,9 @@ use crate::link::ReceiveLimits;
 /// Longest header of a websocket frame in bytes: two, eight of length, four of mask (RFC 6455 section 5.2).
 const MAX_FRAME_HEADER: usize = 14;
 
+/// Longest payload of a control frame in bytes (RFC 6455 section 5.5). The library would reserve memory for a longer one.
+const MAX_CONTROL_PAYLOAD: usize = 125;
+
 /// A message is larger than allowed. The cause of an I/O error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("websocket message of {found} bytes; at most {max} are allowed")]
@@ -98,6 +101,12 @@ impl FrameScanner {
                 self.count(1);
                 let Some(length) = self.payload_length() else { continue };
                 self.payload_left = length;
+                if self.is_control() {
+                    let found = usize::try_from(length).unwrap_or(usize::MAX);
+                    if found > MAX_CONTROL_PAYLOAD {
+                        return Err(MessageTooLarge { found, max: MAX_CONTROL_PAYLOAD });
+                    }
+                }
                 if !self.is_control() {
                     self.message = self.message.saturating_add(length);
                     let found = usize::try_from(self.message).unwrap_or(usize::MAX);
@@ -252,6 +261,14 @@ mod tests {
             let error = *error.get_ref().unwrap().downcast_ref::<MessageTooLarge>().unwrap();
             assert_eq!(error, MessageTooLarge { found, max: 16 << 10 });
         }
+    }
+
+    /// A ping that announces more than a control frame may have ends the link at its header.
+    #[test]
+    fn refuses_a_long_control_frame_by_its_header() {
+        let header = frame(0x89, 8 << 20)[..14].to_vec();
+        let error = FrameScanner::default().scan(&header, 16 << 20).unwrap_err();
+        assert_eq!(error, MessageTooLarge { found: 8 << 20, max: 125 });
     }
 
     /// The handshake's request is limited like a first frame.

@@ -35,6 +35,7 @@ impl Driver {
     pub(super) async fn connection(&mut self, link: Link) -> Ended {
         if let Some(name) = link.name() {
             self.session.set_name(name.clone());
+            self.name = name.clone();
         }
         self.io = Some(FrameIo::new(link));
         self.handle(Event::LinkUp);
