@@ -153,6 +153,8 @@ impl fmt::Display for SessionId {
     }
 }
 
+// Only what proves a peer's name, at runtime, compares the names of peers.
+#[cfg(any(feature = "runtime", test))]
 impl PeerId {
     /// Returns the names that cover this one: the name itself and its parents. `proxy` covers `proxy/replica-2`, so that
     /// replicas with one certificate or token do not fence each other. A name with a colon covers only itself: the path of a
@@ -168,7 +170,7 @@ impl PeerId {
 }
 
 impl ServiceName {
-    /// Whether this name covers `requested`, by the rules of [`PeerId::covered_by`]: `csi` covers `csi/a.driver`.
+    /// Whether this name covers `requested`, by the rules of [`covered_by`]: `csi` covers `csi/a.driver`.
     pub(crate) fn covers(&self, requested: &Self) -> bool {
         covered_by(&requested.0).any(|above| above == self.as_str())
     }
@@ -179,7 +181,8 @@ impl ServiceName {
     }
 }
 
-/// Returns the names that cover `name`: its parents, from the shortest, and itself.
+/// Returns the names that cover `name`: its parents, from the shortest, and itself. A parent with a colon covers nothing
+/// below it: the path of a URI has no authority over longer paths.
 pub(crate) fn covered_by(name: &str) -> impl DoubleEndedIterator<Item = &str> {
     let above = name.match_indices('/').map(|(end, _)| &name[..end]);
     above.filter(|above| !above.contains(':')).chain(std::iter::once(name))
