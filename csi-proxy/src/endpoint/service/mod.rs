@@ -18,9 +18,6 @@ use crate::routing::{InboundCall, Router, with_topology};
 
 const NODE_SERVICE: &str = "csi.v1.Node";
 
-/// The beginning of the names of CSI's services, in all versions.
-const CSI_PACKAGE: &str = "csi.";
-
 /// The service shared by all connections of an endpoint.
 pub(super) struct EndpointService {
     driver: DriverName,
@@ -115,10 +112,6 @@ impl EndpointService {
             let text =
                 "Node RPCs mount volumes on the host of the driver; call them on the socket of that node";
             return Replies::outcome(Outcome::from_endpoint(Code::UNIMPLEMENTED, text));
-        }
-        // As a driver answers, and without a call: a node accepts no other packages from here.
-        if !inbound.method.service().starts_with(CSI_PACKAGE) && !self.settings.relay_node_calls {
-            return Replies::outcome(Outcome::from_endpoint(Code::UNIMPLEMENTED, ""));
         }
         let node = match &self.router {
             Router::Fixed(node) => node,

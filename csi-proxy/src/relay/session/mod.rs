@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use csi_proto::DriverName;
+use csi_proto::{Code, DriverName};
 use edge_transport::frame::MAX_CLOSING;
 use edge_transport::{
     CallError, Failure, InvalidName, Peer, PeerId, Reason, ReplyEvent, ReplySender, ReplyStream, Request,
@@ -23,6 +23,9 @@ use futures_util::{StreamExt, stream};
 pub use self::nodes::NodeWatch;
 use crate::call::{Call, Fault, NodeId, NodeSession, Outcome, Replies, Reply};
 use crate::relay::Relay;
+
+/// The beginning of the names of CSI's services, in all versions.
+const CSI_PACKAGE: &str = "csi.";
 
 /// The minimum interval between warnings about refused calls.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
@@ -174,7 +177,8 @@ fn parts(first: Reply, answer: ReplyStream, context: CallContext) -> Replies {
 
 /// The side of the node: passes the calls of other peers to a relay, usually a [`Dispatcher`](crate::Dispatcher).
 ///
-/// Refuses with [`Fault::Forbidden`] every method that must not come from another host (see
+/// Refuses every method that must not come from another host, with [`Fault::Forbidden`], or `UNIMPLEMENTED` if its service
+/// is not CSI's (see
 /// [`MethodPath::is_remote`](crate::MethodPath::is_remote)), and a call for another driver than the one that the
 /// request's service names, which the policies of hub and peer have checked. Refusals are counted
 /// (`csi_plugin_refused_calls_total`) and logged, at most once in 10 s.
@@ -203,7 +207,7 @@ impl<R: Relay> SessionService<R> {
 
 impl<R> SessionService<R> {
     /// Returns why a call of another peer is refused, if it is.
-    fn refusal_for(&self, source: &PeerId, service: &ServiceName, call: &Call) -> Option<Fault> {
+    fn refusal_for(&self, source: &PeerId, service: &ServiceName, call: &Call) -> Option<Outcome> {
         let Call { driver, method, .. } = call;
         let (cause, reason) = if !self.node_calls && !method.is_remote() {
             (
@@ -223,7 +227,13 @@ impl<R> SessionService<R> {
             *last_warning = Some(now);
             tracing::warn!(%source, %driver, %method, cause, "call of another peer refused: {reason}");
         }
-        Some(Fault::Forbidden { reason })
+        // A service that is not CSI's is unknown, as to every gRPC server: a caller must not retry the call.
+        let unknown = cause == "method" && !method.service().starts_with(CSI_PACKAGE);
+        Some(if unknown {
+            Outcome::from_endpoint(Code::UNIMPLEMENTED, "")
+        } else {
+            Fault::Forbidden { reason }.into()
+        })
     }
 }
 
@@ -233,7 +243,7 @@ impl<R: Relay + 'static> Service for SessionService<R> {
         let Request { service, metadata, body, remaining, .. } = request;
         let answer = match Call::decode(metadata, body) {
             Ok(mut call) => match self.refusal_for(&source, &service, &call) {
-                Some(fault) => Replies::outcome(fault),
+                Some(refusal) => Replies::outcome(refusal),
                 None => {
                     call.remaining = remaining;
                     // A queued call without a caller must not begin. A begun call continues.
