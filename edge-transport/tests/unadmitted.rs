@@ -11,10 +11,13 @@ use std::time::Duration;
 
 use edge_transport::frame::{self, Frame, Kind, Lane};
 use edge_transport::link::{Limits, Listener, quic, uds, ws};
+use edge_transport::peer::PeerError;
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
-use edge_transport::{Hub, HubSettings};
+use edge_transport::token::{Token, TokenDialer, TokenSource};
+use edge_transport::{Hub, HubSettings, Peer};
 use link_pki::Authority;
 use session_common::raw::hello;
+use session_common::{Echo, peer_id, service_name};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -201,4 +204,36 @@ async fn unadmitted_quic_link_receives_little() {
     timeout(BOUND, admitted).await.unwrap();
     let accepted = flood(&connection, 256 << 10).await;
     assert!(accepted >= 256 << 10, "{accepted}");
+}
+
+/// The hello of a peer that starts is admitted even with the longest token; a peer whose hello would be refused does not
+/// start.
+#[tokio::test]
+async fn largest_hello_is_admitted_with_the_longest_token() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let hub = start(Box::new(uds::bind(&path, Limits::default()).unwrap()));
+    let peer = |services: usize| {
+        let dialer = uds::UdsDialer::new(&path, Limits::default()).unwrap();
+        let token = TokenSource::Fixed(Token::new("x".repeat(8192)).unwrap());
+        let builder =
+            Peer::builder(peer_id("edge-1")).dialer(Box::new(TokenDialer::new(Box::new(dialer), token)));
+        (0..services)
+            .fold(builder, |builder, number| {
+                builder.service(service_name(&format!("{number:0>128}")), Echo::default())
+            })
+            .start()
+    };
+    let (mut services, mut last) = (0, peer(0).unwrap());
+    let error = loop {
+        services += 1;
+        match peer(services) {
+            Ok(larger) => last = larger,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, PeerError::HelloTooLarge { found, max } if found > max), "{error}");
+    assert!(services > 60, "{services}");
+    timeout(BOUND, last.connected()).await.unwrap().unwrap();
+    assert_eq!(hub.peers()[0].services.len(), services - 1);
 }

@@ -9,11 +9,15 @@ use fastrand::Rng;
 
 use super::runtime::Driver;
 use super::{Backoff, Peer, Service};
-use crate::frame::{Hello, MAX_SERVICES, MIN_MAX_FRAME};
+use crate::frame::{Frame, Hello, Kind, Lane, MAX_SERVICES, MIN_MAX_FRAME, encode};
 use crate::hub::{AllowAll, Policy};
-use crate::link::Dialer;
+use crate::link::{Dialer, MAX_UNADMITTED_FRAME};
 use crate::name::{PeerId, ServiceName, SessionId};
 use crate::session::Settings;
+use crate::token::MAX_TOKEN;
+
+/// Largest hello in bytes, before the session number and the token are written into it.
+const MAX_HELLO: usize = MAX_UNADMITTED_FRAME - MAX_TOKEN - 64;
 
 /// Timeouts and limits of a peer. Start from `PeerSettings::default()` and change single fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +65,14 @@ pub enum PeerError {
     TooManyServices {
         /// Number of services.
         found: usize,
+    },
+    /// The names of the services are too long together. A hub reads a small first frame, and the token must fit too.
+    #[error("a hello of {found} bytes; at most {max} are allowed: use fewer services or shorter names")]
+    HelloTooLarge {
+        /// Bytes of the hello without a token.
+        found: usize,
+        /// Largest allowed number of bytes.
+        max: usize,
     },
     /// A limit is too low.
     #[error("setting {setting} is {found}; it must be at least {min}")]
@@ -141,7 +153,8 @@ impl PeerBuilder {
     /// Starts the peer on the current runtime. The peer connects and reconnects until it is closed.
     ///
     /// # Errors
-    /// If there is no dialer or no runtime, if there are too many services, or if a limit is too low.
+    /// If there is no dialer or no runtime, if there are too many services or their names are too long together, or if
+    /// a limit is too low.
     pub fn start(self) -> Result<Peer, PeerError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| PeerError::NoRuntime)?;
         if self.dialers.is_empty() {
@@ -169,6 +182,10 @@ impl PeerBuilder {
         let mut hello = Hello::new(self.name.clone(), SessionId { instance, number: 0 });
         hello.max_frame = settings.session.max_frame;
         hello.services = self.services.keys().cloned().collect();
+        let found = encode(Frame::link(Kind::Hello(hello.clone())), Lane::Control).len();
+        if found > MAX_HELLO {
+            return Err(PeerError::HelloTooLarge { found, max: MAX_HELLO });
+        }
         let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max, rng.u64(..));
         let (driver, handle, state) =
             Driver::new(hello, self.dialers, (self.services, self.policy), settings.clone(), backoff);
