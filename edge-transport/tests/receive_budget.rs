@@ -21,6 +21,7 @@ use session_common::raw::hello;
 use session_common::{Echo, collect, echo, peer_id, service_name};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, timeout};
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -63,6 +64,21 @@ fn peer(path: &Path, name: &str, service: Option<Echo>) -> Peer {
     }
 }
 
+/// Connects a peer that sends all of a frame of 1 MiB but its last byte, and reads until the hub closes the link.
+async fn hold_frame(path: &Path, name: &str) -> JoinHandle<()> {
+    let mut stream = UnixStream::connect(path).await.unwrap();
+    stream.write_all(&on_the_wire(Kind::Hello(hello(name, 1, 1, 1)))).await.unwrap();
+    // The hub's hello follows the admission.
+    let _ = stream.read_u8().await.unwrap();
+    tokio::spawn(async move {
+        let mut frame = u32::try_from(MIB).unwrap().to_be_bytes().to_vec();
+        frame.resize(MIB + 3, 0);
+        let _ = stream.write_all(&frame).await;
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest).await;
+    })
+}
+
 /// Ten peers that each send all of a frame of 1 MiB but its last byte stay within a budget of 4 MiB, while others
 /// call with small and with large bodies. When the hub has closed them, the budget is unused.
 #[tokio::test]
@@ -80,20 +96,7 @@ async fn unfinished_frames_stay_within_the_budget() {
 
     let mut hostile = Vec::new();
     for number in 0..10 {
-        let mut stream = UnixStream::connect(&path).await.unwrap();
-        stream
-            .write_all(&on_the_wire(Kind::Hello(hello(&format!("hostile-{number}"), 1, 1, 1))))
-            .await
-            .unwrap();
-        // The hub's hello follows the admission.
-        let _ = stream.read_u8().await.unwrap();
-        hostile.push(tokio::spawn(async move {
-            let mut frame = u32::try_from(MIB).unwrap().to_be_bytes().to_vec();
-            frame.resize(MIB + 3, 0);
-            let _ = stream.write_all(&frame).await;
-            let mut rest = Vec::new();
-            let _ = stream.read_to_end(&mut rest).await;
-        }));
+        hostile.push(hold_frame(&path, &format!("hostile-{number}")).await);
     }
     until(|| hub.stats().receive_waits > 0).await;
     let used = hub.stats().receiving_bytes;
@@ -107,6 +110,31 @@ async fn unfinished_frames_stay_within_the_budget() {
     let (messages, end) = call(900_000).await;
     assert_eq!((messages[0].len(), end), (900_000, Ok(Bytes::new())));
     until(|| hub.stats().receiving_bytes == 0).await;
+}
+
+/// Peers of twelve identities take turns in holding the budget, each until the hub closes it. The links of a genuine call
+/// wait longer than a silent link may, and the call completes.
+#[tokio::test]
+async fn link_that_waits_for_the_budget_is_not_silent() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let mut settings = settings();
+    settings.session.ping_interval = Duration::from_millis(100);
+    settings.session.liveness_timeout = Duration::from_secs(1);
+    let hub = start(Box::new(uds::bind(&path, Limits::default()).unwrap()), settings);
+    let (target, caller) = (peer(&path, "edge-1", Some(Echo::default())), peer(&path, "proxy", None));
+    target.connected().await.unwrap();
+    caller.connected().await.unwrap();
+    let mut hostile = Vec::new();
+    for number in 0..12 {
+        hostile.push(hold_frame(&path, &format!("hostile-{number}")).await);
+    }
+    until(|| hub.stats().receive_waits >= 8).await;
+    let since = Instant::now();
+    let replies = caller.call(peer_id("edge-1"), echo(vec![7; 900_000])).await.unwrap();
+    let (messages, end) = timeout(BOUND, collect(replies)).await.unwrap();
+    assert_eq!((messages[0].len(), end), (900_000, Ok(Bytes::new())));
+    assert!(since.elapsed() > Duration::from_secs(1), "it did not wait: {:?}", since.elapsed());
 }
 
 /// A single hostile peer leaves half of the budget, so that a large call completes while it holds its frame.

@@ -33,14 +33,17 @@ pub struct HubSettings {
     /// exceed the unused part, so that peers that do not read never use up the total.
     pub total_queue_bytes: usize,
     /// Maximum number of bytes of unfinished frames on the links of admitted peers, in addition to 20 KiB on each
-    /// link. Default 64 MiB; at least twice the largest frame and 1 MiB. The links of one identity (the name in a
-    /// certificate, or the token, that proves the peers' names) must not exceed the unused part together, so that
-    /// identities that do not finish their frames never use up the total.
+    /// link. Default 64 MiB; at least twice the largest frame and 1 MiB.
     ///
-    /// A link that gets no more is not read until another link finishes a frame or ends. Waiting links cannot
-    /// deadlock: a link without a whole frame for `session.liveness_timeout` is closed. A QUIC link receives
-    /// several frames at once; it is closed when one of them takes longer than this timeout and the time for
-    /// `session.max_frame` at 1 Mbit/s.
+    /// One largest frame and 256 KiB are a reserve, the rest is shared. The links of one identity (the name in a
+    /// certificate, or the token, that proves the peers' names) must not exceed the unused shared part together. Those
+    /// of peers that may not [watch](super::Policy::may_watch), such as nodes, use at most half of it. A link that
+    /// gets no more is not read until another link finishes a frame or ends, or until it gets the reserve. One link at
+    /// a time has the reserve, first those whose identities hold least.
+    ///
+    /// A link that has the bytes that it needs, and receives no whole frame for `session.liveness_timeout`, is
+    /// closed; the time of waiting for others does not count. A QUIC link receives several frames at once; it is
+    /// closed when one of them takes longer than this timeout and the time for `session.max_frame` at 1 Mbit/s.
     ///
     /// Not included are the buffers of the network: those of the kernel, of TLS, and up to 4 MiB in the receive
     /// window of each QUIC link.

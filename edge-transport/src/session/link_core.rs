@@ -69,6 +69,9 @@ pub enum LinkEvent {
     Frame(Kind),
     /// A call frame or an invalid frame was received, which proves that the other end is alive.
     Activity,
+    /// This end does not read the open link for now, so that the silence of the other end proves nothing. In place
+    /// of [`LinkEvent::Tick`]: the other end still receives pings.
+    NotRead,
     /// The acceptor admits the other end.
     Admit,
     /// This end refuses the link, or ends it at once.
@@ -241,6 +244,10 @@ impl LinkCore {
             (LinkState::Open(_) | LinkState::Draining { .. }, LinkEvent::Tick) => {
                 self.check_liveness(now, actions);
             }
+            (LinkState::Open(_), LinkEvent::NotRead) => {
+                self.last_received = now;
+                self.ping(now, actions);
+            }
             (_, _) => {}
         }
     }
@@ -278,10 +285,14 @@ impl LinkCore {
         if now >= self.last_received + self.settings.liveness_timeout {
             self.close(CloseReason::Dead { after: self.settings.liveness_timeout }, actions);
         } else if now >= self.last_received.max(self.last_ping) + self.settings.ping_interval {
-            self.last_ping = now;
-            self.nonce += 1;
-            actions.push(LinkAction::Send(Kind::Ping { nonce: self.nonce }));
+            self.ping(now, actions);
         }
+    }
+
+    fn ping(&mut self, now: Instant, actions: &mut Vec<LinkAction>) {
+        self.last_ping = now;
+        self.nonce += 1;
+        actions.push(LinkAction::Send(Kind::Ping { nonce: self.nonce }));
     }
 
     fn refuse(&mut self, reason: CloseReason, actions: &mut Vec<LinkAction>) {

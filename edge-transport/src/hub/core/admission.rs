@@ -46,14 +46,17 @@ impl Core {
     /// Maximum number of peers that one identity may have, which depends on whether the peer may call others.
     fn max_peers_of_identity(&self, remote: &Remote) -> usize {
         if self.is_local(&remote.peer) {
-            return usize::MAX;
-        }
-        let requester = Requester { peer: &remote.peer, services: &remote.services };
-        if self.policy.may_watch(&requester) {
+            usize::MAX
+        } else if self.is_caller(remote) {
             self.settings.max_peers_per_caller
         } else {
             MAX_PEERS_PER_NODE
         }
+    }
+
+    /// Whether the peer may call others; all other peers are nodes.
+    pub(crate) fn is_caller(&self, remote: &Remote) -> bool {
+        self.policy.may_watch(&Requester { peer: &remote.peer, services: &remote.services })
     }
 
     /// Admits a peer whose name has been authenticated as itself, not by a name above. Closes the older session of

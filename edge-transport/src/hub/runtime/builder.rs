@@ -212,7 +212,10 @@ impl HubBuilder {
                 presence: broadcast::channel(PRESENCE_BOUND).0,
                 authentication: self.authentication,
                 hello,
-                receive_budget: ReceiveBudget::new(self.settings.total_receive_bytes),
+                receive_budget: ReceiveBudget::new(
+                    self.settings.total_receive_bytes,
+                    self.settings.session.max_frame,
+                ),
                 stop_accepting: CancellationToken::new(),
                 tasks: TaskTracker::new(),
                 addresses: self.listeners.iter().map(|listener| listener.local_address()).collect(),

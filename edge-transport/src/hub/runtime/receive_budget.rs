@@ -1,10 +1,14 @@
 //! The memory for frames that are being received, shared by all links of a hub.
 //!
-//! A link may hold [`FREE_UNFINISHED`] bytes of unfinished frames; for more it takes bytes from the budget. A link
-//! that gets none is not read. Waiting links cannot deadlock: each one holds part of a frame, and the session's
-//! liveness timeout ends a link that receives no whole frame, which returns its bytes.
+//! A link may hold [`FREE_UNFINISHED`] bytes of unfinished frames; for more it takes bytes from the budget, and it
+//! returns them as its frames become complete. A link that gets none waits: it is not read.
+//!
+//! The budget has two parts. The shared part is divided by what is unused, so that few identities do not use it up.
+//! The reserve suffices for one largest frame and belongs to one link at a time, first to those whose identity holds
+//! least: every link that waits can finish a frame, whatever the others do. A link that has all it needs and
+//! receives no whole frame is ended by the session's liveness timeout, which returns its bytes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
@@ -14,9 +18,24 @@ use crate::link::{FREE_UNFINISHED, ReceiveLimits};
 /// Bytes that a link takes from the budget at a time.
 const STEP: usize = 256 << 10;
 
-/// Lowest budget that suffices for one frame of this size: one identity may use half of it.
+/// Bytes of the reserve: one largest frame, rounded up.
+const fn reserve(max_frame: usize) -> usize {
+    max_frame.saturating_add(STEP)
+}
+
+/// Lowest budget: the reserve, and as much to share.
 pub(super) const fn min_budget(max_frame: usize) -> usize {
-    max_frame.saturating_mul(2).saturating_add(4 * STEP)
+    reserve(max_frame).saturating_mul(2).saturating_add(2 * STEP)
+}
+
+/// Whose frames a link receives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Owner {
+    /// Number of the link.
+    link: u64,
+    identity: Identity,
+    /// Whether the peer may call others. The links of all other peers use at most half of the shared part.
+    is_caller: bool,
 }
 
 /// The budget of a hub.
@@ -25,46 +44,134 @@ pub(super) struct ReceiveBudget(Mutex<Table>);
 
 #[derive(Debug)]
 struct Table {
-    total: usize,
+    /// Bytes of the shared part.
+    shared: usize,
     used: usize,
-    /// Bytes taken by the links of each identity that has taken any.
+    used_by_nodes: usize,
+    /// Bytes of the shared part taken by the links of each identity that has taken any.
     by_identity: HashMap<Identity, usize>,
-    /// The links that wait for bytes, by their number.
-    waiting: HashMap<u64, Waker>,
-    next_number: u64,
+    /// Bytes of the reserve.
+    reserve: usize,
+    /// The link that has the reserve, and the bytes that it has taken of it.
+    turn: Option<(u64, usize)>,
+    /// The links that wait and are not woken, first come first. Empty while nobody has the reserve.
+    waiting: BTreeMap<u64, (Owner, Waker)>,
+    next_link: u64,
     waits: u64,
 }
 
 impl Table {
-    /// Takes bytes, unless the identity would then have more than is unused: identities that do not finish their
-    /// frames never use up the budget.
-    fn take(&mut self, identity: &Identity, bytes: usize) -> bool {
-        let own = self.by_identity.get(identity).copied().unwrap_or(0) + bytes;
-        if own > self.total.saturating_sub(self.used) {
-            return false;
-        }
-        self.used += bytes;
-        self.by_identity.insert(identity.clone(), own);
-        true
+    fn held_by(&self, identity: &Identity) -> usize {
+        self.by_identity.get(identity).copied().unwrap_or(0)
     }
 
-    /// Returns bytes, and the wakers of the links that may now take some.
-    fn give_back(&mut self, identity: &Identity, bytes: usize) -> HashMap<u64, Waker> {
-        self.used = self.used.saturating_sub(bytes);
-        if let Some(own) = self.by_identity.get_mut(identity) {
-            *own = own.saturating_sub(bytes);
-            if *own == 0 {
-                self.by_identity.remove(identity);
+    fn has_turn(&self, owner: &Owner) -> bool {
+        self.turn.is_some_and(|(link, _)| link == owner.link)
+    }
+
+    /// Whether the shared part has bytes for a link: its identity may hold at most what is unused.
+    fn has_room(&self, owner: &Owner, bytes: usize) -> bool {
+        let own = self.held_by(&owner.identity) + bytes;
+        let unused = self.shared.saturating_sub(self.used);
+        let unused_by_nodes = (self.shared / 2).saturating_sub(self.used_by_nodes);
+        own <= if owner.is_caller { unused } else { unused.min(unused_by_nodes) }
+    }
+
+    /// Takes bytes, of the reserve if the link has it. Gives the link the reserve if nobody has it.
+    fn take(&mut self, owner: &Owner, bytes: usize) -> bool {
+        if !self.has_turn(owner) && self.has_room(owner, bytes) {
+            self.take_shared(owner, bytes);
+            return true;
+        }
+        let (link, taken) = *self.turn.get_or_insert((owner.link, 0));
+        if link != owner.link {
+            return false;
+        }
+        if taken + bytes <= self.reserve {
+            self.turn = Some((link, taken + bytes));
+            return true;
+        }
+        // Several frames at once may need more than the reserve.
+        let has_room = self.has_room(owner, bytes);
+        if has_room {
+            self.take_shared(owner, bytes);
+        }
+        has_room
+    }
+
+    fn take_shared(&mut self, owner: &Owner, bytes: usize) {
+        self.used += bytes;
+        if !owner.is_caller {
+            self.used_by_nodes += bytes;
+        }
+        *self.by_identity.entry(owner.identity.clone()).or_default() += bytes;
+    }
+
+    /// Returns bytes, first those of the reserve, which goes to the next link once it is whole. Returns the wakers of
+    /// the links that may now take some.
+    fn give_back(&mut self, owner: &Owner, bytes: usize) -> Vec<Waker> {
+        let mut bytes = bytes;
+        if let Some((link, taken)) = &mut self.turn
+            && *link == owner.link
+        {
+            let returned = bytes.min(*taken);
+            *taken -= returned;
+            bytes -= returned;
+            if *taken == 0 {
+                self.turn = None;
             }
         }
-        std::mem::take(&mut self.waiting)
+        self.used = self.used.saturating_sub(bytes);
+        if !owner.is_caller {
+            self.used_by_nodes = self.used_by_nodes.saturating_sub(bytes);
+        }
+        if let Some(held) = self.by_identity.get_mut(&owner.identity) {
+            *held = held.saturating_sub(bytes);
+            if *held == 0 {
+                self.by_identity.remove(&owner.identity);
+            }
+        }
+        let next = self.next_turn();
+        next.into_iter().chain(self.wake(bytes / STEP)).collect()
+    }
+
+    /// Gives the reserve to the waiting link whose identity holds least, unless a link has it.
+    fn next_turn(&mut self) -> Option<Waker> {
+        if self.turn.is_some() {
+            return None;
+        }
+        let least =
+            |(number, (owner, _)): &(&u64, &(Owner, Waker))| (self.held_by(&owner.identity), **number);
+        let number = self.waiting.iter().min_by_key(least).map(|(number, _)| *number)?;
+        let (owner, waker) = self.waiting.remove(&number)?;
+        self.turn = Some((owner.link, 0));
+        Some(waker)
+    }
+
+    /// Removes the first waiting links that may take bytes of the shared part, at most this many.
+    fn wake(&mut self, links: usize) -> Vec<Waker> {
+        let may_take =
+            |(number, (owner, _)): (&u64, &(Owner, Waker))| self.has_room(owner, STEP).then_some(*number);
+        let numbers: Vec<u64> = self.waiting.iter().filter_map(may_take).take(links).collect();
+        numbers.iter().filter_map(|number| self.waiting.remove(number)).map(|(_, waker)| waker).collect()
     }
 }
 
 impl ReceiveBudget {
-    pub(super) fn new(total: usize) -> Arc<Self> {
-        let (by_identity, waiting) = (HashMap::new(), HashMap::new());
-        Arc::new(Self(Mutex::new(Table { total, used: 0, by_identity, waiting, next_number: 0, waits: 0 })))
+    /// Creates a budget of at least [`min_budget`] bytes.
+    pub(super) fn new(total: usize, max_frame: usize) -> Arc<Self> {
+        let reserve = reserve(max_frame);
+        Arc::new(Self(Mutex::new(Table {
+            shared: total.saturating_sub(reserve),
+            used: 0,
+            used_by_nodes: 0,
+            by_identity: HashMap::new(),
+            reserve,
+            turn: None,
+            waiting: BTreeMap::new(),
+            next_link: 0,
+            waits: 0,
+        })))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -74,16 +181,17 @@ impl ReceiveBudget {
     /// The bytes taken by all links, and how often a link had to wait.
     pub(super) fn stats(&self) -> (usize, u64) {
         let table = self.table();
-        (table.used, table.waits)
+        (table.used + table.turn.map_or(0, |(_, taken)| taken), table.waits)
     }
 
     /// Creates the share of a link, which has taken nothing.
-    pub(super) fn share(self: &Arc<Self>, identity: Identity) -> ReceiveShare {
+    pub(super) fn share(self: &Arc<Self>, identity: Identity, is_caller: bool) -> ReceiveShare {
         let mut table = self.table();
-        let number = table.next_number;
-        table.next_number += 1;
+        let link = table.next_link;
+        table.next_link += 1;
         drop(table);
-        ReceiveShare { budget: Arc::clone(self), identity, number, taken: 0 }
+        let owner = Owner { link, identity, is_caller };
+        ReceiveShare { budget: Arc::clone(self), owner, taken: 0, place: None }
     }
 }
 
@@ -91,9 +199,10 @@ impl ReceiveBudget {
 #[derive(Debug)]
 pub(super) struct ReceiveShare {
     budget: Arc<ReceiveBudget>,
-    identity: Identity,
-    number: u64,
+    owner: Owner,
     taken: usize,
+    /// The link's place among those that wait, while it waits.
+    place: Option<u64>,
 }
 
 impl ReceiveShare {
@@ -106,44 +215,56 @@ impl ReceiveShare {
         self.taken > 0
     }
 
+    /// Whether the link is not read because others hold the bytes that it needs. A link that has the reserve and
+    /// needs still more does not wait for others: it must finish a frame.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.place.is_some() && !self.budget.table().has_turn(&self.owner)
+    }
+
     /// Adapts the share to the unfinished bytes of the link, and returns new limits for it, if they change. If
     /// there are no bytes to take, wakes the task when another link returns some.
     pub(super) fn adapt(&mut self, unfinished: usize, cx: &Context<'_>) -> Option<ReceiveLimits> {
-        if unfinished < FREE_UNFINISHED {
-            return self.give_back().then(|| self.limits());
-        }
         if unfinished < self.limits().max_unfinished {
-            return None;
+            // One step more than needed, so that a growing frame does not take and return in turns.
+            let needed = unfinished.checked_sub(FREE_UNFINISHED).map_or(0, |over| (over / STEP + 2) * STEP);
+            let excess = self.taken.saturating_sub(needed);
+            if excess > 0 || self.place.is_some() {
+                self.give_back(excess);
+            }
+            return (excess > 0).then(|| self.limits());
         }
         let mut table = self.budget.table();
-        if table.take(&self.identity, STEP) {
+        if table.take(&self.owner, STEP) {
+            if let Some(place) = self.place.take() {
+                table.waiting.remove(&place);
+            }
             drop(table);
             self.taken += STEP;
             return Some(self.limits());
         }
-        if table.waiting.insert(self.number, cx.waker().clone()).is_none() {
-            table.waits += 1;
-        }
+        let place = *self.place.get_or_insert(table.waits);
+        table.waits = table.waits.max(place + 1);
+        table.waiting.insert(place, (self.owner.clone(), cx.waker().clone()));
         None
     }
 
-    /// Returns all bytes. Returns `false` if there are none.
-    fn give_back(&mut self) -> bool {
-        let bytes = std::mem::take(&mut self.taken);
-        if bytes == 0 {
-            return false;
+    /// Returns bytes, and the reserve if the link needed none of it, and wakes the links that may now take some.
+    fn give_back(&mut self, bytes: usize) {
+        self.taken -= bytes;
+        let mut table = self.budget.table();
+        if let Some(place) = self.place.take() {
+            table.waiting.remove(&place);
         }
+        let wakers = table.give_back(&self.owner, bytes);
         // The wakers are called without the lock.
-        let waiting = self.budget.table().give_back(&self.identity, bytes);
-        waiting.into_values().for_each(Waker::wake);
-        true
+        drop(table);
+        wakers.into_iter().for_each(Waker::wake);
     }
 }
 
 impl Drop for ReceiveShare {
     fn drop(&mut self) {
-        self.budget.table().waiting.remove(&self.number);
-        self.give_back();
+        self.give_back(self.taken);
     }
 }
 
@@ -153,68 +274,155 @@ mod tests {
     use crate::name::PeerId;
 
     const MIB: usize = 1 << 20;
+    const MAX_FRAME: usize = 8 * MIB;
 
     fn identity(name: &str) -> Identity {
         Identity::Name(PeerId::new(name).unwrap())
     }
 
-    /// Takes as much as a link of this share gets.
-    fn fill(share: &mut ReceiveShare) -> usize {
-        let cx = Context::from_waker(Waker::noop());
-        while share.adapt(share.limits().max_unfinished, &cx).is_some() {}
+    fn budget() -> Arc<ReceiveBudget> {
+        ReceiveBudget::new(64 * MIB + reserve(MAX_FRAME), MAX_FRAME)
+    }
+
+    fn context() -> Context<'static> {
+        Context::from_waker(Waker::noop())
+    }
+
+    /// Takes as much as a link of this share gets, at most `max` bytes.
+    fn fill_to(share: &mut ReceiveShare, max: usize) -> usize {
+        while share.taken < max && share.adapt(share.limits().max_unfinished, &context()).is_some() {}
         share.taken
     }
 
-    /// The links of one identity get half of the budget together, the next identity half of the rest.
+    fn fill(share: &mut ReceiveShare) -> usize {
+        fill_to(share, usize::MAX)
+    }
+
+    fn is_unused(budget: &ReceiveBudget) -> bool {
+        let table = budget.table();
+        let is_empty = table.by_identity.is_empty() && table.waiting.is_empty() && table.turn.is_none();
+        is_empty && table.used + table.used_by_nodes == 0
+    }
+
+    /// The links of one identity get half of the shared part together, the next identity half of the rest, and
+    /// one of them the reserve.
     #[test]
     fn identity_gets_at_most_what_is_unused() {
-        let budget = ReceiveBudget::new(64 * MIB);
-        let mut hostile: Vec<_> = (0..4).map(|_| budget.share(identity("hostile"))).collect();
+        let budget = budget();
+        let mut hostile: Vec<_> = (0..4).map(|_| budget.share(identity("hostile"), true)).collect();
         let taken: usize = hostile.iter_mut().map(fill).sum();
-        assert_eq!(taken, 32 * MIB);
-        let mut other = budget.share(identity("other"));
+        assert_eq!(taken, 32 * MIB + reserve(MAX_FRAME));
+        let mut other = budget.share(identity("other"), true);
         assert_eq!(fill(&mut other), 16 * MIB);
         for number in 0..20 {
-            let mut share = budget.share(identity(&format!("many-{number}")));
+            let mut share = budget.share(identity(&format!("many-{number}")), true);
             fill(&mut share);
             hostile.push(share);
         }
-        assert!(budget.stats().0 <= 64 * MIB);
+        assert!(budget.stats().0 <= 64 * MIB + reserve(MAX_FRAME));
         drop((hostile, other));
-        assert_eq!(budget.stats().0, 0);
-        let table = budget.table();
-        assert!(table.by_identity.is_empty() && table.waiting.is_empty());
+        assert!(is_unused(&budget));
     }
 
-    /// The lowest budget suffices for a largest frame.
+    /// However many nodes there are, they leave half of the shared part to the callers.
+    #[test]
+    fn nodes_leave_half_to_callers() {
+        let budget = budget();
+        let mut nodes: Vec<_> =
+            (0..100).map(|number| budget.share(identity(&format!("edge-{number}")), false)).collect();
+        let taken: usize = nodes.iter_mut().map(fill).sum();
+        assert!(taken <= 32 * MIB + reserve(MAX_FRAME), "{taken}");
+        let mut caller = budget.share(identity("proxy"), true);
+        assert!(fill(&mut caller) >= 16 * MIB);
+    }
+
+    /// The lowest budget suffices for a largest frame of each kind of peer.
     #[test]
     fn lowest_budget_holds_the_largest_frame() {
-        for max_frame in [4 << 10, 8 * MIB, 100 * MIB + 1] {
-            let mut share = ReceiveBudget::new(min_budget(max_frame)).share(identity("edge-1"));
+        for (max_frame, is_caller) in
+            [4 << 10, 8 * MIB, 100 * MIB + 1].map(|max| [(max, true), (max, false)]).concat()
+        {
+            let budget = ReceiveBudget::new(min_budget(max_frame), max_frame);
+            let mut share = budget.share(identity("edge-1"), is_caller);
             assert!(fill(&mut share) > max_frame, "{max_frame}");
         }
     }
 
-    /// A finished frame returns the bytes and wakes the links that wait.
+    /// A share shrinks with the unfinished bytes, not only when none are left: small traffic cannot hold what a large
+    /// frame took.
+    #[test]
+    fn excess_is_returned_while_frames_are_unfinished() {
+        let budget = budget();
+        let mut share = budget.share(identity("edge-1"), false);
+        assert_eq!(fill_to(&mut share, 8 * MIB), 8 * MIB);
+        let limits = share.adapt(FREE_UNFINISHED + 1, &context()).unwrap();
+        assert_eq!(limits.max_unfinished, FREE_UNFINISHED + 2 * STEP);
+        assert_eq!(budget.stats().0, 2 * STEP);
+        assert_eq!(share.adapt(FREE_UNFINISHED + 1, &context()), None);
+        assert_eq!(share.adapt(0, &context()).map(|limits| limits.max_unfinished), Some(FREE_UNFINISHED));
+        assert!(is_unused(&budget));
+    }
+
+    #[derive(Default)]
+    struct Flag(std::sync::atomic::AtomicBool);
+
+    impl std::task::Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    impl Flag {
+        fn is_set(&self) -> bool {
+            self.0.load(std::sync::atomic::Ordering::SeqCst)
+        }
+    }
+
+    /// Of the waiting links the one whose identity holds least gets the reserve, as soon as its owner has finished
+    /// a frame or has ended; an identity that holds much waits longer.
+    #[test]
+    fn reserve_goes_to_the_identity_that_holds_least() {
+        let budget = budget();
+        let mut holders: Vec<_> =
+            (0..6).map(|number| budget.share(identity(&format!("hostile-{number}")), false)).collect();
+        assert!(holders.iter_mut().all(|share| fill(share) > 0));
+        assert!(!holders[0].is_waiting(), "the first has the reserve, and waits for no other");
+        assert!(holders[1].is_waiting());
+        let flag = Arc::new(Flag::default());
+        let waker = Waker::from(Arc::clone(&flag));
+        let mut genuine = budget.share(identity("edge-1"), false);
+        let cx = Context::from_waker(&waker);
+        while genuine.adapt(genuine.limits().max_unfinished, &cx).is_some() {}
+        assert!(genuine.is_waiting() && !flag.is_set());
+        // The first finishes its frame in the reserve, and holds what it has of the shared part.
+        let shared = holders[0].taken - reserve(MAX_FRAME);
+        assert!(holders[0].adapt(FREE_UNFINISHED + shared - 2 * STEP, &context()).is_some());
+        assert!(flag.is_set());
+        assert!(fill(&mut genuine) > MAX_FRAME);
+        assert!(!genuine.is_waiting(), "what is missing now is missing by its own fault");
+        drop((genuine, holders));
+        assert!(is_unused(&budget));
+    }
+
+    /// A finished frame returns the bytes and wakes a link that waits; a link that has ended passes the reserve on.
     #[test]
     fn finished_frame_wakes_waiting_links() {
-        struct Flag(std::sync::atomic::AtomicBool);
-        impl std::task::Wake for Flag {
-            fn wake(self: Arc<Self>) {
-                self.0.store(true, std::sync::atomic::Ordering::SeqCst);
-            }
-        }
-        let budget = ReceiveBudget::new(STEP);
-        let (mut one, mut other) = (budget.share(identity("one")), budget.share(identity("other")));
+        let budget = ReceiveBudget::new(STEP, 0);
+        let mut one = budget.share(identity("one"), true);
         assert_eq!(fill(&mut one), STEP);
-        let flag = Arc::new(Flag(false.into()));
-        let waker = Waker::from(Arc::clone(&flag));
-        assert_eq!(other.adapt(FREE_UNFINISHED, &Context::from_waker(&waker)), None);
-        assert_eq!(budget.stats().1, 2, "each had to wait once");
-        let cx = Context::from_waker(Waker::noop());
-        assert_eq!(one.adapt(FREE_UNFINISHED + 1, &cx), None, "the frame is not finished");
-        assert_eq!(one.adapt(0, &cx).map(|limits| limits.max_unfinished), Some(FREE_UNFINISHED));
-        assert!(flag.0.load(std::sync::atomic::Ordering::SeqCst));
-        assert_eq!(fill(&mut other), STEP);
+        let waiting = ["two", "three"].map(|name| {
+            let (flag, mut share) = (Arc::new(Flag::default()), budget.share(identity(name), true));
+            let waker = Waker::from(Arc::clone(&flag));
+            assert_eq!(share.adapt(FREE_UNFINISHED, &Context::from_waker(&waker)), None);
+            (share, flag)
+        });
+        let [(two, two_woken), (mut three, three_woken)] = waiting;
+        assert_eq!(budget.stats().1, 3, "each had to wait once");
+        assert_eq!(one.adapt(FREE_UNFINISHED + 1, &context()), None, "the frame is not finished");
+        assert_eq!(one.adapt(0, &context()).map(|limits| limits.max_unfinished), Some(FREE_UNFINISHED));
+        assert!(two_woken.is_set() && !three_woken.is_set());
+        drop(two);
+        assert!(three_woken.is_set());
+        assert_eq!(fill(&mut three), STEP);
     }
 }

@@ -49,6 +49,8 @@ pub(super) struct Connection {
     token_check: Option<(TokenCheckFuture, Remote, Identity)>,
     /// What the link has taken from the budget of received bytes; set once the peer is admitted.
     receive_share: Option<ReceiveShare>,
+    /// When the link was last found waiting for that budget.
+    waited: Option<Instant>,
     /// The token that proves the peer's name, to verify it again.
     verified: Option<TokenCheck>,
     /// A repeated verification in progress.
@@ -88,6 +90,7 @@ impl Connection {
             token: None,
             token_check: None,
             receive_share: None,
+            waited: None,
             verified: None,
             token_recheck: None,
             identity_checks: 0,
@@ -170,7 +173,8 @@ impl Connection {
                 return Poll::Ready(());
             }
         }
-        // There may be more frames: yield to other tasks first.
+        // There may be more frames: yield to other tasks first. A link that is never without frames returns its bytes too.
+        self.adapt_receive_share(cx);
         cx.waker().wake_by_ref();
         self.poll_rest(cx, previous_key)
     }
@@ -183,14 +187,26 @@ impl Connection {
         share.has_taken()
     }
 
+    /// A link that waits for the budget is not read, and is not closed for its silence.
+    fn tick(&mut self) -> LinkEvent {
+        let is_draining = matches!(self.core.state(), LinkState::Draining { .. });
+        if is_draining || !self.receive_share.as_ref().is_some_and(ReceiveShare::is_waiting) {
+            return LinkEvent::Tick;
+        }
+        self.waited = Some(now());
+        LinkEvent::NotRead
+    }
+
     /// Closes a link that holds bytes of the budget for a frame that does not become complete. On links that
     /// receive one frame at a time, the session's liveness timeout does this.
     fn check_unfinished(&mut self) {
         let session = &self.shared.settings.session;
         let after = session.liveness_timeout + time_to_transfer(session.max_frame);
+        let since =
+            self.io.oldest_unfinished().map(|began| self.waited.map_or(began, |waited| waited.max(began)));
         if self.receive_share.as_ref().is_some_and(ReceiveShare::has_taken)
             && self.closed.is_none()
-            && self.io.oldest_unfinished().is_some_and(|since| now().duration_since(since) >= after)
+            && since.is_some_and(|since| now().duration_since(since) >= after)
         {
             self.link_event(LinkEvent::Refuse(CloseReason::UnfinishedFrame { after }));
         }
@@ -213,7 +229,8 @@ impl Connection {
                 self.timer.as_mut().reset(next.into());
             }
             while self.timer.as_mut().poll(cx).is_ready() {
-                self.link_event(LinkEvent::Tick);
+                let tick = self.tick();
+                self.link_event(tick);
                 self.check_stall();
                 self.check_unfinished();
                 self.check_identity();
@@ -416,10 +433,13 @@ impl Connection {
         if let Some(reason) = self.revoked(&remote.peer) {
             return self.unauthenticated(reason);
         }
-        match self.shared.with_core(|core| core.admit_as(remote, identity.clone())) {
-            Ok(key) => {
+        let admitted = self.shared.with_core(|core| {
+            core.admit_as(remote, identity.clone()).map(|key| (key, core.is_caller(remote)))
+        });
+        match admitted {
+            Ok((key, is_caller)) => {
                 self.key = Some(key);
-                let share = self.shared.receive_budget.share(identity);
+                let share = self.shared.receive_budget.share(identity, is_caller);
                 self.io.limit_receiving(share.limits());
                 self.receive_share = Some(share);
                 LinkEvent::Admit
