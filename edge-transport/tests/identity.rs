@@ -254,7 +254,8 @@ async fn refuses_and_counts_replies_from_another_node() {
             assert!(matches!(raw.receive().await.unwrap().kind, Kind::Hello(_)), "{over:?}");
         }
 
-        let request = frame::Request::new(service_name("echo"), Bytes::from("x"));
+        let mut request = frame::Request::new(service_name("echo"), Bytes::from("x"));
+        request.credit = 1;
         proxy.send(Frame::call(None, Some(peer_id("edge-a")), 1, Part::Request(request))).await;
         edge.receive().await.unwrap();
         let reply = |source: Option<&str>, text: &'static str| {

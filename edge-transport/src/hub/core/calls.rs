@@ -126,7 +126,7 @@ impl Core {
                 return;
             }
         };
-        let body = request.body.len() as u64;
+        let (body, credit) = (request.body.len() as u64, request.credit);
         let limit = request.remaining.map(|remaining| TimeLimit::new(remaining, now));
         let Some(source) = self.sessions.get(&key).map(|session| session.peer.clone()) else { return };
         let Some(target) = self.sessions.get_mut(&target_key) else { return };
@@ -143,7 +143,7 @@ impl Core {
         }
         if let Some(session) = self.sessions.get_mut(&key) {
             let lane = session.next_free_lane();
-            session.calls.insert(number, Call { target: target_key, dest_id, lane, lane_open: false });
+            session.calls.insert(number, Call::new(target_key, dest_id, lane, credit));
         }
         self.stats.calls += 1;
         self.stats.frames += 1;
@@ -225,8 +225,12 @@ impl Core {
             self.stats.unknown_calls += 1;
             return;
         };
-        let Some(call) = self.call_of(requester, number) else { return };
+        let call = self.sessions.get_mut(&requester).and_then(|session| session.calls.get_mut(&number));
+        let Some(call) = call else { return };
         let lane = Lane::Call(call.lane);
+        if let Err(detail) = call.spend(&reply) {
+            return self.end_call(requester, number, Reason::Protocol, detail.to_owned());
+        }
         let ends = reply.end.is_some();
         let body = reply.message.as_ref().map_or(0, |message| message.len() as u64);
         let frame = Frame::call(Some(source), None, number, Part::Reply(reply));
@@ -262,6 +266,9 @@ impl Core {
             let max = self.settings.queue_frames;
             let detail = format!("{waiting} frames are queued for the target; at most {max} are allowed");
             return self.end_call(key, number, Reason::Overloaded, detail);
+        }
+        if let Some(call) = self.sessions.get_mut(&key).and_then(|session| session.calls.get_mut(&number)) {
+            call.add_credit(bytes);
         }
         self.stats.frames += 1;
         self.control(target, Frame::call(None, None, dest_id, Part::Credit { bytes }), Lane::Control);

@@ -1,6 +1,7 @@
 //! The records of an open call at its two sides.
 
 use super::SessionKey;
+use crate::frame::{Reply, cost};
 
 /// The record of a call in the session of its requester.
 #[derive(Debug)]
@@ -12,6 +13,33 @@ pub(super) struct Call {
     pub(super) lane: u64,
     /// Whether replies were sent on the lane, but not the last one.
     pub(super) lane_open: bool,
+    /// Bytes that the target may send, as its requester has announced them to it.
+    balance: i64,
+}
+
+impl Call {
+    pub(super) fn new(target: SessionKey, dest_id: u64, lane: u64, credit: u64) -> Self {
+        let balance = i64::try_from(credit).unwrap_or(i64::MAX);
+        Self { target, dest_id, lane, lane_open: false, balance }
+    }
+
+    pub(super) const fn add_credit(&mut self, bytes: u64) {
+        self.balance = self.balance.saturating_add_unsigned(bytes);
+    }
+
+    /// Spends the credit that a reply costs. Returns what is wrong with a reply that may not be sent: a target must
+    /// not fill the queue of its requester, which the replies of other targets need.
+    pub(super) fn spend(&mut self, reply: &Reply) -> Result<(), &'static str> {
+        match (&reply.message, &reply.end) {
+            (Some(_), _) if self.balance <= 0 => return Err("the target sent a message without credit"),
+            (Some(message), _) => self.balance = self.balance.saturating_sub_unsigned(cost(message)),
+            (None, Some(_)) => {}
+            (None, None) => {
+                return Err("the target sent a reply without a message that does not end the call");
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The record of a call in the session of its target.
@@ -32,7 +60,9 @@ mod tests {
     use std::sync::Arc;
     use std::time::Instant;
 
-    use crate::frame::{Frame, PROTOCOL_VERSION, Part, Request};
+    use bytes::Bytes;
+
+    use crate::frame::{Frame, PROTOCOL_VERSION, Part, Reply, Request};
     use crate::hub::{AllowAll, Core, HubSettings, Policy};
     use crate::name::{PeerId, ServiceName, SessionId};
     use crate::session::Remote;
@@ -86,5 +116,35 @@ mod tests {
         }
         core.lost(older.unwrap());
         assert_eq!((core.stats().open_calls, core.stats().local_calls), (0, 0));
+    }
+
+    /// A node that sends on without credit, or replies that cost none, cannot fill the queue of its caller.
+    #[test]
+    fn replies_without_credit_end_the_call() {
+        let message = || Some(Bytes::from(vec![7; 40]));
+        for (credit, second, is_open) in
+            [(0, message(), false), (4, message(), false), (5, message(), true), (5, None, false)]
+        {
+            let (mut core, now) = (Core::new(HubSettings::default(), Arc::new(AllowAll)), Instant::now());
+            let (proxy, node) =
+                (core.admit(&remote("proxy", 1)).unwrap(), core.admit(&remote("edge-1", 1)).unwrap());
+            let mut request = Request::new(watch(), "watch");
+            request.credit = 100;
+            let to_node = |part| Frame::call(None, Some(name("edge-1")), 9, part);
+            core.route(proxy, to_node(Part::Request(request)), now);
+            let mut reply = |core: &mut Core, sequence, message| {
+                let reply = Reply { sequence, message, end: None };
+                core.route(node, Frame::call(None, None, 1, Part::Reply(reply)), now);
+            };
+            // A message costs 64 bytes in addition, so that this one overdraws the credit by 4.
+            reply(&mut core, 1, message());
+            core.route(proxy, to_node(Part::Credit { bytes: credit }), now);
+            assert_eq!(core.stats().open_calls, 1);
+            reply(&mut core, 2, second);
+            assert_eq!(
+                (core.stats().open_calls, core.stats().malformed),
+                (usize::from(is_open), u64::from(!is_open))
+            );
+        }
     }
 }
