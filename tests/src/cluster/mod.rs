@@ -72,7 +72,8 @@ pub struct TestCluster {
     link: HubLink,
     fault: Option<LinkFault>,
     driver_name: String,
-    programs: Programs,
+    /// The programs of processes that are started from now on.
+    pub programs: Programs,
     certificates: Arc<ClusterCertificates>,
     hub_options: Vec<String>,
     /// The `--http-endpoint` address of the newest process of each role.

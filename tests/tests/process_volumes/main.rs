@@ -69,6 +69,52 @@ async fn a_reboot_with_an_expired_certificate_restores() {
     node.cluster.ready(Role::Agent).await.unwrap();
 }
 
+/// The machine reboots with a clock in 2001, an expired certificate and no hub: the volumes are restored, and kubelet's
+/// socket answers.
+#[tokio::test]
+#[ignore = "needs root and Debian's faketime"]
+async fn a_reboot_with_a_clock_in_2001_and_no_hub_restores() {
+    let mut node = Fixture::over(LinkKind::Wss);
+    let expired = node.cluster.certificates().authority().issue_for_years(&[NODE], 1999..2000);
+    node.cluster.hub_options(&["--allow", "cloud=*"]);
+    node.cluster.start_driver(&[]).unwrap();
+    node.cluster.start_hub().await.unwrap();
+    let sockets = node.cluster.path("kubelet-sockets");
+    let options = ["--kubelet-socket-dir", &sockets.to_string_lossy()];
+    node.start_agent(&options);
+    let volume = node.volume("pvc-1").await;
+    let set = node.set(1, &[(&volume, &["pod-1"])]);
+    node.taken(&set).await;
+    node.published(&volume).await;
+    let target = node.target("pod-1");
+    fs::write(target.join("hello"), "from the pod").unwrap();
+
+    node.cluster.agent.as_mut().unwrap().kill();
+    node.cluster.driver.as_mut().unwrap().kill();
+    node.cluster.hub = None;
+    node.unmount_all();
+    node.boots("22222222-2222-4222-8222-222222222222");
+    expired.install_as(&node.cluster.certificates().agent.clone());
+    let in_2001 = node.cluster.path("agent-in-2001");
+    let agent = node.cluster.programs.agent.display();
+    // The monotonic clock stays, as on a machine whose clock chip has lost its battery.
+    let script = format!(
+        "#!/bin/sh\nexport FAKETIME_DONT_FAKE_MONOTONIC=1\nexec faketime '2001-02-03 04:05:06' {agent} \"$@\"\n"
+    );
+    fs::write(&in_2001, script).unwrap();
+    fs::set_permissions(&in_2001, fs::Permissions::from_mode(0o700)).unwrap();
+    node.cluster.programs.agent = in_2001;
+    node.start_agent(&options);
+    node.cluster.start_driver(&[]).unwrap();
+    node.published(&volume).await;
+    assert_eq!(fs::read_to_string(target.join("hello")).unwrap(), "from the pod");
+    ready(&sockets.join(format!("{DRIVER}.sock"))).await;
+    let agent = node.cluster.agent.as_ref().unwrap();
+    assert!(agent.log().contains("2001-02-03T"), "{}", agent.tail());
+    let page = page::of(agent, "/readyz").await;
+    assert!(page.contains(" 503 ") && page.contains("expired"), "{page}");
+}
+
 /// A changed boot id without mounts simulates the reboot.
 #[tokio::test]
 async fn a_volume_of_a_set_survives_crash_and_reboot() {
