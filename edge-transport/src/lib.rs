@@ -4,6 +4,7 @@
     doc = "The pure cores of a session transport: frames, the session, and a hub's routing table."
 )]
 
+mod fair_share;
 pub mod frame;
 #[cfg(feature = "runtime")]
 mod frame_io;

@@ -240,7 +240,8 @@ async fn loses_no_wake_up_on_several_threads() {
 #[tokio::test(start_paused = true)]
 async fn refuses_calls_over_the_inbound_limits() {
     let mut settings = PeerSettings::default();
-    settings.session.max_inbound_calls = 3;
+    // One caller may have three of five calls.
+    settings.session.max_inbound_calls = 5;
     settings.session.max_inbound_bytes = 1000;
     let net = net();
     let echo_service = session_common::Echo::default();
@@ -264,10 +265,56 @@ async fn refuses_calls_over_the_inbound_limits() {
     );
     let (_, end) = collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await;
     assert_eq!(end, Err(Reason::Overloaded), "a fourth call");
+    let replica = net.caller("cloud/replica").await;
+    let (_, end) = collect(replica.call(peer_id("edge-1"), echo("x")).await.unwrap()).await;
+    assert_eq!(end, Err(Reason::Overloaded), "a fourth call, in a name that the same certificate proves");
+    let other = net.caller("other").await;
+    let (messages, _) = collect(other.call(peer_id("edge-1"), echo("x")).await.unwrap()).await;
+    assert_eq!(messages.len(), 1, "another caller has room");
     echo_service.release.notify_one();
     assert!(first.next().await.unwrap().is_ok());
     let (messages, _) = collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await;
     assert_eq!(messages.len(), 1);
+}
+
+/// A caller that does not read what it asks for does not fill the memory of the target.
+#[tokio::test(start_paused = true)]
+async fn messages_that_wait_for_credit_have_limited_memory() {
+    let mut settings = PeerSettings::default();
+    settings.session.max_inbound_bytes = 100_000;
+    let net = net();
+    let edge = Peer::builder(peer_id("edge-1"))
+        .dialer(Box::new(net.dialer.clone()))
+        .service(service_name("echo"), session_common::Echo::default())
+        .settings(settings)
+        .start()
+        .unwrap();
+    edge.connected().await.unwrap();
+    let caller = async |name: &str| {
+        let mut settings = PeerSettings::default();
+        settings.session.credit = 1;
+        let dialer = Box::new(net.dialer.clone());
+        let peer = Peer::builder(peer_id(name)).dialer(dialer).settings(settings).start().unwrap();
+        peer.connected().await.unwrap();
+        peer
+    };
+    // The first message overdraws the credit, and the second waits until the first is read.
+    let unread = async |caller: &Peer| caller.call(peer_id("edge-1"), echo("stream:2:40000")).await.unwrap();
+    let (hostile, genuine) = (caller("hostile").await, caller("genuine").await);
+    let first = unread(&hostile).await;
+    let second = unread(&hostile).await;
+    let replica = caller("hostile/replica").await;
+    let third = unread(&replica).await;
+    for more in [second, third] {
+        let (messages, end) = collect(more).await;
+        assert_eq!((messages.len(), end), (1, Err(Reason::Overloaded)));
+    }
+    let (messages, end) = collect(unread(&genuine).await).await;
+    assert_eq!((messages.len(), end.is_ok()), (2, true));
+    let (messages, end) = collect(first).await;
+    assert_eq!((messages.len(), end.is_ok()), (2, true), "what waited is sent");
+    let (messages, _) = collect(unread(&hostile).await).await;
+    assert_eq!(messages.len(), 2, "nothing waits any more");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,11 +1,50 @@
-//! Flow control: a service waits while its call has no credit.
+//! Flow control: a service waits while its call has no credit, and the messages that wait have limited memory.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
 
 use super::Cancelled;
+use crate::fair_share::FairShare;
+use crate::name::PeerId;
+
+/// The bytes of all messages of a peer that wait for the credit of their callers, divided fairly among the callers.
+#[derive(Debug, Clone)]
+pub(super) struct UnreadBytes(Arc<Mutex<FairShare<PeerId>>>);
+
+impl UnreadBytes {
+    pub(super) fn new(max: usize) -> Self {
+        Self(Arc::new(Mutex::new(FairShare::new(max))))
+    }
+
+    /// Counts a message of a call of this owner until the result is dropped. `None` if the owner has too many; one
+    /// message may exceed the limit.
+    pub(super) fn count(&self, owner: &PeerId, bytes: usize) -> Option<CountedBytes> {
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if shared.used() > 0 && !shared.has_room(owner, bytes) {
+            return None;
+        }
+        shared.take(owner, bytes);
+        Some(CountedBytes { all: self.clone(), owner: owner.clone(), bytes })
+    }
+}
+
+/// The bytes of a message that waits; the drop ends the count.
+#[derive(Debug)]
+pub(super) struct CountedBytes {
+    all: UnreadBytes,
+    owner: PeerId,
+    bytes: usize,
+}
+
+impl Drop for CountedBytes {
+    fn drop(&mut self) {
+        let mut shared = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.give_back(&self.owner, self.bytes);
+    }
+}
 
 /// The credit of one call, shared by its [`super::ReplySender`], which spends, and the session, which grants.
 #[derive(Debug)]

@@ -2,10 +2,11 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 
-use super::credit_window::CreditWindow;
+use super::credit_window::{CreditWindow, UnreadBytes};
 use super::runtime::{Command, ControlMessage, DriverHandle};
 use crate::frame::{End, Failure, Reason, Request, cost};
 use crate::name::PeerId;
@@ -33,13 +34,29 @@ pub struct Cancelled;
 pub struct ReplySender {
     inbound: InboundCallId,
     window: Arc<CreditWindow>,
+    /// The caller's name without names below it.
+    owner: PeerId,
+    unread: UnreadBytes,
     handle: DriverHandle,
     ended: bool,
 }
 
+/// Why a message was not sent.
+enum Unsent {
+    Cancelled,
+    /// Too many bytes wait for the credit of this caller.
+    Overloaded,
+}
+
 impl ReplySender {
-    pub(super) const fn new(inbound: InboundCallId, window: Arc<CreditWindow>, handle: DriverHandle) -> Self {
-        Self { inbound, window, handle, ended: false }
+    pub(super) const fn new(
+        inbound: InboundCallId,
+        owner: PeerId,
+        window: Arc<CreditWindow>,
+        unread: UnreadBytes,
+        handle: DriverHandle,
+    ) -> Self {
+        Self { inbound, window, owner, unread, handle, ended: false }
     }
 
     /// Whether the call was cancelled.
@@ -53,13 +70,17 @@ impl ReplySender {
         poll_fn(|cx| self.window.poll_closed(cx)).await;
     }
 
-    /// Sends a message. Waits while the call has no credit, until the caller has read earlier messages.
+    /// Sends a message. Waits while the call has no credit, until the caller has read earlier messages. If too many bytes
+    /// wait already for callers that do not read, ends the call with `OVERLOADED`.
     ///
     /// # Errors
-    /// If the call was cancelled.
+    /// If the call was cancelled, or ended for that reason.
     pub async fn send(&mut self, body: Bytes) -> Result<(), Cancelled> {
-        self.spend(&body).await?;
-        self.answer(Some(body), None).await
+        match self.spend(&body).await {
+            Ok(()) => self.answer(Some(body), None).await,
+            Err(Unsent::Cancelled) => Err(Cancelled),
+            Err(Unsent::Overloaded) => self.end_unread(&body).await,
+        }
     }
 
     /// Ends the call with closing bytes of the service, at most [`crate::frame::MAX_CLOSING`].
@@ -70,17 +91,20 @@ impl ReplySender {
         self.end(None, End::Finished(closing)).await
     }
 
-    /// Sends the only or last message and ends the call, in one frame.
+    /// Sends the only or last message and ends the call, in one frame. Waits and ends as [`ReplySender::send`] does.
     ///
     /// # Errors
-    /// If the call was cancelled.
+    /// If the call was cancelled, or ended because too many bytes wait for callers that do not read.
     pub async fn send_and_finish(mut self, body: Bytes, closing: Bytes) -> Result<(), Cancelled> {
-        if let Err(cancelled) = self.spend(&body).await {
-            // The session must count the call as completed.
-            let _ = self.end(None, End::Finished(Bytes::new())).await;
-            return Err(cancelled);
+        match self.spend(&body).await {
+            Ok(()) => self.end(Some(body), End::Finished(closing)).await,
+            Err(Unsent::Cancelled) => {
+                // The session must count the call as completed.
+                let _ = self.end(None, End::Finished(Bytes::new())).await;
+                Err(Cancelled)
+            }
+            Err(Unsent::Overloaded) => self.end_unread(&body).await,
         }
-        self.end(Some(body), End::Finished(closing)).await
     }
 
     /// Ends the call with a transport failure.
@@ -91,8 +115,29 @@ impl ReplySender {
         self.end(None, End::Failed(Failure::new(reason, detail))).await
     }
 
-    async fn spend(&self, body: &Bytes) -> Result<(), Cancelled> {
-        poll_fn(|cx| self.window.poll_spend(cost(body), cx)).await
+    async fn spend(&self, body: &Bytes) -> Result<(), Unsent> {
+        let mut counted = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(spent) = self.window.poll_spend(cost(body), cx) {
+                return Poll::Ready(spent.map_err(|Cancelled| Unsent::Cancelled));
+            }
+            if counted.is_none() {
+                counted = self.unread.count(&self.owner, body.len());
+            }
+            if counted.is_some() { Poll::Pending } else { Poll::Ready(Err(Unsent::Overloaded)) }
+        })
+        .await
+    }
+
+    /// Ends a call whose message cannot wait for its caller.
+    async fn end_unread(&mut self, body: &Bytes) -> Result<(), Cancelled> {
+        let detail = format!(
+            "a message of {} bytes cannot wait until {} reads: too many wait already; read messages, or call again later",
+            body.len(),
+            self.owner
+        );
+        self.end(None, End::Failed(Failure::new(Reason::Overloaded, detail))).await?;
+        Err(Cancelled)
     }
 
     async fn end(&mut self, message: Option<Bytes>, end: End) -> Result<(), Cancelled> {

@@ -1,8 +1,11 @@
 //! Calls of other peers that services of this peer process.
 
+use super::Settings;
 use super::used_numbers::UsedNumbers;
+use crate::fair_share::FairShare;
 use crate::frame::{Request, cost};
 use crate::id_map::IdMap;
+use crate::name::PeerId;
 
 /// Identifies an inbound call within this process. Never sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,6 +23,7 @@ pub(super) struct InboundCall {
     next_sequence: u64,
     /// Remaining credit in bytes.
     balance: i64,
+    owner: PeerId,
     request_bytes: usize,
 }
 
@@ -54,25 +58,54 @@ pub(super) enum Admission {
     Used,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct InboundCalls {
     running: IdMap<InboundCallId, InboundCall>,
     /// The calls of the current link that have a waiting caller, by number.
     by_number: IdMap<u64, InboundCallId>,
     used: UsedNumbers,
     next: u64,
-    bytes: usize,
+    /// The calls in progress, with or without a waiting caller. The owner of a call is the caller's name without names below
+    /// it, which one certificate can take without limit.
+    calls: FairShare<PeerId>,
+    /// The bytes of their requests.
+    bytes: FairShare<PeerId>,
 }
 
 impl InboundCalls {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            running: IdMap::default(),
+            by_number: IdMap::default(),
+            used: UsedNumbers::default(),
+            next: 0,
+            calls: FairShare::new(settings.max_inbound_calls),
+            bytes: FairShare::new(settings.max_inbound_bytes),
+        }
+    }
+
     /// Calls in progress, with or without a waiting caller.
     pub(super) fn len(&self) -> usize {
         self.running.len()
     }
 
-    /// Bytes of the requests in progress.
-    pub(super) const fn bytes(&self) -> usize {
-        self.bytes
+    /// Returns why there is no room for a request, if so.
+    pub(super) fn full(&self, peer: &PeerId, source: &PeerId, request: &Request) -> Option<String> {
+        let owner = source.top();
+        let full = |shared: &FairShare<PeerId>, what: &str| {
+            let (found, own, max) = (shared.used(), shared.held_by(&owner), shared.max());
+            format!(
+                "{peer} has {found} {what} in progress, {own} of {owner}; at most {max} are allowed, and for each caller as \
+                 many as are then unused"
+            )
+        };
+        if !self.calls.has_room(&owner, 1) {
+            Some(full(&self.calls, "calls"))
+        } else if self.bytes.used() > 0 && !self.bytes.has_room(&owner, request_bytes(request)) {
+            Some(full(&self.bytes, "bytes of requests"))
+        } else {
+            None
+        }
     }
 
     /// Calls with a waiting caller.
@@ -89,10 +122,18 @@ impl InboundCalls {
         }
     }
 
-    pub(super) fn open(&mut self, number: u64, lane: u64, request: &Request) -> InboundCallId {
+    pub(super) fn open(
+        &mut self,
+        source: &PeerId,
+        number: u64,
+        lane: u64,
+        request: &Request,
+    ) -> InboundCallId {
         self.next += 1;
         let inbound = InboundCallId(self.next);
-        let request_bytes = request.body.len() + request.metadata.len();
+        let (owner, request_bytes) = (source.top(), request_bytes(request));
+        self.calls.take(&owner, 1);
+        self.bytes.take(&owner, request_bytes);
         let call = InboundCall {
             number,
             lane,
@@ -100,11 +141,11 @@ impl InboundCalls {
             has_caller: true,
             next_sequence: 1,
             balance: i64::try_from(request.credit).unwrap_or(i64::MAX),
+            owner,
             request_bytes,
         };
         self.running.insert(inbound, call);
         self.by_number.insert(number, inbound);
-        self.bytes += request_bytes;
         inbound
     }
 
@@ -151,7 +192,12 @@ impl InboundCalls {
     pub(super) fn end(&mut self, inbound: InboundCallId) {
         self.abandon(inbound);
         if let Some(call) = self.running.remove(&inbound) {
-            self.bytes -= call.request_bytes;
+            self.calls.give_back(&call.owner, 1);
+            self.bytes.give_back(&call.owner, call.request_bytes);
         }
     }
+}
+
+fn request_bytes(request: &Request) -> usize {
+    request.body.len() + request.metadata.len()
 }

@@ -23,9 +23,11 @@ pub struct Settings {
     /// Maximum number of open calls that this peer has made. Default 4096, about 2 KiB each.
     pub max_outbound_calls: usize,
     /// Maximum number of calls of other peers in progress at this peer. Default 4096, about 300 bytes each plus
-    /// the memory of the service.
+    /// the memory of the service. Each caller, with all names below its own, may have as many as are then unused: the
+    /// first half of them, so that one caller does not keep out the others.
     pub max_inbound_calls: usize,
-    /// Maximum number of bytes of requests in progress at this peer; one request may exceed it. Default 64 MiB.
+    /// Maximum number of bytes of requests in progress at this peer; one request may exceed it. As many bytes of messages
+    /// may wait for their callers' credit. Each caller may have as many as are then unused. Default 64 MiB.
     pub max_inbound_bytes: usize,
     /// Initial credit of a call in bytes: the most that may be unread at the caller, plus one message. Default 256 KiB.
     pub credit: u64,

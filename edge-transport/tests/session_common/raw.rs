@@ -85,5 +85,7 @@ pub(crate) fn hello(name: &str, session: u64, min: u32, max: u32) -> Hello {
 }
 
 pub(crate) fn frame_request() -> frame::Request {
-    frame::Request::new(service_name("echo"), Bytes::new())
+    let mut request = frame::Request::new(service_name("echo"), Bytes::new());
+    request.credit = 1024;
+    request
 }

@@ -132,7 +132,7 @@ mod tests {
             request.credit = 100;
             let to_node = |part| Frame::call(None, Some(name("edge-1")), 9, part);
             core.route(proxy, to_node(Part::Request(request)), now);
-            let mut reply = |core: &mut Core, sequence, message| {
+            let reply = |core: &mut Core, sequence, message| {
                 let reply = Reply { sequence, message, end: None };
                 core.route(node, Frame::call(None, None, 1, Part::Reply(reply)), now);
             };

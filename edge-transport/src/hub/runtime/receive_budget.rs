@@ -8,10 +8,11 @@
 //! least: every link that waits can finish a frame, whatever the others do. A link that has all it needs and
 //! receives no whole frame is ended by the session's liveness timeout, which returns its bytes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
+use crate::fair_share::FairShare;
 use crate::hub::identity::Identity;
 use crate::link::{FREE_UNFINISHED, ReceiveLimits};
 
@@ -44,12 +45,9 @@ pub(super) struct ReceiveBudget(Mutex<Table>);
 
 #[derive(Debug)]
 struct Table {
-    /// Bytes of the shared part.
-    shared: usize,
-    used: usize,
+    /// The shared part, divided by identity.
+    shared: FairShare<Identity>,
     used_by_nodes: usize,
-    /// Bytes of the shared part taken by the links of each identity that has taken any.
-    by_identity: HashMap<Identity, usize>,
     /// Bytes of the reserve.
     reserve: usize,
     /// The link that has the reserve, and the bytes that it has taken of it.
@@ -61,20 +59,15 @@ struct Table {
 }
 
 impl Table {
-    fn held_by(&self, identity: &Identity) -> usize {
-        self.by_identity.get(identity).copied().unwrap_or(0)
-    }
-
     fn has_turn(&self, owner: &Owner) -> bool {
         self.turn.is_some_and(|(link, _)| link == owner.link)
     }
 
-    /// Whether the shared part has bytes for a link: its identity may hold at most what is unused.
+    /// Whether the shared part has bytes for a link. A node's identity may hold what the nodes' half has unused.
     fn has_room(&self, owner: &Owner, bytes: usize) -> bool {
-        let own = self.held_by(&owner.identity) + bytes;
-        let unused = self.shared.saturating_sub(self.used);
-        let unused_by_nodes = (self.shared / 2).saturating_sub(self.used_by_nodes);
-        own <= if owner.is_caller { unused } else { unused.min(unused_by_nodes) }
+        let unused_by_nodes = (self.shared.max() / 2).saturating_sub(self.used_by_nodes);
+        let is_in_half = || self.shared.held_by(&owner.identity) + bytes <= unused_by_nodes;
+        self.shared.has_room(&owner.identity, bytes) && (owner.is_caller || is_in_half())
     }
 
     /// Takes bytes, of the reserve if the link has it. Gives the link the reserve if nobody has it.
@@ -100,11 +93,10 @@ impl Table {
     }
 
     fn take_shared(&mut self, owner: &Owner, bytes: usize) {
-        self.used += bytes;
+        self.shared.take(&owner.identity, bytes);
         if !owner.is_caller {
             self.used_by_nodes += bytes;
         }
-        *self.by_identity.entry(owner.identity.clone()).or_default() += bytes;
     }
 
     /// Returns bytes, first those of the reserve, which goes to the next link once it is whole. Returns the wakers of
@@ -121,15 +113,9 @@ impl Table {
                 self.turn = None;
             }
         }
-        self.used = self.used.saturating_sub(bytes);
+        self.shared.give_back(&owner.identity, bytes);
         if !owner.is_caller {
             self.used_by_nodes = self.used_by_nodes.saturating_sub(bytes);
-        }
-        if let Some(held) = self.by_identity.get_mut(&owner.identity) {
-            *held = held.saturating_sub(bytes);
-            if *held == 0 {
-                self.by_identity.remove(&owner.identity);
-            }
         }
         let next = self.next_turn();
         next.into_iter().chain(self.wake(bytes / STEP)).collect()
@@ -141,7 +127,7 @@ impl Table {
             return None;
         }
         let least =
-            |(number, (owner, _)): &(&u64, &(Owner, Waker))| (self.held_by(&owner.identity), **number);
+            |(number, (owner, _)): &(&u64, &(Owner, Waker))| (self.shared.held_by(&owner.identity), **number);
         let number = self.waiting.iter().min_by_key(least).map(|(number, _)| *number)?;
         let (owner, waker) = self.waiting.remove(&number)?;
         self.turn = Some((owner.link, 0));
@@ -162,10 +148,8 @@ impl ReceiveBudget {
     pub(super) fn new(total: usize, max_frame: usize) -> Arc<Self> {
         let reserve = reserve(max_frame);
         Arc::new(Self(Mutex::new(Table {
-            shared: total.saturating_sub(reserve),
-            used: 0,
+            shared: FairShare::new(total.saturating_sub(reserve)),
             used_by_nodes: 0,
-            by_identity: HashMap::new(),
             reserve,
             turn: None,
             waiting: BTreeMap::new(),
@@ -181,7 +165,7 @@ impl ReceiveBudget {
     /// The bytes taken by all links, and how often a link had to wait.
     pub(super) fn stats(&self) -> (usize, u64) {
         let table = self.table();
-        (table.used + table.turn.map_or(0, |(_, taken)| taken), table.waits)
+        (table.shared.used() + table.turn.map_or(0, |(_, taken)| taken), table.waits)
     }
 
     /// Creates the share of a link, which has taken nothing.
@@ -300,8 +284,8 @@ mod tests {
 
     fn is_unused(budget: &ReceiveBudget) -> bool {
         let table = budget.table();
-        let is_empty = table.by_identity.is_empty() && table.waiting.is_empty() && table.turn.is_none();
-        is_empty && table.used + table.used_by_nodes == 0
+        let is_empty = table.waiting.is_empty() && table.turn.is_none();
+        is_empty && table.shared.used() + table.used_by_nodes == 0
     }
 
     /// The links of one identity get half of the shared part together, the next identity half of the rest, and

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::connection::Ended;
 use self::dialing::{DialedLink, dial_in_order};
-use super::credit_window::CreditWindow;
+use super::credit_window::{CreditWindow, UnreadBytes};
 use super::handle::max_request;
 use super::{Backoff, PeerSettings, PeerState, ReplyEvent, ReplySender, Service};
 use crate::frame::{End, Failure, Hello, Reason, Request};
@@ -94,6 +94,7 @@ pub(super) struct Driver {
     state: watch::Sender<PeerState>,
     calls: IdMap<u64, PartSender>,
     windows: IdMap<InboundCallId, Arc<CreditWindow>>,
+    unread: UnreadBytes,
     /// Running service calls. This task polls them, because it must run anyway to read each request and to send the
     /// replies.
     service_calls: FuturesUnordered<BoxFuture<'static, ()>>,
@@ -122,6 +123,7 @@ impl Driver {
     ) -> (Self, DriverHandle, watch::Receiver<PeerState>) {
         let (command_sender, commands) = mpsc::channel(COMMANDS);
         let (control_sender, control) = mpsc::unbounded_channel();
+        let unread = UnreadBytes::new(settings.session.max_inbound_bytes);
         let handle = DriverHandle { commands: command_sender, control: control_sender };
         let (state, state_receiver) = watch::channel(PeerState::Connecting { attempts: 0, last_error: None });
         let driver = Self {
@@ -139,6 +141,7 @@ impl Driver {
             state,
             calls: IdMap::default(),
             windows: IdMap::default(),
+            unread,
             service_calls: FuturesUnordered::new(),
             io: None,
             current_dialer: 0,
@@ -383,7 +386,8 @@ impl Driver {
         }
         let window = Arc::new(CreditWindow::new(request.credit));
         self.windows.insert(inbound, Arc::clone(&window));
-        let replies = ReplySender::new(inbound, window, self.handle.clone());
+        let (owner, unread) = (source.top(), self.unread.clone());
+        let replies = ReplySender::new(inbound, owner, window, unread, self.handle.clone());
         tracing::debug!(%source, service = %request.service, "call");
         let answer = async move { service.call(source, request, replies).await };
         // A call that panics is dropped, which reports SERVICE_LOST to its caller. Other calls continue.

@@ -15,7 +15,7 @@ impl Session {
             return;
         };
         let refusal = match self.inbound.admission(number) {
-            Admission::New => self.refusal_for(&request),
+            Admission::New => self.refusal_for(&source, &request),
             Admission::Running => {
                 self.stats.duplicates += 1;
                 return;
@@ -30,11 +30,11 @@ impl Session {
             let reply = Reply::failed(Failure::new(reason, detail));
             return self.send_part(None, number, Part::Reply(reply), Lane::Call(lane));
         }
-        let inbound = self.inbound.open(number, lane, &request);
+        let inbound = self.inbound.open(&source, number, lane, &request);
         self.actions.push_back(Action::Serve(Incoming { inbound, source, request }));
     }
 
-    fn refusal_for(&self, request: &Request) -> Option<(Reason, String)> {
+    fn refusal_for(&self, source: &PeerId, request: &Request) -> Option<(Reason, String)> {
         let (peer, own) = (&self.hello.peer, self.hello.session);
         if let Some(to) = request.to_session.filter(|to| *to != own) {
             Some((Reason::WrongSession, format!("{peer} has session {own}; the request is for {to}")))
@@ -42,26 +42,8 @@ impl Session {
             Some((Reason::Draining, "the peer accepts no new calls".to_owned()))
         } else if !self.hello.services.iter().any(|service| service.covers(&request.service)) {
             Some((Reason::NoSuchService, format!("{peer} does not serve {}", request.service)))
-        } else if self.inbound.len() >= self.settings.max_inbound_calls {
-            Some((
-                Reason::Overloaded,
-                format!(
-                    "{peer} has {} calls in progress; at most {} are allowed",
-                    self.inbound.len(),
-                    self.settings.max_inbound_calls
-                ),
-            ))
-        } else if self.inbound.bytes() > 0
-            && self.inbound.bytes() + request.body.len() > self.settings.max_inbound_bytes
-        {
-            let detail = format!(
-                "{peer} has {} bytes of requests in progress; at most {} are allowed",
-                self.inbound.bytes(),
-                self.settings.max_inbound_bytes
-            );
-            Some((Reason::Overloaded, detail))
         } else {
-            None
+            self.inbound.full(peer, source, request).map(|detail| (Reason::Overloaded, detail))
         }
     }
 

@@ -39,12 +39,12 @@ impl Session {
     pub fn new(hello: Hello, settings: Settings) -> Self {
         Self {
             hello,
+            inbound: InboundCalls::new(&settings),
             settings,
             link: None,
             link_actions: Vec::new(),
             encoder: Encoder::default(),
             outbound: OutboundCalls::default(),
-            inbound: InboundCalls::default(),
             next_lane: 0,
             actions: VecDeque::new(),
             stats: Stats::default(),
