@@ -25,6 +25,9 @@ pub(crate) struct FrameIo {
     /// Size in bytes of the last frame that the link accepted.
     last_taken: usize,
     refused: Vec<Bytes>,
+    /// Bytes of unfinished frames at the last check, and when a check first found any.
+    last_unfinished: usize,
+    unfinished_since: Option<Instant>,
 }
 
 /// How long closing a link may take to write the last frames.
@@ -43,6 +46,8 @@ impl FrameIo {
             progressed: false,
             last_taken: 0,
             refused: Vec::new(),
+            last_unfinished: 0,
+            unfinished_since: None,
         }
     }
 
@@ -85,7 +90,18 @@ impl FrameIo {
     }
 
     pub(crate) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, LinkError>>> {
-        Pin::new(&mut self.link).poll_next(cx)
+        let received = Pin::new(&mut self.link).poll_next(cx);
+        if received.is_ready() {
+            (self.last_unfinished, self.unfinished_since) = (0, None);
+        }
+        received
+    }
+
+    /// Whether a frame is arriving: bytes of it have come since the last check, and it takes less than `max`.
+    pub(crate) fn is_receiving(&mut self, max: Duration) -> bool {
+        let unfinished = self.link.unfinished();
+        let has_grown = unfinished > std::mem::replace(&mut self.last_unfinished, unfinished);
+        has_grown && now().duration_since(*self.unfinished_since.get_or_insert_with(now)) < max
     }
 
     /// Feeds frames until the link is full, then flushes. Ready when nothing is left to write.
@@ -155,4 +171,75 @@ impl FrameIo {
 /// Returns the time of tokio's clock, which tests can pause.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+    use crate::link::{Credentials, LinkKind};
+
+    /// A link that holds a number of unfinished bytes.
+    struct Unfinished(Arc<AtomicUsize>);
+
+    impl Stream for Unfinished {
+        type Item = Result<Bytes, LinkError>;
+
+        fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            if self.0.load(Relaxed) == 0 { Poll::Ready(Some(Ok(Bytes::new()))) } else { Poll::Pending }
+        }
+    }
+
+    impl Sink<WireFrame> for Unfinished {
+        type Error = LinkError;
+
+        fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+            Poll::Pending
+        }
+
+        fn start_send(self: Pin<&mut Self>, _: WireFrame) -> Result<(), LinkError> {
+            Ok(())
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+            Poll::Pending
+        }
+
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+            Poll::Pending
+        }
+    }
+
+    impl FrameLink for Unfinished {
+        fn unfinished(&self) -> usize {
+            self.0.load(Relaxed)
+        }
+    }
+
+    /// A frame is an excuse while it grows, and not for ever; the next frame has its own time.
+    #[tokio::test(start_paused = true)]
+    async fn frame_is_arriving_while_it_grows_in_time() {
+        let bytes = Arc::new(AtomicUsize::new(1));
+        let link = Link::new(Unfinished(Arc::clone(&bytes)), LinkKind::Memory, "test", Credentials::None);
+        let mut io = FrameIo::new(link);
+        let max = Duration::from_secs(10);
+        assert!(io.is_receiving(max));
+        assert!(!io.is_receiving(max), "nothing has arrived since");
+        let grow = async |seconds| {
+            bytes.fetch_add(1, Relaxed);
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+        };
+        grow(9).await;
+        assert!(io.is_receiving(max));
+        grow(1).await;
+        assert!(!io.is_receiving(max), "it takes too long");
+        bytes.store(0, Relaxed);
+        assert!(io.poll_receive(&mut Context::from_waker(std::task::Waker::noop())).is_ready());
+        grow(9).await;
+        assert!(io.is_receiving(max));
+    }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::{self, Frame, Kind, Lane};
+use edge_transport::frame::{self, Frame, Kind, Lane, Part};
 use edge_transport::hub::{AllowAll, HubError};
 use edge_transport::link::{Limits, Listener, quic, uds};
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
@@ -42,7 +42,11 @@ fn start(listener: Box<dyn Listener>, settings: HubSettings) -> Hub {
 
 /// A link frame with the length in front, as on unix sockets and QUIC streams.
 fn on_the_wire(kind: Kind) -> Vec<u8> {
-    let frame = frame::encode(Frame::link(kind), Lane::Control);
+    bytes_of(Frame::link(kind))
+}
+
+fn bytes_of(frame: Frame) -> Vec<u8> {
+    let frame = frame::encode(frame, Lane::Control);
     [&u32::try_from(frame.len()).unwrap().to_be_bytes()[..], &frame.head, &frame.body].concat()
 }
 
@@ -135,6 +139,29 @@ async fn link_that_waits_for_the_budget_is_not_silent() {
     let (messages, end) = timeout(BOUND, collect(replies)).await.unwrap();
     assert_eq!((messages[0].len(), end), (900_000, Ok(Bytes::new())));
     assert!(since.elapsed() > Duration::from_secs(1), "it did not wait: {:?}", since.elapsed());
+}
+
+/// A frame that arrives slowly, over more than the time after which a silent link is dead, arrives.
+#[tokio::test]
+async fn slow_frame_is_not_silence() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let mut settings = settings();
+    settings.session.ping_interval = Duration::from_millis(100);
+    settings.session.liveness_timeout = Duration::from_secs(1);
+    let hub = start(Box::new(uds::bind(&path, Limits::default()).unwrap()), settings);
+    let target = peer(&path, "edge-1", Some(Echo::default()));
+    target.connected().await.unwrap();
+    let mut slow = UnixStream::connect(&path).await.unwrap();
+    slow.write_all(&on_the_wire(Kind::Hello(hello("slow", 1, 1, 1)))).await.unwrap();
+    let request = frame::Request::new(service_name("echo"), vec![7; 200_000]);
+    let bytes = bytes_of(Frame::call(None, Some(peer_id("edge-1")), 1, Part::Request(request)));
+    let mut pieces = interval(Duration::from_millis(50));
+    for piece in bytes.chunks(4000) {
+        pieces.tick().await;
+        slow.write_all(piece).await.unwrap();
+    }
+    until(|| hub.stats().calls == 1).await;
 }
 
 /// A single hostile peer leaves half of the budget, so that a large call completes while it holds its frame.

@@ -62,6 +62,8 @@ pub enum Event {
     Flushed,
     /// Close the link at once.
     Close,
+    /// No frame could arrive lately, because a large one is arriving. Before [`Event::Tick`].
+    Excused,
     /// Time has passed.
     Tick,
 }

@@ -69,9 +69,9 @@ pub enum LinkEvent {
     Frame(Kind),
     /// A call frame or an invalid frame was received, which proves that the other end is alive.
     Activity,
-    /// This end does not read the open link for now, so that the silence of the other end proves nothing. In place
-    /// of [`LinkEvent::Tick`]: the other end still receives pings.
-    NotRead,
+    /// No frame could arrive lately, because a large one is arriving or this end does not read: silence proves nothing.
+    /// Before [`LinkEvent::Tick`]. The other end still receives pings, whose answers may be queued behind its frame.
+    Excused,
     /// The acceptor admits the other end.
     Admit,
     /// This end refuses the link, or ends it at once.
@@ -244,9 +244,11 @@ impl LinkCore {
             (LinkState::Open(_) | LinkState::Draining { .. }, LinkEvent::Tick) => {
                 self.check_liveness(now, actions);
             }
-            (LinkState::Open(_), LinkEvent::NotRead) => {
+            (LinkState::Open(_) | LinkState::Draining { .. }, LinkEvent::Excused) => {
                 self.last_received = now;
-                self.ping(now, actions);
+                if now >= self.last_ping + self.settings.ping_interval {
+                    self.ping(now, actions);
+                }
             }
             (_, _) => {}
         }

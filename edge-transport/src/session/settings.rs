@@ -10,9 +10,8 @@ use crate::frame::DEFAULT_MAX_FRAME;
 pub struct Settings {
     /// Time without a received frame after which a ping is sent. Default 3 s; at least 1 ms.
     pub ping_interval: Duration,
-    /// Time without a received frame after which the link is closed as dead. Default 10 s. Should allow three pings, and must
-    /// exceed the transfer time of the largest frame on the slowest link, because only whole frames count: 8 MiB in 10 s need 7
-    /// Mbit/s.
+    /// Time without a received frame after which the link is closed as dead. Default 10 s. Should allow three pings. A frame
+    /// of which bytes arrive may take longer: this time, and that for `max_frame` at 1 Mbit/s.
     pub liveness_timeout: Duration,
     /// Timeout of the other end's hello. Default 5 s.
     pub hello_timeout: Duration,
@@ -49,7 +48,23 @@ impl Default for Settings {
     }
 }
 
+/// Lowest rate in bytes per second at which a large frame may be transferred: 1 Mbit/s.
+#[cfg(feature = "runtime")]
+const MIN_RATE: u32 = 128 * 1024;
+
+/// Returns the time for a number of bytes at the lowest rate.
+#[cfg(feature = "runtime")]
+pub(crate) fn time_to_transfer(bytes: usize) -> Duration {
+    Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / MIN_RATE
+}
+
 impl Settings {
+    /// Longest time in which a frame may arrive.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn frame_timeout(&self) -> Duration {
+        self.liveness_timeout + time_to_transfer(self.max_frame)
+    }
+
     /// Returns the name of the setting `ping_interval` in milliseconds, the resolution of timers, with its value and its
     /// minimum.
     #[cfg(feature = "runtime")]

@@ -111,7 +111,7 @@ impl Port {
     /// Requests a slot for a link whose first byte has arrived; rejects the link if the source must try again
     /// later.
     fn request_slot(&self, incoming: Incoming) -> Option<(Incoming, SlotRequest)> {
-        if let Some(request) = self.slots.request(incoming.source()) {
+        if let Some(request) = self.slots.request(incoming.source(), Instant::now()) {
             return Some((incoming, request));
         }
         self.shared.with_core(|core| core.stats_mut().rejected += 1);
@@ -179,9 +179,13 @@ async fn serve(admission: impl Future<Output = Option<Box<Connection>>>, shared:
 /// Waits for the slot, and performs handshake, hello and authentication in it.
 async fn admission(incoming: Incoming, request: SlotRequest, shared: Arc<Shared>) -> Option<Box<Connection>> {
     let slot = request.slot().await?;
-    let admitted = admit(incoming, shared).await;
-    drop(slot);
-    admitted
+    match slot.run(admit(incoming, Arc::clone(&shared))).await {
+        Some(admitted) => admitted,
+        None => {
+            shared.with_core(|core| core.stats_mut().rejected += 1);
+            None
+        }
+    }
 }
 
 async fn admit(incoming: Incoming, shared: Arc<Shared>) -> Option<Box<Connection>> {

@@ -1,15 +1,24 @@
-//! Assigns handshake slots to links, first come first served, with a share for each source once slots are scarce.
+//! Assigns handshake slots to links, with a share for each source once slots are scarce. Of the waiting links, first that
+//! of the source with the fewest slots. When all slots are in use, a source with more slots than the newcomer's loses a
+//! handshake that takes long: whoever has many networks uses many slots, and keeps nobody out.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::link::Source;
 
 /// The part of the slots that one source may use while slots are scarce: an eighth, at least one. Several sources
 /// are then needed to use all, and a carrier's address translator with many peers behind it still has 32 of 256.
 const SHARE: usize = 8;
+
+/// How long a handshake is safe from newcomers. A stampede of genuine peers must not end the handshakes that it has paid
+/// for; on a healthy link a handshake takes a few round trips.
+const SAFE: Duration = Duration::from_secs(1);
 
 /// The handshake slots of one listener.
 #[derive(Debug, Clone)]
@@ -21,6 +30,17 @@ struct Table {
     waiting: Usage,
     /// Waiting links in order of arrival.
     queue: VecDeque<(Source, oneshot::Sender<Slot>)>,
+    /// The handshakes in progress, in order of their start.
+    held: BTreeMap<u64, Held>,
+    next_number: u64,
+}
+
+/// A handshake in progress.
+#[derive(Debug)]
+struct Held {
+    source: Source,
+    since: Instant,
+    evicted: CancellationToken,
 }
 
 /// The use of a number of slots by source.
@@ -40,8 +60,12 @@ impl Usage {
     fn has_room(&self, source: Source) -> bool {
         let is_scarce = self.total >= self.max.div_ceil(2);
         let share = (self.max / SHARE).max(1);
-        let used = self.by_source.get(&source).copied().unwrap_or(0);
-        self.total < self.max && (!is_scarce || source == Source::Unknown || used < share)
+        self.total < self.max && (!is_scarce || source == Source::Unknown || self.of(source) < share)
+    }
+
+    /// What a source uses.
+    fn of(&self, source: Source) -> usize {
+        self.by_source.get(&source).copied().unwrap_or(0)
     }
 
     fn add(&mut self, source: Source) {
@@ -61,24 +85,67 @@ impl Usage {
 }
 
 impl Table {
-    /// Removes the first waiting link that may start. Links before it wait for the share of their source.
+    /// Removes a waiting link that may start: the first of the source with the fewest slots. The others wait for the share
+    /// of their source.
     fn next(&mut self) -> Option<(Source, oneshot::Sender<Slot>)> {
         if self.running.total >= self.running.max {
             return None;
         }
-        let index = self.queue.iter().position(|(source, _)| self.running.has_room(*source))?;
+        let may_start = |(_, (source, _)): &(usize, &(Source, _))| self.running.has_room(*source);
+        let waiting = self.queue.iter().enumerate().filter(may_start);
+        let (index, _) = waiting.min_by_key(|(index, (source, _))| (self.running.of(*source), *index))?;
         let (source, waiter) = self.queue.remove(index)?;
         self.waiting.remove(source);
-        self.running.add(source);
         Some((source, waiter))
+    }
+
+    fn hold(&mut self, source: Source, slots: &HandshakeSlots, now: Instant) -> Slot {
+        self.running.add(source);
+        let (number, evicted) = (self.next_number, CancellationToken::new());
+        self.next_number += 1;
+        self.held.insert(number, Held { source, since: now, evicted: evicted.clone() });
+        Slot { number, evicted, slots: slots.clone() }
+    }
+
+    /// Ends the longest handshake of the source with the most slots, if it has more than the newcomer's.
+    fn evict_for(&self, newcomer: Source, now: Instant) {
+        if self.running.total < self.running.max {
+            return;
+        }
+        let is_long = |held: &&Held| now.duration_since(held.since) >= SAFE && !held.evicted.is_cancelled();
+        // Of equal ones the last is the maximum; reversed, the oldest.
+        let longest =
+            self.held.values().rev().filter(is_long).max_by_key(|held| self.running.of(held.source));
+        if let Some(held) = longest.filter(|held| self.running.of(held.source) > self.running.of(newcomer)) {
+            held.evicted.cancel();
+        }
+    }
+
+    /// Makes room in a full queue: drops the last link of the source with the most waiting ones, if it has more than the
+    /// newcomer's and one.
+    fn shorten_queue_for(&mut self, newcomer: Source) {
+        let longest = self.waiting.by_source.iter().max_by_key(|(_, used)| **used).map(|(source, _)| *source);
+        if self.waiting.total >= self.waiting.max
+            && let Some(source) = longest
+            && self.waiting.of(source) > self.waiting.of(newcomer) + 1
+            && let Some(index) = self.queue.iter().rposition(|(waiting, _)| *waiting == source)
+        {
+            self.queue.remove(index);
+            self.waiting.remove(source);
+        }
     }
 }
 
 impl HandshakeSlots {
     /// Creates slots for `max` handshakes at a time and a queue of `backlog` links.
     pub(super) fn new(max: usize, backlog: usize) -> Self {
-        let (running, waiting) = (Usage::new(max), Usage::new(backlog));
-        Self(Arc::new(Mutex::new(Table { running, waiting, queue: VecDeque::new() })))
+        Self(Arc::new(Mutex::new(Table {
+            running: Usage::new(max),
+            waiting: Usage::new(backlog),
+            queue: VecDeque::new(),
+            held: BTreeMap::new(),
+            next_number: 0,
+        })))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -86,12 +153,13 @@ impl HandshakeSlots {
     }
 
     /// Assigns a slot, or a place in the queue. Returns `None` if the source must try again later.
-    pub(super) fn request(&self, source: Source) -> Option<SlotRequest> {
+    pub(super) fn request(&self, source: Source, now: Instant) -> Option<SlotRequest> {
         let mut table = self.table();
         if table.running.has_room(source) {
-            table.running.add(source);
-            return Some(SlotRequest::Granted(Slot { source, slots: self.clone() }));
+            return Some(SlotRequest::Granted(table.hold(source, self, now)));
         }
+        table.evict_for(source, now);
+        table.shorten_queue_for(source);
         if !table.waiting.has_room(source) {
             return None;
         }
@@ -99,6 +167,21 @@ impl HandshakeSlots {
         let (sender, receiver) = oneshot::channel();
         table.queue.push_back((source, sender));
         Some(SlotRequest::Queued(receiver))
+    }
+
+    /// Starts waiting links while there are slots.
+    fn start_waiting(&self, now: Instant) {
+        loop {
+            let mut table = self.table();
+            let Some((source, waiter)) = table.next() else { return };
+            let slot = table.hold(source, self, now);
+            drop(table);
+            // The table is not locked here: if the link has ended meanwhile, its slot is dropped and returned in
+            // turn.
+            if waiter.send(slot).is_err() {
+                return;
+            }
+        }
     }
 }
 
@@ -118,25 +201,29 @@ impl SlotRequest {
     }
 }
 
-/// A handshake in progress; dropping it starts the next.
+/// The slot of a handshake in progress; dropping it starts the next.
 #[derive(Debug)]
 pub(super) struct Slot {
-    source: Source,
+    number: u64,
+    evicted: CancellationToken,
     slots: HandshakeSlots,
+}
+
+impl Slot {
+    /// Runs the handshake in this slot. `None` if the slot is needed for another source.
+    pub(super) async fn run<T>(self, handshake: impl Future<Output = T>) -> Option<T> {
+        self.evicted.run_until_cancelled(handshake).await
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.table().running.remove(self.source);
-        loop {
-            let next = self.slots.table().next();
-            let Some((source, waiter)) = next else { return };
-            // The table is not locked here: if the link has ended meanwhile, its slot is dropped and returned in
-            // turn.
-            if waiter.send(Self { source, slots: self.slots.clone() }).is_err() {
-                return;
-            }
+        let mut table = self.slots.table();
+        if let Some(held) = table.held.remove(&self.number) {
+            table.running.remove(held.source);
         }
+        drop(table);
+        self.slots.start_waiting(Instant::now());
     }
 }
 
@@ -147,14 +234,14 @@ mod tests {
     const HOSTILE: Source = Source::User { uid: 1 };
 
     fn granted(slots: &HandshakeSlots, source: Source) -> Option<Slot> {
-        match slots.request(source)? {
+        match slots.request(source, Instant::now())? {
             SlotRequest::Granted(slot) => Some(slot),
             SlotRequest::Queued(_) => None,
         }
     }
 
     fn queued(slots: &HandshakeSlots, source: Source) -> Option<oneshot::Receiver<Slot>> {
-        match slots.request(source)? {
+        match slots.request(source, Instant::now())? {
             SlotRequest::Granted(_) => None,
             SlotRequest::Queued(receiver) => Some(receiver),
         }
@@ -193,5 +280,33 @@ mod tests {
         let table = slots.table();
         assert_eq!((table.running.total, table.waiting.total, table.queue.len()), (0, 0, 0));
         assert!(table.running.by_source.is_empty() && table.waiting.by_source.is_empty());
+    }
+
+    /// Eight networks use all slots and the whole queue. A newcomer of another one ends a handshake that takes long, and
+    /// starts before those that wait; in a stampede of genuine peers no handshake is ended.
+    #[test]
+    fn newcomer_ends_a_long_handshake_of_the_largest_source() {
+        let (slots, start) = (HandshakeSlots::new(256, 1024), Instant::now());
+        let (mut held, mut waiting) = (Vec::new(), Vec::new());
+        for uid in 0..8 {
+            while let Some(request) = slots.request(Source::User { uid }, start) {
+                match request {
+                    SlotRequest::Granted(slot) => held.push(slot),
+                    SlotRequest::Queued(receiver) if waiting.len() < 1024 => waiting.push(receiver),
+                    SlotRequest::Queued(_) => break,
+                }
+            }
+        }
+        assert_eq!((held.len(), waiting.len()), (256, 1024));
+        let evicted = |held: &[Slot]| held.iter().position(|slot| slot.evicted.is_cancelled());
+        let newcomer = Source::User { uid: 8 };
+        assert!(slots.request(newcomer, start + SAFE / 2).is_some());
+        assert_eq!(evicted(&held), None, "no handshake takes long");
+        let Some(SlotRequest::Queued(mut genuine)) = slots.request(newcomer, start + SAFE) else {
+            panic!("there is no place in the queue")
+        };
+        assert_eq!(evicted(&held), Some(0), "the oldest of the source with the most");
+        drop(held.remove(0));
+        assert!(genuine.try_recv().is_ok());
     }
 }

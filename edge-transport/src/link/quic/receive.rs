@@ -14,6 +14,9 @@ use super::lane::{Arrival, IncomingLane, Unfinished};
 use super::{code, lost};
 use crate::link::LinkError;
 
+/// Marks without a frame that are read before the task yields: their number is not limited.
+const MARK_BATCH: usize = 32;
+
 /// The progress of the control stream, which is always the first.
 enum ReadPhase {
     /// The control stream is not open yet.
@@ -182,7 +185,10 @@ impl Stream for Receiver {
     type Item = Result<Bytes, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        while !self.ended {
+        for _ in 0..MARK_BATCH {
+            if self.ended {
+                return Poll::Ready(None);
+            }
             if self.unfinished.is_full() {
                 // The link is polled again when its limits are raised.
                 return Poll::Pending;
@@ -199,6 +205,7 @@ impl Stream for Receiver {
                 Poll::Ready(None) => self.ended = true,
             }
         }
-        Poll::Ready(None)
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }

@@ -116,6 +116,10 @@ impl Driver {
                 timer.as_mut().reset(next.into());
             }
             while timer.as_mut().poll(cx).is_ready() {
+                let max = self.settings.session.frame_timeout();
+                if self.io.as_mut().is_some_and(|io| io.is_receiving(max)) {
+                    self.handle(Event::Excused);
+                }
                 self.handle(Event::Tick);
                 let Some(next) = self.session.next_wakeup() else { break };
                 timer.as_mut().reset(next.into());

@@ -128,6 +128,7 @@ impl Session {
                 }
             }
             Event::Close => self.link_event(LinkEvent::Refuse(CloseReason::Closed), now),
+            Event::Excused => self.link_event(LinkEvent::Excused, now),
             Event::Tick => {
                 self.expire_requests(now);
                 self.link_event(LinkEvent::Tick, now);

@@ -21,7 +21,9 @@ use crate::hub::SessionKey;
 use crate::hub::identity::Identity;
 use crate::link::{Link, LinkError, LinkKind, ReceiveLimits};
 use crate::name::PeerId;
-use crate::session::{CloseReason, LinkAction, LinkCore, LinkEvent, LinkState, Remote, Role};
+use crate::session::{
+    CloseReason, LinkAction, LinkCore, LinkEvent, LinkState, Remote, Role, time_to_transfer,
+};
 use crate::token::Token;
 
 /// Frames read before the task yields: a small batch, so that the start of a burst is forwarded before its end has
@@ -29,9 +31,6 @@ use crate::token::Token;
 const READ_BATCH: usize = 8;
 /// Bytes moved from the routing table to the link at a time.
 const WRITE_BATCH: usize = 256 * 1024;
-/// Lowest rate in bytes per second at which a large frame may be transferred without counting as a stall: 1
-/// Mbit/s.
-const MIN_RATE: u32 = 128 * 1024;
 
 type TokenCheckFuture = Pin<Box<dyn Future<Output = Result<(), CloseReason>> + Send>>;
 
@@ -187,21 +186,19 @@ impl Connection {
         share.has_taken()
     }
 
-    /// A link that waits for the budget is not read, and is not closed for its silence.
-    fn tick(&mut self) -> LinkEvent {
-        let is_draining = matches!(self.core.state(), LinkState::Draining { .. });
-        if is_draining || !self.receive_share.as_ref().is_some_and(ReceiveShare::is_waiting) {
-            return LinkEvent::Tick;
+    /// Whether the silence of the other end proves nothing: a frame is arriving, or the link waits for the budget.
+    fn is_excused(&mut self) -> bool {
+        if self.receive_share.as_ref().is_some_and(ReceiveShare::is_waiting) {
+            self.waited = Some(now());
+            return true;
         }
-        self.waited = Some(now());
-        LinkEvent::NotRead
+        self.io.is_receiving(self.shared.settings.session.frame_timeout())
     }
 
     /// Closes a link that holds bytes of the budget for a frame that does not become complete. On links that
-    /// receive one frame at a time, the session's liveness timeout does this.
+    /// receive one frame at a time, the session's liveness timeout does this, once the frame is no excuse any more.
     fn check_unfinished(&mut self) {
-        let session = &self.shared.settings.session;
-        let after = session.liveness_timeout + time_to_transfer(session.max_frame);
+        let after = self.shared.settings.session.frame_timeout();
         let since =
             self.io.oldest_unfinished().map(|began| self.waited.map_or(began, |waited| waited.max(began)));
         if self.receive_share.as_ref().is_some_and(ReceiveShare::has_taken)
@@ -229,8 +226,10 @@ impl Connection {
                 self.timer.as_mut().reset(next.into());
             }
             while self.timer.as_mut().poll(cx).is_ready() {
-                let tick = self.tick();
-                self.link_event(tick);
+                if self.is_excused() {
+                    self.link_event(LinkEvent::Excused);
+                }
+                self.link_event(LinkEvent::Tick);
                 self.check_stall();
                 self.check_unfinished();
                 self.check_identity();
@@ -280,7 +279,7 @@ impl Connection {
         if previous_key.is_none() && self.key.is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Returns when a stalled link is closed. A large frame gets the time that it needs at [`MIN_RATE`].
+    /// Returns when a stalled link is closed. A large frame gets the time that it needs on a slow link.
     fn stall_deadline(&self) -> Option<Instant> {
         let writing = time_to_transfer(self.io.last_taken());
         self.stalled.map(|since| since + self.shared.settings.session.liveness_timeout + writing)
@@ -447,11 +446,6 @@ impl Connection {
             Err(reason) => LinkEvent::Refuse(reason),
         }
     }
-}
-
-/// The time for a number of bytes at [`MIN_RATE`].
-fn time_to_transfer(bytes: usize) -> Duration {
-    Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / MIN_RATE
 }
 
 /// Timeout of a token verification. The peer waits twice as long for the hub's hello and should receive the result before.
