@@ -163,17 +163,19 @@ impl PeerId {
         covered_by(&self.0)
     }
 
-    /// Returns the shortest name that covers this one: what a certificate for this name, or for one above, can prove at most.
-    pub(crate) fn top(&self) -> Self {
-        match self.covered_by().next() {
-            Some(top) if top.len() < self.0.len() => Self(top.into()),
-            _ => self.clone(),
-        }
-    }
-
     /// Whether this name covers `claimed`.
     pub(crate) fn covers(&self, claimed: &Self) -> bool {
         claimed.covered_by().any(|above| above == self.as_str())
+    }
+}
+
+impl PeerId {
+    /// Returns the shortest name that covers this one: what a certificate for this name, or for one above, can prove at most.
+    pub(crate) fn top(&self) -> Self {
+        match covered_by(&self.0).next() {
+            Some(top) if top.len() < self.0.len() => Self(top.into()),
+            _ => self.clone(),
+        }
     }
 }
 
