@@ -8,7 +8,7 @@ use crate::name::PeerId;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerCertificate {
-    /// The names: SAN in order, then the common name.
+    /// The names of the subject alternative name in order, or without one the common name.
     pub names: Vec<PeerId>,
     /// The serial number without leading zero bytes; empty if it is not readable.
     pub serial: Vec<u8>,

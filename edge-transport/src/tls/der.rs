@@ -1,5 +1,6 @@
-//! Reads the parts of an X.509 certificate that the verifier does not expose: its serial number, the end of its validity and
-//! the subject's common name. It supports only definite lengths, copies nothing, and returns `None` for everything else.
+//! Reads the parts of an X.509 certificate that the verifier does not expose: its serial number, the end of its validity, the
+//! subject's common name, and whether it has a subject alternative name. It supports only definite lengths, copies nothing,
+//! and returns `None` for everything else.
 
 /// Tag bytes (X.690 section 8.1.2) of the elements of a certificate.
 mod tag {
@@ -13,10 +14,14 @@ mod tag {
     pub(super) const SEQUENCE: u8 = 0x30;
     pub(super) const SET: u8 = 0x31;
     pub(super) const VERSION: u8 = 0xa0;
+    pub(super) const EXTENSIONS: u8 = 0xa3;
 }
 
 /// 2.5.4.3, the common name.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+
+/// 2.5.29.17, the extension with the subject alternative name.
+const SUBJECT_ALTERNATIVE_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
 struct Reader<'a>(&'a [u8]);
 
@@ -45,12 +50,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The parts of a certificate's body up to its subject.
+/// The parts of a certificate's body.
 pub(super) struct Body<'a> {
     #[cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only links need it"))]
     serial: &'a [u8],
     not_after: (u8, &'a [u8]),
     subject: &'a [u8],
+    /// The public key, and what follows it.
+    rest: &'a [u8],
 }
 
 impl<'a> Body<'a> {
@@ -68,7 +75,25 @@ impl<'a> Body<'a> {
         validity.next()?;
         let not_after = validity.next()?;
         let subject = body.expect(tag::SEQUENCE)?;
-        Some(Self { serial, not_after, subject })
+        Some(Self { serial, not_after, subject, rest: body.0 })
+    }
+
+    /// Whether the certificate has the extension with the subject alternative name; `None` if that is not readable.
+    pub(super) fn has_alternative_name(&self) -> Option<bool> {
+        let mut rest = Reader(self.rest);
+        rest.expect(tag::SEQUENCE)?;
+        while !rest.0.is_empty() {
+            // Two optional identifiers may precede the extensions.
+            let (tag::EXTENSIONS, extensions) = rest.next()? else { continue };
+            let mut extensions = Reader(Reader(extensions).expect(tag::SEQUENCE)?);
+            while !extensions.0.is_empty() {
+                let mut extension = Reader(extensions.expect(tag::SEQUENCE)?);
+                if extension.expect(tag::OID)? == SUBJECT_ALTERNATIVE_NAME {
+                    return Some(true);
+                }
+            }
+        }
+        Some(false)
     }
 
     /// The serial number, without leading zero bytes.
@@ -157,6 +182,7 @@ mod tests {
         assert_eq!(body.common_name(), Some("edge-1"));
         assert_eq!(body.not_after(), Some(1_930_089_600));
         assert_eq!(body.serial(), [0xab, 0x01], "the sign byte is not part of the number");
+        assert_eq!(body.has_alternative_name(), Some(true));
     }
 
     #[test]
@@ -172,7 +198,9 @@ mod tests {
     fn damaged_certificates_never_panic() {
         let good = certificate("edge-1");
         let read = |der: &[u8]| {
-            Body::read(der).map(|body| (body.not_after(), body.common_name().map(str::to_owned)))
+            Body::read(der).map(|body| {
+                (body.not_after(), body.common_name().map(str::to_owned), body.has_alternative_name())
+            })
         };
         for end in 0..good.len() {
             assert_eq!(read(&good[..end]), None, "cut at {end}");
@@ -198,7 +226,7 @@ mod tests {
             let length = u8::try_from(attribute.len()).unwrap();
             [&[tag::SET, length + 2, tag::SEQUENCE, length], &attribute[..]].concat()
         };
-        let body = |subject: &'static [u8]| Body { serial: b"", not_after: (0, b""), subject };
+        let body = |subject: &'static [u8]| Body { serial: b"", not_after: (0, b""), subject, rest: b"" };
         assert_eq!(body(Vec::leak(name(b"a"))).common_name(), Some("a"));
         assert_eq!(body(Vec::leak([name(b"a"), name(b"b")].concat())).common_name(), None);
         assert_eq!(body(Vec::leak(name(&[0xff]))).common_name(), None);
