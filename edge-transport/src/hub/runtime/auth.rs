@@ -5,14 +5,19 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::hub::identity::Identity;
-use crate::link::{Credentials, LinkKind, PeerCertificate};
+use crate::link::{Credentials, LinkKind};
 use crate::name::PeerId;
 use crate::session::CloseReason;
 use crate::token::{Token, TokenRefused, TokenVerifier};
 
+/// Returns the time of the wall clock, which the validity of certificates refers to.
+type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+
 /// The ways in which a peer may prove its name.
 #[derive(Clone)]
 pub(super) struct Authentication {
+    /// Replaced in tests.
+    pub(super) wall_clock: WallClock,
     pub(super) allow_unauthenticated: bool,
     /// Ids of the users whose processes may use any name on a unix socket.
     pub(super) users: Vec<u32>,
@@ -28,6 +33,7 @@ impl Default for Authentication {
     fn default() -> Self {
         let users = std::iter::once(0).chain(process_user()).collect();
         Self {
+            wall_clock: Arc::new(SystemTime::now),
             allow_unauthenticated: false,
             users,
             token_verifier: None,
@@ -118,9 +124,8 @@ impl Authentication {
         claimed: &PeerId,
         now: SystemTime,
     ) -> Option<CloseReason> {
-        let has_ended = |own: &PeerCertificate| own.expires.is_some_and(|end| end <= now);
-        let cause = match credentials {
-            Credentials::Certificate(own) if has_ended(own) => Some("its certificate has expired"),
+        let cause = match end_of(credentials) {
+            Some(end) if end <= now => Some("its certificate has expired"),
             _ => self.denied(credentials, claimed),
         };
         cause.map(|cause| CloseReason::Unauthenticated { claimed: claimed.clone(), cause: cause.to_owned() })
@@ -155,6 +160,14 @@ impl Authentication {
     }
 }
 
+/// When the certificate expires that the credentials are, if they are one.
+pub(super) const fn end_of(credentials: &Credentials) -> Option<SystemTime> {
+    match credentials {
+        Credentials::Certificate(own) => own.expires,
+        _ => None,
+    }
+}
+
 fn refused(claimed: &PeerId, cause: String) -> Decision {
     Decision::Rejected(CloseReason::Unauthenticated { claimed: claimed.clone(), cause })
 }
@@ -179,16 +192,26 @@ impl TokenCheck {
         Err(CloseReason::Unauthenticated { claimed: self.claimed, cause })
     }
 
-    /// Checks within `bound` that a verified token was not withdrawn. A verifier that does not answer has withdrawn nothing.
-    pub(super) async fn verify_again(self, bound: Duration) -> Result<(), CloseReason> {
-        let answer = tokio::time::timeout(bound, self.tokens.check(&self.claimed, &self.token)).await;
-        match answer {
-            Ok(Err(cause @ TokenRefused::Unknown)) => {
-                Err(CloseReason::Unauthenticated { claimed: self.claimed, cause: cause.to_string() })
-            }
-            _ => Ok(()),
+    /// Checks within `bound` that a verified token was not withdrawn.
+    pub(super) async fn verify_again(self, bound: Duration) -> Recheck {
+        match tokio::time::timeout(bound, self.tokens.check(&self.claimed, &self.token)).await {
+            Ok(Ok(())) => Recheck::Valid,
+            Ok(Err(cause @ TokenRefused::Unknown)) => Recheck::Withdrawn(CloseReason::Unauthenticated {
+                claimed: self.claimed,
+                cause: cause.to_string(),
+            }),
+            Ok(Err(_)) | Err(_) => Recheck::Unanswered,
         }
     }
+}
+
+/// The result of verifying a token again.
+pub(super) enum Recheck {
+    Valid,
+    /// The token proves nothing any more.
+    Withdrawn(CloseReason),
+    /// The verifier cannot answer now, or did not in time. The session continues, and the verifier is asked later.
+    Unanswered,
 }
 
 #[cfg(test)]

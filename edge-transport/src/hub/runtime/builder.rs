@@ -62,7 +62,7 @@ pub struct HubBuilder {
     listeners: Vec<Box<dyn Listener>>,
     policy: Arc<dyn Policy>,
     settings: HubSettings,
-    authentication: Authentication,
+    pub(super) authentication: Authentication,
     services: HashMap<ServiceName, LocalService>,
     presence: bool,
 }

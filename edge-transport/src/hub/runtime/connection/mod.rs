@@ -52,10 +52,12 @@ pub(super) struct Connection {
     /// The token that proves the peer's name, to verify it again.
     verified: Option<TokenCheck>,
     /// A repeated verification in progress.
-    token_recheck: Option<TokenCheckFuture>,
+    token_recheck: Option<identity::RecheckFuture>,
+    /// When to repeat it again, if there was no answer.
+    token_retry: Option<Box<identity::TokenRetry>>,
     /// The value of `Shared::identity_checks` at the last check of the identity.
     identity_checks: u64,
-    /// When the peer's certificate expires.
+    /// When the peer's certificate is expected to expire.
     expires: Option<Instant>,
     timer: Pin<Box<Sleep>>,
     /// Pong for the last ping, until the link accepts it. Only the latest is kept: a peer that pings without reading must not
@@ -90,6 +92,7 @@ impl Connection {
             receive_share: None,
             verified: None,
             token_recheck: None,
+            token_retry: None,
             identity_checks: 0,
             expires: None,
             timer,
@@ -216,7 +219,7 @@ impl Connection {
                 self.link_event(LinkEvent::Tick);
                 self.check_stall();
                 self.check_unfinished();
-                self.check_identity();
+                self.check_identity(true);
                 if self.closed.is_some() {
                     break;
                 }
@@ -227,7 +230,7 @@ impl Connection {
         loop {
             self.take_frames(cx);
             // After the waker is registered, so that no request for a check is missed.
-            self.check_identity();
+            self.check_identity(false);
             self.poll_recheck(cx);
             if self.closed.is_some() {
                 return Poll::Ready(());
