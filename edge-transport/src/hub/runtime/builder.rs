@@ -41,6 +41,12 @@ pub enum HubError {
         /// Lowest allowed value.
         min: usize,
     },
+    /// The deny list has the hub's own name, and would end the hub's own services.
+    #[error("{cause}")]
+    DeniesHub {
+        /// The file and the entry.
+        cause: String,
+    },
     /// No tokio runtime is running.
     #[error("no tokio runtime; call `start` inside one")]
     NoRuntime,
@@ -189,6 +195,10 @@ impl HubBuilder {
         }
         // `hub` is a valid name, so there is no error to report.
         let name = self.name.or_else(|| PeerId::new("hub").ok()).ok_or(HubError::NoListener)?;
+        #[cfg(feature = "tls")]
+        if let Some(list) = &self.authentication.deny {
+            list.protect(&name).map_err(|error| HubError::DeniesHub { cause: error.to_string() })?;
+        }
         let local = (self.presence || !self.services.is_empty()).then(|| name.clone());
         // A hub never dials, so its session numbers are never compared.
         let mut hello = Hello::new(name, SessionId { instance: 1, number: 1 });
