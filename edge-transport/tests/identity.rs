@@ -541,6 +541,48 @@ async fn deny_list_ends_sessions_and_refuses_new_ones() {
     }
 }
 
+/// A hub that drains still ends the sessions that a reloaded list denies, and waits for the others.
+#[tokio::test]
+async fn draining_hub_ends_denied_sessions() {
+    let (authority, files) = (Authority::new(), Files::new());
+    let list = DenyList::open(files.write("deny", "")).unwrap();
+    let watch = FileWatch::new().deny(&list);
+    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let (listener, port) = listen(Over::Wss, tls).await;
+    let mut settings = edge_transport::HubSettings::default();
+    settings.session.drain_timeout = TIMEOUT;
+    let hub = Hub::builder().listener(listener).deny(list).settings(settings).start().unwrap();
+    let dial = |name: &str| dialer(Over::Wss, port, &ClientTls::new(&authority.identity(name)).unwrap());
+    let mut calls = Vec::new();
+    let proxy = Peer::builder(peer_id("proxy")).dialer(dial("proxy")).start().unwrap();
+    timeout(TIMEOUT, proxy.connected()).await.unwrap().unwrap();
+    let mut edges = Vec::new();
+    for name in ["edge-1", "edge-2"] {
+        let service = Echo::default();
+        let edge = Peer::builder(peer_id(name)).dialer(dial(name));
+        let edge = edge.service(service_name("echo"), service.clone()).start().unwrap();
+        timeout(TIMEOUT, edge.connected()).await.unwrap().unwrap();
+        calls.push(proxy.call(peer_id(name), echo("never")).await.unwrap());
+        service.started.notified().await;
+        edges.push((edge, service));
+    }
+    let draining = tokio::spawn({
+        let hub = hub.clone();
+        async move { hub.drain("update").await }
+    });
+    let mut state = proxy.watch();
+    state.wait_for(|state| matches!(state, PeerState::Draining { .. })).await.unwrap();
+
+    files.write("deny", "edge-1\n");
+    assert!(matches!(&watch.check(SystemTime::now())[..], [ReloadEvent::Reloaded { .. }]));
+    let (denied, other) = (calls.remove(0), calls.remove(0));
+    assert_eq!(timeout(TIMEOUT / 2, collect(denied)).await.unwrap().1, Err(Reason::LinkLost));
+    assert!(hub.stats().unauthenticated > 0 && !draining.is_finished());
+    edges[1].1.release.notify_one();
+    assert!(collect(other).await.1.is_ok());
+    timeout(TIMEOUT / 2, draining).await.unwrap().unwrap();
+}
+
 /// A removed token ends its session; a token that stays keeps its own.
 #[tokio::test]
 async fn session_ends_when_its_token_is_removed() {

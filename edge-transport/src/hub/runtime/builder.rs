@@ -236,7 +236,9 @@ impl HubBuilder {
             let services = services.into_iter().map(|(name, local)| (name, local.service)).collect();
             let _ = shared.local.set(local_peer(&shared, local, services)?);
         }
-        shared.tasks.spawn_on(check_after_reloads(Arc::clone(&shared)), &runtime);
+        if shared.authentication.can_revoke() {
+            runtime.spawn(check_after_reloads(Arc::clone(&shared)));
+        }
         for listener in self.listeners {
             shared.tasks.spawn_on(accept_loop(listener, Arc::clone(&shared)), &runtime);
         }
@@ -247,12 +249,11 @@ impl HubBuilder {
 /// How often the hub checks whether a deny list or tokens were reloaded.
 const RELOAD_CHECK: Duration = Duration::from_secs(1);
 
-/// Makes every session check its identity after each reload, until the hub stops.
+/// Makes every session check its identity after each reload, until the last session has ended. Not one of the hub's own
+/// tasks, which a hub that drains waits for.
 async fn check_after_reloads(shared: Arc<Shared>) {
-    let can_revoke = shared.authentication.can_revoke();
     let mut known = shared.authentication.generation();
-    let stop = shared.stop_accepting.clone();
-    while can_revoke && stop.run_until_cancelled(tokio::time::sleep(RELOAD_CHECK)).await.is_some() {
+    while tokio::time::timeout(RELOAD_CHECK, shared.tasks.wait()).await.is_err() {
         let current = shared.authentication.generation();
         if current != known {
             known = current;
