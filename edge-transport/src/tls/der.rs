@@ -1,10 +1,11 @@
 //! Reads the parts of an X.509 certificate that the verifier does not expose: its serial number, the end of its validity, the
-//! subject's common name, and whether it has a subject alternative name. It supports only definite lengths, copies nothing,
-//! and returns `None` for everything else.
+//! subject's common name, and whether it has a subject alternative name; and the parts of a certificate revocation list. It
+//! supports only definite lengths, copies nothing, and returns `None` for everything else.
 
 /// Tag bytes (X.690 section 8.1.2) of the elements of a certificate.
 mod tag {
     pub(super) const INTEGER: u8 = 0x02;
+    pub(super) const BIT_STRING: u8 = 0x03;
     pub(super) const OID: u8 = 0x06;
     pub(super) const UTF8_STRING: u8 = 0x0c;
     pub(super) const PRINTABLE_STRING: u8 = 0x13;
@@ -42,6 +43,13 @@ impl<'a> Reader<'a> {
         let (content, after) = rest.split_at_checked(length)?;
         self.0 = after;
         Some((tag, content))
+    }
+
+    /// Returns the whole next element, and its content.
+    fn next_whole(&mut self) -> Option<(&'a [u8], &'a [u8])> {
+        let before = self.0;
+        let (_, content) = self.next()?;
+        Some((before.get(..before.len() - self.0.len())?, content))
     }
 
     /// Returns the content of the next element, which must have this tag.
@@ -105,25 +113,7 @@ impl<'a> Body<'a> {
 
     /// When the certificate expires, in seconds since 1970.
     pub(super) fn not_after(&self) -> Option<u64> {
-        let (tag, text) = self.not_after;
-        let number = |digits: &[u8]| {
-            digits.iter().try_fold(0_u64, |sum, c| c.is_ascii_digit().then(|| sum * 10 + u64::from(c - b'0')))
-        };
-        let (year, rest) = match tag {
-            // Two digits of the year mean 1950 to 2049 (RFC 5280 section 4.1.2.5.1).
-            tag::UTC_TIME if text.len() == 13 => match number(&text[..2])? {
-                short @ 50.. => (1900 + short, &text[2..]),
-                short => (2000 + short, &text[2..]),
-            },
-            tag::GENERALIZED_TIME if text.len() == 15 => (number(&text[..4])?, &text[4..]),
-            _ => return None,
-        };
-        let [month, day, hour, minute, second] = [0, 2, 4, 6, 8].map(|at| number(&rest[at..at + 2]));
-        let (month, day, time) = (month?, day?, hour? * 3600 + minute? * 60 + second?);
-        if rest[10] != b'Z' || !(1..=12).contains(&month) || !(1..=31).contains(&day) || year < 1970 {
-            return None;
-        }
-        Some(days_since_1970(year, month, day) * 86_400 + time)
+        seconds_since_1970(self.not_after)
     }
 
     /// The subject's common name, if it has exactly one.
@@ -150,6 +140,57 @@ impl<'a> Body<'a> {
         }
         found
     }
+}
+
+/// The parts of a certificate revocation list (RFC 5280 section 5.1).
+pub(super) struct RevocationList<'a> {
+    /// What is signed.
+    pub(super) body: &'a [u8],
+    /// Content of the algorithm identifier of the signature.
+    pub(super) algorithm: &'a [u8],
+    pub(super) signature: &'a [u8],
+    /// When the authority issues the next list at the latest, in seconds since 1970.
+    pub(super) next_update: Option<u64>,
+}
+
+impl<'a> RevocationList<'a> {
+    /// Reads a list of version 2.
+    pub(super) fn read(list: &'a [u8]) -> Option<Self> {
+        let mut outer = Reader(Reader(list).expect(tag::SEQUENCE)?);
+        let (body, content) = outer.next_whole()?;
+        let algorithm = outer.expect(tag::SEQUENCE)?;
+        // The first byte is the number of unused bits.
+        let (&0, signature) = outer.expect(tag::BIT_STRING)?.split_first()? else { return None };
+        let mut fields = Reader(content);
+        fields.expect(tag::INTEGER)?;
+        fields.expect(tag::SEQUENCE)?;
+        fields.expect(tag::SEQUENCE)?;
+        fields.next()?;
+        let next_update = fields.next().and_then(seconds_since_1970);
+        Some(Self { body, algorithm, signature, next_update })
+    }
+}
+
+/// Reads a time with its tag (RFC 5280 section 4.1.2.5).
+fn seconds_since_1970((tag, text): (u8, &[u8])) -> Option<u64> {
+    let number = |digits: &[u8]| {
+        digits.iter().try_fold(0_u64, |sum, c| c.is_ascii_digit().then(|| sum * 10 + u64::from(c - b'0')))
+    };
+    let (year, rest) = match tag {
+        // Two digits of the year mean 1950 to 2049 (RFC 5280 section 4.1.2.5.1).
+        tag::UTC_TIME if text.len() == 13 => match number(&text[..2])? {
+            short @ 50.. => (1900 + short, &text[2..]),
+            short => (2000 + short, &text[2..]),
+        },
+        tag::GENERALIZED_TIME if text.len() == 15 => (number(&text[..4])?, &text[4..]),
+        _ => return None,
+    };
+    let [month, day, hour, minute, second] = [0, 2, 4, 6, 8].map(|at| number(&rest[at..at + 2]));
+    let (month, day, time) = (month?, day?, hour? * 3600 + minute? * 60 + second?);
+    if rest[10] != b'Z' || !(1..=12).contains(&month) || !(1..=31).contains(&day) || year < 1970 {
+        return None;
+    }
+    Some(days_since_1970(year, month, day) * 86_400 + time)
 }
 
 /// Days from 1970-01-01 to a day of the Gregorian calendar, from 1970 on.

@@ -6,8 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use crate::hub::identity::Identity;
 use crate::link::{Credentials, LinkKind};
+#[cfg(feature = "tls")]
+use crate::link::{FrameLink, Link};
 use crate::name::PeerId;
 use crate::session::CloseReason;
+#[cfg(feature = "tls")]
+use crate::tls::AuthoritiesId;
 use crate::token::{Token, TokenRefused, TokenVerifier};
 
 /// Returns the time of the wall clock, which the validity of certificates refers to.
@@ -27,6 +31,9 @@ pub(super) struct Authentication {
     /// The peers and certificates that are refused.
     #[cfg(feature = "tls")]
     pub(super) deny: Option<crate::hub::DenyList>,
+    /// What the certificates of open sessions are verified with again.
+    #[cfg(feature = "tls")]
+    pub(super) certificates: Option<crate::tls::ServerFiles>,
 }
 
 impl Default for Authentication {
@@ -40,6 +47,8 @@ impl Default for Authentication {
             token_hasher: RandomState::new(),
             #[cfg(feature = "tls")]
             deny: None,
+            #[cfg(feature = "tls")]
+            certificates: None,
         }
     }
 }
@@ -131,10 +140,29 @@ impl Authentication {
         cause.map(|cause| CloseReason::Unauthenticated { claimed: claimed.clone(), cause: cause.to_owned() })
     }
 
+    /// Checks that the certificate of a peer would be accepted again by the authorities and revocation lists in use. Returns the
+    /// authorities that it was checked with, for the next time.
+    #[cfg(feature = "tls")]
+    pub(super) fn verify_again(
+        &self,
+        link: &Link,
+        verified_by: Option<AuthoritiesId>,
+        claimed: &PeerId,
+        now: SystemTime,
+    ) -> Result<Option<AuthoritiesId>, CloseReason> {
+        let (Some(files), Credentials::Certificate(own)) = (&self.certificates, link.credentials()) else {
+            return Ok(verified_by);
+        };
+        let verified_by = verified_by.or(own.verified_by);
+        files
+            .verify_again(|| link.peer_chain(), verified_by, now)
+            .map_err(|cause| CloseReason::Unauthenticated { claimed: claimed.clone(), cause })
+    }
+
     /// Whether an identity can be revoked while its session is open.
     pub(super) fn can_revoke(&self) -> bool {
         #[cfg(feature = "tls")]
-        if self.deny.is_some() {
+        if self.deny.is_some() || self.certificates.is_some() {
             return true;
         }
         self.token_verifier.is_some()
@@ -144,7 +172,9 @@ impl Authentication {
     pub(super) fn generation(&self) -> u64 {
         let tokens = self.token_verifier.as_ref().map_or(0, |tokens| tokens.generation());
         #[cfg(feature = "tls")]
-        let tokens = tokens.wrapping_add(self.deny.as_ref().map_or(0, crate::hub::DenyList::generation));
+        let tokens = tokens
+            .wrapping_add(self.deny.as_ref().map_or(0, crate::hub::DenyList::generation))
+            .wrapping_add(self.certificates.as_ref().map_or(0, crate::tls::ServerFiles::generation));
         tokens
     }
 

@@ -142,6 +142,16 @@ impl HubBuilder {
         self
     }
 
+    /// Verifies the certificates of open sessions again, within a second after the authorities or revocation lists of these
+    /// files are reloaded, and ends the sessions whose certificates are refused now: their authority was removed, or has
+    /// revoked them. Give the files of the hub's listeners. A session costs no memory for it, since TLS keeps the
+    /// certificates. Certificates on links that have no [chain](crate::link::FrameLink::peer_chain) are not verified again.
+    #[cfg(feature = "tls")]
+    pub fn client_certificates(mut self, files: &crate::tls::ServerFiles) -> Self {
+        self.authentication.certificates = Some(files.clone());
+        self
+    }
+
     /// Provides the service [`presence::SERVICE`](crate::presence::SERVICE) under the hub's name, which reports connected
     /// peers. A watcher sees only peers that the policy allows it to call. The policy decides [which peers may
     /// watch](crate::hub::Policy::may_watch).
@@ -257,7 +267,7 @@ async fn check_after_reloads(shared: Arc<Shared>) {
         let current = shared.authentication.generation();
         if current != known {
             known = current;
-            shared.check_identities();
+            shared.check_identities().await;
         }
     }
 }

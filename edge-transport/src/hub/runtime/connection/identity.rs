@@ -25,7 +25,8 @@ impl Connection {
         }
         let Some(peer) = self.peer.clone() else { return };
         self.identity_checks = checks;
-        if let Some(reason) = self.revoked(&peer) {
+        let reason = self.revoked(&peer).or_else(|| if is_reload { self.distrusted(&peer) } else { None });
+        if let Some(reason) = reason {
             let decision = self.unauthenticated(reason);
             return self.link_event(decision);
         }
@@ -46,6 +47,26 @@ impl Connection {
         let reason = authentication.revoked(credentials, peer, time);
         self.expires = end_of(credentials).and_then(|end| expected_at(end, time, now()));
         reason
+    }
+
+    /// Returns why the authorities and revocation lists in use refuse the peer's certificate, if they do.
+    #[cfg(feature = "tls")]
+    pub(super) fn distrusted(&mut self, peer: &PeerId) -> Option<CloseReason> {
+        let authentication = &self.shared.authentication;
+        let time = (authentication.wall_clock)();
+        match authentication.verify_again(self.io.link(), self.verified_by, peer, time) {
+            Ok(verified_by) => {
+                self.verified_by = verified_by;
+                None
+            }
+            Err(reason) => Some(reason),
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[allow(clippy::unused_self, clippy::needless_pass_by_ref_mut, reason = "certificates need TLS")]
+    pub(super) const fn distrusted(&mut self, _: &PeerId) -> Option<CloseReason> {
+        None
     }
 
     /// Continues a repeated verification of the token.

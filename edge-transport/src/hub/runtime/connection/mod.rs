@@ -57,6 +57,9 @@ pub(super) struct Connection {
     token_retry: Option<Box<identity::TokenRetry>>,
     /// The value of `Shared::identity_checks` at the last check of the identity.
     identity_checks: u64,
+    /// The authorities that have verified the peer's certificate last, if they have changed since the handshake.
+    #[cfg(feature = "tls")]
+    verified_by: Option<crate::tls::AuthoritiesId>,
     /// When the peer's certificate is expected to expire.
     expires: Option<Instant>,
     timer: Pin<Box<Sleep>>,
@@ -94,6 +97,8 @@ impl Connection {
             token_recheck: None,
             token_retry: None,
             identity_checks: 0,
+            #[cfg(feature = "tls")]
+            verified_by: None,
             expires: None,
             timer,
             pong: None,
@@ -416,7 +421,7 @@ impl Connection {
     }
 
     fn admit(&mut self, remote: &Remote, identity: Identity) -> LinkEvent {
-        if let Some(reason) = self.revoked(&remote.peer) {
+        if let Some(reason) = self.revoked(&remote.peer).or_else(|| self.distrusted(&remote.peer)) {
             return self.unauthenticated(reason);
         }
         match self.shared.with_core(|core| core.admit_as(remote, identity.clone())) {
