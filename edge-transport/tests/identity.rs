@@ -3,63 +3,28 @@
 #![cfg(all(feature = "ws", feature = "quic"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
+mod identity_common;
 mod link_pki;
 mod session_common;
 
-use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane, Part, Reply};
 use edge_transport::hub::{DenyList, HubBuilder};
-use edge_transport::link::{Dialer, Limits, Link, Listener, quic, uds, ws};
+use edge_transport::link::{Dialer, Limits, Link, uds, ws};
 use edge_transport::reload::{FileWatch, ReloadEvent};
-use edge_transport::tls::{ClientAuth, ClientTls, Identity, ServerTls, TlsFiles, TlsPaths, server_config};
+use edge_transport::tls::{ClientAuth, ClientTls, Identity, TlsFiles, server_config};
 use edge_transport::token::{
     Token, TokenDialer, TokenFile, TokenRefused, TokenSource, TokenVerifier, token_digest,
 };
 use edge_transport::{Hub, Peer, PeerState, Reason, SessionId};
 use futures_util::{SinkExt, StreamExt};
-use link_pki::{Authority, Issued};
+use identity_common::{BOTH, Files, Over, TIMEOUT, connected, dialer, listen, refusal};
+use link_pki::Authority;
 use session_common::{Echo, collect, echo, peer_id, service_name};
-use tempfile::TempDir;
 use tokio::time::timeout;
-
-const TIMEOUT: Duration = Duration::from_secs(30);
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Over {
-    Wss,
-    Quic,
-}
-
-const BOTH: [Over; 2] = [Over::Wss, Over::Quic];
-
-async fn listen(over: Over, tls: ServerTls) -> (Box<dyn Listener>, u16) {
-    match over {
-        Over::Wss => {
-            let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
-            let port = listener.socket_address().port();
-            (Box::new(listener), port)
-        }
-        Over::Quic => {
-            let listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
-            let port = listener.socket_address().port();
-            (Box::new(listener), port)
-        }
-    }
-}
-
-fn dialer(over: Over, port: u16, tls: &ClientTls) -> Box<dyn Dialer> {
-    match over {
-        Over::Wss => {
-            Box::new(ws::WsDialer::new("127.0.0.1", port, Some(tls.clone()), Limits::default()).unwrap())
-        }
-        Over::Quic => Box::new(quic::QuicDialer::new("127.0.0.1", port, tls, Limits::default()).unwrap()),
-    }
-}
 
 fn token(name: &str) -> Token {
     Token::new(format!("s3cret-of-{name}-0123456789")).unwrap()
@@ -67,51 +32,6 @@ fn token(name: &str) -> Token {
 
 fn with_token(dialer: Box<dyn Dialer>, token: Token) -> Box<dyn Dialer> {
     Box::new(TokenDialer::new(dialer, TokenSource::Fixed(token)))
-}
-
-/// Returns why the peer is not connected.
-async fn refusal(peer: &Peer) -> String {
-    let mut watch = peer.watch();
-    let refused = watch.wait_for(|state| matches!(state, PeerState::Connecting { last_error: Some(_), .. }));
-    format!("{:?}", *timeout(TIMEOUT, refused).await.unwrap().unwrap())
-}
-
-async fn connected(name: &str, dialer: Box<dyn Dialer>) -> Peer {
-    let builder = Peer::builder(peer_id(name)).dialer(dialer);
-    let peer = builder.service(service_name("echo"), Echo::default()).start().unwrap();
-    timeout(TIMEOUT, peer.connected()).await.unwrap().unwrap();
-    peer
-}
-
-/// A directory with files that a test overwrites.
-struct Files {
-    directory: TempDir,
-}
-
-impl Files {
-    fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
-        fs::write(self.path(name), text).unwrap();
-        self.path(name)
-    }
-
-    fn write_pair(&self, issued: &Issued) {
-        self.write("cert.pem", &issued.certificate);
-        self.write("key.pem", &issued.key);
-    }
-
-    fn paths(&self) -> TlsPaths {
-        TlsPaths::default()
-            .with_certificate(self.path("cert.pem"), self.path("key.pem"))
-            .with_authorities(self.path("ca.pem"))
-    }
 }
 
 fn token_hub(tokens: impl TokenVerifier + 'static) -> HubBuilder {
@@ -538,169 +458,6 @@ async fn deny_list_ends_sessions_and_refuses_new_ones() {
         files.write("deny", "edge-2\nserial:01\n");
         watch.check(SystemTime::now());
         timeout(TIMEOUT, edge.connected()).await.unwrap().unwrap();
-    }
-}
-
-/// A hub with files of authorities and revocation lists.
-struct Revocation {
-    over: Over,
-    files: Files,
-    root: Authority,
-    hub: Hub,
-    port: u16,
-    watch: FileWatch,
-}
-
-impl Revocation {
-    /// The files are `ca.pem` and, if a text is given, `crl.pem`.
-    async fn new(over: Over, root: Authority, authorities: &str, lists: Option<&str>) -> Self {
-        let files = Files::new();
-        files.write_pair(&root.issue("hub"));
-        files.write("ca.pem", authorities);
-        let mut paths = files.paths();
-        if let Some(lists) = lists {
-            paths = paths.with_revocation_lists(files.write("crl.pem", lists));
-        }
-        let server = TlsFiles::server_when_valid(paths, ClientAuth::Required);
-        let watch = FileWatch::new().tls(&server);
-        let (listener, port) = listen(over, server.clone().into()).await;
-        let hub = Hub::builder().listener(listener).client_certificates(&server).start().unwrap();
-        Self { over, files, root, hub, port, watch }
-    }
-
-    fn dialer(&self, issued: &Issued) -> Box<dyn Dialer> {
-        dialer(self.over, self.port, &ClientTls::new(&issued.trusting(&self.root)).unwrap())
-    }
-
-    /// Replaces a file, and returns what the watch reports.
-    fn replace(&self, file: &str, text: impl AsRef<[u8]>) -> Vec<ReloadEvent> {
-        self.files.write(file, text);
-        self.watch.check(SystemTime::now())
-    }
-}
-
-/// Waits until the session has ended for this cause.
-async fn ended(peer: &Peer, expected: &str) {
-    let refused = |state: &PeerState| match state {
-        PeerState::Connecting { last_error: Some(cause), .. } => cause.contains(expected),
-        _ => false,
-    };
-    let outcome = timeout(TIMEOUT, peer.watch().wait_for(refused)).await.map(drop);
-    assert!(outcome.is_ok(), "{expected}: {:?}", peer.state());
-}
-
-fn since(peer: &Peer) -> tokio::time::Instant {
-    let PeerState::Connected { since, .. } = peer.state() else { panic!("{:?}", peer.state()) };
-    since.into()
-}
-
-/// Waits until the hub has ended as many sessions.
-async fn refused(hub: &Hub, count: u64) {
-    let mut events = hub.presence();
-    while hub.stats().unauthenticated < count {
-        timeout(TIMEOUT, events.recv()).await.unwrap().unwrap();
-    }
-}
-
-/// Sessions whose authority is removed end; the sessions of other authorities stay.
-#[tokio::test]
-async fn session_ends_when_its_authority_is_removed() {
-    for over in BOTH {
-        let (root, other) = (Authority::new(), Authority::new());
-        let authorities = root.pem() + &other.pem();
-        let net = Revocation::new(over, root, &authorities, None).await;
-        let one = connected("edge-1", net.dialer(&net.root.issue("edge-1"))).await;
-        let two = connected("edge-2", net.dialer(&other.issue("edge-2"))).await;
-        let before = since(&one);
-
-        assert!(matches!(&net.replace("ca.pem", net.root.pem())[..], [ReloadEvent::Reloaded { .. }]));
-        ended(&two, "").await;
-        refused(&net.hub, 1).await;
-        // A second change: the session that stays was verified by the first one.
-        net.replace("ca.pem", authorities);
-        timeout(TIMEOUT, two.connected()).await.unwrap().unwrap();
-        assert_eq!(since(&one), before, "{over:?}");
-        assert_eq!(net.hub.stats().unauthenticated, 1, "{over:?}");
-    }
-}
-
-/// A revoked certificate ends its session, and no resumption gets it in again; other certificates stay, and so do those of
-/// the same serial number of another authority. A forged list changes nothing.
-#[tokio::test]
-async fn revocation_list_ends_sessions_and_refuses_new_ones() {
-    for over in BOTH {
-        let (root, other) = (Authority::named("root"), Authority::new());
-        let (authorities, lists) =
-            (root.pem() + &other.pem(), root.revoke(&[], 2090) + &other.revoke(&[], 2090));
-        let net = Revocation::new(over, root, &authorities, Some(&lists)).await;
-        let one = connected("edge-1", net.dialer(&net.root.issue_numbered("edge-1", 7))).await;
-        let two = connected("edge-2", net.dialer(&net.root.issue_numbered("edge-2", 8))).await;
-        let three = connected("edge-3", net.dialer(&other.issue_numbered("edge-3", 7))).await;
-        let before = [since(&two), since(&three)];
-
-        let forged = Authority::named("root").revoke(&[7, 8], 2090) + &other.revoke(&[], 2090);
-        match &net.replace("crl.pem", forged)[..] {
-            [ReloadEvent::Invalid { cause, .. }] => assert!(cause.contains("has not signed it"), "{cause}"),
-            other => panic!("{other:?}"),
-        }
-        let lists = net.root.revoke(&[7], 2090) + &other.revoke(&[], 2090);
-        assert!(matches!(&net.replace("crl.pem", lists)[..], [ReloadEvent::Reloaded { .. }]));
-        refused(&net.hub, 1).await;
-        // The peer dials again with the same TLS configuration, which would resume a session.
-        ended(&one, "Revoked").await;
-        assert_eq!([since(&two), since(&three)], before, "{over:?}");
-        assert_eq!(net.hub.stats().unauthenticated, 1, "{over:?}");
-
-        net.replace("crl.pem", net.root.revoke(&[], 2090));
-        timeout(TIMEOUT, one.connected()).await.unwrap().unwrap();
-    }
-}
-
-/// An authority revokes an intermediate one: the sessions of its certificates end.
-#[tokio::test]
-async fn revoked_intermediate_authority_ends_sessions() {
-    for over in BOTH {
-        let root = Authority::new();
-        let (authorities, issuer) = (root.pem(), root.intermediate(9));
-        let lists = root.revoke(&[], 2090) + &issuer.revoke(&[], 2090);
-        let net = Revocation::new(over, root, &authorities, Some(&lists)).await;
-        let one = connected("edge-1", net.dialer(&issuer.issue("edge-1"))).await;
-        net.replace("crl.pem", net.root.revoke(&[9], 2090) + &issuer.revoke(&[], 2090));
-        refused(&net.hub, 1).await;
-        ended(&one, "").await;
-    }
-}
-
-/// Without a list nobody gets in: neither before the first list is there, nor under an authority that has none.
-#[tokio::test]
-async fn missing_revocation_list_refuses_peers() {
-    for over in BOTH {
-        let (root, other) = (Authority::new(), Authority::new());
-        let authorities = root.pem();
-        let net = Revocation::new(over, root, &authorities, Some("")).await;
-        let issued = net.root.issue("edge-1");
-        let dial = net.dialer(&issued);
-        let is_refused = async || {
-            let peer = Peer::builder(peer_id("edge-1")).dialer(net.dialer(&issued)).start().unwrap();
-            let _ = refusal(&peer).await;
-            peer.close().await;
-        };
-        is_refused().await;
-        assert!(net.watch.unusable().unwrap().contains("no revocation list in"), "{over:?}");
-
-        net.replace("crl.pem", other.revoke(&[], 2090));
-        assert_eq!(net.watch.unusable(), None);
-        is_refused().await;
-
-        // An overdue list is used, and reported.
-        let overdue = net.replace("crl.pem", net.root.revoke(&[], 2021));
-        assert!(
-            matches!(&overdue[..], [ReloadEvent::Reloaded { .. }, ReloadEvent::RevocationListOverdue { file, .. }]
-                if file.ends_with("crl.pem")),
-            "{overdue:?}"
-        );
-        assert_eq!(net.watch.check(SystemTime::now()), [], "once a day");
-        let _edge = connected("edge-1", dial).await;
     }
 }
 

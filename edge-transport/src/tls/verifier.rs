@@ -1,5 +1,6 @@
 //! Verifies the certificates of clients, at the handshake and again while their links are open.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -19,15 +20,15 @@ use crate::reload::Reloading;
 /// Revocation lists that are reloaded from a file, and its path.
 pub(crate) type ReloadedLists = Arc<Reloading<(PathBuf, RevocationLists), TlsError>>;
 
-/// A digest of the authorities that have verified a certificate.
+/// A digest of the authorities that have verified a certificate. Each session has two, so that an absent one takes no space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AuthoritiesId(u64);
+pub(crate) struct AuthoritiesId(NonZeroU64);
 
 impl AuthoritiesId {
     pub(super) fn of(authorities: &[CertificateDer<'_>]) -> Self {
         let each: Vec<u8> = authorities.iter().flat_map(|one| super::sha256(one)).collect();
         let [a, b, c, d, e, f, g, h, ..] = super::sha256(&each);
-        Self(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+        Self(NonZeroU64::MIN | u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 }
 
