@@ -64,6 +64,7 @@ impl TlsPaths {
 pub(crate) struct Loaded<C> {
     config: Arc<C>,
     /// Verifies clients; only at an accepting end.
+    #[cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only links need it"))]
     verifier: Option<Arc<ClientVerifier>>,
     identity: Identity,
     paths: TlsPaths,
@@ -108,7 +109,7 @@ impl TlsFiles<ServerConfig> {
     }
 
     /// The current configuration, and the authorities that it verifies clients with.
-    #[cfg(feature = "runtime")]
+    #[cfg(any(feature = "ws", feature = "quic"))]
     pub(crate) fn server_config(&self) -> Result<(Arc<ServerConfig>, Option<AuthoritiesId>), TlsError> {
         let loaded = self.usable()?;
         Ok((Arc::clone(&loaded.config), loaded.verifier.as_ref().map(|verifier| verifier.authorities())))

@@ -18,6 +18,7 @@ const MAX_BYTES: usize = 4 * 1024 * 1024;
 pub(crate) struct RevocationLists {
     lists: Vec<CertificateRevocationListDer<'static>>,
     /// The serial numbers of the revoked certificates of all authorities, as certificates encode them.
+    #[cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only links need it"))]
     serials: HashSet<Box<[u8]>>,
     next_update: Option<SystemTime>,
 }
@@ -68,6 +69,7 @@ impl RevocationLists {
     }
 
     /// Whether a list has the serial number of one of these certificates. Its authority may be another one.
+    #[cfg(feature = "runtime")]
     pub(super) fn may_revoke(&self, chain: &[CertificateDer<'_>]) -> bool {
         chain.iter().any(|certificate| {
             EndEntityCert::try_from(certificate).is_ok_and(|parsed| self.serials.contains(parsed.serial()))

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use rustls::version::TLS13;
 use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
 
+#[cfg(any(feature = "ws", feature = "quic"))]
+use super::AuthoritiesId;
 use super::files::Source;
-use super::verifier::{AuthoritiesId, ClientVerifier, ReloadedLists};
+use super::verifier::{ClientVerifier, ReloadedLists};
 use super::{Identity, TlsError, TlsFiles, provider};
 
 /// Whether clients must present a certificate.
@@ -36,7 +38,7 @@ impl ServerTls {
 
     /// The configuration for the next handshake, and the authorities that it verifies clients with; `None` in a custom
     /// configuration, or without any.
-    #[cfg(feature = "runtime")]
+    #[cfg(any(feature = "ws", feature = "quic"))]
     pub(crate) fn current(&self) -> Result<(Arc<ServerConfig>, Option<AuthoritiesId>), TlsError> {
         match &self.0 {
             Source::Fixed(config) => Ok((Arc::clone(config), None)),

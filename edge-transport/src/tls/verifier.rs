@@ -3,14 +3,15 @@
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(feature = "runtime")]
 use std::time::SystemTime;
 
+#[cfg(feature = "runtime")]
+use rustls::CertificateError;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
-};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::revocation::RevocationLists;
@@ -37,6 +38,7 @@ impl AuthoritiesId {
 #[derive(Debug)]
 pub(crate) struct ClientVerifier {
     roots: Arc<RootCertStore>,
+    #[cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only links need it"))]
     authorities: AuthoritiesId,
     is_optional: bool,
     hints: Vec<DistinguishedName>,
@@ -59,6 +61,7 @@ impl ClientVerifier {
     }
 
     /// What identifies the authorities.
+    #[cfg(feature = "runtime")]
     pub(super) const fn authorities(&self) -> AuthoritiesId {
         self.authorities
     }
@@ -82,6 +85,7 @@ impl ClientVerifier {
     /// # Errors
     /// Returns why not. That the status of a certificate is unknown now, or that the clock is before its validity, does not
     /// count: nothing was withdrawn.
+    #[cfg(feature = "runtime")]
     pub(super) fn verify_again(
         &self,
         chain: impl FnOnce() -> Vec<CertificateDer<'static>>,
