@@ -148,7 +148,7 @@ async fn revoked_intermediate_authority_ends_sessions() {
     }
 }
 
-/// Without a list nobody gets in: neither before the first list is there, nor under an authority that has none.
+/// Without a list no peer is admitted: neither before the first list is there, nor under an authority that has none.
 #[tokio::test]
 async fn missing_revocation_list_refuses_peers() {
     for over in BOTH {

@@ -235,7 +235,7 @@ async fn reports_next_update(process: &Process) {
     .await;
 }
 
-/// `--client-crl`: nobody connects without a list; a list ends the open session of a node, and one without the node admits it
+/// `--client-crl`: no peer connects without a list; a list ends the open session of a node, and one without the node admits it
 /// again, both without a restart.
 #[tokio::test]
 async fn a_revoked_node_is_disconnected_until_a_list_omits_it() {

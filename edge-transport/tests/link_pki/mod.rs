@@ -53,7 +53,7 @@ impl Authority {
         params
     }
 
-    /// Returns a list, as PEM, that revokes the certificates with these serial numbers, and is due for replacement in `next_update`.
+    /// Returns a list, as PEM, that revokes the certificates with these serial numbers; `next_update` is a year.
     pub(crate) fn revoke(&self, serials: &[u8], next_update: i32) -> String {
         let long_ago = rcgen::date_time_ymd(2020, 1, 1);
         let revoked = serials.iter().map(|serial| RevokedCertParams {

@@ -198,7 +198,7 @@ mod tests {
 
     /// The timer is only a hint: a session continues for as long as the wall clock says, whatever time has passed.
     #[tokio::test(start_paused = true)]
-    async fn session_continues_while_the_wall_clock_stands() {
+    async fn session_continues_while_the_wall_clock_stops() {
         let (hub, peer, clock) = connected().await;
         *clock.lock().unwrap() += YEAR - Duration::from_secs(1);
         // Two hints: the session sees at a tick that a second is left, and after it that the clock has not moved.
