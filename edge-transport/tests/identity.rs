@@ -3,63 +3,28 @@
 #![cfg(all(feature = "ws", feature = "quic"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
+mod identity_common;
 mod link_pki;
 mod session_common;
 
-use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane, Part, Reply};
 use edge_transport::hub::{DenyList, HubBuilder};
-use edge_transport::link::{Dialer, Limits, Link, Listener, quic, uds, ws};
+use edge_transport::link::{Dialer, Limits, Link, uds, ws};
 use edge_transport::reload::{FileWatch, ReloadEvent};
-use edge_transport::tls::{ClientAuth, ClientTls, Identity, ServerTls, TlsFiles, TlsPaths, server_config};
+use edge_transport::tls::{ClientAuth, ClientTls, Identity, TlsFiles, server_config};
 use edge_transport::token::{
     Token, TokenDialer, TokenFile, TokenRefused, TokenSource, TokenVerifier, token_digest,
 };
 use edge_transport::{Hub, Peer, PeerState, Reason, SessionId};
 use futures_util::{SinkExt, StreamExt};
-use link_pki::{Authority, Issued};
+use identity_common::{BOTH, Files, Over, TIMEOUT, connected, dialer, listen, refusal};
+use link_pki::Authority;
 use session_common::{Echo, collect, echo, peer_id, service_name};
-use tempfile::TempDir;
 use tokio::time::timeout;
-
-const TIMEOUT: Duration = Duration::from_secs(30);
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Over {
-    Wss,
-    Quic,
-}
-
-const BOTH: [Over; 2] = [Over::Wss, Over::Quic];
-
-async fn listen(over: Over, tls: ServerTls) -> (Box<dyn Listener>, u16) {
-    match over {
-        Over::Wss => {
-            let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
-            let port = listener.socket_address().port();
-            (Box::new(listener), port)
-        }
-        Over::Quic => {
-            let listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
-            let port = listener.socket_address().port();
-            (Box::new(listener), port)
-        }
-    }
-}
-
-fn dialer(over: Over, port: u16, tls: &ClientTls) -> Box<dyn Dialer> {
-    match over {
-        Over::Wss => {
-            Box::new(ws::WsDialer::new("127.0.0.1", port, Some(tls.clone()), Limits::default()).unwrap())
-        }
-        Over::Quic => Box::new(quic::QuicDialer::new("127.0.0.1", port, tls, Limits::default()).unwrap()),
-    }
-}
 
 fn token(name: &str) -> Token {
     Token::new(format!("s3cret-of-{name}-0123456789")).unwrap()
@@ -67,51 +32,6 @@ fn token(name: &str) -> Token {
 
 fn with_token(dialer: Box<dyn Dialer>, token: Token) -> Box<dyn Dialer> {
     Box::new(TokenDialer::new(dialer, TokenSource::Fixed(token)))
-}
-
-/// Returns why the peer is not connected.
-async fn refusal(peer: &Peer) -> String {
-    let mut watch = peer.watch();
-    let refused = watch.wait_for(|state| matches!(state, PeerState::Connecting { last_error: Some(_), .. }));
-    format!("{:?}", *timeout(TIMEOUT, refused).await.unwrap().unwrap())
-}
-
-async fn connected(name: &str, dialer: Box<dyn Dialer>) -> Peer {
-    let builder = Peer::builder(peer_id(name)).dialer(dialer);
-    let peer = builder.service(service_name("echo"), Echo::default()).start().unwrap();
-    timeout(TIMEOUT, peer.connected()).await.unwrap().unwrap();
-    peer
-}
-
-/// A directory with files that a test overwrites.
-struct Files {
-    directory: TempDir,
-}
-
-impl Files {
-    fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
-        fs::write(self.path(name), text).unwrap();
-        self.path(name)
-    }
-
-    fn write_pair(&self, issued: &Issued) {
-        self.write("cert.pem", &issued.certificate);
-        self.write("key.pem", &issued.key);
-    }
-
-    fn paths(&self) -> TlsPaths {
-        TlsPaths::default()
-            .with_certificate(self.path("cert.pem"), self.path("key.pem"))
-            .with_authorities(self.path("ca.pem"))
-    }
 }
 
 fn token_hub(tokens: impl TokenVerifier + 'static) -> HubBuilder {
@@ -540,6 +460,48 @@ async fn deny_list_ends_sessions_and_refuses_new_ones() {
         watch.check(SystemTime::now());
         timeout(TIMEOUT, edge.connected()).await.unwrap().unwrap();
     }
+}
+
+/// A hub that drains still ends the sessions that a reloaded list denies, and waits for the others.
+#[tokio::test]
+async fn draining_hub_ends_denied_sessions() {
+    let (authority, files) = (Authority::new(), Files::new());
+    let list = DenyList::open(files.write("deny", "")).unwrap();
+    let watch = FileWatch::new().deny(&list);
+    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let (listener, port) = listen(Over::Wss, tls).await;
+    let mut settings = edge_transport::HubSettings::default();
+    settings.session.drain_timeout = TIMEOUT;
+    let hub = Hub::builder().listener(listener).deny(list).settings(settings).start().unwrap();
+    let dial = |name: &str| dialer(Over::Wss, port, &ClientTls::new(&authority.identity(name)).unwrap());
+    let mut calls = Vec::new();
+    let proxy = Peer::builder(peer_id("proxy")).dialer(dial("proxy")).start().unwrap();
+    timeout(TIMEOUT, proxy.connected()).await.unwrap().unwrap();
+    let mut edges = Vec::new();
+    for name in ["edge-1", "edge-2"] {
+        let service = Echo::default();
+        let edge = Peer::builder(peer_id(name)).dialer(dial(name));
+        let edge = edge.service(service_name("echo"), service.clone()).start().unwrap();
+        timeout(TIMEOUT, edge.connected()).await.unwrap().unwrap();
+        calls.push(proxy.call(peer_id(name), echo("never")).await.unwrap());
+        service.started.notified().await;
+        edges.push((edge, service));
+    }
+    let draining = tokio::spawn({
+        let hub = hub.clone();
+        async move { hub.drain("update").await }
+    });
+    let mut state = proxy.watch();
+    state.wait_for(|state| matches!(state, PeerState::Draining { .. })).await.unwrap();
+
+    files.write("deny", "edge-1\n");
+    assert!(matches!(&watch.check(SystemTime::now())[..], [ReloadEvent::Reloaded { .. }]));
+    let (denied, other) = (calls.remove(0), calls.remove(0));
+    assert_eq!(timeout(TIMEOUT / 2, collect(denied)).await.unwrap().1, Err(Reason::LinkLost));
+    assert!(hub.stats().unauthenticated > 0 && !draining.is_finished());
+    edges[1].1.release.notify_one();
+    assert!(collect(other).await.1.is_ok());
+    timeout(TIMEOUT / 2, draining).await.unwrap().unwrap();
 }
 
 /// A removed token ends its session; a token that stays keeps its own.

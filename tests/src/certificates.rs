@@ -4,7 +4,10 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa,
+    KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber, date_time_ymd,
+};
 
 use crate::cluster::NODE;
 
@@ -73,11 +76,54 @@ impl Authority {
         self.sign(&format!("-{}-{}", years.start, years.end), names, years)
     }
 
+    /// Signs a certificate as [`issue`](Self::issue) does with a serial number, and writes it to other files.
+    ///
+    /// # Panics
+    /// As [`issue`](Self::issue).
+    #[must_use]
+    pub fn issue_numbered(&self, names: &[&str], serial: u64) -> Files {
+        self.sign_with(&format!("-{serial}"), names, 1975..4096, Some(serial.into()))
+    }
+
+    /// Signs a list as PEM that revokes the certificates with these serial numbers.
+    ///
+    /// # Panics
+    /// If the list cannot be signed.
+    #[must_use]
+    pub fn revoke(&self, serials: &[u64]) -> String {
+        let revoked = serials.iter().map(|serial| RevokedCertParams {
+            serial_number: (*serial).into(),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let parameters = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(4000, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        parameters.signed_by(&self.issuer).expect("a list").pem().expect("PEM")
+    }
+
     fn sign(&self, suffix: &str, names: &[&str], years: Range<i32>) -> Files {
+        self.sign_with(suffix, names, years, None)
+    }
+
+    fn sign_with(
+        &self,
+        suffix: &str,
+        names: &[&str],
+        years: Range<i32>,
+        serial: Option<SerialNumber>,
+    ) -> Files {
         let key = KeyPair::generate().expect("a key");
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let stem = format!("{}-{}{suffix}", self.name, names[0].replace('/', "_"));
         let mut parameters = CertificateParams::new(names).expect("the names are valid");
+        parameters.serial_number = serial;
         parameters.not_before = date_time_ymd(years.start, 1, 1);
         parameters.not_after = date_time_ymd(years.end, 1, 1);
         let certificate = parameters.signed_by(&key, &self.issuer).expect("a certificate");

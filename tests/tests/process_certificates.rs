@@ -222,3 +222,53 @@ async fn a_denied_node_is_disconnected_until_it_is_allowed() {
     fs::write(&list, "serial:01\n").unwrap();
     cluster.ready(Role::Agent).await.unwrap();
 }
+
+/// Waits until the gauge of the next update of the revocation lists is in the future.
+async fn reports_next_update(process: &Process) {
+    wait::until("the metric reports the next update", async || {
+        let values = metrics::of(process).await;
+        let is_set = |(name, value): (&String, &f64)| {
+            name.starts_with("edge_transport_crl_next_update_seconds") && *value > 0.0
+        };
+        values.iter().any(is_set).then_some(())
+    })
+    .await;
+}
+
+/// `--client-crl`: no peer connects without a list; a list ends the open session of a node, and one without the node admits it
+/// again, both without a restart.
+#[tokio::test]
+async fn a_revoked_node_is_disconnected_until_a_list_omits_it() {
+    for kind in [LinkKind::Wss, LinkKind::Quic] {
+        let mut cluster = TestCluster::empty(kind);
+        let list = cluster.path("crl.pem");
+        let authority = cluster.certificates().authority();
+        let (none, revoked) = (authority.revoke(&[]), authority.revoke(&[77]));
+        authority.issue_numbered(&[NODE], 77).install_as(&cluster.certificates().agent);
+        cluster.hub_options(&["--client-crl", &list.to_string_lossy()]);
+        cluster.launch_hub().unwrap();
+        cluster.start_agent(&[]).unwrap();
+        let hub = cluster.hub.as_ref().unwrap();
+        not_ready(hub, "cannot read revocation lists").await;
+        not_ready(cluster.agent.as_ref().unwrap(), "no connection to the hub").await;
+
+        fs::write(&list, &none).unwrap();
+        cluster.ready(Role::Hub).await.unwrap();
+        cluster.ready(Role::Agent).await.unwrap();
+        reports_next_update(cluster.hub.as_ref().unwrap()).await;
+
+        fs::write(&list, &revoked).unwrap();
+        cluster.hub.as_ref().unwrap().logged("its authority has revoked its certificate").await;
+        not_ready(cluster.agent.as_ref().unwrap(), "Revoked").await;
+
+        // A damaged list is reported, and the old one stays.
+        fs::write(&list, &none[..none.len() / 2]).unwrap();
+        let hub = cluster.hub.as_ref().unwrap();
+        hub.logged("crl.pem is not valid PEM").await;
+        reports_invalid_files(hub).await;
+        not_ready(cluster.agent.as_ref().unwrap(), "Revoked").await;
+
+        fs::write(&list, &none).unwrap();
+        cluster.ready(Role::Agent).await.unwrap();
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::link::Credentials;
 use crate::name::{InvalidName, PeerId};
@@ -37,6 +37,16 @@ pub enum DenyListError {
         /// What is wrong, and what is expected.
         cause: String,
     },
+    /// An entry denies the hub itself, whose own services would end.
+    #[error(
+        "deny list {} has {name:?}, which is the name of the hub itself, and its services: remove that line", path.display()
+    )]
+    Hub {
+        /// The file.
+        path: PathBuf,
+        /// The entry.
+        name: PeerId,
+    },
 }
 
 /// A file with peers and certificates that a hub refuses: one entry a line, at most 200,000. Empty lines and lines that begin
@@ -51,9 +61,15 @@ pub enum DenyListError {
 /// The file is read at the start and reloaded by a [`FileWatch`](crate::reload::FileWatch). The hub checks the list when it
 /// admits a peer, and within a second after each reload it ends the sessions that the list denies. An invalid file changes
 /// nothing. Cheap to clone.
+///
+/// A list applies to peers on unix sockets too, by their names, and a denied one gets the cause. A list that denies the hub's
+/// own name is invalid.
 #[derive(Debug, Clone)]
 pub struct DenyList {
     pub(crate) entries: Arc<Reloading<Entries, DenyListError>>,
+    path: PathBuf,
+    /// The name of the hub that uses the list.
+    hub: Arc<OnceLock<PeerId>>,
 }
 
 /// The entries of a deny list.
@@ -72,10 +88,22 @@ impl DenyList {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DenyListError> {
         let path = path.as_ref().to_owned();
         let input = Input { kind: "deny list", path: path.clone() };
+        let hub = Arc::new(OnceLock::new());
+        let (from, of) = (path.clone(), Arc::clone(&hub));
         let make = move |contents: &[Vec<u8>]| {
-            contents.first().map_or_else(|| Ok(Entries::default()), |text| parse(text, &path))
+            let entries =
+                contents.first().map_or_else(|| Ok(Entries::default()), |text| parse(text, &from))?;
+            of.get().map_or(Ok(()), |hub| entries.check_hub(hub, &from))?;
+            Ok(entries)
         };
-        Ok(Self { entries: Arc::new(Reloading::open(vec![input], |_| Vec::new(), make)?) })
+        Ok(Self { entries: Arc::new(Reloading::open(vec![input], |_| Vec::new(), make)?), path, hub })
+    }
+
+    /// Refuses entries for the hub's own name, now and after each reload.
+    pub(crate) fn protect(&self, hub: &PeerId) -> Result<(), DenyListError> {
+        // Set before the check, so that no reload in between is missed.
+        let _ = self.hub.set(hub.clone());
+        self.current().map_or(Ok(()), |entries| entries.check_hub(hub, &self.path))
     }
 
     /// Number of entries.
@@ -103,6 +131,13 @@ impl DenyList {
 }
 
 impl Entries {
+    fn check_hub(&self, hub: &PeerId, path: &Path) -> Result<(), DenyListError> {
+        match hub.covered_by().find_map(|name| self.names.get(name)) {
+            Some(name) => Err(DenyListError::Hub { path: path.to_owned(), name: name.clone() }),
+            None => Ok(()),
+        }
+    }
+
     fn deny(&self, peer: &PeerId, credentials: &Credentials) -> Option<&'static str> {
         let is_named = |name: &PeerId| name.covered_by().any(|name| self.names.contains(name));
         if is_named(peer) {
@@ -176,6 +211,7 @@ fn hex(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::link::PeerCertificate;
+    use crate::reload::ReloadEvent;
 
     fn name(text: &str) -> PeerId {
         PeerId::new(text).unwrap()
@@ -214,6 +250,30 @@ mod tests {
         let entries = parse(b"proxy", Path::new("deny")).unwrap();
         assert!(entries.deny(&name("proxy/replica-2"), &Credentials::None).is_some(), "a name below");
         assert!(entries.deny(&name("proxy2"), &Credentials::None).is_none());
+    }
+
+    /// At the start and at a reload: the hub's own services would end.
+    #[test]
+    fn rejects_the_name_of_the_hub() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("deny");
+        let check = |watch: &crate::reload::FileWatch| watch.check(std::time::SystemTime::now());
+        for (hub, entry) in [("hub", "hub"), ("hub/eu", "hub")] {
+            std::fs::write(&path, format!("edge-1\n{entry}\n")).unwrap();
+            let error = DenyList::open(&path).unwrap().protect(&name(hub)).unwrap_err().to_string();
+            assert!(error.contains("has \"hub\", which is the name of the hub itself"), "{error}");
+
+            std::fs::write(&path, "edge-1\n").unwrap();
+            let list = DenyList::open(&path).unwrap();
+            let watch = crate::reload::FileWatch::new().deny(&list);
+            list.protect(&name(hub)).unwrap();
+            std::fs::write(&path, format!("{entry}\n")).unwrap();
+            assert!(
+                matches!(&check(&watch)[..], [ReloadEvent::Invalid { cause, .. }] if cause.contains("the hub itself"))
+            );
+            assert!(list.denies(&name("edge-1"), &Credentials::None).is_some(), "the old list stays");
+            assert!(list.denies(&name(hub), &Credentials::None).is_none());
+        }
     }
 
     #[test]

@@ -48,6 +48,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_sink::Sink;
+#[cfg(feature = "tls")]
+use rustls_pki_types::CertificateDer;
 
 use crate::frame::{Frame, Kind, MAX_HEADER, decode, encode};
 pub use crate::frame::{Lane, WireFrame};
@@ -176,6 +178,13 @@ pub trait FrameLink:
     fn oldest_unfinished(&self) -> Option<Instant> {
         None
     }
+
+    /// The certificate chain that the other end has presented, its own certificate first; empty without one. A hub verifies it
+    /// again when authorities or revocation lists change.
+    #[cfg(feature = "tls")]
+    fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
+        Vec::new()
+    }
 }
 
 /// Called with each received frame of a link.
@@ -294,6 +303,11 @@ impl FrameLink for Link {
 
     fn oldest_unfinished(&self) -> Option<Instant> {
         self.io.oldest_unfinished()
+    }
+
+    #[cfg(feature = "tls")]
+    fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
+        self.io.peer_chain()
     }
 }
 

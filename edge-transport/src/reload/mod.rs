@@ -2,7 +2,8 @@
 //!
 //! [`FileWatch`] compares the contents of files, not their times: it detects swapped symlinks, files renamed into place and
 //! overwritten files, and does not depend on the clock. Files that belong together are used only as a whole: while a
-//! certificate is newer than its key, the old pair stays in use. Open links are not affected by a reload.
+//! certificate is newer than its key, the old pair stays in use. A reload does not affect open links, except that a hub ends
+//! the sessions of identities that are not valid any more.
 //!
 //! Files may also be missing or invalid at the start (`*_when_valid`): handshakes fail with the cause until a check finds valid
 //! files. Invalid files are evaluated again at each check, because a corrected clock makes a certificate valid.
@@ -14,7 +15,6 @@ use std::fmt::{self, Display};
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
-#[cfg(feature = "runtime")]
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::SystemTime;
@@ -75,8 +75,16 @@ pub(crate) type Make<T, E> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, E> + Send + Syn
 /// The files of a value, and the function that creates the value from their contents.
 pub(crate) type Recipe<T, E> = (Vec<Input>, Make<T, E>);
 
-/// Expiry times of certificates, by file.
-pub(crate) type Expiries = Vec<(PathBuf, SystemTime)>;
+/// Until when the content of a file is valid.
+#[derive(Debug, Clone)]
+pub(crate) enum Expiry {
+    /// A certificate, which is useless afterwards.
+    Certificate { file: PathBuf, end: SystemTime },
+    /// A revocation list, which should be replaced until then, and stays in use.
+    RevocationList { file: PathBuf, end: SystemTime },
+}
+
+pub(crate) type Expiries = Vec<Expiry>;
 
 /// A value that is reloaded from files.
 trait Watched: Send + Sync {
@@ -93,7 +101,7 @@ trait Watched: Send + Sync {
     /// The files, for logs.
     fn files(&self) -> String;
 
-    /// Expiry times of the certificates in use.
+    /// Expiry times of the certificates and revocation lists in use.
     fn expiries(&self) -> Expiries;
 }
 
@@ -106,7 +114,6 @@ pub(crate) struct Reloading<T, E> {
     current: RwLock<Result<Arc<T>, String>>,
     state: Mutex<FileState>,
     /// Rises with each new value.
-    #[cfg(feature = "runtime")]
     generation: AtomicU64,
 }
 
@@ -149,15 +156,8 @@ impl<T: Send + Sync, E: From<ReadError> + Display> Reloading<T, E> {
         make: impl Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync + 'static,
     ) -> (Self, Result<(), E>) {
         let (current, state) = (RwLock::new(Err(String::new())), Mutex::default());
-        let new = Self {
-            inputs,
-            make: Box::new(make),
-            expiries,
-            current,
-            state,
-            #[cfg(feature = "runtime")]
-            generation: AtomicU64::new(0),
-        };
+        let new =
+            Self { inputs, make: Box::new(make), expiries, current, state, generation: AtomicU64::new(0) };
         let outcome = read_all(&new.inputs).map_err(E::from).and_then(|contents| {
             *new.value() = Ok(Arc::new((new.make)(&contents)?));
             let found = Some(fingerprint(&contents));
@@ -176,7 +176,6 @@ impl<T: Send + Sync, E: From<ReadError> + Display> Reloading<T, E> {
     }
 
     /// Returns a number that rises with each new value.
-    #[cfg(feature = "runtime")]
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -225,7 +224,6 @@ impl<T: Send + Sync, E: From<ReadError> + Display> Watched for Reloading<T, E> {
             Ok(value) => {
                 *self.value() = Ok(Arc::new(value));
                 (state.in_use, state.invalid) = (found, None);
-                #[cfg(feature = "runtime")]
                 self.generation.fetch_add(1, Ordering::AcqRel);
                 Some(ReloadEvent::Reloaded { files: self.files() })
             }

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use super::Watched;
 use super::expiry::{Validity, WarnThrottle};
+use super::{Expiry, Watched};
 
 /// Shortest interval between two checks of the files.
 #[cfg(feature = "runtime")]
@@ -53,6 +53,14 @@ pub enum ReloadEvent {
         /// Time until it expires.
         left: Duration,
     },
+    /// The next update of a revocation list is overdue: the list stays in use, without the certificates that were revoked since.
+    /// Reported once a day.
+    RevocationListOverdue {
+        /// The file of the list.
+        file: PathBuf,
+        /// Time since the next update was due.
+        ago: Duration,
+    },
     /// A certificate has expired: the other end refuses it. Reported once a day.
     Expired {
         /// The file of the certificate.
@@ -85,6 +93,10 @@ impl ReloadEvent {
             Self::Expiring { file, left } => {
                 let (file, days) = (file.display(), left.as_secs() / DAY);
                 tracing::warn!(%file, days, "certificate expires soon, renew it");
+            }
+            Self::RevocationListOverdue { file, ago } => {
+                let (file, hours) = (file.display(), ago.as_secs() / 3600);
+                tracing::error!(%file, hours, "the next update of a revocation list is overdue, keeping the list");
             }
             Self::Expired { file, ago } => {
                 let (file, days) = (file.display(), ago.as_secs() / DAY);
@@ -137,6 +149,7 @@ impl FileWatch {
     /// Watches the files of a TLS configuration.
     pub fn tls<C: Send + Sync + 'static>(mut self, files: &crate::tls::TlsFiles<C>) -> Self {
         self.parts.push(files.reloading());
+        self.parts.extend(files.lists().map(|lists| lists as Arc<dyn Watched>));
         self
     }
 
@@ -174,10 +187,19 @@ impl FileWatch {
             events.extend(part.check());
         }
         let mut throttles = self.throttles.lock().unwrap_or_else(PoisonError::into_inner);
-        for (file, end) in self.parts.iter().flat_map(|part| part.expiries()) {
-            let validity = Validity::at(now, end);
+        for expiry in self.parts.iter().flat_map(|part| part.expiries()) {
+            let (file, end, is_list) = match expiry {
+                Expiry::Certificate { file, end } => (file, end, false),
+                Expiry::RevocationList { file, end } => (file, end, true),
+            };
+            let validity = match Validity::at(now, end) {
+                // A list is valid for days only.
+                Validity::Expiring { .. } if is_list => Validity::Valid,
+                validity => validity,
+            };
             if throttles.entry(file.clone()).or_default().due(validity, now) {
                 events.push(match validity {
+                    Validity::Expired { ago } if is_list => ReloadEvent::RevocationListOverdue { file, ago },
                     Validity::Expired { ago } => ReloadEvent::Expired { file, ago },
                     Validity::Expiring { left } => ReloadEvent::Expiring { file, left },
                     Validity::Valid => continue,
@@ -201,17 +223,23 @@ impl FileWatch {
     }
 
     /// Sets the gauges of the installed recorder: for each certificate file the seconds until it expires
-    /// (`edge_transport_tls_expires_seconds`, negative afterwards), and for each group of files whether they were invalid when
-    /// they were last read (`edge_transport_file_reload_failed`). [`FileWatch::check`] sets them too.
+    /// (`edge_transport_tls_expires_seconds`, negative afterwards), for each file of revocation lists the seconds until the next
+    /// update is due (`edge_transport_crl_next_update_seconds`, negative afterwards), and for each group of files whether they
+    /// were invalid when they were last read (`edge_transport_file_reload_failed`). [`FileWatch::check`] sets them too.
     #[cfg(feature = "metrics")]
     pub fn publish(&self, now: SystemTime) {
         for part in &self.parts {
             let invalid = if part.is_invalid() { 1.0 } else { 0.0 };
             metrics::gauge!("edge_transport_file_reload_failed", "files" => part.files()).set(invalid);
-            for (file, end) in part.expiries() {
+            for expiry in part.expiries() {
+                let (gauge, file, end) = match expiry {
+                    Expiry::Certificate { file, end } => ("edge_transport_tls_expires_seconds", file, end),
+                    Expiry::RevocationList { file, end } => {
+                        ("edge_transport_crl_next_update_seconds", file, end)
+                    }
+                };
                 let seconds = super::expiry::seconds_left(now, end);
-                metrics::gauge!("edge_transport_tls_expires_seconds", "file" => file.display().to_string())
-                    .set(seconds);
+                metrics::gauge!(gauge, "file" => file.display().to_string()).set(seconds);
             }
         }
     }

@@ -1,9 +1,11 @@
-//! Reads the parts of an X.509 certificate that the verifier does not expose: its serial number, the end of its validity and
-//! the subject's common name. It supports only definite lengths, copies nothing, and returns `None` for everything else.
+//! Reads the parts of an X.509 certificate that the verifier does not expose: its serial number, the end of its validity, the
+//! subject's common name, and whether it has a subject alternative name; and the parts of a certificate revocation list. It
+//! supports only definite lengths, copies nothing, and returns `None` for everything else.
 
 /// Tag bytes (X.690 section 8.1.2) of the elements of a certificate.
 mod tag {
     pub(super) const INTEGER: u8 = 0x02;
+    pub(super) const BIT_STRING: u8 = 0x03;
     pub(super) const OID: u8 = 0x06;
     pub(super) const UTF8_STRING: u8 = 0x0c;
     pub(super) const PRINTABLE_STRING: u8 = 0x13;
@@ -13,10 +15,14 @@ mod tag {
     pub(super) const SEQUENCE: u8 = 0x30;
     pub(super) const SET: u8 = 0x31;
     pub(super) const VERSION: u8 = 0xa0;
+    pub(super) const EXTENSIONS: u8 = 0xa3;
 }
 
 /// 2.5.4.3, the common name.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+
+/// 2.5.29.17, the extension with the subject alternative name.
+const SUBJECT_ALTERNATIVE_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
 struct Reader<'a>(&'a [u8]);
 
@@ -39,18 +45,27 @@ impl<'a> Reader<'a> {
         Some((tag, content))
     }
 
+    /// Returns the whole next element, and its content.
+    fn next_whole(&mut self) -> Option<(&'a [u8], &'a [u8])> {
+        let before = self.0;
+        let (_, content) = self.next()?;
+        Some((before.get(..before.len() - self.0.len())?, content))
+    }
+
     /// Returns the content of the next element, which must have this tag.
     fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next().filter(|(found, _)| *found == tag).map(|(_, content)| content)
     }
 }
 
-/// The parts of a certificate's body up to its subject.
+/// The parts of a certificate's body.
 pub(super) struct Body<'a> {
     #[cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only links need it"))]
     serial: &'a [u8],
     not_after: (u8, &'a [u8]),
     subject: &'a [u8],
+    /// The public key, and what follows it.
+    rest: &'a [u8],
 }
 
 impl<'a> Body<'a> {
@@ -68,7 +83,25 @@ impl<'a> Body<'a> {
         validity.next()?;
         let not_after = validity.next()?;
         let subject = body.expect(tag::SEQUENCE)?;
-        Some(Self { serial, not_after, subject })
+        Some(Self { serial, not_after, subject, rest: body.0 })
+    }
+
+    /// Whether the certificate has the extension with the subject alternative name; `None` if that is not readable.
+    pub(super) fn has_alternative_name(&self) -> Option<bool> {
+        let mut rest = Reader(self.rest);
+        rest.expect(tag::SEQUENCE)?;
+        while !rest.0.is_empty() {
+            // Two optional identifiers may precede the extensions.
+            let (tag::EXTENSIONS, extensions) = rest.next()? else { continue };
+            let mut extensions = Reader(Reader(extensions).expect(tag::SEQUENCE)?);
+            while !extensions.0.is_empty() {
+                let mut extension = Reader(extensions.expect(tag::SEQUENCE)?);
+                if extension.expect(tag::OID)? == SUBJECT_ALTERNATIVE_NAME {
+                    return Some(true);
+                }
+            }
+        }
+        Some(false)
     }
 
     /// The serial number, without leading zero bytes.
@@ -80,25 +113,7 @@ impl<'a> Body<'a> {
 
     /// When the certificate expires, in seconds since 1970.
     pub(super) fn not_after(&self) -> Option<u64> {
-        let (tag, text) = self.not_after;
-        let number = |digits: &[u8]| {
-            digits.iter().try_fold(0_u64, |sum, c| c.is_ascii_digit().then(|| sum * 10 + u64::from(c - b'0')))
-        };
-        let (year, rest) = match tag {
-            // Two digits of the year mean 1950 to 2049 (RFC 5280 section 4.1.2.5.1).
-            tag::UTC_TIME if text.len() == 13 => match number(&text[..2])? {
-                short @ 50.. => (1900 + short, &text[2..]),
-                short => (2000 + short, &text[2..]),
-            },
-            tag::GENERALIZED_TIME if text.len() == 15 => (number(&text[..4])?, &text[4..]),
-            _ => return None,
-        };
-        let [month, day, hour, minute, second] = [0, 2, 4, 6, 8].map(|at| number(&rest[at..at + 2]));
-        let (month, day, time) = (month?, day?, hour? * 3600 + minute? * 60 + second?);
-        if rest[10] != b'Z' || !(1..=12).contains(&month) || !(1..=31).contains(&day) || year < 1970 {
-            return None;
-        }
-        Some(days_since_1970(year, month, day) * 86_400 + time)
+        seconds_since_1970(self.not_after)
     }
 
     /// The subject's common name, if it has exactly one.
@@ -125,6 +140,57 @@ impl<'a> Body<'a> {
         }
         found
     }
+}
+
+/// The parts of a certificate revocation list (RFC 5280 section 5.1).
+pub(super) struct RevocationList<'a> {
+    /// What is signed.
+    pub(super) body: &'a [u8],
+    /// Content of the algorithm identifier of the signature.
+    pub(super) algorithm: &'a [u8],
+    pub(super) signature: &'a [u8],
+    /// When the authority issues the next list at the latest, in seconds since 1970.
+    pub(super) next_update: Option<u64>,
+}
+
+impl<'a> RevocationList<'a> {
+    /// Reads a list of version 2.
+    pub(super) fn read(list: &'a [u8]) -> Option<Self> {
+        let mut outer = Reader(Reader(list).expect(tag::SEQUENCE)?);
+        let (body, content) = outer.next_whole()?;
+        let algorithm = outer.expect(tag::SEQUENCE)?;
+        // The first byte is the number of unused bits.
+        let (&0, signature) = outer.expect(tag::BIT_STRING)?.split_first()? else { return None };
+        let mut fields = Reader(content);
+        fields.expect(tag::INTEGER)?;
+        fields.expect(tag::SEQUENCE)?;
+        fields.expect(tag::SEQUENCE)?;
+        fields.next()?;
+        let next_update = fields.next().and_then(seconds_since_1970);
+        Some(Self { body, algorithm, signature, next_update })
+    }
+}
+
+/// Reads a time with its tag (RFC 5280 section 4.1.2.5).
+fn seconds_since_1970((tag, text): (u8, &[u8])) -> Option<u64> {
+    let number = |digits: &[u8]| {
+        digits.iter().try_fold(0_u64, |sum, c| c.is_ascii_digit().then(|| sum * 10 + u64::from(c - b'0')))
+    };
+    let (year, rest) = match tag {
+        // Two digits of the year mean 1950 to 2049 (RFC 5280 section 4.1.2.5.1).
+        tag::UTC_TIME if text.len() == 13 => match number(&text[..2])? {
+            short @ 50.. => (1900 + short, &text[2..]),
+            short => (2000 + short, &text[2..]),
+        },
+        tag::GENERALIZED_TIME if text.len() == 15 => (number(&text[..4])?, &text[4..]),
+        _ => return None,
+    };
+    let [month, day, hour, minute, second] = [0, 2, 4, 6, 8].map(|at| number(&rest[at..at + 2]));
+    let (month, day, time) = (month?, day?, hour? * 3600 + minute? * 60 + second?);
+    if rest[10] != b'Z' || !(1..=12).contains(&month) || !(1..=31).contains(&day) || year < 1970 {
+        return None;
+    }
+    Some(days_since_1970(year, month, day) * 86_400 + time)
 }
 
 /// Days from 1970-01-01 to a day of the Gregorian calendar, from 1970 on.
@@ -157,6 +223,7 @@ mod tests {
         assert_eq!(body.common_name(), Some("edge-1"));
         assert_eq!(body.not_after(), Some(1_930_089_600));
         assert_eq!(body.serial(), [0xab, 0x01], "the sign byte is not part of the number");
+        assert_eq!(body.has_alternative_name(), Some(true));
     }
 
     #[test]
@@ -172,7 +239,9 @@ mod tests {
     fn damaged_certificates_never_panic() {
         let good = certificate("edge-1");
         let read = |der: &[u8]| {
-            Body::read(der).map(|body| (body.not_after(), body.common_name().map(str::to_owned)))
+            Body::read(der).map(|body| {
+                (body.not_after(), body.common_name().map(str::to_owned), body.has_alternative_name())
+            })
         };
         for end in 0..good.len() {
             assert_eq!(read(&good[..end]), None, "cut at {end}");
@@ -198,7 +267,7 @@ mod tests {
             let length = u8::try_from(attribute.len()).unwrap();
             [&[tag::SET, length + 2, tag::SEQUENCE, length], &attribute[..]].concat()
         };
-        let body = |subject: &'static [u8]| Body { serial: b"", not_after: (0, b""), subject };
+        let body = |subject: &'static [u8]| Body { serial: b"", not_after: (0, b""), subject, rest: b"" };
         assert_eq!(body(Vec::leak(name(b"a"))).common_name(), Some("a"));
         assert_eq!(body(Vec::leak([name(b"a"), name(b"b")].concat())).common_name(), None);
         assert_eq!(body(Vec::leak(name(&[0xff]))).common_name(), None);

@@ -71,6 +71,25 @@ pub enum TlsError {
         /// Seconds since it expired.
         ago_seconds: u64,
     },
+    /// The text contains no revocation list.
+    #[error("no revocation list in {from}: expected PEM with an X509 CRL section")]
+    NoRevocationList {
+        /// Origin of the text.
+        from: String,
+    },
+    /// A revocation list is invalid.
+    #[error(
+        "revocation list in {from} cannot be used: {cause}; expected complete lists of version 2 with a next update, at \
+        most {max} bytes together, each signed by its authority"
+    )]
+    BadRevocationList {
+        /// Origin of the list.
+        from: String,
+        /// Maximum number of bytes of the lists of one file.
+        max: usize,
+        /// What is wrong.
+        cause: String,
+    },
     /// An accepting end has no certificate.
     #[error("no certificate was given for the accepting end: give its certificate chain and the private key")]
     NoIdentity,

@@ -3,12 +3,20 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+#[cfg(feature = "runtime")]
+use std::time::SystemTime;
 
 use rustls::{ClientConfig, ServerConfig};
+#[cfg(feature = "runtime")]
+use rustls_pki_types::CertificateDer;
 
+#[cfg(feature = "runtime")]
+use super::AuthoritiesId;
 use super::identity::Pem;
+use super::revocation::RevocationLists;
+use super::verifier::{ClientVerifier, ReloadedLists};
 use super::{ClientAuth, Identity, TlsError, client, server};
-use crate::reload::{Expiries, Input, Recipe, Reloading};
+use crate::reload::{Expiries, Expiry, Input, Recipe, Reloading};
 
 /// Paths of the TLS material of one end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,6 +26,8 @@ pub struct TlsPaths {
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// The authorities that the other end is verified with.
     pub authorities: Option<PathBuf>,
+    /// The certificate revocation lists of the authorities; only for an accepting end.
+    pub revocation_lists: Option<PathBuf>,
 }
 
 impl TlsPaths {
@@ -34,19 +44,38 @@ impl TlsPaths {
         self.authorities = Some(path.as_ref().to_owned());
         self
     }
+
+    /// Sets the PEM file with the certificate revocation lists of the authorities, for an accepting end: one complete list for
+    /// each authority that has issued a certificate of a client's chain, at most 4 MiB together. A client is refused that a
+    /// list revokes, and a client whose status is unknown, because its authority has no list here. Each handshake verifies
+    /// the signature of the list, which takes about a millisecond for each MiB.
+    ///
+    /// The file is independent of the others: an invalid one keeps the lists in use, and until the first valid one every
+    /// handshake fails. A list stays in use after its next update is due, and the watch reports that. Authorities with
+    /// different keys must have different names.
+    #[must_use]
+    pub fn with_revocation_lists(mut self, path: impl AsRef<Path>) -> Self {
+        self.revocation_lists = Some(path.as_ref().to_owned());
+        self
+    }
 }
 
 /// The configuration of the last valid files.
 pub(crate) struct Loaded<C> {
     config: Arc<C>,
+    /// Verifies clients; only at an accepting end.
+    #[cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only links need it"))]
+    verifier: Option<Arc<ClientVerifier>>,
     identity: Identity,
     paths: TlsPaths,
 }
 
 /// A TLS configuration that is reloaded from files: [`FileWatch`](crate::reload::FileWatch) checks them for changes. New
-/// handshakes use the new configuration; open links are not affected. Cheap to clone; all clones share the configuration.
+/// handshakes use the new configuration. Open links are not affected, except at a hub with
+/// `HubBuilder::client_certificates`. Cheap to clone; all clones share the configuration.
 pub struct TlsFiles<C> {
     reloading: Arc<Reloading<Loaded<C>, TlsError>>,
+    lists: Option<ReloadedLists>,
 }
 
 /// Files of an accepting end.
@@ -62,16 +91,53 @@ impl TlsFiles<ServerConfig> {
     /// [`TlsError`], which names the file and what to do. A certificate is required, and authorities unless `clients` is
     /// [`ClientAuth::None`].
     pub fn server(paths: TlsPaths, clients: ClientAuth) -> Result<Self, TlsError> {
-        let (inputs, make) = recipe(paths, move |identity| server::configuration(identity, clients));
-        Ok(Self { reloading: Arc::new(Reloading::open(inputs, expiries, make)?) })
+        let lists = list_recipe(&paths).map(|(inputs, make)| Reloading::open(inputs, next_update, make));
+        let lists = lists.transpose()?.map(Arc::new);
+        let (inputs, make) = server_recipe(paths, clients, lists.clone());
+        Ok(Self { reloading: Arc::new(Reloading::open(inputs, expiries, make)?), lists })
     }
 
     /// Creates the configuration of an accepting end from files that may be missing or invalid for now: handshakes fail until a
     /// [`FileWatch`](crate::reload::FileWatch) has found valid ones.
     #[must_use]
     pub fn server_when_valid(paths: TlsPaths, clients: ClientAuth) -> Self {
-        let (inputs, make) = recipe(paths, move |identity| server::configuration(identity, clients));
-        Self { reloading: Arc::new(Reloading::open_when_valid(inputs, expiries, make)) }
+        let lists =
+            list_recipe(&paths).map(|(inputs, make)| Reloading::open_when_valid(inputs, next_update, make));
+        let lists = lists.map(Arc::new);
+        let (inputs, make) = server_recipe(paths, clients, lists.clone());
+        Self { reloading: Arc::new(Reloading::open_when_valid(inputs, expiries, make)), lists }
+    }
+
+    /// The current configuration, and the authorities that it verifies clients with.
+    #[cfg(any(feature = "ws", feature = "quic"))]
+    pub(crate) fn server_config(&self) -> Result<(Arc<ServerConfig>, Option<AuthoritiesId>), TlsError> {
+        let loaded = self.usable()?;
+        Ok((Arc::clone(&loaded.config), loaded.verifier.as_ref().map(|verifier| verifier.authorities())))
+    }
+
+    /// Returns a number that rises when certificates that were verified may be refused now.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn generation(&self) -> u64 {
+        let lists = self.lists.as_ref().map_or(0, |lists| lists.generation());
+        self.reloading.generation().wrapping_add(lists)
+    }
+
+    /// Checks that the chain of an open link would be accepted again. Returns the authorities that it was checked with.
+    ///
+    /// # Errors
+    /// Returns why the chain is refused.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn verify_again(
+        &self,
+        chain: impl FnOnce() -> Vec<CertificateDer<'static>>,
+        verified_by: Option<AuthoritiesId>,
+        now: SystemTime,
+    ) -> Result<Option<AuthoritiesId>, String> {
+        // Without valid files since the start there was no handshake.
+        let Some(verifier) = self.loaded().ok().and_then(|loaded| loaded.verifier.clone()) else {
+            return Ok(verified_by);
+        };
+        verifier.verify_again(chain, verified_by, now).map(|()| Some(verifier.authorities()))
     }
 }
 
@@ -81,23 +147,54 @@ impl TlsFiles<ClientConfig> {
     /// # Errors
     /// [`TlsError`], which names the file and what to do. Authorities are required.
     pub fn client(paths: TlsPaths) -> Result<Self, TlsError> {
-        let (inputs, make) = recipe(paths, client::client_config);
-        Ok(Self { reloading: Arc::new(Reloading::open(inputs, expiries, make)?) })
+        let (inputs, make) = client_recipe(paths);
+        Ok(Self { reloading: Arc::new(Reloading::open(inputs, expiries, make)?), lists: None })
     }
 
     /// Creates the configuration of a dialing end from files that may be missing or invalid for now: dialing fails until a
     /// [`FileWatch`](crate::reload::FileWatch) has found valid ones.
     #[must_use]
     pub fn client_when_valid(paths: TlsPaths) -> Self {
-        let (inputs, make) = recipe(paths, client::client_config);
-        Self { reloading: Arc::new(Reloading::open_when_valid(inputs, expiries, make)) }
+        let (inputs, make) = client_recipe(paths);
+        Self { reloading: Arc::new(Reloading::open_when_valid(inputs, expiries, make)), lists: None }
     }
+}
+
+fn server_recipe(
+    paths: TlsPaths,
+    clients: ClientAuth,
+    lists: Option<ReloadedLists>,
+) -> Recipe<Loaded<ServerConfig>, TlsError> {
+    recipe(paths, move |identity| server::configuration(identity, clients, lists.clone()))
+}
+
+fn client_recipe(paths: TlsPaths) -> Recipe<Loaded<ClientConfig>, TlsError> {
+    recipe(paths, |identity| client::client_config(identity).map(|config| (config, None)))
+}
+
+/// Returns the files of the revocation lists, if there are any, and the function that reads them.
+fn list_recipe(paths: &TlsPaths) -> Option<Recipe<(PathBuf, RevocationLists), TlsError>> {
+    let path = paths.revocation_lists.clone()?;
+    let mut inputs = vec![Input { kind: "revocation lists", path: path.clone() }];
+    inputs.extend(paths.authorities.clone().map(|path| Input { kind: "CA certificates", path }));
+    let names: Vec<String> = inputs.iter().map(|input| input.path.display().to_string()).collect();
+    let make = move |contents: &[Vec<u8>]| {
+        let mut pem = contents.iter().zip(&names).map(|(text, from)| Pem { text, from });
+        match pem.next().zip(pem.next()) {
+            Some((lists, authorities)) => Ok((path.clone(), RevocationLists::parse(&lists, &authorities)?)),
+            None => Err(TlsError::NoRoots { peer: "clients" }),
+        }
+    };
+    Some((inputs, Box::new(make)))
 }
 
 /// Returns the files to read, and the function that creates the configuration from their contents.
 fn recipe<C>(
     paths: TlsPaths,
-    configure: impl Fn(&Identity) -> Result<Arc<C>, TlsError> + Send + Sync + 'static,
+    configure: impl Fn(&Identity) -> Result<(Arc<C>, Option<Arc<ClientVerifier>>), TlsError>
+    + Send
+    + Sync
+    + 'static,
 ) -> Recipe<Loaded<C>, TlsError> {
     let mut inputs = Vec::new();
     if let Some((chain, key)) = &paths.certificate {
@@ -115,8 +212,8 @@ fn recipe<C>(
             None => None,
         };
         let identity = Identity::assemble(pair, pem.next())?;
-        let config = configure(&identity)?;
-        Ok(Loaded { config, identity, paths: paths.clone() })
+        let (config, verifier) = configure(&identity)?;
+        Ok(Loaded { config, verifier, identity, paths: paths.clone() })
     };
     (inputs, Box::new(make))
 }
@@ -125,13 +222,22 @@ impl<C> TlsFiles<C> {
     pub(crate) fn reloading(&self) -> Arc<Reloading<Loaded<C>, TlsError>> {
         Arc::clone(&self.reloading)
     }
+
+    pub(crate) fn lists(&self) -> Option<ReloadedLists> {
+        self.lists.clone()
+    }
 }
 
 fn expiries<C>(loaded: &Loaded<C>) -> Expiries {
     let chain = loaded.paths.certificate.as_ref().map(|(chain, _)| chain.clone());
     let own = chain.zip(loaded.identity.expires());
     let authorities = loaded.paths.authorities.clone().zip(loaded.identity.authorities_expire());
-    own.into_iter().chain(authorities).collect()
+    own.into_iter().chain(authorities).map(|(file, end)| Expiry::Certificate { file, end }).collect()
+}
+
+fn next_update((file, lists): &(PathBuf, RevocationLists)) -> Expiries {
+    let file = file.clone();
+    lists.next_update().map(|end| Expiry::RevocationList { file, end }).into_iter().collect()
 }
 
 impl<C: Send + Sync + 'static> TlsFiles<C> {
@@ -140,7 +246,7 @@ impl<C: Send + Sync + 'static> TlsFiles<C> {
     /// # Errors
     /// [`TlsError::Unusable`], if the files were never valid since the start.
     pub fn config(&self) -> Result<Arc<C>, TlsError> {
-        self.loaded().map(|loaded| Arc::clone(&loaded.config))
+        self.usable().map(|loaded| Arc::clone(&loaded.config))
     }
 
     /// The current identity.
@@ -151,6 +257,14 @@ impl<C: Send + Sync + 'static> TlsFiles<C> {
         self.loaded().map(|loaded| loaded.identity.clone())
     }
 
+    /// Returns what was loaded for a handshake. A missing revocation list must not mean that nothing is revoked.
+    fn usable(&self) -> Result<Arc<Loaded<C>>, TlsError> {
+        if let Some(lists) = &self.lists {
+            lists.current().map_err(|cause| TlsError::Unusable { cause })?;
+        }
+        self.loaded()
+    }
+
     fn loaded(&self) -> Result<Arc<Loaded<C>>, TlsError> {
         self.reloading.current().map_err(|cause| TlsError::Unusable { cause })
     }
@@ -158,7 +272,7 @@ impl<C: Send + Sync + 'static> TlsFiles<C> {
 
 impl<C> Clone for TlsFiles<C> {
     fn clone(&self) -> Self {
-        Self { reloading: Arc::clone(&self.reloading) }
+        Self { reloading: Arc::clone(&self.reloading), lists: self.lists.clone() }
     }
 }
 

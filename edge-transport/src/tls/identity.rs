@@ -11,6 +11,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::der::Body;
 use super::names::peer_names;
+use super::verifier::AuthoritiesId;
 use super::{TlsError, provider};
 use crate::name::PeerId;
 
@@ -21,6 +22,7 @@ pub struct Identity {
     roots: Arc<RootCertStore>,
     expires: Option<SystemTime>,
     authorities_expire: Option<SystemTime>,
+    authorities_id: AuthoritiesId,
 }
 
 /// PEM text and its origin.
@@ -60,11 +62,13 @@ impl Identity {
             roots: Arc::new(RootCertStore::empty()),
             expires: None,
             authorities_expire: None,
+            authorities_id: AuthoritiesId::of(&[]),
         };
         if let Some(authorities) = authorities {
             let found = certificates(&authorities)?;
             // The latest expiry counts: older authorities may be kept for certificates that are still in use.
             identity.authorities_expire = found.iter().filter_map(expiry_of).max();
+            identity.authorities_id = AuthoritiesId::of(&found);
             let mut roots = RootCertStore::empty();
             for authority in found {
                 roots.add(authority).map_err(|error| TlsError::BadCertificate {
@@ -131,6 +135,11 @@ impl Identity {
         self.authorities_expire
     }
 
+    /// What identifies the authorities.
+    pub(super) const fn authorities_id(&self) -> AuthoritiesId {
+        self.authorities_id
+    }
+
     pub(super) fn roots(&self, peer: &'static str) -> Result<Arc<RootCertStore>, TlsError> {
         if self.roots.is_empty() {
             return Err(TlsError::NoRoots { peer });
@@ -161,7 +170,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-fn certificates(pem: &Pem<'_>) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(super) fn certificates(pem: &Pem<'_>) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found = CertificateDer::pem_slice_iter(pem.text)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| TlsError::Pem { from: pem.from.to_owned(), cause: error.to_string() })?;

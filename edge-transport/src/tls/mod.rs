@@ -18,7 +18,9 @@ mod files;
 mod identity;
 mod insecure;
 mod names;
+mod revocation;
 mod server;
+mod verifier;
 
 use std::sync::Arc;
 
@@ -34,6 +36,8 @@ pub use self::insecure::insecure_server_config;
 pub use self::names::peer_certificate;
 pub use self::names::peer_names;
 pub use self::server::{ClientAuth, ServerTls, server_config};
+#[cfg(feature = "runtime")]
+pub(crate) use self::verifier::AuthoritiesId;
 
 #[cfg(feature = "aws-lc-rs")]
 fn provider() -> Arc<CryptoProvider> {

@@ -7,9 +7,10 @@ use super::der::Body;
 use crate::link::PeerCertificate;
 use crate::name::PeerId;
 
-/// Returns the names in a verified certificate: DNS names and URIs of the subject alternative name, in their order, then the
-/// subject's common name. Names that are not a valid [`PeerId`], such as wildcards, are omitted. The caller must have verified
-/// the certificate.
+/// Returns the names in a verified certificate: the DNS names and URIs of the subject alternative name, in their order. The
+/// subject's common name counts only in a certificate without a subject alternative name, because an authority may check
+/// only one of the two (RFC 6125 section 6.4.4). Names that are not a valid [`PeerId`], such as wildcards, are omitted. The
+/// caller must have verified the certificate.
 #[must_use]
 pub fn peer_names(certificate: &CertificateDer<'_>) -> Vec<PeerId> {
     let mut names = Vec::new();
@@ -24,7 +25,10 @@ pub fn peer_names(certificate: &CertificateDer<'_>) -> Vec<PeerId> {
         parsed.valid_dns_names().for_each(&mut add);
         parsed.valid_uri_names().for_each(&mut add);
     }
-    if let Some(name) = Body::read(certificate).and_then(|body| body.common_name()) {
+    if let Some(body) = Body::read(certificate)
+        && body.has_alternative_name() == Some(false)
+        && let Some(name) = body.common_name()
+    {
         add(name);
     }
     names
@@ -50,18 +54,26 @@ pub fn peer_certificate(certificate: &CertificateDer<'_>) -> PeerCertificate {
 mod tests {
     use super::*;
 
-    #[test]
-    fn returns_dns_names_uris_and_common_name() {
-        let mut params =
-            rcgen::CertificateParams::new(vec!["edge-1".to_owned(), "*.edge".to_owned()]).unwrap();
-        params.subject_alt_names.push(rcgen::SanType::URI("spiffe://edge/node/1".try_into().unwrap()));
-        params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:edge-1");
+    fn names(params: &rcgen::CertificateParams) -> Vec<String> {
         let certificate = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
-        let names = peer_names(certificate.der());
-        assert_eq!(
-            names.iter().map(PeerId::as_str).collect::<Vec<_>>(),
-            ["edge-1", "spiffe://edge/node/1", "system:node:edge-1"]
-        );
+        peer_names(certificate.der()).iter().map(ToString::to_string).collect()
+    }
+
+    /// Only a certificate without a subject alternative name, of whatever kind, proves its common name.
+    #[test]
+    fn common_name_counts_without_alternative_names_only() {
+        let with = |alternative: &[rcgen::SanType]| {
+            let mut params = rcgen::CertificateParams::default();
+            params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:edge-1");
+            params.subject_alt_names = alternative.to_vec();
+            names(&params)
+        };
+        let dns = |name: &str| rcgen::SanType::DnsName(name.try_into().unwrap());
+        let uri = rcgen::SanType::URI("spiffe://edge/node/1".try_into().unwrap());
+        assert_eq!(with(&[]), ["system:node:edge-1"]);
+        assert_eq!(with(&[dns("edge-1"), dns("*.edge"), uri]), ["edge-1", "spiffe://edge/node/1"]);
+        assert_eq!(with(&[dns("*.edge")]), [""; 0]);
+        assert_eq!(with(&[rcgen::SanType::IpAddress([127, 0, 0, 1].into())]), [""; 0]);
     }
 
     #[test]

@@ -124,7 +124,9 @@ pub trait TokenVerifier: Send + Sync {
     async fn check(&self, claimed: &PeerId, token: &Token) -> Result<(), TokenRefused>;
 
     /// Returns a number that rises when tokens may have been withdrawn. Within a second the hub then verifies the tokens of
-    /// open sessions again, and ends those with [`TokenRefused::Unknown`]. Default: 0, tokens are verified only once.
+    /// open sessions again, and ends those with [`TokenRefused::Unknown`]. After [`TokenRefused::Unavailable`], or without an
+    /// answer in time, the session continues, and the hub asks again until there is an answer: after 10 s at most, then after
+    /// twice as long each time, at most 5 minutes. Default: 0, tokens are verified only once.
     fn generation(&self) -> u64 {
         0
     }

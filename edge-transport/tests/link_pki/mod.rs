@@ -6,11 +6,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use edge_transport::link::{Credentials, Link};
 use edge_transport::tls::Identity;
-use rcgen::{CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, KeyPair, SanType};
+use rcgen::{
+    CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose,
+    KeyIdMethod, KeyPair, RevokedCertParams, SanType,
+};
 
 /// A private certificate authority.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
+    /// Certificates that an issued one needs to be verified.
+    chain: String,
 }
 
 /// A certificate and its key as PEM.
@@ -21,14 +26,56 @@ pub(crate) struct Issued {
 
 impl Authority {
     pub(crate) fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         // Each authority has a separate name, so that an unknown issuer is not reported as a bad signature.
+        Self::named(&format!("authority {:02x?}", &key.public_key_raw()[..8]))
+    }
+
+    /// Creates an authority that may have the name of another one.
+    pub(crate) fn named(name: &str) -> Self {
+        let issuer = CertifiedIssuer::self_signed(Self::params(name), KeyPair::generate().unwrap()).unwrap();
+        Self { issuer, chain: String::new() }
+    }
+
+    /// Creates an authority whose certificate this one issues, with a serial number.
+    pub(crate) fn intermediate(&self, serial: u8) -> Self {
+        let mut params = Self::params("intermediate authority");
+        params.serial_number = Some(vec![serial].into());
+        let issuer = CertifiedIssuer::signed_by(params, KeyPair::generate().unwrap(), &self.issuer).unwrap();
+        let chain = issuer.pem();
+        Self { issuer, chain }
+    }
+
+    fn params(name: &str) -> CertificateParams {
+        let mut params = CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
         params
-            .distinguished_name
-            .push(DnType::CommonName, format!("authority {:02x?}", &key.public_key_raw()[..8]));
-        Self { issuer: CertifiedIssuer::self_signed(params, key).unwrap() }
+    }
+
+    /// Returns a list, as PEM, that revokes the certificates with these serial numbers; `next_update` is a year.
+    pub(crate) fn revoke(&self, serials: &[u8], next_update: i32) -> String {
+        let long_ago = rcgen::date_time_ymd(2020, 1, 1);
+        let revoked = serials.iter().map(|serial| RevokedCertParams {
+            serial_number: vec![*serial].into(),
+            revocation_time: long_ago,
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let params = CertificateRevocationListParams {
+            this_update: long_ago,
+            next_update: rcgen::date_time_ymd(next_update, 1, 1),
+            crl_number: vec![1].into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.issuer).unwrap().pem().unwrap()
+    }
+
+    /// Issues a certificate with a serial number.
+    pub(crate) fn issue_numbered(&self, name: &str, serial: u8) -> Issued {
+        self.issue_with(name, |params| params.serial_number = Some(vec![serial].into()))
     }
 
     pub(crate) fn pem(&self) -> String {
@@ -55,7 +102,7 @@ impl Authority {
         set(&mut params);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        Issued { certificate: certificate.pem(), key: key.serialize_pem() }
+        Issued { certificate: certificate.pem() + &self.chain, key: key.serialize_pem() }
     }
 
     pub(crate) fn issue(&self, name: &str) -> Issued {

@@ -84,6 +84,12 @@ pub struct HubSecurity {
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
     pub client_ca: Option<PathBuf>,
 
+    /// PEM file with the certificate revocation lists of the authorities in --client-ca and of their intermediate authorities.
+    /// Every authority needs a list: a peer is refused whose certificate is revoked, or whose authority has none. Also ends open
+    /// sessions; reloaded when it changes
+    #[arg(long, value_name = "FILE", requires = "client_ca")]
+    pub client_crl: Option<PathBuf>,
+
     /// File with the tokens of peers: in each line a peer's name, a space and the SHA-256 of its token in
     /// hexadecimal (printf %s TOKEN | sha256sum). A token also proves the names below its own
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
@@ -115,6 +121,9 @@ impl HubSecurity {
         };
         if let Some(authorities) = &self.client_ca {
             paths = paths.with_authorities(authorities);
+        }
+        if let Some(lists) = &self.client_crl {
+            paths = paths.with_revocation_lists(lists);
         }
         Ok(Some(ServerFiles::server_when_valid(paths, clients)))
     }

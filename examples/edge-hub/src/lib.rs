@@ -46,6 +46,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     }
     if let Some(files) = &files {
         watch = watch.tls(files);
+        builder = builder.client_certificates(files);
     }
     if let Some(tokens) = tokens {
         tracing::info!(names = tokens.names(), "peers with a token can authenticate");

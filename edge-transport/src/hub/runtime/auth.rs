@@ -5,14 +5,23 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::hub::identity::Identity;
-use crate::link::{Credentials, LinkKind, PeerCertificate};
+use crate::link::{Credentials, LinkKind};
+#[cfg(feature = "tls")]
+use crate::link::{FrameLink, Link};
 use crate::name::PeerId;
 use crate::session::CloseReason;
+#[cfg(feature = "tls")]
+use crate::tls::AuthoritiesId;
 use crate::token::{Token, TokenRefused, TokenVerifier};
+
+/// Returns the time of the wall clock, which the validity of certificates refers to.
+type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// The ways in which a peer may prove its name.
 #[derive(Clone)]
 pub(super) struct Authentication {
+    /// Replaced in tests.
+    pub(super) wall_clock: WallClock,
     pub(super) allow_unauthenticated: bool,
     /// Ids of the users whose processes may use any name on a unix socket.
     pub(super) users: Vec<u32>,
@@ -22,18 +31,24 @@ pub(super) struct Authentication {
     /// The peers and certificates that are refused.
     #[cfg(feature = "tls")]
     pub(super) deny: Option<crate::hub::DenyList>,
+    /// What the certificates of open sessions are verified with again.
+    #[cfg(feature = "tls")]
+    pub(super) certificates: Option<crate::tls::ServerFiles>,
 }
 
 impl Default for Authentication {
     fn default() -> Self {
         let users = std::iter::once(0).chain(process_user()).collect();
         Self {
+            wall_clock: Arc::new(SystemTime::now),
             allow_unauthenticated: false,
             users,
             token_verifier: None,
             token_hasher: RandomState::new(),
             #[cfg(feature = "tls")]
             deny: None,
+            #[cfg(feature = "tls")]
+            certificates: None,
         }
     }
 }
@@ -118,18 +133,36 @@ impl Authentication {
         claimed: &PeerId,
         now: SystemTime,
     ) -> Option<CloseReason> {
-        let has_ended = |own: &PeerCertificate| own.expires.is_some_and(|end| end <= now);
-        let cause = match credentials {
-            Credentials::Certificate(own) if has_ended(own) => Some("its certificate has expired"),
+        let cause = match end_of(credentials) {
+            Some(end) if end <= now => Some("its certificate has expired"),
             _ => self.denied(credentials, claimed),
         };
         cause.map(|cause| CloseReason::Unauthenticated { claimed: claimed.clone(), cause: cause.to_owned() })
     }
 
+    /// Checks that the certificate of a peer would be accepted again by the authorities and revocation lists in use. Returns the
+    /// authorities that it was checked with, for the next time.
+    #[cfg(feature = "tls")]
+    pub(super) fn verify_again(
+        &self,
+        link: &Link,
+        verified_by: Option<AuthoritiesId>,
+        claimed: &PeerId,
+        now: SystemTime,
+    ) -> Result<Option<AuthoritiesId>, CloseReason> {
+        let (Some(files), Credentials::Certificate(own)) = (&self.certificates, link.credentials()) else {
+            return Ok(verified_by);
+        };
+        let verified_by = verified_by.or(own.verified_by);
+        files
+            .verify_again(|| link.peer_chain(), verified_by, now)
+            .map_err(|cause| CloseReason::Unauthenticated { claimed: claimed.clone(), cause })
+    }
+
     /// Whether an identity can be revoked while its session is open.
     pub(super) fn can_revoke(&self) -> bool {
         #[cfg(feature = "tls")]
-        if self.deny.is_some() {
+        if self.deny.is_some() || self.certificates.is_some() {
             return true;
         }
         self.token_verifier.is_some()
@@ -139,7 +172,9 @@ impl Authentication {
     pub(super) fn generation(&self) -> u64 {
         let tokens = self.token_verifier.as_ref().map_or(0, |tokens| tokens.generation());
         #[cfg(feature = "tls")]
-        let tokens = tokens.wrapping_add(self.deny.as_ref().map_or(0, crate::hub::DenyList::generation));
+        let tokens = tokens
+            .wrapping_add(self.deny.as_ref().map_or(0, crate::hub::DenyList::generation))
+            .wrapping_add(self.certificates.as_ref().map_or(0, crate::tls::ServerFiles::generation));
         tokens
     }
 
@@ -152,6 +187,14 @@ impl Authentication {
     #[allow(clippy::unused_self, reason = "a deny list needs TLS")]
     const fn denied(&self, _: &Credentials, _: &PeerId) -> Option<&'static str> {
         None
+    }
+}
+
+/// When the certificate expires that the credentials are, if they are one.
+pub(super) const fn end_of(credentials: &Credentials) -> Option<SystemTime> {
+    match credentials {
+        Credentials::Certificate(own) => own.expires,
+        _ => None,
     }
 }
 
@@ -179,16 +222,26 @@ impl TokenCheck {
         Err(CloseReason::Unauthenticated { claimed: self.claimed, cause })
     }
 
-    /// Checks within `bound` that a verified token was not withdrawn. A verifier that does not answer has withdrawn nothing.
-    pub(super) async fn verify_again(self, bound: Duration) -> Result<(), CloseReason> {
-        let answer = tokio::time::timeout(bound, self.tokens.check(&self.claimed, &self.token)).await;
-        match answer {
-            Ok(Err(cause @ TokenRefused::Unknown)) => {
-                Err(CloseReason::Unauthenticated { claimed: self.claimed, cause: cause.to_string() })
-            }
-            _ => Ok(()),
+    /// Checks within `bound` that a verified token was not withdrawn.
+    pub(super) async fn verify_again(self, bound: Duration) -> Recheck {
+        match tokio::time::timeout(bound, self.tokens.check(&self.claimed, &self.token)).await {
+            Ok(Ok(())) => Recheck::Valid,
+            Ok(Err(cause @ TokenRefused::Unknown)) => Recheck::Withdrawn(CloseReason::Unauthenticated {
+                claimed: self.claimed,
+                cause: cause.to_string(),
+            }),
+            Ok(Err(_)) | Err(_) => Recheck::Unanswered,
         }
     }
+}
+
+/// The result of verifying a token again.
+pub(super) enum Recheck {
+    Valid,
+    /// The token proves nothing any more.
+    Withdrawn(CloseReason),
+    /// The verifier cannot answer now, or did not in time. The session continues, and the verifier is asked later.
+    Unanswered,
 }
 
 #[cfg(test)]

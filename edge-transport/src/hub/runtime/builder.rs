@@ -41,6 +41,12 @@ pub enum HubError {
         /// Lowest allowed value.
         min: usize,
     },
+    /// The deny list has the hub's own name, and would end the hub's own services.
+    #[error("{cause}")]
+    DeniesHub {
+        /// The file and the entry.
+        cause: String,
+    },
     /// No tokio runtime is running.
     #[error("no tokio runtime; call `start` inside one")]
     NoRuntime,
@@ -62,7 +68,7 @@ pub struct HubBuilder {
     listeners: Vec<Box<dyn Listener>>,
     policy: Arc<dyn Policy>,
     settings: HubSettings,
-    authentication: Authentication,
+    pub(super) authentication: Authentication,
     services: HashMap<ServiceName, LocalService>,
     presence: bool,
 }
@@ -136,6 +142,16 @@ impl HubBuilder {
         self
     }
 
+    /// Verifies the certificates of open sessions again, within a second after the authorities or revocation lists of these
+    /// files are reloaded, and ends the sessions whose certificates are refused now: their authority was removed, or has
+    /// revoked them. Give the files of the hub's listeners. A session costs no memory for it, since TLS keeps the
+    /// certificates. Certificates on links that have no [chain](crate::link::FrameLink::peer_chain) are not verified again.
+    #[cfg(feature = "tls")]
+    pub fn client_certificates(mut self, files: &crate::tls::ServerFiles) -> Self {
+        self.authentication.certificates = Some(files.clone());
+        self
+    }
+
     /// Provides the service [`presence::SERVICE`](crate::presence::SERVICE) under the hub's name, which reports connected
     /// peers. A watcher sees only peers that the policy allows it to call. The policy decides [which peers may
     /// watch](crate::hub::Policy::may_watch).
@@ -189,6 +205,10 @@ impl HubBuilder {
         }
         // `hub` is a valid name, so there is no error to report.
         let name = self.name.or_else(|| PeerId::new("hub").ok()).ok_or(HubError::NoListener)?;
+        #[cfg(feature = "tls")]
+        if let Some(list) = &self.authentication.deny {
+            list.protect(&name).map_err(|error| HubError::DeniesHub { cause: error.to_string() })?;
+        }
         let local = (self.presence || !self.services.is_empty()).then(|| name.clone());
         // A hub never dials, so its session numbers are never compared.
         let mut hello = Hello::new(name, SessionId { instance: 1, number: 1 });
@@ -229,7 +249,9 @@ impl HubBuilder {
             let services = services.into_iter().map(|(name, local)| (name, local.service)).collect();
             let _ = shared.local.set(local_peer(&shared, local, services)?);
         }
-        shared.tasks.spawn_on(check_after_reloads(Arc::clone(&shared)), &runtime);
+        if shared.authentication.can_revoke() {
+            runtime.spawn(check_after_reloads(Arc::clone(&shared)));
+        }
         for listener in self.listeners {
             shared.tasks.spawn_on(accept_loop(listener, Arc::clone(&shared)), &runtime);
         }
@@ -240,16 +262,15 @@ impl HubBuilder {
 /// How often the hub checks whether a deny list or tokens were reloaded.
 const RELOAD_CHECK: Duration = Duration::from_secs(1);
 
-/// Makes every session check its identity after each reload, until the hub stops.
+/// Makes every session check its identity after each reload, until the last session has ended. Not one of the hub's own
+/// tasks, which a hub that drains waits for.
 async fn check_after_reloads(shared: Arc<Shared>) {
-    let can_revoke = shared.authentication.can_revoke();
     let mut known = shared.authentication.generation();
-    let stop = shared.stop_accepting.clone();
-    while can_revoke && stop.run_until_cancelled(tokio::time::sleep(RELOAD_CHECK)).await.is_some() {
+    while tokio::time::timeout(RELOAD_CHECK, shared.tasks.wait()).await.is_err() {
         let current = shared.authentication.generation();
         if current != known {
             known = current;
-            shared.check_identities();
+            shared.check_identities().await;
         }
     }
 }

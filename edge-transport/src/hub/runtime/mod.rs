@@ -21,7 +21,7 @@ use self::auth::Authentication;
 pub use self::builder::{HubBuilder, HubError};
 use self::receive_budget::ReceiveBudget;
 use super::core::SessionMap;
-use super::{Core, HubSettings, HubStats, PeerInfo, Presence, Requester};
+use super::{Core, HubSettings, HubStats, PeerInfo, Presence, Requester, SessionKey};
 use crate::frame::Hello;
 use crate::name::{PeerId, ServiceName};
 use crate::peer::Peer;
@@ -31,6 +31,10 @@ use crate::peer::Peer;
 pub struct Hub {
     shared: Arc<Shared>,
 }
+
+/// Maximum number of links that check an identity before other tasks run, and the pause after them.
+const CHECKS_AT_ONCE: usize = 128;
+const CHECK_PAUSE: Duration = Duration::from_millis(1);
 
 struct Shared {
     table: Mutex<Table>,
@@ -73,10 +77,18 @@ impl Shared {
         self.local.get().map(Peer::name)
     }
 
-    /// Makes every link check whether its peer's identity is still valid.
-    fn check_identities(&self) {
+    /// Makes every link check whether its peer's identity is still valid. The links check in groups, because verifying the
+    /// certificates of all peers at once would delay their calls.
+    async fn check_identities(&self) {
         self.identity_checks.fetch_add(1, Ordering::AcqRel);
-        self.table().wakers.values().for_each(Waker::wake_by_ref);
+        let keys: Vec<SessionKey> = self.table().wakers.keys().copied().collect();
+        for keys in keys.chunks(CHECKS_AT_ONCE) {
+            {
+                let table = self.table();
+                keys.iter().filter_map(|key| table.wakers.get(key)).for_each(Waker::wake_by_ref);
+            }
+            tokio::time::sleep(CHECK_PAUSE).await;
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

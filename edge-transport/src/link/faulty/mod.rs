@@ -306,6 +306,11 @@ impl FrameLink for FaultyLink {
     fn oldest_unfinished(&self) -> Option<Instant> {
         self.inner.as_ref().and_then(FrameLink::oldest_unfinished)
     }
+
+    #[cfg(feature = "tls")]
+    fn peer_chain(&self) -> Vec<rustls_pki_types::CertificateDer<'static>> {
+        self.inner.as_ref().map(FrameLink::peer_chain).unwrap_or_default()
+    }
 }
 
 impl Sink<WireFrame> for FaultyLink {

@@ -9,8 +9,8 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
-use crate::link::{Incoming, Limits, Link, LinkError, LinkKind, Listener};
-use crate::tls::{ServerTls, TlsError, insecure_server_config};
+use crate::link::{Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener};
+use crate::tls::{AuthoritiesId, ServerTls, insecure_server_config};
 
 /// Handshakes in progress above which a client must validate its address first (RFC 9000 section 8.1.2): half of a hub's
 /// default limit. The validation costs honest clients a round trip and stops clients with spoofed addresses.
@@ -28,11 +28,57 @@ pub struct QuicListener {
     limits: Limits,
 }
 
-/// The configuration of the last handshake and its TLS configuration.
+/// The configuration for handshakes.
 #[derive(Debug)]
 struct CurrentConfig {
-    tls_config: Arc<rustls::ServerConfig>,
+    /// The latest TLS configuration, whether QUIC can use it or not.
+    latest: Arc<rustls::ServerConfig>,
     config: Arc<quinn::ServerConfig>,
+    /// The authorities that `config` verifies clients with.
+    verified_by: Option<AuthoritiesId>,
+    /// Whether `config` is one without a certificate of the hub, and must not be used.
+    is_placeholder: bool,
+    /// Why QUIC cannot use `latest`, if so.
+    rejected: Option<String>,
+}
+
+impl CurrentConfig {
+    /// Uses a new TLS configuration. If QUIC cannot use it, the old one stays, and the next one is tried.
+    fn update(
+        &mut self,
+        latest: Arc<rustls::ServerConfig>,
+        verified_by: Option<AuthoritiesId>,
+        address: &str,
+    ) {
+        if Arc::ptr_eq(&latest, &self.latest) {
+            return;
+        }
+        match config::renewed(&self.config, &latest) {
+            Ok(config) => {
+                (self.config, self.verified_by) = (Arc::new(config), verified_by);
+                (self.is_placeholder, self.rejected) = (false, None);
+            }
+            Err(error) => {
+                tracing::error!(address, %error, "QUIC cannot use the new certificates; trying again when they change");
+                self.rejected = Some(error.to_string());
+            }
+        }
+        self.latest = latest;
+        #[cfg(feature = "metrics")]
+        metrics::gauge!("edge_transport_quic_certificates_rejected", "address" => address.to_owned())
+            .set(if self.rejected.is_some() { 1.0 } else { 0.0 });
+    }
+
+    /// Returns the configuration for a handshake.
+    ///
+    /// # Errors
+    /// Returns why QUIC cannot use the first certificates.
+    fn usable(&self) -> Result<Arc<quinn::ServerConfig>, String> {
+        match &self.rejected {
+            Some(cause) if self.is_placeholder => Err(cause.clone()),
+            _ => Ok(Arc::clone(&self.config)),
+        }
+    }
 }
 
 /// Listens on a UDP address. Use a configuration of [`crate::tls::server_config`], or for experiments of
@@ -49,9 +95,12 @@ pub async fn bind(
     limits: Limits,
 ) -> Result<QuicListener, LinkError> {
     // Without a valid certificate the port is open, and refuses handshakes: a placeholder stays until there is one.
-    let tls_config = tls.config().or_else(|_| insecure_server_config()?.config());
-    let tls_config = tls_config.map_err(|error| handshake_failed(&address.to_string(), error.to_string()))?;
-    let config = config::server(&tls_config)?;
+    let current = tls.current();
+    let is_placeholder = current.is_err();
+    let current = current.or_else(|_| insecure_server_config()?.current());
+    let (latest, verified_by) =
+        current.map_err(|error| handshake_failed(&address.to_string(), error.to_string()))?;
+    let config = config::server(&latest)?;
     let failed = |source| LinkError::Io { doing: format!("listen on {address} (udp)"), source };
     let mut outcome = Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address"));
     for candidate in lookup_host(&address).await.map_err(failed)? {
@@ -62,7 +111,8 @@ pub async fn bind(
     }
     let endpoint = outcome.map_err(failed)?;
     let bound = endpoint.local_addr().map_err(failed)?;
-    let current = CurrentConfig { tls_config, config: Arc::new(config) };
+    let current =
+        CurrentConfig { latest, config: Arc::new(config), verified_by, is_placeholder, rejected: None };
     Ok(QuicListener {
         endpoint,
         tls: tls.clone(),
@@ -81,18 +131,11 @@ impl QuicListener {
     }
 
     /// The configuration for the next handshake, unless there is no valid certificate.
-    fn config(&mut self) -> Result<Arc<quinn::ServerConfig>, TlsError> {
-        let latest = self.tls.config()?;
-        if !Arc::ptr_eq(&latest, &self.current.tls_config) {
-            match config::renewed(&self.current.config, &latest) {
-                Ok(config) => self.current.config = Arc::new(config),
-                Err(error) => {
-                    tracing::error!(%error, "new QUIC certificate rejected, keeping the old one");
-                }
-            }
-            self.current.tls_config = latest;
-        }
-        Ok(Arc::clone(&self.current.config))
+    fn config(&mut self) -> Result<Arc<quinn::ServerConfig>, String> {
+        let (latest, verified_by) = self.tls.current().map_err(|error| error.to_string())?;
+        let address = self.local_address();
+        self.current.update(latest, verified_by, &address);
+        self.current.usable()
     }
 }
 
@@ -117,12 +160,12 @@ impl Listener for QuicListener {
         let config = match self.config() {
             Ok(config) => config,
             Err(error) => {
-                let error = handshake_failed(&incoming.remote_address().to_string(), error.to_string());
+                let error = handshake_failed(&incoming.remote_address().to_string(), error);
                 incoming.refuse();
                 return Ok(Incoming::new(std::future::ready(Err(error))));
             }
         };
-        let limits = self.limits.clone();
+        let (limits, verified_by) = (self.limits.clone(), self.current.verified_by);
         // An address that is not validated may be forged: it must not use the share of the network that it names.
         let address = match incoming.remote_address_validated() {
             true => incoming.remote_address().ip(),
@@ -135,7 +178,10 @@ impl Listener for QuicListener {
             let handshake = async {
                 let refused = |error| handshake_failed(&remote, explain(&error));
                 let connection = incoming.accept_with(config).map_err(refused)?.await.map_err(refused)?;
-                let credentials = credentials(&connection);
+                let mut credentials = credentials(&connection);
+                if let Credentials::Certificate(own) = &mut credentials {
+                    own.verified_by = verified_by;
+                }
                 let io = QuicLink::start(connection, limits.max_frame).await?;
                 Ok(Link::new(io, LinkKind::Quic, &*remote, credentials))
             };
@@ -163,5 +209,48 @@ fn explain(error: &ConnectionError) -> String {
             "the client sent no certificate: give it one issued by the client CA".to_owned()
         }
         error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::crypto::CryptoProvider;
+
+    use super::*;
+
+    /// A TLS configuration with or without the cipher suite that QUIC begins with.
+    fn tls(for_quic: bool) -> Arc<rustls::ServerConfig> {
+        let good = insecure_server_config().unwrap().config().unwrap();
+        if for_quic {
+            return good;
+        }
+        let mut provider = CryptoProvider::clone(good.crypto_provider());
+        provider
+            .cipher_suites
+            .retain(|one| one.suite() == rustls::CipherSuite::TLS13_CHACHA20_POLY1305_SHA256);
+        let builder = rustls::ServerConfig::builder_with_provider(Arc::new(provider));
+        let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
+        Arc::new(builder.with_no_client_auth().with_cert_resolver(Arc::clone(&good.cert_resolver)))
+    }
+
+    /// The placeholder of a start without valid files is never used in place of certificates that QUIC cannot use.
+    #[test]
+    fn rejected_certificates_are_reported_and_replaced_later() {
+        let first = tls(true);
+        let config = Arc::new(config::server(&first).unwrap());
+        for is_placeholder in [true, false] {
+            let (latest, config) = (Arc::clone(&first), Arc::clone(&config));
+            let mut current =
+                CurrentConfig { latest, config, verified_by: None, is_placeholder, rejected: None };
+            let before = Arc::clone(&current.config);
+            current.update(tls(false), None, "quic://test");
+            assert!(current.rejected.as_ref().unwrap().contains("cannot serve QUIC"));
+            match current.usable() {
+                Err(cause) => assert!(is_placeholder && cause.contains("cannot serve QUIC"), "{cause}"),
+                Ok(config) => assert!(!is_placeholder && Arc::ptr_eq(&config, &before), "the old one stays"),
+            }
+            current.update(tls(true), None, "quic://test");
+            assert!(current.rejected.is_none() && !Arc::ptr_eq(&current.usable().unwrap(), &before));
+        }
     }
 }

@@ -58,12 +58,16 @@ mod code {
 
 /// The other end's certificate, which TLS has verified.
 fn credentials(connection: &Connection) -> Credentials {
-    let shown =
-        connection.peer_identity().and_then(|shown| shown.downcast::<Vec<CertificateDer<'static>>>().ok());
-    match shown.as_deref().and_then(|chain| chain.first()) {
+    match chain(connection).first() {
         Some(own) => Credentials::Certificate(peer_certificate(own)),
         None => Credentials::None,
     }
+}
+
+/// The other end's certificate chain, which TLS keeps.
+fn chain(connection: &Connection) -> Vec<CertificateDer<'static>> {
+    let shown = connection.peer_identity().and_then(|shown| shown.downcast().ok());
+    shown.map(|chain| *chain).unwrap_or_default()
 }
 
 fn handshake_failed(remote: &str, cause: impl Into<String>) -> LinkError {

@@ -10,6 +10,7 @@ use futures_sink::Sink;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quinn::Connection;
+use rustls_pki_types::CertificateDer;
 
 use super::code;
 use super::config::RECEIVE_WINDOW;
@@ -74,6 +75,10 @@ impl FrameLink for QuicLink {
 
     fn oldest_unfinished(&self) -> Option<Instant> {
         self.receiver.oldest_unfinished()
+    }
+
+    fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
+        super::chain(&self.connection)
     }
 }
 

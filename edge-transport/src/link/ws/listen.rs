@@ -18,7 +18,8 @@ use super::meter::MeteredStream;
 use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
 use crate::link::{
-    Credentials, Handshake, Incoming, Limits, Link, LinkError, LinkKind, Listener, PendingLink, classify,
+    Credentials, Handshake, Incoming, Limits, Link, LinkError, LinkKind, Listener, PeerCertificate,
+    PendingLink, classify,
 };
 use crate::tls::{ServerTls, peer_certificate};
 
@@ -139,8 +140,8 @@ async fn accept(
         let socket = upgrade(stream, LinkKind::Ws, remote, limits).await?;
         return Ok(Link::new(WsLink::new(socket, limits.max_frame), LinkKind::Ws, remote, Credentials::None));
     };
-    let config = match tls.config() {
-        Ok(config) => config,
+    let (config, verified_by) = match tls.current() {
+        Ok(current) => current,
         Err(error) => {
             refuse(stream, true);
             return Err(handshake_failed(LinkKind::Wss, remote, error.to_string()));
@@ -151,11 +152,13 @@ async fn accept(
         .await
         .map_err(|error| handshake_failed(LinkKind::Wss, remote, tls_cause(&error)))?;
     let credentials = match stream.get_ref().1.peer_certificates() {
-        Some([own, ..]) => Credentials::Certificate(peer_certificate(own)),
+        Some([own, ..]) => Credentials::Certificate(PeerCertificate { verified_by, ..peer_certificate(own) }),
         _ => Credentials::None,
     };
     let socket = upgrade(stream, LinkKind::Wss, remote, limits).await?;
-    Ok(Link::new(WsLink::new(socket, limits.max_frame), LinkKind::Wss, remote, credentials))
+    let io = WsLink::new(socket, limits.max_frame)
+        .with_chain(|stream| stream.get_ref().1.peer_certificates().map(<[_]>::to_vec).unwrap_or_default());
+    Ok(Link::new(io, LinkKind::Wss, remote, credentials))
 }
 
 fn tls_cause(error: &io::Error) -> String {

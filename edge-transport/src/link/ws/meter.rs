@@ -47,6 +47,10 @@ impl<S> MeteredStream<S> {
         self.limits = ReceiveLimits::UNLIMITED;
     }
 
+    pub(super) const fn get_ref(&self) -> &S {
+        &self.io
+    }
+
     pub(super) const fn set_limits(&mut self, limits: ReceiveLimits) {
         self.limits = limits;
     }

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_sink::Sink;
+use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
@@ -46,13 +47,20 @@ pub(super) struct WsLink<S> {
     rest: Option<Rest>,
     ended: bool,
     closed: bool,
+    /// Returns the certificate chain of the other end, which TLS keeps.
+    chain: fn(&S) -> Vec<CertificateDer<'static>>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WsLink<S> {
     /// Wraps a websocket whose handshake is complete.
     pub(super) fn new(mut socket: WebSocketStream<MeteredStream<S>>, max_frame: usize) -> Self {
         socket.get_mut().begin_frames();
-        Self { socket, max_frame, rest: None, ended: false, closed: false }
+        Self { socket, max_frame, rest: None, ended: false, closed: false, chain: |_| Vec::new() }
+    }
+
+    /// Sets how the certificate chain of the other end is found.
+    pub(super) fn with_chain(self, chain: fn(&S) -> Vec<CertificateDer<'static>>) -> Self {
+        Self { chain, ..self }
     }
 
     fn socket(&mut self) -> Pin<&mut WebSocketStream<MeteredStream<S>>> {
@@ -135,6 +143,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> FrameLink for WsLink<S> {
 
     fn unfinished(&self) -> usize {
         self.socket.get_ref().unfinished()
+    }
+
+    fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
+        (self.chain)(self.socket.get_ref().get_ref())
     }
 }
 

@@ -53,10 +53,15 @@ pub(super) struct Connection {
     /// The token that proves the peer's name, to verify it again.
     verified: Option<TokenCheck>,
     /// A repeated verification in progress.
-    token_recheck: Option<TokenCheckFuture>,
+    token_recheck: Option<identity::RecheckFuture>,
+    /// When to repeat it again, if there was no answer.
+    token_retry: Option<Box<identity::TokenRetry>>,
     /// The value of `Shared::identity_checks` at the last check of the identity.
     identity_checks: u64,
-    /// When the peer's certificate expires.
+    /// The authorities that have verified the peer's certificate last, if they have changed since the handshake.
+    #[cfg(feature = "tls")]
+    verified_by: Option<crate::tls::AuthoritiesId>,
+    /// When the peer's certificate is expected to expire.
     expires: Option<Instant>,
     timer: Pin<Box<Sleep>>,
     /// Pong for the last ping, until the link accepts it. Only the latest is kept: a peer that pings without reading must not
@@ -92,7 +97,10 @@ impl Connection {
             waited: None,
             verified: None,
             token_recheck: None,
+            token_retry: None,
             identity_checks: 0,
+            #[cfg(feature = "tls")]
+            verified_by: None,
             expires: None,
             timer,
             pong: None,
@@ -232,7 +240,7 @@ impl Connection {
                 self.link_event(LinkEvent::Tick);
                 self.check_stall();
                 self.check_unfinished();
-                self.check_identity();
+                self.check_identity(true);
                 if self.closed.is_some() {
                     break;
                 }
@@ -243,7 +251,7 @@ impl Connection {
         loop {
             self.take_frames(cx);
             // After the waker is registered, so that no request for a check is missed.
-            self.check_identity();
+            self.check_identity(false);
             self.poll_recheck(cx);
             if self.closed.is_some() {
                 return Poll::Ready(());
@@ -429,7 +437,7 @@ impl Connection {
     }
 
     fn admit(&mut self, remote: &Remote, identity: Identity) -> LinkEvent {
-        if let Some(reason) = self.revoked(&remote.peer) {
+        if let Some(reason) = self.revoked(&remote.peer).or_else(|| self.distrusted(&remote.peer)) {
             return self.unauthenticated(reason);
         }
         let admitted = self.shared.with_core(|core| {
