@@ -2,10 +2,6 @@
 
 use super::*;
 
-fn secrets() -> BTreeMap<String, String> {
-    [("password".to_owned(), "canary".to_owned())].into()
-}
-
 fn expansion(id: &str) -> Vec<u8> {
     let request = csi::ControllerExpandVolumeRequest {
         volume_id: id.to_owned(),
@@ -75,6 +71,46 @@ async fn removal_of_an_absent_id_has_no_secrets() {
     .await;
 }
 
+/// Only the known node of the id in a list gets its secrets.
+#[tokio::test(start_paused = true)]
+async fn list_of_all_nodes_has_no_secrets() {
+    with_nodes(3, async |world, route| {
+        let snapshots = async |id: &str| {
+            let (secrets, snapshot_id) = (secrets(), id.to_owned());
+            let request = csi::ListSnapshotsRequest { secrets, snapshot_id, ..Default::default() };
+            call(route, world, Method::ListSnapshots, request.encode_to_vec()).await.1
+        };
+        let health = csi::ControllerListVolumeHealthRequest { secrets: secrets(), ..Default::default() };
+        let health = call(route, world, Method::ControllerListVolumeHealth, health.encode_to_vec());
+        assert_eq!(
+            (health.await.1, snapshots("").await, snapshots("snap").await),
+            (Code::OK, Code::OK, Code::OK)
+        );
+        let calls = world.take_calls();
+        assert_eq!((calls["ControllerListVolumeHealth"], calls["ListSnapshots"]), (3, 6));
+        assert_eq!(trusted(world), BTreeSet::new());
+        route.placements.found(&Subject::Snapshot("snap".into()), &node("edge-1")).await.unwrap();
+        assert_eq!(snapshots("snap").await, Code::OK);
+        assert_eq!(trusted(world), ["edge-1".to_owned()].into());
+    })
+    .await;
+}
+
+/// The node that has the id may connect later.
+#[tokio::test(start_paused = true)]
+async fn list_of_an_unknown_id_has_no_secrets_for_the_first_node() {
+    with_nodes(1, async |world, route| {
+        let request = csi::ListSnapshotsRequest {
+            secrets: secrets(),
+            snapshot_id: "snap".to_owned(),
+            ..Default::default()
+        };
+        assert_eq!(call(route, world, Method::ListSnapshots, request.encode_to_vec()).await.1, Code::OK);
+        assert_eq!(trusted(world), BTreeSet::new());
+    })
+    .await;
+}
+
 /// A liar does not become the node of a volume of an offline node. A reader gets its answer meanwhile.
 #[tokio::test(start_paused = true)]
 async fn liar_takes_no_id_of_an_offline_node() {
@@ -129,11 +165,6 @@ async fn publish(route: &TopologyRouter, world: &World, node_id: &str) -> Code {
         ..Default::default()
     };
     call(route, world, Method::ControllerPublishVolume, request.encode_to_vec()).await.1
-}
-
-/// The nodes that got secrets since the last call.
-fn trusted(world: &World) -> BTreeSet<String> {
-    std::mem::take(&mut world.lock().secrets).into_iter().map(|(name, _)| name).collect()
 }
 
 async fn create_secret(route: &TopologyRouter, world: &World, name: &str, at: &str) -> Code {

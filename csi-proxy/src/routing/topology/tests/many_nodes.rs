@@ -122,6 +122,36 @@ async fn hanging_node_delays_only_its_own_capacity() {
     .await;
 }
 
+/// A volume may be attached wherever its topology is. Only its node gets the secrets.
+#[tokio::test(start_paused = true)]
+async fn detaches_from_all_nodes_within_the_topology() {
+    for (zone, expected) in [(None, 1), (Some("z".to_owned()), 3)] {
+        let (world, disk) = (World::of(3), MemoryStore::default());
+        let at = zone.clone().unwrap_or_else(|| "edge-1".to_owned());
+        world.lock().zone = zone;
+        let shared_topology_keys = vec!["node".to_owned()];
+        let settings =
+            TopologySettings { discovers: true, shared_topology_keys, ..TopologySettings::default() };
+        let driver = DriverName::new("csi-hostpath").unwrap();
+        let route = TopologyRouter::open(driver, [], disk, settings).await.unwrap();
+        while_running(&route, &world, async {
+            report_all_up(&route, &world);
+            sleep(MINUTE).await;
+            assert_eq!(create(&route, &world, "pvc-1", &at).await, Code::OK);
+            let holder =
+                world.lock().nodes.iter().find(|(_, volumes)| !volumes.is_empty()).unwrap().0.clone();
+            let (volume_id, secrets) = (format!("{holder}/pvc-1"), secrets());
+            let detach = csi::ControllerUnpublishVolumeRequest { volume_id, secrets, ..Default::default() };
+            world.take_calls();
+            let method = Method::ControllerUnpublishVolume;
+            assert_eq!(call(&route, &world, method, detach.encode_to_vec()).await.1, Code::OK);
+            assert_eq!(world.take_calls()["ControllerUnpublishVolume"], expected);
+            assert_eq!(trusted(&world), [holder].into());
+        })
+        .await;
+    }
+}
+
 /// Only a driver, or a durable record of its answer, makes a deletion successful.
 #[tokio::test(start_paused = true)]
 async fn unknown_id_is_not_deleted_while_a_node_is_offline() {

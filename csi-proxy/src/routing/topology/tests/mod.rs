@@ -36,6 +36,8 @@ struct State {
     hanging: BTreeSet<String>,
     /// The names that nodes report as their `node_id` and topology instead of their own.
     lies: BTreeMap<String, String>,
+    /// The topology of all nodes instead of their own.
+    zone: Option<String>,
     /// How the lists of nodes are wrong.
     lists: BTreeMap<String, WrongList>,
     calls: Vec<(String, Method)>,
@@ -107,7 +109,7 @@ impl World {
         match method {
             Method::GetPluginInfo => ok(csi::GetPluginInfoResponse::default()),
             Method::NodeGetInfo => ok(csi::NodeGetInfoResponse {
-                accessible_topology: Some(place(&reported)),
+                accessible_topology: Some(place(state.zone.as_ref().unwrap_or(&reported))),
                 node_id: reported,
                 ..Default::default()
             }),
@@ -137,6 +139,16 @@ impl World {
                 }
                 ok(csi::ListVolumesResponse { entries, next_token })
             }
+            Method::ListSnapshots => {
+                let wanted = csi::ListSnapshotsRequest::decode(call.body).unwrap().snapshot_id;
+                let is_wanted = |id: &&String| wanted.is_empty() || **id == wanted;
+                let entry = |id: &String| csi::list_snapshots_response::Entry {
+                    snapshot: Some(csi::Snapshot { snapshot_id: id.clone(), ..Default::default() }),
+                };
+                let entries = volumes.iter().filter(is_wanted).map(entry).collect();
+                ok(csi::ListSnapshotsResponse { entries, ..Default::default() })
+            }
+            Method::ControllerListVolumeHealth => ok(csi::ControllerListVolumeHealthResponse::default()),
             Method::GetCapacity => {
                 ok(csi::GetCapacityResponse { available_capacity: 7, ..Default::default() })
             }
@@ -234,6 +246,19 @@ async fn while_running<T>(route: &TopologyRouter, world: &dyn Relay, script: imp
     }
 }
 
+/// Runs a script while the nodes are connected and their driver info is known.
+async fn with_nodes(count: usize, script: impl AsyncFnOnce(&World, &TopologyRouter)) {
+    let world = World::of(count);
+    let route = open(&MemoryStore::default()).await;
+    while_running(&route, &world, async {
+        report_all_up(&route, &world);
+        sleep(MINUTE).await;
+        world.take_calls();
+        script(&world, &route).await;
+    })
+    .await;
+}
+
 async fn call(
     route: &TopologyRouter,
     relay: &dyn Relay,
@@ -258,6 +283,15 @@ async fn parts(
 ) -> (Vec<Bytes>, Code) {
     let (messages, outcome) = route.answer(relay, inbound(method, body)).await.collect().await;
     (messages, outcome.code)
+}
+
+fn secrets() -> BTreeMap<String, String> {
+    [("password".to_owned(), "canary".to_owned())].into()
+}
+
+/// The nodes that got secrets since the last call.
+fn trusted(world: &World) -> BTreeSet<String> {
+    std::mem::take(&mut world.lock().secrets).into_iter().map(|(name, _)| name).collect()
 }
 
 async fn create(route: &TopologyRouter, relay: &dyn Relay, name: &str, at: &str) -> Code {
