@@ -61,6 +61,11 @@ impl DurablePlacements {
         self.core().node_of(subject).cloned()
     }
 
+    /// Whether nothing that was sent for the name of a volume may be running.
+    pub(super) fn is_new(&self, name: &str) -> bool {
+        self.core().is_new(name)
+    }
+
     /// The number of volumes, snapshots and groups.
     pub(super) fn rows(&self) -> usize {
         self.core().rows()

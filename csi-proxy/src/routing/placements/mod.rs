@@ -215,6 +215,13 @@ impl Placements {
         self.live(subject).map(|(_, entry)| &entry.placement.node)
     }
 
+    /// Whether the name of a volume has no node and is not blocked: nothing that was sent for the name may be running.
+    #[must_use]
+    pub fn is_new(&self, name: &str) -> bool {
+        let key = Subject::VolumeName(name.into());
+        !self.damaged.contains_key(&key) && self.node_of(&key).is_none()
+    }
+
     /// Whether a driver has deleted the subject, or its node is decommissioned.
     #[must_use]
     pub fn is_deleted(&self, subject: &Subject) -> bool {

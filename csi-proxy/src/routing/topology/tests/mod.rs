@@ -4,6 +4,7 @@ mod chaos;
 mod decommission;
 mod hostile;
 mod many_nodes;
+mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
