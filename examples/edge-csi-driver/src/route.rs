@@ -148,6 +148,14 @@ impl Destination {
         }
     }
 
+    /// Returns the names of volumes whose placement is damaged.
+    pub(super) fn damaged_names(&self) -> Vec<Box<str>> {
+        match &self.kind {
+            RouteKind::Topology(route) => route.damaged_names().collect(),
+            RouteKind::Fixed(_) | RouteKind::Sockets => Vec::new(),
+        }
+    }
+
     /// Returns the router, if the route has only one socket.
     pub(super) fn router(&self) -> Option<Router> {
         match &self.kind {

@@ -107,6 +107,22 @@ impl DurablePlacements {
         self.write_all(guard, change).await
     }
 
+    /// The names of volumes that are blocked because their rows are damaged.
+    pub(super) fn damaged_names(&self) -> BTreeSet<Box<str>> {
+        let name = |key: &Subject| match key {
+            Subject::VolumeName(name) => Some(name.clone()),
+            Subject::Volume(_) | Subject::Snapshot(_) | Subject::GroupSnapshot(_) => None,
+        };
+        self.core().damaged().filter_map(name).collect()
+    }
+
+    /// Replaces the damaged row of a name. Returns whether the row was damaged.
+    pub(super) async fn repair(self: &Arc<Self>, name: &str, node: Option<&NodeId>) -> Result<bool, Refusal> {
+        let guard = self.lock_key(&Subject::VolumeName(name.into())).await;
+        let Some(change) = self.core().repaired(name, node) else { return Ok(false) };
+        self.write(change, guard).await.1.map(|()| true)
+    }
+
     /// Records that this subject is deleted.
     pub(super) async fn deleted(self: &Arc<Self>, subject: &Subject) -> Result<(), Refusal> {
         let now = SystemTime::now();

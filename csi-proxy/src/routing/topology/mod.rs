@@ -9,6 +9,7 @@ mod list;
 mod locate;
 mod nodes;
 mod remove;
+mod repair;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use self::capacity_cache::CapacityCache;
 pub(crate) use self::create::with_topology;
 use self::decommission::Quarantine;
 pub use self::decommission::{DecommissionError, Decommissioned, MAX_DECOMMISSIONED};
+pub use self::repair::RepairError;
 use super::claims::{ClaimConflict, Claims};
 use super::durable::DurablePlacements;
 use super::placements::Placements;
