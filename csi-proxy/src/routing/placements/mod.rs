@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};
 
 pub use self::record::{Defect, Placement, Revision, Row, Status};
+pub(super) use self::record::{seal, unseal};
 use super::refusal::Refusal;
 use super::request::VolumeRequest;
 use super::selection::NodeSelector;

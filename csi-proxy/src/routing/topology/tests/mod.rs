@@ -225,9 +225,16 @@ impl Relay for World {
 }
 
 async fn open(disk: &MemoryStore) -> TopologyRouter {
-    let settings = TopologySettings { discovers: true, ..TopologySettings::default() };
-    let driver = DriverName::new("csi-hostpath").unwrap();
-    TopologyRouter::open(driver, [], disk.clone(), settings).await.unwrap()
+    open_with(disk.clone(), TopologySettings::default()).await
+}
+
+/// Opens a route that discovers its nodes.
+async fn open_with(
+    store: impl PlacementStore + DriverInfoStore + 'static,
+    settings: TopologySettings,
+) -> TopologyRouter {
+    let settings = TopologySettings { discovers: true, ..settings };
+    TopologyRouter::open(DriverName::new("csi-hostpath").unwrap(), [], store, settings).await.unwrap()
 }
 
 /// Reports all nodes as connected, and the list as complete.
@@ -247,15 +254,19 @@ async fn while_running<T>(route: &TopologyRouter, world: &dyn Relay, script: imp
     }
 }
 
-/// Runs a script while the nodes are connected and their driver info is known.
+/// Runs a script with new nodes, which are connected and known.
 async fn with_nodes(count: usize, script: impl AsyncFnOnce(&World, &TopologyRouter)) {
     let world = World::of(count);
-    let route = open(&MemoryStore::default()).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
+    with_disk(&world, &MemoryStore::default(), async |route| script(&world, route).await).await;
+}
+
+/// Runs a script with a route on a disk, from its start to its end, while all nodes are connected and known.
+async fn with_disk(world: &World, disk: &MemoryStore, script: impl AsyncFnOnce(&TopologyRouter)) {
+    let route = open(disk).await;
+    while_running(&route, world, async {
+        report_all_up(&route, world);
         sleep(MINUTE).await;
-        world.take_calls();
-        script(&world, &route).await;
+        script(&route).await;
     })
     .await;
 }
