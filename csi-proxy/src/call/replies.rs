@@ -104,8 +104,8 @@ impl Replies {
         }
     }
 
-    /// Returns the unread rest of an answer that is unary or only an outcome: after the message of a unary answer has been
-    /// read, only its outcome.
+    /// Returns the unread rest of an answer that is unary or only an outcome: after the message of a unary answer has
+    /// been read, only its outcome.
     ///
     /// Lets a relay send such an answer in one frame.
     ///

@@ -263,8 +263,8 @@ impl Dispatcher {
         DetachOnDrop::new(Handle::current(), run_to_completion(driver, call, permit)).await
     }
 
-    /// Records the term of a call on disk before the first call of that term is admitted. The time of the wait is taken from
-    /// the call's remaining time.
+    /// Records the term of a call on disk before the first call of that term is admitted. The time of the wait is taken
+    /// from the call's remaining time.
     async fn record_term(&self, call: &mut Call) -> Result<(), Fault> {
         let Some(term) = call.fence.as_ref().map(crate::Fence::term) else { return Ok(()) };
         if self.executor.term(&call.driver).is_some_and(|known| known >= term) {

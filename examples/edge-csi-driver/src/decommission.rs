@@ -1,5 +1,5 @@
-//! `edge-csi-driver decommission NODE`, `recommission NODE` and `repair NAME`: commands to the proxy that runs with a state
-//! directory.
+//! `edge-csi-driver decommission NODE`, `recommission NODE` and `repair NAME`: commands to the proxy that runs with a
+//! state directory.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -55,14 +55,13 @@ pub struct Target {
 
 /// The arguments of `repair`.
 #[derive(Debug, Clone, Args)]
-#[group(id = "truth", required = true, args = ["node", "absent"])]
 pub struct Repair {
     /// Name of the volume, as in the log and on the status page
     #[arg(value_name = "NAME", value_parser = volume_name)]
     pub name: String,
 
     /// The node that has the volume, or may have it: requests for the name go there
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", required_unless_present = "absent", conflicts_with = "absent")]
     pub node: Option<NodeId>,
 
     /// No node has the volume: the name is free. If a node does have it, it may be created twice

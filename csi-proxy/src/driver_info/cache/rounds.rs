@@ -26,8 +26,8 @@ pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The minimum interval between rounds that begin because a node is online.
 pub(super) const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The maximum number of concurrent rounds of nodes whose last round failed, where all nodes answer together: half of all
-/// rounds, so that hanging nodes do not delay the others.
+/// The maximum number of concurrent rounds of nodes whose last round failed, where all nodes answer together: half of
+/// all rounds, so that hanging nodes do not delay the others.
 pub(super) const MAX_FAILING_ROUNDS: usize = 8;
 
 /// A node that was refreshed within this time is not refreshed again for an answer that depends on it.

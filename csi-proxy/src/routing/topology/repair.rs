@@ -3,6 +3,8 @@
 //! No node can report it: CSI has no question for the name of a volume, and a `CreateVolume` sent to find out would
 //! create the volume where it is not.
 
+use std::collections::BTreeSet;
+
 use csi_proto::DriverName;
 
 use super::TopologyRouter;
@@ -39,16 +41,17 @@ pub enum RepairError {
 
 impl TopologyRouter {
     /// The names of volumes that are blocked because their placement is damaged, sorted.
-    pub fn damaged_names(&self) -> impl Iterator<Item = Box<str>> + use<> {
-        self.placements.damaged_names().into_iter()
+    #[must_use]
+    pub fn damaged_names(&self) -> BTreeSet<Box<str>> {
+        self.placements.damaged_names()
     }
 
     /// Replaces the damaged placement of a volume's name: its requests go to `node`; for `None` no node has the volume
     /// or is creating it, so the name is free.
     ///
     /// # Errors
-    /// If the placement is not damaged, the node is not known or decommissioned, or the change is not durable. Nothing is
-    /// changed then.
+    /// If the placement is not damaged, the node is not known or decommissioned, or the change is not durable. Nothing
+    /// is changed then.
     pub async fn repair(&self, name: &str, node: Option<&NodeId>) -> Result<(), RepairError> {
         if let Some(node) = node.filter(|node| !self.names().contains(*node)) {
             return Err(RepairError::NoSuchNode { node: node.clone(), driver: self.driver.clone() });

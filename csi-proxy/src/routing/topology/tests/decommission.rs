@@ -46,7 +46,7 @@ async fn operator_repairs_a_damaged_placement() {
     drop(route);
     disk.keys().iter().for_each(|key| disk.overwrite(key, b"junk"));
     let route = open(&disk).await;
-    assert_eq!(Vec::from_iter(route.damaged_names()), ["pvc-1".into(), "pvc-2".into()]);
+    assert_eq!(route.damaged_names(), ["pvc-1".into(), "pvc-2".into()].into());
     while_running(&route, &world, async {
         report_all_up(&route, &world);
         sleep(MINUTE).await;
@@ -61,7 +61,7 @@ async fn operator_repairs_a_damaged_placement() {
     .await;
     drop(route);
     let route = open(&disk).await;
-    assert_eq!(route.damaged_names().count(), 0);
+    assert_eq!(route.damaged_names(), BTreeSet::new());
     while_running(&route, &world, async {
         report_all_up(&route, &world);
         for name in ["pvc-1", "pvc-2"] {
