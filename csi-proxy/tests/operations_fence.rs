@@ -126,6 +126,36 @@ async fn hanging_disk_is_waited_for_at_most_10_s() {
     }
 }
 
+/// The caller's time is not counted anew after the wait for the disk.
+#[tokio::test]
+async fn wait_for_the_term_is_part_of_the_deadline() {
+    let terms = Terms::new();
+    let mut edge = Edge::holding();
+    edge.dispatcher = edge.dispatcher.with_terms(terms.clone()).with_volume_wait(Duration::from_secs(60));
+    let running = edge.ask(delete("v"));
+    edge.driver.wait_for_executions("DeleteVolume v", 1).await;
+    tokio::time::pause();
+    terms.0.leave.forget_permits(1 << 20);
+    let began = tokio::time::Instant::now();
+    let expand = csi::ControllerExpandVolumeRequest { volume_id: "v".to_owned(), ..Default::default() };
+    let expand = fenced(call("ControllerExpandVolume", &expand), 1, 1, 1);
+    let late = edge.ask(expand.with_remaining(Duration::from_secs(8)));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    terms.0.leave.add_permits(2);
+    let fault = late.await.unwrap().unwrap_err();
+    assert!(matches!(fault, Fault::OperationPending { .. }), "{fault:?}");
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    // A caller does not wait longer for the disk either.
+    terms.0.leave.forget_permits(1 << 20);
+    let hanging = fenced(delete("w"), 2, 1, 1).with_remaining(Duration::from_secs(1));
+    let (began, fault) = (tokio::time::Instant::now(), asked(&edge.dispatcher, hanging).await.unwrap_err());
+    assert!(matches!(fault, Fault::TermNotRecorded { .. }), "{fault:?}");
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    tokio::time::resume();
+    edge.driver.release(1);
+    assert!(running.await.unwrap().is_ok());
+}
+
 #[tokio::test]
 async fn unregistered_driver_has_no_term() {
     let terms = Terms::new();

@@ -9,7 +9,7 @@ use crate::certificates::Files;
 use crate::port;
 
 /// The options of a hub with authenticated peers that let proxies call every node.
-const RULES: [&str; 4] = ["--allow", "proxy=*", "--allow", "csi-proxy=*"];
+const RULES: [&str; 4] = ["--allow", "proxy=*:*", "--allow", "csi-proxy=*:*"];
 
 /// The kind of the links between hub, agent and proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -104,12 +104,13 @@ impl Replies {
         }
     }
 
-    /// Returns the whole answer if it is unary or only an outcome, and no part has been read.
+    /// Returns the unread rest of an answer that is unary or only an outcome: after the message of a unary answer has
+    /// been read, only its outcome.
     ///
     /// Lets a relay send such an answer in one frame.
     ///
     /// # Errors
-    /// Returns the answer if its parts are a stream, or all parts have been read.
+    /// Returns the answer if its parts are a stream, or its outcome has been read.
     #[allow(clippy::result_large_err, reason = "moved here, not propagated through callers")]
     pub fn into_whole(mut self) -> Result<(Option<Bytes>, Outcome), Self> {
         match std::mem::replace(&mut self.0, Source::Ended) {
@@ -187,6 +188,21 @@ mod tests {
     fn unary_answer_is_a_message_and_its_end() {
         let expected = [Reply::Message(Bytes::from_static(b"x")), Reply::End(Outcome::ok())];
         assert_eq!(parts(Replies::unary("x", Outcome::ok())), expected);
+    }
+
+    #[test]
+    fn whole_answer_is_what_is_unread() {
+        let mut cx = Context::from_waker(Waker::noop());
+        let answer = || Replies::unary("x", Outcome::ok());
+        assert_eq!(answer().into_whole().unwrap(), (Some(Bytes::from_static(b"x")), Outcome::ok()));
+        let mut read = answer();
+        assert!(Pin::new(&mut read).poll_next(&mut cx).is_ready());
+        let (message, outcome) = read.into_whole().unwrap();
+        assert_eq!((message, outcome.is_ok()), (None, true));
+        let mut ended = Replies::outcome(Outcome::ok());
+        assert!(Pin::new(&mut ended).poll_next(&mut cx).is_ready());
+        assert!(ended.into_whole().is_err());
+        assert!(Replies::stream(Once(None)).into_whole().is_err());
     }
 
     #[test]

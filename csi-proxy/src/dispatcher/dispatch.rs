@@ -202,8 +202,8 @@ impl Default for Dispatcher {
 
 #[async_trait]
 impl Relay for Dispatcher {
-    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
-        self.record_term(&call).await?;
+    async fn relay(&self, mut call: Call) -> Result<Replies, Fault> {
+        self.record_term(&mut call).await?;
         let method = Method::from_path(call.method.as_str());
         match method.and_then(|method| Identity::of(&call.driver, method, &call.body)) {
             Some(identity) => self.execute(identity, call).await,
@@ -263,18 +263,21 @@ impl Dispatcher {
         DetachOnDrop::new(Handle::current(), run_to_completion(driver, call, permit)).await
     }
 
-    /// Records the term of a call on disk before the first call of that term is admitted.
-    async fn record_term(&self, call: &Call) -> Result<(), Fault> {
+    /// Records the term of a call on disk before the first call of that term is admitted. The time of the wait is taken
+    /// from the call's remaining time.
+    async fn record_term(&self, call: &mut Call) -> Result<(), Fault> {
         let Some(term) = call.fence.as_ref().map(crate::Fence::term) else { return Ok(()) };
-        let driver = &call.driver;
-        if self.executor.term(driver).is_some_and(|known| known >= term) {
+        if self.executor.term(&call.driver).is_some_and(|known| known >= term) {
             return Ok(());
         }
+        let driver = &call.driver.clone();
         let not_recorded = |reason: String| Fault::TermNotRecorded { driver: driver.clone(), reason };
         if !self.drivers.read().unwrap_or_else(PoisonError::into_inner).contains_key(driver) {
             return Err(Fault::DriverNotRegistered { driver: driver.clone() });
         }
-        let raised = timeout(TERM_TIMEOUT, async {
+        let began = Instant::now();
+        let bound = call.remaining.map_or(TERM_TIMEOUT, |remaining| remaining.min(TERM_TIMEOUT));
+        let raised = timeout(bound, async {
             let _guard = self.recording.lock().await;
             if self.executor.term(driver).is_none()
                 && let Some(stored) =
@@ -289,7 +292,10 @@ impl Dispatcher {
             }
             Ok(())
         });
-        raised.await.unwrap_or_else(|_| Err(not_recorded(format!("not stored within {TERM_TIMEOUT:?}"))))
+        let raised =
+            raised.await.unwrap_or_else(|_| Err(not_recorded(format!("not stored within {bound:?}"))));
+        call.remaining = call.remaining.map(|remaining| remaining.saturating_sub(began.elapsed()));
+        raised
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use csi_proto::csi::v1 as csi;
 use prost::Message as _;
 
-use super::placements::Defect;
+use super::placements::{Defect, seal, unseal};
 use crate::call::NodeId;
 use crate::generated::state as pb;
 
@@ -161,7 +161,7 @@ impl Claim {
             |(key, value): (&String, &String)| pb::Segment { key: key.clone(), value: value.clone() };
         let segments = self.segments.iter().map(segment).collect();
         let record = pb::NodeClaim { node_id: self.node_id.clone(), segments }.encode_to_vec();
-        [&checksum(node, &record).to_le_bytes(), &record[..]].concat().into()
+        seal(node, &record).into()
     }
 
     /// Decodes the claim of this node.
@@ -169,21 +169,11 @@ impl Claim {
     /// # Errors
     /// If the checksum is wrong.
     pub fn decode(node: &NodeId, bytes: &[u8]) -> Result<Self, Defect> {
-        let (sum, record) = bytes.split_first_chunk().ok_or(Defect::Checksum)?;
-        if checksum(node, record) != u32::from_le_bytes(*sum) {
-            return Err(Defect::Checksum);
-        }
-        let record = pb::NodeClaim::decode(record).map_err(|_| Defect::Field { field: "record" })?;
+        let record =
+            pb::NodeClaim::decode(unseal(node, bytes)?).map_err(|_| Defect::Field { field: "record" })?;
         let segments = record.segments.into_iter().map(|segment| (segment.key, segment.value)).collect();
         Ok(Self { node_id: record.node_id, segments })
     }
-}
-
-fn checksum(node: &NodeId, record: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(node.as_str().as_bytes());
-    hasher.update(record);
-    hasher.finalize()
 }
 
 #[cfg(test)]

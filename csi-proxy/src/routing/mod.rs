@@ -30,7 +30,8 @@ pub use self::router::Router;
 pub use self::selection::{Candidate, NodeSelector, OfflinePolicy, Presence};
 #[cfg(feature = "runtime")]
 pub use self::topology::{
-    DecommissionError, Decommissioned, MAX_DECOMMISSIONED, OpenRouteError, TopologyRouter, TopologySettings,
+    DecommissionError, Decommissioned, MAX_DECOMMISSIONED, OpenRouteError, RepairError, TopologyRouter,
+    TopologySettings,
 };
 #[cfg(feature = "runtime")]
 pub(crate) use self::topology::{InboundCall, with_topology};

@@ -45,7 +45,7 @@ pub enum Refusal {
     },
     /// The placement of the name is damaged: its volume may be on any node.
     #[error(
-        "the placement of {name:?} is damaged, and its volume may be on any node; restore the store, or use another name"
+        "the placement of {name:?} is damaged, and its volume may be on any node; restore the store, or repair the placement"
     )]
     Damaged {
         /// The name of the volume.

@@ -1,4 +1,5 @@
-//! `edge-csi-driver decommission NODE` and `recommission NODE`: commands to the proxy that runs with a state directory.
+//! `edge-csi-driver decommission NODE`, `recommission NODE` and `repair NAME`: commands to the proxy that runs with a
+//! state directory.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -10,7 +11,7 @@ use clap::{Args, Subcommand};
 use csi_proto::DriverName;
 use csi_proxy::call::InvalidNodeId;
 use csi_proxy::routing::store::StoreError;
-use csi_proxy::routing::{DecommissionError, Decommissioned};
+use csi_proxy::routing::{DecommissionError, Decommissioned, RepairError};
 use csi_proxy::{NodeId, NodeSocketError, TopologyRouter};
 use edge_transport::link::uds::BoundSocket;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -18,8 +19,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use edge_csi_common::process::Fatal;
 use edge_csi_common::state_socket;
 
-/// The control socket in the state directory. A command is one line, `decommission NODE` or `recommission NODE`;
-/// the answer is one line too.
+/// The control socket in the state directory. A command is one line: a verb, and a node, a name or both. The answer is
+/// one line too.
 pub(super) const SOCKET: &str = "control.sock";
 
 /// The prefixes of the answers to successful and to failed commands.
@@ -36,6 +37,8 @@ pub enum Command {
     /// Revert `decommission`: the node gets calls again, and its volumes are found on demand. Check for
     /// duplicate volume names
     Recommission(Target),
+    /// Replace the damaged placement of a volume's name, for which CreateVolume returns UNAVAILABLE, by what is true
+    Repair(Repair),
 }
 
 /// The arguments of a command: the node, and the state directory of the proxy.
@@ -50,18 +53,50 @@ pub struct Target {
     pub state_dir: PathBuf,
 }
 
+/// The arguments of `repair`.
+#[derive(Debug, Clone, Args)]
+pub struct Repair {
+    /// Name of the volume, as in the log and on the status page
+    #[arg(value_name = "NAME", value_parser = volume_name)]
+    pub name: String,
+
+    /// The node that has the volume, or may have it: requests for the name go there
+    #[arg(long, value_name = "NODE", required_unless_present = "absent", conflicts_with = "absent")]
+    pub node: Option<NodeId>,
+
+    /// No node has the volume: the name is free. If a node does have it, it may be created twice
+    #[arg(long)]
+    pub absent: bool,
+
+    /// The --state-dir of the running edge-csi-driver
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: PathBuf,
+}
+
+/// Parses the name of a volume, which is the rest of a line on the control socket.
+fn volume_name(text: &str) -> Result<String, InvalidAction> {
+    match text.is_empty() || text.contains(['\n', '\r']) {
+        true => Err(InvalidAction::Name),
+        false => Ok(text.to_owned()),
+    }
+}
+
 /// The action that a command requests of a proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
     Decommission(NodeId),
     Recommission(NodeId),
+    /// The volume of the name is on this node; on none for `None`.
+    Repair(String, Option<NodeId>),
 }
 
 /// The error of a line that is not a command.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidAction {
-    #[error("expected `decommission NODE` or `recommission NODE`; the proxy may be of another version")]
+    #[error("expected `decommission`, `recommission` or `repair`; the proxy may be of another version")]
     Verb,
+    #[error("expected the name of a volume, in one line")]
+    Name,
     #[error(transparent)]
     Node(#[from] InvalidNodeId),
 }
@@ -71,6 +106,8 @@ impl fmt::Display for Action {
         match self {
             Self::Decommission(node) => write!(f, "decommission {node}"),
             Self::Recommission(node) => write!(f, "recommission {node}"),
+            Self::Repair(name, Some(node)) => write!(f, "repair {node} {name}"),
+            Self::Repair(name, None) => write!(f, "repair - {name}"),
         }
     }
 }
@@ -82,6 +119,11 @@ impl FromStr for Action {
         match line.split_once(' ') {
             Some(("decommission", node)) => Ok(Self::Decommission(NodeId::new(node)?)),
             Some(("recommission", node)) => Ok(Self::Recommission(NodeId::new(node)?)),
+            Some(("repair", rest)) => {
+                let (node, name) = rest.split_once(' ').ok_or(InvalidAction::Name)?;
+                let node = (node != "-").then(|| NodeId::new(node)).transpose()?;
+                Ok(Self::Repair(volume_name(name)?, node))
+            }
             _ => Err(InvalidAction::Verb),
         }
     }
@@ -99,6 +141,12 @@ pub(super) struct PendingAction {
 pub(super) enum CommandError {
     #[error(transparent)]
     Node(#[from] DecommissionError),
+    #[error(transparent)]
+    Repair(#[from] RepairError),
+    #[error(
+        "the proxy of driver {driver} has a socket for each node and stores no placements; there is nothing to repair"
+    )]
+    NoPlacements { driver: DriverName },
     #[error(
         "the proxy of driver {driver} sends all calls to node {node} and stores no placements, so there is nothing to release; stop this proxy if its node is lost"
     )]
@@ -128,6 +176,13 @@ pub(super) async fn execute_by_topology(
             }
             false => format!("node {node} was not decommissioned"),
         },
+        Action::Repair(name, node) => {
+            route.repair(&name, node.as_ref()).await?;
+            match node {
+                Some(node) => format!("requests for volume {name:?} go to node {node}"),
+                None => format!("volume {name:?} may be created on any node"),
+            }
+        }
     })
 }
 
@@ -154,6 +209,7 @@ pub(super) fn run(command: Command) -> Result<(), Fatal> {
     let (action, directory) = match command {
         Command::Decommission(Target { node, state_dir }) => (Action::Decommission(node), state_dir),
         Command::Recommission(Target { node, state_dir }) => (Action::Recommission(node), state_dir),
+        Command::Repair(Repair { name, node, state_dir, .. }) => (Action::Repair(name, node), state_dir),
     };
     let shown = directory.display();
     if !directory.is_dir() {
@@ -222,12 +278,27 @@ mod tests {
     #[test]
     fn action_round_trips_and_other_lines_are_refused() {
         let node = || NodeId::new("edge-2").unwrap();
-        for action in [Action::Decommission(node()), Action::Recommission(node())] {
+        let name = || "pvc-1 of ünit".to_owned();
+        for action in [
+            Action::Decommission(node()),
+            Action::Recommission(node()),
+            Action::Repair(name(), Some(node())),
+            Action::Repair(name(), None),
+        ] {
             assert_eq!(action.to_string().parse::<Action>().unwrap(), action);
         }
-        for line in
-            ["", "decommission", "decommission ", "decommission ../x", "decommission a b", "forget edge-2"]
-        {
+        for line in [
+            "",
+            "decommission",
+            "decommission ",
+            "decommission ../x",
+            "decommission a b",
+            "forget edge-2",
+            "repair",
+            "repair -",
+            "repair - ",
+            "repair ../x pvc-1",
+        ] {
             assert!(line.parse::<Action>().is_err(), "{line:?}");
         }
     }

@@ -21,7 +21,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 use self::decommission::DecommissionedNodes;
-pub use self::decommission::{Command, Target};
+pub use self::decommission::{Command, Repair, Target};
 use self::front::Front;
 use self::name::HubName;
 pub use self::options::{CommandLine, CsiDriverOptions, Route};

@@ -84,7 +84,7 @@ pub struct CsiDriverOptions {
     #[arg(long, value_name = "DIR")]
     pub endpoint_dir: Option<PathBuf>,
 
-    /// Directory for state that survives a restart and for the control socket of `decommission`; created if missing
+    /// Directory for state that survives a restart and for the control socket of the commands; created if missing
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
@@ -125,11 +125,19 @@ mod tests {
         assert!(line.command.is_none() && line.options.is_some() && log.verbose == 1, "{line:?}");
         let (_, log) = read("edge-csi-driver recommission edge-2 --state-dir /state -vv").unwrap();
         assert_eq!(log.verbose, 2);
-        for wrong in
-            ["decommission", "decommission edge-2", "recommission ../x --state-dir /s", "forget edge-2"]
-        {
+        for wrong in [
+            "decommission",
+            "decommission edge-2",
+            "recommission ../x --state-dir /s",
+            "forget edge-2",
+            "repair pvc-1 --state-dir /s",
+            "repair pvc-1 --absent --node edge-1 --state-dir /s",
+        ] {
             assert!(read(&format!("edge-csi-driver {wrong}")).is_err(), "{wrong}");
         }
+        let (line, _) = read("edge-csi-driver repair pvc-1 --node edge-2 --state-dir /s").unwrap();
+        let Some(Command::Repair(repair)) = line.command else { unreachable!() };
+        assert_eq!((repair.name.as_str(), repair.node.is_some(), repair.absent), ("pvc-1", true, false));
         let missing = read("edge-csi-driver --nodeid edge-1").unwrap_err().to_string();
         assert!(missing.contains("--drivername"), "{missing}");
     }

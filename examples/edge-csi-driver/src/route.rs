@@ -1,5 +1,6 @@
 //! Selects the node that a call is sent to.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -145,6 +146,14 @@ impl Destination {
         match &self.kind {
             RouteKind::Topology(route) => route.claim_conflicts(),
             RouteKind::Fixed(_) | RouteKind::Sockets => Vec::new(),
+        }
+    }
+
+    /// Returns the names of volumes whose placement is damaged.
+    pub(super) fn damaged_names(&self) -> BTreeSet<Box<str>> {
+        match &self.kind {
+            RouteKind::Topology(route) => route.damaged_names(),
+            RouteKind::Fixed(_) | RouteKind::Sockets => BTreeSet::new(),
         }
     }
 

@@ -14,7 +14,7 @@ use super::route::Destination;
 use edge_csi_common::status::{Fact, Status};
 use edge_csi_common::uplink::{self, LinkFiles};
 
-/// The maximum number of nodes on the page; the counts include all nodes.
+/// The maximum number of nodes, and of names of volumes, on the page; the counts include all.
 const NODES_SHOWN: usize = 200;
 
 /// The proxy's page.
@@ -67,6 +67,8 @@ impl Status for CsiDriverStatus {
                 .take(NODES_SHOWN)
                 .map(|(node, reason)| Fact::new("quarantined node", format!("{node}: {reason}"))),
         );
+        let damaged = self.destination.damaged_names().into_iter().take(NODES_SHOWN);
+        facts.extend(damaged.map(|name| Fact::new("damaged placement", name)));
         facts.extend(uplink::facts(&self.peer, &self.name.current()));
         facts
     }
@@ -78,6 +80,7 @@ impl Status for CsiDriverStatus {
         metrics::gauge!("edge_csi_decommissioned_nodes").set(nodes.len() as f64);
         let conflicts = self.destination.claim_conflicts();
         metrics::gauge!("edge_csi_quarantined_nodes").set(conflicts.len() as f64);
+        metrics::gauge!("edge_csi_damaged_placements").set(self.destination.damaged_names().len() as f64);
         metrics::gauge!("edge_csi_decommissioned_nodes_connected").set(connected as f64);
     }
 }

@@ -45,6 +45,7 @@ pub(super) async fn open(
 /// Checks that the options authenticate the peers of a listener and authorize their calls.
 fn check(url: &ListenUrl, options: &HubOptions, files: Option<&ServerFiles>) -> Result<(), Fatal> {
     let insecure = options.security.insecure;
+    let mut unrestricted = options.allow.iter().filter(|rule| !rule.is_restricted());
     let missing = match url {
         ListenUrl::Unix(_) => return Ok(()),
         ListenUrl::Ws(_) if insecure => return Ok(()),
@@ -58,7 +59,13 @@ fn check(url: &ListenUrl, options: &HubOptions, files: Option<&ServerFiles>) -> 
         _ if options.allow.is_empty() => {
             "--allow is required with wss and quic, as in --allow 'csi-proxy=edge-*:hostpath.csi.edge'"
         }
-        _ => return Ok(()),
+        _ => match unrestricted.next() {
+            Some(rule) => {
+                let text = format!("--allow {rule} names no driver, which only a unix socket allows; write {rule}:DRIVER, or {rule}:* for every driver");
+                return Err(Fatal::Input(format!("--listen {url}: {text}")));
+            }
+            None => return Ok(()),
+        },
     };
     Err(Fatal::Input(format!("--listen {url}: {missing}")))
 }
@@ -103,17 +110,19 @@ mod tests {
         };
         for (line, expected) in [
             ("edge-hub --listen ws://127.0.0.1:0", "--insecure"),
-            ("edge-hub --listen wss://127.0.0.1:0 --allow a=b", "--tls-cert"),
+            ("edge-hub --listen wss://127.0.0.1:0 --allow a=b:c", "--tls-cert"),
             ("edge-hub --listen wss://127.0.0.1:0 --insecure", "use ws with --insecure"),
-            ("edge-hub --listen quic://127.0.0.1:0 --allow a=b", "--tls-cert"),
+            ("edge-hub --listen quic://127.0.0.1:0 --allow a=b:c", "--tls-cert"),
             ("edge-hub --listen quic://127.0.0.1:0 --insecure", "--allow"),
+            ("edge-hub --listen quic://127.0.0.1:0 --insecure --allow a=b:c --allow a=b", "write a=b:DRIVER"),
         ] {
             let found = refusal(line).unwrap();
             assert!(found.starts_with("--listen ") && found.contains(expected), "{line}: {found}");
         }
         for line in [
             "edge-hub",
-            "edge-hub --insecure --listen ws://127.0.0.1:0 --listen quic://127.0.0.1:0 --allow a=b",
+            "edge-hub --listen unix:///hub.sock --allow a=b",
+            "edge-hub --insecure --listen ws://127.0.0.1:0 --listen quic://127.0.0.1:0 --allow a=b:@c",
         ] {
             assert_eq!(refusal(line), None, "{line}");
         }

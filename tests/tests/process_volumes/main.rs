@@ -42,7 +42,7 @@ async fn a_reboot_with_an_expired_certificate_restores() {
     let expired = node.cluster.certificates().authority().issue_for_years(&[NODE], 2000..2001);
     let renewed = node.cluster.certificates().authority().issue_for_years(&[NODE], 2001..4000);
     let files = node.cluster.certificates().agent.clone();
-    node.cluster.hub_options(&["--allow", "cloud=*"]);
+    node.cluster.hub_options(&["--allow", "cloud=*:@volumes"]);
     node.cluster.start_driver(&[]).unwrap();
     node.cluster.start_hub().await.unwrap();
     node.start_agent(&[]);

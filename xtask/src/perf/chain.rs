@@ -136,7 +136,7 @@ impl Builder<'_> {
         }
         if transport != HubTransport::Uds {
             let files = authority.issue("hub", &["localhost", "127.0.0.1"], Usage::Server)?;
-            files.add_options(hub.args(["--allow", "proxy=*"]), "--client-ca", &authority.root());
+            files.add_options(hub.args(["--allow", "proxy=*:*"]), "--client-ca", &authority.root());
             let files = authority.issue("edge-1", &["edge-1"], Usage::Client)?;
             files.add_options(&mut agent, "--tls-ca", &authority.root());
         }

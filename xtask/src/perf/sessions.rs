@@ -33,7 +33,7 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
         let files = authority.issue("hub", &["localhost", "127.0.0.1"], Usage::Server)?;
         let url = format!("{scheme}://127.0.0.1:{port}");
         let mut hub = programs.rust("edge-hub");
-        hub.args(["--listen", &url, "--allow", "proxy=*"]);
+        hub.args(["--listen", &url, "--allow", "proxy=*:*"]);
         files.add_options(&mut hub, "--client-ca", &authority.root());
         let mut hub = Process::start("hub", run.path(), &mut hub)?;
         let files = authority.issue("idle", &["idle"], Usage::Client)?;

@@ -8,7 +8,8 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::plugin_capability::service::Type as ServiceType;
 use prost::Message;
 
-use super::{LONG_INTERVAL, MIN_REFRESH_INTERVAL, Mode, Notice, Reported, implied_presence};
+use super::rounds::{LONG_INTERVAL, MIN_REFRESH_INTERVAL};
+use super::{Mode, Notice, Reported, implied_presence};
 use crate::call::{Fault, NodeId, Origin, Outcome};
 use crate::driver_info::info::{Fact, Info, MAX_RECORD, masked};
 use crate::driver_info::question::{QUESTIONS, Question};

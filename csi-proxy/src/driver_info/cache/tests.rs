@@ -1,3 +1,4 @@
+use super::rounds::{LONG_INTERVAL, MAX_FAILING_ROUNDS, MEDIUM_INTERVAL, SHORT_INTERVAL};
 use super::*;
 use csi_proto::Code;
 

@@ -7,7 +7,7 @@
 
 mod nodes;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -61,13 +61,28 @@ impl From<SessionId> for NodeSession {
 #[derive(Debug, Clone)]
 pub struct SessionRelay {
     peer: Peer,
+    /// The service of the first driver: a proxy usually has only one.
+    service: Arc<OnceLock<(DriverName, ServiceName)>>,
 }
 
 impl SessionRelay {
     /// Creates a relay over the sessions of this peer.
     #[must_use]
     pub fn new(peer: Peer) -> Self {
-        Self { peer }
+        Self { peer, service: Arc::default() }
+    }
+
+    fn service_of(&self, driver: &DriverName) -> Result<ServiceName, InvalidName> {
+        match self.service.get() {
+            Some((known, service)) if known == driver => Ok(service.clone()),
+            Some(_) => service_of(driver),
+            None => {
+                let service = service_of(driver)?;
+                // Another call may have been the first.
+                let _ = self.service.set((driver.clone(), service.clone()));
+                Ok(service)
+            }
+        }
     }
 }
 
@@ -77,7 +92,7 @@ impl Relay for SessionRelay {
         let context = CallContext::of(&call);
         let name = |error: InvalidName| Fault::Protocol { reason: error.to_string() };
         let target = PeerId::try_from(&call.node).map_err(name)?;
-        let service = service_of(&call.driver).map_err(name)?;
+        let service = self.service_of(&call.driver).map_err(name)?;
         let session = call.session.map(|NodeSession { instance, number }| SessionId { instance, number });
         let request = Request::new(service, call.body.clone())
             .metadata(call.encode_header())
@@ -205,34 +220,68 @@ impl<R: Relay> SessionService<R> {
     }
 }
 
+/// Why a call of another peer is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refused {
+    /// The method of CSI must not come from another host.
+    Method,
+    /// The method's service is not CSI's, and unknown as to every gRPC server.
+    Service,
+    /// The call is for another driver than its request.
+    Driver,
+}
+
+impl Refused {
+    fn of(service: &ServiceName, call: &Call, node_calls: bool) -> Option<Self> {
+        let method = &call.method;
+        if !node_calls && !method.is_remote() {
+            return Some(match method.service().starts_with(CSI_PACKAGE) {
+                true => Self::Method,
+                false => Self::Service,
+            });
+        }
+        let below = service.as_str().strip_prefix(CSI_SERVICE);
+        let is_permitted = below == Some("")
+            || below.and_then(|below| below.strip_prefix('/')) == Some(call.driver.as_str());
+        (!is_permitted).then_some(Self::Driver)
+    }
+
+    /// The label of the metric and of the log.
+    const fn cause(self) -> &'static str {
+        match self {
+            Self::Method | Self::Service => "method",
+            Self::Driver => "driver",
+        }
+    }
+
+    fn reason(self, service: &ServiceName, Call { method, driver, .. }: &Call) -> String {
+        match self {
+            Self::Method | Self::Service => {
+                format!("{method} cannot be called from another host; call it on the socket of the node")
+            }
+            Self::Driver => format!("the request is for {service}, and its header names driver {driver}"),
+        }
+    }
+}
+
 impl<R> SessionService<R> {
-    /// Returns why a call of another peer is refused, if it is.
+    /// Returns the outcome of a call of another peer that is refused; `None` if it is not.
     fn refusal_for(&self, source: &PeerId, service: &ServiceName, call: &Call) -> Option<Outcome> {
-        let Call { driver, method, .. } = call;
-        let (cause, reason) = if !self.node_calls && !method.is_remote() {
-            (
-                "method",
-                format!("{method} cannot be called from another host; call it on the socket of the node"),
-            )
-        } else if service.as_str() != CSI_SERVICE && service_of(driver).as_ref() != Ok(service) {
-            ("driver", format!("the request is for {service}, and its header names driver {driver}"))
-        } else {
-            return None;
-        };
+        let refused = Refused::of(service, call, self.node_calls)?;
+        let (cause, reason) = (refused.cause(), refused.reason(service, call));
         #[cfg(feature = "metrics")]
         crate::metrics::refused(cause);
         let now = Instant::now();
         let mut last_warning = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
         if last_warning.is_none_or(|last| now.duration_since(last) >= WARN_INTERVAL) {
             *last_warning = Some(now);
+            let Call { driver, method, .. } = call;
             tracing::warn!(%source, %driver, %method, cause, "call of another peer refused: {reason}");
         }
-        // A service that is not CSI's is unknown, as to every gRPC server: a caller must not retry the call.
-        let unknown = cause == "method" && !method.service().starts_with(CSI_PACKAGE);
-        Some(if unknown {
-            Outcome::from_endpoint(Code::UNIMPLEMENTED, "")
-        } else {
-            Fault::Forbidden { reason }.into()
+        Some(match refused {
+            // A caller must not retry the call.
+            Refused::Service => Outcome::from_endpoint(Code::UNIMPLEMENTED, ""),
+            Refused::Method | Refused::Driver => Fault::Forbidden { reason }.into(),
         })
     }
 }
@@ -280,4 +329,33 @@ async fn send(answer: Replies, mut to: ReplySender) -> Result<(), edge_transport
 
 fn closing(outcome: &Outcome) -> Bytes {
     outcome.encode_within(MAX_CLOSING)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::{CallId, MethodPath};
+
+    #[test]
+    fn refuses_by_method_service_and_driver() {
+        let refused = |service: &str, method: &str| {
+            let (node, driver) = (NodeId::new("edge-1").unwrap(), DriverName::new("a.driver").unwrap());
+            let method = MethodPath::new(method).unwrap();
+            let call = Call::new(CallId::new(), node, driver, method, Bytes::new());
+            Refused::of(&ServiceName::new(service).unwrap(), &call, false)
+        };
+        let (create, stage) = ("/csi.v1.Controller/CreateVolume", "/csi.v1.Node/NodeStageVolume");
+        for (service, method, expected) in [
+            ("csi/a.driver", create, None),
+            ("csi", create, None),
+            ("csi/b.driver", create, Some(Refused::Driver)),
+            ("csi/a.driver/x", create, Some(Refused::Driver)),
+            ("csia.driver", create, Some(Refused::Driver)),
+            ("other", create, Some(Refused::Driver)),
+            ("csi/a.driver", stage, Some(Refused::Method)),
+            ("csi/a.driver", "/other.v1.Service/Call", Some(Refused::Service)),
+        ] {
+            assert_eq!(refused(service, method), expected, "{service} {method}");
+        }
+    }
 }

@@ -61,6 +61,11 @@ impl DurablePlacements {
         self.core().node_of(subject).cloned()
     }
 
+    /// Whether nothing that was sent for the name of a volume may be running.
+    pub(super) fn is_new(&self, name: &str) -> bool {
+        self.core().is_new(name)
+    }
+
     /// The number of volumes, snapshots and groups.
     pub(super) fn rows(&self) -> usize {
         self.core().rows()
@@ -100,6 +105,22 @@ impl DurablePlacements {
         let guard = self.lock_key(subject).await;
         let change = self.core().found(subject, node)?;
         self.write_all(guard, change).await
+    }
+
+    /// The names of volumes that are blocked because their rows are damaged.
+    pub(super) fn damaged_names(&self) -> BTreeSet<Box<str>> {
+        let name = |key: &Subject| match key {
+            Subject::VolumeName(name) => Some(name.clone()),
+            Subject::Volume(_) | Subject::Snapshot(_) | Subject::GroupSnapshot(_) => None,
+        };
+        self.core().damaged().filter_map(name).collect()
+    }
+
+    /// Replaces the damaged row of a name. Returns whether the row was damaged.
+    pub(super) async fn repair(self: &Arc<Self>, name: &str, node: Option<&NodeId>) -> Result<bool, Refusal> {
+        let guard = self.lock_key(&Subject::VolumeName(name.into())).await;
+        let Some(change) = self.core().repaired(name, node) else { return Ok(false) };
+        self.write(change, guard).await.1.map(|()| true)
     }
 
     /// Records that this subject is deleted.

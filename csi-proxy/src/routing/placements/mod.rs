@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};
 
 pub use self::record::{Defect, Placement, Revision, Row, Status};
+pub(super) use self::record::{seal, unseal};
 use super::refusal::Refusal;
 use super::request::VolumeRequest;
 use super::selection::NodeSelector;
@@ -201,9 +202,12 @@ impl Placements {
 
     /// Applies a durable change with its new revision.
     pub fn apply(&mut self, Change { key, placement, .. }: Change, revision: Revision) {
+        // What was sent for a damaged row is not known.
+        let was_damaged = self.damaged.contains_key(&key);
         let before = self.remove_row(&key).filter(|before| before.placement.status.is_live());
         let Some(placement) = placement else { return };
-        self.insert(key.clone(), placement, revision, before.as_ref().is_some_and(|before| before.sent));
+        let sent = was_damaged || before.as_ref().is_some_and(|before| before.sent);
+        self.insert(key.clone(), placement, revision, sent);
         if let (Some(Entry { number, open, .. }), Some(entry)) = (before, self.rows.get_mut(&key)) {
             (entry.number, entry.open) = (number, open);
         }
@@ -213,6 +217,13 @@ impl Placements {
     #[must_use]
     pub fn node_of(&self, subject: &Subject) -> Option<&NodeId> {
         self.live(subject).map(|(_, entry)| &entry.placement.node)
+    }
+
+    /// Whether the name of a volume has no node and is not blocked: nothing that was sent for the name may be running.
+    #[must_use]
+    pub fn is_new(&self, name: &str) -> bool {
+        let key = Subject::VolumeName(name.into());
+        !self.damaged.contains_key(&key) && self.node_of(&key).is_none()
     }
 
     /// Whether a driver has deleted the subject, or its node is decommissioned.
@@ -266,10 +277,20 @@ impl Placements {
         self.rows.values().filter(|entry| entry.placement.status.is_live()).count()
     }
 
-    /// The number of rows that cannot be decoded.
+    /// The keys of the rows that cannot be decoded, unordered.
+    pub fn damaged(&self) -> impl Iterator<Item = &Subject> {
+        self.damaged.keys()
+    }
+
+    /// Replaces the damaged row of a volume's name: its volume is on this node or may be created there, or the name is
+    /// free for `None`. No change if the row is not damaged.
     #[must_use]
-    pub fn damaged(&self) -> usize {
-        self.damaged.len()
+    pub fn repaired(&self, name: &str, node: Option<&NodeId>) -> Option<Change> {
+        let key = Subject::VolumeName(name.into());
+        let revision = self.damaged.get(&key)?;
+        let pending =
+            |node: &NodeId| Placement { node: node.clone(), digest: MIXED, status: Status::Pending };
+        Some(Change { placement: node.map(pending), expected: Some(revision.clone()), key })
     }
 
     /// The possible keys of a subject: for a volume its name, if known, and its id.

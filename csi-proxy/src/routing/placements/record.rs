@@ -5,6 +5,7 @@
 //! The record is preceded by its CRC-32 over the key and the record, little-endian. The checksum detects damage,
 //! and a row under the wrong key.
 
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -117,10 +118,7 @@ impl Placement {
             volume_id: self.status.volume_id().unwrap_or_default().to_owned(),
             deleted_at: at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         };
-        let record = record.encode_to_vec();
-        let mut bytes = checksum(key, &record).to_le_bytes().to_vec();
-        bytes.extend_from_slice(&record);
-        bytes
+        seal(key, &record.encode_to_vec())
     }
 
     /// Decodes the row with this key.
@@ -128,10 +126,7 @@ impl Placement {
     /// # Errors
     /// If the checksum or the value of a field is wrong.
     pub fn decode(key: &Subject, bytes: &[u8]) -> Result<Self, Defect> {
-        let (sum, record) = bytes.split_first_chunk().ok_or(Defect::Checksum)?;
-        if checksum(key, record) != u32::from_le_bytes(*sum) {
-            return Err(Defect::Checksum);
-        }
+        let record = unseal(key, bytes)?;
         let field = |field| Defect::Field { field };
         let record = pb::Placement::decode(record).map_err(|_| field("record"))?;
         let node = NodeId::new(&record.node).map_err(|_| field("node"))?;
@@ -150,7 +145,24 @@ impl Placement {
     }
 }
 
-fn checksum(key: &Subject, record: &[u8]) -> u32 {
+/// Returns a record preceded by its CRC-32 over the key and the record, little-endian.
+pub(in crate::routing) fn seal(key: &impl fmt::Display, record: &[u8]) -> Vec<u8> {
+    [&checksum(key, record).to_le_bytes(), record].concat()
+}
+
+/// Returns the record of a key without its checksum.
+///
+/// # Errors
+/// If the checksum is wrong.
+pub(in crate::routing) fn unseal<'a>(key: &impl fmt::Display, bytes: &'a [u8]) -> Result<&'a [u8], Defect> {
+    let (sum, record) = bytes.split_first_chunk().ok_or(Defect::Checksum)?;
+    match checksum(key, record) == u32::from_le_bytes(*sum) {
+        true => Ok(record),
+        false => Err(Defect::Checksum),
+    }
+}
+
+fn checksum(key: &impl fmt::Display, record: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(key.to_string().as_bytes());
     hasher.update(record);

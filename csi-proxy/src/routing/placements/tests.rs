@@ -427,8 +427,28 @@ fn damaged_placement_blocks_only_its_name() {
     fixture.core.restore(Row { key: key.clone(), revision, placement: Err(Defect::Checksum) });
     let refused = fixture.create(&wanted).unwrap_err();
     assert_eq!(refused.outcome().code, crate::Code::UNAVAILABLE, "{refused:?}");
-    assert_eq!((fixture.core.node_of(&key), fixture.core.damaged()), (None, 1));
+    assert_eq!((fixture.core.node_of(&key), fixture.core.damaged().count()), (None, 1));
     assert_eq!(fixture.create(&request("pvc-2", 1, &["a"])).unwrap().node(), &node("a"));
+}
+
+/// The report of an operator counts like a request that the node may have received.
+#[test]
+fn repaired_placement_keeps_its_node_or_frees_its_name() {
+    let mut fixture = Fixture::new();
+    let key = Subject::VolumeName("pvc-1".into());
+    for (reported, expected) in [(Some(node("b")), "b"), (None, "a")] {
+        fixture.create(&request("pvc-1", 1, &["a"])).unwrap();
+        assert_eq!(fixture.core.repaired("pvc-1", reported.as_ref()), None, "not damaged");
+        let revision = Revision(fixture.disk[&key].0.to_string().into());
+        fixture.core.restore(Row { key: key.clone(), revision, placement: Err(Defect::Checksum) });
+        let change = fixture.core.repaired("pvc-1", reported.as_ref()).unwrap();
+        fixture.write(change);
+        let wanted = request("pvc-1", 1, &["a"]);
+        let attempt = fixture.create(&wanted).unwrap();
+        assert_eq!((attempt.node(), fixture.core.damaged().count()), (&node(expected), 0));
+        let change = fixture.core.ended(&wanted, &attempt, AttemptResult::NotSent).unwrap();
+        assert_eq!(change.is_some(), reported.is_none(), "an earlier attempt may have reached the node");
+    }
 }
 
 #[test]
@@ -437,9 +457,9 @@ fn damaged_id_gets_the_node_that_reports_it() {
     fixture.found(&volume("vol-1"), "a");
     let (key, revision) = (volume("vol-1"), Revision("1".into()));
     fixture.core.restore(Row { key, revision, placement: Err(Defect::Checksum) });
-    assert_eq!((fixture.node_of_volume("vol-1"), fixture.core.damaged()), (None, 1));
+    assert_eq!((fixture.node_of_volume("vol-1"), fixture.core.damaged().count()), (None, 1));
     fixture.found(&volume("vol-1"), "b");
-    assert_eq!((fixture.node_of_volume("vol-1"), fixture.core.damaged()), (Some(node("b")), 0));
+    assert_eq!((fixture.node_of_volume("vol-1"), fixture.core.damaged().count()), (Some(node("b")), 0));
 }
 
 /// Also with what a node reports.

@@ -43,30 +43,20 @@ impl TopologyRouter {
         relay: &dyn Relay,
         inbound: &InboundCall,
     ) -> Result<Answer, Refusal> {
-        let volume_node = self.volume_node(Method::ControllerUnpublishVolume, inbound)?;
+        let method = Method::ControllerUnpublishVolume;
+        let volume_node = self.volume_node(method, inbound)?;
         let Some(node_id) = protobuf::text(&inbound.body, NODE_ID) else {
-            // An empty `node_id` detaches the volume from all nodes. A volume on a node with a topology is
-            // attached to that node only.
-            let bound = |volume_node: &NodeId| !self.topology(volume_node).segments.is_empty();
-            let volume_node = match volume_node {
-                Some(volume_node) if bound(&volume_node) => volume_node,
-                // A known volume of a node without a topology may be attached anywhere.
-                // Only its node gets the secrets.
-                Some(volume_node) => {
-                    let mut others = self.names();
-                    others.retain(|node| *node != volume_node);
-                    let stripped = inbound.without_secrets(Method::ControllerUnpublishVolume)?;
-                    let mut answers = self.ask_all(relay, &stripped, others).await;
-                    answers.push(self.ask(relay, &volume_node, inbound).await);
-                    return Ok(merge_results(answers));
-                }
-                None => {
-                    let method = Method::ControllerUnpublishVolume;
-                    let subjects = subjects(method, &inbound.body)?;
-                    return self.ask_holder_or_all(relay, inbound, method, &subjects).await;
-                }
+            // An empty `node_id` detaches the volume from all nodes. Only the node of the volume gets the secrets.
+            let Some(volume_node) = volume_node else {
+                let subjects = subjects(method, &inbound.body)?;
+                return self.ask_holder_or_all(relay, inbound, method, &subjects).await;
             };
-            return Ok(self.ask(relay, &volume_node, inbound).await);
+            let mut others = self.names();
+            others.retain(|node| *node != volume_node && !self.is_out_of_reach(&volume_node, node));
+            let stripped = inbound.without_secrets(method)?;
+            let mut answers = self.ask_all(relay, &stripped, others).await;
+            answers.push(self.ask(relay, &volume_node, inbound).await);
+            return Ok(merge_results(answers));
         };
         match self.by_node_id(node_id) {
             Ok(node) => Ok(self.ask(relay, &node, inbound).await),

@@ -5,6 +5,7 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::{Delivery, Method};
 use prost::Message as _;
 
+use super::search::Search;
 use super::{Answer, InboundCall, TopologyRouter};
 use crate::call::{Digest, MAX_SUBJECT};
 use crate::call::{Fault, Origin, Outcome, protobuf};
@@ -15,6 +16,7 @@ use crate::routing::{AttemptResult, NodeSelector, Refusal, VolumeRequest};
 impl TopologyRouter {
     pub(super) async fn create(&self, relay: &dyn Relay, inbound: &InboundCall) -> Result<Answer, Refusal> {
         let request = VolumeRequest::read(&inbound.body)?;
+        self.find_source(relay, inbound, &request).await?;
         let (open, topology) = match self.attempt(&request).await {
             // The code may be final, so it must not depend on an outdated presence.
             Err(
@@ -49,6 +51,42 @@ impl TopologyRouter {
         self.capacity_cache().changed(&node);
         let message = with_topology(message, &topology);
         Ok((Some(message), outcome))
+    }
+
+    /// Searches the content source of a new volume if its node is not known: only the driver there can copy the source.
+    ///
+    /// # Errors
+    /// If no node has the source, or a node that may have it does not answer.
+    async fn find_source(
+        &self,
+        relay: &dyn Relay,
+        inbound: &InboundCall,
+        request: &VolumeRequest,
+    ) -> Result<(), Refusal> {
+        let method = Method::CreateVolume;
+        let Some(source) = request.source.as_ref().filter(|_| self.only().is_none()) else { return Ok(()) };
+        let is_known = || self.placements.node_of(source).is_some();
+        if is_known() || !self.placements.is_new(&request.name) {
+            return Ok(());
+        }
+        let found = self.search(relay, inbound, method, source, true).await;
+        // The code may be final, so it must not be that of a name that was sent meanwhile.
+        if !self.placements.is_new(&request.name) {
+            return Ok(());
+        }
+        match found? {
+            Search::Found(_) if is_known() => Ok(()),
+            Search::Found(node) => {
+                let what = format!("{source} is on node {node}, but the table of placements is full");
+                Err(Refusal::Undetermined { what })
+            }
+            Search::Absent => Err(Refusal::Absent { subject: source.clone() }),
+            // Its driver knows whether it can copy the source.
+            Search::Unanswerable(_) if !inbound.has_secrets(method) => Ok(()),
+            Search::Unanswerable(node) | Search::Reported(node) => {
+                Err(Refusal::MayBeOn { subject: source.clone(), node })
+            }
+        }
     }
 
     /// Starts an attempt to create a volume and returns the topology of its node.

@@ -3,6 +3,8 @@
 //! A node that is offline, late or sends an invalid page fails no list of volumes: its recorded volumes are listed
 //! instead. Its unhealthy volumes are not known, so they are omitted. A list of snapshots fails: a snapshot has
 //! required fields that are not recorded.
+//!
+//! A list of all nodes is sent without its secrets: one node could read the secrets that another node's storage needs.
 
 use std::time::Duration;
 
@@ -67,12 +69,11 @@ impl TopologyRouter {
         let request = csi::ListVolumesRequest::decode(inbound.body.clone());
         let request = request.map_err(|_| BadRequest::Unreadable { field: "the request" })?;
         let max = usize::try_from(request.max_entries).unwrap_or_default();
-        let nodes = self.nodes_of_list(method, &inbound.body);
-        // The secrets of a list of one id are meant for the node that has it.
-        let is_of_one = method == Method::ListSnapshots
-            && [SNAPSHOT_ID, SOURCE_VOLUME_ID].iter().any(|id| protobuf::text(&inbound.body, *id).is_some());
-        let stripped = (is_of_one && nodes.len() > 1).then(|| inbound.without_secrets(method)).transpose()?;
+        let holder = self.only().or_else(|| self.holder_of_list(method, &inbound.body));
+        // Only the known node of the listed id gets the secrets.
+        let stripped = holder.is_none().then(|| inbound.without_secrets(method)).transpose()?;
         let inbound = stripped.as_ref().unwrap_or(inbound);
+        let nodes = holder.map_or_else(|| self.names(), |node| vec![node]);
         let (first, position) = start(&nodes, &request.starting_token)?;
         let (is_only, position) = (nodes.len() == 1, &position);
         let fetch = |(at, node): (usize, NodeId)| async move {
@@ -237,18 +238,16 @@ impl TopologyRouter {
         page
     }
 
-    /// The nodes whose entries are in a list.
-    fn nodes_of_list(&self, method: Method, body: &Bytes) -> Vec<NodeId> {
+    /// The node of the one id that a list is about; `None` for a list of all nodes.
+    fn holder_of_list(&self, method: Method, body: &Bytes) -> Option<NodeId> {
         let known = |number: u32, make: fn(Box<str>) -> Subject| {
             protobuf::text(body, number).and_then(|id| self.placements.node_of(&make(id.into())))
         };
-        let only = match method {
-            Method::ListSnapshots => {
+        (method == Method::ListSnapshots)
+            .then(|| {
                 known(SNAPSHOT_ID, Subject::Snapshot).or_else(|| known(SOURCE_VOLUME_ID, Subject::Volume))
-            }
-            _ => None,
-        };
-        only.map_or_else(|| self.names(), |node| vec![node])
+            })
+            .flatten()
     }
 }
 

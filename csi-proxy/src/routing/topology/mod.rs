@@ -9,6 +9,7 @@ mod list;
 mod locate;
 mod nodes;
 mod remove;
+mod repair;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use self::capacity_cache::CapacityCache;
 pub(crate) use self::create::with_topology;
 use self::decommission::Quarantine;
 pub use self::decommission::{DecommissionError, Decommissioned, MAX_DECOMMISSIONED};
+pub use self::repair::RepairError;
 use super::claims::{ClaimConflict, Claims};
 use super::durable::DurablePlacements;
 use super::placements::Placements;
@@ -86,11 +88,11 @@ pub enum OpenRouteError {
 ///
 /// | Call | Goes to |
 /// |---|---|
-/// | `CreateVolume` | the node already selected for the name; else the node of its content source; else a node by topology, by [`NodeSelector::select`](super::NodeSelector::select) |
+/// | `CreateVolume` | the node already selected for the name; else the node of its content source, which is searched if it is not known; else a node by topology, by [`NodeSelector::select`](super::NodeSelector::select) |
 /// | calls with the id of a volume, snapshot or group | the node that created it; an unknown id is searched on all nodes, without secrets |
 /// | `DeleteVolume`, `DeleteSnapshot` and group with an unknown id | all nodes, without secrets; OK only if all nodes return OK. With secrets the id is searched first, and its node gets them |
-/// | `ControllerPublishVolume`, `ControllerUnpublishVolume` | the node whose driver has the `node_id`; an empty one is all |
-/// | lists | all nodes; the recorded volumes of an unreachable node; a list of snapshots fails |
+/// | `ControllerPublishVolume`, `ControllerUnpublishVolume` | the node whose driver has the `node_id`; an empty one is all within the topology |
+/// | lists | all nodes, without secrets; the recorded volumes of an unreachable node; a list of snapshots fails |
 /// | `GetCapacity` | the nodes within the topology; an offline one has no capacity |
 /// | start-up calls | answered from all nodes: the capabilities of most of them |
 ///

@@ -187,6 +187,7 @@ impl Follower {
             Self::Sockets(by_socket) => match action {
                 Action::Decommission(node) => by_socket.decommission(node).await,
                 Action::Recommission(node) => by_socket.recommission(node).await,
+                Action::Repair(..) => Err(CommandError::NoPlacements { driver: driver.clone() }),
             },
         };
         // Fails if the caller no longer waits for the answer.

@@ -69,6 +69,8 @@ async fn decommissioned_node_has_no_socket_until_recommissioned() {
     assert!(unknown.contains("not known"), "{unknown}");
     follower.add_to_roster(std::slice::from_ref(&up));
     follower.apply(&up).await;
+    let repaired = executed(&mut follower, Action::Repair("pvc-1".to_owned(), None)).await.unwrap_err();
+    assert!(repaired.contains("stores no placements"), "{repaired}");
     let connected = executed(&mut follower, lose.clone()).await.unwrap_err();
     assert!(connected.contains("connected") && socket.exists(), "{connected}");
 

@@ -202,7 +202,7 @@ fn start_hub(setup: &Setup<'_>, plane: &Plane, port: u16) -> Result<Part, E2eErr
     let arguments = Arguments::new()
         .pair("--listen", unix(&setup.scratch.join("edge/hub.sock")))
         .pair("--listen", format!("wss://127.0.0.1:{port}"))
-        .pair("--allow", "proxy=*")
+        .pair("--allow", "proxy=*:*")
         .pair("--kubeconfig", &plane.kubeconfig)
         .listener(&setup.certificates.hub);
     start("hub", &setup.components.hub, arguments, setup)

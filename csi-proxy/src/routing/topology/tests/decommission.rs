@@ -31,6 +31,48 @@ async fn decommissioned_node_frees_its_names() {
     .await;
 }
 
+/// Also after a restart.
+#[tokio::test(start_paused = true)]
+async fn operator_repairs_a_damaged_placement() {
+    let (world, disk) = (World::of(3), MemoryStore::default());
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        report_all_up(&route, &world);
+        for name in ["pvc-1", "pvc-2"] {
+            assert_eq!(create(&route, &world, name, "edge-2").await, Code::OK);
+        }
+    })
+    .await;
+    drop(route);
+    disk.keys().iter().for_each(|key| disk.overwrite(key, b"junk"));
+    let route = open(&disk).await;
+    assert_eq!(route.damaged_names(), ["pvc-1".into(), "pvc-2".into()].into());
+    while_running(&route, &world, async {
+        report_all_up(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::UNAVAILABLE);
+        let unknown = route.repair("pvc-1", Some(&node("edge-9"))).await;
+        assert!(matches!(unknown, Err(RepairError::NoSuchNode { .. })), "{unknown:?}");
+        let other = route.repair("pvc-3", None).await;
+        assert_eq!(other, Err(RepairError::NotDamaged { name: "pvc-3".into() }));
+        route.repair("pvc-1", Some(&node("edge-2"))).await.unwrap();
+        route.repair("pvc-2", None).await.unwrap();
+    })
+    .await;
+    drop(route);
+    let route = open(&disk).await;
+    assert_eq!(route.damaged_names(), BTreeSet::new());
+    while_running(&route, &world, async {
+        report_all_up(&route, &world);
+        for name in ["pvc-1", "pvc-2"] {
+            assert_eq!(create(&route, &world, name, "edge-1").await, Code::OK);
+        }
+        let on_edge_1 = world.lock().nodes["edge-1"].clone();
+        assert_eq!(on_edge_1, ["edge-1/pvc-2".to_owned()].into());
+    })
+    .await;
+}
+
 /// Also after a restart. A call that waits for the node at that time does not reach it either.
 #[tokio::test(start_paused = true)]
 async fn reconnected_node_gets_no_calls_until_recommissioned() {
@@ -146,14 +188,10 @@ async fn decommission_survives_a_failing_store() {
 
 #[tokio::test(start_paused = true)]
 async fn decommission_ends_open_streams() {
-    let (world, disk) = (World::of(3), MemoryStore::default());
-    let route = open(&disk).await;
-    let snapshot_id = "snapshot".to_owned();
-    let request = csi::GetMetadataAllocatedRequest { snapshot_id, ..Default::default() }.encode_to_vec();
-    let allocated = || parts(&route, &world, Method::GetMetadataAllocated, request.clone());
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
+    with_nodes(3, async |world, route| {
+        let snapshot_id = "snapshot".to_owned();
+        let request = csi::GetMetadataAllocatedRequest { snapshot_id, ..Default::default() }.encode_to_vec();
+        let allocated = || parts(route, world, Method::GetMetadataAllocated, request.clone());
         world.has("edge-1", "snapshot");
         world.lock().hanging.insert("edge-1".to_owned());
         // The first call searches the snapshot, the other one knows its node.

@@ -2,10 +2,6 @@
 
 use super::*;
 
-fn secrets() -> BTreeMap<String, String> {
-    [("password".to_owned(), "canary".to_owned())].into()
-}
-
 fn expansion(id: &str) -> Vec<u8> {
     let request = csi::ControllerExpandVolumeRequest {
         volume_id: id.to_owned(),
@@ -26,14 +22,10 @@ fn at(name: &str, method: Method) -> Vec<(String, Method)> {
 /// edge-1 has the volume and is offline; edge-2 reports the volume, too.
 #[tokio::test(start_paused = true)]
 async fn secrets_of_an_unknown_id_reach_no_liar() {
-    let (world, disk) = (World::of(3), MemoryStore::default());
-    let route = open(&disk).await;
-    let expand = async || call(&route, &world, Method::ControllerExpandVolume, expansion("old")).await.1;
-    let remove = async || call(&route, &world, Method::DeleteVolume, deletion("old")).await.1;
-    let sent = || std::mem::take(&mut world.lock().secrets);
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
+    with_nodes(3, async |world, route| {
+        let expand = async || call(route, world, Method::ControllerExpandVolume, expansion("old")).await.1;
+        let remove = async || call(route, world, Method::DeleteVolume, deletion("old")).await.1;
+        let sent = || std::mem::take(&mut world.lock().secrets);
         for name in ["edge-1", "edge-2"] {
             world.has(name, "old");
         }
@@ -48,7 +40,7 @@ async fn secrets_of_an_unknown_id_reach_no_liar() {
         world.has("edge-2", "old");
         assert_eq!((expand().await, sent()), (Code::OK, at("edge-1", Method::ControllerExpandVolume)));
         assert_eq!((remove().await, sent()), (Code::OK, at("edge-1", Method::DeleteVolume)));
-        let (_, absent) = call(&route, &world, Method::ControllerExpandVolume, expansion("none")).await;
+        let (_, absent) = call(route, world, Method::ControllerExpandVolume, expansion("none")).await;
         assert_eq!((absent, sent()), (Code::NOT_FOUND, vec![]));
     })
     .await;
@@ -57,20 +49,55 @@ async fn secrets_of_an_unknown_id_reach_no_liar() {
 /// A removal of an id that no node has is sent to all nodes, without its secrets.
 #[tokio::test(start_paused = true)]
 async fn removal_of_an_absent_id_has_no_secrets() {
-    let (world, disk) = (World::of(3), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
-        world.take_calls();
-        assert_eq!(call(&route, &world, Method::DeleteVolume, deletion("none")).await.1, Code::OK);
+    with_nodes(3, async |world, route| {
+        assert_eq!(call(route, world, Method::DeleteVolume, deletion("none")).await.1, Code::OK);
         assert_eq!(world.take_calls()["DeleteVolume"], 3);
         let volume_id = "none".to_owned();
         let detach =
             csi::ControllerUnpublishVolumeRequest { volume_id, secrets: secrets(), ..Default::default() };
-        let (_, code) = call(&route, &world, Method::ControllerUnpublishVolume, detach.encode_to_vec()).await;
+        let (_, code) = call(route, world, Method::ControllerUnpublishVolume, detach.encode_to_vec()).await;
         assert_eq!((code, world.take_calls()["ControllerUnpublishVolume"]), (Code::OK, 3));
         assert_eq!(world.lock().secrets, []);
+    })
+    .await;
+}
+
+/// Only the known node of the id in a list gets its secrets.
+#[tokio::test(start_paused = true)]
+async fn list_of_all_nodes_has_no_secrets() {
+    with_nodes(3, async |world, route| {
+        let snapshots = async |id: &str| {
+            let (secrets, snapshot_id) = (secrets(), id.to_owned());
+            let request = csi::ListSnapshotsRequest { secrets, snapshot_id, ..Default::default() };
+            call(route, world, Method::ListSnapshots, request.encode_to_vec()).await.1
+        };
+        let health = csi::ControllerListVolumeHealthRequest { secrets: secrets(), ..Default::default() };
+        let health = call(route, world, Method::ControllerListVolumeHealth, health.encode_to_vec());
+        assert_eq!(
+            (health.await.1, snapshots("").await, snapshots("snap").await),
+            (Code::OK, Code::OK, Code::OK)
+        );
+        let calls = world.take_calls();
+        assert_eq!((calls["ControllerListVolumeHealth"], calls["ListSnapshots"]), (3, 6));
+        assert_eq!(trusted(world), BTreeSet::new());
+        route.placements.found(&Subject::Snapshot("snap".into()), &node("edge-1")).await.unwrap();
+        assert_eq!(snapshots("snap").await, Code::OK);
+        assert_eq!(trusted(world), ["edge-1".to_owned()].into());
+    })
+    .await;
+}
+
+/// The node that has the id may connect later.
+#[tokio::test(start_paused = true)]
+async fn list_of_an_unknown_id_has_no_secrets_for_the_first_node() {
+    with_nodes(1, async |world, route| {
+        let request = csi::ListSnapshotsRequest {
+            secrets: secrets(),
+            snapshot_id: "snap".to_owned(),
+            ..Default::default()
+        };
+        assert_eq!(call(route, world, Method::ListSnapshots, request.encode_to_vec()).await.1, Code::OK);
+        assert_eq!(trusted(world), BTreeSet::new());
     })
     .await;
 }
@@ -78,15 +105,11 @@ async fn removal_of_an_absent_id_has_no_secrets() {
 /// A liar does not become the node of a volume of an offline node. A reader gets its answer meanwhile.
 #[tokio::test(start_paused = true)]
 async fn liar_takes_no_id_of_an_offline_node() {
-    let (world, disk) = (World::of(3), MemoryStore::default());
-    let route = open(&disk).await;
-    let read = async || {
-        let request = csi::ControllerGetVolumeRequest { volume_id: "old".to_owned() };
-        call(&route, &world, Method::ControllerGetVolume, request.encode_to_vec()).await.1
-    };
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
+    with_nodes(3, async |world, route| {
+        let read = async || {
+            let request = csi::ControllerGetVolumeRequest { volume_id: "old".to_owned() };
+            call(route, world, Method::ControllerGetVolume, request.encode_to_vec()).await.1
+        };
         for name in ["edge-1", "edge-2"] {
             world.has(name, "old");
         }
@@ -103,15 +126,11 @@ async fn liar_takes_no_id_of_an_offline_node() {
 /// The nodes are asked at the same time, a bounded number at once, and a node that hangs only delays until the timeout.
 #[tokio::test(start_paused = true)]
 async fn search_is_concurrent_and_bounded() {
-    let (world, disk) = (World::of(500), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
+    with_nodes(500, async |world, route| {
         world.has("edge-499", "old");
         world.lock().most_open = 0;
         let began = Instant::now();
-        assert_eq!(call(&route, &world, Method::ControllerExpandVolume, expansion("old")).await.1, Code::OK);
+        assert_eq!(call(route, world, Method::ControllerExpandVolume, expansion("old")).await.1, Code::OK);
         assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
         // One more is the background probe.
         let most = world.lock().most_open;
@@ -129,11 +148,6 @@ async fn publish(route: &TopologyRouter, world: &World, node_id: &str) -> Code {
         ..Default::default()
     };
     call(route, world, Method::ControllerPublishVolume, request.encode_to_vec()).await.1
-}
-
-/// The nodes that got secrets since the last call.
-fn trusted(world: &World) -> BTreeSet<String> {
-    std::mem::take(&mut world.lock().secrets).into_iter().map(|(name, _)| name).collect()
 }
 
 async fn create_secret(route: &TopologyRouter, world: &World, name: &str, at: &str) -> Code {
@@ -196,10 +210,7 @@ async fn liar_gets_no_volume_and_no_publish_of_another_node() {
 #[tokio::test(start_paused = true)]
 async fn decommission_releases_the_claim_of_a_node() {
     let (world, disk) = (World::of(2), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
+    with_disk(&world, &disk, async |route| {
         world.lock().nodes.insert("new".to_owned(), BTreeSet::new());
         world.lock().lies.insert("new".to_owned(), "edge-1".to_owned());
         world.lock().offline.insert("edge-1".to_owned());
@@ -207,14 +218,13 @@ async fn decommission_releases_the_claim_of_a_node() {
         route.arrived(&node("new"));
         sleep(MINUTE).await;
         assert_eq!(route.claim_conflicts().len(), 1);
-        assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::UNAVAILABLE);
+        assert_eq!(create(route, &world, "pvc-1", "edge-1").await, Code::UNAVAILABLE);
         route.decommission(&node("edge-1")).await.unwrap();
         assert_eq!(route.claim_conflicts(), []);
-        assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::OK);
+        assert_eq!(create(route, &world, "pvc-1", "edge-1").await, Code::OK);
         assert_eq!(world.lock().nodes["new"].len(), 1);
     })
     .await;
-    drop(route);
     // The old owner is back, and is the newcomer now.
     world.lock().offline.clear();
     let route = open(&disk).await;
@@ -234,13 +244,12 @@ async fn topology_key_leaves_no_segment_to_a_liar() {
     for (shared, quarantined) in [(vec![], 1), (vec!["node".to_owned()], 0)] {
         let (world, disk) = (World::of(2), MemoryStore::default());
         world.lock().lies.insert("edge-0".to_owned(), "edge-9".to_owned());
-        let mut settings = TopologySettings { discovers: true, ..TopologySettings::default() };
+        let mut settings = TopologySettings::default();
         match shared.is_empty() {
             true => settings.topology_key = Some("node".to_owned()),
             false => settings.shared_topology_keys = shared,
         }
-        let driver = DriverName::new("csi-hostpath").unwrap();
-        let route = TopologyRouter::open(driver, [], disk.clone(), settings).await.unwrap();
+        let route = open_with(disk.clone(), settings).await;
         while_running(&route, &world, async {
             report_all_up(&route, &world);
             sleep(MINUTE).await;
@@ -257,9 +266,7 @@ async fn node_takes_part_once_its_claim_is_durable() {
     use crate::routing::store::FaultyStore;
     let world = World::of(1);
     let (store, handle) = FaultyStore::new(MemoryStore::default());
-    let settings = TopologySettings { discovers: true, ..TopologySettings::default() };
-    let driver = DriverName::new("csi-hostpath").unwrap();
-    let route = TopologyRouter::open(driver, [], store, settings).await.unwrap();
+    let route = open_with(store, TopologySettings::default()).await;
     while_running(&route, &world, async {
         handle.cut_after(0);
         report_all_up(&route, &world);
@@ -293,25 +300,21 @@ async fn list(route: &TopologyRouter, world: &World, max_entries: i32) -> (BTree
 /// Whatever a node lists, the volumes of the others are listed, and its recorded volumes too.
 #[tokio::test(start_paused = true)]
 async fn wrong_list_of_a_node_hides_no_volume_of_another() {
-    let (world, disk) = (World::of(3), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
+    with_nodes(3, async |world, route| {
         let mut expected = BTreeSet::new();
         for number in 0..3 {
             let (name, at) = (format!("pvc-{number}"), format!("edge-{number}"));
-            assert_eq!(create(&route, &world, &name, &at).await, Code::OK);
+            assert_eq!(create(route, world, &name, &at).await, Code::OK);
             expected.insert(format!("{at}/{name}"));
         }
         for wrong in [WrongList::TooLong, WrongList::Fails, WrongList::Hangs] {
             world.lock().lists.insert("edge-1".to_owned(), wrong);
             let began = Instant::now();
-            assert_eq!(list(&route, &world, 10).await.0, expected, "{wrong:?}");
+            assert_eq!(list(route, world, 10).await.0, expected, "{wrong:?}");
             assert!(began.elapsed() < Duration::from_secs(20), "{wrong:?}: {:?}", began.elapsed());
         }
         world.lock().lists.insert("edge-1".to_owned(), WrongList::Endless);
-        let (found, pages) = list(&route, &world, 0).await;
+        let (found, pages) = list(route, world, 0).await;
         assert_eq!(found, expected);
         assert!(pages <= 2 * crate::routing::DEFAULT_MAX_ROWS_OF_NODE + 3, "{pages}");
     })
@@ -321,18 +324,14 @@ async fn wrong_list_of_a_node_hides_no_volume_of_another() {
 /// A node that lists the volume of another node could report it as attached elsewhere.
 #[tokio::test(start_paused = true)]
 async fn list_has_only_the_own_volumes_of_a_node() {
-    let (world, disk) = (World::of(2), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
-        assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::OK);
+    with_nodes(2, async |world, route| {
+        assert_eq!(create(route, world, "pvc-1", "edge-1").await, Code::OK);
         world.has("edge-0", "edge-1/pvc-1");
-        let (page, _) = call(&route, &world, Method::ListVolumes, Vec::new()).await;
+        let (page, _) = call(route, world, Method::ListVolumes, Vec::new()).await;
         let page = csi::ListVolumesResponse::decode(page.unwrap()).unwrap();
         assert_eq!(page.entries.len(), 1, "{page:?}");
         world.lock().offline.insert("edge-1".to_owned());
-        assert_eq!(list(&route, &world, 0).await.0, ["edge-1/pvc-1".to_owned()].into());
+        assert_eq!(list(route, world, 0).await.0, ["edge-1/pvc-1".to_owned()].into());
     })
     .await;
 }

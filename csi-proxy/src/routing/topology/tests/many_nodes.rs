@@ -20,11 +20,7 @@ async fn node_selection_uses_the_time_of_the_caller() {
 
 #[tokio::test(start_paused = true)]
 async fn refreshes_a_thousand_nodes_with_bounded_concurrency() {
-    let (world, disk) = (World::of(1000), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
+    with_nodes(1000, async |world, route| {
         let mut calls = world.take_calls();
         let brief = calls.remove("Probe").unwrap();
         assert!((1000..1020).contains(&brief), "{brief}: one node more often");
@@ -35,9 +31,9 @@ async fn refreshes_a_thousand_nodes_with_bounded_concurrency() {
         let calls = world.take_calls();
         assert!(calls.values().all(|count| *count <= 20), "one node answers Probe: {calls:?}");
 
-        assert_eq!(create(&route, &world, "pvc-1", "edge-777").await, Code::OK);
+        assert_eq!(create(route, world, "pvc-1", "edge-777").await, Code::OK);
         assert_eq!(world.lock().nodes["edge-777"].len(), 1);
-        assert_eq!(delete(&route, &world, "edge-777/pvc-1").await, Code::OK);
+        assert_eq!(delete(route, world, "edge-777/pvc-1").await, Code::OK);
         let calls = world.take_calls();
         assert_eq!((calls["CreateVolume"], calls["DeleteVolume"]), (1, 1), "each went to the one node");
     })
@@ -48,14 +44,10 @@ async fn refreshes_a_thousand_nodes_with_bounded_concurrency() {
 #[tokio::test(start_paused = true)]
 async fn creates_no_volume_without_a_topology() {
     let (world, disk) = (World::of(2), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
-        assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::OK);
+    with_disk(&world, &disk, async |route| {
+        assert_eq!(create(route, &world, "pvc-1", "edge-1").await, Code::OK);
     })
     .await;
-    drop(route);
     disk.save(&node("edge-1"), None).await.unwrap();
     let route = open(&disk).await;
     report_all_up(&route, &world);
@@ -72,35 +64,27 @@ async fn creates_no_volume_without_a_topology() {
 
 #[tokio::test(start_paused = true)]
 async fn offline_node_has_no_capacity() {
-    let (world, disk) = (World::of(3), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
-        assert_eq!(capacity(&route, &world, "edge-1").await, 7);
+    with_nodes(3, async |world, route| {
+        assert_eq!(capacity(route, world, "edge-1").await, 7);
         world.take_calls();
         route.left(&node("edge-1"));
-        assert_eq!(capacity(&route, &world, "edge-1").await, 0);
+        assert_eq!(capacity(route, world, "edge-1").await, 0);
         assert!(!world.take_calls().contains_key("GetCapacity"));
         world.lock().offline.insert("edge-1".to_owned());
-        assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::UNAVAILABLE);
+        assert_eq!(create(route, world, "pvc-1", "edge-1").await, Code::UNAVAILABLE);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn hanging_node_delays_only_its_own_capacity() {
-    let (world, disk) = (World::of(100), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
+    with_nodes(100, async |world, route| {
         world.lock().hanging.insert("edge-50".to_owned());
         world.lock().most_open = 0;
         let room = async |topology: Option<csi::Topology>| {
             let request = csi::GetCapacityRequest { accessible_topology: topology, ..Default::default() };
             let began = Instant::now();
-            let (_, code) = call(&route, &world, Method::GetCapacity, request.encode_to_vec()).await;
+            let (_, code) = call(route, world, Method::GetCapacity, request.encode_to_vec()).await;
             (code, began.elapsed())
         };
         let (code, took) = room(Some(place("edge-50"))).await;
@@ -122,21 +106,45 @@ async fn hanging_node_delays_only_its_own_capacity() {
     .await;
 }
 
+/// A volume may be attached wherever its topology is. Only its node gets the secrets.
+#[tokio::test(start_paused = true)]
+async fn detaches_from_all_nodes_within_the_topology() {
+    for (zone, expected) in [(None, 1), (Some("z".to_owned()), 3)] {
+        let (world, disk) = (World::of(3), MemoryStore::default());
+        let at = zone.clone().unwrap_or_else(|| "edge-1".to_owned());
+        world.lock().zone = zone;
+        let shared_topology_keys = vec!["node".to_owned()];
+        let settings = TopologySettings { shared_topology_keys, ..TopologySettings::default() };
+        let route = open_with(disk, settings).await;
+        while_running(&route, &world, async {
+            report_all_up(&route, &world);
+            sleep(MINUTE).await;
+            assert_eq!(create(&route, &world, "pvc-1", &at).await, Code::OK);
+            let holder =
+                world.lock().nodes.iter().find(|(_, volumes)| !volumes.is_empty()).unwrap().0.clone();
+            let (volume_id, secrets) = (format!("{holder}/pvc-1"), secrets());
+            let detach = csi::ControllerUnpublishVolumeRequest { volume_id, secrets, ..Default::default() };
+            world.take_calls();
+            let method = Method::ControllerUnpublishVolume;
+            assert_eq!(call(&route, &world, method, detach.encode_to_vec()).await.1, Code::OK);
+            assert_eq!(world.take_calls()["ControllerUnpublishVolume"], expected);
+            assert_eq!(trusted(&world), [holder].into());
+        })
+        .await;
+    }
+}
+
 /// Only a driver, or a durable record of its answer, makes a deletion successful.
 #[tokio::test(start_paused = true)]
 async fn unknown_id_is_not_deleted_while_a_node_is_offline() {
-    let (world, disk) = (World::of(3), MemoryStore::default());
-    world.has("edge-1", "old");
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
-        assert_eq!(delete(&route, &world, "old").await, Code::OK);
+    with_nodes(3, async |world, route| {
+        world.has("edge-1", "old");
+        assert_eq!(delete(route, world, "old").await, Code::OK);
         assert!(world.lock().nodes["edge-1"].is_empty());
         world.has("edge-1", "older");
         world.lock().offline.insert("edge-1".to_owned());
         route.left(&node("edge-1"));
-        assert_eq!(delete(&route, &world, "older").await, Code::UNAVAILABLE);
+        assert_eq!(delete(route, world, "older").await, Code::UNAVAILABLE);
     })
     .await;
 }
@@ -163,13 +171,7 @@ async fn unknown_id_is_not_deleted_before_all_nodes_are_known() {
 #[tokio::test(start_paused = true)]
 async fn unknown_id_may_be_on_a_node_without_info() {
     let (world, disk) = (World::of(2), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
-    })
-    .await;
-    drop(route);
+    with_disk(&world, &disk, async |_| {}).await;
     disk.save(&node("edge-1"), None).await.unwrap();
     world.has("edge-1", "old");
     world.lock().offline.insert("edge-1".to_owned());
@@ -188,12 +190,8 @@ async fn unknown_id_may_be_on_a_node_without_info() {
 /// A node whose group is deleted does not decide about the snapshots of another node.
 #[tokio::test(start_paused = true)]
 async fn group_deletion_spares_snapshots_of_other_nodes() {
-    let (world, disk) = (World::of(2), MemoryStore::default());
-    let route = open(&disk).await;
-    let (group, own, other) = ("group", "own", "other");
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
+    with_nodes(2, async |world, route| {
+        let (group, own, other) = ("group", "own", "other");
         let at = [node("edge-0"), node("edge-1")];
         route.placements.found(&Subject::GroupSnapshot(group.into()), &at[0]).await.unwrap();
         route.placements.found(&Subject::Snapshot(own.into()), &at[0]).await.unwrap();
@@ -203,8 +201,7 @@ async fn group_deletion_spares_snapshots_of_other_nodes() {
             snapshot_ids: vec![own.to_owned(), other.to_owned()],
             ..Default::default()
         };
-        let (_, code) =
-            call(&route, &world, Method::DeleteVolumeGroupSnapshot, request.encode_to_vec()).await;
+        let (_, code) = call(route, world, Method::DeleteVolumeGroupSnapshot, request.encode_to_vec()).await;
         assert_eq!(code, Code::OK);
         let is_deleted = |id: &str| route.placements.is_deleted(&Subject::Snapshot(id.into()));
         assert_eq!((is_deleted(own), is_deleted(other)), (true, false));
@@ -214,15 +211,12 @@ async fn group_deletion_spares_snapshots_of_other_nodes() {
 
 #[tokio::test(start_paused = true)]
 async fn block_metadata_is_routed_to_the_snapshot() {
-    let (world, disk) = (World::of(3), MemoryStore::default());
-    let route = open(&disk).await;
-    let allocated = async |id: &str| {
-        let request = csi::GetMetadataAllocatedRequest { snapshot_id: id.to_owned(), ..Default::default() };
-        parts(&route, &world, Method::GetMetadataAllocated, request.encode_to_vec()).await
-    };
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
+    with_nodes(3, async |world, route| {
+        let allocated = async |id: &str| {
+            let request =
+                csi::GetMetadataAllocatedRequest { snapshot_id: id.to_owned(), ..Default::default() };
+            parts(route, world, Method::GetMetadataAllocated, request.encode_to_vec()).await
+        };
         world.has("edge-1", "snapshot");
         let whole = (vec![Bytes::from_static(b"edge-1"); 2], Code::OK);
         assert_eq!(allocated("snapshot").await, whole);
@@ -241,13 +235,7 @@ async fn block_metadata_is_routed_to_the_snapshot() {
 #[tokio::test(start_paused = true)]
 async fn offline_nodes_delay_no_online_node_after_restart() {
     let (world, disk) = (Arc::new(World::of(500)), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
-    })
-    .await;
-    drop(route);
+    with_disk(&world, &disk, async |_| {}).await;
     // The last node by name is the only one online.
     let names: BTreeSet<_> = world.lock().nodes.keys().cloned().collect();
     let last = names.last().unwrap().clone();

@@ -4,6 +4,7 @@ mod chaos;
 mod decommission;
 mod hostile;
 mod many_nodes;
+mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,6 +37,8 @@ struct State {
     hanging: BTreeSet<String>,
     /// The names that nodes report as their `node_id` and topology instead of their own.
     lies: BTreeMap<String, String>,
+    /// The topology of all nodes instead of their own.
+    zone: Option<String>,
     /// How the lists of nodes are wrong.
     lists: BTreeMap<String, WrongList>,
     calls: Vec<(String, Method)>,
@@ -107,7 +110,7 @@ impl World {
         match method {
             Method::GetPluginInfo => ok(csi::GetPluginInfoResponse::default()),
             Method::NodeGetInfo => ok(csi::NodeGetInfoResponse {
-                accessible_topology: Some(place(&reported)),
+                accessible_topology: Some(place(state.zone.as_ref().unwrap_or(&reported))),
                 node_id: reported,
                 ..Default::default()
             }),
@@ -137,6 +140,16 @@ impl World {
                 }
                 ok(csi::ListVolumesResponse { entries, next_token })
             }
+            Method::ListSnapshots => {
+                let wanted = csi::ListSnapshotsRequest::decode(call.body).unwrap().snapshot_id;
+                let is_wanted = |id: &&String| wanted.is_empty() || **id == wanted;
+                let entry = |id: &String| csi::list_snapshots_response::Entry {
+                    snapshot: Some(csi::Snapshot { snapshot_id: id.clone(), ..Default::default() }),
+                };
+                let entries = volumes.iter().filter(is_wanted).map(entry).collect();
+                ok(csi::ListSnapshotsResponse { entries, ..Default::default() })
+            }
+            Method::ControllerListVolumeHealth => ok(csi::ControllerListVolumeHealthResponse::default()),
             Method::GetCapacity => {
                 ok(csi::GetCapacityResponse { available_capacity: 7, ..Default::default() })
             }
@@ -212,9 +225,16 @@ impl Relay for World {
 }
 
 async fn open(disk: &MemoryStore) -> TopologyRouter {
-    let settings = TopologySettings { discovers: true, ..TopologySettings::default() };
-    let driver = DriverName::new("csi-hostpath").unwrap();
-    TopologyRouter::open(driver, [], disk.clone(), settings).await.unwrap()
+    open_with(disk.clone(), TopologySettings::default()).await
+}
+
+/// Opens a route that discovers its nodes.
+async fn open_with(
+    store: impl PlacementStore + DriverInfoStore + 'static,
+    settings: TopologySettings,
+) -> TopologyRouter {
+    let settings = TopologySettings { discovers: true, ..settings };
+    TopologyRouter::open(DriverName::new("csi-hostpath").unwrap(), [], store, settings).await.unwrap()
 }
 
 /// Reports all nodes as connected, and the list as complete.
@@ -232,6 +252,23 @@ async fn while_running<T>(route: &TopologyRouter, world: &dyn Relay, script: imp
         () = route.driver_info.run(world) => unreachable!(),
         played = script => played,
     }
+}
+
+/// Runs a script with new nodes, which are connected and known.
+async fn with_nodes(count: usize, script: impl AsyncFnOnce(&World, &TopologyRouter)) {
+    let world = World::of(count);
+    with_disk(&world, &MemoryStore::default(), async |route| script(&world, route).await).await;
+}
+
+/// Runs a script with a route on a disk, from its start to its end, while all nodes are connected and known.
+async fn with_disk(world: &World, disk: &MemoryStore, script: impl AsyncFnOnce(&TopologyRouter)) {
+    let route = open(disk).await;
+    while_running(&route, world, async {
+        report_all_up(&route, world);
+        sleep(MINUTE).await;
+        script(&route).await;
+    })
+    .await;
 }
 
 async fn call(
@@ -258,6 +295,15 @@ async fn parts(
 ) -> (Vec<Bytes>, Code) {
     let (messages, outcome) = route.answer(relay, inbound(method, body)).await.collect().await;
     (messages, outcome.code)
+}
+
+fn secrets() -> BTreeMap<String, String> {
+    [("password".to_owned(), "canary".to_owned())].into()
+}
+
+/// The nodes that got secrets since the last call.
+fn trusted(world: &World) -> BTreeSet<String> {
+    std::mem::take(&mut world.lock().secrets).into_iter().map(|(name, _)| name).collect()
 }
 
 async fn create(route: &TopologyRouter, relay: &dyn Relay, name: &str, at: &str) -> Code {

@@ -74,6 +74,8 @@ enum State {
     Waiting,
     Running {
         cancelled: Arc<AtomicBool>,
+        /// Whether the driver may have written new files since the start.
+        new_files: bool,
     },
     Failed {
         retry_at: Instant,
@@ -175,7 +177,7 @@ impl Groups {
             }
             self.busy.insert(key.clone(), consumer.clone());
             let cancelled = Arc::new(AtomicBool::new(false));
-            walk.state = State::Running { cancelled: Arc::clone(&cancelled) };
+            walk.state = State::Running { cancelled: Arc::clone(&cancelled), new_files: false };
             self.running.spawn_blocking(move || {
                 let done = tree::apply_at(target.as_path(), fs_group, || cancelled.load(Ordering::Relaxed));
                 (consumer, key, done)
@@ -196,16 +198,10 @@ impl Groups {
     }
 
     /// Handles a publish of a volume: a failed job is retried at once. A done job runs again if the driver may
-    /// have written `new_files`. A running walk may miss new files until the next publish.
+    /// have written `new_files`, and after a running walk, which may miss them.
     pub(super) fn published(&mut self, consumer: &ConsumerId, new_files: bool) {
-        let Some(walk) = self.walks.get_mut(consumer) else { return };
-        match &walk.state {
-            State::Failed { .. } => walk.state = State::Waiting,
-            State::Done(done) if new_files => {
-                walk.previous = Some(done.clone());
-                walk.state = State::Waiting;
-            }
-            State::Waiting | State::Running { .. } | State::Done(_) => {}
+        if let Some(walk) = self.walks.get_mut(consumer) {
+            walk.published(new_files);
         }
     }
 
@@ -232,10 +228,15 @@ impl Groups {
         let Ok((consumer, key, result)) = ended else { return };
         self.busy.remove(&key);
         let wanted = self.walks.get_mut(&consumer).filter(|walk| walk.job.key == key);
-        if let Some(walk) = wanted.filter(|walk| matches!(walk.state, State::Running { .. })) {
+        if let Some(walk) = wanted
+            && let State::Running { new_files, .. } = walk.state
+        {
             walk.finish(result);
             if matches!(walk.state, State::Done(_)) {
                 self.unsaved |= self.done.insert(walk.job.clone());
+            }
+            if new_files {
+                walk.published(true);
             }
         }
         self.start_waiting();
@@ -270,8 +271,20 @@ impl Groups {
 
 impl Walk {
     fn cancel(&self) {
-        if let State::Running { cancelled } = &self.state {
+        if let State::Running { cancelled, .. } = &self.state {
             cancelled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn published(&mut self, has_new_files: bool) {
+        match &mut self.state {
+            State::Failed { .. } => self.state = State::Waiting,
+            State::Done(done) if has_new_files => {
+                self.previous = Some(done.clone());
+                self.state = State::Waiting;
+            }
+            State::Running { new_files, .. } => *new_files |= has_new_files,
+            State::Waiting | State::Done(_) => {}
         }
     }
 
