@@ -1,6 +1,6 @@
 //! Measures a hub while hostile connections attack it.
 //!
-//! Each round measures under attack, and under an inert load: the same attackers attack an equal hub that serves nobody, so
+//! Each round measures under attack, and under an inert load: the same attackers attack an equal hub without peers, so
 //! that both measurements share the processors with equal work. The attackers run on one processor at the lowest priority.
 
 use std::io::{Read, Write};
@@ -35,7 +35,7 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(30);
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// A token that no attacker has, only its name and SHA-256: the hub accepts links without certificates.
-const TOKENS: &str = "nobody 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n";
+const TOKENS: &str = "unused 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n";
 
 /// Options of `cargo xtask perf hostile`.
 #[derive(Debug, Args)]
