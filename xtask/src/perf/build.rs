@@ -1,6 +1,6 @@
 //! Builds the binaries and the Go peers, and returns their paths.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::PerfError;
@@ -36,7 +36,15 @@ impl Programs {
         let mut build = Command::new(cargo);
         build.current_dir(workspace_root()).args(["build", "--release", "-p", "edge-csi-benches"]);
         build.args(["-p", "edge-hub", "-p", "edge-agent", "-p", "edge-csi-driver"]);
-        for name in ["edge-hub", "edge-agent", "edge-csi-driver", "bench-driver", "load", "idle-sessions"] {
+        for name in [
+            "edge-hub",
+            "edge-agent",
+            "edge-csi-driver",
+            "bench-driver",
+            "load",
+            "idle-sessions",
+            "hostile-links",
+        ] {
             build.args(["--bin", name]);
         }
         if peers {
@@ -56,6 +64,11 @@ impl Programs {
             )?;
         }
         Ok(programs)
+    }
+
+    /// Returns the programs in a folder, without the Go programs.
+    pub(super) fn at(folder: &Path) -> Self {
+        Self { rust: folder.to_owned(), go: PathBuf::new() }
     }
 
     /// Returns a command for a binary of this workspace.

@@ -1,5 +1,6 @@
 //! The measured chains: their processes, the order in which these start, and the endpoint for a client.
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -71,23 +72,64 @@ impl Kind {
             Self::Nats => "nats",
         }
     }
+}
 
-    /// Returns a port on the loopback address, different for every chain.
-    const fn port(self) -> u16 {
+/// Returns an unused port of the loopback address.
+pub(super) fn free_port() -> Result<u16, PerfError> {
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .map(|address| address.port())
+        .map_err(PerfError::io("find an unused port"))
+}
+
+impl HubTransport {
+    /// Returns the scheme of the URLs, or `None` for a unix socket.
+    pub(super) const fn scheme(self) -> Option<&'static str> {
         match self {
-            Self::Direct | Self::Relay(HubTransport::Uds) => 18_600,
-            Self::Relay(HubTransport::Wss) => 18_601,
-            Self::Relay(HubTransport::Quic) => 18_602,
-            Self::GrpcProxy => 18_603,
-            Self::Nats => 18_604,
+            Self::Uds => None,
+            Self::Wss => Some("wss"),
+            Self::Quic => Some("quic"),
         }
     }
+}
+
+/// Returns the command of a hub that listens on this URL with a certificate in files of this name.
+pub(super) fn hub_at(
+    programs: &Programs,
+    authority: &Authority,
+    name: &str,
+    url: &str,
+) -> Result<Command, PerfError> {
+    let mut hub = programs.rust("edge-hub");
+    hub.args(["--listen", url, "--allow", "proxy=*:*"]);
+    let files = authority.issue(name, &["localhost", "127.0.0.1"], Usage::Server)?;
+    files.add_options(&mut hub, "--client-ca", &authority.root());
+    Ok(hub)
+}
+
+/// Returns the command of an agent with a certificate for this name.
+pub(super) fn agent_of(
+    programs: &Programs,
+    authority: &Authority,
+    name: &str,
+    url: &str,
+    driver: &str,
+) -> Result<Command, PerfError> {
+    let mut agent = programs.rust("edge-agent");
+    agent.args(["--nodeid", name, "--driver", &format!("{DRIVER}={driver}"), "--hub", url]);
+    let files = authority.issue(name, &[name], Usage::Client)?;
+    files.add_options(&mut agent, "--tls-ca", &authority.root());
+    Ok(agent)
 }
 
 /// A running chain.
 #[derive(Debug)]
 pub(super) struct Chain {
     pub(super) kind: Kind,
+    /// The URL that the agent dials, or an empty text.
+    pub(super) hub_url: String,
+    /// The URL of the driver's socket.
+    pub(super) driver: String,
     /// The endpoint for the client.
     pub(super) endpoint: String,
     /// The processes, the driver first.
@@ -114,48 +156,42 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn relay(&mut self, transport: HubTransport, port: u16, authority: &Authority) -> Result<(), PerfError> {
-        let address = format!("127.0.0.1:{port}");
-        let mut hub = self.programs.rust("edge-hub");
-        hub.args(["--listen", &self.unix("hub.sock")]);
-        let mut agent = self.programs.rust("edge-agent");
-        agent.args(["--nodeid", "edge-1", "--driver", &format!("{DRIVER}={}", self.unix("driver.sock"))]);
-        agent.arg("--state-dir").arg(self.path("agent"));
-        match transport {
-            HubTransport::Uds => {
-                agent.args(["--hub", &self.unix("hub.sock")]);
-            }
-            HubTransport::Wss => {
-                hub.args(["--listen", &format!("wss://{address}")]);
-                agent.args(["--hub", &format!("wss://{address}")]);
-            }
-            HubTransport::Quic => {
-                hub.args(["--listen", &format!("quic://{address}")]);
-                agent.args(["--hub", &format!("quic://{address}")]);
-            }
-        }
-        if transport != HubTransport::Uds {
-            let files = authority.issue("hub", &["localhost", "127.0.0.1"], Usage::Server)?;
-            files.add_options(hub.args(["--allow", "proxy=*:*"]), "--client-ca", &authority.root());
-            let files = authority.issue("edge-1", &["edge-1"], Usage::Client)?;
-            files.add_options(&mut agent, "--tls-ca", &authority.root());
-        }
-        self.start("hub", &mut hub)?;
-        self.start("agent", &mut agent)?;
+    /// Starts a hub with these options in addition to its own, an agent and a proxy. Returns the URL that the agent dials.
+    fn relay(
+        &mut self,
+        transport: HubTransport,
+        authority: &Authority,
+        hub_options: &[String],
+    ) -> Result<String, PerfError> {
+        let (unix, driver) = (self.unix("hub.sock"), self.unix("driver.sock"));
+        let (url, mut hub, mut agent) = if let Some(scheme) = transport.scheme() {
+            let url = format!("{scheme}://127.0.0.1:{}", free_port()?);
+            let hub = hub_at(self.programs, authority, "hub", &url)?;
+            let agent = agent_of(self.programs, authority, "edge-1", &url, &driver)?;
+            (url, hub, agent)
+        } else {
+            let mut agent = self.programs.rust("edge-agent");
+            agent.args(["--nodeid", "edge-1", "--driver", &format!("{DRIVER}={driver}"), "--hub", &unix]);
+            (unix.clone(), self.programs.rust("edge-hub"), agent)
+        };
+        self.start("hub", hub.args(["--listen", &unix]).args(hub_options))?;
+        self.start("agent", agent.arg("--state-dir").arg(self.path("agent")))?;
         let mut proxy = self.programs.rust("edge-csi-driver");
         proxy.args(["--drivername", DRIVER, "--nodeid", "edge-1", "--endpoint", &self.unix("csi.sock")]);
-        proxy.args(["--hub", &self.unix("hub.sock")]).arg("--state-dir").arg(self.path("proxy"));
-        self.start("proxy", &mut proxy)
+        proxy.args(["--hub", &unix]).arg("--state-dir").arg(self.path("proxy"));
+        self.start("proxy", &mut proxy)?;
+        Ok(url)
     }
 
-    fn grpc_proxy(&mut self, port: u16) -> Result<(), PerfError> {
-        let between = format!("127.0.0.1:{port}");
+    fn grpc_proxy(&mut self) -> Result<(), PerfError> {
+        let between = format!("127.0.0.1:{}", free_port()?);
         let (near, far) = (self.path("csi.sock"), self.path("driver.sock"));
         self.start("far", self.programs.go("grpcproxy").arg(&between).arg(far))?;
         self.start("near", self.programs.go("grpcproxy").arg(near).arg(&between))
     }
 
-    fn nats(&mut self, port: u16) -> Result<(), PerfError> {
+    fn nats(&mut self) -> Result<(), PerfError> {
+        let port = free_port()?;
         let server = format!("127.0.0.1:{port}");
         self.start(
             "nats",
@@ -178,6 +214,17 @@ impl Chain {
         run: &Path,
         authority: &Authority,
     ) -> Result<Self, PerfError> {
+        Self::start_with(kind, programs, run, authority, &[])
+    }
+
+    /// Starts a chain whose hub, if it has one, gets these options in addition.
+    pub(super) fn start_with(
+        kind: Kind,
+        programs: &Programs,
+        run: &Path,
+        authority: &Authority,
+        hub_options: &[String],
+    ) -> Result<Self, PerfError> {
         let folder = run.join(kind.folder());
         std::fs::create_dir_all(&folder).map_err(PerfError::io(format!("create {}", folder.display())))?;
         let mut builder = Builder { programs, folder, parts: Vec::new() };
@@ -187,13 +234,15 @@ impl Chain {
             Kind::Direct => "driver.sock",
             _ => "csi.sock",
         };
+        let mut hub_url = String::new();
         match kind {
             Kind::Direct => {}
-            Kind::Relay(transport) => builder.relay(transport, kind.port(), authority)?,
-            Kind::GrpcProxy => builder.grpc_proxy(kind.port())?,
-            Kind::Nats => builder.nats(kind.port())?,
+            Kind::Relay(transport) => hub_url = builder.relay(transport, authority, hub_options)?,
+            Kind::GrpcProxy => builder.grpc_proxy()?,
+            Kind::Nats => builder.nats()?,
         }
-        let chain = Self { kind, endpoint: builder.unix(socket), parts: builder.parts };
+        let (endpoint, driver) = (builder.unix(socket), builder.unix("driver.sock"));
+        let chain = Self { kind, hub_url, driver, endpoint, parts: builder.parts };
         chain.wait_until_ready(programs, &builder.folder)?;
         Ok(chain)
     }
@@ -213,6 +262,11 @@ impl Chain {
             seconds: READY_TIMEOUT.as_secs(),
             logs: logs.to_owned(),
         })
+    }
+
+    /// Returns the process of this name.
+    pub(super) fn part(&self, name: &str) -> Option<&Process> {
+        self.parts.iter().find(|part| part.name == name)
     }
 
     /// Returns the processor time of all processes of the chain.

@@ -1,4 +1,5 @@
-//! `cargo xtask perf`: the performance table of the README, the cost of a session, and the memory growth under steady load.
+//! `cargo xtask perf`: the performance table of the README, the cost of a session, the memory growth under steady load, the
+//! hub under attack, and two builds compared.
 //!
 //! Every part of a chain is a separate process. All chains run during the whole measurement and are measured in turn, round
 //! after round, so that a ratio compares adjacent measurements; a ratio is the median of its rounds.
@@ -11,6 +12,8 @@ use crate::authority::CertificateError;
 
 mod build;
 mod chain;
+mod compare;
+mod hostile;
 mod hung;
 mod processes;
 mod relay;
@@ -27,6 +30,10 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Measurement {
+    /// Two builds of the relay in turn: the ratio of their rates with its 95 % interval.
+    Compare(compare::Options),
+    /// The hub under hostile connections: its memory, the admission of another agent, and the rate of its callers.
+    Hostile(hostile::Options),
     /// Latencies of many calls, alone and while one more hangs at the driver.
     Hung(hung::Options),
     /// One CreateVolume through the relay and its peers: calls/s, latencies, processor time, and ratios to the direct call.
@@ -70,8 +77,11 @@ pub(crate) enum PerfError {
     /// A tool printed a line that is not valid figures.
     #[error("{command} printed {line:?}; expected one JSON object of figures: {source}")]
     Figures { command: String, line: String, source: serde_json::Error },
+    /// The measurement needs another value of an option.
+    #[error("{option} {found}: expected {expected}")]
+    Option { option: &'static str, found: String, expected: &'static str },
     /// The memory of a process grew beyond its bound.
-    #[error("{part} grew from {from} to {to} KiB under steady load; at most {bound} KiB are allowed")]
+    #[error("{part} grew from {from} to {to} KiB; at most {bound} KiB are allowed")]
     Growth {
         part: String,
         /// Resident memory after warming up, in KiB.
@@ -84,6 +94,10 @@ pub(crate) enum PerfError {
 }
 
 impl PerfError {
+    fn ended_early(command: &str) -> Self {
+        Self::Command { command: command.to_owned(), output: "ended early".to_owned() }
+    }
+
     fn io(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let action = action.into();
         move |source| Self::Io { action, source }
@@ -93,6 +107,8 @@ impl PerfError {
 /// Builds the programs, measures, and prints the results.
 pub(crate) fn run(options: &Options) -> Result<(), PerfError> {
     match &options.measurement {
+        Measurement::Compare(options) => compare::run(options),
+        Measurement::Hostile(options) => hostile::run(options),
         Measurement::Hung(options) => hung::run(options),
         Measurement::Relay(options) => relay::run(options),
         Measurement::Sessions(options) => sessions::run(options),

@@ -1,8 +1,9 @@
 //! Child processes that are killed when dropped, and the kernel's figures for them.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use super::PerfError;
@@ -45,10 +46,20 @@ impl Process {
 
     /// Returns the resident memory in KiB.
     pub(super) fn resident(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    /// Returns the highest resident memory since the start of the process, in KiB.
+    pub(super) fn peak_resident(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    /// Returns a figure of proc(5)'s `status`.
+    fn status(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         status
             .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .find_map(|line| line.strip_prefix(name))
             .and_then(|rest| rest.split_whitespace().next())
             .and_then(|figure| figure.parse().ok())
             .unwrap_or_default()
@@ -61,6 +72,55 @@ impl Process {
 }
 
 impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command that prints lines about its progress, and ends when its standard input is closed. Killed when dropped.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    shown: String,
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Option<Lines<BufReader<ChildStdout>>>,
+}
+
+impl Reporter {
+    /// Starts a command.
+    pub(super) fn start(command: &mut Command) -> Result<Self, PerfError> {
+        let shown = format!("{command:?}");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(PerfError::io(format!("start {shown}")))?;
+        let lines = child.stdout.take().map(|out| BufReader::new(out).lines());
+        Ok(Self { shown, input: child.stdin.take(), child, lines })
+    }
+
+    /// Waits for the next line.
+    pub(super) fn next_line(&mut self) -> Result<String, PerfError> {
+        match self.lines.as_mut().and_then(Iterator::next) {
+            Some(Ok(line)) => Ok(line),
+            _ => Err(PerfError::ended_early(&self.shown)),
+        }
+    }
+
+    /// Closes the standard input, after which the command may print more lines and ends.
+    pub(super) fn close_input(&mut self) {
+        self.input = None;
+    }
+
+    /// Waits until the command has ended.
+    pub(super) fn wait(mut self) {
+        self.close_input();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Reporter {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

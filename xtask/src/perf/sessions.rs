@@ -1,12 +1,9 @@
 //! Measures the cost of an idle session on a hub.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
 use clap::Args;
 
 use super::build::Programs;
-use super::processes::Process;
+use super::processes::{Process, Reporter};
 use super::{PerfError, folder};
 use crate::authority::{Authority, Usage};
 
@@ -40,26 +37,13 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
         let mut idle = programs.rust("idle-sessions");
         idle.args(["--hub", &url, "--sessions", &options.sessions.to_string()]);
         files.add_options(&mut idle, "--tls-ca", &authority.root());
-        let mut idle = idle
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(PerfError::io(format!("start {idle:?}")))?;
-        let mut lines = idle.stdout.take().map(|out| BufReader::new(out).lines()).into_iter().flatten();
-        let ended = |command: &str| PerfError::Command {
-            command: command.to_owned(),
-            output: "ended early".to_owned(),
-        };
-        let mut next = || match lines.next() {
-            Some(Ok(line)) => Ok(line),
-            _ => Err(ended("idle-sessions")),
-        };
-        next()?; // One session is open, so the hub's code and tables are in memory.
+        let mut idle = Reporter::start(&mut idle)?;
+        idle.next_line()?; // One session is open, so the hub's code and tables are in memory.
         let (empty, spent) = (hub.resident(), hub.processor_time());
-        let seconds: f64 = next()?.parse().unwrap_or(f64::NAN); // All sessions are open.
+        let seconds: f64 = idle.next_line()?.parse().unwrap_or(f64::NAN); // All sessions are open.
         let (full, spent) = (hub.resident(), hub.processor_time() - spent);
         if !hub.is_running() {
-            return Err(ended("edge-hub"));
+            return Err(PerfError::ended_early("edge-hub"));
         }
         let many = options.sessions.max(1) as f64;
         println!(
@@ -69,8 +53,7 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
             many / seconds,
             spent.as_secs_f64() * 1e6 / many,
         );
-        drop(idle.stdin.take());
-        let _ = idle.wait();
+        idle.wait();
     }
     Ok(())
 }
