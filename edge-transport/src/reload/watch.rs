@@ -140,6 +140,12 @@ impl FileWatch {
         self
     }
 
+    /// Watches the files of an end that renews its own certificate. Only the certificate in use has metrics and warnings.
+    pub fn renewable(mut self, files: &crate::tls::RenewableFiles) -> Self {
+        self.parts.push(Arc::new(files.clone()));
+        self
+    }
+
     /// Watches a token file.
     #[cfg(feature = "runtime")]
     pub fn tokens(mut self, tokens: &crate::token::TokenFile) -> Self {

@@ -1,5 +1,5 @@
-//! Reads the parts of an X.509 certificate that the verifier does not expose: its serial number, the end of its validity and
-//! the subject's common name. It supports only definite lengths, copies nothing, and returns `None` for everything else.
+//! Reads the parts of an X.509 certificate that the verifier does not expose: its serial number, its validity and the
+//! subject's common name. It supports only definite lengths, copies nothing, and returns `None` for everything else.
 
 /// Tag bytes (X.690 section 8.1.2) of the elements of a certificate.
 mod tag {
@@ -49,6 +49,7 @@ impl<'a> Reader<'a> {
 pub(super) struct Body<'a> {
     #[cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only links need it"))]
     serial: &'a [u8],
+    not_before: (u8, &'a [u8]),
     not_after: (u8, &'a [u8]),
     subject: &'a [u8],
 }
@@ -65,10 +66,10 @@ impl<'a> Body<'a> {
         body.expect(tag::SEQUENCE)?;
         body.expect(tag::SEQUENCE)?;
         let mut validity = Reader(body.expect(tag::SEQUENCE)?);
-        validity.next()?;
+        let not_before = validity.next()?;
         let not_after = validity.next()?;
         let subject = body.expect(tag::SEQUENCE)?;
-        Some(Self { serial, not_after, subject })
+        Some(Self { serial, not_before, not_after, subject })
     }
 
     /// The serial number, without leading zero bytes.
@@ -78,27 +79,14 @@ impl<'a> Body<'a> {
         self.serial.get(zeros..).unwrap_or_default()
     }
 
+    /// When the certificate begins to be valid, in seconds since 1970.
+    pub(super) fn not_before(&self) -> Option<u64> {
+        seconds_since_1970(self.not_before)
+    }
+
     /// When the certificate expires, in seconds since 1970.
     pub(super) fn not_after(&self) -> Option<u64> {
-        let (tag, text) = self.not_after;
-        let number = |digits: &[u8]| {
-            digits.iter().try_fold(0_u64, |sum, c| c.is_ascii_digit().then(|| sum * 10 + u64::from(c - b'0')))
-        };
-        let (year, rest) = match tag {
-            // Two digits of the year mean 1950 to 2049 (RFC 5280 section 4.1.2.5.1).
-            tag::UTC_TIME if text.len() == 13 => match number(&text[..2])? {
-                short @ 50.. => (1900 + short, &text[2..]),
-                short => (2000 + short, &text[2..]),
-            },
-            tag::GENERALIZED_TIME if text.len() == 15 => (number(&text[..4])?, &text[4..]),
-            _ => return None,
-        };
-        let [month, day, hour, minute, second] = [0, 2, 4, 6, 8].map(|at| number(&rest[at..at + 2]));
-        let (month, day, time) = (month?, day?, hour? * 3600 + minute? * 60 + second?);
-        if rest[10] != b'Z' || !(1..=12).contains(&month) || !(1..=31).contains(&day) || year < 1970 {
-            return None;
-        }
-        Some(days_since_1970(year, month, day) * 86_400 + time)
+        seconds_since_1970(self.not_after)
     }
 
     /// The subject's common name, if it has exactly one.
@@ -127,6 +115,28 @@ impl<'a> Body<'a> {
     }
 }
 
+/// Parses a time (RFC 5280 section 4.1.2.5) to seconds since 1970.
+fn seconds_since_1970((tag, text): (u8, &[u8])) -> Option<u64> {
+    let number = |digits: &[u8]| {
+        digits.iter().try_fold(0_u64, |sum, c| c.is_ascii_digit().then(|| sum * 10 + u64::from(c - b'0')))
+    };
+    let (year, rest) = match tag {
+        // Two digits of the year mean 1950 to 2049 (RFC 5280 section 4.1.2.5.1).
+        tag::UTC_TIME if text.len() == 13 => match number(&text[..2])? {
+            short @ 50.. => (1900 + short, &text[2..]),
+            short => (2000 + short, &text[2..]),
+        },
+        tag::GENERALIZED_TIME if text.len() == 15 => (number(&text[..4])?, &text[4..]),
+        _ => return None,
+    };
+    let [month, day, hour, minute, second] = [0, 2, 4, 6, 8].map(|at| number(&rest[at..at + 2]));
+    let (month, day, time) = (month?, day?, hour? * 3600 + minute? * 60 + second?);
+    if rest[10] != b'Z' || !(1..=12).contains(&month) || !(1..=31).contains(&day) || year < 1970 {
+        return None;
+    }
+    Some(days_since_1970(year, month, day) * 86_400 + time)
+}
+
 /// Days from 1970-01-01 to a day of the Gregorian calendar, from 1970 on.
 fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
     // Years that begin in March have the leap day at their end.
@@ -145,6 +155,7 @@ mod tests {
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::OrganizationName, "edge");
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.not_before = rcgen::date_time_ymd(2021, 3, 1);
         params.not_after = rcgen::date_time_ymd(2031, 3, 1);
         params.serial_number = Some(vec![0xab, 0x01].into());
         params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().der().to_vec()
@@ -155,7 +166,7 @@ mod tests {
         let der = certificate("edge-1");
         let body = Body::read(&der).unwrap();
         assert_eq!(body.common_name(), Some("edge-1"));
-        assert_eq!(body.not_after(), Some(1_930_089_600));
+        assert_eq!((body.not_before(), body.not_after()), (Some(1_614_556_800), Some(1_930_089_600)));
         assert_eq!(body.serial(), [0xab, 0x01], "the sign byte is not part of the number");
     }
 
@@ -198,7 +209,8 @@ mod tests {
             let length = u8::try_from(attribute.len()).unwrap();
             [&[tag::SET, length + 2, tag::SEQUENCE, length], &attribute[..]].concat()
         };
-        let body = |subject: &'static [u8]| Body { serial: b"", not_after: (0, b""), subject };
+        let body =
+            |subject: &'static [u8]| Body { serial: b"", not_before: (0, b""), not_after: (0, b""), subject };
         assert_eq!(body(Vec::leak(name(b"a"))).common_name(), Some("a"));
         assert_eq!(body(Vec::leak([name(b"a"), name(b"b")].concat())).common_name(), None);
         assert_eq!(body(Vec::leak(name(&[0xff]))).common_name(), None);

@@ -18,6 +18,7 @@ mod files;
 mod identity;
 mod insecure;
 mod names;
+mod renewable;
 mod server;
 
 use std::sync::Arc;
@@ -33,6 +34,7 @@ pub use self::insecure::insecure_server_config;
 #[cfg(feature = "runtime")]
 pub use self::names::peer_certificate;
 pub use self::names::peer_names;
+pub use self::renewable::RenewableFiles;
 pub use self::server::{ClientAuth, ServerTls, server_config};
 
 #[cfg(feature = "aws-lc-rs")]
