@@ -1,7 +1,7 @@
 //! Two groups of files of which one is in use.
 
 use super::{Expiries, ReloadEvent, Watched};
-use crate::tls::RenewableFiles;
+use crate::tls::{ClientFiles, RenewableFiles};
 
 /// Reports the files in use. The other ones are no problem, whatever they are.
 impl Watched for RenewableFiles {
@@ -23,10 +23,20 @@ impl Watched for RenewableFiles {
     }
 
     fn files(&self) -> String {
-        self.current().reloading().files()
+        self.given().reloading().files()
     }
 
+    /// The expiries of the files in use, always under the path of the given certificate: a metric of its own for the renewed
+    /// file would leave the other one at its last value.
     fn expiries(&self) -> Expiries {
-        self.current().reloading().expiries()
+        let chain = |files: &ClientFiles| files.reloading().inputs.first().map(|input| input.path.clone());
+        let (given, used) = (chain(self.given()), chain(self.current()));
+        let mut expiries = self.current().reloading().expiries();
+        for (path, _) in &mut expiries {
+            if let (Some(given), true) = (&given, Some(&*path) == used.as_ref()) {
+                path.clone_from(given);
+            }
+        }
+        expiries
     }
 }

@@ -29,6 +29,10 @@ impl RenewableFiles {
         if self.is_renewed() { &self.renewed } else { &self.given }
     }
 
+    pub(crate) const fn given(&self) -> &ClientFiles {
+        &self.given
+    }
+
     /// The files that are not in use.
     pub(crate) fn other(&self) -> &ClientFiles {
         if self.is_renewed() { &self.given } else { &self.renewed }
@@ -101,6 +105,11 @@ mod tests {
         assert_eq!((check(), watch.unusable(), files.is_renewed()), (vec![], None, true));
         fs::remove_file(&given).unwrap();
         assert_eq!((check(), watch.unusable(), files.is_renewed()), (vec![], None, true));
+
+        // The metric and the warnings of the certificate in use have the path of the given one.
+        let later = SystemTime::UNIX_EPOCH + Duration::from_secs(3_000_000_000);
+        let events = watch.check(later);
+        assert!(matches!(&events[..], [ReloadEvent::Expired { file, .. }] if *file == given), "{events:?}");
 
         write(&given, "edge-1", 2070);
         check();
