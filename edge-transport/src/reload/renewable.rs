@@ -1,4 +1,4 @@
-//! Two groups of files of which one is in use.
+//! Given and renewed files: one of the two groups is in use.
 
 use super::{Expiries, ReloadEvent, Watched};
 use crate::tls::{ClientFiles, RenewableFiles};

@@ -55,8 +55,8 @@ pub struct HubOptions {
     #[arg(long, value_name = "FILE|in-cluster", value_parser = no_kubernetes)]
     pub kubeconfig: Option<String>,
 
-    /// Let nodes renew their certificates: the signer of Kubernetes that signs the requests that the hub has checked and approved,
-    /// as in issuers.cert-manager.io/edge-csi.edge-csi. --client-ca must accept what it signs
+    /// Let nodes renew their certificates: the signer of Kubernetes that signs the requests that the hub has checked and
+    /// approved, as in issuers.cert-manager.io/edge-csi.edge-csi. --client-ca must accept what it signs
     #[cfg(feature = "kubernetes")]
     #[arg(long, value_name = "SIGNER", requires_all = ["kubeconfig", "client_ca"], conflicts_with = "insecure")]
     pub node_signer: Option<super::NodeSigner>,

@@ -79,8 +79,8 @@ mod tests {
     fn only_the_shortest_length_is_read() {
         let long = [&[0x04, 0x81, 0x80][..], &[7; 0x80]].concat();
         let longer = [&[0x04, 0x82, 0x01, 0x00][..], &[7; 0x100]].concat();
-        for good in [&[0x04, 0x00][..], &[0x04, 0x01, 0x07], &long, &longer] {
-            assert!(only(good, tag::OCTET_STRING).is_some(), "{good:?}");
+        for valid in [&[0x04, 0x00][..], &[0x04, 0x01, 0x07], &long, &longer] {
+            assert!(only(valid, tag::OCTET_STRING).is_some(), "{valid:?}");
         }
         let indefinite = [0x04, 0x80, 0x00, 0x00];
         let padded = [0x04, 0x81, 0x01, 0x07];

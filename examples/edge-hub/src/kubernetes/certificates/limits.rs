@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 use crate::kubernetes::node_name::NodeName;
 
 /// The number of new requests that a node may send at once.
-const BURST: u32 = 4;
+const BURST: u32 = 6;
 
 /// The time after which a node may send one more.
-const INTERVAL: Duration = Duration::from_secs(15 * 60);
+const INTERVAL: Duration = Duration::from_secs(10 * 60);
+
+/// The minimum time after the end of a request before the node may repeat it. Shorter than the first delay of an agent.
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// Identifies a request.
 pub(super) type Digest = [u8; 32];
@@ -20,6 +23,9 @@ pub(super) enum Limited {
     /// The node has an open request.
     #[error("another request of this node is open")]
     Open,
+    /// The node has repeated its request at once.
+    #[error("the same request has ended less than {} s ago", PAUSE.as_secs())]
+    TooSoon,
     /// The node has sent too many.
     #[error("the node has sent {BURST} new requests; it may send one every {} min", INTERVAL.as_secs() / 60)]
     TooMany,
@@ -34,8 +40,10 @@ pub(super) struct Limits {
 #[derive(Debug)]
 struct NodeRequests {
     open: bool,
+    /// When a repetition of the last request may begin.
+    again: Instant,
     last: Digest,
-    /// New requests that count, the oldest of which stops to count at `next`.
+    /// New requests that count. The oldest one stops to count at `next`.
     counted: u32,
     next: Instant,
 }
@@ -57,12 +65,16 @@ impl Limits {
             requests.open || requests.counted > 0
         });
         let Some(requests) = self.nodes.get_mut(node) else {
-            let first = NodeRequests { open: true, last: digest, counted: 1, next: now + INTERVAL };
+            let first =
+                NodeRequests { open: true, again: now, last: digest, counted: 1, next: now + INTERVAL };
             self.nodes.insert(node.clone(), first);
             return Ok(());
         };
         if requests.open {
             return Err(Limited::Open);
+        }
+        if requests.last == digest && now < requests.again {
+            return Err(Limited::TooSoon);
         }
         if requests.last != digest {
             if requests.counted >= BURST {
@@ -78,9 +90,9 @@ impl Limits {
     }
 
     /// Ends the open request of a node.
-    pub(super) fn end(&mut self, node: &NodeName) {
+    pub(super) fn end(&mut self, node: &NodeName, now: Instant) {
         if let Some(requests) = self.nodes.get_mut(node) {
-            requests.open = false;
+            (requests.open, requests.again) = (false, now + PAUSE);
         }
     }
 }
@@ -99,25 +111,29 @@ mod tests {
         let (edge, other) = (node("edge-1"), node("edge-2"));
         limits.begin(&edge, [0; 32], start).unwrap();
         assert_eq!(limits.begin(&edge, [0; 32], start), Err(Limited::Open));
+        assert_eq!(limits.begin(&edge, [1; 32], start), Err(Limited::Open));
         limits.begin(&other, [0; 32], start).unwrap();
-        limits.end(&edge);
-        for repeated in 0..100 {
-            limits.begin(&edge, [0; 32], start).unwrap_or_else(|limited| panic!("{repeated}: {limited}"));
-            limits.end(&edge);
-        }
-        for new in 1..4 {
-            limits.begin(&edge, [new; 32], start).unwrap();
-            limits.end(&edge);
-        }
-        assert_eq!(limits.begin(&edge, [9; 32], start), Err(Limited::TooMany));
-        limits.begin(&edge, [3; 32], start).unwrap();
-        limits.end(&edge);
-
+        limits.end(&edge, start);
         let mut now = start;
+        for repeated in 0..100 {
+            assert_eq!(limits.begin(&edge, [0; 32], now), Err(Limited::TooSoon), "{repeated}");
+            now += PAUSE;
+            limits.begin(&edge, [0; 32], now).unwrap();
+            limits.end(&edge, now);
+        }
+        for new in 1..6 {
+            limits.begin(&edge, [new; 32], now).unwrap();
+            limits.end(&edge, now);
+        }
+        assert_eq!(limits.begin(&edge, [9; 32], now), Err(Limited::TooMany));
+        limits.begin(&edge, [5; 32], now + PAUSE).unwrap();
+        limits.end(&edge, now + PAUSE);
+
+        now = start;
         for round in 10..20 {
             now += INTERVAL;
             limits.begin(&edge, [round; 32], now).unwrap();
-            limits.end(&edge);
+            limits.end(&edge, now);
             assert_eq!(limits.begin(&edge, [99; 32], now), Err(Limited::TooMany), "one each interval");
         }
     }
@@ -128,7 +144,7 @@ mod tests {
         for number in 0..100 {
             let node = node(&format!("edge-{number}"));
             limits.begin(&node, [0; 32], start).unwrap();
-            limits.end(&node);
+            limits.end(&node, start);
         }
         limits.begin(&node("open"), [0; 32], start).unwrap();
         limits.begin(&node("last"), [0; 32], start + INTERVAL).unwrap();

@@ -135,9 +135,10 @@ impl CertificateService {
 
     async fn issue(&self, source: &PeerId, request: &[u8]) -> Result<String, Refusal> {
         let node = NodeName::new(source.as_str())?;
-        let checked = request::check(request, &node)?;
         let digest = digest(&self.signing.signer, &node, request);
+        // First of all, since the check of a signature takes time too.
         let _open = OpenRequest::begin(&self.limits, &node, digest)?;
+        let checked = request::check(request, &node)?;
         // The semaphore is never closed.
         let _slot = self.slots.acquire().await;
         Ok(self.signing.sign(&node, (request, &digest), checked).await?)
@@ -159,7 +160,7 @@ impl<'a> OpenRequest<'a> {
 
 impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
-        lock(self.limits).end(self.node);
+        lock(self.limits).end(self.node, Instant::now());
     }
 }
 
