@@ -30,12 +30,15 @@ use tempfile::TempDir;
 const LEFT: Duration = Duration::from_secs(12);
 const AGE: Duration = Duration::from_secs(120);
 
+/// The answer of a hub to a request.
+type Sign = fn(&ClusterCertificates, &[u8]) -> Answer;
+
 /// Signs what nodes send, or answers something else.
 #[derive(Clone)]
 struct Signer {
     certificates: Arc<ClusterCertificates>,
     asked: Arc<Mutex<Vec<Bytes>>>,
-    answer: fn(&ClusterCertificates, &[u8]) -> Answer,
+    answer: Sign,
 }
 
 #[async_trait]
@@ -64,7 +67,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn start(answer: fn(&ClusterCertificates, &[u8]) -> Answer) -> Self {
+    async fn start(answer: Sign) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let certificates = Arc::new(ClusterCertificates::new(directory.path()));
         let own = &certificates.hub;
@@ -145,7 +148,7 @@ async fn agent_renews_its_certificate_and_keeps_it_over_a_restart() {
 /// A hostile hub cannot make a node lose its certificate: another authority, another name, an end that is earlier.
 #[tokio::test]
 async fn agent_uses_no_other_certificate_than_its_own() {
-    let answers: [(fn(&ClusterCertificates, &[u8]) -> Answer, &str); 4] = [
+    let answers: [(Sign, &str); 4] = [
         (
             |_, request| {
                 let directory = tempfile::tempdir().unwrap();
