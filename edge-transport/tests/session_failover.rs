@@ -178,3 +178,34 @@ async fn fails_over_at_once() {
     replaced.wait_for(is_second).await.unwrap();
     assert!(before.elapsed() < Duration::from_secs(2), "{:?}", before.elapsed());
 }
+
+/// The old link serves until the new one is there, and an unreachable hub costs nothing.
+#[tokio::test(start_paused = true)]
+async fn redial_replaces_the_link_once_another_is_there() {
+    let (_hub, paths) = hub();
+    let service = Echo::default();
+    let edge = edge(&paths, &service);
+    edge.connected().await.unwrap();
+    let cloud = cloud(&paths[1]).await;
+    let session = |peer: &Peer| match peer.state() {
+        PeerState::Connected { since, .. } => Some(since),
+        _ => None,
+    };
+    let before = session(&edge).unwrap();
+
+    paths[1].blocked.store(true, Ordering::SeqCst);
+    edge.redial();
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(session(&edge), Some(before), "the old link stays");
+    assert!(collect(cloud.call(peer_id("edge-1"), echo("hi")).await.unwrap()).await.1.is_ok());
+
+    paths[1].blocked.store(false, Ordering::SeqCst);
+    let mut state = edge.watch();
+    let new = state.wait_for(|state| matches!(state, PeerState::Connected { since, .. } if *since > before));
+    tokio::time::timeout(Duration::from_secs(30), new).await.unwrap().unwrap();
+    assert_eq!(address(&edge).as_deref(), Some("second"));
+    let after = session(&edge);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(session(&edge), after, "one redial replaces one link");
+    assert!(collect(cloud.call(peer_id("edge-1"), echo("hi")).await.unwrap()).await.1.is_ok());
+}

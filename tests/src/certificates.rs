@@ -3,10 +3,14 @@
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa,
-    KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, PublicKeyData, RevokedCertParams,
+    SignatureAlgorithm, date_time_ymd,
 };
 
 use crate::cluster::NODE;
@@ -53,6 +57,8 @@ impl Authority {
         let mut parameters = CertificateParams::new(Vec::new()).expect("no names");
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         parameters.distinguished_name.push(DnType::CommonName, name);
+        fs::write(directory.join(format!("{name}.key")), key.serialize_pem())
+            .expect("the directory can be written");
         let issuer = CertifiedIssuer::self_signed(parameters, key).expect("a certificate");
         fs::write(directory.join(format!("{name}.pem")), issuer.pem()).expect("the directory can be written");
         Self { issuer, directory: directory.to_owned(), name: name.to_owned() }
@@ -82,7 +88,11 @@ impl Authority {
     /// As [`issue`](Self::issue).
     #[must_use]
     pub fn issue_numbered(&self, names: &[&str], serial: u64) -> Files {
-        self.sign_with(&format!("-{serial}"), names, 1975..4096, Some(serial.into()))
+        self.sign_with(&format!("-{serial}"), names, |parameters| {
+            parameters.serial_number = Some(serial.into());
+            parameters.not_before = date_time_ymd(1975, 1, 1);
+            parameters.not_after = date_time_ymd(4096, 1, 1);
+        })
     }
 
     /// Signs a list as PEM that revokes the certificates with these serial numbers.
@@ -108,24 +118,55 @@ impl Authority {
         parameters.signed_by(&self.issuer).expect("a list").pem().expect("PEM")
     }
 
-    fn sign(&self, suffix: &str, names: &[&str], years: Range<i32>) -> Files {
-        self.sign_with(suffix, names, years, None)
+    /// Signs a certificate as [`issue`](Self::issue) does that is valid since some time ago and for some time from now.
+    ///
+    /// # Panics
+    /// As [`issue`](Self::issue).
+    #[must_use]
+    pub fn issue_until(&self, names: &[&str], ago: Duration, left: Duration) -> Files {
+        self.sign_with("-short", names, |parameters| set_validity(parameters, ago, left))
     }
 
-    fn sign_with(
-        &self,
-        suffix: &str,
-        names: &[&str],
-        years: Range<i32>,
-        serial: Option<SerialNumber>,
-    ) -> Files {
+    /// Signs a certificate for the name and the key of a certificate request (PKCS #10 with ECDSA P-256, in DER), valid for some
+    /// time from now. The request is not checked. Returns PEM.
+    ///
+    /// # Panics
+    /// If the name is not valid in a certificate, or the request has no such key.
+    #[must_use]
+    pub fn sign_request(&self, request: &[u8], name: &str, left: Duration) -> String {
+        let mut parameters = CertificateParams::new([name.to_owned()]).expect("the name is valid");
+        parameters.distinguished_name = DistinguishedName::new();
+        parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        set_validity(&mut parameters, Duration::ZERO, left);
+        let key = RequestedKey::find(request).expect("a key");
+        parameters.signed_by(&key, &self.issuer).expect("a certificate").pem()
+    }
+
+    /// The private key of the authority, as a file.
+    #[must_use]
+    pub fn key(&self) -> PathBuf {
+        self.directory.join(format!("{}.key", self.name))
+    }
+
+    /// The certificate of the authority, as a file.
+    #[must_use]
+    pub fn certificate(&self) -> PathBuf {
+        self.directory.join(format!("{}.pem", self.name))
+    }
+
+    fn sign(&self, suffix: &str, names: &[&str], years: Range<i32>) -> Files {
+        self.sign_with(suffix, names, |parameters| {
+            parameters.not_before = date_time_ymd(years.start, 1, 1);
+            parameters.not_after = date_time_ymd(years.end, 1, 1);
+        })
+    }
+
+    fn sign_with(&self, suffix: &str, names: &[&str], set: impl FnOnce(&mut CertificateParams)) -> Files {
         let key = KeyPair::generate().expect("a key");
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let stem = format!("{}-{}{suffix}", self.name, names[0].replace('/', "_"));
         let mut parameters = CertificateParams::new(names).expect("the names are valid");
-        parameters.serial_number = serial;
-        parameters.not_before = date_time_ymd(years.start, 1, 1);
-        parameters.not_after = date_time_ymd(years.end, 1, 1);
+        set(&mut parameters);
         let certificate = parameters.signed_by(&key, &self.issuer).expect("a certificate");
         let file = |extension: &str| self.directory.join(format!("{stem}.{extension}"));
         fs::write(file("pem"), certificate.pem()).expect("the directory can be written");
@@ -135,6 +176,46 @@ impl Authority {
             key: file("key"),
             authority: self.directory.join(format!("{}.pem", self.name)),
         }
+    }
+}
+
+/// Returns a certificate request (PKCS #10) for a name and a new key, as PEM in base64, which the API of Kubernetes requires.
+///
+/// # Panics
+/// If the name is not valid in a certificate.
+#[must_use]
+pub fn request(name: &str) -> String {
+    let mut parameters = CertificateParams::new([name.to_owned()]).expect("the name is valid");
+    parameters.distinguished_name = DistinguishedName::new();
+    let request = parameters.serialize_request(&KeyPair::generate().expect("a key")).expect("a request");
+    STANDARD.encode(request.pem().expect("PEM"))
+}
+
+fn set_validity(parameters: &mut CertificateParams, ago: Duration, left: Duration) {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock after 1970");
+    parameters.not_before = date_time_ymd(1970, 1, 1) + (now - ago);
+    parameters.not_after = date_time_ymd(1970, 1, 1) + (now + left);
+}
+
+/// The public key of a certificate request.
+struct RequestedKey<'a>(&'a [u8]);
+
+impl<'a> RequestedKey<'a> {
+    fn find(request: &'a [u8]) -> Option<Self> {
+        // The curve P-256 in an algorithm identifier, and the beginning of a bit string with an uncompressed point.
+        const BEFORE: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00];
+        let start = request.windows(BEFORE.len()).position(|bytes| bytes == BEFORE)? + BEFORE.len();
+        request.get(start..start + 65).map(Self)
+    }
+}
+
+impl PublicKeyData for RequestedKey<'_> {
+    fn der_bytes(&self) -> &[u8] {
+        self.0
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &rcgen::PKCS_ECDSA_P256_SHA256
     }
 }
 

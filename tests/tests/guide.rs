@@ -15,7 +15,7 @@ use edge_csi_tests::guide::{
 };
 
 /// Options that only a build with the feature `kubernetes` accepts.
-const OF_A_FEATURE: [&str; 2] = ["--kubeconfig", "--kubelet-dir"];
+const OF_A_FEATURE: [&str; 3] = ["--kubeconfig", "--kubelet-dir", "--node-signer"];
 
 #[test]
 /// Every option of our programs in the guide exists and accepts its value.

@@ -123,7 +123,8 @@ impl Fixture {
         };
         let (uds, state) = (unix(&cluster.path("hub.sock")), cluster.path("agent-state"));
         let (ws, quic) = ("ws://0.0.0.0:10000", "quic://0.0.0.0:10001");
-        let listen = ["--listen", &uds, "--listen", ws, "--listen", quic, "--allow", "proxy=*:*", "--insecure"];
+        let listen =
+            ["--listen", &uds, "--listen", ws, "--listen", quic, "--allow", "proxy=*:*", "--insecure"];
         let hub = start(&networks.cloud, "hub", "edge-hub", &listen);
         hub.logged("listening on quic://").await;
         let (named, state) =

@@ -138,6 +138,12 @@ impl Peer {
         }
     }
 
+    /// Connects again while the present link stays in use, and then replaces it: a hub sees new credentials only on a new link.
+    /// Open calls end with `LINK_LOST` at that moment; new calls wait. Does nothing without a link.
+    pub fn redial(&self) {
+        let _ = self.shared.handle.control.send(ControlMessage::Redial);
+    }
+
     /// Drains and closes the peer: accepts and makes no new calls and waits for open ones for at most `drain_timeout` of the
     /// settings.
     pub async fn drain(&self, reason: impl Into<String>) {

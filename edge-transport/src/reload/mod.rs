@@ -9,6 +9,7 @@
 //! files. Invalid files are evaluated again at each check, because a corrected clock makes a certificate valid.
 
 mod expiry;
+mod renewable;
 mod watch;
 
 use std::fmt::{self, Display};

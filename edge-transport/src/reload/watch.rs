@@ -153,6 +153,13 @@ impl FileWatch {
         self
     }
 
+    /// Watches the files of an end that renews its own certificate. Metrics and warnings are about the
+    /// certificate in use, and have the path of the given one.
+    pub fn renewable(mut self, files: &crate::tls::RenewableFiles) -> Self {
+        self.parts.push(Arc::new(files.clone()));
+        self
+    }
+
     /// Watches a token file.
     #[cfg(feature = "runtime")]
     pub fn tokens(mut self, tokens: &crate::token::TokenFile) -> Self {

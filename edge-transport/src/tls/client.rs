@@ -8,7 +8,7 @@ use rustls::{ClientConfig, ConfigBuilder, WantsVerifier};
 
 use super::files::Source;
 use super::insecure::AcceptAnyServer;
-use super::{Identity, TlsError, TlsFiles, provider};
+use super::{Identity, RenewableFiles, TlsError, TlsFiles, provider};
 
 /// Creates the TLS configuration of a dialing end that verifies the server and presents the identity's certificate.
 ///
@@ -38,8 +38,14 @@ fn with_identity(
 /// The TLS settings of a dialer: a fixed or reloaded configuration, and whether it verifies the server.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
-    source: Source<ClientConfig>,
+    source: ClientSource,
     verifies: bool,
+}
+
+#[derive(Debug, Clone)]
+enum ClientSource {
+    One(Source<ClientConfig>),
+    Renewable(RenewableFiles),
 }
 
 impl ClientTls {
@@ -61,7 +67,8 @@ impl ClientTls {
     pub fn insecure(identity: Option<&Identity>) -> Result<Self, TlsError> {
         let builder =
             builder()?.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyServer(provider())));
-        Ok(Self { source: Source::Fixed(Arc::new(with_identity(builder, identity))), verifies: false })
+        let config = Source::Fixed(Arc::new(with_identity(builder, identity)));
+        Ok(Self { source: ClientSource::One(config), verifies: false })
     }
 
     /// The configuration for the next attempt.
@@ -69,7 +76,10 @@ impl ClientTls {
     /// # Errors
     /// [`TlsError::Unusable`], if it is read from files that were never valid.
     pub fn config(&self) -> Result<Arc<ClientConfig>, TlsError> {
-        self.source.config()
+        match &self.source {
+            ClientSource::One(source) => source.config(),
+            ClientSource::Renewable(files) => files.current().config(),
+        }
     }
 
     /// Whether the server is verified.
@@ -82,13 +92,20 @@ impl ClientTls {
 /// Uses a custom configuration, which must verify the server: the names of its certificate become the link's credentials.
 impl From<Arc<ClientConfig>> for ClientTls {
     fn from(config: Arc<ClientConfig>) -> Self {
-        Self { source: Source::Fixed(config), verifies: true }
+        Self { source: ClientSource::One(Source::Fixed(config)), verifies: true }
     }
 }
 
 /// Uses reloaded files: verifies the server, and presents the certificate if there is one.
 impl From<TlsFiles<ClientConfig>> for ClientTls {
     fn from(files: TlsFiles<ClientConfig>) -> Self {
-        Self { source: Source::Files(files), verifies: true }
+        Self { source: ClientSource::One(Source::Files(files)), verifies: true }
+    }
+}
+
+/// Uses the certificate that is valid longest.
+impl From<RenewableFiles> for ClientTls {
+    fn from(files: RenewableFiles) -> Self {
+        Self { source: ClientSource::Renewable(files), verifies: true }
     }
 }

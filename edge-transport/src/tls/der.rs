@@ -1,6 +1,6 @@
-//! Reads the parts of an X.509 certificate that the verifier does not expose: its serial number, the end of its validity, the
-//! subject's common name, and whether it has a subject alternative name; and the parts of a certificate revocation list. It
-//! supports only definite lengths, copies nothing, and returns `None` for everything else.
+//! Reads the parts of an X.509 certificate that the verifier does not expose: its serial number, its validity, the subject's
+//! common name, and whether it has a subject alternative name; and the parts of a certificate revocation list. It supports only
+//! definite lengths, copies nothing, and returns `None` for everything else.
 
 /// Tag bytes (X.690 section 8.1.2) of the elements of a certificate.
 mod tag {
@@ -62,6 +62,7 @@ impl<'a> Reader<'a> {
 pub(super) struct Body<'a> {
     #[cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "only links need it"))]
     serial: &'a [u8],
+    not_before: (u8, &'a [u8]),
     not_after: (u8, &'a [u8]),
     subject: &'a [u8],
     /// The public key, and what follows it.
@@ -80,10 +81,10 @@ impl<'a> Body<'a> {
         body.expect(tag::SEQUENCE)?;
         body.expect(tag::SEQUENCE)?;
         let mut validity = Reader(body.expect(tag::SEQUENCE)?);
-        validity.next()?;
+        let not_before = validity.next()?;
         let not_after = validity.next()?;
         let subject = body.expect(tag::SEQUENCE)?;
-        Some(Self { serial, not_after, subject, rest: body.0 })
+        Some(Self { serial, not_before, not_after, subject, rest: body.0 })
     }
 
     /// Whether the certificate has the extension with the subject alternative name; `None` if that is not readable.
@@ -109,6 +110,11 @@ impl<'a> Body<'a> {
     pub(super) fn serial(&self) -> &'a [u8] {
         let zeros = self.serial.iter().take_while(|byte| **byte == 0).count();
         self.serial.get(zeros..).unwrap_or_default()
+    }
+
+    /// When the certificate begins to be valid, in seconds since 1970.
+    pub(super) fn not_before(&self) -> Option<u64> {
+        seconds_since_1970(self.not_before)
     }
 
     /// When the certificate expires, in seconds since 1970.
@@ -211,6 +217,7 @@ mod tests {
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::OrganizationName, "edge");
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.not_before = rcgen::date_time_ymd(2021, 3, 1);
         params.not_after = rcgen::date_time_ymd(2031, 3, 1);
         params.serial_number = Some(vec![0xab, 0x01].into());
         params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().der().to_vec()
@@ -221,7 +228,7 @@ mod tests {
         let der = certificate("edge-1");
         let body = Body::read(&der).unwrap();
         assert_eq!(body.common_name(), Some("edge-1"));
-        assert_eq!(body.not_after(), Some(1_930_089_600));
+        assert_eq!((body.not_before(), body.not_after()), (Some(1_614_556_800), Some(1_930_089_600)));
         assert_eq!(body.serial(), [0xab, 0x01], "the sign byte is not part of the number");
         assert_eq!(body.has_alternative_name(), Some(true));
     }
@@ -267,7 +274,13 @@ mod tests {
             let length = u8::try_from(attribute.len()).unwrap();
             [&[tag::SET, length + 2, tag::SEQUENCE, length], &attribute[..]].concat()
         };
-        let body = |subject: &'static [u8]| Body { serial: b"", not_after: (0, b""), subject, rest: b"" };
+        let body = |subject: &'static [u8]| Body {
+            serial: b"",
+            not_before: (0, b""),
+            not_after: (0, b""),
+            subject,
+            rest: b"",
+        };
         assert_eq!(body(Vec::leak(name(b"a"))).common_name(), Some("a"));
         assert_eq!(body(Vec::leak([name(b"a"), name(b"b")].concat())).common_name(), None);
         assert_eq!(body(Vec::leak(name(&[0xff]))).common_name(), None);

@@ -20,6 +20,7 @@ use crate::name::PeerId;
 pub struct Identity {
     pair: Option<Arc<CertifiedKey>>,
     roots: Arc<RootCertStore>,
+    valid_from: Option<SystemTime>,
     expires: Option<SystemTime>,
     authorities_expire: Option<SystemTime>,
     authorities_id: AuthoritiesId,
@@ -60,6 +61,7 @@ impl Identity {
         let mut identity = Self {
             pair: None,
             roots: Arc::new(RootCertStore::empty()),
+            valid_from: None,
             expires: None,
             authorities_expire: None,
             authorities_id: AuthoritiesId::of(&[]),
@@ -91,6 +93,7 @@ impl Identity {
             pem::Error::NoItemsFound => TlsError::NoPrivateKey { from: key_from.clone() },
             error => TlsError::Pem { from: key_from.clone(), cause: error.to_string() },
         })?;
+        self.valid_from = found.first().and_then(start_of);
         // The chain expires with the first of its certificates.
         self.expires = found.iter().filter_map(expiry_of).min();
         let pair = CertifiedKey::from_der(found, key, &provider()).map_err(|error| match error {
@@ -123,6 +126,12 @@ impl Identity {
         self.pair.is_some()
     }
 
+    /// When the own certificate begins to be valid.
+    #[must_use]
+    pub const fn valid_from(&self) -> Option<SystemTime> {
+        self.valid_from
+    }
+
     /// When the first certificate of the own chain expires.
     #[must_use]
     pub const fn expires(&self) -> Option<SystemTime> {
@@ -151,6 +160,12 @@ impl Identity {
     pub(super) fn resolver(&self) -> Option<Arc<SingleCertAndKey>> {
         self.pair.as_ref().map(|pair| Arc::new(SingleCertAndKey::from(CertifiedKey::clone(pair))))
     }
+}
+
+/// When a certificate begins to be valid, if that is readable.
+fn start_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    let seconds = Body::read(certificate)?.not_before()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
 /// When a certificate expires, if its expiry is readable.

@@ -18,6 +18,7 @@ mod files;
 mod identity;
 mod insecure;
 mod names;
+mod renewable;
 mod revocation;
 mod server;
 mod verifier;
@@ -35,6 +36,7 @@ pub use self::insecure::insecure_server_config;
 #[cfg(feature = "runtime")]
 pub use self::names::peer_certificate;
 pub use self::names::peer_names;
+pub use self::renewable::RenewableFiles;
 pub use self::server::{ClientAuth, ServerTls, server_config};
 #[cfg(feature = "runtime")]
 pub(crate) use self::verifier::AuthoritiesId;

@@ -4,6 +4,7 @@
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
 
 pub mod allow;
+pub mod certificates;
 pub mod core_dumps;
 pub mod excerpt;
 mod generated;

@@ -1,7 +1,7 @@
 //! Authentication of the ends of a link: by certificates, by tokens, by the unix socket, or, with `--insecure`,
 //! none.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +60,13 @@ impl ClientSecurity {
             }
         }
         Ok(Some(ClientFiles::client_when_valid(paths)))
+    }
+
+    /// Reads a renewed certificate and its key, in one file, if the options name a certificate that can be renewed.
+    pub fn renewed(&self, path: &Path) -> Option<ClientFiles> {
+        let (authorities, _) = self.tls_ca.as_ref().zip(self.tls_cert.as_ref())?;
+        let paths = TlsPaths::default().with_certificate(path, path).with_authorities(authorities);
+        Some(ClientFiles::client_when_valid(paths))
     }
 
     /// Returns the source of the token that the options name, if any. The file is read for each connection.

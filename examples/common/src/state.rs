@@ -1,7 +1,7 @@
 //! `--state-dir`: the directory for state that survives a restart, used by one process at a time.
 
 use std::fs::{self, DirBuilder, File, Permissions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -48,6 +48,30 @@ pub enum StateError {
         /// The directory.
         path: PathBuf,
     },
+}
+
+/// Replaces a file (0600) durably: after a power cut the file has either content, complete. Blocks.
+///
+/// # Errors
+/// If the file cannot be written. The old content then stays, unless only the last step has failed.
+pub fn replace(path: &Path, content: &[u8]) -> Result<(), PathError> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let written = || {
+        // A file of an attempt before may have another mode.
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(content)?;
+        file.sync_all()
+    };
+    written().map_err(failed("write", &new))?;
+    fs::rename(&new, path).map_err(failed("replace", path))?;
+    let directory = path.parent().unwrap_or(path);
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed("sync", directory))
 }
 
 /// Creates a directory (0750) if it is missing, and returns its path as in the mount table. `option` is named in
@@ -118,6 +142,23 @@ impl Drop for StateDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn replaced_file_is_complete_and_private() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file.pem");
+        let left_over = directory.path().join("file.pem.new");
+        fs::write(&left_over, "half of an attempt before").unwrap();
+        for content in ["one", "other"] {
+            replace(&path, content.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+            assert!(!left_over.exists());
+        }
+        fs::create_dir(&left_over).unwrap();
+        assert!(replace(&path, b"third").is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "other", "the old content stays");
+    }
 
     #[test]
     fn a_directory_has_one_user_at_a_time() {

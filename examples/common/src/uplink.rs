@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use edge_transport::link::{Address, DialOptions, Dialer};
 use edge_transport::reload::FileWatch;
-use edge_transport::tls::{ClientFiles, ClientTls};
+use edge_transport::tls::{ClientFiles, ClientTls, RenewableFiles};
 use edge_transport::{Peer, PeerId, PeerSettings, PeerState};
 use tokio::sync::watch;
 
@@ -44,6 +44,8 @@ impl FailbackOptions {
 pub struct LinkFiles {
     /// The files, if the options name any.
     pub tls: Option<ClientFiles>,
+    /// The files of a peer that renews its certificate.
+    pub renewable: Option<RenewableFiles>,
     watch: Arc<FileWatch>,
 }
 
@@ -55,7 +57,35 @@ impl LinkFiles {
     pub fn open(security: &ClientSecurity) -> Result<Self, Fatal> {
         let tls = security.files()?;
         let watch = tls.iter().fold(FileWatch::new(), FileWatch::tls);
-        Ok(Self { tls, watch: Arc::new(watch) })
+        Ok(Self { tls, renewable: None, watch: Arc::new(watch) })
+    }
+
+    /// Reads the files that the options name, and the certificate that the peer of this name has renewed itself. Without a
+    /// certificate in the options there is nothing to renew.
+    ///
+    /// # Errors
+    /// If the options contradict each other.
+    pub fn open_renewable(security: &ClientSecurity, renewed: &Path, name: &PeerId) -> Result<Self, Fatal> {
+        let tls = security.files()?;
+        let Some((given, renewed)) = tls.clone().zip(security.renewed(renewed)) else {
+            return Self::open(security);
+        };
+        let files = RenewableFiles::new(given, renewed, name.clone());
+        let watch = FileWatch::new().renewable(&files);
+        Ok(Self { tls, renewable: Some(files), watch: Arc::new(watch) })
+    }
+
+    /// Reads changed files now. Blocks.
+    pub fn reload(&self) {
+        // The periodic check logs what is wrong with files; this one follows a change of our own.
+        self.watch.check(SystemTime::now());
+    }
+
+    fn client_tls(&self) -> Option<ClientTls> {
+        match &self.renewable {
+            Some(files) => Some(files.clone().into()),
+            None => self.tls.clone().map(ClientTls::from),
+        }
     }
 
     /// Starts a task that reloads the files when they change. Start it after the status server: metrics count only once
@@ -77,7 +107,7 @@ pub fn dialers(
 ) -> Result<Vec<Box<dyn Dialer>>, Fatal> {
     let mut options = DialOptions::default();
     options.insecure = security.insecure;
-    options.tls = files.tls.clone().map(ClientTls::from);
+    options.tls = files.client_tls();
     options.token = security.token();
     if security.insecure {
         tracing::warn!(

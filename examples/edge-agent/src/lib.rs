@@ -9,6 +9,7 @@ mod kubelet_sockets;
 mod kubernetes;
 mod options;
 mod registry;
+mod renewal;
 mod status;
 mod store;
 mod volumes;
@@ -34,6 +35,7 @@ use self::kubelet_sockets::KubeletSockets;
 pub use self::kubernetes::KubernetesOptions;
 use self::kubernetes::NodePlugin;
 pub use self::options::{AgentOptions, CommandLine};
+use self::renewal::Renewal;
 use self::status::AgentStatus;
 use self::store::AgentStore;
 pub use self::volumes::VolumesOptions;
@@ -86,9 +88,13 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         dispatcher.register(Driver::with_settings(name, socket, settings.clone()));
     }
     // Local storage does not depend on the certificate: a file that cannot be used keeps only the link down.
-    let files = LinkFiles::open(&options.security)?;
-    let dialers = uplink::dialers("--hub", &options.hub, &options.security, &files)?;
     let name = PeerId::try_from(&options.nodeid).map_err(Fatal::input)?;
+    let renewed = state.as_ref().map(|state| state.path().join(renewal::FILE));
+    let files = match &renewed {
+        Some(renewed) => LinkFiles::open_renewable(&options.security, renewed, &name)?,
+        None => LinkFiles::open(&options.security)?,
+    };
+    let dialers = uplink::dialers("--hub", &options.hub, &options.security, &files)?;
     let plugin = NodePlugin::open(&options.kubernetes, &options.volumes, store.as_ref())?;
     let secrets = plugin.as_ref().map(NodePlugin::secrets);
     let saved = state.as_ref().zip(store).map(|(state, store)| (state, store.volumes, store.desired));
@@ -117,9 +123,17 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     }
     let peer = builder.start().map_err(Fatal::runtime)?;
     let connection = tokio::spawn(uplink::log_connection(peer.watch()));
+    let renewal = match renewed {
+        Some(path) => {
+            Renewal::new(&files, &peer, (&options.security, path), seed_of(options.nodeid.as_str()))
+        }
+        None => Ok(None),
+    };
+    let renewal = renewal.map_err(Fatal::runtime)?;
     let status = AgentStatus {
         peer: peer.clone(),
         files: files.clone(),
+        renewal: renewal.as_ref().map(Renewal::view),
         dispatcher: dispatcher.clone(),
         volumes: volumes.clone(),
         kubelet_sockets: sockets.clone(),
@@ -128,6 +142,9 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let _status = StatusServer::start(options.http_endpoint, status).await.map_err(Fatal::runtime)?;
     // The tasks start after the status server, since metrics count only once their recorder is installed.
     files.spawn_reload();
+    if let Some(renewal) = renewal {
+        tokio::spawn(renewal.run());
+    }
     let mut essential = Essential::default();
     if let Some(opened) = opened {
         opened.start(&options.driver, &mut essential).await?;

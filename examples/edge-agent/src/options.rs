@@ -59,7 +59,8 @@ pub struct AgentOptions {
     pub failback: FailbackOptions,
 
     /// Directory for state that survives a restart, created if missing. Without it, only the clock distinguishes a restarted
-    /// proxy from its predecessor
+    /// proxy from its predecessor, and the agent does not renew the certificate of --tls-cert, which needs a hub with
+    /// --node-signer
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 

@@ -7,6 +7,7 @@ use edge_transport::Peer;
 
 use super::kubelet_sockets::KubeletSockets;
 use super::kubernetes::PluginView;
+use super::renewal::RenewalView;
 use super::volumes::NodeVolumes;
 use edge_csi_common::status::{Fact, Status};
 use edge_csi_common::uplink::{self, LinkFiles};
@@ -16,6 +17,7 @@ use edge_csi_common::uplink::{self, LinkFiles};
 pub(super) struct AgentStatus {
     pub(super) peer: Peer,
     pub(super) files: LinkFiles,
+    pub(super) renewal: Option<RenewalView>,
     pub(super) dispatcher: Dispatcher,
     pub(super) volumes: Option<NodeVolumes>,
     pub(super) kubelet_sockets: Option<Arc<KubeletSockets>>,
@@ -33,6 +35,7 @@ impl Status for AgentStatus {
 
     fn facts(&self) -> Vec<Fact> {
         let mut facts = uplink::facts(&self.peer, self.peer.name());
+        facts.extend(self.renewal.iter().flat_map(RenewalView::facts));
         facts.extend(self.dispatcher.drivers().into_iter().map(|name| Fact::new("driver", name)));
         let counts = self.dispatcher.operation_counts();
         facts.extend([

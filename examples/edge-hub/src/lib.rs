@@ -17,7 +17,7 @@ use edge_transport::reload::FileWatch;
 use tokio::sync::broadcast::error::RecvError;
 
 #[cfg(feature = "kubernetes")]
-pub use self::kubernetes::KubernetesAccess;
+pub use self::kubernetes::{InvalidSigner, KubernetesAccess, NodeSigner};
 pub use self::options::HubOptions;
 use self::status::HubStatus;
 use edge_csi_common::allow::AllowRule;
@@ -68,7 +68,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     let kubernetes = match &options.kubeconfig {
         Some(access) => {
             let kubernetes;
-            (builder, kubernetes) = kubernetes::Kubernetes::start(access, builder).await?;
+            (builder, kubernetes) = kubernetes::Kubernetes::start(access, options.signer()?, builder).await?;
             Some(kubernetes)
         }
         None => None,

@@ -61,7 +61,9 @@ fn check(url: &ListenUrl, options: &HubOptions, files: Option<&ServerFiles>) -> 
         }
         _ => match unrestricted.next() {
             Some(rule) => {
-                let text = format!("--allow {rule} names no driver, which only a unix socket allows; write {rule}:DRIVER, or {rule}:* for every driver");
+                let text = format!(
+                    "--allow {rule} names no driver, which only a unix socket allows; write {rule}:DRIVER, or {rule}:* for every driver"
+                );
                 return Err(Fatal::Input(format!("--listen {url}: {text}")));
             }
             None => return Ok(()),

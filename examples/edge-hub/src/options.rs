@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use edge_csi_common::allow::AllowRule;
+#[cfg(feature = "kubernetes")]
+use edge_csi_common::process::Fatal;
 use edge_csi_common::security::HubSecurity;
 use edge_csi_common::uplink::DEFAULT_HUB;
 use edge_csi_common::values::{ListenUrl, duration, listen_address};
@@ -53,12 +55,75 @@ pub struct HubOptions {
     #[arg(long, value_name = "FILE|in-cluster", value_parser = no_kubernetes)]
     pub kubeconfig: Option<String>,
 
+    /// Let nodes renew their certificates: the signer of Kubernetes that signs the requests that the hub has checked and
+    /// approved, as in issuers.cert-manager.io/edge-csi.edge-csi. --client-ca must accept what it signs
+    #[cfg(feature = "kubernetes")]
+    #[arg(long, value_name = "SIGNER", requires_all = ["kubeconfig", "client_ca"], conflicts_with = "insecure")]
+    pub node_signer: Option<super::NodeSigner>,
+
+    /// State that kube-controller-manager signs for a --node-signer of kubernetes.io with an authority that the API server does
+    /// not accept. Otherwise the hub could make itself an administrator of the cluster
+    #[cfg(feature = "kubernetes")]
+    #[arg(long, requires = "node_signer")]
+    pub node_signer_has_own_ca: bool,
+
     /// Maximum wait for open calls after SIGTERM (ms, s, m, h)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub drain_timeout: Duration,
 }
 
+#[cfg(feature = "kubernetes")]
+impl HubOptions {
+    /// Returns the signer of nodes' certificates and the file with the authorities that the hub accepts, if the options name
+    /// them.
+    ///
+    /// # Errors
+    /// If the signer may be one of the cluster itself.
+    pub(super) fn signer(&self) -> Result<Option<(super::NodeSigner, PathBuf)>, Fatal> {
+        let Some((signer, authorities)) = self.node_signer.as_ref().zip(self.security.client_ca.as_ref())
+        else {
+            return Ok(None);
+        };
+        if signer.is_built_in() && !self.node_signer_has_own_ca {
+            return Err(Fatal::Input(format!(
+                "--node-signer {signer}: kube-controller-manager signs for it, by default with the authority of the cluster, and \
+                 who may approve that can become an administrator of the cluster; use a signer of cert-manager, or, if \
+                 kube-controller-manager has another authority for it, give --node-signer-has-own-ca"
+            )));
+        }
+        Ok(Some((signer.clone(), authorities.clone())))
+    }
+}
+
 #[cfg(not(feature = "kubernetes"))]
 fn no_kubernetes(_: &str) -> Result<String, &'static str> {
     Err("this build has no Kubernetes support; build with --features kubernetes")
+}
+
+#[cfg(all(test, feature = "kubernetes"))]
+mod tests {
+    use super::*;
+
+    /// A hub that may approve for a signer of the cluster could mint itself any identity of the cluster.
+    #[test]
+    fn signer_of_the_cluster_needs_an_explicit_statement() {
+        let parse = |more: &str| {
+            let line = format!("edge-hub --tls-cert a --tls-key b --client-ca ca.pem --kubeconfig k {more}");
+            HubOptions::try_parse_from(line.split_whitespace()).map(|options| options.signer())
+        };
+        assert!(matches!(parse("").unwrap(), Ok(None)));
+        let other = parse("--node-signer issuers.cert-manager.io/a.b").unwrap().unwrap();
+        assert_eq!(other.map(|(_, authorities)| authorities), Some("ca.pem".into()));
+        let built_in = "--node-signer kubernetes.io/kube-apiserver-client";
+        let error = parse(built_in).unwrap().unwrap_err().to_string();
+        assert!(error.contains("--node-signer-has-own-ca"), "{error}");
+        assert!(parse(&format!("{built_in} --node-signer-has-own-ca")).unwrap().unwrap().is_some());
+        for line in [
+            "edge-hub --kubeconfig k --node-signer example.com/a",
+            "edge-hub --insecure --kubeconfig k --node-signer example.com/a",
+            "edge-hub --tls-cert a --tls-key b --client-ca c --node-signer example.com/a",
+        ] {
+            assert!(HubOptions::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
 }

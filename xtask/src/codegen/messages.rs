@@ -17,7 +17,10 @@ pub(crate) const PARTS: &[(&str, &[&str])] = &[
     ("edge-transport", &["edge/session/v1/session.proto"]),
     ("csi-proxy", &["edge/csi/v1/call.proto", "edge/csi/v1/state.proto"]),
     ("volume-manager", &["edge_csi/volumes/v1/volumes.proto", "edge_csi/volumes/v1/record.proto"]),
-    ("examples/common", &["edge_csi/kubernetes/v1/kubernetes.proto"]),
+    (
+        "examples/common",
+        &["edge_csi/certificates/v1/certificates.proto", "edge_csi/kubernetes/v1/kubernetes.proto"],
+    ),
     ("examples/edge-agent", &["edge_csi/groups/v1/groups.proto"]),
 ];
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tokio::time::Sleep;
 
-use super::dialing::{DialedLink, FailbackProbe};
+use super::dialing::{DialedLink, Probe};
 use super::{Driver, Ending};
 use crate::frame_io::{FrameIo, now};
 use crate::link::{Link, LinkError};
@@ -26,12 +26,12 @@ const WAITING_FRAMES: usize = 16 * 1024;
 pub(super) struct Ended {
     /// When the link's session was established, if it was.
     pub(super) opened: Option<Instant>,
-    /// The link over a preferred path that replaces the ended link.
+    /// The link that replaces the ended link.
     pub(super) next: Option<DialedLink>,
 }
 
 impl Driver {
-    /// Drives a link until it ends or a preferred path is available.
+    /// Drives a link until it ends or another one replaces it.
     pub(super) async fn connection(&mut self, link: Link) -> Ended {
         if let Some(name) = link.name() {
             self.session.set_name(name.clone());
@@ -41,18 +41,23 @@ impl Driver {
         self.handle(Event::LinkUp);
         let mut timer = Box::pin(tokio::time::sleep(self.settings.session.hello_timeout));
         let mut opened = None;
-        let mut probe = None;
+        let mut failback = None;
+        let mut redial = None;
+        self.redial = false;
         let mut next = None;
         let ended = poll_fn(|cx| {
             let polled = self.poll_link(cx, timer.as_mut());
             if opened.is_none() && self.session.is_open() {
                 opened = Some(now());
-                probe = FailbackProbe::new(self.current_dialer, self.failed_failbacks, &self.settings);
+                failback = Probe::failback(self.current_dialer, self.failed_failbacks, &self.settings);
+            }
+            if opened.is_some() && std::mem::take(&mut self.redial) {
+                redial = Some(Probe::redial(self.current_dialer, self.dialers.len(), &self.settings));
             }
             if polled.is_pending()
                 && self.ending == Ending::NotRequested
                 && !self.session.is_draining()
-                && let Some(probe) = &mut probe
+                && let Some(probe) = redial.as_mut().or(failback.as_mut())
                 && let Poll::Ready(dialed) = probe.poll(&self.dialers, &self.settings, cx)
             {
                 next = Some(dialed);
@@ -63,11 +68,14 @@ impl Driver {
         .await;
         if let Some(DialedLink { index, .. }) = &next {
             let (from, to) = (self.dialers[self.current_dialer].address(), self.dialers[*index].address());
-            tracing::info!(from, to, "preferred path available, switching");
+            let why = if redial.is_some() { "redialed" } else { "preferred path available" };
+            tracing::info!(from, to, why, "switching to a new link");
             self.io = None;
             self.handle(Event::LinkLost);
-            // The failback counts as failed until the new link has lasted for `failback_interval`.
-            self.failed_failbacks += 1;
+            if redial.is_none() {
+                // The failback counts as failed until the new link has lasted for `failback_interval`.
+                self.failed_failbacks += 1;
+            }
             self.failing_back = true;
             return Ended { opened, next };
         }
@@ -185,7 +193,7 @@ impl Driver {
         Progress::More
     }
 
-    /// Whether callers wait for the link over the preferred path.
+    /// Whether callers wait for the link that replaces another one.
     fn is_failing_back(&self) -> bool {
         self.failing_back && !self.session.is_open()
     }

@@ -1,4 +1,4 @@
-//! Dials the paths to a hub, and probes preferred paths for a failback.
+//! Dials the paths to a hub, also while a link is open: for a failback to a preferred path, and for a redial.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -52,10 +52,10 @@ pub(super) fn dial_in_order(
     })
 }
 
-/// Periodically probes the preferred paths.
-pub(super) struct FailbackProbe {
-    /// Index of the dialer in use; dialers before it are preferred.
-    index: usize,
+/// Periodically dials paths while another link is open.
+pub(super) struct Probe {
+    /// Indexes of the dialers, in the order of the attempts.
+    order: Vec<usize>,
     every: Duration,
     state: State,
 }
@@ -68,18 +68,27 @@ enum State {
 /// Failed failbacks after which the interval no longer doubles. The interval is then 64 times as long as at first.
 const MAX_DOUBLINGS: u32 = 6;
 
-impl FailbackProbe {
-    /// Returns `None` if the path in use is the most preferred one, or if failback is disabled.
-    pub(super) fn new(index: usize, failed_failbacks: u32, settings: &PeerSettings) -> Option<Self> {
+impl Probe {
+    /// Creates a probe of the paths before `index`, the one in use. Returns `None` if the path in use is the most preferred
+    /// one, or if failback is disabled.
+    pub(super) fn failback(index: usize, failed_failbacks: u32, settings: &PeerSettings) -> Option<Self> {
         let every = settings.failback_interval.saturating_mul(1 << failed_failbacks.min(MAX_DOUBLINGS));
-        (index > 0 && !every.is_zero()).then(|| Self { index, every, state: Self::waiting(every) })
+        let order = (0..index).collect();
+        (index > 0 && !every.is_zero()).then(|| Self { order, every, state: Self::waiting(every) })
+    }
+
+    /// Creates a probe that dials at once: the path in use, then the others.
+    pub(super) fn redial(index: usize, paths: usize, settings: &PeerSettings) -> Self {
+        let others = (0..paths).filter(|other| *other != index);
+        let order = std::iter::once(index).chain(others).collect();
+        Self { order, every: settings.backoff_max, state: Self::waiting(Duration::ZERO) }
     }
 
     fn waiting(every: Duration) -> State {
         State::Waiting(Box::pin(sleep(every)))
     }
 
-    /// Ready with a link over a preferred path.
+    /// Ready with a link over one of the paths.
     pub(super) fn poll(
         &mut self,
         dialers: &Arc<[Box<dyn Dialer>]>,
@@ -92,9 +101,8 @@ impl FailbackProbe {
                     if wait.as_mut().poll(cx).is_pending() {
                         return Poll::Pending;
                     }
-                    let order = (0..self.index).collect();
-                    let dial_future =
-                        dial_in_order(Arc::clone(dialers), order, settings.dial_timeout, Arc::default());
+                    let (dialers, order) = (Arc::clone(dialers), self.order.clone());
+                    let dial_future = dial_in_order(dialers, order, settings.dial_timeout, Arc::default());
                     self.state = State::Dialing(dial_future);
                 }
                 State::Dialing(dial_future) => match dial_future.as_mut().poll(cx) {

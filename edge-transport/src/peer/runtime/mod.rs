@@ -56,6 +56,7 @@ pub(super) enum ControlMessage {
     Credit { number: u64, bytes: u64 },
     Cancel { number: u64 },
     ServiceLost { inbound: InboundCallId },
+    Redial,
     Drain { reason: String },
     Close,
 }
@@ -107,8 +108,10 @@ pub(super) struct Driver {
     drain_by: Option<Instant>,
     /// Attempts to connect since the last connection.
     attempts: u64,
-    /// Whether a link over a preferred path replaces the current one: callers wait until the new link is open.
+    /// Whether a new link replaces the current one: callers wait until the new link is open.
     failing_back: bool,
+    /// Whether a new link is requested in place of the current one.
+    redial: bool,
     /// Consecutive failbacks after which the preferred path failed again.
     failed_failbacks: u32,
 }
@@ -150,6 +153,7 @@ impl Driver {
             drain_by: None,
             attempts: 0,
             failing_back: false,
+            redial: false,
             failed_failbacks: 0,
         };
         (driver, handle, state_receiver)
@@ -184,8 +188,7 @@ impl Driver {
         self.stop();
     }
 
-    /// Adjusts the backoff after a link that was open for `open_for` and was then lost, or replaced by a link over
-    /// a preferred path.
+    /// Adjusts the backoff after a link that was open for `open_for` and was then lost, or replaced.
     fn record_link_outcome(&mut self, open_for: Duration, failback: bool) {
         self.dial_backoff.reset();
         if open_for >= MIN_LINK_DURATION {
@@ -289,6 +292,8 @@ impl Driver {
                 let failure = Failure::new(Reason::ServiceLost, "the service ended without an answer");
                 self.answer(inbound, None, Some(End::Failed(failure)));
             }
+            // Without a link the next attempt is a new link anyway.
+            ControlMessage::Redial => self.redial = self.io.is_some(),
             ControlMessage::Drain { reason } => {
                 self.ending = Ending::Drain;
                 self.drain_by = Some(now() + self.settings.session.drain_timeout);

@@ -11,4 +11,6 @@
 )]
 
 #[rustfmt::skip]
+pub(crate) mod certificates;
+#[rustfmt::skip]
 pub(crate) mod kubernetes;

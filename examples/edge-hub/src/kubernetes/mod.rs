@@ -2,9 +2,11 @@
 //!
 //! A pure [`core`] holds the objects and the state of each node's feed. The [`watches`] of the API server update
 //! it, and nodes call the hub's own [`service`]. For the nodes, [`report`] writes to the API server and [`secret`]
-//! reads from it. A node gets its own objects only, by the name that the hub has authenticated.
+//! reads from it. A node gets its own objects only, by the name that the hub has authenticated. With `--node-signer`, nodes
+//! renew their [`certificates`].
 
 mod api_error;
+mod certificates;
 mod connect;
 mod core;
 mod events;
@@ -20,12 +22,14 @@ mod service;
 mod status;
 mod watches;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use edge_transport::ServiceName;
 use edge_transport::hub::{HubBuilder, NodesOnly};
 use tokio::task::JoinSet;
 
+pub use self::certificates::{InvalidSigner, NodeSigner};
 pub use self::connect::KubernetesAccess;
 use self::core::Bounds;
 use self::events::Events;
@@ -49,9 +53,10 @@ pub(super) struct Kubernetes {
 
 impl Kubernetes {
     /// Starts the watches, and adds the service for nodes to the hub. The watches retry until the API server is
-    /// reachable.
+    /// reachable. With a signer and the authorities of `--client-ca`, nodes can renew their certificates.
     pub(super) async fn start(
         access: &KubernetesAccess,
+        signer: Option<(NodeSigner, PathBuf)>,
         hub: HubBuilder,
     ) -> Result<(HubBuilder, Arc<Self>), Fatal> {
         let client = access.client().await?;
@@ -66,7 +71,10 @@ impl Kubernetes {
             events: Events::new(),
         };
         let name = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
-        let hub = hub.service(name, NodesOnly, service.clone());
+        let mut hub = hub.service(name, NodesOnly, service.clone());
+        if let Some((signer, authorities)) = signer {
+            hub = certificates::serve(hub, client.clone(), signer, authorities)?;
+        }
         let watches = watches::start(&client, &feed, &errors, service);
         Ok((hub, Arc::new(Self { feed, errors, counts, _watches: watches })))
     }

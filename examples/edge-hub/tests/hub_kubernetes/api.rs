@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
@@ -71,7 +73,11 @@ struct State {
     round: u64,
     requests: Vec<String>,
     refusals: Vec<Refusal>,
+    signer: Option<Signer>,
 }
+
+/// Returns the certificate in PEM for an approved request.
+type Signer = Box<dyn Fn() -> String + Send>;
 
 /// Requests that are answered with a failure.
 struct Refusal {
@@ -136,6 +142,11 @@ impl FakeApi {
     /// From now on a request, by its method and path, fails if its body has these words.
     pub(super) fn refuse(&self, request: String, words: &'static str, code: u16) {
         self.state().refusals.push(Refusal { request, words, code });
+    }
+
+    /// From now on approved certificate requests are signed.
+    pub(super) fn signs(&self, signer: impl Fn() -> String + Send + 'static) {
+        self.state().signer = Some(Box::new(signer));
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
@@ -259,6 +270,12 @@ impl FakeApi {
                 let mut patch = given;
                 match part {
                     "status" => patch = json!({ "status": patch["status"] }),
+                    "approval" => {
+                        patch = json!({ "status": { "conditions": patch["status"]["conditions"] } });
+                        if let Some(signer) = &state.signer {
+                            patch["status"]["certificate"] = STANDARD.encode(signer()).into();
+                        }
+                    }
                     _ => drop(patch.as_object_mut().unwrap().remove("status")),
                 }
                 let mut new = found.clone();

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use edge_csi_common::certificates;
+use edge_csi_common::certificates::message::Answer;
 use edge_csi_common::kubernetes::SERVICE;
 use edge_csi_common::kubernetes::message::{Object, Request, StatusResult, Update, Watch, object, request};
 use edge_transport::link::{Address, DialOptions};
@@ -35,6 +37,11 @@ pub(super) struct Hub {
 impl Hub {
     /// Starts one and waits until it listens.
     pub(super) fn start(directory: &Path, kubeconfig: &Path) -> Self {
+        Self::start_with(directory, kubeconfig, &[])
+    }
+
+    /// Starts one with more options.
+    pub(super) fn start_with(directory: &Path, kubeconfig: &Path, options: &[&str]) -> Self {
         let socket = directory.join("hub.sock");
         let mut child = Command::new(env!("CARGO_BIN_EXE_edge-hub"))
             .args([
@@ -46,6 +53,7 @@ impl Hub {
                 "--kubeconfig",
             ])
             .arg(kubeconfig)
+            .args(options)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -185,7 +193,10 @@ impl Node {
     }
 
     async fn call(&self, target: PeerId, service: &str, kind: request::Kind) -> ReplyStream {
-        let body = Request { request: Some(kind) }.encode_to_vec();
+        self.send(target, service, Request { request: Some(kind) }.encode_to_vec()).await
+    }
+
+    async fn send(&self, target: PeerId, service: &str, body: Vec<u8>) -> ReplyStream {
         let service = ServiceName::new(service).unwrap();
         let call = self.peer.call(target, edge_transport::Request::new(service, body));
         tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap()
@@ -200,6 +211,17 @@ impl Node {
     pub(super) async fn ask_service(&self, service: &str) -> Result<StatusResult, Failure> {
         let nothing = request::Kind::Watch(Watch::default());
         self.ask_peer(&self.peer.hub().unwrap(), service, nothing).await
+    }
+
+    /// The hub's answer to a request for a certificate (PKCS #10 in DER).
+    pub(super) async fn request_certificate(&self, request: &[u8]) -> Result<Answer, Failure> {
+        let body = certificates::message::Request { certificate_request: request.to_vec().into() };
+        let hub = self.peer.hub().unwrap();
+        let mut replies = self.send(hub, certificates::SERVICE, body.encode_to_vec()).await;
+        match tokio::time::timeout(PATIENCE, replies.next()).await.unwrap().unwrap()? {
+            ReplyEvent::Message(bytes) => Ok(Answer::decode(bytes).unwrap()),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// The one answer of any peer.

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "the hub's log belongs to a failed test")]
 
 mod api;
+mod certificates;
 mod cluster;
 mod edge;
 

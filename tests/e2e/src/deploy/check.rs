@@ -103,6 +103,8 @@ impl Check<'_> {
         self.cluster.note(!left, "without-snapshots leaves nothing of snapshots");
         let text = self.with_components(&["secrets", "hub-kubernetes"])?;
         self.accepted("components of the hub", &text)?;
+        let text = self.with_components(&["secrets", "hub-kubernetes", "node-renewal"])?;
+        self.accepted("component node-renewal", &text)?;
         let mut files = yaml_in(&self.manifests.join("examples"))?;
         files.push(self.manifests.join("components/cert-manager/node-certificate.yaml"));
         for file in files {
@@ -151,6 +153,10 @@ impl Check<'_> {
         let hub = Account { namespace: "edge-csi", name: "edge-hub" };
         self.all_may(hub, true, rights::HUB_NEEDS)?;
         self.all_may(hub, false, rights::HUB_IS_REFUSED)?;
+        self.all_may(hub, false, rights::RENEWAL_NEEDS)?;
+        self.cluster.kubectl(["apply", "-f", "components/node-renewal/rbac-certificates.yaml"])?;
+        self.all_may(hub, true, rights::RENEWAL_NEEDS)?;
+        self.all_may(hub, false, rights::RENEWAL_IS_REFUSED)?;
         let node = Account { namespace: "edge-csi-node", name: "edge-csi-node" };
         self.all_may(node, false, rights::SIDECARS_NEED)?;
         self.all_may(node, false, rights::HUB_NEEDS)

@@ -4,6 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use edge_csi_tests::certificates;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::wait;
 use serde_json::{Value, json};
@@ -25,6 +26,10 @@ const CLOUD: &str = "policy-cloud";
 
 /// The events of the namespace of the claims.
 const EVENTS: &str = "/api/v1/namespaces/default/events";
+
+/// The requests for certificates, and the signer of nodes.
+const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+const SIGNER: &str = "issuers.cert-manager.io/edge-csi.edge-csi";
 
 /// The policies, with their status.
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
@@ -69,6 +74,9 @@ impl Write {
 /// Applies the policies, and checks them with the token of the hub's account, whose role is bound already.
 pub(super) fn check(cluster: &mut TestCluster<'_>) -> Result<(), E2eError> {
     cluster.kubectl(["apply", "-f", "components/hub-kubernetes/policies"])?;
+    for file in ["signer", "policy"] {
+        cluster.kubectl(["apply", "-f", &format!("components/node-renewal/{file}.yaml")])?;
+    }
     for role in BOUND_ON_DEMAND {
         let account = "--serviceaccount=edge-csi:edge-hub";
         cluster.kubectl(["create", "clusterrolebinding", role, &format!("--clusterrole={role}"), account])?;
@@ -150,7 +158,8 @@ fn fill(cluster: &TestCluster<'_>) -> Result<(), E2eError> {
     }
     let mut foreign = event("policy-foreign", "Pod", "Warning", "FailedMount");
     foreign["source"]["component"] = "kubelet".into();
-    api.create(EVENTS, &foreign)
+    api.create(EVENTS, &foreign)?;
+    api.create(REQUESTS, &signing_request("policy-foreign", SIGNER))
 }
 
 fn condition(kind: &str) -> Value {
@@ -196,7 +205,9 @@ fn annotations(annotations: Value) -> Value {
 
 /// Requests that the role allows and the policies refuse.
 fn refused() -> Vec<Write> {
-    [nodes_refused(), csi_nodes_refused(), claims_refused(), events_refused()].into_iter().flatten().collect()
+    let parts =
+        [nodes_refused(), csi_nodes_refused(), claims_refused(), events_refused(), requests_refused()];
+    parts.into_iter().flatten().collect()
 }
 
 fn nodes_refused() -> Vec<Write> {
@@ -284,6 +295,37 @@ fn events_refused() -> Vec<Write> {
     ]
 }
 
+/// Returns a request for a certificate of this signer.
+fn signing_request(name: &str, signer: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {
+            "signerName": signer,
+            "request": certificates::request("edge-1"),
+            "usages": ["digital signature", "client auth"],
+        },
+    })
+}
+
+fn approved() -> Value {
+    json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "Test", "message": ""}]}})
+}
+
+fn requests_refused() -> Vec<Write> {
+    let with = |field: &str, value: Value| {
+        let mut request = signing_request("policy-new", SIGNER);
+        request["spec"][field] = value;
+        request
+    };
+    let of_cluster = signing_request("policy-new", "kubernetes.io/kube-apiserver-client");
+    vec![
+        create("request a certificate of the cluster", REQUESTS, of_cluster),
+        create("request a certificate of a server", REQUESTS, with("usages", json!(["server auth"]))),
+        create("request a long validity", REQUESTS, with("expirationSeconds", json!(86_400_000))),
+        patch("approve the request of another", format!("{REQUESTS}/policy-foreign/approval"), approved()),
+    ]
+}
+
 /// The requests of the hub, in its order. A CSINode whose owner is not a Node with this UID would be garbage-collected.
 fn accepted(uid: &Value) -> Vec<Write> {
     let (node, csi) = (format!("{NODES}/{EDGE}"), format!("{CSI_NODES}/{EDGE}"));
@@ -316,6 +358,8 @@ fn accepted(uid: &Value) -> Vec<Write> {
         create("create an event of a claim", EVENTS, grown),
         create("create an event of a pod", EVENTS, failed),
         patch("count an event of a pod", format!("{EVENTS}/policy-pod"), counted),
+        create("request a certificate of a node", REQUESTS, signing_request("policy-own", SIGNER)),
+        patch("approve its own request", format!("{REQUESTS}/policy-own/approval"), approved()),
     ]
 }
 

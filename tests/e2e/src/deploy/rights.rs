@@ -80,6 +80,21 @@ get,list,delete events default
 delete csinodes.storage.k8s.io
 ";
 
+/// The requests of a hub with `--node-signer`, besides the approval for one signer.
+pub(super) const RENEWAL_NEEDS: &str = "\
+get,create certificatesigningrequests.certificates.k8s.io
+patch certificatesigningrequests.certificates.k8s.io/approval
+";
+
+/// Requests that such a hub must not be allowed to make. `approve` is for all signers.
+pub(super) const RENEWAL_IS_REFUSED: &str = "\
+list,watch,update,patch,delete certificatesigningrequests.certificates.k8s.io
+patch,update certificatesigningrequests.certificates.k8s.io/status
+approve,sign,attest signers.certificates.k8s.io
+reference signers.cert-manager.io edge-csi
+create certificaterequests.cert-manager.io edge-csi
+";
+
 /// The API server's resource that reports whether an account has a right.
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 

@@ -30,6 +30,7 @@ mod own_storm;
 mod part;
 mod plane;
 mod plugin;
+mod renewal;
 mod secrets;
 mod vault;
 
@@ -85,6 +86,8 @@ pub(crate) enum Case {
     Offline,
     /// The hub's own test of its Kubernetes client, with the real API server.
     HubTests,
+    /// A node that renews its certificate.
+    Renewal,
     /// A hub that is offline for some time.
     Hub,
     /// A claim that is deleted while its volume is created behind a cut link.
@@ -102,7 +105,7 @@ pub(crate) enum Case {
 }
 
 impl Case {
-    pub(crate) const ALL: [Self; 24] = [
+    pub(crate) const ALL: [Self; 25] = [
         Self::Lifecycle,
         Self::OtherNodes,
         Self::Static,
@@ -120,6 +123,7 @@ impl Case {
         Self::OwnPods,
         Self::Offline,
         Self::HubTests,
+        Self::Renewal,
         Self::Hub,
         Self::Cut,
         Self::Deaths,
@@ -131,7 +135,7 @@ impl Case {
 
     /// Returns true if the case has pods that run.
     pub(crate) const fn needs_kubelet(self) -> bool {
-        !matches!(self, Self::Own | Self::OwnPods | Self::OwnStorm | Self::Offline)
+        !matches!(self, Self::Own | Self::OwnPods | Self::OwnStorm | Self::Offline | Self::Renewal)
     }
 
     fn run(self, setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
@@ -153,6 +157,7 @@ impl Case {
             Self::OwnPods => own_pods::run(setup, cluster, findings),
             Self::Offline => outage::offline(setup, cluster, findings),
             Self::HubTests => hub_tests::run(setup, cluster, findings),
+            Self::Renewal => renewal::run(setup, cluster, findings),
             Self::Hub => absence::hub(setup, cluster, findings),
             Self::Cut => cuts::deleted_meanwhile(setup, cluster, findings),
             Self::Deaths => deaths::run(setup, cluster, findings),
@@ -184,6 +189,7 @@ impl fmt::Display for Case {
             Self::OwnPods => "kubernetes-own-pods",
             Self::Offline => "kubernetes-offline",
             Self::HubTests => "kubernetes-watch",
+            Self::Renewal => "kubernetes-renewal",
             Self::Hub => "kubernetes-hub",
             Self::Cut => "kubernetes-cut",
             Self::Deaths => "kubernetes-deaths",

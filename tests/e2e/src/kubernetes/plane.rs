@@ -102,7 +102,12 @@ impl Plane {
             .arg(format!("--controllers=*,-node-ipam-controller{lifecycle}"))
             .args(["--kube-api-qps=200", "--kube-api-burst=400"])
             .arg("--service-account-private-key-file")
-            .arg(folder.join(ACCOUNTS_KEY));
+            .arg(folder.join(ACCOUNTS_KEY))
+            // The authority of the hub's --client-ca, which the API server does not accept.
+            .arg("--cluster-signing-kube-apiserver-client-cert-file")
+            .arg(setup.certificates.authority().certificate())
+            .arg("--cluster-signing-kube-apiserver-client-key-file")
+            .arg(setup.certificates.authority().key());
         if kubelets {
             // Pods get this file to trust the API server.
             controllers.arg("--root-ca-file").arg(folder.join("certificates/apiserver.crt"));
