@@ -74,8 +74,8 @@ impl<R: Relay> RetryRelay<R> {
 }
 
 impl<R> RetryRelay<R> {
-    /// Waits until more nodes refuse the term of this proxy than accept it, because another proxy of the same driver was
-    /// started later. From then on no call is sent: the process should exit.
+    /// Waits until more than half of the nodes refuse the term of this proxy, because another proxy of the same driver
+    /// was started later. From then on no call is sent: the process should exit.
     pub async fn replaced(&self) -> Replaced {
         let mut term = self.0.term.subscribe();
         loop {
@@ -129,7 +129,8 @@ impl<R> Shared<R> {
 
     /// Records that a node refuses the term in use.
     fn verdict(&self, node: &NodeId, now: Instant) -> Verdict {
-        self.verdicts.lock().unwrap_or_else(PoisonError::into_inner).refuse(node, now)
+        let known = self.reachability.known();
+        self.verdicts.lock().unwrap_or_else(PoisonError::into_inner).refuse(node, now, known)
     }
 
     /// Handles the refusal of a call with the term `found` by a node that has recorded `current`. Returns whether to

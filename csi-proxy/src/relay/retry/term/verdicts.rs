@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 use crate::call::NodeId;
 
-/// How long a node must have refused the term before the term is raised above that of the node.
-const MIN_REFUSAL: Duration = Duration::from_secs(60);
+/// How long to wait for the verdict of the other nodes: the proxy has asked each connected one meanwhile.
+const ASKED_WITHIN: Duration = Duration::from_secs(360);
 
 /// What the nodes together say about the term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::relay::retry) enum Verdict {
-    /// More nodes refuse the term than accept it: another proxy has replaced this one.
+    /// More nodes refuse the term than not: another proxy has replaced this one.
     Refused,
-    /// As many nodes or more have accepted the term since a node began to refuse it, a minute ago or earlier: no other
-    /// proxy has replaced this one, and the node has a term from before this proxy started, or lies.
+    /// As many nodes or more have accepted the term since a node began to refuse it: no other proxy has replaced this
+    /// one, and the node has a term from before this proxy started, or lies.
     Confirmed,
-    /// Neither.
+    /// Not decided yet.
     Contested,
 }
 
@@ -41,20 +41,23 @@ impl Verdicts {
         }
     }
 
-    /// Records that a node has refused a call.
-    pub(in crate::relay::retry) fn refuse(&mut self, node: &NodeId, now: Instant) -> Verdict {
+    /// Records that one of `known` nodes has refused a call. Nodes that have not been asked count as
+    /// accepting at first.
+    pub(in crate::relay::retry) fn refuse(&mut self, node: &NodeId, now: Instant, known: usize) -> Verdict {
         self.accepted.remove(node);
         let since = *self.refused.entry(node.clone()).or_insert_with(|| {
             tracing::warn!(%node, "a node refuses the term of this proxy");
             now
         });
         let refusing = self.refused.len();
-        if self.accepted.len() < refusing {
+        if self.accepted.len().max(known.saturating_sub(refusing)) < refusing {
             return Verdict::Refused;
         }
-        let is_old = now.saturating_duration_since(since) >= MIN_REFUSAL;
+        if now.saturating_duration_since(since) < ASKED_WITHIN {
+            return Verdict::Contested;
+        }
         let confirming = self.accepted.values().filter(|last| **last > since).take(refusing).count();
-        if is_old && confirming == refusing { Verdict::Confirmed } else { Verdict::Contested }
+        if confirming == refusing { Verdict::Confirmed } else { Verdict::Refused }
     }
 
     /// Forgets all verdicts, since another term is in use.
@@ -83,25 +86,35 @@ mod tests {
     fn most_nodes_decide() {
         let now = Instant::now();
         let mut verdicts = accepted_by(5, now);
-        let mut refuse = |number| verdicts.refuse(&node(number), now);
+        let mut refuse = |number| verdicts.refuse(&node(number), now, 0);
         let expected = [Verdict::Contested, Verdict::Contested, Verdict::Refused];
         assert_eq!([1, 2, 3].map(&mut refuse), expected);
-        assert_eq!(accepted_by(1, now).refuse(&node(1), now), Verdict::Refused, "the only node");
-        assert_eq!(accepted_by(1, now).refuse(&node(2), now), Verdict::Contested, "a liar");
+        assert_eq!(accepted_by(1, now).refuse(&node(1), now, 1), Verdict::Refused, "the only node");
+        assert_eq!(accepted_by(1, now).refuse(&node(2), now, 2), Verdict::Contested, "a liar");
+        assert_eq!(
+            accepted_by(1, now).refuse(&node(1), now, 2),
+            Verdict::Contested,
+            "the other was not asked"
+        );
     }
 
     #[test]
-    fn term_is_confirmed_by_later_calls_only() {
-        let now = Instant::now();
-        let later = now + MIN_REFUSAL;
-        let mut verdicts = accepted_by(3, now);
-        let first = now + Duration::from_secs(1);
-        assert_eq!(verdicts.refuse(&node(1), first), Verdict::Contested);
-        assert_eq!(verdicts.refuse(&node(1), later + MIN_REFUSAL), Verdict::Contested);
-        verdicts.accept(&node(2), later);
-        assert_eq!(verdicts.refuse(&node(1), later), Verdict::Contested, "not for long enough");
-        assert_eq!(verdicts.refuse(&node(1), first + MIN_REFUSAL), Verdict::Confirmed);
-        verdicts.accept(&node(1), later);
-        assert_eq!(verdicts.refuse(&node(1), later + MIN_REFUSAL), Verdict::Contested, "anew");
+    fn later_calls_decide_in_the_end() {
+        let begin = Instant::now();
+        let (first, last) = (begin + Duration::from_secs(1), begin + Duration::from_secs(1) + ASKED_WITHIN);
+        let contested = || {
+            let mut verdicts = accepted_by(4, begin);
+            assert_eq!(verdicts.refuse(&node(1), first, 4), Verdict::Contested);
+            verdicts
+        };
+        assert_eq!(contested().refuse(&node(1), last, 4), Verdict::Refused, "nobody has accepted it since");
+        let mut verdicts = contested();
+        verdicts.accept(&node(2), last);
+        assert_eq!(verdicts.refuse(&node(1), last - Duration::from_secs(1), 4), Verdict::Contested);
+        assert_eq!(verdicts.refuse(&node(1), last, 4), Verdict::Confirmed);
+        assert_eq!(verdicts.refuse(&node(3), last, 4), Verdict::Contested, "the second has its own time");
+        assert_eq!(verdicts.refuse(&node(1), last, 4), Verdict::Refused, "two against one");
+        verdicts.accept(&node(1), last);
+        assert_eq!(verdicts.refuse(&node(1), last, 4), Verdict::Contested, "anew");
     }
 }
