@@ -91,7 +91,7 @@ pub(crate) fn hub(plan: &Plan, bounds: &Bounds, index: usize) -> Result<(Hub, Do
     Ok((hub.settings(bounds.hub.clone()).start()?, door))
 }
 
-/// Each proxy may call its own driver on every node, an attacker the driver after these, and nobody anything else.
+/// Each proxy may call its own driver on every node, and an attacker the driver after these. No other call is allowed.
 fn policy(plan: &Plan) -> Result<Rules, StartError> {
     let callers = (plan.agents..plan.places()).map(|place| plan.name(place));
     let callers = callers.chain([Role::Caller.name().to_owned()]).enumerate();

@@ -20,7 +20,7 @@ use self::open::OpenCalls;
 pub use self::reachability::{DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reachability};
 use self::sending::Sending;
 pub use self::term::{ClockTerms, Replaced, TermError, TermSource, next_term};
-use self::term::{CurrentTerm, Refusal, Verdict, Verdicts};
+use self::term::{CurrentTerm, NodeAnswers, Refusal, TermStatus};
 use super::Relay;
 use crate::call::{Call, Fault, NodeId, Replies, Term};
 
@@ -50,7 +50,7 @@ struct Shared<R> {
     reachability: Reachability,
     terms: Box<dyn TermSource>,
     term: watch::Sender<CurrentTerm>,
-    verdicts: StdMutex<Verdicts>,
+    node_answers: StdMutex<NodeAnswers>,
     /// Held while the term is raised.
     raising: Mutex<()>,
     open: Arc<OpenCalls>,
@@ -67,9 +67,9 @@ impl<R: Relay> RetryRelay<R> {
         terms: impl TermSource + 'static,
     ) -> Result<Self, TermError> {
         let term = watch::Sender::new(CurrentTerm::Raised(terms.raise(None).await?));
-        let (terms, verdicts, raising, open) =
+        let (terms, node_answers, raising, open) =
             (Box::new(terms), StdMutex::default(), Mutex::default(), Arc::default());
-        Ok(Self(Arc::new(Shared { relay, reachability, terms, term, verdicts, raising, open })))
+        Ok(Self(Arc::new(Shared { relay, reachability, terms, term, node_answers, raising, open })))
     }
 }
 
@@ -123,14 +123,14 @@ impl<R> Shared<R> {
         }
         // An answer to an earlier term proves nothing about the current one.
         if *self.term.borrow() == CurrentTerm::Accepted(term) {
-            self.verdicts.lock().unwrap_or_else(PoisonError::into_inner).accept(node, now);
+            self.node_answers.lock().unwrap_or_else(PoisonError::into_inner).accept(node, now);
         }
     }
 
     /// Records that a node refuses the term in use.
-    fn verdict(&self, node: &NodeId, now: Instant) -> Verdict {
+    fn term_status(&self, node: &NodeId, now: Instant) -> TermStatus {
         let known = self.reachability.known();
-        self.verdicts.lock().unwrap_or_else(PoisonError::into_inner).refuse(node, now, known)
+        self.node_answers.lock().unwrap_or_else(PoisonError::into_inner).refuse(node, now, known)
     }
 
     /// Handles the refusal of a call with the term `found` by a node that has recorded `current`. Returns whether to
@@ -138,9 +138,9 @@ impl<R> Shared<R> {
     async fn refused(&self, node: &NodeId, found: Term, current: Term, now: Instant) -> bool {
         let _one = self.raising.lock().await;
         let is_accepted = *self.term.borrow() == CurrentTerm::Accepted(found);
-        let verdict = if is_accepted { self.verdict(node, now) } else { Verdict::Contested };
+        let status = if is_accepted { self.term_status(node, now) } else { TermStatus::Contested };
         let mut refusal = Refusal::Outdated;
-        self.term.send_modify(|current_term| refusal = current_term.refused(found, current, verdict));
+        self.term.send_modify(|current_term| refusal = current_term.refused(found, current, status));
         match refusal {
             Refusal::Outdated => true,
             Refusal::OneNode => false,
@@ -152,7 +152,7 @@ impl<R> Shared<R> {
             Refusal::Raise => match self.terms.raise(Some(current)).await {
                 Ok(term) => {
                     tracing::warn!(%found, %current, %term, "a node has recorded a higher term than this proxy, which has lost its state, raising the term");
-                    self.verdicts.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                    self.node_answers.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     self.term.send_modify(|current_term| current_term.raised(term));
                     self.reachability.wake();
                     true

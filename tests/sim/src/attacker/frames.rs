@@ -100,7 +100,7 @@ impl Attacker {
         })
     }
 
-    /// Returns a number of a call: of one that the attacker serves, of its own, or of somebody else's.
+    /// Returns a number of a call: of one that the attacker serves, of its own, or of another peer's.
     fn call_number(&mut self) -> u64 {
         match self.rng.below(8) {
             0 | 1 if !self.served.is_empty() => self.served[self.rng.below(self.served.len())].0,

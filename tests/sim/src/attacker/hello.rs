@@ -53,7 +53,7 @@ impl Attacker {
         }
     }
 
-    /// Returns services, most of which the attacker has no right to answer or to call.
+    /// Returns services that the attacker has mostly no right to answer or to call.
     fn services(&mut self) -> Vec<ServiceName> {
         let names = match self.rng.below(6) {
             0..=2 => vec!["csi".to_owned()],

@@ -76,7 +76,7 @@ pub(crate) async fn attack(context: Arc<Context>, role: Role, mut rng: Rng) {
         let Ok(link) = door.connect(own.clone()).await else { continue };
         number += 1;
         if rng.happens(60) {
-            crowd(&context, role, &door, number).await;
+            connect_all_names(&context, role, &door, number).await;
             continue;
         }
         let (context, plan, own) = (Arc::clone(&context), Arc::clone(&plan), own.clone());
@@ -88,7 +88,7 @@ pub(crate) async fn attack(context: Arc<Context>, role: Role, mut rng: Rng) {
 }
 
 /// Connects under all names at once.
-async fn crowd(context: &Arc<Context>, role: Role, door: &Door, number: u64) {
+async fn connect_all_names(context: &Arc<Context>, role: Role, door: &Door, number: u64) {
     let (mut links, mut admitted) = (Vec::new(), 0);
     for index in 1..MOST_NAMES {
         let Ok(claimed) = PeerId::new(format!("{}/{index}", role.name())) else { return };

@@ -41,7 +41,7 @@ impl Attack {
         }
     }
 
-    /// Checks the bytes that arrive at an attacker. A corrupted frame may go to anybody.
+    /// Checks the bytes that arrive at an attacker. A corrupted frame may go to any peer.
     pub(crate) fn reads(&mut self, now: Moment, role: Role, bytes: &[u8]) {
         if self.expect.whole
             && let Some(found) = [SECRET, ANSWER].into_iter().find(|text| contains(bytes, text))

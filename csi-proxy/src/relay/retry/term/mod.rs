@@ -1,13 +1,13 @@
 //! The term of a driver's proxy: the number of its start.
 
-mod verdicts;
+mod node_answers;
 
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 
-pub(super) use self::verdicts::{Verdict, Verdicts};
+pub(super) use self::node_answers::{NodeAnswers, TermStatus};
 use crate::call::Term;
 
 /// Source of the terms of one driver's proxy.
@@ -131,14 +131,14 @@ impl CurrentTerm {
         }
     }
 
-    /// Handles the refusal of a call with the term `found` by a node that has recorded `current`, given the verdict of
+    /// Handles the refusal of a call with the term `found` by a node that has recorded `current`, given the answers of
     /// all nodes.
-    pub(super) fn refused(&mut self, found: Term, current: Term, verdict: Verdict) -> Refusal {
+    pub(super) fn refused(&mut self, found: Term, current: Term, status: TermStatus) -> Refusal {
         match *self {
             Self::Raised(term) | Self::Accepted(term) if found < term => Refusal::Outdated,
             Self::Raised(_) => Refusal::Raise,
-            Self::Accepted(_) if verdict == Verdict::Contested => Refusal::OneNode,
-            Self::Accepted(_) if verdict == Verdict::Confirmed => Refusal::Raise,
+            Self::Accepted(_) if status == TermStatus::Contested => Refusal::OneNode,
+            Self::Accepted(_) if status == TermStatus::Confirmed => Refusal::Raise,
             Self::Accepted(_) => {
                 let replaced = Replaced { found, current };
                 *self = Self::Replaced(replaced);

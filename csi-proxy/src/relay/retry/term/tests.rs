@@ -11,7 +11,7 @@ fn term(number: u64) -> Term {
 #[test]
 fn first_refusal_raises_the_term_later_one_replaces() {
     let mut current_term = CurrentTerm::Raised(term(3));
-    let refused = Verdict::Refused;
+    let refused = TermStatus::Refused;
     assert_eq!(current_term.refused(term(3), term(8), refused), Refusal::Raise);
     current_term.raised(term(9));
     current_term.accepted(term(9));
@@ -19,8 +19,8 @@ fn first_refusal_raises_the_term_later_one_replaces() {
     assert_eq!(earlier, Refusal::Outdated, "a copy with the earlier term");
     assert_eq!(current_term.term(), Ok(term(9)));
     let replaced = Replaced { found: term(9), current: term(10) };
-    assert_eq!(current_term.refused(term(9), term(10), Verdict::Contested), Refusal::OneNode);
-    assert_eq!(current_term.refused(term(9), term(10), Verdict::Confirmed), Refusal::Raise);
+    assert_eq!(current_term.refused(term(9), term(10), TermStatus::Contested), Refusal::OneNode);
+    assert_eq!(current_term.refused(term(9), term(10), TermStatus::Confirmed), Refusal::Raise);
     assert_eq!(current_term.refused(term(9), term(10), refused), Refusal::Replaced(replaced));
     current_term.raised(term(11));
     current_term.accepted(term(11));

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use crate::call::NodeId;
 
-/// How long to wait for the verdict of the other nodes: the proxy has asked each connected one meanwhile.
+/// How long to wait for the answers of the other nodes: the proxy has asked each connected one meanwhile.
 const ASKED_WITHIN: Duration = Duration::from_secs(360);
 
 /// What the nodes together say about the term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::relay::retry) enum Verdict {
+pub(in crate::relay::retry) enum TermStatus {
     /// More nodes refuse the term than not: another proxy has replaced this one.
     Refused,
     /// As many nodes or more have accepted the term since a node began to refuse it: no other proxy has replaced this
@@ -20,16 +20,16 @@ pub(in crate::relay::retry) enum Verdict {
     Contested,
 }
 
-/// The last verdict of each node on the term in use.
+/// The last answer of each node about the term in use.
 #[derive(Debug, Default)]
-pub(in crate::relay::retry) struct Verdicts {
+pub(in crate::relay::retry) struct NodeAnswers {
     /// When each node last accepted a call.
     accepted: HashMap<NodeId, Instant>,
     /// When each node first refused a call, if it has accepted none since.
     refused: HashMap<NodeId, Instant>,
 }
 
-impl Verdicts {
+impl NodeAnswers {
     /// Records that a node has accepted a call.
     pub(in crate::relay::retry) fn accept(&mut self, node: &NodeId, now: Instant) {
         match self.accepted.get_mut(node) {
@@ -43,7 +43,12 @@ impl Verdicts {
 
     /// Records that one of `known` nodes has refused a call. Nodes that have not been asked count as
     /// accepting at first.
-    pub(in crate::relay::retry) fn refuse(&mut self, node: &NodeId, now: Instant, known: usize) -> Verdict {
+    pub(in crate::relay::retry) fn refuse(
+        &mut self,
+        node: &NodeId,
+        now: Instant,
+        known: usize,
+    ) -> TermStatus {
         self.accepted.remove(node);
         let since = *self.refused.entry(node.clone()).or_insert_with(|| {
             tracing::warn!(%node, "a node refuses the term of this proxy");
@@ -51,16 +56,16 @@ impl Verdicts {
         });
         let refusing = self.refused.len();
         if self.accepted.len().max(known.saturating_sub(refusing)) < refusing {
-            return Verdict::Refused;
+            return TermStatus::Refused;
         }
         if now.saturating_duration_since(since) < ASKED_WITHIN {
-            return Verdict::Contested;
+            return TermStatus::Contested;
         }
         let confirming = self.accepted.values().filter(|last| **last > since).take(refusing).count();
-        if confirming == refusing { Verdict::Confirmed } else { Verdict::Refused }
+        if confirming == refusing { TermStatus::Confirmed } else { TermStatus::Refused }
     }
 
-    /// Forgets all verdicts, since another term is in use.
+    /// Forgets all answers, since another term is in use.
     pub(in crate::relay::retry) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -76,24 +81,24 @@ mod tests {
         NodeId::new(format!("edge-{number}")).unwrap()
     }
 
-    fn accepted_by(nodes: usize, now: Instant) -> Verdicts {
-        let mut verdicts = Verdicts::default();
-        (1..=nodes).for_each(|number| verdicts.accept(&node(number), now));
-        verdicts
+    fn accepted_by(nodes: usize, now: Instant) -> NodeAnswers {
+        let mut node_answers = NodeAnswers::default();
+        (1..=nodes).for_each(|number| node_answers.accept(&node(number), now));
+        node_answers
     }
 
     #[test]
     fn most_nodes_decide() {
         let now = Instant::now();
-        let mut verdicts = accepted_by(5, now);
-        let mut refuse = |number| verdicts.refuse(&node(number), now, 0);
-        let expected = [Verdict::Contested, Verdict::Contested, Verdict::Refused];
+        let mut node_answers = accepted_by(5, now);
+        let mut refuse = |number| node_answers.refuse(&node(number), now, 0);
+        let expected = [TermStatus::Contested, TermStatus::Contested, TermStatus::Refused];
         assert_eq!([1, 2, 3].map(&mut refuse), expected);
-        assert_eq!(accepted_by(1, now).refuse(&node(1), now, 1), Verdict::Refused, "the only node");
-        assert_eq!(accepted_by(1, now).refuse(&node(2), now, 2), Verdict::Contested, "a liar");
+        assert_eq!(accepted_by(1, now).refuse(&node(1), now, 1), TermStatus::Refused, "the only node");
+        assert_eq!(accepted_by(1, now).refuse(&node(2), now, 2), TermStatus::Contested, "a liar");
         assert_eq!(
             accepted_by(1, now).refuse(&node(1), now, 2),
-            Verdict::Contested,
+            TermStatus::Contested,
             "the other was not asked"
         );
     }
@@ -103,18 +108,26 @@ mod tests {
         let begin = Instant::now();
         let (first, last) = (begin + Duration::from_secs(1), begin + Duration::from_secs(1) + ASKED_WITHIN);
         let contested = || {
-            let mut verdicts = accepted_by(4, begin);
-            assert_eq!(verdicts.refuse(&node(1), first, 4), Verdict::Contested);
-            verdicts
+            let mut node_answers = accepted_by(4, begin);
+            assert_eq!(node_answers.refuse(&node(1), first, 4), TermStatus::Contested);
+            node_answers
         };
-        assert_eq!(contested().refuse(&node(1), last, 4), Verdict::Refused, "nobody has accepted it since");
-        let mut verdicts = contested();
-        verdicts.accept(&node(2), last);
-        assert_eq!(verdicts.refuse(&node(1), last - Duration::from_secs(1), 4), Verdict::Contested);
-        assert_eq!(verdicts.refuse(&node(1), last, 4), Verdict::Confirmed);
-        assert_eq!(verdicts.refuse(&node(3), last, 4), Verdict::Contested, "the second has its own time");
-        assert_eq!(verdicts.refuse(&node(1), last, 4), Verdict::Refused, "two against one");
-        verdicts.accept(&node(1), last);
-        assert_eq!(verdicts.refuse(&node(1), last, 4), Verdict::Contested, "anew");
+        assert_eq!(
+            contested().refuse(&node(1), last, 4),
+            TermStatus::Refused,
+            "no node has accepted it since"
+        );
+        let mut node_answers = contested();
+        node_answers.accept(&node(2), last);
+        assert_eq!(node_answers.refuse(&node(1), last - Duration::from_secs(1), 4), TermStatus::Contested);
+        assert_eq!(node_answers.refuse(&node(1), last, 4), TermStatus::Confirmed);
+        assert_eq!(
+            node_answers.refuse(&node(3), last, 4),
+            TermStatus::Contested,
+            "the second has its own time"
+        );
+        assert_eq!(node_answers.refuse(&node(1), last, 4), TermStatus::Refused, "two against one");
+        node_answers.accept(&node(1), last);
+        assert_eq!(node_answers.refuse(&node(1), last, 4), TermStatus::Contested, "anew");
     }
 }
