@@ -116,6 +116,35 @@ impl<'a> Script<'a> {
     }
 }
 
+impl Script<'_> {
+    /// Reads a frame of a call as the peer `source` sends it, with any number, sizes and names.
+    pub(crate) fn lie(&mut self, source: Option<PeerId>) -> Frame {
+        let number = match self.below(4) {
+            0 => u64::MAX,
+            1 => u64::from(self.byte()) << self.below(57),
+            _ => self.call(),
+        };
+        let part = match self.below(6) {
+            0 | 1 => {
+                let mut request = self.request();
+                request.credit = [0, 1, u64::from(u32::MAX), u64::MAX][usize::from(self.below(4))];
+                request.metadata = self.bytes();
+                Part::Request(request)
+            }
+            2 | 3 => {
+                let sequence = [0, 1, 2, 3, u64::MAX][usize::from(self.below(5))];
+                let mut reply = Reply::new(sequence);
+                reply.message = self.flag().then(|| self.body());
+                reply.end = self.end();
+                Part::Reply(reply)
+            }
+            4 => Part::Credit { bytes: [0, 1, u64::MAX][usize::from(self.below(3))] },
+            _ => Part::Cancel,
+        };
+        Frame::call(source, self.optional_peer(), number, part)
+    }
+}
+
 /// Encodes a frame.
 pub(crate) fn wire(frame: Frame) -> Bytes {
     let wire = encode(frame, Lane::Control);

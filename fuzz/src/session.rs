@@ -1,11 +1,12 @@
-//! The session core: any sequence of events of callers, services, links and time, and arbitrary frames.
+//! The session core: any sequence of events of callers, services, links and time, and arbitrary frames. Then calls to
+//! one peer while another, which is hostile, sends all that a hub lets through: each call gets its own answer.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use bytes::Bytes;
 use edge_transport::SessionId;
-use edge_transport::frame::{End, Hello, decode};
+use edge_transport::frame::{End, Frame, Hello, Kind, Part, Reply, Request, decode};
 use edge_transport::session::{Action, Event, InboundCallId, Session, Settings};
 
 use crate::script::{Script, name, service, wire};
@@ -19,43 +20,107 @@ struct Peer {
     linked: bool,
     /// Calls by number; true for calls that have ended.
     calls: BTreeMap<u64, bool>,
+    /// The messages of the last call that received any.
+    messages: (u64, Vec<Bytes>),
     running: Vec<InboundCallId>,
 }
 
 /// Runs the script that the bytes encode.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
-    let mut hello = Hello::new(name("edge-1"), SessionId { instance: 1, number: 0 });
-    hello.max_frame = MAX_FRAME;
-    hello.services = vec![service("csi")];
-    let mut settings = Settings::default();
-    (settings.max_frame, settings.max_outbound_calls, settings.max_inbound_calls) = (MAX_FRAME, OPEN, OPEN);
-    let mut peer = Peer {
-        session: Session::new(hello, settings),
-        now: Instant::now(),
-        linked: false,
-        calls: BTreeMap::new(),
-        running: Vec::new(),
-    };
+    let mut peer = Peer::new();
     while !script.is_over() {
         peer.step(&mut script);
+    }
+    beside_a_hostile_peer(Script::new(data));
+}
+
+/// Calls `edge-2` again and again, while `proxy` lies.
+fn beside_a_hostile_peer(mut script: Script<'_>) {
+    let mut peer = Peer::new();
+    peer.link_up(MAX_FRAME);
+    for number in 1.. {
+        if script.is_over() {
+            break;
+        }
+        peer.calls.insert(number, false);
+        let mut request = Request::new(service("csi"), Bytes::from_static(b"request"));
+        request.credit = 1000;
+        peer.handle(Event::Call { number, target: name("edge-2"), request, deadline: None });
+        let mut expected = Vec::new();
+        for sequence in 1..=1 + u64::from(script.below(3)) {
+            peer.lies(&mut script);
+            let message = Bytes::from(format!("{number} {sequence}"));
+            let mut reply = Reply::new(sequence);
+            reply.message = Some(message.clone());
+            expected.push(message);
+            peer.genuine(number, reply);
+        }
+        peer.lies(&mut script);
+        assert!(!peer.calls[&number], "only the called peer ends a call");
+        let mut reply = Reply::new(expected.len() as u64 + 1);
+        reply.end = Some(End::Finished(Bytes::from_static(b"end")));
+        peer.genuine(number, reply);
+        assert!(peer.calls[&number] && peer.linked);
+        assert_eq!(peer.messages, (number, expected));
+        peer.answer(&mut script);
+    }
+}
+
+impl Peer {
+    fn new() -> Self {
+        let mut hello = Hello::new(name("edge-1"), SessionId { instance: 1, number: 0 });
+        hello.max_frame = MAX_FRAME;
+        hello.services = vec![service("csi")];
+        let mut settings = Settings::default();
+        (settings.max_frame, settings.max_outbound_calls, settings.max_inbound_calls) =
+            (MAX_FRAME, OPEN, OPEN);
+        Self {
+            session: Session::new(hello, settings),
+            now: Instant::now(),
+            linked: false,
+            calls: BTreeMap::new(),
+            messages: (0, Vec::new()),
+            running: Vec::new(),
+        }
+    }
+
+    /// Opens a link to a hub.
+    fn link_up(&mut self, max_frame: usize) {
+        self.linked = true;
+        self.handle(Event::LinkUp);
+        let mut hello = Hello::new(name("hub"), SessionId { instance: 1, number: 1 });
+        hello.max_frame = max_frame;
+        self.receive(wire(Frame::link(Kind::Hello(hello))));
+    }
+
+    /// Receives a reply of `edge-2`.
+    fn genuine(&mut self, number: u64, reply: Reply) {
+        self.receive(wire(Frame::call(Some(name("edge-2")), None, number, Part::Reply(reply))));
+    }
+
+    /// Receives frames of `proxy`, whose name the hub has written into those that name a source.
+    fn lies(&mut self, script: &mut Script<'_>) {
+        for _ in 0..script.below(6) {
+            let mut frame = script.lie(None);
+            if let Kind::Call(_, Part::Request(_) | Part::Reply(_)) = frame.kind {
+                frame.source = Some(name("proxy"));
+            }
+            self.receive(wire(frame));
+        }
     }
 }
 
 impl Peer {
     fn step(&mut self, script: &mut Script<'_>) {
         match script.below(16) {
-            0 | 1 if !self.linked => {
-                self.linked = true;
-                self.handle(Event::LinkUp);
-                if script.below(8) > 0 {
-                    let mut hello = Hello::new(name("hub"), SessionId { instance: 1, number: 1 });
-                    hello.max_frame = 1 << (11 + script.below(5));
-                    self.receive(wire(edge_transport::frame::Frame::link(
-                        edge_transport::frame::Kind::Hello(hello),
-                    )));
+            0 | 1 if !self.linked => match script.below(8) {
+                0 => {
+                    self.linked = true;
+                    self.handle(Event::LinkUp);
                 }
-            }
+                _ => self.link_up(1 << (11 + script.below(5))),
+            },
             0 => {
                 self.linked = false;
                 self.handle(Event::LinkLost);
@@ -138,7 +203,11 @@ impl Peer {
                 decode(bytes, MAX_FRAME).expect("a frame from the session decodes");
             }
             Action::Serve(incoming) => self.running.push(incoming.inbound),
-            Action::Reply { number, end, .. } => {
+            Action::Reply { number, message, end } => {
+                if self.messages.0 != number {
+                    self.messages = (number, Vec::new());
+                }
+                self.messages.1.extend(message);
                 let ended = self.calls.get_mut(&number).expect("a reply to a call that was sent");
                 assert!(!*ended, "call {number} received a reply after its end");
                 *ended = end.is_some();

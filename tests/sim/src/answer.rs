@@ -16,7 +16,7 @@ use crate::ids::{AttemptId, ExecutionId, OperationId};
 use crate::plan::{Operation, OperationKind};
 
 /// An unknown method, as of a later version of CSI. It returns a stream.
-const WATCH: &str = "/csi.v2.Later/Watch";
+pub(crate) const WATCH: &str = "/csi.v2.Later/Watch";
 /// NodeGetInfo's request, which has no fields, with an unknown field as of a later version of CSI.
 #[derive(Clone, PartialEq, Eq, Message)]
 struct Tagged {
@@ -26,8 +26,12 @@ struct Tagged {
 /// The key of a reply's ids, and the first word of the ids' text.
 const PART: &str = "part";
 const VARIANT: &str = "variant";
-/// The key of a request's secret, which is the attempt's id.
+/// The key of a request's secret, which is the attempt's id with a prefix.
 const TOKEN: &str = "token";
+/// The prefix of each secret. Every request of a sidecar contains it.
+pub(crate) const SECRET: &str = "secret-";
+/// The first word of the ids in each message of a driver.
+pub(crate) const ANSWER: &str = "part ";
 
 fn map<const N: usize>(entries: [(&str, String); N]) -> BTreeMap<String, String> {
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
@@ -49,10 +53,9 @@ impl Operation {
         }
     }
 
-    /// Returns the request of an attempt. The secret differs in each attempt, as a renewed token does, and is no part
-    /// of the identity.
-    pub(crate) fn request(&self, attempt: AttemptId) -> Bytes {
-        let secrets = map([(TOKEN, attempt.0.to_string())]);
+    /// Returns a request with this secret.
+    pub(crate) fn request(&self, secret: &str) -> Bytes {
+        let secrets = map([(TOKEN, secret.to_owned())]);
         let (volume, variant) = (self.volume, self.variant.to_string());
         let volume_id = format!("id-{volume}");
         match self.kind {
@@ -89,8 +92,8 @@ impl Operation {
                 NodeStageVolumeRequest { volume_id, staging_target_path, secrets, ..Default::default() }
                     .encode_to_vec()
             }
-            OperationKind::Info => Tagged { text: format!("{variant} {}", attempt.0) }.encode_to_vec(),
-            OperationKind::Watch => format!("{variant} {}", attempt.0).into_bytes(),
+            OperationKind::Info => Tagged { text: format!("{variant} {secret}") }.encode_to_vec(),
+            OperationKind::Watch => format!("{variant} {secret}").into_bytes(),
         }
         .into()
     }
@@ -113,6 +116,12 @@ impl Operation {
             _ => text.into(),
         }
     }
+}
+
+/// Returns the secret of an attempt. It differs in each attempt, as a renewed token does, and is no part of the
+/// identity.
+pub(crate) fn secret(attempt: AttemptId) -> String {
+    format!("{SECRET}{}", attempt.0)
 }
 
 /// Returns the operation and the attempt of a request. `None` if the request is invalid because a link corrupted it.
@@ -178,7 +187,7 @@ pub(crate) fn wanted(
     let found = operations
         .iter()
         .position(|known| (known.agent, known.driver, known.kind, known.volume, known.variant) == sought)?;
-    Some((OperationId(found), AttemptId(number(secrets.get(TOKEN)?, "")?)))
+    Some((OperationId(found), AttemptId(number(secrets.get(TOKEN)?, SECRET)?)))
 }
 
 /// A message of the driver.
@@ -192,7 +201,7 @@ pub(crate) struct Part {
 
 impl Part {
     fn text(self) -> String {
-        format!("part {} {} {} ", self.operation.0, self.execution.0, self.number)
+        format!("{ANSWER}{} {} {} ", self.operation.0, self.execution.0, self.number)
     }
 
     pub(crate) fn read(message: &Bytes) -> Option<Self> {

@@ -7,16 +7,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use csi_proxy::Term;
+use edge_transport::PeerId;
 use edge_transport::frame::Frame;
 use tokio::time::Instant;
 
 use crate::answer::wanted;
+use crate::attacker::Role;
 use crate::driver::{QUICK, Vendor};
 use crate::facts::{End, Facts};
 use crate::ids::{AttemptId, ExecutionId, InstanceId, LinkId, Moment, OperationId, OrderId};
 use crate::network::{Control, Door};
 use crate::oracle::Oracle;
-use crate::plan::{Hostile, Operation, Place, Plan};
+use crate::plan::{Hostile, Operation, Place, Plan, driver_name};
 use crate::planted::Planted;
 use crate::rng::Rng;
 use crate::sidecar::ProxyEndpoint;
@@ -61,6 +63,8 @@ pub(crate) struct Inner {
     done: BTreeMap<OperationId, Instant>,
     /// The last term of each driver's proxies, unless it was lost.
     pub(crate) starts: BTreeMap<usize, Term>,
+    /// The highest term of each driver's proxies, also of those that lost it.
+    pub(crate) highest: BTreeMap<usize, Term>,
     /// How far the clock of a driver's proxies is behind.
     pub(crate) behind: BTreeMap<usize, Duration>,
     /// The highest term of each driver on the disk of each node.
@@ -130,6 +134,7 @@ impl Context {
                 vendors: BTreeMap::new(),
                 done: BTreeMap::new(),
                 starts: BTreeMap::new(),
+                highest: BTreeMap::new(),
                 behind: BTreeMap::new(),
                 disks: BTreeMap::new(),
                 unfinished: plan.orders.len(),
@@ -295,6 +300,40 @@ impl Context {
         });
     }
 
+    /// Records the bytes that an attacker has read.
+    pub(crate) fn attacker_reads(&self, role: Role, bytes: &Bytes) {
+        self.happens(|inner, moment| inner.oracle.attack.reads(moment, role, bytes));
+    }
+
+    /// Records that the hub has admitted an attacker.
+    pub(crate) fn attacker_admitted(&self, role: Role, claimed: &PeerId) {
+        self.note(role.name(), || format!("is admitted as {claimed}"));
+        self.happens(|inner, moment| inner.oracle.attack.admitted(moment, role, claimed));
+    }
+
+    /// Records that a proxy ends because it was replaced.
+    pub(crate) fn replaced(&self, proxy: InstanceId) {
+        self.happens(|inner, moment| inner.oracle.attack.replaced(moment, &inner.facts, proxy));
+    }
+
+    /// Records that a proxy cannot begin because there is no term for it.
+    pub(crate) fn has_no_term(&self, proxy: InstanceId) {
+        self.happens(|inner, moment| inner.oracle.attack.has_no_term(moment, &inner.facts, proxy));
+    }
+
+    /// Records a term on the disk of a node.
+    pub(crate) fn records(&self, place: Place, driver: &str, term: Term) {
+        self.happens(|inner, moment| {
+            let number = (0..inner.plan.proxies).find(|number| driver_name(*number) == driver);
+            if let Some(number) = number {
+                let highest = inner.highest.get(&number).map(|term| term.get());
+                inner.oracle.attack.records(moment, driver, term.get(), highest);
+            }
+            let known = inner.disks.entry((place, driver.to_owned())).or_insert(term);
+            *known = term.max(*known);
+        });
+    }
+
     /// Begins an execution in a driver. Returns the execution and the end of its work.
     pub(crate) fn executes(
         &self,
@@ -306,6 +345,9 @@ impl Context {
     ) -> Option<(ExecutionId, Instant)> {
         let now = Instant::now();
         self.happens(|inner, moment| {
+            if driver < inner.plan.proxies {
+                inner.oracle.attack.executes(moment, path, body);
+            }
             let (id, attempt) = wanted(&inner.plan.operations, place, driver, path, body)?;
             let operation = *inner.plan.operation_of(id)?;
             // A driver is idempotent: a repeated operation is answered at once, until another operation of the volume

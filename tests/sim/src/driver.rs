@@ -14,7 +14,7 @@ use tokio::io::DuplexStream;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::answer::{Closing, Part};
+use crate::answer::{Closing, Part, WATCH};
 use crate::context::Context;
 use crate::ids::{ExecutionId, InstanceId};
 use crate::plan::{Place, driver_name};
@@ -94,6 +94,11 @@ async fn answer(
         Some((execution, done)) => {
             tokio::time::sleep_until(done).await;
             answers(&context, execution, respond).await;
+        }
+        // The driver of an attacker, who may call it: the messages are larger than the credit of some calls.
+        None if driver >= context.with(|inner| inner.plan.proxies) => {
+            let messages = vec![Bytes::from_static(&[b'.'; 700]); if path == WATCH { 3 } else { 1 }];
+            let _ = reply(respond, &messages, OK, "");
         }
         // A link corrupted the request.
         None => {

@@ -5,10 +5,11 @@
 //! network, the begin and end of processes, the drivers, and the sidecars. The simulation uses no socket, no file and
 //! no clock of the machine, so that a seed always gives the same run.
 //!
-//! Faults happen for a time. Then they stop, and the system must recover. `oracle` checks the properties that must hold
-//! at every moment, one file for each property.
+//! Faults happen for a time. Then they stop, and the system must recover. Attackers lie all the time. `oracle` checks
+//! the properties that must hold at every moment, one file for each property.
 
 mod answer;
+mod attacker;
 mod context;
 mod driver;
 mod facts;
@@ -19,6 +20,7 @@ mod oracle;
 mod plan;
 mod planted;
 mod process;
+mod refresh;
 mod rng;
 mod sidecar;
 mod simulation;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::attacker::Role;
 use crate::fault::Fault;
 use crate::ids::OperationId;
 use crate::rng::Rng;
@@ -144,6 +145,8 @@ pub(crate) struct Plan {
     /// The profiles by place.
     pub(crate) profiles: Vec<LinkProfile>,
     pub(crate) hostile: Hostile,
+    /// The attackers, each a peer of its own with valid credentials; none in a quarter of the seeds.
+    pub(crate) attackers: Vec<Role>,
     /// Whether bounds are so low that they are reached.
     pub(crate) narrow: bool,
     pub(crate) faults: Vec<(Duration, Fault)>,
@@ -157,6 +160,9 @@ pub(crate) struct Plan {
 /// of a dead link, and the longest backoff of a peer and of a sidecar, each several times: a call may begin just before
 /// its link is found dead, and sidecars with different operations on one volume wait for each other.
 const HEALING: Duration = Duration::from_secs(180);
+
+/// How long a proxy asks the other nodes when one of them refuses its term.
+const ASKING: Duration = Duration::from_secs(360);
 
 const LONGEST_WORK: u64 = 60_000;
 const SHORT: Duration = Duration::from_millis(500);
@@ -192,12 +198,29 @@ impl Plan {
             proxies,
             profiles,
             hostile,
+            attackers: Self::attackers(seed),
             narrow,
             faults,
             operations,
             orders,
             calm,
         }
+    }
+
+    /// Draws the attackers from numbers of their own, so that the rest of a plan does not depend on them.
+    fn attackers(seed: u64) -> Vec<Role> {
+        let mut rng = Rng::new(!seed);
+        match rng.below(8) {
+            0 | 1 => Vec::new(),
+            2..=4 => vec![Role::Node],
+            5 | 6 => vec![Role::Caller],
+            _ => vec![Role::Node, Role::Caller],
+        }
+    }
+
+    /// Returns whether a node lies to the proxies that call it.
+    pub(crate) fn has_lying_node(&self) -> bool {
+        self.attackers.contains(&Role::Node)
     }
 
     fn profile(rng: &mut Rng) -> LinkProfile {
@@ -300,7 +323,9 @@ impl Plan {
         let works: Duration = self.operations.iter().map(|operation| operation.work).sum();
         // Two peers meet at the hub that both prefer. The interval between dials of that hub grows.
         let meeting = if self.hubs > 1 { 64 * self.failback_interval } else { Duration::ZERO };
-        self.calm + HEALING + meeting + 2 * works
+        // A proxy may have to ask all nodes before it raises its term above that of one of them.
+        let asking = if self.agents > 1 { ASKING } else { Duration::ZERO };
+        self.calm + HEALING + meeting + asking + 2 * works
     }
 
     pub(crate) fn operation_of(&self, id: OperationId) -> Option<&Operation> {

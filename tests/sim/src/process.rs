@@ -10,18 +10,21 @@ use csi_proxy::{
     DEFAULT_RECONNECT_GRACE, Dispatcher, Driver, DriverSettings, Reachability, RetryRelay, SessionRelay,
     SessionService, TermError,
 };
-use edge_transport::hub::{HubError, HubSettings};
+use edge_transport::hub::{HubError, HubSettings, InvalidRule, Rule, Rules};
 use edge_transport::peer::{PeerBuilder, PeerError};
 use edge_transport::session::Settings;
 use edge_transport::{Hub, InvalidName, Peer, PeerId, PeerSettings, ServiceName};
 use tokio::sync::Notify;
 
+use crate::attacker::Role;
 use crate::context::Context;
 use crate::driver::connector;
 use crate::ids::InstanceId;
 use crate::network::{Door, MAX_FRAME, Network, listen};
 use crate::plan::{LinkProfile, Place, Plan, driver_name};
 use crate::planted::Planted;
+use crate::refresh::refresh;
+use crate::rng::Rng;
 use crate::sidecar::ProxyEndpoint;
 use crate::simulation::{Process, ProcessKind, Step, StepSender};
 use crate::terms::{Disk, Starts};
@@ -77,13 +80,26 @@ pub(crate) enum StartError {
     Driver(#[from] InvalidDriverName),
     #[error(transparent)]
     Term(#[from] TermError),
+    #[error(transparent)]
+    Rule(#[from] InvalidRule),
 }
 
 /// A hub and the network to it.
-pub(crate) fn hub(bounds: &Bounds, index: usize) -> Result<(Hub, Door), StartError> {
+pub(crate) fn hub(plan: &Plan, bounds: &Bounds, index: usize) -> Result<(Hub, Door), StartError> {
     let (listener, door) = listen(format!("sim:hub-{index}"));
-    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence();
+    let hub = Hub::builder().listener(Box::new(listener)).policy(policy(plan)?).presence();
     Ok((hub.settings(bounds.hub.clone()).start()?, door))
+}
+
+/// Each proxy may call its own driver on every node, and an attacker the driver after these. No other call is allowed.
+fn policy(plan: &Plan) -> Result<Rules, StartError> {
+    let callers = (plan.agents..plan.places()).map(|place| plan.name(place));
+    let callers = callers.chain([Role::Caller.name().to_owned()]).enumerate();
+    let rule = |(driver, name): (usize, String)| {
+        let rule: Rule = format!("{name}=edge-*").parse()?;
+        Ok(rule.with_service(&format!("{SERVICE}/{}", driver_name(driver)))?)
+    };
+    Ok(Rules::new(callers.map(rule).collect::<Result<Vec<_>, StartError>>()?))
 }
 
 fn peer(
@@ -97,8 +113,9 @@ fn peer(
     let name = match plan.is_agent(place) {
         true => plan.name(place),
         // A unique name, as in the binary, since two proxies of one driver may be connected concurrently.
-        false => format!("{}-{}", plan.name(place), instance.0),
+        false => format!("{}/{}", plan.name(place), instance.0),
     };
+    let proven = PeerId::new(plan.name(place))?;
     let profile = plan.profiles.get(place).copied();
     let mut settings = PeerSettings::default();
     settings.failback_interval = plan.failback_interval;
@@ -108,7 +125,9 @@ fn peer(
         profile.unwrap_or(LinkProfile { lanes: false, latency: Duration::ZERO, jitter: Duration::ZERO });
     for hub in 0..plan.hubs {
         let (context, address) = (Arc::clone(context), format!("sim:hub-{hub}"));
-        builder = builder.dialer(Box::new(Network { context, place, instance, hub, profile, address }));
+        let proven = proven.clone();
+        let network = Network { context, place, instance, proven, hub, profile, address };
+        builder = builder.dialer(Box::new(network));
     }
     Ok(builder)
 }
@@ -123,7 +142,8 @@ pub(crate) fn agent(
     let instance = context.begins(place);
     let disk = Disk { context: Arc::clone(context), place, instance };
     let dispatcher = Dispatcher::new().with_terms(disk);
-    for driver in 0..context.with(|inner| inner.plan.proxies) {
+    // The last driver is the one that an attacker may call.
+    for driver in 0..=context.with(|inner| inner.plan.proxies) {
         if let Some((name, address, connector)) = connector(context, place, driver, instance) {
             dispatcher.register(Driver::with_connector(name, address, bounds.driver.clone(), &connector));
         }
@@ -152,22 +172,30 @@ pub(crate) async fn proxy(
     let mut nodes = NodeWatch::new(peer.clone(), &name, reachability.clone())?;
     tokio::spawn(async move { while nodes.next().await.is_some() {} });
     let starts = Starts { context: Arc::clone(context), driver, instance };
-    let relay =
-        RetryRelay::start(Planted::below(planted, SessionRelay::new(peer.clone())), reachability, starts)
-            .await?;
+    let below = Planted::below(planted, SessionRelay::new(peer.clone()));
+    let relay = match RetryRelay::start(below, reachability, starts).await {
+        Ok(relay) => relay,
+        Err(error) => {
+            context.has_no_term(instance);
+            return Err(error.into());
+        }
+    };
     let ended = Arc::new(Notify::new());
     let (replaced, dropped, requests) =
         (relay.clone(), Arc::clone(&ended).notified_owned(), requests.clone());
+    let observer = Arc::clone(context);
     tokio::spawn(async move {
         tokio::select! {
             biased;
             () = dropped => {}
             _ = replaced.replaced() => {
+                observer.replaced(instance);
                 // As the binary does it.
                 let _ = requests.send((Duration::ZERO, Step::End { instance }));
             }
         }
     });
     let endpoint = ProxyEndpoint { instance, relay: Planted::above(planted, relay), ended };
+    tokio::spawn(refresh(Arc::clone(context), endpoint.clone(), driver, Rng::new(seed)));
     Ok(Process { instance, peer, kind: ProcessKind::Proxy { endpoint } })
 }

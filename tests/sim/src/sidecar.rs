@@ -9,6 +9,7 @@ use csi_proxy::{Call, MethodPath, NodeId, Relay, Replies, Reply};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::answer::secret;
 use crate::context::Context;
 use crate::facts::{End, call_id};
 use crate::ids::{AttemptId, InstanceId, OrderId};
@@ -134,5 +135,5 @@ fn call(context: &Context, attempt: AttemptId, operation: &Operation) -> Option<
     let node = NodeId::new(context.with(|inner| inner.plan.name(operation.agent))).ok()?;
     let driver = DriverName::new(driver_name(operation.driver)).ok()?;
     let method = MethodPath::new(operation.path()).ok()?;
-    Some(Call::new(call_id(attempt), node, driver, method, operation.request(attempt)))
+    Some(Call::new(call_id(attempt), node, driver, method, operation.request(&secret(attempt))))
 }

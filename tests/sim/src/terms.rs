@@ -31,6 +31,8 @@ impl TermSource for Starts {
             let behind = inner.behind.get(&self.driver).copied().unwrap_or_default();
             let term = next_term(inner.starts.get(&self.driver).copied(), above, now - behind)?;
             inner.starts.insert(self.driver, term);
+            let highest = inner.highest.entry(self.driver).or_insert(term);
+            *highest = term.max(*highest);
             inner.facts.has_term(self.instance, term.get(), since);
             Ok::<_, TermError>(term)
         })?;
@@ -72,11 +74,7 @@ impl TermStore for Disk {
 
     async fn raise(&self, driver: &DriverName, term: Term) -> Result<(), TermStoreError> {
         self.work().await?;
-        let key = (self.place, driver.as_str().to_owned());
-        self.context.with(|inner| {
-            let known = inner.disks.entry(key).or_insert(term);
-            *known = term.max(*known);
-        });
+        self.context.records(self.place, driver.as_str(), term);
         self.work().await
     }
 }

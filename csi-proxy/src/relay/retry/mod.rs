@@ -9,7 +9,8 @@ mod stream;
 mod term;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use csi_proto::Method;
@@ -19,9 +20,9 @@ use self::open::OpenCalls;
 pub use self::reachability::{DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reachability};
 use self::sending::Sending;
 pub use self::term::{ClockTerms, Replaced, TermError, TermSource, next_term};
-use self::term::{CurrentTerm, Refusal};
+use self::term::{CurrentTerm, NodeAnswers, Refusal, TermStatus};
 use super::Relay;
-use crate::call::{Call, Fault, Replies, Term};
+use crate::call::{Call, Fault, NodeId, Replies, Term};
 
 /// Relays the calls of one driver's proxy over another relay, and sends a call again, as the same call, after a
 /// failure of the relay.
@@ -49,6 +50,7 @@ struct Shared<R> {
     reachability: Reachability,
     terms: Box<dyn TermSource>,
     term: watch::Sender<CurrentTerm>,
+    node_answers: StdMutex<NodeAnswers>,
     /// Held while the term is raised.
     raising: Mutex<()>,
     open: Arc<OpenCalls>,
@@ -65,14 +67,15 @@ impl<R: Relay> RetryRelay<R> {
         terms: impl TermSource + 'static,
     ) -> Result<Self, TermError> {
         let term = watch::Sender::new(CurrentTerm::Raised(terms.raise(None).await?));
-        let (terms, open) = (Box::new(terms), Arc::default());
-        Ok(Self(Arc::new(Shared { relay, reachability, terms, term, raising: Mutex::default(), open })))
+        let (terms, node_answers, raising, open) =
+            (Box::new(terms), StdMutex::default(), Mutex::default(), Arc::default());
+        Ok(Self(Arc::new(Shared { relay, reachability, terms, term, node_answers, raising, open })))
     }
 }
 
 impl<R> RetryRelay<R> {
-    /// Waits until a node has refused this proxy, because another proxy of the same driver was started later. From
-    /// then on no call is sent: the process should exit.
+    /// Waits until more than half of the nodes refuse the term of this proxy, because another proxy of the same driver
+    /// was started later. From then on no call is sent: the process should exit.
     pub async fn replaced(&self) -> Replaced {
         let mut term = self.0.term.subscribe();
         loop {
@@ -114,20 +117,33 @@ impl<R: Relay + 'static> Relay for RetryRelay<R> {
 
 impl<R> Shared<R> {
     /// Records that a node has accepted a call with this term.
-    fn accepted(&self, term: Term) {
+    fn accepted(&self, node: &NodeId, term: Term, now: Instant) {
         if *self.term.borrow() == CurrentTerm::Raised(term) {
             self.term.send_modify(|current_term| current_term.accepted(term));
         }
+        // An answer to an earlier term proves nothing about the current one.
+        if *self.term.borrow() == CurrentTerm::Accepted(term) {
+            self.node_answers.lock().unwrap_or_else(PoisonError::into_inner).accept(node, now);
+        }
+    }
+
+    /// Records that a node refuses the term in use.
+    fn term_status(&self, node: &NodeId, now: Instant) -> TermStatus {
+        let known = self.reachability.known();
+        self.node_answers.lock().unwrap_or_else(PoisonError::into_inner).refuse(node, now, known)
     }
 
     /// Handles the refusal of a call with the term `found` by a node that has recorded `current`. Returns whether to
     /// send the call again.
-    async fn refused(&self, found: Term, current: Term) -> bool {
+    async fn refused(&self, node: &NodeId, found: Term, current: Term, now: Instant) -> bool {
         let _one = self.raising.lock().await;
+        let is_accepted = *self.term.borrow() == CurrentTerm::Accepted(found);
+        let status = if is_accepted { self.term_status(node, now) } else { TermStatus::Contested };
         let mut refusal = Refusal::Outdated;
-        self.term.send_modify(|current_term| refusal = current_term.refused(found, current));
+        self.term.send_modify(|current_term| refusal = current_term.refused(found, current, status));
         match refusal {
             Refusal::Outdated => true,
+            Refusal::OneNode => false,
             Refusal::Replaced(replaced) => {
                 tracing::error!("{replaced}");
                 self.reachability.wake();
@@ -136,6 +152,7 @@ impl<R> Shared<R> {
             Refusal::Raise => match self.terms.raise(Some(current)).await {
                 Ok(term) => {
                     tracing::warn!(%found, %current, %term, "a node has recorded a higher term than this proxy, which has lost its state, raising the term");
+                    self.node_answers.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     self.term.send_modify(|current_term| current_term.raised(term));
                     self.reachability.wake();
                     true

@@ -89,7 +89,7 @@ impl<R: Relay> Sending<R> {
                     };
                     match begun {
                         Ok(replies) => {
-                            self.shared.accepted(term);
+                            self.shared.accepted(&self.call.node, term, now());
                             self.session = Some(session);
                             return Ok(replies);
                         }
@@ -131,7 +131,7 @@ impl<R: Relay> Sending<R> {
     /// Ends the call, unless it can be sent again.
     async fn failed(&mut self, fault: Fault, session: NodeSession, term: Term) -> Result<(), Fault> {
         if let Fault::StaleTerm { current, .. } = fault {
-            let again = self.shared.refused(term, current).await;
+            let again = self.shared.refused(&self.call.node, term, current, now()).await;
             if again && self.open.may_be_buffered() && self.attempts.count_refusal() {
                 return Ok(());
             }

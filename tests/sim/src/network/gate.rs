@@ -1,6 +1,7 @@
 //! The listener of a simulated hub.
 
-use edge_transport::link::{Incoming, Link, LinkError, LinkKind, Listener, faulty, memory};
+use edge_transport::PeerId;
+use edge_transport::link::{Credentials, Incoming, Link, LinkError, LinkKind, Listener, faulty, memory};
 use tokio::sync::mpsc;
 
 use super::MAX_FRAME;
@@ -44,8 +45,10 @@ impl Listener for Gate {
 pub(crate) struct Door(mpsc::Sender<Link>);
 
 impl Door {
+    /// Dials the hub with credentials for this name.
     pub(super) async fn dial(
         &self,
+        name: PeerId,
         hostile: Hostile,
         seed: u64,
     ) -> Result<(Link, faulty::Handle), LinkError> {
@@ -55,7 +58,20 @@ impl Door {
             faulty::Faults::default().with_duplicate(duplicated).with_drop(lost).with_corrupt(corrupted);
         let plan = faulty::Plan::new(seed).with_sending(faults).with_receiving(faults);
         let (hubs, brake) = faulty::wrap(hubs, plan);
-        self.0.send(hubs).await.map_err(|_| LinkError::Lost)?;
+        self.0.send(proven(hubs, name)).await.map_err(|_| LinkError::Lost)?;
         Ok((far, brake))
     }
+
+    /// Dials the hub with credentials for this name, without a network between. The dialling end may send frames of any
+    /// size.
+    pub(crate) async fn connect(&self, name: PeerId) -> Result<Link, LinkError> {
+        let (near, hubs) = memory::pair(4 * MAX_FRAME);
+        self.0.send(proven(hubs, name)).await.map_err(|_| LinkError::Lost)?;
+        Ok(near)
+    }
+}
+
+/// Returns the hub's end of a link whose other end has proven a name.
+fn proven(link: Link, name: PeerId) -> Link {
+    Link::new(link, LinkKind::Memory, name.to_string(), Credentials::Certificate(vec![name].into()))
 }

@@ -11,6 +11,7 @@ use std::task::{Context as Polling, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use edge_transport::PeerId;
 use edge_transport::frame::{Frame, Kind, Part, decode};
 use edge_transport::link::{Dialer, Lane, Link, LinkError, WireFrame, faulty, memory};
 use futures_core::Stream;
@@ -36,6 +37,8 @@ pub(crate) struct Network {
     pub(crate) context: Arc<Context>,
     pub(crate) place: Place,
     pub(crate) instance: InstanceId,
+    /// The name that the process can prove, with all names below it.
+    pub(crate) proven: PeerId,
     pub(crate) hub: usize,
     pub(crate) profile: LinkProfile,
     pub(crate) address: String,
@@ -54,7 +57,7 @@ impl Dialer for Network {
         }
         let (hub_instance, door) = context.door(self.place, self.hub).ok_or(LinkError::Lost)?;
         let (mut rng, hostile) = context.with(|inner| (inner.rng.fork(), inner.hostile()));
-        let (far, brake) = door.dial(hostile, rng.number()).await?;
+        let (far, brake) = door.dial(self.proven.clone(), hostile, rng.number()).await?;
         let (near, end) = memory::pair(MAX_FRAME);
         let control = Arc::new(Control::new(brake));
         let link =

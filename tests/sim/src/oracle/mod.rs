@@ -1,6 +1,7 @@
 //! The properties that must hold under any faults, one file each. A property checks observed facts only, and does not
 //! depend on how the parts work.
 
+mod attack;
 mod bounds;
 mod fence;
 mod healing;
@@ -20,6 +21,7 @@ use bytes::Bytes;
 pub(crate) use bounds::Bounds;
 pub(crate) use healing::{Healing, Leftovers};
 
+use self::attack::Attack;
 use self::fence::Fence;
 use self::lost::Lost;
 use self::once::Once;
@@ -111,6 +113,7 @@ pub(crate) struct Oracle {
     sent: Sent,
     retry: Retry,
     lost: Lost,
+    pub(crate) attack: Attack,
     pub(crate) bounds: Bounds,
     pub(crate) healing: Healing,
 }
@@ -127,6 +130,7 @@ impl Oracle {
             sent: Sent::new(expect),
             retry: Retry::new(expect),
             lost: Lost::new(expect),
+            attack: Attack::new(expect),
             bounds: Bounds::default(),
             healing: Healing::default(),
         }
@@ -166,11 +170,13 @@ impl Oracle {
         self.own_answer.ends(now, facts, attempt, end, messages);
         self.sent.ends(now, facts, attempt, end);
         self.lost.ends(now, facts, attempt, end);
+        self.attack.ends(now, attempt, end, messages);
     }
 
     /// Returns a violation, if there was one, and removes it.
     pub(crate) fn violation(&mut self) -> Option<Violation> {
-        let Self { once, own_answer, void, turn, fence, stale, sent, retry, lost, bounds, healing } = self;
+        let Self { once, own_answer, void, turn, fence, stale, sent, retry, lost, attack, bounds, healing } =
+            self;
         [
             once.first_violation(),
             own_answer.first_violation(),
@@ -181,6 +187,7 @@ impl Oracle {
             sent.first_violation(),
             retry.first_violation(),
             lost.first_violation(),
+            attack.first_violation(),
             bounds.first_violation(),
             healing.first_violation(),
         ]

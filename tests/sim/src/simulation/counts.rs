@@ -1,6 +1,7 @@
 //! Checks of the sizes that the parts report of their tables.
 
 use super::{Process, ProcessKind, Simulation};
+use crate::attacker::MOST_NAMES;
 use crate::network::MAX_FRAME;
 use crate::oracle::Leftovers;
 
@@ -11,7 +12,8 @@ const MOST_KEPT_BYTES: usize = 4 << 20;
 impl Simulation {
     /// Checks the sizes of all tables against their bounds.
     pub(super) fn measure(&mut self) {
-        let (now, places) = (self.context.now(), self.plan.places());
+        let now = self.context.now();
+        let peers = self.plan.places() + 2 + MOST_NAMES * self.plan.attackers.len();
         let processes = self.current.iter().flatten().chain(&self.older);
         for Process { instance, kind, .. } in processes {
             if let ProcessKind::Agent { dispatcher } = kind {
@@ -35,10 +37,10 @@ impl Simulation {
             let stats = hub.stats();
             self.context.with(|inner| {
                 let bounds = &mut inner.oracle.bounds;
-                let most = (self.bounds.hub.max_calls + self.bounds.hub.max_local_calls) * (places + 2);
+                let most = (self.bounds.hub.max_calls + self.bounds.hub.max_local_calls) * peers;
                 bounds.within(now, "the hub", "open calls", stats.open_calls, most);
                 let most = self.bounds.hub.total_queue_bytes
-                    + (places + 2) * (MAX_FRAME + 4 * 256 * self.bounds.hub.max_calls);
+                    + peers * (MAX_FRAME + 4 * 256 * self.bounds.hub.max_calls);
                 bounds.within(now, "the hub", "bytes that wait", stats.queued_bytes, most);
             });
         }

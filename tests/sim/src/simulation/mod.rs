@@ -10,8 +10,10 @@ use std::time::Duration;
 use csi_proxy::Dispatcher;
 use edge_transport::{Hub, Peer};
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
+use crate::attacker::attack;
 use crate::context::Context;
 use crate::facts::Facts;
 use crate::ids::{InstanceId, OrderId};
@@ -76,6 +78,7 @@ pub(crate) enum ProcessKind {
 pub(crate) struct Simulation {
     pub(crate) context: Arc<Context>,
     pub(crate) plan: Arc<Plan>,
+    seed: u64,
     pub(crate) rng: Rng,
     pub(crate) bounds: Bounds,
     steps: BinaryHeap<Reverse<(Instant, u64, Step)>>,
@@ -88,6 +91,7 @@ pub(crate) struct Simulation {
     current: Vec<Option<Process>>,
     /// Processes that continue beside the current ones for a time.
     older: Vec<Process>,
+    attackers: Vec<AbortHandle>,
 }
 
 impl Simulation {
@@ -99,6 +103,7 @@ impl Simulation {
         let context = Context::new(Arc::clone(&plan), planted, rng.fork(), oracle, Trace::new(tracing));
         Self {
             context: Arc::new(context),
+            seed,
             rng,
             bounds,
             steps: BinaryHeap::new(),
@@ -108,6 +113,7 @@ impl Simulation {
             hub_instances: 0,
             current: (0..plan.places()).map(|_| None).collect(),
             older: Vec::new(),
+            attackers: Vec::new(),
             plan,
         }
     }
@@ -147,6 +153,8 @@ impl Simulation {
                 }
             } else if self.is_done() {
                 settles = Some(now + SETTLING);
+                // Nothing of an attacker stays after its links have ended.
+                self.attackers.drain(..).for_each(|attacker| attacker.abort());
             } else if now >= healed && self.context.with(|inner| inner.unfinished) > 0 {
                 let at = self.context.now();
                 self.context.with(|inner| {
@@ -177,6 +185,12 @@ impl Simulation {
         }
         self.later(plan.calm, Step::Calm);
         self.later(MEASURED, Step::Measure);
+        // Numbers of their own, so that a plan without attackers is otherwise the same.
+        let mut rng = Rng::new(!self.seed).fork();
+        for role in &plan.attackers {
+            let attacking = tokio::spawn(attack(Arc::clone(&self.context), *role, rng.fork()));
+            self.attackers.push(attacking.abort_handle());
+        }
         for (index, order) in plan.orders.iter().enumerate() {
             let driver = plan.operation_of(order.operation).map_or(0, |operation| operation.driver);
             let rng = self.rng.fork();
@@ -227,7 +241,7 @@ impl Simulation {
         }
         self.hub_instances += 1;
         let instance = self.hub_instances;
-        match process::hub(&self.bounds, index) {
+        match process::hub(&self.plan, &self.bounds, index) {
             Ok((hub, door)) => {
                 self.context.note("hub", || format!("instance {instance} of hub {index} begins"));
                 self.hubs[index] = Some(hub);

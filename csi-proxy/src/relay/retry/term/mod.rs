@@ -1,10 +1,13 @@
 //! The term of a driver's proxy: the number of its start.
 
+mod node_answers;
+
 use std::sync::Mutex;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 
+pub(super) use self::node_answers::{NodeAnswers, TermStatus};
 use crate::call::Term;
 
 /// Source of the terms of one driver's proxy.
@@ -25,25 +28,33 @@ pub enum TermError {
     /// The store of terms failed.
     #[error("the term of this proxy cannot be raised")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// No higher term exists, or `above` is higher than any proxy can have.
-    #[error("the term of this proxy cannot be raised above {above}; expected less than {MAX_TERM}")]
+    /// No higher term exists, or `above` is higher than any proxy can have by the clock of this one.
+    #[error("the term of this proxy cannot be raised above {above}; no proxy can have it")]
     Exhausted {
         /// The term that the new term must exceed.
         above: Term,
     },
 }
 
-/// No term is raised above this one, so that higher terms are left whatever a node reports.
+/// No term is raised above this one.
 const MAX_TERM: u64 = 1 << 62;
+
+/// How far a term of a node may be ahead of this proxy's clock. Farther than any wrong clock, and so near that a node
+/// that lies leaves enough higher terms.
+const MAX_AHEAD: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// The next term: at least the milliseconds since 1970, so that a source that lost its state is above its earlier
 /// terms unless the clock was set back.
 ///
 /// # Errors
-/// If no higher term is left.
+/// If no higher term is left, or `above` is more than 100 years ahead of `now`: a node that reports such a term lies.
 pub fn next_term(previous: Option<Term>, above: Option<Term>, now: SystemTime) -> Result<Term, TermError> {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let clock = u64::try_from(since.as_millis()).unwrap_or(MAX_TERM).min(MAX_TERM);
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(MAX_TERM).min(MAX_TERM);
+    let clock = millis(since);
+    if let Some(above) = above.filter(|above| above.get() > millis(since.saturating_add(MAX_AHEAD))) {
+        return Err(TermError::Exhausted { above });
+    }
     let least = previous.max(above);
     match least {
         Some(above) if above.get() >= MAX_TERM => Err(TermError::Exhausted { above }),
@@ -99,6 +110,8 @@ pub(super) enum Refusal {
     Outdated,
     /// This proxy has lost its stored terms: raise the term above that of the node, and send again.
     Raise,
+    /// Only this node refuses the term: the call ends.
+    OneNode,
     /// Send no more calls.
     Replaced(Replaced),
 }
@@ -118,11 +131,14 @@ impl CurrentTerm {
         }
     }
 
-    /// Handles the refusal of a call with the term `found` by a node that has recorded `current`.
-    pub(super) fn refused(&mut self, found: Term, current: Term) -> Refusal {
+    /// Handles the refusal of a call with the term `found` by a node that has recorded `current`, given the answers of
+    /// all nodes.
+    pub(super) fn refused(&mut self, found: Term, current: Term, status: TermStatus) -> Refusal {
         match *self {
             Self::Raised(term) | Self::Accepted(term) if found < term => Refusal::Outdated,
             Self::Raised(_) => Refusal::Raise,
+            Self::Accepted(_) if status == TermStatus::Contested => Refusal::OneNode,
+            Self::Accepted(_) if status == TermStatus::Confirmed => Refusal::Raise,
             Self::Accepted(_) => {
                 let replaced = Replaced { found, current };
                 *self = Self::Replaced(replaced);
@@ -134,7 +150,7 @@ impl CurrentTerm {
 
     /// Records a raised term.
     pub(super) fn raised(&mut self, term: Term) {
-        if let Self::Raised(_) = self {
+        if let Self::Raised(_) | Self::Accepted(_) = self {
             *self = Self::Raised(term);
         }
     }

@@ -11,13 +11,17 @@ fn term(number: u64) -> Term {
 #[test]
 fn first_refusal_raises_the_term_later_one_replaces() {
     let mut current_term = CurrentTerm::Raised(term(3));
-    assert_eq!(current_term.refused(term(3), term(8)), Refusal::Raise);
+    let refused = TermStatus::Refused;
+    assert_eq!(current_term.refused(term(3), term(8), refused), Refusal::Raise);
     current_term.raised(term(9));
     current_term.accepted(term(9));
-    assert_eq!(current_term.refused(term(3), term(8)), Refusal::Outdated, "a copy with the earlier term");
+    let earlier = current_term.refused(term(3), term(8), refused);
+    assert_eq!(earlier, Refusal::Outdated, "a copy with the earlier term");
     assert_eq!(current_term.term(), Ok(term(9)));
     let replaced = Replaced { found: term(9), current: term(10) };
-    assert_eq!(current_term.refused(term(9), term(10)), Refusal::Replaced(replaced));
+    assert_eq!(current_term.refused(term(9), term(10), TermStatus::Contested), Refusal::OneNode);
+    assert_eq!(current_term.refused(term(9), term(10), TermStatus::Confirmed), Refusal::Raise);
+    assert_eq!(current_term.refused(term(9), term(10), refused), Refusal::Replaced(replaced));
     current_term.raised(term(11));
     current_term.accepted(term(11));
     assert_eq!(current_term.term(), Err(replaced), "permanently");
@@ -45,14 +49,21 @@ fn terms_increase_with_and_without_the_clock() {
     assert_eq!(next_term(None, None, before).map(Term::get).unwrap(), 1);
 }
 
-/// A node that reports a false highest term cannot exhaust all terms.
+/// A node that reports a false highest term cannot exhaust all terms: neither of this start, nor of later ones.
 #[test]
 fn rejects_terms_beyond_the_maximum() {
-    for above in [MAX_TERM, u64::MAX] {
-        let error = next_term(None, Some(term(above)), SystemTime::now()).unwrap_err();
+    let now = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    let latest = 1_800_000_000_000 + u64::try_from(MAX_AHEAD.as_millis()).unwrap();
+    for above in [latest + 1, MAX_TERM - 1, MAX_TERM, u64::MAX] {
+        let error = next_term(None, Some(term(above)), now).unwrap_err();
         assert!(error.to_string().contains(&above.to_string()), "{error}");
     }
-    assert!(next_term(None, Some(term(MAX_TERM - 1)), SystemTime::now()).is_ok());
+    let raised = next_term(None, Some(term(latest)), now).unwrap();
+    assert_eq!(raised.get(), latest + 1);
+    assert_eq!(next_term(Some(raised), None, now).unwrap().get(), latest + 2);
+    // The proxy loses its state: the clock has passed more than the starts since.
+    assert!(next_term(None, Some(term(latest + 2)), now + Duration::from_secs(1)).is_ok());
+    assert!(next_term(Some(term(MAX_TERM)), None, now).is_err());
 }
 
 #[tokio::test]

@@ -442,7 +442,7 @@ async fn open_calls_per_node_are_limited() {
 
 #[tokio::test(start_paused = true)]
 async fn raises_term_after_lost_state() {
-    let agents = 1 << 60;
+    let agents = 1 << 42;
     let world = World::failing([stale(agents)]).await;
     assert!(world.answered(unreadable()).await.is_ok());
     let terms: Vec<_> = world.script.seen().iter().map(|call| call.fence.as_ref().unwrap().term()).collect();
@@ -454,7 +454,7 @@ async fn raises_term_after_lost_state() {
 /// The node that may have begun it does not recognize it under another term.
 #[tokio::test(start_paused = true)]
 async fn begun_call_is_not_sent_under_another_term() {
-    let agents = 1 << 60;
+    let agents = 1 << 42;
     let world = World::failing([lost(), stale(agents)]).await;
     assert_eq!(world.answered(create("pvc-1")).await, Err(lost()));
     assert!(world.answered(create("pvc-1")).await.is_ok());
@@ -471,7 +471,7 @@ async fn replaced_proxy_sends_no_more_calls() {
         let relay = world.relay.clone();
         tokio::spawn(async move { relay.replaced().await })
     };
-    let agents = 1 << 60;
+    let agents = 1 << 42;
     world
         .script
         .0
@@ -498,9 +498,51 @@ async fn replaced_proxy_sends_no_more_calls() {
     assert_eq!(world.script.count(), count);
 }
 
+/// A node that lies about its term ends its own calls, and leaves the proxy and its term as they are.
+#[tokio::test(start_paused = true)]
+async fn lie_about_a_term_ends_only_the_call() {
+    let world = World::failing([]).await;
+    assert!(world.answered(create("pvc-1")).await.is_ok());
+    let liar = NodeId::new("edge-2").unwrap();
+    world.reachability.node_up(&liar, session(2, 1));
+    for current in [1 << 42, u64::MAX] {
+        world.script.0.lock().unwrap().attempts.push_back(Attempt::Fails(stale(current)));
+        let mut lied_to = create("pvc-2");
+        lied_to.node = liar.clone();
+        assert_eq!(world.answered(lied_to).await, Err(stale(current)));
+        assert!(world.relay.replaced().now_or_never().is_none());
+        assert!(world.answered(create("pvc-3")).await.is_ok());
+    }
+    let mut terms = world.script.seen().into_iter().map(|call| call.fence.unwrap().term());
+    let first = terms.next().unwrap();
+    assert!(terms.all(|term| term == first));
+}
+
+/// A proxy that lost its stored terms raises its term also above that of a node that it calls late.
+#[tokio::test(start_paused = true)]
+async fn raises_term_above_a_late_node() {
+    let world = World::failing([]).await;
+    let late = NodeId::new("edge-2").unwrap();
+    world.reachability.node_up(&late, session(2, 1));
+    let ask = async |name: &str| {
+        world.script.0.lock().unwrap().attempts.push_back(Attempt::Fails(stale(1 << 42)));
+        let mut call = create(name);
+        call.node = late.clone();
+        world.answered(call).await
+    };
+    assert!(world.answered(create("pvc-1")).await.is_ok());
+    assert!(ask("pvc-2").await.is_err());
+    sleep(Duration::from_secs(100)).await;
+    assert!(world.answered(create("pvc-3")).await.is_ok());
+    assert!(ask("pvc-2").await.is_err(), "perhaps another proxy has started");
+    sleep(Duration::from_secs(300)).await;
+    assert!(ask("pvc-2").await.is_ok());
+    assert_eq!(world.script.seen().last().unwrap().fence.as_ref().unwrap().term(), term((1 << 42) + 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn concurrent_refusals_raise_the_term_once() {
-    let agents = 1 << 60;
+    let agents = 1 << 42;
     let world = World::of(Script::of((0..5).map(|_| Attempt::FailsAfter(1, stale(agents))))).await;
     let calls = (0..5).map(|number| world.answered(create(&format!("pvc-{number}"))));
     let results = futures_util::future::join_all(calls).await;
