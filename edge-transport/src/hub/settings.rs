@@ -45,7 +45,7 @@ pub struct HubSettings {
     /// closed; the time of waiting for others does not count. A QUIC link receives several frames at once; it is
     /// closed when one of them takes longer than this timeout and the time for `session.max_frame` at 1 Mbit/s.
     ///
-    /// Not included are the buffers of the network: those of the kernel, of TLS, and up to 4 MiB in the receive
+    /// Not included are the buffers of the network: those of the kernel, of TLS, and up to 1 MiB in the receive
     /// window of each QUIC link.
     pub total_receive_bytes: usize,
     /// Maximum number of links per listener in handshake, hello and authentication. Default 256; further ones

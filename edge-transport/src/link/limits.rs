@@ -41,8 +41,8 @@ impl ReceiveLimits {
 /// The limits of one link.
 ///
 /// Memory per link: idle, a few KiB and the kind's own state (see its module); sending, at most [`SEND_BUFFER`]
-/// and one frame; receiving, at most one unfinished frame (over QUIC four, and 4 MiB in its receive window). A hub
-/// limits both further: see [`ReceiveLimits`]. Until it has admitted the peer, a link holds at most 20 KiB, over
+/// and one frame; receiving, at most one unfinished frame (over QUIC four, and in its receive window 1 MiB, at a
+/// dialing end 4 MiB). A hub limits both further: see [`ReceiveLimits`]. Until it has admitted the peer, a link holds at most 20 KiB, over
 /// QUIC 48 KiB. Memory for a frame is allocated as its bytes arrive, never for an announced length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

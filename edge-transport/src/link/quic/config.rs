@@ -12,8 +12,11 @@ use crate::link::LinkError;
 /// Maximum number of unread bytes of one stream.
 const STREAM_WINDOW: u32 = 1 << 20;
 
-/// Maximum number of unread bytes of all streams.
-pub(super) const RECEIVE_WINDOW: u32 = 4 << 20;
+/// Maximum number of unread bytes of all streams at a dialing end.
+const RECEIVE_WINDOW: u32 = 4 << 20;
+
+/// Maximum number of unread bytes of all streams at an accepting end, which has many links.
+pub(super) const ADMITTED_WINDOW: u32 = 1 << 20;
 
 /// Maximum number of unread bytes at an accepting end whose peer is not admitted. The link holds at most as much
 /// again above 20 KiB of unfinished frames. A larger hello takes one more round trip.

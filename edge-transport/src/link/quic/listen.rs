@@ -12,7 +12,7 @@ use super::{config, credentials, handshake_failed};
 use crate::link::{Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener};
 use crate::tls::{AuthoritiesId, ServerTls, insecure_server_config};
 
-/// Handshakes in progress above which a client must validate its address first (RFC 9000 section 8.1.2): half of a hub's
+/// Links that are not admitted above which a client must validate its address first (RFC 9000 section 8.1.2): half of a hub's
 /// default limit. The validation costs honest clients a round trip and stops clients with spoofed addresses.
 const ADDRESS_VALIDATION_THRESHOLD: usize = 128;
 
@@ -22,8 +22,9 @@ pub struct QuicListener {
     endpoint: Endpoint,
     tls: ServerTls,
     current: CurrentConfig,
-    /// Counts the handshakes in progress: each one holds a clone.
-    in_progress: Arc<()>,
+    /// Counts the links that are not admitted: each one holds a clone. Without the later part of a link's way to its admission,
+    /// links that never send a hello would all count as one unknown source, and keep out genuine ones.
+    unadmitted: Arc<()>,
     address: SocketAddr,
     limits: Limits,
 }
@@ -113,14 +114,7 @@ pub async fn bind(
     let bound = endpoint.local_addr().map_err(failed)?;
     let current =
         CurrentConfig { latest, config: Arc::new(config), verified_by, is_placeholder, rejected: None };
-    Ok(QuicListener {
-        endpoint,
-        tls: tls.clone(),
-        current,
-        in_progress: Arc::new(()),
-        address: bound,
-        limits,
-    })
+    Ok(QuicListener { endpoint, tls: tls.clone(), current, unadmitted: Arc::new(()), address: bound, limits })
 }
 
 impl QuicListener {
@@ -149,14 +143,14 @@ impl Listener for QuicListener {
                     source: std::io::ErrorKind::NotConnected.into(),
                 });
             };
-            let many_handshakes = Arc::strong_count(&self.in_progress) > ADDRESS_VALIDATION_THRESHOLD;
-            if incoming.remote_address_validated() || !incoming.may_retry() || !many_handshakes {
+            let has_many = Arc::strong_count(&self.unadmitted) > ADDRESS_VALIDATION_THRESHOLD;
+            if incoming.remote_address_validated() || !incoming.may_retry() || !has_many {
                 break incoming;
             }
             // Cannot fail: `may_retry` was checked above.
             let _ = incoming.retry();
         };
-        let slot = Arc::clone(&self.in_progress);
+        let unadmitted = Arc::clone(&self.unadmitted);
         let config = match self.config() {
             Ok(config) => config,
             Err(error) => {
@@ -183,10 +177,10 @@ impl Listener for QuicListener {
                     own.verified_by = verified_by;
                 }
                 let io = QuicLink::start(connection, limits.max_frame).await?;
+                let io = io.count_until_admitted(unadmitted);
                 Ok(Link::new(io, LinkKind::Quic, &*remote, credentials))
             };
             let outcome = tokio::time::timeout(limits.handshake_timeout, handshake).await;
-            drop(slot);
             outcome.unwrap_or_else(|_| {
                 Err(handshake_failed(&remote, format!("timed out after {:?}", limits.handshake_timeout)))
             })

@@ -1,6 +1,7 @@
 //! A QUIC link, which consists of a sender and a receiver.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use quinn::Connection;
 use rustls_pki_types::CertificateDer;
 
 use super::code;
-use super::config::RECEIVE_WINDOW;
+use super::config::ADMITTED_WINDOW;
 use super::receive::Receiver;
 use super::send::Sender;
 use crate::link::{FrameLink, LinkError, MAX_UNADMITTED_FRAME, ReceiveLimits, WireFrame};
@@ -30,6 +31,8 @@ pub(super) struct QuicLink {
     closed: Option<BoxFuture<'static, ()>>,
     /// Whether the other end may send as much as the receive window of an admitted peer allows.
     has_window: bool,
+    /// Counts the link among those that are not admitted.
+    unadmitted: Option<Arc<()>>,
 }
 
 impl QuicLink {
@@ -38,9 +41,15 @@ impl QuicLink {
         let sender = Sender::start(connection.clone(), max_frame).await?;
         let receiver = Receiver::new(connection.clone(), max_frame);
         let has_window = connection.side().is_client();
-        let mut link = Self { connection, sender, receiver, closed: None, has_window };
+        let mut link = Self { connection, sender, receiver, closed: None, has_window, unadmitted: None };
         std::future::poll_fn(|cx| link.sender.poll_flush(cx)).await?;
         Ok(link)
+    }
+
+    /// Holds a clone of this until the other end is admitted.
+    pub(super) fn count_until_admitted(mut self, unadmitted: Arc<()>) -> Self {
+        self.unadmitted = Some(unadmitted);
+        self
     }
 
     /// Waits until the other end has accepted the link.
@@ -65,7 +74,8 @@ impl FrameLink for QuicLink {
         self.receiver.unfinished().set_limits(limits);
         // An accepting end begins with a small window, because a window that was granted cannot be reduced.
         if limits.max_frame > MAX_UNADMITTED_FRAME && !std::mem::replace(&mut self.has_window, true) {
-            self.connection.set_receive_window(RECEIVE_WINDOW.into());
+            self.connection.set_receive_window(ADMITTED_WINDOW.into());
+            self.unadmitted = None;
         }
     }
 
