@@ -12,9 +12,9 @@ use super::single_flight::{Action, Core, Counts, Event, OperationId, Served, Wai
 use super::{Answer, Identity};
 use crate::call::{Call, Fault, Fence, Term};
 
-/// Drives a [`Core`].
+/// Drives the [`Core`] of one driver.
 #[derive(Debug)]
-pub(crate) struct Executor(Mutex<State>);
+pub(crate) struct DriverExecutor(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
@@ -34,7 +34,7 @@ pub(crate) enum Decision {
     Fail(Fault),
 }
 
-impl Executor {
+impl DriverExecutor {
     /// Creates an executor without operations; `wait` is the queue timeout.
     pub(crate) fn new(wait: Duration) -> Self {
         Self(Mutex::new(State { core: Core::new(wait), waiting: HashMap::new(), next: 0 }))
@@ -53,8 +53,10 @@ impl Executor {
         state.next += 1;
         state.waiting.insert(id, sender);
         drop(state);
-        let (call, fence, until) = (call.id, call.fence.clone(), until.map(Instant::into_std));
-        let queue_deadline = self.handle(Event::Requested { waiter: id, call, identity, fence, until });
+        let Call { id: call, ref fence, remote, .. } = *call;
+        let (fence, until) = (fence.clone(), until.map(Instant::into_std));
+        let queue_deadline =
+            self.handle(Event::Requested { waiter: id, call, identity, fence, remote, until });
         Waiting { decision, queue_deadline, executor: Arc::clone(self), id }
     }
 
@@ -127,7 +129,7 @@ pub(crate) struct Waiting {
     decision: oneshot::Receiver<Decision>,
     /// When the call gives up if its operation has not begun; `None` if the operation runs.
     queue_deadline: Option<Instant>,
-    executor: Arc<Executor>,
+    executor: Arc<DriverExecutor>,
     id: WaiterId,
 }
 
@@ -177,7 +179,7 @@ fn lost() -> Decision {
 /// A running operation. Dropping this ends the operation with [`Fault::ServiceLost`].
 #[derive(Debug)]
 pub(crate) struct RunningOperation {
-    executor: Arc<Executor>,
+    executor: Arc<DriverExecutor>,
     id: OperationId,
     ended: bool,
 }
