@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use csi_proto::{DriverName, Method};
 use tokio::time::{Instant, sleep};
 
-use super::{CallNumber, Counts, End, Event, Monitor, Violation};
+use super::{CallNumber, Counts, End, Event, Monitor, Rule, Violation};
 use crate::call::{Call, CallId, Fault, Outcome, Replies};
 use crate::observe::LogLimit;
 use crate::relay::Relay;
@@ -20,7 +20,7 @@ pub const MAX_WATCHED_DRIVERS: usize = 64;
 /// several relays to one driver, such as for calls of the hub and of kubelet, are monitored together.
 ///
 /// Each violation is counted (`csi_plugin_orchestrator_violations_total`, feature `metrics`), and logged, at most once in
-/// 10 s per driver.
+/// 10 s for each driver and rule.
 #[derive(Debug, Clone, Default)]
 pub struct Monitors(Arc<Mutex<State>>);
 
@@ -34,7 +34,7 @@ struct State {
 #[derive(Debug, Default)]
 struct Watched {
     monitor: Monitor,
-    warnings: LogLimit,
+    warnings: BTreeMap<Rule, LogLimit>,
 }
 
 impl Monitors {
@@ -67,11 +67,12 @@ impl Monitors {
         let Watched { monitor, warnings } = state.watched(&call.driver)?;
         let began = Event::Began { call: number, method, body: &call.body };
         let now = Instant::now().into_std();
-        let violations = monitor.handle(now, began);
-        let warn = !violations.is_empty() && warnings.permits(now);
+        let mut warn = |rule| warnings.entry(rule).or_default().permits(now);
+        let violations = monitor.handle(now, began).into_iter();
+        let violations: Vec<_> = violations.map(|violation| (warn(violation.rule), violation)).collect();
         drop(state);
-        for violation in &violations {
-            report(call.id, &call.driver, violation, warn);
+        for (warn, violation) in &violations {
+            report(call.id, &call.driver, violation, *warn);
         }
         Some(OpenCall { monitors: self.clone(), driver: call.driver.clone(), number, ended: false })
     }
