@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::counting::{CountingDriver, call, create};
+use common::counting::{CountingDriver, MAX_STREAMS, call, create};
 use common::{driver_name, in_time};
 use csi_proto::csi::v1 as csi;
 use csi_proxy::{CSI_SERVICE, Call, Dispatcher, Fault, MethodPath, Relay as _, SessionRelay, SessionService};
@@ -47,5 +47,27 @@ async fn calls_of_other_hosts_leave_half_of_the_slots_to_the_node() {
     let kubelet = tokio::spawn(async move { dispatcher.relay(unpublish()).await.map(drop) });
     driver.wait_for_executions("NodeUnpublishVolume v", 1).await;
     driver.release(3);
+    in_time(kubelet).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn calls_of_other_hosts_do_not_fill_the_connection_of_the_node() {
+    let directory = tempfile::tempdir().unwrap();
+    let (driver, address) = CountingDriver::holding(directory.path());
+    let dispatcher = Dispatcher::new().with_driver(driver_name(), address);
+    for number in 0..MAX_STREAMS + 10 {
+        let (dispatcher, mut call) = (dispatcher.clone(), create(&number.to_string()));
+        call.remote = true;
+        tokio::spawn(async move { dispatcher.relay(call).await.map(drop) });
+    }
+    in_time(async {
+        while driver.all().len() < MAX_STREAMS as usize {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let kubelet = tokio::spawn(async move { dispatcher.relay(unpublish()).await.map(drop) });
+    driver.wait_for_executions("NodeUnpublishVolume v", 1).await;
+    driver.release(MAX_STREAMS as usize + 11);
     in_time(kubelet).await.unwrap().unwrap();
 }

@@ -22,7 +22,7 @@ use crate::call::{Call, CallId, Drained, Fault, Replies, Reply};
 use crate::observe::Observation;
 use crate::relay::Relay;
 
-/// The default maximum number of open calls per driver, of which at most half come from other hosts.
+/// The default maximum number of open calls per driver. At most half of them come from other hosts.
 pub const DEFAULT_MAX_IN_FLIGHT: usize = 1024;
 
 /// The default time that a call waits in the queue of a busy volume.
