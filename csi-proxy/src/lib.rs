@@ -116,8 +116,8 @@
 //!
 //! # Bounds
 //!
-//! Request 8 MiB, response message 16 MiB, metadata 8 KiB, 1024 open calls per connection and per driver, 128
-//! connections, 15 minutes per call. The open calls of a driver and the time are settings
+//! Request 8 MiB, response message 16 MiB, metadata 8 KiB, 1024 open calls per connection and per driver (512 of
+//! other hosts), 128 connections, 15 minutes per call. The open calls of a driver and the time are settings
 //! ([`Dispatcher::with_max_in_flight`], [`EndpointSettings`], [`DriverSettings`]).
 
 mod address;

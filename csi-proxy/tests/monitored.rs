@@ -89,6 +89,32 @@ async fn violation_is_logged_in_one_line() {
     assert!(!text.contains("canary"), "{text}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn violations_are_logged_once_in_10_s_per_driver_and_rule() {
+    let (log, _logging) = Log::start(tracing::Level::WARN);
+    let (relay, monitors) = relay((0..12).map(|_| ok()));
+    let mut other = [publish(), unstage()];
+    for call in &mut other {
+        call.driver = "other".parse().unwrap();
+    }
+    drop(relay.relay(publish()).await.unwrap());
+    for call in [unstage(), unstage(), unstage()].into_iter().chain(other) {
+        drop(relay.relay(call).await.unwrap());
+    }
+    let lines = || log.text().lines().count();
+    assert_eq!((lines(), monitors.counts().violations), (2, 4), "{}", log.text());
+    let without_id = call(Method::NodeUnstageVolume, &csi::NodeUnstageVolumeRequest::default());
+    drop(relay.relay(without_id).await.unwrap());
+    assert!(lines() > 2 && log.text().contains("required_field"), "another rule: {}", log.text());
+    let before = lines();
+    drop(relay.relay(unstage()).await.unwrap());
+    assert_eq!(lines(), before, "{}", log.text());
+    tokio::time::advance(Duration::from_secs(10)).await;
+    drop(relay.relay(unstage()).await.unwrap());
+    drop(relay.relay(unstage()).await.unwrap());
+    assert_eq!(lines(), before + 1, "{}", log.text());
+}
+
 #[tokio::test]
 async fn cancelled_call_has_unknown_result() {
     let (relay, monitors) = relay([ok()]);

@@ -55,6 +55,9 @@ pub struct Call {
     pub metadata: Metadata,
     /// Prevents a stale copy of the call from beginning at the node. `None` for a call made on the node itself.
     pub fence: Option<Fence>,
+    /// Whether the call came from another host, as every [decoded](Self::decode) call did. Limits how much of the node's
+    /// capacity the call may use; not part of the [wire] form.
+    pub remote: bool,
     /// The session of the node that the call is addressed to; `None` for any. Used by the underlying relay and not
     /// part of the [wire] form.
     pub session: Option<NodeSession>,
@@ -67,7 +70,18 @@ impl Call {
     #[must_use]
     pub fn new(id: CallId, node: NodeId, driver: DriverName, method: MethodPath, body: Bytes) -> Self {
         let metadata = Metadata::default();
-        Self { id, node, driver, method, remaining: None, metadata, fence: None, session: None, body }
+        Self {
+            id,
+            node,
+            driver,
+            method,
+            remaining: None,
+            metadata,
+            fence: None,
+            remote: false,
+            session: None,
+            body,
+        }
     }
 
     /// Sets how long the caller still waits.
@@ -102,6 +116,7 @@ impl fmt::Debug for Call {
             .field("remaining", &self.remaining)
             .field("metadata", &self.metadata)
             .field("fence", &self.fence)
+            .field("remote", &self.remote)
             .field("session", &self.session)
             .field("body", &format_args!("{} bytes", self.body.len()))
             .finish()

@@ -57,7 +57,8 @@ impl Call {
     /// Encodes everything but the body as a `CallHeader`.
     #[must_use]
     pub fn encode_header(&self) -> Bytes {
-        let Self { id, node, driver, method, remaining, metadata, fence, session: _, body: _ } = self;
+        let Self { id, node, driver, method, remaining, metadata, fence, remote: _, session: _, body: _ } =
+            self;
         let header = pb::CallHeader {
             id: Bytes::copy_from_slice(id.as_bytes()),
             node: node.to_string(),
@@ -70,7 +71,7 @@ impl Call {
         header.encode_to_vec().into()
     }
 
-    /// Decodes a call from its header and body.
+    /// Decodes a call from its header and body. The call is [remote](Call::remote).
     ///
     /// # Errors
     /// If the header is not a `CallHeader`, or a value in it is outside its bounds.
@@ -86,6 +87,7 @@ impl Call {
             remaining: header.remaining_millis.map(Duration::from_millis),
             metadata: metadata(header.metadata)?,
             fence: header.fence.map(fence_of).transpose()?,
+            remote: true,
             session: None,
             body,
         })
@@ -437,7 +439,8 @@ mod tests {
         let mut metadata = Metadata::default();
         metadata.insert("traceparent", "00-aa-bb-01").unwrap();
         let call = call().with_remaining(Duration::from_millis(1234)).with_metadata(metadata);
-        let back = Call::decode(call.encode_header(), call.body.clone()).unwrap();
+        let mut back = Call::decode(call.encode_header(), call.body.clone()).unwrap();
+        assert!(std::mem::take(&mut back.remote), "it came from another host");
         assert_eq!(format!("{back:?}"), format!("{call:?}"));
         assert_eq!((back.body, back.metadata), (call.body, call.metadata));
     }

@@ -13,14 +13,16 @@ use tokio::time::{Instant, timeout};
 
 use super::detach_on_drop::DetachOnDrop;
 use super::driver::Driver;
-use super::operation::{Answer, Counts, Decision, Executor, Identity, RunningOperation, Served, Waiting};
+use super::operation::{
+    Answer, Counts, Decision, DriverExecutor, Executor, Identity, RunningOperation, Served, Waiting, share,
+};
 use super::terms::{MemoryTerms, TermStore};
 use crate::address::SocketAddress;
 use crate::call::{Call, CallId, Drained, Fault, Replies, Reply};
 use crate::observe::Observation;
 use crate::relay::Relay;
 
-/// The default maximum number of open calls per driver.
+/// The default maximum number of open calls per driver. At most half of them come from other hosts.
 pub const DEFAULT_MAX_IN_FLIGHT: usize = 1024;
 
 /// The default time that a call waits in the queue of a busy volume.
@@ -60,6 +62,7 @@ struct Open {
 struct CallPermit {
     open: Arc<watch::Sender<Open>>,
     _slot: OwnedSemaphorePermit,
+    _remote_slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for CallPermit {
@@ -76,6 +79,8 @@ impl Drop for CallPermit {
 struct Entry {
     driver: Driver,
     slots: Arc<Semaphore>,
+    /// A remote call takes a place here too, so that the other places are left for the calls of the node.
+    remote_slots: Arc<Semaphore>,
 }
 
 impl Dispatcher {
@@ -122,8 +127,8 @@ impl Dispatcher {
         crate::metrics::operations(&self.executor.counts());
     }
 
-    /// Sets the maximum number of open calls per driver; a further call fails with [`Fault::Overloaded`]. Applies
-    /// to drivers registered afterwards.
+    /// Sets the maximum number of open calls per driver; a further call fails with [`Fault::Overloaded`]. Half of
+    /// them, rounded up, may be [remote](Call::remote). Applies to drivers registered afterwards.
     #[must_use]
     pub fn with_max_in_flight(mut self, calls: usize) -> Self {
         self.max_in_flight = calls.clamp(1, Semaphore::MAX_PERMITS);
@@ -139,7 +144,8 @@ impl Dispatcher {
 
     /// Adds a driver, or replaces the driver of the same name. Running calls continue on the replaced driver.
     pub fn register(&self, driver: Driver) {
-        let entry = Entry { slots: Arc::new(Semaphore::new(self.max_in_flight)), driver };
+        let slots = |remote| Arc::new(Semaphore::new(share(self.max_in_flight, remote)));
+        let entry = Entry { driver, slots: slots(false), remote_slots: slots(true) };
         tracing::info!(driver = %entry.driver.name(), address = %entry.driver.address(), "driver registered");
         let mut drivers = self.drivers.write().unwrap_or_else(PoisonError::into_inner);
         drivers.insert(entry.driver.name().clone(), entry);
@@ -160,7 +166,7 @@ impl Dispatcher {
     /// Rejects new calls with [`Fault::Draining`], and waits up to `bound` for open calls.
     pub async fn drain(&self, bound: Duration) -> Drained {
         self.open.send_modify(|open| open.draining = true);
-        self.executor.reject_queued(Self::draining());
+        self.executor.reject_queued(&Self::draining());
         let mut open = self.open.subscribe();
         match timeout(bound, open.wait_for(|open| open.calls == 0)).await {
             Ok(_) => Drained::All,
@@ -172,15 +178,32 @@ impl Dispatcher {
         Fault::Draining { what: "the dispatcher".to_owned() }
     }
 
-    fn admit(&self, name: &DriverName) -> Result<(Driver, CallPermit), Fault> {
+    /// The executor of a driver that is or was registered.
+    fn executor_of(&self, driver: &DriverName) -> Result<Arc<DriverExecutor>, Fault> {
+        match self.executor.get(driver) {
+            Some(executor) => Ok(executor),
+            None if self.is_registered(driver) => Ok(self.executor.get_or_create(driver)),
+            None => Err(Fault::DriverNotRegistered { driver: driver.clone() }),
+        }
+    }
+
+    fn is_registered(&self, driver: &DriverName) -> bool {
+        self.drivers.read().unwrap_or_else(PoisonError::into_inner).contains_key(driver)
+    }
+
+    fn admit(&self, call: &Call) -> Result<(Driver, CallPermit), Fault> {
+        let (name, remote) = (&call.driver, call.remote);
         let drivers = self.drivers.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(Entry { driver, slots }) = drivers.get(name) else {
+        let Some(Entry { driver, slots, remote_slots }) = drivers.get(name) else {
             return Err(Fault::DriverNotRegistered { driver: name.clone() });
         };
-        let slot = Arc::clone(slots).try_acquire_owned().map_err(|_| Fault::Overloaded {
-            what: format!("the call table of driver {name}"),
-            max: self.max_in_flight as u64,
-        })?;
+        let slot = |slots: &Arc<Semaphore>| {
+            Arc::clone(slots).try_acquire_owned().map_err(|_| Fault::Overloaded {
+                what: format!("the call table of driver {name}"),
+                max: share(self.max_in_flight, remote) as u64,
+            })
+        };
+        let (remote_slot, slot) = (remote.then(|| slot(remote_slots)).transpose()?, slot(slots)?);
         let mut admitted = false;
         self.open.send_if_modified(|open| {
             admitted = !open.draining;
@@ -190,7 +213,8 @@ impl Dispatcher {
         if !admitted {
             return Err(Self::draining());
         }
-        Ok((driver.clone(), CallPermit { open: Arc::clone(&self.open), _slot: slot }))
+        let permit = CallPermit { open: Arc::clone(&self.open), _slot: slot, _remote_slot: remote_slot };
+        Ok((driver.clone(), permit))
     }
 }
 
@@ -220,7 +244,7 @@ impl Dispatcher {
         }
         let until = call.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
         let id = call.id;
-        let mut waiting = self.executor.submit(&call, identity.clone(), until);
+        let mut waiting = self.executor_of(&call.driver)?.submit(&call, identity.clone(), until);
         match waiting.try_decision() {
             Some(Decision::Run(operation)) => return self.run(call, operation, waiting).await,
             Some(decision) => return answer_without_run(id, &identity, decision),
@@ -254,11 +278,11 @@ impl Dispatcher {
 
     /// Forwards a call without an identity.
     async fn forward(&self, method: Option<Method>, call: Call) -> Result<Replies, Fault> {
-        let (driver, permit) = self.admit(&call.driver)?;
+        let (driver, permit) = self.admit(&call)?;
         if let Some(fence) = &call.fence {
             // An unknown method may be mutating.
             let repeatable = method.is_some_and(|method| !method.is_mutating());
-            self.executor.admit(&call.driver, fence, repeatable)?;
+            self.executor_of(&call.driver)?.admit(&call.driver, fence, repeatable)?;
         }
         DetachOnDrop::new(Handle::current(), run_to_completion(driver, call, permit)).await
     }
@@ -349,7 +373,7 @@ fn answer_without_run(id: CallId, identity: &Identity, decision: Decision) -> Re
 
 /// Executes an operation at the driver, whether or not its caller waits.
 async fn run(dispatcher: Dispatcher, call: Call, operation: RunningOperation) -> Result<Replies, Fault> {
-    let (driver, _permit) = match dispatcher.admit(&call.driver) {
+    let (driver, _permit) = match dispatcher.admit(&call) {
         Ok(admitted) => admitted,
         Err(fault) => {
             operation.lost(fault.clone());

@@ -8,8 +8,9 @@ use async_trait::async_trait;
 use csi_proto::{DriverName, Method};
 use tokio::time::{Instant, sleep};
 
-use super::{CallNumber, Counts, End, Event, Monitor, Violation};
+use super::{CallNumber, Counts, End, Event, Monitor, Rule, Violation};
 use crate::call::{Call, CallId, Fault, Outcome, Replies};
+use crate::observe::LogLimit;
 use crate::relay::Relay;
 
 /// The maximum number of monitored drivers. Calls to further drivers pass unmonitored.
@@ -18,15 +19,22 @@ pub const MAX_WATCHED_DRIVERS: usize = 64;
 /// One monitor per driver of a node, with an unknown initial state. Cheap to clone; clones share their state, so that
 /// several relays to one driver, such as for calls of the hub and of kubelet, are monitored together.
 ///
-/// Each violation is logged and, with the feature `metrics`, counted.
+/// Each violation is counted (`csi_plugin_orchestrator_violations_total`, feature `metrics`), and logged, at most once in
+/// 10 s for each driver and rule.
 #[derive(Debug, Clone, Default)]
 pub struct Monitors(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    drivers: BTreeMap<DriverName, Monitor>,
+    drivers: BTreeMap<DriverName, Watched>,
     next: u64,
     full_warned: bool,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    monitor: Monitor,
+    warnings: BTreeMap<Rule, LogLimit>,
 }
 
 impl Monitors {
@@ -34,11 +42,13 @@ impl Monitors {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let state = self.lock();
-        state.drivers.values().map(Monitor::counts).fold(Counts::default(), |sum, one| Counts {
-            volumes: sum.volumes + one.volumes,
-            open: sum.open + one.open,
-            dropped: sum.dropped + one.dropped,
-            violations: sum.violations + one.violations,
+        state.drivers.values().map(|watched| watched.monitor.counts()).fold(Counts::default(), |sum, one| {
+            Counts {
+                volumes: sum.volumes + one.volumes,
+                open: sum.open + one.open,
+                dropped: sum.dropped + one.dropped,
+                violations: sum.violations + one.violations,
+            }
         })
     }
 
@@ -54,18 +64,21 @@ impl Monitors {
         let mut state = self.lock();
         state.next += 1;
         let number = CallNumber::new(state.next);
-        let monitor = state.monitor(&call.driver)?;
+        let Watched { monitor, warnings } = state.watched(&call.driver)?;
         let began = Event::Began { call: number, method, body: &call.body };
-        let violations = monitor.handle(Instant::now().into_std(), began);
+        let now = Instant::now().into_std();
+        let mut warn = |rule| warnings.entry(rule).or_default().permits(now);
+        let violations = monitor.handle(now, began).into_iter();
+        let violations: Vec<_> = violations.map(|violation| (warn(violation.rule), violation)).collect();
         drop(state);
-        for violation in &violations {
-            report(call.id, &call.driver, violation);
+        for (warn, violation) in &violations {
+            report(call.id, &call.driver, violation, *warn);
         }
         Some(OpenCall { monitors: self.clone(), driver: call.driver.clone(), number, ended: false })
     }
 
     fn end(&self, driver: &DriverName, call: CallNumber, end: End<'_>) {
-        if let Some(monitor) = self.lock().drivers.get_mut(driver) {
+        if let Some(Watched { monitor, .. }) = self.lock().drivers.get_mut(driver) {
             // The end of a call breaks no rule.
             let _ = monitor.handle(Instant::now().into_std(), Event::Ended { call, end });
         }
@@ -78,7 +91,7 @@ impl Monitors {
 }
 
 impl State {
-    fn monitor(&mut self, driver: &DriverName) -> Option<&mut Monitor> {
+    fn watched(&mut self, driver: &DriverName) -> Option<&mut Watched> {
         if !self.drivers.contains_key(driver) {
             if self.drivers.len() >= MAX_WATCHED_DRIVERS {
                 if !std::mem::replace(&mut self.full_warned, true) {
@@ -86,18 +99,20 @@ impl State {
                 }
                 return None;
             }
-            self.drivers.insert(driver.clone(), Monitor::default());
+            self.drivers.insert(driver.clone(), Watched::default());
         }
         self.drivers.get_mut(driver)
     }
 }
 
-fn report(call: CallId, driver: &DriverName, violation: &Violation) {
+fn report(call: CallId, driver: &DriverName, violation: &Violation, warn: bool) {
     let Violation { rule, method, volume, expected, found } = violation;
-    tracing::warn!(
-        %call, %driver, %method, volume, %rule, section = rule.section(), expected, found,
-        "the orchestrator breaks a rule of the spec"
-    );
+    if warn {
+        tracing::warn!(
+            %call, %driver, %method, volume, %rule, section = rule.section(), expected, found,
+            "the orchestrator breaks a rule of the spec"
+        );
+    }
     #[cfg(feature = "metrics")]
     crate::metrics::violation(driver, *rule);
 }

@@ -18,6 +18,9 @@ use tonic::{Request, Response, Status};
 
 use super::{Raw, driver_name, in_time, node};
 
+/// The maximum number of calls that the driver executes at once for one connection.
+pub const MAX_STREAMS: u32 = 256;
+
 /// Counts executions by method and subject, `CreateVolume pvc-1`. A call ends only with a permit.
 #[derive(Debug, Clone)]
 pub struct CountingDriver {
@@ -48,7 +51,8 @@ impl CountingDriver {
 
     fn serve(&self, directory: &Path) {
         let incoming = UnixListenerStream::new(UnixListener::bind(socket(directory)).unwrap());
-        tokio::spawn(tonic::transport::Server::builder().serve_with_incoming(self.clone(), incoming));
+        let server = tonic::transport::Server::builder().max_concurrent_streams(MAX_STREAMS);
+        tokio::spawn(server.serve_with_incoming(self.clone(), incoming));
     }
 
     /// Lets this many calls end.

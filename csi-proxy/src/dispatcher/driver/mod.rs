@@ -55,9 +55,13 @@ const MAX_REPLY: usize = 16 * 1024 * 1024;
 /// The maximum of [`DriverSettings::timeout`].
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A driver behind a unix socket. Cheap to clone; all clones share one connection for unary calls, opened at the
-/// first call and reopened after a loss, and a second connection for streams and unknown methods. Streams are read
-/// only as fast as their callers read, and may stall each other but not unary calls.
+/// A driver behind a unix socket. Cheap to clone; all clones share three connections, each opened at its first call and
+/// reopened after a loss:
+///
+/// - for unary calls made on the node;
+/// - for unary calls of [other hosts](Call::remote): a driver may limit the open calls of a connection;
+/// - for streams and unknown methods. Streams are read only as fast as their callers read, and may stall each other
+///   but not unary calls.
 ///
 /// As a [`Relay`] a driver ignores the node of a call, and cancels the RPC when the answer is dropped; a
 /// [`Dispatcher`](crate::Dispatcher) in front runs every call to completion.
@@ -69,6 +73,7 @@ struct Shared {
     address: SocketAddress,
     settings: DriverSettings,
     unary: Client,
+    remote_unary: Client,
     streams: Client,
 }
 
@@ -92,8 +97,9 @@ impl Driver {
         configure: impl Fn(Client) -> Client,
     ) -> Self {
         let client = |windows| configure(Client::new(address.path(), windows, CONNECT_TIMEOUT));
-        let (unary, streams) = (client(Windows::UNARY), client(Windows::STREAMING));
-        Self(Arc::new(Shared { name, address, settings, unary, streams }))
+        let [unary, remote_unary] = [Windows::UNARY, Windows::UNARY].map(client);
+        let streams = client(Windows::STREAMING);
+        Self(Arc::new(Shared { name, address, settings, unary, remote_unary, streams }))
     }
 
     /// The name of the driver.
@@ -131,12 +137,16 @@ fn stream_replies(response: Response, name: DriverName, end: Instant, expired: F
 #[async_trait]
 impl Relay for Driver {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
-        let Shared { name, settings, unary: unary_client, streams: stream_client, .. } = &*self.0;
+        let Shared { name, settings, .. } = &*self.0;
         let timeout = settings.timeout_of(&call.method);
         let end = Instant::now() + timeout;
         let expired = Fault::Deadline { waited: timeout };
         let unary = call.method.is_unary();
-        let client = if unary { unary_client } else { stream_client };
+        let client = match (unary, call.remote) {
+            (false, _) => &self.0.streams,
+            (true, true) => &self.0.remote_unary,
+            (true, false) => &self.0.unary,
+        };
         let request = Request::new(call.method.as_str(), call.body, MAX_REPLY);
         let invalid = |error: InvalidRequest| Fault::Protocol { reason: error.to_string() };
         let mut request = request.map_err(invalid)?.with_timeout(timeout);

@@ -1,207 +1,138 @@
-//! Drives the operation core and notifies its waiters.
+//! Executes the operations of all drivers, each driver apart.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
 
-use super::single_flight::{Action, Core, Counts, Event, OperationId, Served, WaiterId};
-use super::{Answer, Identity};
-use crate::call::{Call, Fault, Fence, Term};
+use super::Counts;
+use super::driver_executor::DriverExecutor;
+use crate::call::{Fault, Term};
 
-/// Drives a [`Core`].
+/// One executor for each driver that had a call, so that the operations of one driver take no place of another. An
+/// executor outlives the registration of its driver, since it remembers the begun call numbers.
 #[derive(Debug)]
-pub(crate) struct Executor(Mutex<State>);
-
-#[derive(Debug)]
-struct State {
-    core: Core,
-    waiting: HashMap<WaiterId, oneshot::Sender<Decision>>,
-    next: u64,
-}
-
-/// The decision for a call that requests an operation.
-#[derive(Debug)]
-pub(crate) enum Decision {
-    /// Call the driver with the request of this call.
-    Run(RunningOperation),
-    /// The call gets this answer.
-    Answer(Answer, Served),
-    /// The call fails.
-    Fail(Fault),
+pub(crate) struct Executor {
+    wait: Duration,
+    drivers: RwLock<HashMap<DriverName, Arc<DriverExecutor>>>,
 }
 
 impl Executor {
-    /// Creates an executor without operations; `wait` is the queue timeout.
+    /// Creates an executor without drivers; `wait` is the queue timeout.
     pub(crate) fn new(wait: Duration) -> Self {
-        Self(Mutex::new(State { core: Core::new(wait), waiting: HashMap::new(), next: 0 }))
+        Self { wait, drivers: RwLock::default() }
     }
 
-    /// Requests an operation.
-    pub(crate) fn submit(
-        self: &Arc<Self>,
-        call: &Call,
-        identity: Identity,
-        until: Option<Instant>,
-    ) -> Waiting {
-        let (sender, decision) = oneshot::channel();
-        let mut state = self.lock();
-        let id = WaiterId::new(state.next);
-        state.next += 1;
-        state.waiting.insert(id, sender);
-        drop(state);
-        let (call, fence, until) = (call.id, call.fence.clone(), until.map(Instant::into_std));
-        let queue_deadline = self.handle(Event::Requested { waiter: id, call, identity, fence, until });
-        Waiting { decision, queue_deadline, executor: Arc::clone(self), id }
+    /// The executor of a driver, if it had a call.
+    pub(crate) fn get(&self, driver: &DriverName) -> Option<Arc<DriverExecutor>> {
+        self.read().get(driver).cloned()
     }
 
-    /// Whether a call without an identity may begin.
-    pub(crate) fn admit(&self, driver: &DriverName, fence: &Fence, repeatable: bool) -> Result<(), Fault> {
-        self.lock().core.admit(driver, fence, repeatable)
+    /// The executor of a driver, which is created if there is none: only for a registered driver, since it is never
+    /// removed.
+    pub(crate) fn get_or_create(&self, driver: &DriverName) -> Arc<DriverExecutor> {
+        self.get(driver).unwrap_or_else(|| {
+            let mut drivers = self.drivers.write().unwrap_or_else(PoisonError::into_inner);
+            let new = || Arc::new(DriverExecutor::new(self.wait));
+            Arc::clone(drivers.entry(driver.clone()).or_insert_with(new))
+        })
     }
 
     pub(crate) fn term(&self, driver: &DriverName) -> Option<Term> {
-        self.lock().core.term(driver)
+        self.get(driver)?.term(driver)
     }
 
+    /// Records the term of a registered driver.
     pub(crate) fn record_term(&self, driver: &DriverName, term: Term) -> Result<(), Fault> {
-        self.lock().core.record_term(driver, term)
+        self.get_or_create(driver).record_term(driver, term)
     }
 
     /// Rejects all queued calls; nothing begins any more.
-    pub(crate) fn reject_queued(self: &Arc<Self>, fault: Fault) {
-        self.handle(Event::RejectQueued { fault });
+    pub(crate) fn reject_queued(&self, fault: &Fault) {
+        let drivers: Vec<_> = self.read().values().cloned().collect();
+        for driver in drivers {
+            driver.reject_queued(fault.clone());
+        }
     }
 
+    /// The counts of all drivers together.
     pub(crate) fn counts(&self) -> Counts {
-        self.lock().core.counts()
+        let drivers = self.read();
+        drivers.values().map(|driver| driver.counts()).fold(Counts::default(), |sum, one| Counts {
+            running: sum.running + one.running,
+            waiters: sum.waiters + one.waiters,
+            waiting: sum.waiting + one.waiting,
+            kept: sum.kept + one.kept,
+            bytes: sum.bytes + one.bytes,
+        })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Handles an event and delivers the decisions that follow. Returns the time at which a queued call gives up.
-    fn handle(self: &Arc<Self>, event: Event) -> Option<Instant> {
-        let (mut queue_deadline, mut decisions) = (None, Vec::new());
-        let mut state = self.lock();
-        if let Event::Left { waiter } = &event {
-            state.waiting.remove(waiter);
-        }
-        // The clock of the runtime, which tests may pause.
-        state.core.handle(Instant::now().into_std(), event);
-        while let Some(action) = state.core.poll_action() {
-            let (waiter, decision) = match action {
-                Action::Run { operation, waiter } => {
-                    let running =
-                        RunningOperation { executor: Arc::clone(self), id: operation, ended: false };
-                    (waiter, Decision::Run(running))
-                }
-                Action::Answer { waiter, answer, served } => (waiter, Decision::Answer(answer, served)),
-                Action::Fail { waiter, fault } => (waiter, Decision::Fail(fault)),
-                Action::Wait { deadline, .. } => {
-                    queue_deadline = Some(Instant::from_std(deadline));
-                    continue;
-                }
-            };
-            decisions.push((state.waiting.remove(&waiter), decision));
-        }
-        drop(state);
-        // Delivered after the lock is released, since an operation that cannot be delivered locks again when
-        // dropped.
-        for (waiter, decision) in decisions {
-            // Fails if the waiter has left, which `Waiting` reports when dropped.
-            let _ = waiter.map(|waiter| waiter.send(decision));
-        }
-        queue_deadline
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<DriverName, Arc<DriverExecutor>>> {
+        self.drivers.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A copy of a call that waits for its decision. Dropping this removes the waiter, which the core counts until the
-/// decision.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    decision: oneshot::Receiver<Decision>,
-    /// When the call gives up if its operation has not begun; `None` if the operation runs.
-    queue_deadline: Option<Instant>,
-    executor: Arc<Executor>,
-    id: WaiterId,
-}
+#[cfg(test)]
+mod tests {
+    use csi_proto::Method;
+    use csi_proto::csi::v1 as csi;
+    use prost::Message as _;
 
-impl Waiting {
-    /// Whether the operation has not begun, so that the request of this call may be needed.
-    pub(crate) fn is_queued(&self) -> bool {
-        self.queue_deadline.is_some()
+    use super::super::driver_executor::{Decision, RunningOperation, Waiting};
+    use super::super::{Answer, Identity, Served};
+    use super::*;
+    use crate::call::{Call, CallId, MethodPath, NodeId, Outcome};
+
+    /// A call that expands a volume. Calls with another number are other operations.
+    fn expand(driver: &str, volume: &str, number: u8) -> Call {
+        let request = csi::ControllerExpandVolumeRequest {
+            volume_id: volume.to_owned(),
+            capacity_range: Some(csi::CapacityRange { required_bytes: number.into(), limit_bytes: 0 }),
+            ..Default::default()
+        };
+        let (node, driver) = (NodeId::new("edge-1").unwrap(), DriverName::new(driver).unwrap());
+        let method = MethodPath::new(Method::ControllerExpandVolume.path()).unwrap();
+        Call::new(CallId::from_bytes([number; 16]), node, driver, method, request.encode_to_vec().into())
     }
 
-    /// The decision, if there is one already.
-    pub(crate) fn try_decision(&mut self) -> Option<Decision> {
-        self.decision.try_recv().ok()
+    fn submit(executor: &Executor, call: &Call) -> Waiting {
+        let identity = Identity::of(&call.driver, Method::ControllerExpandVolume, &call.body).unwrap();
+        executor.get_or_create(&call.driver).submit(call, identity, None)
     }
 
-    /// Waits for the decision. Cancel-safe.
-    pub(crate) async fn decision(&mut self) -> Decision {
-        if let Some(queue_deadline) = self.queue_deadline {
-            match timeout_at(queue_deadline, &mut self.decision).await {
-                Ok(decision) => return decision.unwrap_or_else(|_| lost()),
-                // The call fails now, unless its operation has begun.
-                Err(_) => self.executor.handle(Event::Tick),
-            };
-        }
-        (&mut self.decision).await.unwrap_or_else(|_| lost())
-    }
-
-    /// Takes the undelivered operation that this call has to run, if any. No decision arrives afterwards.
-    pub(crate) fn take_undelivered(&mut self) -> Option<RunningOperation> {
-        self.decision.close();
-        match self.try_decision() {
-            Some(Decision::Run(operation)) => Some(operation),
-            _ => None,
+    fn begin(executor: &Executor, call: &Call) -> RunningOperation {
+        match submit(executor, call).try_decision() {
+            Some(Decision::Run(operation)) => operation,
+            other => panic!("{other:?}"),
         }
     }
-}
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.executor.handle(Event::Left { waiter: self.id });
-    }
-}
-
-fn lost() -> Decision {
-    Decision::Fail(Fault::ServiceLost { what: "the dispatcher's task".to_owned() })
-}
-
-/// A running operation. Dropping this ends the operation with [`Fault::ServiceLost`].
-#[derive(Debug)]
-pub(crate) struct RunningOperation {
-    executor: Arc<Executor>,
-    id: OperationId,
-    ended: bool,
-}
-
-impl RunningOperation {
-    pub(crate) fn answered(mut self, answer: Answer) {
-        self.ended = true;
-        self.executor.handle(Event::Answered { operation: self.id, answer });
-    }
-
-    pub(crate) fn lost(mut self, fault: Fault) {
-        self.end(fault);
-    }
-
-    fn end(&mut self, fault: Fault) {
-        self.ended = true;
-        self.executor.handle(Event::Lost { operation: self.id, fault });
-    }
-}
-
-impl Drop for RunningOperation {
-    fn drop(&mut self) {
-        if !self.ended {
-            self.end(Fault::ServiceLost { what: "the dispatcher's task".to_owned() });
+    #[test]
+    fn results_of_one_driver_do_not_evict_those_of_another() {
+        let executor = Executor::new(Duration::from_secs(2));
+        let answer = || Answer::new(Some(vec![0; 1 << 20].into()), Outcome::ok()).unwrap();
+        let kept = expand("b", "v", 1);
+        begin(&executor, &kept).answered(answer());
+        for volume in ["1", "2", "3", "4", "5"] {
+            begin(&executor, &expand("a", volume, 1)).answered(answer());
         }
+        assert_eq!(executor.counts().kept, 1 + 3, "4 MiB for each driver, with the rest of each result");
+        let decision = submit(&executor, &kept).try_decision();
+        assert!(matches!(decision, Some(Decision::Answer(_, Served::Replayed))), "{decision:?}");
+    }
+
+    #[test]
+    fn queue_of_one_driver_leaves_room_for_another() {
+        let executor = Executor::new(Duration::from_secs(2));
+        let mut open = Vec::new();
+        let mut queue = |driver: &str, volume: &str, number| {
+            open.push(submit(&executor, &expand(driver, volume, number)));
+            open.last().is_some_and(Waiting::is_queued)
+        };
+        let queued = (0..40u32).flat_map(|volume| (0..9).map(move |number| (volume.to_string(), number)));
+        let queued = queued.filter(|(volume, number)| queue("a", volume, *number)).count();
+        assert_eq!(queued, 256, "the queue of this driver is full");
+        assert!(!queue("b", "v", 0) && queue("b", "v", 1));
     }
 }

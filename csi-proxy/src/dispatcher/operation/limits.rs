@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Limits of a [`Core`](super::Core). Only the wait is configurable; the others bound memory.
+/// Limits of a [`Core`](super::Core). Only the wait is configurable; the others bound memory. [Remote](share) calls use
+/// at most half of `waiters`, `queued` and `queued_per_subject`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// The queue timeout.
@@ -31,6 +32,12 @@ pub(super) const KEPT_FOR: Duration = Duration::from_secs(600);
 /// The maximum number of calls recorded for a result. A sidecar that retries every 10 s makes 90 calls in the maximum
 /// time of a driver.
 pub(super) const MAX_CALLS: usize = 128;
+
+/// The part of a limit that a call may use: a remote call is refused once half is used, so that the other half is left
+/// for the calls of the node.
+pub(crate) const fn share(limit: usize, remote: bool) -> usize {
+    if remote { limit.div_ceil(2) } else { limit }
+}
 
 impl Limits {
     pub(super) const fn new(wait: Duration) -> Self {

@@ -8,8 +8,9 @@
 //!   sends the same call again, with the same id. If no caller waited when it finished, it is also returned **once**
 //!   to the next equal call, for 10 minutes. Results of Node calls are not kept: a reboot undoes them, and nothing
 //!   reports that;
-//! - another operation on the same volume, snapshot or group **waits** in a short queue, first come, first served. A
-//!   queued operation has not begun: it never begins if its callers leave. After the queue timeout it is refused with
+//! - another operation on the same volume, snapshot or group **waits** in a short queue, first come, first served,
+//!   but those of callers on the node before those of other hosts. A queued operation has not begun: it never begins
+//!   if its callers leave. After the queue timeout it is refused with
 //!   [`Fault::OperationPending`](crate::Fault::OperationPending), which is `ABORTED`;
 //! - a kept result is **invalidated** when another operation begins on one of its subjects, and evicted when too many
 //!   are kept;
@@ -22,7 +23,9 @@
 //! leaves the queue. A begun number is remembered longer than any result: once the result is evicted, a late copy of
 //! the call fails with [`Fault::StaleCall`](crate::Fault::StaleCall).
 //!
-//! [`Core`] implements this without a clock or a task. A [`Dispatcher`](crate::Dispatcher) drives it.
+//! [`Core`] implements this without a clock or a task. A [`Dispatcher`](crate::Dispatcher) drives one for each driver.
+//! Per driver at most 4096 results with 4 MiB in total are kept, 16,384 calls wait, and 256 operations are queued, eight
+//! on one subject. Calls of other hosts use at most half of the places for waiting and queued ones.
 //!
 //! Only calls of mutating, unary methods of the spec whose request can be decoded are operations. All other calls
 //! pass if their fence permits. A call that may change something begins once per number; a read-only call may be
@@ -46,6 +49,7 @@
 //!     call: CallId::from_bytes([number as u8; 16]),
 //!     identity: identity.clone(),
 //!     fence: None,
+//!     remote: false,
 //!     until: None,
 //! };
 //!
@@ -64,6 +68,7 @@
 
 mod answer;
 mod deferred;
+mod driver_executor;
 mod executor;
 mod fence;
 mod identity;
@@ -72,8 +77,10 @@ mod ranges;
 mod single_flight;
 
 pub use self::answer::Answer;
-pub(crate) use self::executor::{Decision, Executor, RunningOperation, Waiting};
+pub(crate) use self::driver_executor::{Decision, DriverExecutor, RunningOperation, Waiting};
+pub(crate) use self::executor::Executor;
 pub use self::identity::Identity;
+pub(crate) use self::limits::share;
 #[cfg(feature = "testing")]
 pub use self::single_flight::{Action, Core, Event, OperationId, WaiterId};
 pub use self::single_flight::{Counts, Served};

@@ -7,7 +7,7 @@
 
 mod nodes;
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -22,13 +22,11 @@ use futures_util::{StreamExt, stream};
 
 pub use self::nodes::NodeWatch;
 use crate::call::{Call, Fault, NodeId, NodeSession, Outcome, Replies, Reply};
+use crate::observe::LogLimit;
 use crate::relay::Relay;
 
 /// The beginning of the names of CSI's services, in all versions.
 const CSI_PACKAGE: &str = "csi.";
-
-/// The minimum interval between warnings about refused calls.
-const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The name of the service of a node's peer for CSI calls. Each driver has a name below it, `csi/DRIVER`.
 pub const CSI_SERVICE: &str = "csi";
@@ -201,14 +199,14 @@ fn parts(first: Reply, answer: ReplyStream, context: CallContext) -> Replies {
 pub struct SessionService<R> {
     relay: R,
     node_calls: bool,
-    last_warning: Arc<Mutex<Option<Instant>>>,
+    warnings: Arc<LogLimit>,
 }
 
 impl<R: Relay> SessionService<R> {
     /// Creates a service to register as [`CSI_SERVICE`].
     #[must_use]
     pub fn new(relay: R) -> Self {
-        Self { relay, node_calls: false, last_warning: Arc::default() }
+        Self { relay, node_calls: false, warnings: Arc::default() }
     }
 
     /// Accepts every method, for simulations in which a session replaces a socket on the node.
@@ -271,10 +269,7 @@ impl<R> SessionService<R> {
         let (cause, reason) = (refused.cause(), refused.reason(service, call));
         #[cfg(feature = "metrics")]
         crate::metrics::refused(cause);
-        let now = Instant::now();
-        let mut last_warning = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
-        if last_warning.is_none_or(|last| now.duration_since(last) >= WARN_INTERVAL) {
-            *last_warning = Some(now);
+        if self.warnings.permits(Instant::now()) {
             let Call { driver, method, .. } = call;
             tracing::warn!(%source, %driver, %method, cause, "call of another peer refused: {reason}");
         }

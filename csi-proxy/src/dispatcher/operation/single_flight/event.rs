@@ -43,6 +43,9 @@ pub enum Event {
         identity: Identity,
         /// The fence of the call; `None` for a call made on this node.
         fence: Option<Fence>,
+        /// Whether the call came from another host. Remote calls use at most half of each table and queue, and local
+        /// calls leave a queue first.
+        remote: bool,
         /// When the caller stops waiting; `None` for never. A later result does not reach the caller.
         until: Option<Instant>,
     },

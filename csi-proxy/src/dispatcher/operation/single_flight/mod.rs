@@ -17,15 +17,15 @@ use self::queue::Queue;
 use super::answer::Answer;
 use super::fence::{self, Fences};
 use super::identity::Identity;
-use super::limits::{KEPT_FOR, Limits, MAX_CALLS, REPLAYED_FOR};
+use super::limits::{KEPT_FOR, Limits, MAX_CALLS, REPLAYED_FOR, share};
 use crate::call::subject::{Key, is_create};
 use crate::call::{CallId, CallNumber, Fault, Fence, Term};
 
 /// The maximum number of entries in [`Core::started`].
 const MAX_STARTED: usize = 4096;
 
-/// All operations of a node's drivers: running ones, kept results, and the queue. See the [module](super) for the
-/// rules.
+/// The operations of a node's driver: running ones, kept results, and the queue. See the [module](super) for the
+/// rules. The operations of several drivers do not affect each other, but share the limits.
 ///
 /// Time must not go back between calls of [`Self::handle`].
 #[derive(Debug)]
@@ -88,6 +88,7 @@ struct Waiter {
     id: WaiterId,
     call: CallId,
     fence: Option<Fence>,
+    remote: bool,
     until: Option<Instant>,
 }
 
@@ -125,8 +126,8 @@ impl Core {
             self.refuse_overdue(now);
         }
         match event {
-            Event::Requested { waiter, call, identity, fence, until } => {
-                self.requested(now, Waiter { id: waiter, call, fence, until }, identity);
+            Event::Requested { waiter, call, identity, fence, remote, until } => {
+                self.requested(now, Waiter { id: waiter, call, fence, remote, until }, identity);
             }
             Event::Left { waiter } => self.left(waiter),
             Event::Answered { operation, answer } => self.answered(now, operation, answer),
@@ -180,7 +181,7 @@ impl Core {
     }
 
     fn requested(&mut self, now: Instant, waiter: Waiter, identity: Identity) {
-        let max = self.limits.waiters;
+        let max = share(self.limits.waiters, waiter.remote);
         let admitted =
             waiter.fence.as_ref().map_or(Ok(()), |fence| self.fences.arrive(identity.driver(), fence));
         let admitted = admitted.and_then(|()| match self.waiters.len() + self.queue.len() < max {
@@ -195,9 +196,15 @@ impl Core {
         if self.join_or_replay(now, &waiter, &identity) || !self.may_begin(&waiter, &identity) {
             return;
         }
-        match self.pending(&identity) {
+        match self.pending(&identity, waiter.remote) {
             Some(pending) => self.wait(now, waiter, identity, pending),
-            None => self.begin(identity, vec![waiter]),
+            None => {
+                let mut waiters = vec![waiter];
+                if !self.queue.is_empty() {
+                    waiters.extend(self.take_equal(&identity));
+                }
+                self.begin(identity, waiters);
+            }
         }
     }
 

@@ -1,19 +1,25 @@
-//! The queue of operations that wait for others on their volumes. First come, first served, per volume.
+//! The queue of operations that wait for others on their volumes. Per volume local calls are first, then first come,
+//! first served.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 use csi_proto::Method;
 
 use super::super::identity::Identity;
-use super::super::limits::Limits;
+use super::super::limits::{Limits, share};
 use super::Waiter;
 use super::event::WaiterId;
 use crate::call::Key;
 
-/// A position in the queue. Earlier operations have lower positions.
+/// A position in the queue. Earlier operations have lower positions. One order for all lanes, so that the lowest
+/// position is the first in each of its lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Position(u64);
+pub(super) struct Position {
+    /// Whether no local call has waited here.
+    remote: bool,
+    number: u64,
+}
 
 /// An operation that has not begun.
 #[derive(Debug)]
@@ -28,7 +34,7 @@ pub(super) struct Queued {
 pub(super) struct Queue {
     next: u64,
     queued: BTreeMap<Position, Queued>,
-    lanes: HashMap<Key, VecDeque<Position>>,
+    lanes: HashMap<Key, BTreeSet<Position>>,
     waiters: HashMap<WaiterId, (Position, Instant)>,
     due: BTreeSet<(Instant, WaiterId)>,
 }
@@ -49,9 +55,10 @@ impl Queue {
         lane.find(|position| self.queued.get(position).is_some_and(|queued| queued.identity == *identity))
     }
 
-    /// A queued operation that blocks a new one.
-    pub(super) fn blocker(&self, identity: &Identity) -> Option<Method> {
-        identity.keys().iter().find_map(|key| self.method_at(self.front(key)?))
+    /// A queued operation that blocks a new one. A remote one does not block a local one.
+    pub(super) fn blocker(&self, identity: &Identity, remote: bool) -> Option<Method> {
+        let ahead = |position: &Position| remote || !position.remote;
+        identity.keys().iter().find_map(|key| self.method_at(self.front(key).filter(ahead)?))
     }
 
     /// A queued operation that blocks the one at this position.
@@ -64,13 +71,14 @@ impl Queue {
         self.identity(position).map(Identity::method)
     }
 
-    pub(super) fn has_room(&self, identity: &Identity, limits: &Limits) -> bool {
-        let is_short =
-            |key: &Key| self.lanes.get(key).is_none_or(|lane| lane.len() < limits.queued_per_subject);
-        self.queued.len() < limits.queued && identity.keys().iter().all(is_short)
+    pub(super) fn has_room(&self, identity: &Identity, remote: bool, limits: &Limits) -> bool {
+        let places = share(limits.queued_per_subject, remote);
+        let is_short = |key: &Key| self.lanes.get(key).is_none_or(|lane| lane.len() < places);
+        self.queued.len() < share(limits.queued, remote) && identity.keys().iter().all(is_short)
     }
 
-    /// Adds a waiter to a queued operation, or appends the operation.
+    /// Adds a waiter to a queued operation, or appends the operation. An operation that gets its first local waiter moves
+    /// ahead of the remote ones.
     pub(super) fn push(
         &mut self,
         position: Option<Position>,
@@ -78,18 +86,33 @@ impl Queue {
         waiter: Waiter,
         deadline: Instant,
     ) {
-        let position = position.unwrap_or_else(|| {
-            let position = Position(self.next);
-            self.next += 1;
-            for key in identity.keys() {
-                self.lanes.entry(key.clone()).or_default().push_back(position);
+        let position = match position {
+            Some(position) if waiter.remote || !position.remote => position,
+            found => {
+                let moved = found.and_then(|position| self.remove(position));
+                self.append(moved.unwrap_or(Queued { identity, waiters: Vec::new() }), waiter.remote)
             }
-            position
-        });
+        };
         self.waiters.insert(waiter.id, (position, deadline));
         self.due.insert((deadline, waiter.id));
-        let queued = self.queued.entry(position);
-        queued.or_insert_with(|| Queued { identity, waiters: Vec::new() }).waiters.push(waiter);
+        if let Some(queued) = self.queued.get_mut(&position) {
+            queued.waiters.push(waiter);
+        }
+    }
+
+    fn append(&mut self, queued: Queued, remote: bool) -> Position {
+        let position = Position { remote, number: self.next };
+        self.next += 1;
+        for key in queued.identity.keys() {
+            self.lanes.entry(key.clone()).or_default().insert(position);
+        }
+        for waiter in &queued.waiters {
+            if let Some((at, _)) = self.waiters.get_mut(&waiter.id) {
+                *at = position;
+            }
+        }
+        self.queued.insert(position, queued);
+        position
     }
 
     /// The next waiter whose queue timeout has expired, and its position.
@@ -119,7 +142,7 @@ impl Queue {
 
     /// The first operation in the lane of a key.
     pub(super) fn front(&self, key: &Key) -> Option<Position> {
-        self.lanes.get(key)?.front().copied()
+        self.lanes.get(key)?.first().copied()
     }
 
     /// Removes an operation that may begin.
@@ -137,7 +160,7 @@ impl Queue {
         let queued = self.queued.remove(&position)?;
         for key in queued.identity.keys() {
             if let Some(lane) = self.lanes.get_mut(key) {
-                lane.retain(|other| *other != position);
+                lane.remove(&position);
                 if lane.is_empty() {
                     self.lanes.remove(key);
                 }

@@ -26,7 +26,9 @@ impl Core {
     pub(super) fn wait(&mut self, now: Instant, waiter: Waiter, identity: Identity, pending: Method) {
         let deadline = self.queue_deadline(now, waiter.until);
         let position = self.queue.position_of(&identity);
-        if deadline <= now || (position.is_none() && !self.queue.has_room(&identity, &self.limits)) {
+        if deadline <= now
+            || (position.is_none() && !self.queue.has_room(&identity, waiter.remote, &self.limits))
+        {
             return self.refuse(waiter.id, &identity, pending);
         }
         self.actions.push_back(Action::Wait { waiter: waiter.id, deadline });
@@ -34,9 +36,17 @@ impl Core {
     }
 
     /// The operation that blocks a new one.
-    pub(super) fn pending(&self, identity: &Identity) -> Option<Method> {
+    pub(super) fn pending(&self, identity: &Identity, remote: bool) -> Option<Method> {
         self.running(identity.keys())
-            .or_else(|| if self.queue.is_empty() { None } else { self.queue.blocker(identity) })
+            .or_else(|| if self.queue.is_empty() { None } else { self.queue.blocker(identity, remote) })
+    }
+
+    /// Removes the queued operation that equals a new one which begins, and returns its waiters that may begin.
+    pub(super) fn take_equal(&mut self, identity: &Identity) -> Vec<Waiter> {
+        let queued = self.queue.position_of(identity).and_then(|position| self.queue.take(position));
+        let mut waiters = queued.map(|queued| queued.waiters).unwrap_or_default();
+        waiters.retain(|waiter| self.may_begin(waiter, identity));
+        waiters
     }
 
     /// Refuses waiters whose queue timeout has expired.
@@ -84,6 +94,8 @@ impl Core {
             if waiters.is_empty() {
                 freed.extend_from_slice(identity.keys());
             } else {
+                // The request of a local call, since the places for remote calls of the driver may be taken.
+                waiters.sort_by_key(|waiter| waiter.remote);
                 self.begin(identity, waiters);
             }
         }

@@ -75,6 +75,8 @@ struct Bench {
     core: Core,
     now: Instant,
     submitted: u64,
+    /// Whether the next requests are remote.
+    remote: bool,
 }
 
 /// The result of a request.
@@ -95,7 +97,7 @@ impl Bench {
     fn with(limits: Limits) -> Self {
         let mut core = Core::with_limits(limits);
         core.record_term(&driver(), term(1)).unwrap();
-        Self { core, now: Instant::now(), submitted: 0 }
+        Self { core, now: Instant::now(), submitted: 0, remote: false }
     }
 
     /// Without a queue.
@@ -122,7 +124,8 @@ impl Bench {
     ) -> (WaiterId, Seen) {
         self.submitted += 1;
         let waiter = WaiterId::new(self.submitted);
-        let submit = Event::Requested { waiter, call: id(call), identity: identity.clone(), fence, until };
+        let (identity, remote) = (identity.clone(), self.remote);
+        let submit = Event::Requested { waiter, call: id(call), identity, fence, remote, until };
         let mut seen = Seen::Joins;
         for action in self.event(submit) {
             match action {

@@ -295,3 +295,95 @@ fn given_up_group_unblocks_its_volumes() {
     let behind = bench.queues_as(&detach("w", "n"), fence(2, 2, &[]));
     assert_eq!(bench.ends(operation), [behind]);
 }
+
+// Local and remote calls.
+
+/// As many remote calls on a volume as a caller likes to make.
+fn fill(bench: &mut Bench, volume: &str) -> Vec<WaiterId> {
+    bench.remote = true;
+    let node = |number| detach(volume, &format!("remote-{number}"));
+    let queued = (0..)
+        .map(|number| bench.submit(&node(number)))
+        .take_while(|(_, seen)| *seen != pending("CreateSnapshot"));
+    let queued = queued.map(|(waiter, _)| waiter).collect();
+    bench.remote = false;
+    queued
+}
+
+#[test]
+fn remote_calls_leave_half_of_each_queue_to_local_ones() {
+    let mut bench = Bench::with(Limits { queued: 6, queued_per_subject: 4, ..Limits::new(WAIT) });
+    for volume in ["v", "w", "x"] {
+        bench.run(&snapshot(volume));
+    }
+    assert_eq!(fill(&mut bench, "v").len(), 2, "half of a volume's places");
+    assert_eq!(fill(&mut bench, "w").len(), 1, "half of all places");
+    assert_eq!(fill(&mut bench, "x").len(), 0);
+    for node in ["1", "2"] {
+        bench.queues(&detach("v", node));
+    }
+    assert_eq!(bench.submit(&detach("v", "3")).1, pending("CreateSnapshot"), "all places of the volume");
+    bench.queues(&detach("x", "1"));
+    assert_eq!(bench.submit(&detach("x", "2")).1, pending("CreateSnapshot"), "all places");
+}
+
+#[test]
+fn remote_calls_leave_half_of_the_waiters_to_local_ones() {
+    let mut bench = Bench::with(Limits { waiters: 4, ..Limits::new(WAIT) });
+    bench.remote = true;
+    bench.run(&snapshot("v"));
+    assert_eq!(bench.submit(&snapshot("v")).1, Seen::Joins);
+    assert!(matches!(bench.submit(&snapshot("v")).1, Seen::Failed(Fault::Overloaded { max: 2, .. })));
+    bench.remote = false;
+    bench.run(&snapshot("w"));
+    assert_eq!(bench.submit(&snapshot("w")).1, Seen::Joins);
+    assert!(matches!(bench.submit(&snapshot("w")).1, Seen::Failed(Fault::Overloaded { max: 4, .. })));
+}
+
+#[test]
+fn local_calls_leave_the_queue_before_remote_ones() {
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run(&snapshot("v"));
+    let remote = fill(&mut bench, "v");
+    let local = [bench.queues(&attach("v", "1")), bench.queues(&attach("v", "2"))];
+    assert_eq!(bench.ends(operation), [local[0]]);
+    assert_eq!(bench.ends(bench.operation_of(local[0])), [local[1]]);
+    assert_eq!(bench.ends(bench.operation_of(local[1])), [remote[0]]);
+    assert_eq!(bench.ends(bench.operation_of(remote[0])), [remote[1]]);
+}
+
+/// A remote group that waits for another volume does not keep a local call of this volume waiting.
+#[test]
+fn queued_remote_call_does_not_block_a_local_one() {
+    let mut bench = Bench::new();
+    let (_, on_v) = bench.run(&snapshot("v"));
+    bench.remote = true;
+    let both = bench.queues(&group(&["v", "w"]));
+    bench.queues(&detach("w", "n"));
+    bench.remote = false;
+    let (_, on_w) = bench.run(&attach("w", "n"));
+    assert_eq!(bench.ends(on_v), [], "the group waits for the local call");
+    assert_eq!(bench.ends(on_w), [both]);
+}
+
+#[test]
+fn queued_call_moves_up_with_a_local_one_and_uses_its_request() {
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run(&snapshot("v"));
+    let remote = fill(&mut bench, "v");
+    let local = bench.queues(&detach("v", "remote-2"));
+    assert_eq!(bench.ends(operation), [local]);
+    assert_eq!(bench.answered(bench.operation_of(local), done()), [remote[2]], "one execution");
+}
+
+#[test]
+fn beginning_local_call_takes_equal_queued_ones_along() {
+    let mut bench = Bench::new();
+    bench.run(&snapshot("v"));
+    bench.remote = true;
+    bench.queues(&group(&["v", "w"]));
+    let remote = bench.queues(&detach("w", "n"));
+    bench.remote = false;
+    let (_, operation) = bench.run(&detach("w", "n"));
+    assert_eq!(bench.answered(operation, done()), [remote]);
+}
