@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use csi_proxy::driver_info;
+use csi_proxy::{RetryRelay, SessionRelay, driver_info};
 use edge_transport::Peer;
 
 use super::decommission::DecommissionedNodes;
@@ -21,6 +21,7 @@ const NODES_SHOWN: usize = 200;
 #[derive(Debug)]
 pub(super) struct CsiDriverStatus {
     pub(super) peer: Peer,
+    pub(super) relay: RetryRelay<SessionRelay>,
     pub(super) name: Arc<HubName>,
     pub(super) files: LinkFiles,
     pub(super) driver: DriverName,
@@ -67,6 +68,10 @@ impl Status for CsiDriverStatus {
                 .take(NODES_SHOWN)
                 .map(|(node, reason)| Fact::new("quarantined node", format!("{node}: {reason}"))),
         );
+        facts.extend(self.relay.refusing_nodes().into_iter().take(NODES_SHOWN).map(|(node, term)| {
+            let reason = format!("{node}: has recorded term {term}; another proxy called it, or it lies");
+            Fact::new("node that refuses this proxy", reason)
+        }));
         facts.extend(uplink::facts(&self.peer, &self.name.current()));
         facts
     }
@@ -78,6 +83,7 @@ impl Status for CsiDriverStatus {
         metrics::gauge!("edge_csi_decommissioned_nodes").set(nodes.len() as f64);
         let conflicts = self.destination.claim_conflicts();
         metrics::gauge!("edge_csi_quarantined_nodes").set(conflicts.len() as f64);
+        metrics::gauge!("edge_csi_refusing_nodes").set(self.relay.refusing_nodes().len() as f64);
         metrics::gauge!("edge_csi_decommissioned_nodes_connected").set(connected as f64);
     }
 }

@@ -1,6 +1,6 @@
 //! The processes, each assembled from the shipped parts as the binaries are.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_proto::DriverName;
@@ -24,7 +24,7 @@ use crate::plan::{LinkProfile, Place, Plan, driver_name};
 use crate::planted::Planted;
 use crate::sidecar::ProxyEndpoint;
 use crate::simulation::{Process, ProcessKind, Step, StepSender};
-use crate::terms::{Disk, Starts};
+use crate::terms::{Disk, Starts, UsedTerms};
 
 /// The service of the agents.
 const SERVICE: &str = "csi";
@@ -152,9 +152,13 @@ pub(crate) async fn proxy(
     let mut nodes = NodeWatch::new(peer.clone(), &name, reachability.clone())?;
     tokio::spawn(async move { while nodes.next().await.is_some() {} });
     let starts = Starts { context: Arc::clone(context), driver, instance };
-    let relay =
-        RetryRelay::start(Planted::below(planted, SessionRelay::new(peer.clone())), reachability, starts)
-            .await?;
+    let relay = UsedTerms {
+        relay: Planted::below(planted, SessionRelay::new(peer.clone())),
+        context: Arc::clone(context),
+        instance,
+        last: Mutex::default(),
+    };
+    let relay = RetryRelay::start(relay, reachability, starts).await?;
     let ended = Arc::new(Notify::new());
     let (replaced, dropped, requests) =
         (relay.clone(), Arc::clone(&ended).notified_owned(), requests.clone());
