@@ -16,8 +16,8 @@ use edge_csi_common::process::Fatal;
 use edge_csi_common::state::{StateDirectory, StateError};
 use edge_csi_common::state_socket;
 
-/// Requests about the state of this host. The running agent answers; without one, the records in the state directory are
-/// used.
+/// Requests about the state of this host. The running agent answers; without one, the records in the state directory
+/// are used.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Inspect {
     /// Print a table of all volumes with their states and consumers
@@ -41,8 +41,8 @@ pub enum Inspect {
         #[command(flatten)]
         state: StateOption,
     },
-    /// Forget the term of a driver, so that the next edge-csi-driver is accepted. For a node at which a stolen certificate
-    /// raised the term; deny that certificate first
+    /// Forget the term of a driver, so that the next edge-csi-driver is accepted. For a node at which a stolen
+    /// certificate raised the term; deny that certificate first
     ForgetTerm {
         /// Name of the driver
         #[arg(value_name = "DRIVER")]

@@ -1,4 +1,4 @@
-//! `edge-agent terms` and `edge-agent forget-term DRIVER`: the terms of the drivers' proxies that this node has recorded.
+//! `edge-agent terms` and `edge-agent forget-term DRIVER`: the recorded terms of the drivers' proxies.
 //!
 //! A caller with the certificate of a driver can raise the driver's term. Once that certificate is denied, an operator
 //! lets the agent forget the term.
@@ -15,8 +15,8 @@ use edge_csi_common::process::{Fatal, chain};
 use edge_csi_common::state::{StateDirectory, StateError};
 use edge_csi_common::state_socket;
 
-/// The socket in the state directory. A request is a line, `terms` or `forget-term DRIVER`; the answer is text behind one
-/// of the prefixes.
+/// The socket in the state directory. A request is a line, `terms` or `forget-term DRIVER`; the answer is text behind
+/// one of the prefixes.
 pub(super) const SOCKET: &str = "terms.sock";
 
 /// The prefixes of the answers to successful and to failed requests.
@@ -91,7 +91,7 @@ async fn on_disk(directory: &Path, request: &Request) -> Result<String, Fatal> {
     execute(request, &dispatcher, &terms).await.map_err(Fatal::Runtime)
 }
 
-/// Executes a request with the dispatcher that uses these terms. Returns the text to print, or the reason of the failure.
+/// Executes a request with the dispatcher that uses these terms. Returns the text to print, or why it failed.
 async fn execute(request: &Request, dispatcher: &Dispatcher, terms: &TermTable) -> Result<String, String> {
     match request {
         Request::List => {

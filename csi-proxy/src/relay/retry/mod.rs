@@ -38,8 +38,8 @@ use crate::call::{Call, Fault, NodeId, Replies, Term};
 /// - An answer of `GetMetadataAllocated` or `GetMetadataDelta` continues after a loss from the last offset received,
 ///   on any instance.
 /// - A call has a [fence](crate::call::Fence). The numbers of calls that ended without an answer are given up.
-/// - A node that has recorded a higher term gets a raised one, if the recorded term cannot be that of a later proxy. The
-///   raised term is for that node only, so that a node that lies harms only the calls to itself.
+/// - A node that has recorded a higher term gets a raised one, if the recorded term cannot be that of a later proxy.
+///   The raised term is for that node only, so that a node that lies harms only the calls to itself.
 ///
 /// Requests of open calls are buffered up to 64 MiB in total: a call beyond this size is sent once and does not
 /// wait. A node has at most 1024 open calls; one more ends with [`Fault::Overloaded`](crate::Fault::Overloaded).
@@ -135,7 +135,7 @@ impl<R> Shared<R> {
         if !self.terms.borrow().is_accepted(node, term) {
             // Nothing waits for this.
             self.terms.send_if_modified(|terms| {
-                terms.accepted(node, term);
+                terms.accepted(node, term, now());
                 false
             });
         }

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn forgotten_term_is_gone_after_a_restart() {
+    async fn forgotten_term_is_absent_after_a_restart() {
         let disk = MemoryDisk::default();
         let (faulty, handle) = faulty::wrap(disk.open(), faulty::Plan::default());
         let terms = TermTable::new(faulty, KIND);

@@ -1,9 +1,10 @@
 //! The terms of a driver's proxy: one for its start, which it raises for single nodes.
 //!
-//! A node that refuses the term of the start has recorded a higher one. Three causes are possible, and the node alone
-//! tells them apart badly, since it may lie:
+//! A node that refuses the term of the start has recorded a higher one, or lies. A higher one has three possible
+//! causes:
 //!
-//! - *This proxy lost its stored terms*, and its clock was set back. Its term is then raised above the node's.
+//! - *This proxy lost its stored terms*, and its clock was set back. Its term is then raised above the node's. If other
+//!   nodes have accepted the term, they must go on to do so for a while first.
 //! - *Another caller with the driver's certificate* raised the term at the node beyond every clock. Likewise.
 //! - *A later proxy* was started. Then this one must not raise its term, and ends when most nodes refuse it.
 //!
@@ -91,6 +92,10 @@ pub struct Replaced {
 /// A term that is later than now by more than this is not the term of a later proxy.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
+/// How long a node must refuse until a call that another node accepts proves that no later proxy serves the nodes. A
+/// later proxy calls all nodes when it starts.
+const REFUSAL_CHECK: Duration = Duration::from_secs(30);
+
 /// The number of refusing nodes below which the proxy of several nodes does not end: one node may lie.
 const MIN_REFUSING: usize = 2;
 
@@ -105,6 +110,10 @@ pub(super) struct Terms {
     one_node: bool,
     /// Whether any node accepted the term of the start.
     first_accepted: bool,
+    /// The last time at which a node accepted another call with the term of the start. Recorded only after a refusal.
+    confirmed: Option<Instant>,
+    /// Whether any node has refused.
+    any_refused: bool,
     /// The nodes that accepted or refused a call.
     nodes: HashMap<NodeId, NodeTerm>,
     /// Set when a later proxy supersedes this one. Then no call is sent.
@@ -119,8 +128,8 @@ struct NodeTerm {
     raised: bool,
     /// Whether the node ever accepted a call of this proxy.
     accepted: bool,
-    /// The term that the node had recorded when it refused the last call.
-    refused_for: Option<Term>,
+    /// Since when the node refuses all calls, and the term that it had recorded at the last one.
+    refused: Option<(Instant, Term)>,
 }
 
 /// The reaction to a refused call.
@@ -147,7 +156,8 @@ pub(super) enum Refusal {
 impl Terms {
     pub(super) fn new(first: Term, started: Instant) -> Self {
         let (nodes, replaced) = (HashMap::new(), None);
-        Self { first, started, one_node: false, first_accepted: false, nodes, replaced }
+        let (one_node, first_accepted, confirmed, any_refused) = (false, false, None, false);
+        Self { first, started, one_node, first_accepted, confirmed, any_refused, nodes, replaced }
     }
 
     /// Sets that the proxy has only one node.
@@ -169,20 +179,24 @@ impl Terms {
 
     /// The nodes that refused their last call because of its term, with the terms that they have recorded.
     pub(super) fn refusing(&self) -> impl Iterator<Item = (&NodeId, Term)> {
-        self.nodes.iter().filter_map(|(node, known)| Some((node, known.refused_for?)))
+        self.nodes.iter().filter_map(|(node, known)| Some((node, known.refused?.1)))
     }
 
     /// Whether [`Self::accepted`] would change nothing.
     pub(super) fn is_accepted(&self, node: &NodeId, term: Term) -> bool {
-        self.nodes.get(node).is_some_and(|known| known.is_accepted(term))
+        !self.any_refused && self.nodes.get(node).is_some_and(|known| known.is_accepted(term))
     }
 
     /// Records that a node has accepted a call with this term.
-    pub(super) fn accepted(&mut self, node: &NodeId, term: Term) {
+    pub(super) fn accepted(&mut self, node: &NodeId, term: Term, now: Instant) {
         let known = self.node(node);
         if known.term == term {
-            (known.accepted, known.refused_for) = (true, None);
-            self.first_accepted |= term == self.first;
+            let again = known.accepted && known.refused.is_none();
+            (known.accepted, known.refused) = (true, None);
+            if term == self.first {
+                self.first_accepted = true;
+                self.confirmed = if again { Some(now) } else { self.confirmed };
+            }
         }
     }
 
@@ -191,18 +205,23 @@ impl Terms {
         if let Some(replaced) = self.replaced {
             return Refusal::Replaced(replaced);
         }
-        let (first, first_accepted) = (self.first, self.first_accepted);
+        self.any_refused = true;
+        let (first, first_accepted, confirmed) = (self.first, self.first_accepted, self.confirmed);
         let beyond_clocks = self.is_beyond_clocks(current, now);
         let known = self.node(node);
         if found < known.term {
             return Refusal::Outdated;
         }
-        let is_ours =
-            !(known.accepted && known.raised) && (beyond_clocks || !(known.accepted || first_accepted));
-        if is_ours && let Some(refusal) = known.raise(first, current) {
+        let is_no_later_proxy = match (known.accepted, known.raised) {
+            (true, true) => false,
+            (true, false) => beyond_clocks,
+            (false, _) => beyond_clocks || !first_accepted || known.is_contradicted(confirmed),
+        };
+        if is_no_later_proxy && let Some(refusal) = known.raise(first, current) {
             return refusal;
         }
-        let first = known.refused_for.replace(current).is_none();
+        let first = known.refused.is_none();
+        known.refused = Some((known.refused.map_or(now, |(since, _)| since), current));
         let refusing = self.refusing().count();
         if 2 * refusing > self.nodes.len() && (refusing >= MIN_REFUSING || self.one_node) {
             let replaced = Replaced { found, current };
@@ -220,14 +239,14 @@ impl Terms {
         if term < known.term {
             return Refusal::Outdated;
         }
-        let is_refusing = known.refused_for.is_some();
+        let is_refusing = known.refused.is_some();
         let raised = if is_refusing { None } else { known.raise(first, term) };
         raised.unwrap_or(Refusal::Refused { first: false })
     }
 
     fn node(&mut self, node: &NodeId) -> &mut NodeTerm {
         let term = self.first;
-        let unknown = NodeTerm { term, raised: false, accepted: false, refused_for: None };
+        let unknown = NodeTerm { term, raised: false, accepted: false, refused: None };
         self.nodes.entry(node.clone()).or_insert(unknown)
     }
 
@@ -241,14 +260,19 @@ impl Terms {
 
 impl NodeTerm {
     fn is_accepted(&self, term: Term) -> bool {
-        self.term != term || (self.accepted && self.refused_for.is_none())
+        self.term != term || (self.accepted && self.refused.is_none())
+    }
+
+    /// Whether another node has accepted this proxy long enough after the first refusal of this one.
+    fn is_contradicted(&self, confirmed: Option<Instant>) -> bool {
+        self.refused.zip(confirmed).is_some_and(|((since, _), confirmed)| confirmed >= since + REFUSAL_CHECK)
     }
 
     /// Raises the term for this node above `above`; `None` if no term is left.
     fn raise(&mut self, first: Term, above: Term) -> Option<Refusal> {
         let term = first.raised_above(above.max(self.term))?;
         let was_raised = std::mem::replace(&mut self.raised, true);
-        (self.term, self.refused_for) = (term, None);
+        (self.term, self.refused) = (term, None);
         Some(Refusal::Raised { term, first: !was_raised })
     }
 }
