@@ -135,7 +135,7 @@ impl<R> Shared<R> {
         if !self.terms.borrow().is_accepted(node, term) {
             // Nothing waits for this.
             self.terms.send_if_modified(|terms| {
-                terms.accepted(node, term, now());
+                terms.accepted(node, term);
                 false
             });
         }

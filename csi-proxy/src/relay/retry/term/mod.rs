@@ -4,7 +4,7 @@
 //! causes:
 //!
 //! - *This proxy lost its stored terms*, and its clock was set back. Its term is then raised above the node's. If other
-//!   nodes have accepted the term, they must go on to do so for a while first.
+//!   nodes have accepted the term, the node must refuse for a while first.
 //! - *Another caller with the driver's certificate* raised the term at the node beyond every clock. Likewise.
 //! - *A later proxy* was started. Then this one must not raise its term, and ends when most nodes refuse it.
 //!
@@ -92,8 +92,8 @@ pub struct Replaced {
 /// A term that is later than now by more than this is not the term of a later proxy.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
-/// How long a node must refuse until a call that another node accepts proves that no later proxy serves the nodes. A
-/// later proxy calls all nodes when it starts.
+/// How long a node that never accepted must refuse until its term is not that of a later proxy, unless a node that had
+/// accepted refuses too. A later proxy calls all nodes when it starts.
 const REFUSAL_CHECK: Duration = Duration::from_secs(30);
 
 /// The number of refusing nodes below which the proxy of several nodes does not end: one node may lie.
@@ -110,10 +110,6 @@ pub(super) struct Terms {
     one_node: bool,
     /// Whether any node accepted the term of the start.
     first_accepted: bool,
-    /// The last time at which a node accepted another call with the term of the start. Recorded only after a refusal.
-    confirmed: Option<Instant>,
-    /// Whether any node has refused.
-    any_refused: bool,
     /// The nodes that accepted or refused a call.
     nodes: HashMap<NodeId, NodeTerm>,
     /// Set when a later proxy supersedes this one. Then no call is sent.
@@ -156,8 +152,7 @@ pub(super) enum Refusal {
 impl Terms {
     pub(super) fn new(first: Term, started: Instant) -> Self {
         let (nodes, replaced) = (HashMap::new(), None);
-        let (one_node, first_accepted, confirmed, any_refused) = (false, false, None, false);
-        Self { first, started, one_node, first_accepted, confirmed, any_refused, nodes, replaced }
+        Self { first, started, one_node: false, first_accepted: false, nodes, replaced }
     }
 
     /// Sets that the proxy has only one node.
@@ -184,19 +179,15 @@ impl Terms {
 
     /// Whether [`Self::accepted`] would change nothing.
     pub(super) fn is_accepted(&self, node: &NodeId, term: Term) -> bool {
-        !self.any_refused && self.nodes.get(node).is_some_and(|known| known.is_accepted(term))
+        self.nodes.get(node).is_some_and(|known| known.is_accepted(term))
     }
 
     /// Records that a node has accepted a call with this term.
-    pub(super) fn accepted(&mut self, node: &NodeId, term: Term, now: Instant) {
+    pub(super) fn accepted(&mut self, node: &NodeId, term: Term) {
         let known = self.node(node);
         if known.term == term {
-            let again = known.accepted && known.refused.is_none();
             (known.accepted, known.refused) = (true, None);
-            if term == self.first {
-                self.first_accepted = true;
-                self.confirmed = if again { Some(now) } else { self.confirmed };
-            }
+            self.first_accepted |= term == self.first;
         }
     }
 
@@ -205,8 +196,8 @@ impl Terms {
         if let Some(replaced) = self.replaced {
             return Refusal::Replaced(replaced);
         }
-        self.any_refused = true;
-        let (first, first_accepted, confirmed) = (self.first, self.first_accepted, self.confirmed);
+        let (first, first_accepted) = (self.first, self.first_accepted);
+        let is_replaced_elsewhere = self.nodes.values().any(|node| node.accepted && node.refused.is_some());
         let beyond_clocks = self.is_beyond_clocks(current, now);
         let known = self.node(node);
         if found < known.term {
@@ -215,7 +206,11 @@ impl Terms {
         let is_no_later_proxy = match (known.accepted, known.raised) {
             (true, true) => false,
             (true, false) => beyond_clocks,
-            (false, _) => beyond_clocks || !first_accepted || known.is_contradicted(confirmed),
+            (false, _) => {
+                beyond_clocks
+                    || !first_accepted
+                    || (known.has_refused_for(REFUSAL_CHECK, now) && !is_replaced_elsewhere)
+            }
         };
         if is_no_later_proxy && let Some(refusal) = known.raise(first, current) {
             return refusal;
@@ -263,9 +258,8 @@ impl NodeTerm {
         self.term != term || (self.accepted && self.refused.is_none())
     }
 
-    /// Whether another node has accepted this proxy long enough after the first refusal of this one.
-    fn is_contradicted(&self, confirmed: Option<Instant>) -> bool {
-        self.refused.zip(confirmed).is_some_and(|((since, _), confirmed)| confirmed >= since + REFUSAL_CHECK)
+    fn has_refused_for(&self, time: Duration, now: Instant) -> bool {
+        self.refused.is_some_and(|(since, _)| now >= since + time)
     }
 
     /// Raises the term for this node above `above`; `None` if no term is left.

@@ -19,7 +19,7 @@ fn node(number: usize) -> NodeId {
 fn proxy(accepted: usize, now: Instant) -> Terms {
     let mut terms = Terms::new(term(FIRST), now);
     for number in 0..accepted {
-        terms.accepted(&node(number), term(FIRST), now);
+        terms.accepted(&node(number), term(FIRST));
     }
     terms
 }
@@ -37,7 +37,7 @@ fn lost_term_is_raised_above_each_node_that_refuses() {
         };
         assert!(raised > term(recorded) && raised > term(FIRST));
         assert_eq!(terms.refused(&node, term(FIRST), term(recorded), now), Refusal::Outdated, "a copy");
-        terms.accepted(&node, raised, now);
+        terms.accepted(&node, raised);
         assert_eq!(terms.term(&node), Ok(raised));
     }
     assert_eq!(terms.term(&node(4)), Ok(term(FIRST)), "other nodes are not concerned");
@@ -57,7 +57,7 @@ fn term_is_not_raised_above_that_of_a_later_proxy() {
     let refusal = terms.refused(&node(9), term(FIRST), term(BEYOND_CLOCKS), later);
     assert_eq!(refusal, Refusal::Refused { first: true }, "a proxy that started now can have it");
     assert_eq!(terms.refusing().count(), 2);
-    terms.accepted(&node(0), term(FIRST), now);
+    terms.accepted(&node(0), term(FIRST));
     assert_eq!(
         terms.refusing().map(|(node, term)| (node.clone(), term)).collect::<Vec<_>>(),
         [(node(9), term(BEYOND_CLOCKS))]
@@ -66,23 +66,23 @@ fn term_is_not_raised_above_that_of_a_later_proxy() {
 
 /// The clock was set back by less than the tolerance, and some nodes have no term yet.
 #[test]
-fn lost_term_is_raised_once_other_nodes_go_on_to_accept_it() {
+fn lost_term_is_raised_at_a_node_that_continues_to_refuse() {
     let start = Instant::now();
-    let at = |seconds| start + Duration::from_secs(seconds);
-    let mut terms = proxy(2, start);
     let refused_at = |terms: &mut Terms, number, seconds| {
-        let refusal = terms.refused(&node(number), term(FIRST), term(FIRST + 9), at(seconds));
+        let now = start + Duration::from_secs(seconds);
+        let refusal = terms.refused(&node(number), term(FIRST), term(FIRST + 9), now);
         matches!(refusal, Refusal::Raised { .. })
     };
+    let mut terms = proxy(4, start);
     assert!(!refused_at(&mut terms, 9, 2));
-    terms.accepted(&node(0), term(FIRST), at(31));
-    assert!(!refused_at(&mut terms, 9, 40), "a later proxy may not have called the other nodes yet");
-    terms.accepted(&node(3), term(FIRST), at(50));
-    assert!(!refused_at(&mut terms, 9, 60), "a node that has no term proves nothing");
-    assert!(!refused_at(&mut terms, 1, 61));
-    terms.accepted(&node(0), term(FIRST), at(95));
-    assert!(!refused_at(&mut terms, 1, 96), "a node that had accepted");
-    assert!(refused_at(&mut terms, 9, 96));
+    assert!(!refused_at(&mut terms, 9, 31), "a later proxy may not have called the other nodes yet");
+    assert!(refused_at(&mut terms, 9, 32));
+    // A later proxy is at work.
+    let mut terms = proxy(4, start);
+    for seconds in [2, 32, 99] {
+        assert!(!refused_at(&mut terms, 1, seconds), "a node that had accepted");
+        assert!(!refused_at(&mut terms, 9, seconds));
+    }
 }
 
 #[test]
@@ -91,12 +91,12 @@ fn one_node_of_several_never_ends_the_proxy() {
     for accepted in 0..4 {
         let mut terms = proxy(accepted, now);
         let liar = node(99);
-        terms.accepted(&liar, term(FIRST), now);
+        terms.accepted(&liar, term(FIRST));
         for recorded in [FIRST, FIRST + 1, BEYOND_CLOCKS, Term::MAX.get(), BEYOND_CLOCKS, FIRST + 1] {
             let found = terms.term(&liar).unwrap();
             let refusal = terms.refused(&liar, found, term(recorded), now);
             assert!(!matches!(refusal, Refusal::Replaced(_)), "{refusal:?}");
-            terms.accepted(&liar, found, now);
+            terms.accepted(&liar, found);
         }
         for number in 0..5 {
             assert_eq!(terms.term(&node(number)), Ok(term(FIRST)));
@@ -115,7 +115,7 @@ fn proxy_that_most_nodes_refuse_is_replaced() {
     let replaced = Replaced { found: term(FIRST), current: term(FIRST + 1) };
     let refusal = terms.refused(&node(2), term(FIRST), term(FIRST + 1), now);
     assert_eq!((refusal, terms.replaced()), (Refusal::Replaced(replaced), Some(replaced)));
-    terms.accepted(&node(2), term(FIRST), now);
+    terms.accepted(&node(2), term(FIRST));
     assert_eq!(terms.term(&node(4)), Err(replaced), "permanently");
 }
 
@@ -137,7 +137,7 @@ fn accepted_proxy_raises_its_term_once_above_one_beyond_all_clocks() {
     let refusal = terms.refused(&node(0), term(FIRST), Term::CLOCK_MAX, now);
     let Refusal::Raised { term: raised, .. } = refusal else { panic!("{refusal:?}") };
     assert!(raised > Term::CLOCK_MAX && raised.may_follow(Some(Term::CLOCK_MAX)));
-    terms.accepted(&node(0), raised, now);
+    terms.accepted(&node(0), raised);
     // The next one may be that of a later proxy, which has also raised its term.
     let refusal = terms.refused(&node(0), raised, raised.next(), now);
     assert!(matches!(refusal, Refusal::Replaced(_)), "{refusal:?}");
@@ -162,7 +162,7 @@ fn accepts_only_the_term_in_use() {
     let mut terms = proxy(0, now);
     let refusal = terms.refused(&node(0), term(FIRST), term(FIRST + 1), now);
     assert!(matches!(refusal, Refusal::Raised { .. }));
-    terms.accepted(&node(0), term(FIRST), now);
+    terms.accepted(&node(0), term(FIRST));
     assert!(!terms.is_accepted(&node(0), terms.term(&node(0)).unwrap()));
 }
 
