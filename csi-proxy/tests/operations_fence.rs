@@ -65,6 +65,11 @@ impl TermStore for Terms {
         self.works().await?;
         self.0.terms.raise(driver, term).await
     }
+
+    async fn forget(&self, driver: &DriverName) -> Result<(), TermStoreError> {
+        self.works().await?;
+        self.0.terms.forget(driver).await
+    }
 }
 
 fn edge(terms: &Terms) -> Edge {
@@ -154,6 +159,86 @@ async fn wait_for_the_term_is_part_of_the_deadline() {
     tokio::time::resume();
     edge.driver.release(1);
     assert!(running.await.unwrap().is_ok());
+}
+
+fn kind(answer: Result<(Vec<bytes::Bytes>, csi_proxy::Outcome), Fault>) -> &'static str {
+    answer.map_or_else(|fault| fault.kind(), |_| "answered")
+}
+
+/// A caller with the certificate of the driver cannot lock its proxy out of the node.
+#[tokio::test]
+async fn one_call_cannot_use_up_the_terms() {
+    let terms = Terms::new();
+    let clock = Term::CLOCK_MAX.get();
+    for restarted in [false, true] {
+        let edge = edge(&terms);
+        let first = if restarted { 3 } else { 1 };
+        assert_eq!(kind(asked(&edge.dispatcher, fenced(create("a"), first, 1, 1)).await), "answered");
+        for term in [clock + 1025, Term::MAX.get()] {
+            let refused = asked(&edge.dispatcher, fenced(create("b"), term, 1, 1)).await;
+            assert_eq!(kind(refused), "term_not_recorded", "{term}");
+        }
+        assert_eq!(kind(asked(&edge.dispatcher, fenced(create("c"), first + 1, 1, 1)).await), "answered");
+    }
+    assert_eq!(terms.0.terms.load(&driver_name()).await.unwrap(), Some(term(4)));
+    let edge = edge(&terms);
+    for term in [clock, clock + 1024, clock + 2048] {
+        assert_eq!(
+            kind(asked(&edge.dispatcher, fenced(create("d"), term, 1, 1)).await),
+            "answered",
+            "{term}"
+        );
+    }
+}
+
+/// Each rise is a write to the disk of the node.
+#[tokio::test(start_paused = true)]
+async fn storm_of_terms_is_bounded_and_does_not_delay_other_drivers() {
+    let terms = Terms::new();
+    let edge = edge(&terms);
+    let other: DriverName = "other".parse().unwrap();
+    edge.dispatcher.register(csi_proxy::Driver::new(other.clone(), "unix:///nowhere.sock".parse().unwrap()));
+    let before = terms.0.leave.available_permits();
+    for term in 1..=100 {
+        let answer = kind(asked(&edge.dispatcher, fenced(create("a"), term, term, term)).await);
+        assert_eq!(answer, if term <= 8 { "answered" } else { "term_not_recorded" }, "{term}");
+    }
+    assert_eq!(before - terms.0.leave.available_permits(), 9, "one read and eight writes");
+    // A storm that waits for the disk.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let permits = terms.0.leave.forget_permits(1 << 20);
+    let storm: Vec<_> = (101..=200).map(|term| edge.ask(fenced(create("b"), term, 1, 1))).collect();
+    tokio::task::yield_now().await;
+    let mut first = create("c");
+    first.driver = other.clone();
+    let began = tokio::time::Instant::now();
+    let first = edge.ask(fenced(first, 5, 1, 1));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(!first.is_finished());
+    // One for the waiting write, and two for the read and the write of the other driver.
+    terms.0.leave.add_permits(3);
+    assert_eq!(kind(first.await.unwrap()), "driver_socket_missing");
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    terms.0.leave.add_permits(permits);
+    for call in storm {
+        call.await.unwrap().ok();
+    }
+}
+
+#[tokio::test]
+async fn forgotten_term_lets_a_lower_one_in() {
+    let terms = Terms::new();
+    let edge = edge(&terms);
+    let clock = Term::CLOCK_MAX.get();
+    assert_eq!(kind(asked(&edge.dispatcher, fenced(create("a"), clock, 1, 1)).await), "answered");
+    assert_eq!(kind(asked(&edge.dispatcher, fenced(create("b"), 7, 1, 1)).await), "stale_term");
+    terms.0.fails.store(true, Ordering::SeqCst);
+    edge.dispatcher.forget_term(&driver_name()).await.unwrap_err();
+    assert_eq!(kind(asked(&edge.dispatcher, fenced(create("b"), 7, 1, 1)).await), "stale_term");
+    terms.0.fails.store(false, Ordering::SeqCst);
+    edge.dispatcher.forget_term(&driver_name()).await.unwrap();
+    assert_eq!(kind(asked(&edge.dispatcher, fenced(create("b"), 7, 1, 1)).await), "answered");
+    assert_eq!(terms.0.terms.load(&driver_name()).await.unwrap(), Some(term(7)));
 }
 
 #[tokio::test]

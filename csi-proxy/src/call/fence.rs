@@ -23,6 +23,14 @@ pub enum InvalidFence {
         /// The field.
         what: &'static str,
     },
+    /// A term is above [`Term::MAX`].
+    #[error("invalid fence: {what} is {found}; expected at most {}", Term::MAX)]
+    TermTooHigh {
+        /// The field.
+        what: &'static str,
+        /// Its value.
+        found: u64,
+    },
     /// The call itself is closed.
     #[error("invalid fence: call {number} is below the lowest open number {lowest_open}, or was given up")]
     Closed {
@@ -44,8 +52,12 @@ pub enum InvalidFence {
     Unordered,
 }
 
-/// The number of a proxy's start for a driver, from 1. Of two proxies of one driver the one with the higher term is
-/// valid.
+/// The number of a proxy's start for a driver, from 1 to [`Self::MAX`]. Of two proxies of one driver the one with the
+/// higher term is valid.
+///
+/// A term follows the clock or the previous term ([`next_term`](crate::next_term)). A node accepts every term up to
+/// [`Self::CLOCK_MAX`], and a higher one only if it is at most 1024 above the recorded term. So no caller can exhaust
+/// the terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(NonZeroU64);
 
@@ -54,17 +66,20 @@ pub struct Term(NonZeroU64);
 pub struct CallNumber(NonZeroU64);
 
 macro_rules! number {
-    ($name:ident) => {
+    ($name:ident, $max:expr) => {
         impl $name {
             /// The lowest value: 1.
             pub const FIRST: Self = Self(NonZeroU64::MIN);
 
-            /// Converts a number; `None` for 0.
+            /// The highest value.
+            pub const MAX: Self = Self(NonZeroU64::new($max).expect("not zero"));
+
+            /// Converts a number; `None` for 0 and for numbers above [`Self::MAX`].
             #[must_use]
             pub const fn new(number: u64) -> Option<Self> {
                 match NonZeroU64::new(number) {
-                    Some(number) => Some(Self(number)),
-                    None => None,
+                    Some(number) if number.get() <= Self::MAX.get() => Some(Self(number)),
+                    _ => None,
                 }
             }
 
@@ -77,7 +92,7 @@ macro_rules! number {
             /// The next number; saturates at the maximum.
             #[must_use]
             pub const fn next(self) -> Self {
-                Self(self.0.saturating_add(1))
+                if self.0.get() < Self::MAX.get() { Self(self.0.saturating_add(1)) } else { Self::MAX }
             }
         }
 
@@ -89,8 +104,30 @@ macro_rules! number {
     };
 }
 
-number!(Term);
-number!(CallNumber);
+number!(Term, 1 << 48);
+number!(CallNumber, u64::MAX);
+
+/// How far a term above [`Term::CLOCK_MAX`] may be above the recorded one.
+const MAX_TERM_STEP: u64 = 1024;
+
+impl Term {
+    /// The highest term that follows the clock, in milliseconds since 1970: a time in the year 2109.
+    pub const CLOCK_MAX: Self = Self(NonZeroU64::new(1 << 42).expect("not zero"));
+
+    /// Whether a node with this recorded term accepts the term. Above the clock the steps are so small that not even
+    /// one rise a second reaches [`Self::MAX`] within a thousand years.
+    pub(crate) fn may_follow(self, recorded: Option<Self>) -> bool {
+        let base = recorded.map_or(Self::CLOCK_MAX, |recorded| recorded.max(Self::CLOCK_MAX));
+        self.get() <= base.get() + MAX_TERM_STEP
+    }
+
+    /// A term above `above` and this one, unless none is left. Two proxies that started at different times get
+    /// different terms, with few exceptions.
+    pub(crate) fn raised_above(self, above: Self) -> Option<Self> {
+        let spread = self.get() % (MAX_TERM_STEP / 2);
+        Self::new(above.max(self).get() + 1 + spread)
+    }
+}
 
 /// The numbers of calls that ended at the proxy without an answer of the driver: sorted, disjoint ranges, at most
 /// [`MAX_GIVEN_UP`]. Cheap to clone.
@@ -210,7 +247,36 @@ mod tests {
     #[test]
     fn numbers_start_at_1_and_saturate() {
         assert_eq!((CallNumber::new(0), CallNumber::new(1)), (None, Some(CallNumber::FIRST)));
-        assert_eq!((Term::FIRST.next().get(), Term::new(u64::MAX).unwrap().next().get()), (2, u64::MAX));
+        assert_eq!((Term::FIRST.next().get(), CallNumber::MAX.next()), (2, CallNumber::MAX));
+        assert_eq!((Term::new(u64::MAX), Term::new(Term::MAX.get() + 1)), (None, None));
+        assert_eq!(Term::MAX.next(), Term::MAX);
+    }
+
+    /// One call of a hostile caller cannot use up the terms of a driver.
+    #[test]
+    fn term_follows_the_clock_or_the_recorded_term() {
+        let clock = Term::CLOCK_MAX.get();
+        let follows = |term, recorded: Option<u64>| {
+            let recorded = recorded.map(|recorded| Term::new(recorded).unwrap());
+            Term::new(term).unwrap().may_follow(recorded)
+        };
+        assert!(follows(clock, None) && follows(clock, Some(1)) && follows(clock + 1024, Some(7)));
+        assert!(!follows(clock + 1025, None) && !follows(clock + 1025, Some(7)));
+        assert!(follows(clock + 2048, Some(clock + 1024)) && !follows(clock + 2049, Some(clock + 1024)));
+        assert!(!follows(Term::MAX.get(), Some(clock)));
+        assert!(follows(Term::MAX.get(), Some(Term::MAX.get())));
+        let seconds = (Term::MAX.get() - clock) / MAX_TERM_STEP;
+        assert!(seconds / (365 * 24 * 60 * 60) > 1000, "{seconds} rises, at most one a second");
+    }
+
+    #[test]
+    fn raised_term_is_accepted_by_the_node_that_refused() {
+        for (first, above) in [(7, 9), (1_700_000_000_511, Term::CLOCK_MAX.get() + 5), (9, 9), (9, 3)] {
+            let (first, above) = (Term::new(first).unwrap(), Term::new(above).unwrap());
+            let raised = first.raised_above(above).unwrap();
+            assert!(raised > first && raised > above && raised.may_follow(Some(above)));
+        }
+        assert_eq!(Term::FIRST.raised_above(Term::MAX), None);
     }
 
     #[test]

@@ -197,7 +197,10 @@ fn call_number(number: u64, what: &'static str) -> Result<CallNumber, InvalidFen
 }
 
 fn proxy_term(number: u64, what: &'static str) -> Result<Term, InvalidFence> {
-    Term::new(number).ok_or(InvalidFence::Zero { what })
+    match number {
+        0 => Err(InvalidFence::Zero { what }),
+        found => Term::new(found).ok_or(InvalidFence::TermTooHigh { what, found }),
+    }
 }
 
 fn fault_record(fault: &Fault) -> pb::FaultRecord {
@@ -355,6 +358,10 @@ mod tests {
         };
         for (bad, expected) in [
             (pb::Fence { term: 0, ..good.clone() }, zero("term")),
+            (
+                pb::Fence { term: u64::MAX, ..good.clone() },
+                InvalidFence::TermTooHigh { what: "term", found: u64::MAX },
+            ),
             (pb::Fence { number: 0, ..good.clone() }, zero("number")),
             (pb::Fence { lowest_open: 0, ..good.clone() }, zero("lowest_open")),
             (pb::Fence { lowest_open: 10, ..good.clone() }, closed),

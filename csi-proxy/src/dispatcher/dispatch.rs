@@ -16,7 +16,7 @@ use super::driver::Driver;
 use super::operation::{
     Answer, Counts, Decision, DriverExecutor, Executor, Identity, RunningOperation, Served, Waiting, share,
 };
-use super::terms::{MemoryTerms, TermStore};
+use super::terms::{MemoryTerms, Rises, TermStore, TermStoreError};
 use crate::address::SocketAddress;
 use crate::call::{Call, CallId, Drained, Fault, Replies, Reply};
 use crate::observe::Observation;
@@ -47,8 +47,6 @@ pub struct Dispatcher {
     open: Arc<watch::Sender<Open>>,
     executor: Arc<Executor>,
     terms: Arc<dyn TermStore>,
-    /// Serializes the recording of terms.
-    recording: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The open calls of all drivers, including removed ones.
@@ -81,7 +79,11 @@ struct Entry {
     slots: Arc<Semaphore>,
     /// A remote call takes a place here too, so that the other places are left for the calls of the node.
     remote_slots: Arc<Semaphore>,
+    recording: Recording,
 }
+
+/// Serializes the recording of a driver's terms, and bounds how often they rise.
+type Recording = Arc<tokio::sync::Mutex<Rises>>;
 
 impl Dispatcher {
     /// Creates a dispatcher without drivers.
@@ -93,7 +95,6 @@ impl Dispatcher {
             open: Arc::new(watch::Sender::default()),
             executor: Arc::new(Executor::new(DEFAULT_VOLUME_WAIT)),
             terms: Arc::new(MemoryTerms::default()),
-            recording: Arc::default(),
         }
     }
 
@@ -145,9 +146,11 @@ impl Dispatcher {
     /// Adds a driver, or replaces the driver of the same name. Running calls continue on the replaced driver.
     pub fn register(&self, driver: Driver) {
         let slots = |remote| Arc::new(Semaphore::new(share(self.max_in_flight, remote)));
-        let entry = Entry { driver, slots: slots(false), remote_slots: slots(true) };
-        tracing::info!(driver = %entry.driver.name(), address = %entry.driver.address(), "driver registered");
+        tracing::info!(driver = %driver.name(), address = %driver.address(), "driver registered");
         let mut drivers = self.drivers.write().unwrap_or_else(PoisonError::into_inner);
+        let recording =
+            drivers.get(driver.name()).map(|entry| Arc::clone(&entry.recording)).unwrap_or_default();
+        let entry = Entry { driver, slots: slots(false), remote_slots: slots(true), recording };
         drivers.insert(entry.driver.name().clone(), entry);
     }
 
@@ -194,7 +197,7 @@ impl Dispatcher {
     fn admit(&self, call: &Call) -> Result<(Driver, CallPermit), Fault> {
         let (name, remote) = (&call.driver, call.remote);
         let drivers = self.drivers.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(Entry { driver, slots, remote_slots }) = drivers.get(name) else {
+        let Some(Entry { driver, slots, remote_slots, .. }) = drivers.get(name) else {
             return Err(Fault::DriverNotRegistered { driver: name.clone() });
         };
         let slot = |slots: &Arc<Semaphore>| {
@@ -296,20 +299,30 @@ impl Dispatcher {
         }
         let driver = &call.driver.clone();
         let not_recorded = |reason: String| Fault::TermNotRecorded { driver: driver.clone(), reason };
-        if !self.drivers.read().unwrap_or_else(PoisonError::into_inner).contains_key(driver) {
+        let Some(recording) = self.recording(driver) else {
             return Err(Fault::DriverNotRegistered { driver: driver.clone() });
-        }
+        };
         let began = Instant::now();
         let bound = call.remaining.map_or(TERM_TIMEOUT, |remaining| remaining.min(TERM_TIMEOUT));
         let raised = timeout(bound, async {
-            let _guard = self.recording.lock().await;
+            let mut rises = recording.lock().await;
             if self.executor.term(driver).is_none()
                 && let Some(stored) =
                     self.terms.load(driver).await.map_err(|e| not_recorded(e.to_string()))?
             {
                 self.executor.record_term(driver, stored)?;
             }
-            if self.executor.term(driver).is_none_or(|known| known < term) {
+            let known = self.executor.term(driver);
+            if known.is_none_or(|known| known < term) {
+                if !term.may_follow(known) {
+                    let recorded = known.map_or_else(|| "none".to_owned(), |known| known.to_string());
+                    return Err(not_recorded(format!(
+                        "term {term} is too high, the recorded one is {recorded}"
+                    )));
+                }
+                if !rises.take(Instant::now().into_std()) {
+                    return Err(not_recorded("its term rises too often".to_owned()));
+                }
                 self.terms.raise(driver, term).await.map_err(|e| not_recorded(e.to_string()))?;
                 tracing::info!(%driver, %term, "new term of the driver's proxy recorded, lower terms are refused");
                 self.executor.record_term(driver, term)?;
@@ -320,6 +333,24 @@ impl Dispatcher {
             raised.await.unwrap_or_else(|_| Err(not_recorded(format!("not stored within {bound:?}"))));
         call.remaining = call.remaining.map(|remaining| remaining.saturating_sub(began.elapsed()));
         raised
+    }
+
+    fn recording(&self, driver: &DriverName) -> Option<Recording> {
+        let drivers = self.drivers.read().unwrap_or_else(PoisonError::into_inner);
+        drivers.get(driver).map(|entry| Arc::clone(&entry.recording))
+    }
+
+    /// Forgets the term of a driver, so that the next proxy is accepted whatever its term is. A call that is
+    /// [closed](crate::Fence) may then begin if a late copy of it arrives.
+    ///
+    /// # Errors
+    /// If the term may still be stored; then nothing changes.
+    pub async fn forget_term(&self, driver: &DriverName) -> Result<(), TermStoreError> {
+        let recording = self.recording(driver).unwrap_or_default();
+        let _guard = recording.lock().await;
+        self.terms.forget(driver).await?;
+        self.executor.forget_term(driver);
+        Ok(())
     }
 }
 

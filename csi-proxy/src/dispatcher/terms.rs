@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use csi_proto::DriverName;
@@ -27,6 +28,12 @@ pub trait TermStore: Send + Sync + fmt::Debug {
     /// # Errors
     /// If the term may not be durable. No call of that term begins until it is.
     async fn raise(&self, driver: &DriverName, term: Term) -> Result<(), TermStoreError>;
+
+    /// Removes the term of a driver. The removal is durable when this returns.
+    ///
+    /// # Errors
+    /// If the term may still be stored.
+    async fn forget(&self, driver: &DriverName) -> Result<(), TermStoreError>;
 }
 
 /// A term cannot be read or stored.
@@ -58,5 +65,55 @@ impl TermStore for MemoryTerms {
         let known = terms.entry(driver.clone()).or_insert(term);
         *known = term.max(*known);
         Ok(())
+    }
+
+    async fn forget(&self, driver: &DriverName) -> Result<(), TermStoreError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(driver);
+        Ok(())
+    }
+}
+
+/// How many times the term of a driver may rise at once, and how long until it may rise once more. A proxy raises its
+/// term when it starts, and each rise is a write to the disk.
+const MAX_RISES: u32 = 8;
+const RISE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Bounds how often the term of one driver rises.
+#[derive(Debug, Default)]
+pub(super) struct Rises {
+    used: u32,
+    /// The time at which the first of the used rises is free again.
+    free_at: Option<Instant>,
+}
+
+impl Rises {
+    /// Takes one rise, if one is free.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
+        while let Some(at) = self.free_at.filter(|at| *at <= now) {
+            self.used -= 1;
+            self.free_at = (self.used > 0).then(|| at + RISE_INTERVAL);
+        }
+        if self.used >= MAX_RISES {
+            return false;
+        }
+        self.used += 1;
+        self.free_at.get_or_insert(now + RISE_INTERVAL);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_term_rises_8_times_at_once_and_then_once_a_second() {
+        let (mut rises, start) = (Rises::default(), Instant::now());
+        let mut count = |millis| {
+            let now = start + Duration::from_millis(millis);
+            std::iter::repeat_with(|| rises.take(now)).take_while(|taken| *taken).count()
+        };
+        assert_eq!([0, 999, 1000, 1500, 2999, 4000].map(&mut count), [8, 0, 1, 0, 1, 2]);
+        assert_eq!([3_600_000, 3_600_500].map(count), [8, 0]);
     }
 }

@@ -21,7 +21,7 @@ pub struct CallHeader {
     #[prost(message, optional, tag = "7")]
     pub fence: ::core::option::Option<Fence>,
 }
-/// Prevents a stale copy of a call from beginning. Every number is at least 1.
+/// Prevents a stale copy of a call from beginning. Every number is at least 1, and a term at most 2^48.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Fence {
     #[prost(uint64, tag = "1")]

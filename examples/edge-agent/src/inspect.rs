@@ -1,21 +1,23 @@
-//! `edge-agent volumes` and `edge-agent explain ID`: show the volumes of this host.
+//! The subcommands. `edge-agent volumes` and `edge-agent explain ID` show the volumes of this host.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use csi_proto::DriverName;
 use prost::Message as _;
 use volume_manager::message::answer::Kind;
 use volume_manager::message::{Answer, Refused, VolumeReport, VolumeReports};
 
 use super::store;
+use super::terms;
 use super::volumes::{SOCKET, recorded_reports};
 use edge_csi_common::process::Fatal;
 use edge_csi_common::state::{StateDirectory, StateError};
 use edge_csi_common::state_socket;
 
-/// Queries about the volumes of this host. The running agent answers; without one, the records in the state directory are
-/// read.
+/// Requests about the state of this host. The running agent answers; without one, the records in the state directory
+/// are used.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Inspect {
     /// Print a table of all volumes with their states and consumers
@@ -33,6 +35,22 @@ pub enum Inspect {
         #[command(flatten)]
         state: StateOption,
     },
+    /// Print the highest term of each driver's edge-csi-driver
+    Terms {
+        /// The agent's state directory.
+        #[command(flatten)]
+        state: StateOption,
+    },
+    /// Forget the term of a driver, so that the next edge-csi-driver is accepted. For a node at which a stolen
+    /// certificate raised the term; deny that certificate first
+    ForgetTerm {
+        /// Name of the driver
+        #[arg(value_name = "DRIVER")]
+        driver: DriverName,
+        /// The agent's state directory.
+        #[command(flatten)]
+        state: StateOption,
+    },
 }
 
 /// The option that names the agent's state directory.
@@ -43,11 +61,15 @@ pub struct StateOption {
     pub state_dir: PathBuf,
 }
 
-/// Runs a query and prints the answer.
-pub(super) fn run(query: &Inspect) -> Result<(), Fatal> {
-    let text = match query {
+/// Executes a request and prints the answer.
+pub(super) async fn run(request: &Inspect) -> Result<(), Fatal> {
+    let text = match request {
         Inspect::Volumes { state } => table(&ask(&state.state_dir, None)?),
         Inspect::Explain { id, state } => explanations(id, &ask(&state.state_dir, Some(id))?)?,
+        Inspect::Terms { state } => terms::ask(&state.state_dir, &terms::Request::List).await?,
+        Inspect::ForgetTerm { driver, state } => {
+            terms::ask(&state.state_dir, &terms::Request::Forget(driver.clone())).await?
+        }
     };
     match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Fatal::runtime(error)),
@@ -242,9 +264,18 @@ mod tests {
         let read = |line: &str| process::parse::<CommandLine>(line.split(' ')).map(|(line, _)| line);
         assert!(read("edge-agent volumes").unwrap().command.is_some());
         assert!(read("edge-agent explain v1 --state-dir /x -v").unwrap().command.is_some());
+        assert!(read("edge-agent terms").unwrap().command.is_some());
+        assert!(read("edge-agent forget-term a.example --state-dir /x").unwrap().command.is_some());
         let agent = read("edge-agent --nodeid edge-1 --hub unix:///h --plugins-registry /r").unwrap();
         assert!(agent.command.is_none() && agent.options.is_some());
-        for wrong in ["explain", "volumes --nodeid edge-1", "--nodeid edge-1", "forget v1"] {
+        for wrong in [
+            "explain",
+            "volumes --nodeid edge-1",
+            "--nodeid edge-1",
+            "forget v1",
+            "forget-term",
+            "forget-term /",
+        ] {
             assert!(read(&format!("edge-agent {wrong}")).is_err(), "{wrong}");
         }
     }

@@ -12,6 +12,7 @@ mod registry;
 mod renewal;
 mod status;
 mod store;
+mod terms;
 mod volumes;
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
@@ -41,6 +42,7 @@ use self::store::AgentStore;
 pub use self::volumes::VolumesOptions;
 use edge_csi_common::allow::AllowRule;
 use edge_csi_common::process::{self, Fatal, Signals};
+use edge_csi_common::state_socket;
 use edge_csi_common::status::StatusServer;
 use edge_csi_common::uplink::{self, LinkFiles};
 
@@ -53,7 +55,7 @@ pub fn main() -> ExitCode {
     // A subcommand prints its answer, so it logs warnings only.
     let level = |line: &CommandLine| if line.command.is_some() { "warn" } else { "info" };
     process::run_with_level(level, async |line, signals| match (line.command, line.options) {
-        (Some(command), _) => inspect::run(&command),
+        (Some(command), _) => inspect::run(&command).await,
         (None, Some(options)) => run(options, signals).await,
         (None, None) => Err(Fatal::Input("--nodeid is missing".to_owned())),
     })
@@ -78,6 +80,12 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     if let Some(store) = &store {
         dispatcher = dispatcher.with_terms(store.terms.clone());
     }
+    let terms = match state.as_ref().zip(store.as_ref()) {
+        Some((state, store)) => {
+            Some((state_socket::bind(&state.path().join(terms::SOCKET))?, store.terms.clone()))
+        }
+        None => None,
+    };
     let mut settings = DriverSettings::default();
     settings.timeout = options.driver_timeout;
     for driver in &options.driver {
@@ -146,6 +154,9 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         tokio::spawn(renewal.run());
     }
     let mut essential = Essential::default();
+    if let Some((socket, table)) = terms {
+        tokio::spawn(terms::serve(socket, dispatcher.clone(), table));
+    }
     if let Some(opened) = opened {
         opened.start(&options.driver, &mut essential).await?;
     }

@@ -30,7 +30,7 @@ const MAX_QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 #[command(name = "edge-agent", version, disable_help_subcommand = true)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct CommandLine {
-    /// The subcommand, for an agent that runs with --staging-dir.
+    /// The subcommand, about the state of an agent.
     #[command(subcommand)]
     pub command: Option<Inspect>,
 

@@ -25,7 +25,7 @@ pub use self::decommission::{Command, Repair, Target};
 use self::front::Front;
 use self::name::HubName;
 pub use self::options::{CommandLine, CsiDriverOptions, Route};
-use self::route::Destination;
+use self::route::{Destination, RouteKind};
 pub use self::route::{OfflinePolicyOption, TopologyOptions};
 use self::status::CsiDriverStatus;
 use edge_csi_common::process::{self, Fatal, Signals};
@@ -64,7 +64,10 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
         Some(store) => RetryRelay::start(relay, reachability.clone(), store.clone()).await,
         None => RetryRelay::start(relay, reachability.clone(), ClockTerms::default()).await,
     };
-    let relay = relay.map_err(Fatal::runtime)?;
+    let mut relay = relay.map_err(Fatal::runtime)?;
+    if let RouteKind::Fixed(_) = destination.kind {
+        relay = relay.for_one_node();
+    }
     let mut front = Front::new(&options, &destination, relay.clone())?;
     let online = Arc::new(Notify::new());
     let follower = front.follower(&options, &destination, &online).await?;
@@ -79,6 +82,7 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     let (driver, shown) = (options.drivername.clone(), front.shown());
     let status = CsiDriverStatus {
         peer: peer.clone(),
+        relay: relay.clone(),
         name,
         files: files.clone(),
         driver,

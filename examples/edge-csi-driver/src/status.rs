@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use csi_proxy::driver_info;
+use csi_proxy::{RetryRelay, SessionRelay, driver_info};
 use edge_transport::Peer;
 
 use super::decommission::DecommissionedNodes;
@@ -21,6 +21,7 @@ const NODES_SHOWN: usize = 200;
 #[derive(Debug)]
 pub(super) struct CsiDriverStatus {
     pub(super) peer: Peer,
+    pub(super) relay: RetryRelay<SessionRelay>,
     pub(super) name: Arc<HubName>,
     pub(super) files: LinkFiles,
     pub(super) driver: DriverName,
@@ -69,6 +70,10 @@ impl Status for CsiDriverStatus {
         );
         let damaged = self.destination.damaged_names().into_iter().take(NODES_SHOWN);
         facts.extend(damaged.map(|name| Fact::new("damaged placement", name)));
+        facts.extend(self.relay.refusing_nodes().into_iter().take(NODES_SHOWN).map(|(node, term)| {
+            let reason = format!("{node}: has recorded term {term}; another proxy called it, or it lies");
+            Fact::new("node that refuses this proxy", reason)
+        }));
         facts.extend(uplink::facts(&self.peer, &self.name.current()));
         facts
     }
@@ -81,6 +86,7 @@ impl Status for CsiDriverStatus {
         let conflicts = self.destination.claim_conflicts();
         metrics::gauge!("edge_csi_quarantined_nodes").set(conflicts.len() as f64);
         metrics::gauge!("edge_csi_damaged_placements").set(self.destination.damaged_names().len() as f64);
+        metrics::gauge!("edge_csi_refusing_nodes").set(self.relay.refusing_nodes().len() as f64);
         metrics::gauge!("edge_csi_decommissioned_nodes_connected").set(connected as f64);
     }
 }

@@ -60,7 +60,7 @@ impl<R> Below<R> {
         let (mut lowest, mut given_up) = (fence.lowest_open(), fence.given_up().clone());
         match self.planted {
             Some(Planted::NoGivenUp) => (lowest, given_up) = (CallNumber::FIRST, GivenUp::default()),
-            Some(Planted::NoTerm) => term = Term::new(u64::MAX / 4)?,
+            Some(Planted::NoTerm) => term = Term::CLOCK_MAX,
             Some(Planted::FreshNumbers) => {
                 number = CallNumber::new(self.numbers.fetch_add(1, Ordering::Relaxed))?;
                 (lowest, given_up) = (CallNumber::FIRST, GivenUp::default());

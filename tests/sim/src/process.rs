@@ -1,6 +1,6 @@
 //! The processes, each assembled from the shipped parts as the binaries are.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_proto::DriverName;
@@ -27,7 +27,7 @@ use crate::refresh::refresh;
 use crate::rng::Rng;
 use crate::sidecar::ProxyEndpoint;
 use crate::simulation::{Process, ProcessKind, Step, StepSender};
-use crate::terms::{Disk, Starts};
+use crate::terms::{Disk, Starts, UsedTerms};
 
 /// The service of the agents.
 const SERVICE: &str = "csi";
@@ -172,7 +172,12 @@ pub(crate) async fn proxy(
     let mut nodes = NodeWatch::new(peer.clone(), &name, reachability.clone())?;
     tokio::spawn(async move { while nodes.next().await.is_some() {} });
     let starts = Starts { context: Arc::clone(context), driver, instance };
-    let below = Planted::below(planted, SessionRelay::new(peer.clone()));
+    let below = UsedTerms {
+        relay: Planted::below(planted, SessionRelay::new(peer.clone())),
+        context: Arc::clone(context),
+        instance,
+        last: Mutex::default(),
+    };
     let relay = match RetryRelay::start(below, reachability, starts).await {
         Ok(relay) => relay,
         Err(error) => {

@@ -1,9 +1,13 @@
 //! The stored terms of the drivers' proxies, at the proxies and on the disks of the nodes. Both survive a restart.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use csi_proxy::{DriverName, Term, TermError, TermSource, TermStore, TermStoreError, next_term};
+use csi_proxy::{
+    Call, DriverName, Fault, NodeId, Relay, Replies, Term, TermError, TermSource, TermStore, TermStoreError,
+    next_term,
+};
 use tokio::time::sleep;
 
 use crate::context::Context;
@@ -24,12 +28,12 @@ pub(crate) struct Starts {
 
 #[async_trait::async_trait]
 impl TermSource for Starts {
-    async fn raise(&self, above: Option<Term>) -> Result<Term, TermError> {
+    async fn raise(&self) -> Result<Term, TermError> {
         let since = self.context.now();
         let now = SystemTime::UNIX_EPOCH + EPOCH + since;
         let term = self.context.with(|inner| {
             let behind = inner.behind.get(&self.driver).copied().unwrap_or_default();
-            let term = next_term(inner.starts.get(&self.driver).copied(), above, now - behind)?;
+            let term = next_term(inner.starts.get(&self.driver).copied(), now - behind)?;
             inner.starts.insert(self.driver, term);
             let highest = inner.highest.entry(self.driver).or_insert(term);
             *highest = term.max(*highest);
@@ -76,5 +80,35 @@ impl TermStore for Disk {
         self.work().await?;
         self.context.records(self.place, driver.as_str(), term);
         self.work().await
+    }
+
+    async fn forget(&self, driver: &DriverName) -> Result<(), TermStoreError> {
+        self.work().await?;
+        let key = (self.place, driver.as_str().to_owned());
+        self.context.with(|inner| inner.disks.remove(&key));
+        self.work().await
+    }
+}
+
+/// Records the terms of a proxy's calls, which it raises for single nodes.
+pub(crate) struct UsedTerms<R> {
+    pub(crate) relay: R,
+    pub(crate) context: Arc<Context>,
+    pub(crate) instance: InstanceId,
+    /// The term of the last call to each node.
+    pub(crate) last: Mutex<BTreeMap<NodeId, Term>>,
+}
+
+#[async_trait::async_trait]
+impl<R: Relay> Relay for UsedTerms<R> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
+        if let Some(term) = call.fence.as_ref().map(csi_proxy::Fence::term) {
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.insert(call.node.clone(), term).is_some_and(|last| last != term) {
+                let since = self.context.now();
+                self.context.with(|inner| inner.facts.has_term(self.instance, term.get(), since));
+            }
+        }
+        self.relay.relay(call).await
     }
 }

@@ -73,6 +73,10 @@ impl DriverExecutor {
         self.lock().core.record_term(driver, term)
     }
 
+    pub(crate) fn forget_term(&self, driver: &DriverName) {
+        self.lock().core.forget_term(driver);
+    }
+
     /// Rejects all queued calls; nothing begins any more.
     pub(crate) fn reject_queued(self: &Arc<Self>, fault: Fault) {
         self.handle(Event::RejectQueued { fault });

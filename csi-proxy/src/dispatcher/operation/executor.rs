@@ -48,6 +48,12 @@ impl Executor {
         self.get_or_create(driver).record_term(driver, term)
     }
 
+    pub(crate) fn forget_term(&self, driver: &DriverName) {
+        if let Some(executor) = self.get(driver) {
+            executor.forget_term(driver);
+        }
+    }
+
     /// Rejects all queued calls; nothing begins any more.
     pub(crate) fn reject_queued(&self, fault: &Fault) {
         let drivers: Vec<_> = self.read().values().cloned().collect();

@@ -9,18 +9,17 @@ mod stream;
 mod term;
 
 use std::fmt;
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use csi_proto::Method;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 
 use self::open::OpenCalls;
 pub use self::reachability::{DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reachability};
-use self::sending::Sending;
+use self::sending::{Sending, now};
 pub use self::term::{ClockTerms, Replaced, TermError, TermSource, next_term};
-use self::term::{CurrentTerm, NodeAnswers, Refusal, TermStatus};
+use self::term::{Refusal, Terms};
 use super::Relay;
 use crate::call::{Call, Fault, NodeId, Replies, Term};
 
@@ -39,6 +38,8 @@ use crate::call::{Call, Fault, NodeId, Replies, Term};
 /// - An answer of `GetMetadataAllocated` or `GetMetadataDelta` continues after a loss from the last offset received,
 ///   on any instance.
 /// - A call has a [fence](crate::call::Fence). The numbers of calls that ended without an answer are given up.
+/// - A node that has recorded a higher term gets a raised one, if the recorded term cannot be that of a later proxy.
+///   The raised term is for that node only, so that a node that lies harms only the calls to itself.
 ///
 /// Requests of open calls are buffered up to 64 MiB in total: a call beyond this size is sent once and does not
 /// wait. A node has at most 1024 open calls; one more ends with [`Fault::Overloaded`](crate::Fault::Overloaded).
@@ -48,11 +49,7 @@ pub struct RetryRelay<R>(Arc<Shared<R>>);
 struct Shared<R> {
     relay: R,
     reachability: Reachability,
-    terms: Box<dyn TermSource>,
-    term: watch::Sender<CurrentTerm>,
-    node_answers: StdMutex<NodeAnswers>,
-    /// Held while the term is raised.
-    raising: Mutex<()>,
+    terms: watch::Sender<Terms>,
     open: Arc<OpenCalls>,
 }
 
@@ -64,27 +61,44 @@ impl<R: Relay> RetryRelay<R> {
     pub async fn start(
         relay: R,
         reachability: Reachability,
-        terms: impl TermSource + 'static,
+        terms: impl TermSource,
     ) -> Result<Self, TermError> {
-        let term = watch::Sender::new(CurrentTerm::Raised(terms.raise(None).await?));
-        let (terms, node_answers, raising, open) =
-            (Box::new(terms), StdMutex::default(), Mutex::default(), Arc::default());
-        Ok(Self(Arc::new(Shared { relay, reachability, terms, term, node_answers, raising, open })))
+        let started = now();
+        let terms = watch::Sender::new(Terms::new(terms.raise().await?, started));
+        Ok(Self(Arc::new(Shared { relay, reachability, terms, open: Arc::default() })))
     }
 }
 
 impl<R> RetryRelay<R> {
-    /// Waits until more than half of the nodes refuse the term of this proxy, because another proxy of the same driver
-    /// was started later. From then on no call is sent: the process should exit.
+    /// Sets that all calls are for one node. Then the proxy is [replaced](Self::replaced) if that node refuses it.
+    #[must_use]
+    pub fn for_one_node(self) -> Self {
+        self.0.terms.send_modify(Terms::set_one_node);
+        self
+    }
+
+    /// Waits until the nodes refuse this proxy, because another proxy of the same driver was started later: most of the
+    /// nodes that it called, and at least two unless it is [for one](Self::for_one_node). From then on no call is sent:
+    /// the process should exit.
     pub async fn replaced(&self) -> Replaced {
-        let mut term = self.0.term.subscribe();
+        let mut terms = self.0.terms.subscribe();
         loop {
-            if let Err(replaced) = term.borrow_and_update().term() {
+            if let Some(replaced) = terms.borrow_and_update().replaced() {
                 return replaced;
             }
             // The sender is part of `self`.
-            let _ = term.changed().await;
+            let _ = terms.changed().await;
         }
+    }
+
+    /// The nodes that refused their last call because they have recorded a higher term than this proxy, sorted, with
+    /// those terms. Either another proxy of the driver called the node, or the node lies.
+    #[must_use]
+    pub fn refusing_nodes(&self) -> Vec<(NodeId, Term)> {
+        let terms = self.0.terms.borrow();
+        let mut nodes: Vec<_> = terms.refusing().map(|(node, term)| (node.clone(), term)).collect();
+        nodes.sort();
+        nodes
     }
 }
 
@@ -96,7 +110,7 @@ impl<R> Clone for RetryRelay<R> {
 
 impl<R> fmt::Debug for RetryRelay<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RetryRelay").field("term", &*self.0.term.borrow()).finish_non_exhaustive()
+        f.debug_struct("RetryRelay").field("terms", &*self.0.terms.borrow()).finish_non_exhaustive()
     }
 }
 
@@ -117,52 +131,65 @@ impl<R: Relay + 'static> Relay for RetryRelay<R> {
 
 impl<R> Shared<R> {
     /// Records that a node has accepted a call with this term.
-    fn accepted(&self, node: &NodeId, term: Term, now: Instant) {
-        if *self.term.borrow() == CurrentTerm::Raised(term) {
-            self.term.send_modify(|current_term| current_term.accepted(term));
+    fn accepted(&self, node: &NodeId, term: Term) {
+        if !self.terms.borrow().is_accepted(node, term) {
+            // Nothing waits for this.
+            self.terms.send_if_modified(|terms| {
+                terms.accepted(node, term);
+                false
+            });
         }
-        // An answer to an earlier term proves nothing about the current one.
-        if *self.term.borrow() == CurrentTerm::Accepted(term) {
-            self.node_answers.lock().unwrap_or_else(PoisonError::into_inner).accept(node, now);
-        }
-    }
-
-    /// Records that a node refuses the term in use.
-    fn term_status(&self, node: &NodeId, now: Instant) -> TermStatus {
-        let known = self.reachability.known();
-        self.node_answers.lock().unwrap_or_else(PoisonError::into_inner).refuse(node, now, known)
     }
 
     /// Handles the refusal of a call with the term `found` by a node that has recorded `current`. Returns whether to
     /// send the call again.
-    async fn refused(&self, node: &NodeId, found: Term, current: Term, now: Instant) -> bool {
-        let _one = self.raising.lock().await;
-        let is_accepted = *self.term.borrow() == CurrentTerm::Accepted(found);
-        let status = if is_accepted { self.term_status(node, now) } else { TermStatus::Contested };
-        let mut refusal = Refusal::Outdated;
-        self.term.send_modify(|current_term| refusal = current_term.refused(found, current, status));
-        match refusal {
+    fn refused(&self, node: &NodeId, found: Term, current: Term) -> bool {
+        match self.refusal(|terms| terms.refused(node, found, current, now())) {
             Refusal::Outdated => true,
-            Refusal::OneNode => false,
+            Refusal::Raised { term, first } => {
+                if first {
+                    tracing::warn!(%node, %found, %current, %term, "a node has recorded a higher term than this proxy, which is not that of a later proxy, raising the term for this node");
+                }
+                self.reachability.wake();
+                true
+            }
+            Refusal::Refused { first } => {
+                if first {
+                    tracing::error!(%node, %found, %current, "a node refuses this proxy: another proxy of the driver has called the node, or the node lies; calls to this node fail");
+                }
+                false
+            }
             Refusal::Replaced(replaced) => {
-                tracing::error!("{replaced}");
+                tracing::error!(%node, "{replaced}");
                 self.reachability.wake();
                 false
             }
-            Refusal::Raise => match self.terms.raise(Some(current)).await {
-                Ok(term) => {
-                    tracing::warn!(%found, %current, %term, "a node has recorded a higher term than this proxy, which has lost its state, raising the term");
-                    self.node_answers.lock().unwrap_or_else(PoisonError::into_inner).clear();
-                    self.term.send_modify(|current_term| current_term.raised(term));
-                    self.reachability.wake();
-                    true
-                }
-                Err(error) => {
-                    tracing::error!(%found, %current, error = &error as &dyn std::error::Error, "a node has recorded a higher term than this proxy");
-                    false
-                }
-            },
         }
+    }
+
+    /// Handles the refusal of the number of an open call that has not begun. Returns whether to send the call again.
+    fn number_refused(&self, node: &NodeId, found: Term) -> bool {
+        match self.refusal(|terms| terms.number_refused(node, found)) {
+            Refusal::Outdated => true,
+            Refusal::Raised { term, first } => {
+                if first {
+                    tracing::error!(%node, %found, %term, "a node refuses an open call as closed: another caller uses the term of this proxy, or the node lies; raising the term for this node");
+                }
+                self.reachability.wake();
+                true
+            }
+            Refusal::Refused { .. } | Refusal::Replaced(_) => false,
+        }
+    }
+
+    /// Handles a refusal. Wakes [`RetryRelay::replaced`] only if the proxy was replaced.
+    fn refusal(&self, handle: impl FnOnce(&mut Terms) -> Refusal) -> Refusal {
+        let mut refusal = Refusal::Outdated;
+        self.terms.send_if_modified(|terms| {
+            refusal = handle(terms);
+            matches!(refusal, Refusal::Replaced(_))
+        });
+        refusal
     }
 }
 

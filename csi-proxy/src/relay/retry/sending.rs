@@ -56,7 +56,7 @@ impl<R: Relay> Sending<R> {
     pub(super) async fn send(&mut self) -> Result<Replies, Fault> {
         let mut change: Option<Pin<Box<OwnedNotified>>> = None;
         loop {
-            let term = match self.shared.term.borrow().term() {
+            let term = match self.shared.terms.borrow().term(&self.call.node) {
                 Ok(term) => term,
                 Err(replaced) => {
                     let driver = self.call.driver.clone();
@@ -89,11 +89,11 @@ impl<R: Relay> Sending<R> {
                     };
                     match begun {
                         Ok(replies) => {
-                            self.shared.accepted(&self.call.node, term, now());
+                            self.shared.accepted(&self.call.node, term);
                             self.session = Some(session);
                             return Ok(replies);
                         }
-                        Err(fault) => self.failed(fault, session, term).await?,
+                        Err(fault) => self.failed(fault, session, term)?,
                     }
                 }
             }
@@ -129,12 +129,17 @@ impl<R: Relay> Sending<R> {
     }
 
     /// Ends the call, unless it can be sent again.
-    async fn failed(&mut self, fault: Fault, session: NodeSession, term: Term) -> Result<(), Fault> {
-        if let Fault::StaleTerm { current, .. } = fault {
-            let again = self.shared.refused(&self.call.node, term, current, now()).await;
-            if again && self.open.may_be_buffered() && self.attempts.count_refusal() {
-                return Ok(());
+    fn failed(&mut self, fault: Fault, session: NodeSession, term: Term) -> Result<(), Fault> {
+        let again = match fault {
+            Fault::StaleTerm { current, .. } => self.shared.refused(&self.call.node, term, current),
+            // A call that may have begun is refused under its number, which is right.
+            Fault::StaleCall { .. } if self.begun_under.is_none() => {
+                self.shared.number_refused(&self.call.node, term)
             }
+            _ => false,
+        };
+        if again && self.open.may_be_buffered() && self.attempts.count_refusal() {
+            return Ok(());
         }
         if !self.open.may_be_buffered() {
             return Err(fault);
@@ -157,7 +162,7 @@ impl<R: Relay> Sending<R> {
 }
 
 /// The clock of the runtime, which tests may pause.
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 

@@ -1,5 +1,5 @@
 //! The highest term of each driver's proxy. Calls with a lower term are refused, so that a replaced proxy begins
-//! nothing more. A term never decreases, even after a restart.
+//! nothing more. A term never decreases, even after a restart, unless an operator has the agent forget it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ struct Inner {
     store: Box<dyn Store>,
     kind: RecordKind,
     /// The terms on the disk; `None` until the table is read.
-    terms: Option<BTreeMap<DriverName, u64>>,
+    terms: Option<BTreeMap<DriverName, Term>>,
 }
 
 impl TermTable {
@@ -34,7 +34,7 @@ impl TermTable {
     ///
     /// # Errors
     /// If the disk cannot be read.
-    pub(in super::super) async fn load(&self) -> Result<BTreeMap<DriverName, u64>, TableError> {
+    pub(in super::super) async fn load(&self) -> Result<BTreeMap<DriverName, Term>, TableError> {
         let table = self.clone();
         tokio::task::spawn_blocking(move || table.lock().attempt(|inner| inner.cached().cloned())).await?
     }
@@ -44,9 +44,18 @@ impl TermTable {
     ///
     /// # Errors
     /// If the write fails: the driver then has the old or the new term.
-    pub(in super::super) async fn raise(&self, driver: &DriverName, term: u64) -> Result<(), TableError> {
+    pub(in super::super) async fn raise(&self, driver: &DriverName, term: Term) -> Result<(), TableError> {
         let (table, driver) = (self.clone(), driver.clone());
         tokio::task::spawn_blocking(move || table.lock().attempt(|inner| inner.raise(driver, term))).await?
+    }
+
+    /// Removes a driver's term. The change is on the disk when this returns.
+    ///
+    /// # Errors
+    /// If the write fails: the term may still be on the disk.
+    pub(in super::super) async fn forget(&self, driver: &DriverName) -> Result<(), TableError> {
+        let (table, driver) = (self.clone(), driver.clone());
+        tokio::task::spawn_blocking(move || table.lock().attempt(|inner| inner.forget(&driver))).await?
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -59,11 +68,15 @@ impl TermTable {
 impl TermStore for TermTable {
     async fn load(&self, driver: &DriverName) -> Result<Option<Term>, TermStoreError> {
         let terms = Self::load(self).await.map_err(TermStoreError::new)?;
-        Ok(terms.get(driver).copied().and_then(Term::new))
+        Ok(terms.get(driver).copied())
     }
 
     async fn raise(&self, driver: &DriverName, term: Term) -> Result<(), TermStoreError> {
-        Self::raise(self, driver, term.get()).await.map_err(TermStoreError::new)
+        Self::raise(self, driver, term).await.map_err(TermStoreError::new)
+    }
+
+    async fn forget(&self, driver: &DriverName) -> Result<(), TermStoreError> {
+        Self::forget(self, driver).await.map_err(TermStoreError::new)
     }
 }
 
@@ -82,7 +95,7 @@ impl Inner {
         attempt(self).inspect_err(|_| self.terms = None)
     }
 
-    fn raise(&mut self, driver: DriverName, term: u64) -> Result<(), TableError> {
+    fn raise(&mut self, driver: DriverName, term: Term) -> Result<(), TableError> {
         if self.cached()?.get(&driver).is_some_and(|highest| *highest >= term) {
             return Ok(());
         }
@@ -92,7 +105,15 @@ impl Inner {
         Ok(())
     }
 
-    fn cached(&mut self) -> Result<&BTreeMap<DriverName, u64>, TableError> {
+    fn forget(&mut self, driver: &DriverName) -> Result<(), TableError> {
+        self.cached()?;
+        let change = Change::Remove(RecordKey::new(self.kind, driver.as_str())?);
+        with_reopen(&mut *self.store, |store| store.commit(std::slice::from_ref(&change)))?;
+        self.terms.get_or_insert_default().remove(driver);
+        Ok(())
+    }
+
+    fn cached(&mut self) -> Result<&BTreeMap<DriverName, Term>, TableError> {
         let terms = match self.terms.take() {
             Some(terms) => terms,
             None => self.read()?,
@@ -101,7 +122,7 @@ impl Inner {
     }
 
     /// Reads the terms. A salvaged term of a damaged file counts if it is higher, since a proxy has had it.
-    fn read(&mut self) -> Result<BTreeMap<DriverName, u64>, TableError> {
+    fn read(&mut self) -> Result<BTreeMap<DriverName, Term>, TableError> {
         let loaded = with_reopen(&mut *self.store, |store| store.load())?;
         let mut terms = BTreeMap::new();
         for (key, payload) in &loaded.records {
@@ -134,13 +155,13 @@ impl Inner {
     }
 }
 
-fn put(kind: RecordKind, driver: &DriverName, term: u64) -> Result<Change, InvalidRecordKey> {
-    Ok(Change::Put(RecordKey::new(kind, driver.as_str())?, term.to_be_bytes().to_vec()))
+fn put(kind: RecordKind, driver: &DriverName, term: Term) -> Result<Change, InvalidRecordKey> {
+    Ok(Change::Put(RecordKey::new(kind, driver.as_str())?, term.get().to_be_bytes().to_vec()))
 }
 
-fn term(key: &RecordKey, payload: &[u8]) -> Option<(DriverName, u64)> {
+fn term(key: &RecordKey, payload: &[u8]) -> Option<(DriverName, Term)> {
     let driver = DriverName::new(str::from_utf8(key.name()).ok()?).ok()?;
-    Some((driver, u64::from_be_bytes(payload.try_into().ok()?)))
+    Some((driver, Term::new(u64::from_be_bytes(payload.try_into().ok()?))?))
 }
 
 #[cfg(test)]
@@ -157,16 +178,20 @@ mod tests {
         DriverName::new(name).unwrap()
     }
 
+    fn t(number: u64) -> Term {
+        Term::new(number).unwrap()
+    }
+
     #[tokio::test]
     async fn term_never_falls_over_a_restart() {
         let disk = MemoryDisk::default();
         let terms = TermTable::new(disk.open(), KIND);
         assert!(terms.load().await.unwrap().is_empty());
-        for (term, highest) in [(3, 3), (2, 3), (3, 3), (u64::MAX, u64::MAX), (0, u64::MAX)] {
-            terms.raise(&driver("a.example"), term).await.unwrap();
-            terms.raise(&driver("b.example"), 1).await.unwrap();
+        for (term, highest) in [(3, 3), (2, 3), (3, 3), (1 << 48, 1 << 48), (1, 1 << 48)] {
+            terms.raise(&driver("a.example"), t(term)).await.unwrap();
+            terms.raise(&driver("b.example"), t(1)).await.unwrap();
             for table in [terms.clone(), TermTable::new(disk.open(), KIND)] {
-                let expected = [(driver("a.example"), highest), (driver("b.example"), 1)];
+                let expected = [(driver("a.example"), t(highest)), (driver("b.example"), t(1))];
                 assert_eq!(table.load().await.unwrap(), expected.into());
             }
         }
@@ -181,25 +206,54 @@ mod tests {
             let (faulty, handle) = faulty::wrap(disk.open(), faulty::Plan::default());
             let terms = TermTable::new(faulty, KIND);
             let name = driver("a.example");
-            terms.raise(&name, 1).await.unwrap();
+            terms.raise(&name, t(1)).await.unwrap();
             handle.fail_next_commit(fault);
-            assert!(terms.raise(&name, 2).await.is_err());
-            terms.raise(&name, 2).await.unwrap();
+            assert!(terms.raise(&name, t(2)).await.is_err());
+            terms.raise(&name, t(2)).await.unwrap();
             let restarted = TermTable::new(disk.open(), KIND);
-            assert_eq!(restarted.load().await.unwrap(), [(name, 2)].into());
+            assert_eq!(restarted.load().await.unwrap(), [(name, t(2))].into());
         }
     }
 
     #[tokio::test]
     async fn invalid_term_record_does_not_affect_others() {
         let disk = MemoryDisk::default();
-        TermTable::new(disk.open(), KIND).raise(&driver("a.example"), 7).await.unwrap();
+        TermTable::new(disk.open(), KIND).raise(&driver("a.example"), t(7)).await.unwrap();
         let record =
             |name: &str, payload: &[u8]| Change::Put(RecordKey::new(KIND, name).unwrap(), payload.to_vec());
-        disk.open().commit(&[record("b.example", b"short"), record("no name!", &[0; 8])]).unwrap();
+        let too_high = u64::MAX.to_be_bytes();
+        disk.open()
+            .commit(&[
+                record("b.example", b"short"),
+                record("c.example", &too_high),
+                record("no name!", &[0; 8]),
+            ])
+            .unwrap();
         let terms = TermTable::new(disk.open(), KIND);
-        assert_eq!(terms.load().await.unwrap(), [(driver("a.example"), 7)].into());
-        terms.raise(&driver("b.example"), 1).await.unwrap();
+        assert_eq!(terms.load().await.unwrap(), [(driver("a.example"), t(7))].into());
+        terms.raise(&driver("b.example"), t(1)).await.unwrap();
         assert_eq!(terms.load().await.unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn forgotten_term_is_absent_after_a_restart() {
+        let disk = MemoryDisk::default();
+        let (faulty, handle) = faulty::wrap(disk.open(), faulty::Plan::default());
+        let terms = TermTable::new(faulty, KIND);
+        let (one, other) = (driver("a.example"), driver("b.example"));
+        for name in [&one, &other] {
+            terms.raise(name, t(9)).await.unwrap();
+        }
+        handle.fail_next_commit(CommitFault::Refused(DiskErrorKind::NoSpace));
+        assert!(terms.forget(&one).await.is_err());
+        assert_eq!(terms.load().await.unwrap().len(), 2);
+        for _ in 0..2 {
+            terms.forget(&one).await.unwrap();
+        }
+        for table in [terms, TermTable::new(disk.open(), KIND)] {
+            assert_eq!(table.load().await.unwrap(), [(other.clone(), t(9))].into());
+            table.raise(&one, t(2)).await.unwrap();
+            table.forget(&one).await.unwrap();
+        }
     }
 }

@@ -15,6 +15,20 @@ use super::{NodeVolumes, State, below_any};
 /// The first and the longest wait before an incomplete set is retried.
 const RETRY_DELAY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
+/// The highest revision that a node accepts without a similar one before it: nanoseconds since 1970 stay below it until
+/// the year 2116.
+const CLOCK_REVISION: u64 = 1 << 62;
+
+/// How far a revision above [`CLOCK_REVISION`] may be above the node's. The steps are so small that no sequence of sets
+/// reaches the highest number, after which no set could replace the last one.
+const MAX_REVISION_STEP: u64 = 1 << 20;
+
+/// Whether a node with the revision `old` may accept the revision `new`.
+const fn may_follow(new: u64, old: u64) -> bool {
+    let base = if old > CLOCK_REVISION { old } else { CLOCK_REVISION };
+    new <= base.saturating_add(MAX_REVISION_STEP)
+}
+
 impl NodeVolumes {
     /// Applies a set. The set is on the disk when this returns. `request` is the set as received.
     ///
@@ -49,6 +63,14 @@ impl NodeVolumes {
     }
 
     fn check_set(&self, set: &DesiredSet, before: Option<&DesiredSet>) -> Result<(), (Reason, String)> {
+        let known = before.map_or(0, |set| set.revision);
+        if !may_follow(set.revision, known) {
+            let text = format!(
+                "revision {} is too far above the node's revision {known}; send a lower one",
+                set.revision
+            );
+            return Err((Reason::Invalid, text));
+        }
         if let Some(before) = before {
             let (new, old) = (set.revision, before.revision);
             if new < old {
@@ -191,5 +213,24 @@ impl NodeVolumes {
                 tokio::time::sleep(RETRY_DELAY.0).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One set of a hostile caller cannot use up the revisions.
+    #[test]
+    fn revision_follows_a_clock_or_the_last_one() {
+        assert!(may_follow(1, 0) && may_follow(CLOCK_REVISION, 7));
+        for top in [CLOCK_REVISION, u64::MAX - MAX_REVISION_STEP - 1] {
+            assert!(
+                may_follow(top + MAX_REVISION_STEP, top) && !may_follow(top + MAX_REVISION_STEP + 1, top)
+            );
+        }
+        assert!(!may_follow(u64::MAX, 0) && !may_follow(u64::MAX, CLOCK_REVISION));
+        assert!(may_follow(u64::MAX, u64::MAX), "it is acknowledged again");
+        const { assert!((u64::MAX - CLOCK_REVISION) / MAX_REVISION_STEP > 1 << 40) };
     }
 }

@@ -28,9 +28,9 @@ pub(crate) struct Facts {
     pub(crate) executions: Vec<Execution>,
     pub(crate) deliveries: Vec<Delivery>,
     pub(crate) links: BTreeMap<LinkId, LinkFact>,
-    /// The first and the last term of each proxy.
+    /// The term of the start of each proxy, and the highest one that it raised for a node.
     pub(crate) terms: BTreeMap<InstanceId, (u64, u64)>,
-    /// The time at which each proxy got its last term.
+    /// The time at which each proxy last got a term, or raised it for a node.
     pub(crate) raised: BTreeMap<InstanceId, Duration>,
     /// The latest delivery of each call of a link.
     serving: BTreeMap<(LinkId, u64), usize>,
@@ -90,7 +90,8 @@ impl Facts {
     /// Records a new term of a proxy.
     pub(crate) fn has_term(&mut self, proxy: InstanceId, term: u64, now: Duration) {
         self.raised.insert(proxy, now);
-        self.terms.entry(proxy).or_insert((term, term)).1 = term;
+        let (_, highest) = self.terms.entry(proxy).or_insert((term, term));
+        *highest = term.max(*highest);
     }
 
     /// Records that a process is asked to end, or that another process of its place begins.

@@ -39,7 +39,7 @@ impl Stale {
             });
         }
         let terms_of = |attempt| facts.terms.get(&facts.attempt(attempt)?.proxy);
-        // The terms of the proxy's term source, not those in its calls. A proxy may raise its term while it runs.
+        // The terms of the proxy, not those in the calls, which a planted fault changes.
         let Some(&(_, term)) = terms_of(run.attempt) else { return };
         let Some(wanted) = facts.operation(run.operation) else { return };
         let higher = facts.executions.iter().find_map(|other| {

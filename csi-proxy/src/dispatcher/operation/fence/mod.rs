@@ -62,6 +62,11 @@ impl Fences {
         Ok(())
     }
 
+    /// Forgets the term of a driver, and its numbers.
+    pub(crate) fn forget(&mut self, driver: &DriverName) {
+        self.0.remove(driver);
+    }
+
     /// Applies the report of an arriving call. The call may join a running operation or get a kept result, and begin
     /// if it [may](Self::may_begin).
     ///

@@ -170,6 +170,11 @@ impl Core {
         self.fences.raise(driver, term)
     }
 
+    /// Forgets the term of a driver, and which of its numbers are closed.
+    pub fn forget_term(&mut self, driver: &DriverName) {
+        self.fences.forget(driver);
+    }
+
     /// Admits a call without an identity. `repeatable`: its method is read-only.
     ///
     /// # Errors

@@ -123,11 +123,6 @@ impl Reachability {
         self.change(|core| core.synced(now()));
     }
 
-    /// The number of nodes that are connected, or were not long ago.
-    pub(super) fn known(&self) -> usize {
-        self.core().nodes.len()
-    }
-
     /// Completes after the next change.
     pub(super) fn changed(&self) -> OwnedNotified {
         Arc::clone(&self.0.changed).notified_owned()

@@ -276,12 +276,12 @@ impl PlacementStore for RedbStore {
 
 #[async_trait]
 impl TermSource for RedbStore {
-    async fn raise(&self, above: Option<Term>) -> Result<Term, TermError> {
+    async fn raise(&self) -> Result<Term, TermError> {
         let driver = self.driver.clone();
         let raised = self.commit(move |transaction| {
             let mut terms = transaction.open_table(TERMS)?;
             let last = terms.get(driver.as_str())?.and_then(|term| Term::new(term.value()));
-            let next = next_term(last, above, SystemTime::now());
+            let next = next_term(last, SystemTime::now());
             if let Ok(term) = next {
                 terms.insert(driver.as_str(), term.get())?;
             }

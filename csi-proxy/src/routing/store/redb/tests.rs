@@ -54,17 +54,25 @@ async fn file_is_private_to_owner_driver_and_process() {
 #[tokio::test]
 async fn term_increases_with_every_start() {
     let file = TestFile::new();
-    let first = file.open().unwrap().raise(None).await.unwrap();
+    let first = file.open().unwrap().raise().await.unwrap();
     let store = file.open().unwrap();
-    let second = store.raise(None).await.unwrap();
-    assert!(second > first && second < store.raise(None).await.unwrap());
-    let above = Term::new(1 << 60).unwrap();
-    assert_eq!(store.raise(Some(above)).await.unwrap(), above.next());
-    drop(store);
-    let store = file.open().unwrap();
-    assert_eq!(store.raise(Some(first)).await.unwrap(), above.next().next(), "the clock is behind");
-    let highest = Term::new(u64::MAX).unwrap();
-    assert!(matches!(store.raise(Some(highest)).await, Err(TermError::Exhausted { .. })));
+    let second = store.raise().await.unwrap();
+    assert!(second > first && second < store.raise().await.unwrap());
+    let store_term = async |term: u64| {
+        let stored = store.commit(move |transaction| {
+            transaction.open_table(TERMS)?.insert(driver().as_str(), term)?;
+            Ok(())
+        });
+        stored.await.unwrap();
+    };
+    let ahead = Term::CLOCK_MAX;
+    store_term(ahead.get()).await;
+    assert_eq!(store.raise().await.unwrap(), ahead.next(), "the clock is behind");
+    store_term(Term::MAX.get()).await;
+    assert!(matches!(store.raise().await, Err(TermError::Exhausted { .. })));
+    store_term(u64::MAX).await;
+    let term = store.raise().await.unwrap();
+    assert!(term < ahead && term > second, "a number that is no term counts as none");
 }
 
 #[tokio::test]

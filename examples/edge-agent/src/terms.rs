@@ -1,0 +1,189 @@
+//! `edge-agent terms` and `edge-agent forget-term DRIVER`: the recorded terms of the drivers' proxies.
+//!
+//! A caller with the certificate of a driver can raise the driver's term. Once that certificate is denied, an operator
+//! lets the agent forget the term.
+
+use std::io;
+use std::path::Path;
+
+use csi_proto::DriverName;
+use csi_proxy::Dispatcher;
+use edge_transport::link::uds::BoundSocket;
+
+use super::store::{self, AgentStore, TermTable};
+use edge_csi_common::process::{Fatal, chain};
+use edge_csi_common::state::{StateDirectory, StateError};
+use edge_csi_common::state_socket;
+
+/// The socket in the state directory. A request is a line, `terms` or `forget-term DRIVER`; the answer is text behind
+/// one of the prefixes.
+pub(super) const SOCKET: &str = "terms.sock";
+
+/// The prefixes of the answers to successful and to failed requests.
+const OK_PREFIX: &str = "ok\n";
+const ERROR_PREFIX: &str = "error\n";
+
+/// A request about the terms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Request {
+    /// List the terms.
+    List,
+    /// Forget the term of a driver.
+    Forget(DriverName),
+}
+
+impl Request {
+    fn line(&self) -> String {
+        match self {
+            Self::List => "terms".to_owned(),
+            Self::Forget(driver) => format!("forget-term {driver}"),
+        }
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        match line.split_once(' ').unwrap_or((line, "")) {
+            ("terms", "") => Some(Self::List),
+            ("forget-term", driver) => DriverName::new(driver).ok().map(Self::Forget),
+            _ => None,
+        }
+    }
+}
+
+/// Sends the request to the running agent, or else executes it in the state directory. Returns the text to print.
+pub(super) async fn ask(directory: &Path, request: &Request) -> Result<String, Fatal> {
+    let path = directory.join(SOCKET);
+    let answer = match state_socket::ask(&path, &request.line()) {
+        Ok(answer) => String::from_utf8_lossy(&answer).into_owned(),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return on_disk(directory, request).await;
+        }
+        Err(error) => return Err(Fatal::Runtime(format!("{}: {error}", path.display()))),
+    };
+    match (answer.strip_prefix(OK_PREFIX), answer.strip_prefix(ERROR_PREFIX)) {
+        (Some(text), _) => Ok(text.to_owned()),
+        (None, Some(text)) => Err(Fatal::Runtime(text.trim_end().to_owned())),
+        (None, None) => Err(Fatal::Runtime(format!(
+            "{}: the agent ended before it answered; repeat the command",
+            path.display()
+        ))),
+    }
+}
+
+/// Executes the request in a state directory that no agent uses.
+async fn on_disk(directory: &Path, request: &Request) -> Result<String, Fatal> {
+    let shown = directory.display();
+    if !directory.is_dir() {
+        return Err(Fatal::Input(format!("--state-dir: no directory {shown}")));
+    }
+    let _lock = match StateDirectory::open(directory) {
+        Ok(lock) => lock,
+        Err(StateError::InUse { .. }) => {
+            let text = format!("the agent that uses {shown} does not answer; repeat the command");
+            return Err(Fatal::Runtime(text));
+        }
+        Err(error) => return Err(Fatal::runtime(error)),
+    };
+    if store::is_missing(directory) {
+        return Err(Fatal::Input(format!("--state-dir: {shown} has no records of terms")));
+    }
+    let terms = AgentStore::open_intact(directory).map_err(Fatal::runtime)?.terms;
+    let dispatcher = Dispatcher::new().with_terms(terms.clone());
+    execute(request, &dispatcher, &terms).await.map_err(Fatal::Runtime)
+}
+
+/// Executes a request with the dispatcher that uses these terms. Returns the text to print, or why it failed.
+async fn execute(request: &Request, dispatcher: &Dispatcher, terms: &TermTable) -> Result<String, String> {
+    match request {
+        Request::List => {
+            let known = terms.load().await.map_err(|error| chain(&error))?;
+            let width = known.keys().map(|driver| driver.as_str().len()).max().unwrap_or(0).max(6);
+            let rows = known.iter().map(|(driver, term)| format!("{:width$}  {term}\n", driver.as_str()));
+            Ok(format!("{:width$}  TERM\n{}", "DRIVER", rows.collect::<String>()))
+        }
+        Request::Forget(driver) => {
+            dispatcher.forget_term(driver).await.map_err(|error| chain(&error))?;
+            tracing::warn!(%driver, "an operator had this agent forget the term of the driver's proxy");
+            Ok(format!("the term of driver {driver} is forgotten: the next call sets it\n"))
+        }
+    }
+}
+
+/// Answers requests until the future is dropped.
+pub(super) async fn serve(socket: BoundSocket, dispatcher: Dispatcher, terms: TermTable) {
+    let answer = move |line: String| {
+        let (dispatcher, terms) = (dispatcher.clone(), terms.clone());
+        async move {
+            let answer = match Request::parse(&line) {
+                Some(request) => execute(&request, &dispatcher, &terms).await,
+                None => Err(
+                    "expected one line: terms, or forget-term DRIVER; the agent may be of another version"
+                        .to_owned(),
+                ),
+            };
+            let (prefix, text) = match answer {
+                Ok(text) => (OK_PREFIX, text),
+                Err(text) => (ERROR_PREFIX, text),
+            };
+            format!("{prefix}{text}").into_bytes()
+        }
+    };
+    state_socket::serve(socket, answer).await;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+    use csi_proxy::Term;
+
+    use super::*;
+
+    fn driver(name: &str) -> DriverName {
+        DriverName::new(name).unwrap()
+    }
+
+    async fn printed(directory: &Path, request: Request) -> String {
+        // Blocks while it waits for the answer.
+        let directory = directory.to_owned();
+        let asked = tokio::task::spawn_blocking(move || {
+            tokio::runtime::Handle::current().block_on(ask(&directory, &request))
+        });
+        asked.await.unwrap().unwrap()
+    }
+
+    #[test]
+    fn request_round_trips_and_other_lines_are_refused() {
+        for request in [Request::List, Request::Forget(driver("a.example"))] {
+            assert_eq!(Request::parse(&request.line()), Some(request));
+        }
+        for line in ["", "terms all", "forget-term", "forget-term no name!", "volumes"] {
+            assert_eq!(Request::parse(line), None, "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn terms_are_listed_and_forgotten_with_and_without_an_agent() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let missing = ask(path, &Request::List).await.unwrap_err();
+        assert!(missing.to_string().contains("no records of terms"), "{missing}");
+        let terms = AgentStore::open(path).unwrap().terms;
+        for name in ["a.example", "b.example", "c.example"] {
+            terms.raise(&driver(name), Term::CLOCK_MAX).await.unwrap();
+        }
+        let agent = tokio::spawn(serve(
+            state_socket::bind(&path.join(SOCKET)).unwrap(),
+            Dispatcher::new().with_terms(terms.clone()),
+            terms.clone(),
+        ));
+        let answer = printed(path, Request::Forget(driver("a.example"))).await;
+        assert!(answer.contains("a.example is forgotten"), "{answer}");
+        let expected = "DRIVER     TERM\nb.example  4398046511104\nc.example  4398046511104\n";
+        assert_eq!(printed(path, Request::List).await, expected);
+        agent.abort();
+        drop(agent.await);
+        drop(terms);
+        printed(path, Request::Forget(driver("b.example"))).await;
+        assert_eq!(printed(path, Request::List).await, "DRIVER     TERM\nc.example  4398046511104\n");
+    }
+}
