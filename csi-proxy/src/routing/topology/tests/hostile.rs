@@ -2,11 +2,11 @@
 
 use super::*;
 
-fn secrets() -> BTreeMap<String, String> {
+pub(super) fn secrets() -> BTreeMap<String, String> {
     [("password".to_owned(), "canary".to_owned())].into()
 }
 
-fn expansion(id: &str) -> Vec<u8> {
+pub(super) fn expansion(id: &str) -> Vec<u8> {
     let request = csi::ControllerExpandVolumeRequest {
         volume_id: id.to_owned(),
         secrets: secrets(),
@@ -15,7 +15,7 @@ fn expansion(id: &str) -> Vec<u8> {
     request.encode_to_vec()
 }
 
-fn deletion(id: &str) -> Vec<u8> {
+pub(super) fn deletion(id: &str) -> Vec<u8> {
     csi::DeleteVolumeRequest { volume_id: id.to_owned(), secrets: secrets() }.encode_to_vec()
 }
 
@@ -132,7 +132,7 @@ async fn publish(route: &TopologyRouter, world: &World, node_id: &str) -> Code {
 }
 
 /// The nodes that got secrets since the last call.
-fn trusted(world: &World) -> BTreeSet<String> {
+pub(super) fn trusted(world: &World) -> BTreeSet<String> {
     std::mem::take(&mut world.lock().secrets).into_iter().map(|(name, _)| name).collect()
 }
 
