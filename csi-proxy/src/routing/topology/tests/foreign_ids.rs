@@ -214,6 +214,16 @@ async fn liar_gets_no_snapshot_and_no_group_of_another_node() {
         let group = csi::CreateVolumeGroupSnapshotResponse { group_snapshot: Some(group) }.encode_to_vec();
         world.forge("edge-2", Method::CreateVolumeGroupSnapshot, group);
         assert_eq!(take_group().await, Code::UNAVAILABLE);
+        // Protobuf merges several groups into one with the snapshots of all.
+        let group = |group_snapshot_id: &str, id: &str| {
+            let group_snapshot_id = group_snapshot_id.to_owned();
+            let snapshots = vec![snapshot(id)];
+            let group = csi::VolumeGroupSnapshot { group_snapshot_id, snapshots, ..Default::default() };
+            csi::CreateVolumeGroupSnapshotResponse { group_snapshot: Some(group) }.encode_to_vec()
+        };
+        let merged = [group("", "old"), group("group", "own")].concat();
+        world.forge("edge-2", Method::CreateVolumeGroupSnapshot, merged);
+        assert_eq!(take_group().await, Code::UNAVAILABLE);
         // Protobuf merges several snapshots into one.
         let other = csi::CreateSnapshotResponse {
             snapshot: Some(csi::Snapshot { size_bytes: 7, ..Default::default() }),
