@@ -11,11 +11,17 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 
 use crate::call::{NodeId, Subject};
-use crate::routing::placements::{DEFAULT_MAX_ROWS, DEFAULT_MAX_ROWS_OF_NODE};
+use crate::routing::placements::DEFAULT_MAX_ROWS;
 
 /// The maximum number of ids that one node disputes at a time, so that one node cannot stop the calls to the volumes of
 /// all others.
 const MAX_DISPUTED: usize = 64;
+
+/// The maximum number of ids without a record that are kept from the list of one node. Each takes about 24 bytes.
+const MAX_LISTED: usize = 2_000;
+
+/// The maximum number of ids in calls that are kept.
+const MAX_TOLD: usize = DEFAULT_MAX_ROWS;
 
 #[derive(Debug, Default)]
 pub(super) struct Doubts {
@@ -50,13 +56,13 @@ impl Doubts {
     /// Records that a call to a node names an id without a record.
     pub(super) fn told(&mut self, subject: &Subject) {
         let id = self.hasher.hash_one(subject);
-        self.told.insert(id, DEFAULT_MAX_ROWS);
+        self.told.insert(id, MAX_TOLD);
     }
 
     /// Records that a node lists an id without a record.
     pub(super) fn listed(&mut self, node: &NodeId, subject: &Subject) {
         let id = self.hasher.hash_one(subject);
-        self.listed.entry(node.clone()).or_default().insert(id, DEFAULT_MAX_ROWS_OF_NODE);
+        self.listed.entry(node.clone()).or_default().insert(id, MAX_LISTED);
     }
 
     /// Records that a node lists an id that is recorded for another node. Returns whether this is new.
@@ -109,13 +115,13 @@ mod tests {
     fn doubts_of_one_node_are_bounded_and_spare_those_of_another() {
         let (mut doubts, victim, liar) = (Doubts::default(), node("victim"), node("liar"));
         doubts.listed(&victim, &volume(0));
-        for number in 1..=DEFAULT_MAX_ROWS_OF_NODE + 1 {
+        for number in 1..=MAX_LISTED + 1 {
             doubts.listed(&liar, &volume(number));
             doubts.disputed(&liar, &volume(number));
         }
         assert!(doubts.of_new(&liar, &volume(0)) && !doubts.of_new(&victim, &volume(0)));
         assert!(!doubts.of_new(&victim, &volume(1)) && doubts.of_new(&victim, &volume(2)));
-        let disputed = (1..=DEFAULT_MAX_ROWS_OF_NODE).filter(|n| !doubts.disputants(&volume(*n)).is_empty());
+        let disputed = (1..=MAX_LISTED).filter(|n| !doubts.disputants(&volume(*n)).is_empty());
         assert_eq!(disputed.count(), MAX_DISPUTED);
         assert_eq!(doubts.disputants(&volume(1)), std::slice::from_ref(&liar));
         doubts.denied(&liar, &volume(1));

@@ -212,7 +212,8 @@ impl TopologyRouter {
                 return None;
             }
         }
-        if dropped > 0 {
+        // Once in a list, so that a node with many pages does not fill the log.
+        if dropped > 0 && rest == MAX_LISTED {
             tracing::warn!(%node, dropped, "a node lists entries without a usable id of its own; they are omitted");
         }
         Some((entries, count))
