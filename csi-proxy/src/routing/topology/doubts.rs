@@ -1,11 +1,11 @@
 //! Ids that a node may know without having what they identify.
 //!
-//! A node that was told an id of another node could report the id as that of its next new volume, and would get the
-//! calls and the secrets of the other. Therefore an id that was told to a node, or that another node lists, is not
+//! A node that received an id of another node could report it as that of its next new volume, and would get the
+//! calls and the secrets of the other. Therefore an id that was sent to a node, or that another node lists, is not
 //! believed in the answer to a create method before the other nodes deny it. An id with a record that another node
 //! lists is disputed.
 //!
-//! Only hashes with a random key are kept: two ids with the same hash cost a search, and nobody can choose them.
+//! Only hashes with a random key are kept: two ids with the same hash cost a search, and no node can choose them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -21,13 +21,13 @@ const MAX_DISPUTED: usize = 64;
 const MAX_LISTED: usize = 2_000;
 
 /// The maximum number of ids in calls that are kept.
-const MAX_TOLD: usize = DEFAULT_MAX_ROWS;
+const MAX_SENT: usize = DEFAULT_MAX_ROWS;
 
 #[derive(Debug, Default)]
 pub(super) struct Doubts {
     hasher: RandomState,
     /// Ids without a record in calls to nodes.
-    told: Recent,
+    sent: Recent,
     /// Ids in the list of a node that are not recorded for the node.
     listed: HashMap<NodeId, Recent>,
     /// Ids in the list of a node that are recorded for another one.
@@ -54,9 +54,9 @@ impl Recent {
 
 impl Doubts {
     /// Records that a call to a node names an id without a record.
-    pub(super) fn told(&mut self, subject: &Subject) {
+    pub(super) fn sent(&mut self, subject: &Subject) {
         let id = self.hasher.hash_one(subject);
-        self.told.insert(id, MAX_TOLD);
+        self.sent.insert(id, MAX_SENT);
     }
 
     /// Records that a node lists an id without a record.
@@ -75,7 +75,7 @@ impl Doubts {
     /// Whether another node may have an id without a record that this node reports as new.
     pub(super) fn of_new(&self, node: &NodeId, subject: &Subject) -> bool {
         let id = self.hasher.hash_one(subject);
-        self.told.ids.contains(&id)
+        self.sent.ids.contains(&id)
             || self.listed.iter().any(|(other, listed)| other != node && listed.ids.contains(&id))
     }
 
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn kind_of_an_id_matters() {
         let mut doubts = Doubts::default();
-        doubts.told(&volume(1));
+        doubts.sent(&volume(1));
         assert!(doubts.of_new(&node("liar"), &volume(1)));
         assert!(!doubts.of_new(&node("liar"), &Subject::Snapshot("1".into())));
     }

@@ -289,7 +289,7 @@ impl TopologyRouter {
         if let Err(refusal) = self.check_claim(node) {
             return Replies::outcome(refusal.outcome());
         }
-        self.record_told(inbound);
+        self.record_sent(inbound);
         let outcome = Refusal::Decommissioned { node: node.clone() }.outcome();
         let (quarantine, name) = (Arc::clone(&self.quarantine), node.clone());
         let mut added = Box::pin(async move { quarantine.until_added(&name).await });

@@ -72,12 +72,12 @@ fn named(method: Method, body: &[u8]) -> Vec<Subject> {
 }
 
 impl TopologyRouter {
-    /// Records the ids without a record that a call tells to a node.
-    pub(super) fn record_told(&self, inbound: &InboundCall) {
+    /// Records the ids without a record that a call sends to a node.
+    pub(super) fn record_sent(&self, inbound: &InboundCall) {
         let Some(method) = Method::from_path(inbound.method.as_str()) else { return };
         for subject in named(method, &inbound.body) {
             if self.placements.node_of(&subject).is_none() {
-                self.doubts().told(&subject);
+                self.doubts().sent(&subject);
             }
         }
     }

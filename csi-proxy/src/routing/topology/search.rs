@@ -67,7 +67,7 @@ impl TopologyRouter {
             let what = "no node with the driver is known; start the agent on a node".to_owned();
             return Err(Refusal::Undetermined { what });
         }
-        self.doubts().told(subject);
+        self.doubts().sent(subject);
         let reports = self.reports(relay, inbound, method, subject, nodes).await;
         let first = |wanted: Report| {
             reports.iter().filter(|(report, _)| *report == wanted).map(|(_, node)| node).min()

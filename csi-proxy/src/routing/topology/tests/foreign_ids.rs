@@ -21,8 +21,8 @@ fn node_of(route: &TopologyRouter, id: &str) -> Option<NodeId> {
     route.placements.node_of(&Subject::Volume(id.into()))
 }
 
-/// The calls that tell the id `old` to the liar, or that search its node.
-fn telling() -> Vec<(Method, Vec<u8>)> {
+/// The calls that send the id `old` to the liar, or that search its node.
+fn sending() -> Vec<(Method, Vec<u8>)> {
     let volume_id = "old".to_owned();
     let source = csi::volume_content_source::VolumeSource { volume_id: volume_id.clone() };
     let r#type = Some(csi::volume_content_source::Type::Volume(source));
@@ -54,8 +54,8 @@ fn telling() -> Vec<(Method, Vec<u8>)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn liar_does_not_get_a_told_id_by_creating_it() {
-    for (method, body) in telling() {
+async fn liar_does_not_get_a_sent_id_by_creating_it() {
+    for (method, body) in sending() {
         let (world, disk) = (World::of(3), MemoryStore::default());
         let route = open(&disk).await;
         while_running(&route, &world, async {
@@ -83,7 +83,7 @@ async fn liar_does_not_get_a_told_id_by_creating_it() {
 
 /// An id that was named before it was created, as by a driver whose ids are names.
 #[tokio::test(start_paused = true)]
-async fn told_id_that_no_other_node_has_is_recorded() {
+async fn sent_id_that_no_other_node_has_is_recorded() {
     let (world, disk) = (World::of(3), MemoryStore::default());
     let route = open(&disk).await;
     while_running(&route, &world, async {
@@ -119,7 +119,7 @@ async fn liar_does_not_get_a_listed_id_by_creating_it() {
     .await;
 }
 
-/// The liar knows an id that nobody has named or listed since the proxy started.
+/// The liar knows an id that no call has named and no node has listed since the proxy started.
 #[tokio::test(start_paused = true)]
 async fn stolen_id_gets_no_calls_once_its_owner_lists_it() {
     let (world, disk) = (World::of(3), MemoryStore::default());
@@ -198,7 +198,7 @@ async fn liar_gets_no_snapshot_and_no_group_of_another_node() {
         report_all_up(&route, &world);
         sleep(MINUTE).await;
         assert_eq!(create(&route, &world, "source", "edge-2").await, Code::OK);
-        // The drivers do not support deletions, so the snapshot stays and its id is told.
+        // The drivers do not support deletions, so the snapshot stays and its id is sent.
         world.lock().offline.insert("edge-0".to_owned());
         assert_eq!(call(&route, &world, Method::DeleteSnapshot, deletion("old")).await.1, Code::UNAVAILABLE);
         world.lock().offline.clear();
