@@ -29,9 +29,9 @@ pub use self::method::{InvalidMethodPath, MAX_METHOD_PATH, MethodPath};
 pub use self::node::{InvalidNodeId, MAX_NODE_ID, NodeId};
 pub use self::outcome::{Origin, Outcome};
 pub use self::replies::{Replies, Reply};
-#[cfg(feature = "runtime")]
-pub(crate) use self::subject::request_subjects;
 pub use self::subject::{BadRequest, Key, MAX_SUBJECT, MAX_SUBJECTS, Subject};
+#[cfg(feature = "runtime")]
+pub(crate) use self::subject::{created_subjects, request_subjects};
 use csi_proto::DriverName;
 
 /// A call to one driver on one node, with the request not decoded.

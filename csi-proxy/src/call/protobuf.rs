@@ -62,8 +62,29 @@ pub(crate) fn remove_field(message: &[u8], number: u32) -> Option<Vec<u8>> {
 
 /// Encodes these fields, except for those with one number.
 pub(crate) fn encode_except(fields: &[Field<'_>], number: u32) -> Vec<u8> {
-    let rest = fields.iter().filter(|field| field.number != number).map(|field| field.whole);
-    rest.collect::<Vec<_>>().concat()
+    encode(fields.iter().filter(|field| field.number != number))
+}
+
+/// Encodes these fields.
+pub(crate) fn encode<'a>(fields: impl IntoIterator<Item = &'a Field<'a>>) -> Vec<u8> {
+    fields.into_iter().map(|field| field.whole).collect::<Vec<_>>().concat()
+}
+
+/// The message with the value of each field with this number replaced; `None` if the bytes are not a message, or
+/// `change` returns `None`.
+pub(crate) fn replace_each(
+    message: &[u8],
+    number: u32,
+    change: impl Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Option<Vec<u8>> {
+    let mut replaced = Vec::with_capacity(message.len());
+    for field in fields(message)? {
+        match field.number == number {
+            true => encode_field(number, &change(field.value.bytes()?)?, &mut replaced),
+            false => replaced.extend_from_slice(field.whole),
+        }
+    }
+    Some(replaced)
 }
 
 /// Appends a field of bytes, text or a message. By the rules of protobuf the appended field replaces a text,
@@ -71,10 +92,15 @@ pub(crate) fn encode_except(fields: &[Field<'_>], number: u32) -> Vec<u8> {
 pub(crate) fn append_field(message: &[u8], number: u32, value: &[u8]) -> Bytes {
     let mut bytes = Vec::with_capacity(message.len() + value.len() + 16);
     bytes.extend_from_slice(message);
-    encode_key(number, WireType::LengthDelimited, &mut bytes);
-    encode_varint(value.len() as u64, &mut bytes);
-    bytes.extend_from_slice(value);
+    encode_field(number, value, &mut bytes);
     bytes.into()
+}
+
+/// Encodes a field of bytes, text or a message.
+pub(crate) fn encode_field(number: u32, value: &[u8], bytes: &mut Vec<u8>) {
+    encode_key(number, WireType::LengthDelimited, bytes);
+    encode_varint(value.len() as u64, bytes);
+    bytes.extend_from_slice(value);
 }
 
 #[cfg(test)]

@@ -137,7 +137,9 @@ impl Outcome {
 
     /// Decodes an outcome from a `Closing`.
     ///
-    /// A fault of an unknown kind becomes [`Fault::Protocol`]; its code is never taken from the wire.
+    /// A fault of an unknown kind becomes [`Fault::Protocol`]; its code is never taken from the wire. An outcome of an
+    /// endpoint becomes one of the driver: only the reader's own endpoint decides for its caller. A code that gRPC does
+    /// not define becomes `UNKNOWN`.
     ///
     /// # Errors
     /// If the bytes are not a `Closing`, the `Closing` names no origin, or a value is out of bounds. Therefore an
@@ -148,12 +150,13 @@ impl Outcome {
         if let Some(fault) = closing.fault {
             return Ok(fault_of(fault)?.into());
         }
-        let code = Code::new(closing.code);
-        let outcome = match (closing.driver, closing.endpoint) {
-            (true, _) => Self::from_driver(code, closing.message),
-            (false, true) => Self::from_endpoint(code, closing.message),
-            (false, false) => return Err(WireError::MissingOrigin),
-        };
+        if !closing.driver && !closing.endpoint {
+            return Err(WireError::MissingOrigin);
+        }
+        // gRPC requires UNKNOWN for a code that it does not define.
+        let code =
+            Some(Code::new(closing.code)).filter(|code| code.name().is_some()).unwrap_or(Code::UNKNOWN);
+        let outcome = Self::from_driver(code, closing.message);
         Ok(outcome.with_details(closing.details).with_trailers(metadata(closing.trailers)?))
     }
 }
@@ -245,7 +248,8 @@ fn fault_record(fault: &Fault) -> pb::FaultRecord {
 }
 
 /// Decodes a fault of the far side. The far side has received the request, so its faults for an unreachable hub
-/// and for a request above a limit become faults that do not prove that nothing was sent.
+/// and for a request above a limit become faults that do not prove that nothing was sent. It cannot know that the caller
+/// on this side has cancelled.
 fn fault_of(record: pb::FaultRecord) -> Result<Fault, WireError> {
     let pb::FaultRecord { kind, subject, text, found, max } = record;
     let reason = text;
@@ -263,7 +267,7 @@ fn fault_of(record: pb::FaultRecord) -> Result<Fault, WireError> {
         12 => Fault::ReplyTooLarge { found, max },
         13 => Fault::Overloaded { what: reason, max },
         14 => Fault::Deadline { waited: Duration::from_millis(found) },
-        15 => Fault::Cancelled,
+        15 => Fault::ServiceLost { what: "the far side".to_owned() },
         16 => Fault::Draining { what: reason },
         17 => Fault::Forbidden { reason },
         18 => Fault::Protocol { reason },
@@ -314,6 +318,10 @@ mod tests {
         for fault in one_of_each() {
             let outcome = fault.to_status();
             let back = Outcome::decode(outcome.encode()).unwrap();
+            if fault == Fault::Cancelled {
+                assert!(matches!(back.fault(), Some(Fault::ServiceLost { .. })), "{back:?}");
+                continue;
+            }
             if !matches!(fault, Fault::HubUnreachable { .. } | Fault::RequestTooLarge { .. }) {
                 assert_eq!(back, outcome);
                 continue;
@@ -397,7 +405,7 @@ mod tests {
             assert_eq!(error, WireError::MissingOrigin);
         }
         for outcome in [Outcome::ok(), Outcome::from_endpoint(Code::OK, "")] {
-            assert_eq!(Outcome::decode(outcome.encode()).unwrap(), outcome);
+            assert_eq!(Outcome::decode(outcome.encode()).unwrap(), Outcome::ok());
         }
     }
 
@@ -417,7 +425,8 @@ mod tests {
             let outcome = Outcome::from_driver(Code::new(number), "größe: 盤\n%".repeat(500))
                 .with_details(vec![0, 255, 1])
                 .with_trailers(trailers.clone());
-            assert_eq!(Outcome::decode(outcome.encode()).unwrap(), outcome);
+            let code = if number <= 16 { outcome.code } else { Code::UNKNOWN };
+            assert_eq!(Outcome::decode(outcome.encode()).unwrap(), Outcome { code, ..outcome });
         }
     }
 

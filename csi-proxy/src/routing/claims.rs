@@ -61,6 +61,12 @@ pub enum ClaimConflict {
         /// The reported value.
         value: String,
     },
+    /// The node reports two values under one topology key, whose case does not matter.
+    #[error("it reports several topology segments with the key {key}, whose case does not matter")]
+    SameKey {
+        /// The key in lower case.
+        key: String,
+    },
     /// The node reports too much.
     #[error("its node_id and topology have {size} bytes; expected at most {MAX_CLAIM}")]
     TooLarge {
@@ -105,13 +111,18 @@ impl Claims {
         node_id: &str,
         topology: &csi::Topology,
     ) -> Result<Option<Claim>, ClaimConflict> {
+        let own = |(key, value): (&String, &String)| (key.to_ascii_lowercase(), value.clone());
+        let mut segments = BTreeMap::new();
+        for (key, value) in topology.segments.iter().map(own) {
+            if let Some(key) = segments.insert(key.clone(), value).map(|_| key) {
+                return Err(ClaimConflict::SameKey { key });
+            }
+        }
         if let Some(key) = &self.topology_key
             && let Some(value) = topology.segment(key).filter(|value| *value != node.as_str())
         {
             return Err(ClaimConflict::NotItsName { key: key.clone(), value: value.to_owned() });
         }
-        let own = |(key, value): (&String, &String)| (key.to_ascii_lowercase(), value.clone());
-        let mut segments: BTreeMap<_, _> = topology.segments.iter().map(own).collect();
         segments.retain(|key, _| !self.shared.contains(key));
         let size = node_id.len() + segments.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
         if size > MAX_CLAIM {
@@ -229,6 +240,15 @@ mod tests {
         let large = "x".repeat(MAX_CLAIM + 1);
         let taken = report(&mut claims, "b", &large, &[]);
         assert!(matches!(taken, Err(ClaimConflict::TooLarge { .. })), "{taken:?}");
+    }
+
+    #[test]
+    fn keys_of_a_topology_differ_in_more_than_their_case() {
+        for shared in [None, Some("host".to_owned())] {
+            let mut claims = Claims::new(Some("host".to_owned()), shared);
+            let taken = report(&mut claims, "b", "id-b", &[("HOST", "a"), ("host", "b")]);
+            assert_eq!(taken, Err(ClaimConflict::SameKey { key: "host".to_owned() }));
+        }
     }
 
     #[test]

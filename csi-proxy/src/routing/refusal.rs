@@ -77,7 +77,7 @@ pub enum Refusal {
     },
     /// The node of the subject is not known, and this node does not report whether it has the subject.
     #[error(
-        "{subject} is not known, and node {node} does not report whether it has it; nothing was sent. Start the node, or decommission it"
+        "{subject} is not known, and node {node} does not report whether it has it. Start the node, or decommission it"
     )]
     MayBeOn {
         /// The kind and the id of the subject.

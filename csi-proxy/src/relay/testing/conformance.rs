@@ -94,7 +94,7 @@ async fn bodies_pass(relay: &dyn Relay, method: &str) -> Result<(), Violation> {
 
 async fn statuses_pass(relay: &dyn Relay, method: &str) -> Result<(), Violation> {
     let case = "a status of the driver passes unchanged, with code, message, details and trailers";
-    for code in Code::ALL.into_iter().skip(1).chain([Code::new(4711)]) {
+    for code in Code::ALL.into_iter().skip(1) {
         let body = Bytes::copy_from_slice(&code.number().to_be_bytes());
         let (messages, outcome) = answer(case, relay, "fail", method, body).await?;
         let expected = failure(code);

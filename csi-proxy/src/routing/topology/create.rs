@@ -5,10 +5,10 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::{Delivery, Method};
 use prost::Message as _;
 
+use super::own::created;
 use super::search::Search;
 use super::{Answer, InboundCall, TopologyRouter};
-use crate::call::{Digest, MAX_SUBJECT};
-use crate::call::{Fault, Origin, Outcome, protobuf};
+use crate::call::{Digest, Fault, Origin, Outcome, protobuf};
 use crate::relay::Relay;
 use crate::routing::durable::OpenAttempt;
 use crate::routing::{AttemptResult, NodeSelector, Refusal, VolumeRequest};
@@ -32,25 +32,22 @@ impl TopologyRouter {
         };
         let node = open.node().clone();
         let (message, outcome) = self.ask(relay, &node, inbound).await;
-        let volume = message.as_ref().map(|message| csi::CreateVolumeResponse::decode(message.clone()));
-        let volume = volume.and_then(Result::ok).and_then(|response| response.volume);
         let Some(message) = message else {
             // A failed write is logged, and does not change the answer of the driver.
             let _ = open.end(result_of(&outcome)).await;
             return Ok((None, outcome));
         };
-        let Some(volume) = volume.filter(|volume| {
-            let id = volume.volume_id.len();
-            id > 0 && id <= MAX_SUBJECT
-        }) else {
-            // The dropped attempt has an unknown result: a volume may have been created.
-            let reason = "the response to CreateVolume has no usable volume id".to_owned();
+        // On an error the dropped attempt has an unknown result: a volume may have been created.
+        let (method, place) = (Method::CreateVolume, self.own_place(&node));
+        let created = created(method, &message).unwrap_or_default();
+        let ([volume], Ok(message)) = (created.as_slice(), place.correct(method, message)) else {
+            let reason = "the response to CreateVolume has no usable volume".to_owned();
             return Ok((None, Fault::Protocol { reason }.into()));
         };
-        open.end(AttemptResult::Created(&volume.volume_id)).await?;
+        self.check_created(relay, inbound, method, &node, &created).await?;
+        open.end(AttemptResult::Created(volume.id())).await?;
         self.capacity_cache().changed(&node);
-        let message = with_topology(message, &topology);
-        Ok((Some(message), outcome))
+        Ok((Some(with_topology(message, &topology)), outcome))
     }
 
     /// Searches the content source of a new volume if its node is not known: only the driver there can copy the source.

@@ -213,5 +213,6 @@ impl TopologyRouter {
     pub(super) async fn remove_node(&self, node: &NodeId) {
         self.driver_info.remove(node).await;
         self.capacity_cache().changed(node);
+        self.doubts().forget(node);
     }
 }

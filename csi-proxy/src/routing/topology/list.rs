@@ -2,7 +2,7 @@
 //!
 //! A node that is offline, late or sends an invalid page fails no list of volumes: its recorded volumes are listed
 //! instead. Its unhealthy volumes are not known, so they are omitted. A list of snapshots fails: a snapshot has
-//! required fields that are not recorded.
+//! required fields that are not recorded. A list of one snapshot fails only if no other node has the snapshot.
 //!
 //! A list of all nodes is sent without its secrets: one node could read the secrets that another node's storage needs.
 
@@ -16,6 +16,7 @@ use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use tokio::time::Instant;
 
+use super::own::{OwnPlace, is_usable};
 use super::token::{Position, Token};
 use super::{Answer, InboundCall, MAX_CONCURRENT_ROUNDS, TopologyRouter};
 use crate::call::protobuf;
@@ -34,9 +35,10 @@ const NEXT_TOKEN: u32 = 2;
 const SOURCE_VOLUME_ID: u32 = 3;
 const SNAPSHOT_ID: u32 = 4;
 
-// Field numbers of an entry of ListVolumes and ListSnapshots, and of a volume and a snapshot.
-const SUBJECT: u32 = 1;
+// Field numbers of an entry of ListVolumes and ListSnapshots, of a volume and a snapshot, and of a VolumeHealth.
+const RESOURCE: u32 = 1;
 const ID: u32 = 2;
+const HEALTH_VOLUME_ID: u32 = 1;
 
 /// The size in bytes above which a page gets no entries of another node. gRPC clients accept 4 MiB by default.
 const PAGE_SIZE: usize = 1 << 20;
@@ -84,10 +86,20 @@ impl TopologyRouter {
         };
         let rest: Vec<_> = nodes.iter().cloned().enumerate().skip(first).collect();
         let mut pages = stream::iter(rest).map(fetch).buffered(MAX_CONCURRENT_ROUNDS);
-        let mut page = Vec::new();
+        let (mut page, mut failed) = (Vec::new(), None);
+        let is_of_snapshot =
+            method == Method::ListSnapshots && protobuf::text(&inbound.body, SNAPSHOT_ID).is_some();
         while let Some((at, fetched)) = pages.next().await {
             let NodePage { entries, outcome, next } = match fetched {
                 Ok(fetched) => fetched,
+                Err(answer) if is_of_snapshot && !is_only => {
+                    failed.get_or_insert(answer);
+                    NodePage {
+                        entries: Vec::new(),
+                        outcome: Outcome::from_endpoint(crate::Code::OK, ""),
+                        next: None,
+                    }
+                }
                 Err(answer) => return Ok(answer),
             };
             // In protobuf, repeated fields concatenate.
@@ -101,7 +113,10 @@ impl TopologyRouter {
                     }
                     Token { node: next.clone(), position: Position::default() }
                 }
-                _ => return Ok((Some(page.into()), outcome)),
+                _ => {
+                    let failed = failed.filter(|_| protobuf::count(&page, ENTRIES) == 0);
+                    return Ok(failed.unwrap_or_else(|| (Some(page.into()), outcome)));
+                }
             };
             let page = protobuf::append_field(&page, NEXT_TOKEN, token.encode().as_bytes());
             return Ok((Some(page), outcome));
@@ -143,7 +158,8 @@ impl TopologyRouter {
                 return Ok(self.recorded_page(method, node, position, max));
             }
         };
-        let entries = self.own_entries(method, node, &message, max);
+        let rest = MAX_LISTED.saturating_sub(*listed);
+        let entries = self.own_entries(method, node, &message, max, rest);
         let Some((entries, count)) = entries else {
             tracing::warn!(%node, bytes = message.len(), "a node sent an invalid page of a list; expected at most max_entries entries and 2 MiB");
             let reason = format!("node {node} sent an invalid page of a list");
@@ -154,7 +170,7 @@ impl TopologyRouter {
         };
         let listed = listed.saturating_add(u32::try_from(count.max(1)).unwrap_or(u32::MAX));
         let next = protobuf::text(&message, NEXT_TOKEN).map(str::to_owned);
-        if next.is_some() && listed >= MAX_LISTED {
+        if listed > MAX_LISTED || (next.is_some() && listed == MAX_LISTED) {
             tracing::warn!(%node, max = MAX_LISTED, "the list of a node is too long, the rest of it is omitted");
             return Ok(NodePage { entries, outcome, next: None });
         }
@@ -162,35 +178,67 @@ impl TopologyRouter {
         Ok(NodePage { entries, outcome, next })
     }
 
-    /// The entries of a page but for those of other nodes, and their number. `None` if the page is invalid.
+    /// The first entries of a page but for those of other nodes, and the number of entries on the page. `None` if the
+    /// page is invalid.
     fn own_entries(
         &self,
         method: Method,
         node: &NodeId,
-        message: &[u8],
+        mut message: &[u8],
         max: usize,
+        rest: u32,
     ) -> Option<(Vec<u8>, usize)> {
-        let mut fields = protobuf::fields(message)?;
-        let count = fields.iter().filter(|field| field.number == ENTRIES).count();
+        let count = protobuf::count(message, ENTRIES);
         if message.len() > MAX_NODE_PAGE || (max > 0 && count > max) {
             return None;
         }
-        let make: Option<fn(Box<str>) -> Subject> = match method {
-            Method::ListVolumes => Some(Subject::Volume),
-            Method::ListSnapshots => Some(Subject::Snapshot),
-            _ => None,
-        };
-        fields.retain(|field| {
-            let id = || protobuf::text(protobuf::last_field(field.value.bytes()?, SUBJECT)?.bytes()?, ID);
-            match (make, (field.number == ENTRIES).then(id).flatten()) {
-                // Only the node that has a volume reports its attachments.
-                (Some(make), Some(id)) => {
-                    self.placements.node_of(&make(id.into())).is_none_or(|known| known == *node)
+        let (place, mut entries, mut seen, mut dropped) = (self.own_place(node), Vec::new(), 0, 0);
+        while !message.is_empty() && seen < rest {
+            let field = protobuf::next_field(&mut message)?;
+            match field.number {
+                ENTRIES => {}
+                NEXT_TOKEN => continue,
+                _ => {
+                    entries.extend_from_slice(field.whole);
+                    continue;
                 }
-                _ => true,
             }
-        });
-        Some((protobuf::encode_except(&fields, NEXT_TOKEN), count))
+            seen += 1;
+            match field.value.bytes().and_then(|entry| self.own_entry(method, node, &place, entry)) {
+                Some(entry) => protobuf::encode_field(ENTRIES, &entry, &mut entries),
+                None => dropped += 1,
+            }
+            // The topology of a node may be longer than the one that it lists.
+            if entries.len() > MAX_NODE_PAGE {
+                return None;
+            }
+        }
+        // Once in a list, so that a node with many pages does not fill the log.
+        if dropped > 0 && rest == MAX_LISTED {
+            tracing::warn!(%node, dropped, "a node lists entries without a usable id of its own; they are omitted");
+        }
+        Some((entries, count))
+    }
+
+    /// An entry with the place of its node; `None` if it is unusable, or its id is that of another node. A list of
+    /// volumes or snapshots has the resource once in each entry: protobuf merges several.
+    fn own_entry(&self, method: Method, node: &NodeId, place: &OwnPlace, entry: &[u8]) -> Option<Vec<u8>> {
+        let resource = || {
+            let once = protobuf::count(entry, RESOURCE) == 1;
+            protobuf::last_field(entry, RESOURCE).filter(|_| once)?.bytes()
+        };
+        let id = match method {
+            Method::ControllerListVolumeHealth => protobuf::text(entry, HEALTH_VOLUME_ID),
+            _ => protobuf::text(resource()?, ID),
+        };
+        let id = id.filter(|id| is_usable(id))?;
+        let (subject, entry) = match method {
+            Method::ListSnapshots => (Subject::Snapshot(id.into()), place.listed_snapshot(entry)?),
+            Method::ListVolumes => (Subject::Volume(id.into()), place.listed_volume(entry)?),
+            _ => (Subject::Volume(id.into()), entry.to_vec()),
+        };
+        // Only the node that has a volume reports its attachments.
+        (!self.is_foreign(node, &subject)).then_some(entry)
     }
 
     /// A page of the volumes that are recorded for a node. A node with a topology is the only one that its volumes can

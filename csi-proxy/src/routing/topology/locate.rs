@@ -2,9 +2,10 @@
 
 use csi_proto::Method;
 
+use super::own::created;
 use super::search::Search;
 use super::{InboundCall, TopologyRouter, subjects};
-use crate::call::{NodeId, Replies, Subject};
+use crate::call::{Fault, NodeId, Replies, Subject};
 use crate::relay::Relay;
 use crate::routing::Refusal;
 
@@ -21,12 +22,23 @@ impl TopologyRouter {
         if method.is_server_streaming() {
             return Ok(self.call_node(relay, &node, inbound).await);
         }
-        let answer = self.ask(relay, &node, inbound).await;
+        let (message, outcome) = self.ask(relay, &node, inbound).await;
+        let Some(message) = message else { return Ok(Replies::outcome(outcome)) };
+        let created = match method {
+            Method::CreateSnapshot | Method::CreateVolumeGroupSnapshot => created(method, &message),
+            _ => Some(Vec::new()),
+        };
+        let (Some(created), Ok(message)) = (created, self.own_place(&node).correct(method, message)) else {
+            let reason = format!("the response to {method} has no usable id, or cannot be decoded");
+            return Ok(Replies::outcome(Fault::Protocol { reason }));
+        };
         if certain {
-            self.record_subjects(inbound, method, &node, &answer).await?;
+            self.check_created(relay, inbound, method, &node, &created).await?;
+            for subject in subjects.iter().chain(&created) {
+                self.placements.found(subject, &node).await?;
+            }
         }
-        let (message, outcome) = answer;
-        Ok(Replies::whole(message, outcome))
+        Ok(Replies::unary(message, outcome))
     }
 
     /// The node of all subjects, and whether it is certain.
@@ -44,7 +56,12 @@ impl TopologyRouter {
         }
         for subject in subjects {
             let node = match self.placements.node_of(subject) {
-                Some(node) => node,
+                Some(node) => {
+                    if strict {
+                        self.check_disputed(relay, inbound, method, &node, subject).await?;
+                    }
+                    node
+                }
                 None => match self.search(relay, inbound, method, subject, strict).await? {
                     Search::Found(node) => node,
                     Search::Reported(node) => {

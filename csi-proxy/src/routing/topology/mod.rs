@@ -5,9 +5,11 @@ mod capacity;
 mod capacity_cache;
 mod create;
 mod decommission;
+mod doubts;
 mod list;
 mod locate;
 mod nodes;
+mod own;
 mod remove;
 mod repair;
 mod search;
@@ -28,6 +30,7 @@ use self::capacity_cache::CapacityCache;
 pub(crate) use self::create::with_topology;
 use self::decommission::Quarantine;
 pub use self::decommission::{DecommissionError, Decommissioned, MAX_DECOMMISSIONED};
+use self::doubts::Doubts;
 pub use self::repair::RepairError;
 use super::claims::{ClaimConflict, Claims};
 use super::durable::DurablePlacements;
@@ -37,7 +40,6 @@ use super::selection::OfflinePolicy;
 use super::store::{PlacementStore, StoreError};
 use crate::call::{BadRequest, Subject, request_subjects};
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId, Outcome, Replies, Reply};
-use crate::dispatcher::operation::{Answer as DriverAnswer, Identity};
 use crate::driver_info::{self, DriverInfo, DriverInfoStore, MAX_CONCURRENT_ROUNDS, Mode};
 use crate::observe::{Abandoned, Observation};
 use crate::relay::Relay;
@@ -122,6 +124,7 @@ pub struct TopologyRouter {
     driver_info: Arc<DriverInfo>,
     quarantine: Arc<Quarantine>,
     capacity_cache: Mutex<CapacityCache>,
+    doubts: Mutex<Doubts>,
 }
 
 /// A call whose node is not selected yet.
@@ -200,8 +203,8 @@ impl TopologyRouter {
         for node in recorded.iter().filter(|node| !quarantine.contains(node)) {
             driver_info.change(|cache, now| cache.add_recorded(node, now));
         }
-        let route =
-            Self { driver, settings, placements, driver_info, quarantine, capacity_cache: Mutex::default() };
+        let (capacity_cache, doubts) = Default::default();
+        let route = Self { driver, settings, placements, driver_info, quarantine, capacity_cache, doubts };
         for (node, _) in route.decommissioned() {
             route.remove_node(&node).await;
         }
@@ -233,6 +236,10 @@ impl TopologyRouter {
 
     fn capacity_cache(&self) -> MutexGuard<'_, CapacityCache> {
         self.capacity_cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn doubts(&self) -> MutexGuard<'_, Doubts> {
+        self.doubts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Routes a call.
@@ -284,6 +291,7 @@ impl TopologyRouter {
         if let Err(refusal) = self.check_claim(node) {
             return Replies::outcome(refusal.outcome());
         }
+        self.record_sent(inbound);
         let outcome = Refusal::Decommissioned { node: node.clone() }.outcome();
         let (quarantine, name) = (Arc::clone(&self.quarantine), node.clone());
         let mut added = Box::pin(async move { quarantine.until_added(&name).await });
@@ -309,28 +317,6 @@ impl TopologyRouter {
         let (message, outcome) = self.call_node(relay, node, inbound).await.read_unary().await;
         self.observe(node, &outcome);
         (message.filter(|_| outcome.is_ok()), outcome)
-    }
-
-    /// Records that a node has the subjects of a call and its answer.
-    async fn record_subjects(
-        &self,
-        inbound: &InboundCall,
-        method: Method,
-        node: &NodeId,
-        (message, outcome): &Answer,
-    ) -> Result<(), Refusal> {
-        let Some(answer) = DriverAnswer::new(message.clone(), outcome.clone()).filter(|_| outcome.is_ok())
-        else {
-            return Ok(());
-        };
-        let mut subjects = subjects(method, &inbound.body).unwrap_or_default();
-        if let Some(identity) = Identity::of(&self.driver, method, &inbound.body) {
-            subjects.extend(answer.keys(&identity).iter().map(|key| key.subject().clone()));
-        }
-        for subject in subjects {
-            self.placements.found(&subject, node).await?;
-        }
-        Ok(())
     }
 }
 

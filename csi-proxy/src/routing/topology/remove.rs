@@ -27,7 +27,12 @@ impl TopologyRouter {
             _ if subjects.first().is_some_and(|subject| self.placements.is_deleted(subject)) => {
                 (Some(Bytes::new()), Outcome::from_endpoint(Code::OK, ""))
             }
-            Some(node) => self.ask(relay, node, inbound).await,
+            Some(node) => {
+                for subject in &subjects {
+                    self.check_disputed(relay, inbound, method, node, subject).await?;
+                }
+                self.ask(relay, node, inbound).await
+            }
             None => self.ask_holder_or_all(relay, inbound, method, &subjects).await?,
         };
         if answer.1.is_ok() {

@@ -39,7 +39,7 @@ pub(super) enum Search {
 
 /// What a node reports about a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Report {
+pub(super) enum Report {
     Present,
     Absent,
     Unknown,
@@ -67,12 +67,8 @@ impl TopologyRouter {
             let what = "no node with the driver is known; start the agent on a node".to_owned();
             return Err(Refusal::Undetermined { what });
         }
-        let one = |node: NodeId| async move {
-            let asked = self.report(relay, inbound, method, subject, &node);
-            (tokio::time::timeout(NODE_TIMEOUT, asked).await.unwrap_or(Report::Unknown), node)
-        };
-        let reports: Vec<_> =
-            stream::iter(nodes).map(one).buffer_unordered(MAX_CONCURRENT_ROUNDS).collect().await;
+        self.doubts().sent(subject);
+        let reports = self.reports(relay, inbound, method, subject, nodes).await;
         let first = |wanted: Report| {
             reports.iter().filter(|(report, _)| *report == wanted).map(|(_, node)| node).min()
         };
@@ -110,6 +106,22 @@ impl TopologyRouter {
             Search::Found(node) => Some(node),
             Search::Reported(_) | Search::Absent | Search::Unanswerable(_) => None,
         })
+    }
+
+    /// What each of these nodes reports about a subject.
+    pub(super) async fn reports(
+        &self,
+        relay: &dyn Relay,
+        inbound: &InboundCall,
+        method: Method,
+        subject: &Subject,
+        nodes: Vec<NodeId>,
+    ) -> Vec<(Report, NodeId)> {
+        let one = |node: NodeId| async move {
+            let asked = self.report(relay, inbound, method, subject, &node);
+            (tokio::time::timeout(NODE_TIMEOUT, asked).await.unwrap_or(Report::Unknown), node)
+        };
+        stream::iter(nodes).map(one).buffer_unordered(MAX_CONCURRENT_ROUNDS).collect().await
     }
 
     async fn report(
@@ -193,6 +205,11 @@ impl TopologyRouter {
             Subject::Snapshot(id) if has(Rpc::ListSnapshots) => {
                 let request = csi::ListSnapshotsRequest { snapshot_id: id.to_string(), ..Default::default() };
                 (Method::ListSnapshots, request.encode_to_vec())
+            }
+            Subject::GroupSnapshot(id) if method == Method::CreateVolumeGroupSnapshot => {
+                let group_snapshot_id = id.to_string();
+                let request = csi::GetVolumeGroupSnapshotRequest { group_snapshot_id, ..Default::default() };
+                (Method::GetVolumeGroupSnapshot, request.encode_to_vec())
             }
             // The requests to get and to delete a group have the same fields.
             Subject::GroupSnapshot(_) => {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn expansion(id: &str) -> Vec<u8> {
+pub(super) fn expansion(id: &str) -> Vec<u8> {
     let request = csi::ControllerExpandVolumeRequest {
         volume_id: id.to_owned(),
         secrets: secrets(),
@@ -11,7 +11,7 @@ fn expansion(id: &str) -> Vec<u8> {
     request.encode_to_vec()
 }
 
-fn deletion(id: &str) -> Vec<u8> {
+pub(super) fn deletion(id: &str) -> Vec<u8> {
     csi::DeleteVolumeRequest { volume_id: id.to_owned(), secrets: secrets() }.encode_to_vec()
 }
 

@@ -2,6 +2,8 @@
 
 mod chaos;
 mod decommission;
+mod foreign_ids;
+mod foreign_places;
 mod hostile;
 mod many_nodes;
 mod sources;
@@ -41,6 +43,8 @@ struct State {
     zone: Option<String>,
     /// How the lists of nodes are wrong.
     lists: BTreeMap<String, WrongList>,
+    /// The answers of nodes instead of those by their state, by node and method path.
+    forged: BTreeMap<(String, &'static str), Vec<u8>>,
     calls: Vec<(String, Method)>,
     /// The calls with the secret `canary`.
     secrets: Vec<(String, Method)>,
@@ -87,6 +91,10 @@ impl World {
         self.lock().nodes.get_mut(name).unwrap().insert(volume.to_owned());
     }
 
+    fn forge(&self, name: &str, method: Method, answer: impl Into<Vec<u8>>) {
+        self.lock().forged.insert((name.to_owned(), method.path()), answer.into());
+    }
+
     /// Clears the recorded calls and returns how many there were per method.
     fn take_calls(&self) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
@@ -104,6 +112,9 @@ impl World {
         }
         if state.without_driver.contains(&name) {
             return Err(Fault::DriverNotRegistered { driver: call.driver });
+        }
+        if let Some(forged) = state.forged.get(&(name.clone(), method.path())) {
+            return Ok(Replies::unary(forged.clone(), Outcome::ok()));
         }
         let reported = state.lies.get(&name).unwrap_or(&name).clone();
         let volumes = state.nodes.get_mut(&name).unwrap();
