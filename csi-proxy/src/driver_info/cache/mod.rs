@@ -15,7 +15,7 @@ use prost::Message;
 
 use self::entry::Admission;
 pub use self::entry::{Entry, Presence};
-use super::info::{self, Fact, Info};
+use super::info::{self, Fact, Info, MAX_RECORD};
 use super::question::Question;
 use crate::call::{Fault, NodeId, Origin, Outcome};
 use crate::routing::ClaimConflict;
@@ -41,6 +41,9 @@ const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of concurrent rounds of nodes whose last round failed, where all nodes answer together: half of all
 /// rounds, so that hanging nodes do not delay the others.
 const MAX_FAILING_ROUNDS: usize = 8;
+
+/// The minimum interval between notices about answers that are too large.
+const TOO_LARGE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A node that was refreshed within this time is not refreshed again for an answer that depends on it.
 const RECENT: Duration = Duration::from_millis(500);
@@ -109,6 +112,8 @@ pub struct Cache {
     /// The node that answers `Probe` where all nodes answer together.
     watched: Option<NodeId>,
     reported: Reported,
+    /// When a notice about an answer that is too large was last reported.
+    too_large: Option<Instant>,
 }
 
 /// The last notices to the operator about a node, or about all nodes together.
@@ -131,6 +136,15 @@ pub enum Notice {
     Unreachable(Outcome),
     /// The driver is reachable, for the first time or again.
     Reached,
+    /// An answer is refused before it is decoded. Reported for one node at most once in 10 s.
+    TooLarge {
+        /// The start-up call.
+        question: Question,
+        /// The size of the answer in bytes.
+        found: usize,
+        /// The maximum size in bytes.
+        max: usize,
+    },
     /// A node is rejected because of the limit. Reported once.
     TooMany,
     /// The topology of a node has changed.
@@ -162,8 +176,8 @@ impl Cache {
     #[must_use]
     pub fn new(driver: DriverName, mode: Mode) -> Self {
         let (entries, kept, reported) = Default::default();
-        let (synced, refused, checked, watched) = (false, false, false, None);
-        Self { driver, mode, entries, kept, synced, refused, checked, watched, reported }
+        let (synced, refused, checked, watched, too_large) = (false, false, false, None, None);
+        Self { driver, mode, entries, kept, synced, refused, checked, watched, reported, too_large }
     }
 
     /// Makes what nodes report about themselves subject to [admission](Self::admit).
@@ -385,7 +399,18 @@ impl Cache {
         let Some(entry) = self.entries.get_mut(node) else { return Default::default() };
         let place = |entry: &Entry| entry.reported().map(|(_, topology)| topology.clone());
         let (mut notices, before) = (Vec::new(), place(entry));
-        let handled = entry.handle_answer(&self.driver, question, answer, &self.mode, &mut notices);
+        let handled = match answer {
+            Ok(answer) if answer.len() > MAX_RECORD => {
+                let (found, max) = (answer.len(), MAX_RECORD);
+                let since = |last: Instant| now.saturating_duration_since(last);
+                if self.too_large.is_none_or(|last| since(last) >= TOO_LARGE_INTERVAL) {
+                    self.too_large = Some(now);
+                    notices.push(Notice::TooLarge { question, found, max });
+                }
+                Err(Fault::ReplyTooLarge { found: found as u64, max: max as u64 }.into())
+            }
+            answer => entry.handle_answer(&self.driver, question, answer, &self.mode, &mut notices),
+        };
         if let (Some(before), Some(now)) = (before, place(entry))
             && before != now
         {
