@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use edge_transport::frame::{
     self, DecodeError, Encoder, End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_HEADER,
     MAX_METADATA, MESSAGE_COST, Part, Reason, Reply, Request, decode, encode,
@@ -176,10 +176,18 @@ fn rejects_frames_over_limits_with_field_and_limit() {
         decode(request(100), 50),
         Err(DecodeError::FrameTooLarge { found: request(100).len(), max: 50 })
     );
-    assert!(matches!(
-        decode(request(MAX_METADATA + 1), usize::MAX),
-        Err(DecodeError::InCall { request: true, number: 4, .. })
-    ));
+    // A request with an invalid target.
+    let mut invalid = BytesMut::from(&request(0)[..]);
+    let names = b"\x12\x01*";
+    invalid[0] += u8::try_from(names.len()).unwrap();
+    invalid.extend_from_slice(names);
+    for (bytes, field) in
+        [(request(MAX_METADATA + 1), "request.metadata"), (invalid.freeze(), "field target")]
+    {
+        let error = decode(bytes, usize::MAX).unwrap_err();
+        assert!(matches!(error, DecodeError::InCall { request: true, number: 4, .. }), "{error}");
+        assert!(error.to_string().contains(field), "{error}");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use edge_transport::link::{Dialer, Link, LinkError};
 use edge_transport::{CallError, Hub, HubSettings, Peer, PeerSettings, PeerState, Reason};
 use futures_util::{SinkExt, StreamExt};
 use session_common::cuttable::Cuttable;
-use session_common::raw::{Raw, hello};
+use session_common::raw::{Raw, frame_request, hello};
 use session_common::{Echo, collect, echo, listen, net, net_with, peer_id, service_name};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -244,6 +244,19 @@ async fn counts_and_survives_garbage_on_open_links() {
     raw.call(3, "unknown", None).await;
     assert_eq!(raw.failure().await, (3, Reason::PeerOffline));
     assert_eq!(net.hub.stats().malformed, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_with_an_invalid_target_is_answered() {
+    let net = net();
+    let mut raw = Raw::admitted(&net, "cloud", 1).await;
+    let part = Part::Request(frame_request());
+    let head = frame::encode(Frame::call(None, Some(peer_id("edge-1")), 7, part), Lane::Control).head;
+    let mut invalid = head.to_vec();
+    let at = invalid.windows(6).position(|bytes| bytes == b"edge-1").unwrap();
+    invalid[at + 4] = b' ';
+    raw.send_bytes(invalid.leak()).await;
+    assert_eq!(raw.failure().await, (7, Reason::Protocol));
 }
 
 #[tokio::test(start_paused = true)]

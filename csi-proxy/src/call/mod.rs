@@ -12,6 +12,7 @@ mod outcome;
 pub(crate) mod protobuf;
 mod replies;
 pub(crate) mod subject;
+pub(crate) mod text;
 pub mod wire;
 
 use std::fmt;

@@ -1,10 +1,10 @@
 //! How a call ended, and which component decided.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
 
+use crate::call::text::printable;
 use crate::call::{Fault, Metadata};
 use csi_proto::Code;
 
@@ -87,11 +87,11 @@ impl Outcome {
         }
     }
 
-    /// The message for logs, without the text of a driver.
-    pub(crate) fn redacted_message(&self) -> Cow<'_, str> {
+    /// The message for logs on one line, without the text of a driver.
+    pub(crate) fn redacted_message(&self) -> String {
         match self.origin {
-            Origin::Driver => format!("{} bytes, sent to the caller only", self.message.len()).into(),
-            Origin::Endpoint | Origin::Relay(_) => self.message.as_str().into(),
+            Origin::Driver => format!("{} bytes, sent to the caller only", self.message.len()),
+            Origin::Endpoint | Origin::Relay(_) => printable(&self.message),
         }
     }
 

@@ -10,6 +10,7 @@ use csi_proto::DriverName;
 use csi_proto::name::InvalidDriverName;
 use prost::Message;
 
+use crate::call::text::printable;
 use crate::call::{
     Call, CallId, CallNumber, Fault, Fence, GivenUp, InvalidFence, InvalidMethodPath, InvalidNodeId,
     MAX_GIVEN_UP, Metadata, MetadataError, MethodPath, NodeId, Origin, Outcome, Term,
@@ -249,10 +250,10 @@ fn fault_record(fault: &Fault) -> pb::FaultRecord {
 
 /// Decodes a fault of the far side. The far side has received the request, so its faults for an unreachable hub
 /// and for a request above a limit become faults that do not prove that nothing was sent. It cannot know that the caller
-/// on this side has cancelled.
+/// on this side has cancelled. Its text is made [printable].
 fn fault_of(record: pb::FaultRecord) -> Result<Fault, WireError> {
     let pb::FaultRecord { kind, subject, text, found, max } = record;
-    let reason = text;
+    let reason = printable(&text);
     Ok(match kind {
         1 => Fault::NodeOffline { node: NodeId::new(subject)? },
         3 => Fault::NoNode { reason },
@@ -415,6 +416,20 @@ mod tests {
         let closing = pb::Closing { code: 5, fault: Some(record), ..Default::default() };
         let outcome = Outcome::decode(closing.encode_to_vec().into()).unwrap();
         assert_eq!(outcome.code, Code::UNAVAILABLE);
+    }
+
+    #[test]
+    fn fault_text_of_the_far_side_is_bounded_and_on_one_line() {
+        let text = format!("X\n2026 ERROR forged\r\x1b[31m\u{202e}{}", "x".repeat(4000));
+        for kind in (1..=26).chain([999]) {
+            let subject = "edge-1".to_owned();
+            let record = pb::FaultRecord { kind, subject, text: text.clone(), found: 1, max: 1 };
+            let closing = pb::Closing { fault: Some(record), ..Default::default() };
+            let outcome = Outcome::decode(closing.encode_to_vec().into()).unwrap();
+            let fault = outcome.fault().unwrap();
+            assert!(!fault.to_string().contains(['\n', '\r', '\x1b', '\u{202e}']), "{fault:?}");
+            assert!(fault.to_string().len() < 1200, "{fault:?}");
+        }
     }
 
     #[test]

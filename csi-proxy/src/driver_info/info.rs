@@ -14,7 +14,8 @@ use prost::Message;
 use super::question::{QUESTIONS, Question};
 use crate::generated::state as pb;
 
-/// The maximum size of a record in bytes. Typical answers have a few hundred.
+/// The maximum size of a record in bytes, and of an answer, which is refused before it is decoded. Typical answers have
+/// a few hundred.
 pub const MAX_RECORD: usize = 64 * 1024;
 
 /// The answer of a driver: the response without unknown values, or the message of the `UNIMPLEMENTED` that reports a
@@ -91,8 +92,8 @@ pub(super) fn stored_questions(with_node_info: bool) -> impl Iterator<Item = Que
     QUESTIONS.into_iter().map(|(question, _)| question).filter(is_stored)
 }
 
-/// The answer without unknown capabilities, on which a client of an older spec would fail. `None` if the answer
-/// cannot be decoded.
+/// The answer without repeated capabilities, and without unknown ones, on which a client of an older spec would fail.
+/// `None` if the answer cannot be decoded.
 pub(super) fn masked(question: Question, answer: Bytes) -> Option<Bytes> {
     macro_rules! masked {
         ($response:ident) => {
@@ -102,6 +103,7 @@ pub(super) fn masked(question: Question, answer: Bytes) -> Option<Bytes> {
         ($response:ident, $known:expr) => {{
             let mut response = csi::$response::decode(answer).ok()?;
             response.capabilities.retain($known);
+            response.capabilities = distinct(response.capabilities);
             response.encode_to_vec().into()
         }};
     }
@@ -120,6 +122,17 @@ pub(super) fn masked(question: Question, answer: Bytes) -> Option<Bytes> {
         Question::NodeInfo => csi::NodeGetInfoResponse::decode(answer.clone()).ok().map(|_| answer)?,
         Question::PluginInfo | Question::Probe => answer,
     })
+}
+
+/// Drops repeated capabilities. The spec has few, so that each one is compared with few.
+fn distinct<C: PartialEq>(capabilities: Vec<C>) -> Vec<C> {
+    let mut found = Vec::new();
+    for capability in capabilities {
+        if !found.contains(&capability) {
+            found.push(capability);
+        }
+    }
+    found
 }
 
 fn known<E: TryFrom<i32>>(number: i32) -> bool {
@@ -169,6 +182,18 @@ mod tests {
         assert_eq!(most(&[honest.clone(), less.clone()]), Some(less));
         assert_eq!(most(&[honest.clone(), more]), Some(honest.clone()));
         assert_eq!((most(&[honest, none]), of_most(std::iter::empty())), (None, None));
+    }
+
+    #[test]
+    fn a_capability_is_kept_once() {
+        use csi::controller_service_capability::rpc::Type;
+        let rpcs = |rpcs: &[Type]| -> Bytes {
+            let rpcs = rpcs.iter().copied();
+            rpcs.collect::<csi::ControllerGetCapabilitiesResponse>().encode_to_vec().into()
+        };
+        let repeated = rpcs(&[Type::CreateDeleteVolume, Type::ListVolumes].repeat(1000));
+        let once = rpcs(&[Type::CreateDeleteVolume, Type::ListVolumes]);
+        assert_eq!(masked(Question::ControllerCapabilities, repeated), Some(once));
     }
 
     #[test]

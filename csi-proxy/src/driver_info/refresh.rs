@@ -16,6 +16,7 @@ use super::cache::{Cache, Mode, Notice, Status};
 use super::info::Info;
 use super::question::Question;
 use super::store::DriverInfoStore;
+use crate::call::text::printable;
 use crate::call::{Call, CallId, Fault, MethodPath, NodeId, Outcome, Replies};
 use crate::observe::Observation;
 use crate::relay::Relay;
@@ -94,6 +95,7 @@ impl DriverInfo {
         if self.change(|cache, _| cache.admit(node, &reported, conflict.clone())) {
             match conflict {
                 Some(reason) => {
+                    let reason = printable(&reason.to_string());
                     tracing::warn!(driver = %self.driver, %node, %reason, "node is quarantined, it gets no volumes and no calls until it is corrected");
                 }
                 None => tracing::debug!(driver = %self.driver, %node, "node admitted"),
@@ -307,7 +309,7 @@ impl DriverInfo {
         let driver = &self.driver;
         match notice {
             Notice::NameMismatch { found } => tracing::warn!(
-                %driver, %node, %found,
+                %driver, %node, found = %printable(&found),
                 "name in GetPluginInfo differs from the configured driver name, which sidecars get"
             ),
             Notice::Unreachable(outcome) => tracing::warn!(
@@ -318,6 +320,10 @@ impl DriverInfo {
                 %node,
                 max = super::MAX_NODES,
                 "too many nodes for one route, ignoring this one and further ones"
+            ),
+            Notice::TooLarge { question, found, max } => tracing::warn!(
+                %driver, %node, method = question.path(), found, max,
+                "start-up answer is too large, the driver of the node counts as unreachable"
             ),
             Notice::Reached => tracing::info!(%driver, %node, "driver reachable"),
             Notice::Moved { before, now } => tracing::warn!(

@@ -42,6 +42,20 @@ fn failed_call_is_logged_in_one_line() {
 }
 
 #[test]
+fn text_of_another_host_forges_no_line() {
+    let forged = "X\n2026 ERROR forged\r\x1b[31m\u{202e}";
+    let text = logged(tracing::Level::INFO, || {
+        let fault = Fault::LinkLost { reason: forged.to_owned() };
+        let _ = Observation::start("endpoint", &call()).answered(Err(fault));
+        let status = Outcome::from_endpoint(Code::INVALID_ARGUMENT, forged.repeat(1000));
+        let _ = Observation::start("endpoint", &call()).answered(Ok(Replies::outcome(status)));
+    });
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(!text.contains(['\r', '\x1b', '\u{202e}']) && text.contains(r"X\n2026"), "{text}");
+    assert!(text.len() < 4000, "{} bytes", text.len());
+}
+
+#[test]
 fn bodies_are_never_logged() {
     let text = logged(tracing::Level::TRACE, || {
         let _ = Observation::start("endpoint", &call()).answered(Ok(Replies::unary("canary", Outcome::ok())));

@@ -1,5 +1,6 @@
 //! Relays: carry calls from endpoints to drivers.
 
+mod bounded;
 mod node_segment;
 mod retry;
 mod service;
@@ -10,6 +11,7 @@ mod testing;
 
 use async_trait::async_trait;
 
+pub(crate) use self::bounded::BoundedAnswers;
 pub use self::node_segment::{InvalidSegment, NodeSegment, TopologyRelay};
 pub use self::retry::{
     ClockTerms, DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reachability, Replaced, RetryRelay, TermError,

@@ -1,13 +1,13 @@
 //! Adds the topology of the node to answers of drivers that report none.
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use csi_proto::csi::v1 as csi;
 use csi_proto::{DriverName, Method, Validate};
 use prost::Message;
 
 use super::Relay;
 use crate::call::{Call, Fault, NodeId, Replies};
+use crate::driver_info::MAX_RECORD;
 
 /// The topology segment of a node is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -116,12 +116,11 @@ impl<R: Relay> Relay for TopologyRelay<R> {
         let node = self.node.as_ref().unwrap_or(&call.node).clone();
         let segment = NodeSegment { node, key: self.key.clone() };
         let Ok(topology) = segment.topology(&call.driver) else { return self.inner.relay(call).await };
-        let extended = move |message: Bytes| match more(&message, topology.clone()) {
-            None => message,
-            Some(more) => [&*message, &more].concat().into(),
-        };
         let (message, outcome) = self.inner.relay(call).await?.read_unary().await;
-        Ok(Replies::whole(message.map(extended), outcome))
+        // A larger answer is passed on, and refused where it is used: decoding it here would delay other calls.
+        let small = message.as_ref().filter(|message| message.len() <= MAX_RECORD);
+        let extended = small.and_then(|message| Some([message, &*more(message, topology)?].concat().into()));
+        Ok(Replies::whole(extended.or(message), outcome))
     }
 }
 

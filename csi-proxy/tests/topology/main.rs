@@ -412,6 +412,23 @@ async fn capacity_covers_online_nodes_in_the_topology() {
     assert_eq!(proxy.create(large).await.unwrap_err().code(), Code::ResourceExhausted);
 }
 
+/// An answer of many tiny fields would delay the calls of all nodes while it is decoded.
+#[tokio::test]
+async fn large_answer_is_refused_before_it_is_decoded() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let proxy = Proxy::start(&world).await;
+    let capacity = async |bytes: usize| {
+        world.with("edge-1", |node| node.capacity_bytes = bytes);
+        let request =
+            csi::GetCapacityRequest { accessible_topology: Some(place("edge-1")), ..Default::default() };
+        proxy.controller().await.get_capacity(request).await
+    };
+    assert_eq!(capacity(256 * 1024).await.unwrap().into_inner().available_capacity, 0);
+    let refused = capacity(256 * 1024 + 2).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("expected at most 262144"), "{refused:?}");
+}
+
 #[tokio::test]
 async fn node_info_survives_a_restart() {
     let world = World::new(&["edge-1", "edge-2"]);

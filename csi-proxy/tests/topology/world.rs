@@ -22,6 +22,8 @@ pub(super) struct Node {
     pub(super) loses_next: bool,
     /// Whether its answers report the topology of a volume.
     pub(super) reports_topology: bool,
+    /// The size in bytes of the answer to GetCapacity, which has unknown fields; 0 for a usual answer.
+    pub(super) capacity_bytes: usize,
     /// Whether the driver does not support lists.
     pub(super) cannot_list: bool,
     /// Whether volume ids are the same on every node.
@@ -148,6 +150,10 @@ impl Relay for World {
                 ok(csi::ControllerUnpublishVolumeResponse {})
             }
             Method::ListVolumes => list(node, body),
+            Method::GetCapacity if node.capacity_bytes > 0 => {
+                // Field 15 with the number 0, again and again.
+                Ok(Replies::unary(b"\x78\x00".repeat(node.capacity_bytes / 2), Outcome::ok()))
+            }
             Method::GetCapacity => {
                 ok(csi::GetCapacityResponse { available_capacity: 100, ..Default::default() })
             }

@@ -112,9 +112,16 @@ pub fn decode(mut bytes: Bytes, max_frame: usize) -> Result<Frame, DecodeError> 
         return Err(DecodeError::Truncated { expected: header_len, found: bytes.len() });
     }
     let header = pb::Header::decode(bytes.split_to(header_len)).map_err(DecodeError::Schema)?;
-    let source = optional_peer("source", &header.source)?;
-    let target = optional_peer("target", &header.target)?;
     let number = header.call;
+    let names = optional_peer("source", &header.source)
+        .and_then(|source| Ok((source, optional_peer("target", &header.target)?)));
+    let (source, target) = match (names, &header.kind) {
+        (Ok(names), _) => names,
+        (Err(cause), Some(pb::header::Kind::Request(_))) if number > 0 => {
+            return Err(DecodeError::InCall { number, request: true, cause: Box::new(cause) });
+        }
+        (Err(cause), _) => return Err(cause),
+    };
     let in_call = |request: bool, part: Result<Part, DecodeError>| match part {
         _ if number == 0 => Err(DecodeError::Call { found: 0 }),
         Ok(part) => Ok(Kind::Call(number, part)),

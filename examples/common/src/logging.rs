@@ -1,6 +1,6 @@
 //! Logs on stderr, as lines for people or as JSON for machines.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
@@ -61,22 +61,64 @@ fn directives(base: &str, verbose: u8) -> String {
 /// Sends this process's logs to stderr: those of level `base` and above, more with `-v`. A second call changes nothing.
 pub fn init(options: &LogOptions, base: &str) {
     let rust_log = std::env::var("RUST_LOG").ok();
+    let is_terminal = io::stderr().is_terminal();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(options.filter(base, rust_log.as_deref()))
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal());
+        .with_ansi(is_terminal);
     let installed = match options.log_format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Text => builder.with_writer(move || OneLine { to: io::stderr(), is_terminal }).try_init(),
+        // JSON escapes by itself.
+        LogFormat::Json => builder.with_writer(io::stderr).json().flatten_event(true).try_init(),
     };
     if let Err(cause) = installed {
         tracing::debug!(%cause, "logging is already set up");
     }
 }
 
+/// Writes each event on one line, so that text of another host in an event forges no other line: invisible characters
+/// are escaped as in `Debug`.
+struct OneLine<W> {
+    to: W,
+    /// Whether the output has escape sequences for colours. The subscriber escapes those in fields.
+    is_terminal: bool,
+}
+
+impl<W: Write> Write for OneLine<W> {
+    /// Writes an event, which arrives as a whole.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let (text, end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
+        let mut line = String::with_capacity(event.len());
+        for found in text.chars() {
+            let is_kept = matches!(found, '\'' | '"' | '\\') || (self.is_terminal && found == '\x1b');
+            match is_kept {
+                true => line.push(found),
+                false => line.extend(found.escape_debug()),
+            }
+        }
+        line.push_str(end);
+        self.to.write_all(line.as_bytes()).map(|()| event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_event_is_one_line() {
+        let forged = "WARN name=\"größe\" X\n2026 ERROR forged\r\x1b[31m\u{202e}\n";
+        for (is_terminal, color) in [(false, r"\u{1b}"), (true, "\x1b")] {
+            let mut log = OneLine { to: Vec::new(), is_terminal };
+            log.write_all(forged.as_bytes()).unwrap();
+            let expected = format!("WARN name=\"größe\" X\\n2026 ERROR forged\\r{color}[31m\\u{{202e}}\n");
+            assert_eq!(String::from_utf8(log.to).unwrap(), expected);
+        }
+    }
 
     #[test]
     fn verbosity_turns_up_own_crates_only_and_rust_log_wins() {

@@ -382,8 +382,8 @@ impl Entry {
             // The driver is reachable but misbehaves, which is equivalent to offline.
             Origin::Driver | Origin::Endpoint => (question != Question::Probe).then_some(Presence::Offline),
             Origin::Relay(fault) => match &**fault {
-                // A node that does not answer for this long counts as offline.
-                Fault::Deadline { .. } => Some(Presence::Offline),
+                // A node that does not answer for this long, or with so much, counts as offline.
+                Fault::Deadline { .. } | Fault::ReplyTooLarge { .. } => Some(Presence::Offline),
                 fault => implied_presence(fault),
             },
         };

@@ -85,6 +85,8 @@ pub struct Cache {
     /// The node that answers `Probe` where all nodes answer together.
     watched: Option<NodeId>,
     reported: Reported,
+    /// When a notice about an answer that is too large was last reported.
+    too_large: Option<Instant>,
 }
 
 /// The last notices to the operator about a node, or about all nodes together.
@@ -107,6 +109,15 @@ pub enum Notice {
     Unreachable(Outcome),
     /// The driver is reachable, for the first time or again.
     Reached,
+    /// An answer is refused before it is decoded. Reported for one node at most once in 10 s.
+    TooLarge {
+        /// The start-up call.
+        question: Question,
+        /// The size of the answer in bytes.
+        found: usize,
+        /// The maximum size in bytes.
+        max: usize,
+    },
     /// A node is rejected because of the limit. Reported once.
     TooMany,
     /// The topology of a node has changed.
@@ -138,8 +149,8 @@ impl Cache {
     #[must_use]
     pub fn new(driver: DriverName, mode: Mode) -> Self {
         let (entries, kept, reported) = Default::default();
-        let (synced, refused, checked, watched) = (false, false, false, None);
-        Self { driver, mode, entries, kept, synced, refused, checked, watched, reported }
+        let (synced, refused, checked, watched, too_large) = (false, false, false, None, None);
+        Self { driver, mode, entries, kept, synced, refused, checked, watched, reported, too_large }
     }
 
     /// Makes what nodes report about themselves subject to [admission](Self::admit).

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 
 use super::{Cache, Entry, Notice, Presence, Reported};
-use crate::call::{NodeId, Outcome};
+use crate::call::{Fault, NodeId, Outcome};
+use crate::driver_info::info::MAX_RECORD;
 use crate::driver_info::question::Question;
 
 /// The interval after a successful round of the node that answers `Probe`.
@@ -29,6 +30,9 @@ pub(super) const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of concurrent rounds of nodes whose last round failed, where all nodes answer together: half of
 /// all rounds, so that hanging nodes do not delay the others.
 pub(super) const MAX_FAILING_ROUNDS: usize = 8;
+
+/// The minimum interval between notices about answers that are too large.
+const TOO_LARGE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A node that was refreshed within this time is not refreshed again for an answer that depends on it.
 pub(super) const RECENT: Duration = Duration::from_millis(500);
@@ -120,7 +124,18 @@ impl Cache {
         let Some(entry) = self.entries.get_mut(node) else { return Default::default() };
         let place = |entry: &Entry| entry.reported().map(|(_, topology)| topology.clone());
         let (mut notices, before) = (Vec::new(), place(entry));
-        let handled = entry.handle_answer(&self.driver, question, answer, &self.mode, &mut notices);
+        let handled = match answer {
+            Ok(answer) if answer.len() > MAX_RECORD => {
+                let (found, max) = (answer.len(), MAX_RECORD);
+                let since = |last: Instant| now.saturating_duration_since(last);
+                if self.too_large.is_none_or(|last| since(last) >= TOO_LARGE_INTERVAL) {
+                    self.too_large = Some(now);
+                    notices.push(Notice::TooLarge { question, found, max });
+                }
+                Err(Fault::ReplyTooLarge { found: found as u64, max: max as u64 }.into())
+            }
+            answer => entry.handle_answer(&self.driver, question, answer, &self.mode, &mut notices),
+        };
         if let (Some(before), Some(now)) = (before, place(entry))
             && before != now
         {

@@ -1,5 +1,6 @@
 use super::rounds::{LONG_INTERVAL, MAX_FAILING_ROUNDS, MEDIUM_INTERVAL, SHORT_INTERVAL};
 use super::*;
+use crate::driver_info::info::MAX_RECORD;
 use csi_proto::Code;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -378,6 +379,35 @@ fn reports_name_mismatch_once() {
         bench.round(&Driver::new());
     }
     assert_eq!(bench.notices, [Notice::NameMismatch { found: "other".to_owned() }, Notice::Reached]);
+}
+
+/// An answer that takes long to decode is refused, and its node counts as offline; the last good answers stay.
+#[test]
+fn too_large_answer_is_refused() {
+    let mut bench = Bench::two();
+    let good = Driver::new();
+    bench.all_due(&good);
+    let capabilities = bench.answer(Question::ControllerCapabilities);
+    bench.notices.clear();
+    let repeated = Driver { rpcs: vec![1; MAX_RECORD], ..Driver::new() };
+    for (seconds, notices) in [(0, 1), (9, 1), (1, 2)] {
+        bench.now += seconds * SECOND;
+        bench.cache.refresh(Some(&key("edge-1")), bench.now);
+        for node in bench.cache.take_due(2, bench.now).0 {
+            let is_large = node == key("edge-1");
+            let round = bench.play(&node, if is_large { &repeated } else { &good });
+            assert!(!is_large || round.last() == Some(&Question::ControllerCapabilities), "{round:?}");
+        }
+        assert_eq!(
+            (bench.presence("edge-1"), bench.presence("edge-2")),
+            (Presence::Offline, Presence::Online)
+        );
+        assert_eq!(bench.notices.len(), notices, "{:?}", bench.notices);
+    }
+    let found = controller(&repeated.rpcs).len();
+    let notice = Notice::TooLarge { question: Question::ControllerCapabilities, found, max: MAX_RECORD };
+    assert_eq!(bench.notices[0], notice);
+    assert_eq!(bench.answer(Question::ControllerCapabilities), capabilities);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::EndpointSettings;
 use crate::call::{Fault, MethodPath, NodeId, Outcome, Replies};
 use crate::driver_info::{self, DriverInfo, Mode, View};
 use crate::observe::Observation;
-use crate::relay::Relay;
+use crate::relay::{BoundedAnswers, Relay};
 use crate::routing::{InboundCall, Router, with_topology};
 
 const NODE_SERVICE: &str = "csi.v1.Node";
@@ -116,7 +116,10 @@ impl EndpointService {
         let node = match &self.router {
             Router::Fixed(node) => node,
             // Boxed, since otherwise every call to a fixed node would carry this half of the future.
-            Router::Topology(topology) => return Box::pin(topology.answer(&*self.relay, inbound)).await,
+            Router::Topology(topology) => {
+                let relay = BoundedAnswers(&*self.relay);
+                return Box::pin(topology.answer(&relay, inbound)).await;
+            }
         };
         let method = inbound.method.clone();
         let topology = match self.default_topology(&method, node) {
@@ -125,7 +128,12 @@ impl EndpointService {
         };
         let call = inbound.call(node.clone(), self.driver.clone());
         let observation = Observation::start("endpoint", &call).abandoned_by(inbound.abandoned);
-        let answer = match self.relay.relay(call).await {
+        let sent = match topology {
+            // The answer is decoded.
+            Some(_) => BoundedAnswers(&*self.relay).relay(call).await,
+            None => self.relay.relay(call).await,
+        };
+        let answer = match sent {
             Ok(replies) if method.is_unary() => {
                 let (message, outcome) = replies.read_unary().await;
                 let add_topology = |message| match &topology {

@@ -47,13 +47,29 @@ impl Relay for Unused {
     }
 }
 
-#[tokio::test]
-async fn creates_no_volume_before_node_topology_is_known() {
+/// A relay whose answers have this many bytes.
+struct Answers(usize);
+
+#[async_trait::async_trait]
+impl Relay for Answers {
+    async fn relay(&self, _: Call) -> Result<Replies, Fault> {
+        Ok(Replies::unary(vec![0; self.0], Outcome::ok()))
+    }
+}
+
+/// The outcome of a CreateVolume at the endpoint of one of several nodes.
+async fn create(relay: impl Relay + 'static, has_topology: bool) -> Outcome {
     let settings = EndpointSettings::default();
     let (driver, node) = (DriverName::new("vendor").unwrap(), NodeId::new("edge-1").unwrap());
     let drivers = DriverInfo::new(driver.clone(), Mode::Each { node_info: true }, None);
-    let service =
-        EndpointService::new(driver, Router::fixed(node), Arc::new(Unused), settings, Some(drivers));
+    let router = Router::fixed(node.clone());
+    let service = EndpointService::new(driver, router, Arc::new(relay), settings, Some(Arc::clone(&drivers)));
+    if has_topology {
+        let info = csi::NodeGetInfoResponse { accessible_topology: Some(topology()), ..Default::default() };
+        let answer = Ok(info.encode_to_vec().into());
+        let (question, time) = (driver_info::Question::NodeInfo, std::time::SystemTime::now());
+        drivers.change(|cache, now| drop(cache.answered(&node, question, answer, now, time)));
+    }
     let request = csi::CreateVolumeRequest { name: "pvc-1".to_owned(), ..Default::default() };
     let inbound = InboundCall {
         method: MethodPath::new(Method::CreateVolume.path()).unwrap(),
@@ -62,5 +78,17 @@ async fn creates_no_volume_before_node_topology_is_known() {
         end: Instant::now() + Duration::from_secs(60),
         abandoned: Abandoned::default(),
     };
-    assert_eq!(service.answer(inbound).await.collect().await.1.code, Code::UNAVAILABLE);
+    service.answer(inbound).await.collect().await.1
+}
+
+#[tokio::test]
+async fn creates_no_volume_before_node_topology_is_known() {
+    assert_eq!(create(Unused, false).await.code, Code::UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn large_answer_is_not_decoded_for_the_topology() {
+    let (small, large) = (create(Answers(9), true).await, create(Answers(1 << 20), true).await);
+    assert!(small.is_ok(), "{small:?}");
+    assert!(matches!(large.fault(), Some(Fault::ReplyTooLarge { found: 1_048_576, .. })), "{large:?}");
 }

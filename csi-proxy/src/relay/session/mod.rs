@@ -21,6 +21,7 @@ use edge_transport::{
 use futures_util::{StreamExt, stream};
 
 pub use self::nodes::NodeWatch;
+use crate::call::text::printable;
 use crate::call::{Call, Fault, NodeId, NodeSession, Outcome, Replies, Reply};
 use crate::observe::LogLimit;
 use crate::relay::Relay;
@@ -140,7 +141,7 @@ impl CallContext {
     }
 
     fn failed(&self, failure: &Failure) -> Fault {
-        let detail = || failure.detail().to_owned();
+        let detail = || printable(failure.detail());
         match failure.reason() {
             Reason::PeerOffline => Fault::NodeOffline { node: self.node.clone() },
             Reason::WrongSession => Fault::WrongSession { node: self.node.clone() },
@@ -153,7 +154,7 @@ impl CallContext {
             Reason::Overloaded => Fault::Overloaded { what: detail(), max: 0 },
             Reason::Forbidden => Fault::Forbidden { reason: detail() },
             Reason::ServiceLost => Fault::ServiceLost { what: "the node's dispatcher".to_owned() },
-            _ => Fault::Protocol { reason: failure.to_string() },
+            _ => Fault::Protocol { reason: printable(&failure.to_string()) },
         }
     }
 

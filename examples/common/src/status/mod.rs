@@ -7,6 +7,7 @@
 //! | `/metrics` | Prometheus text format |
 //! | `/` | the facts of [`Status::facts`] as a page |
 
+mod connections;
 mod page;
 mod server;
 

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,17 +16,14 @@ use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
+use super::connections::Connections;
 use super::{Status, page};
 
-/// The maximum number of open connections; further ones wait in the listener's backlog.
-const MAX_CONNECTIONS: usize = 64;
-
 /// The time limit for a client to send its request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often the recorder aggregates its samples, which bounds their memory if no client scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -72,7 +70,7 @@ impl StatusServer {
         let address = listener.local_addr().map_err(bind)?;
         let metrics = recorder()?;
         tracing::info!(%address, "status page, health and metrics");
-        Ok(Some(Self(tokio::spawn(serve(listener, Arc::new(status), metrics)))))
+        Ok(Some(Self(tokio::spawn(serve(listener, Arc::new(status), metrics, REQUEST_TIMEOUT)))))
     }
 }
 
@@ -82,24 +80,22 @@ impl Drop for StatusServer {
     }
 }
 
-async fn serve(listener: TcpListener, status: Arc<dyn Status>, metrics: PrometheusHandle) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+async fn serve(
+    listener: TcpListener,
+    status: Arc<dyn Status>,
+    metrics: PrometheusHandle,
+    request_timeout: Duration,
+) {
+    let mut connections = Connections::default();
     let mut upkeep = tokio::time::interval(UPKEEP);
     upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let accepted = async {
-            let slot = Arc::clone(&slots).acquire_owned().await;
-            (slot, listener.accept().await)
-        };
         tokio::select! {
             _ = upkeep.tick() => metrics.run_upkeep(),
-            (slot, accepted) = accepted => match accepted {
+            accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     let (status, metrics) = (Arc::clone(&status), metrics.clone());
-                    tokio::spawn(async move {
-                        let _slot = slot;
-                        connection(stream, status, metrics).await;
-                    });
+                    connections.add(|asked| connection(stream, status, metrics, request_timeout, asked)).await;
                 }
                 Err(cause) => {
                     tracing::warn!(%cause, "cannot accept an HTTP connection");
@@ -110,14 +106,21 @@ async fn serve(listener: TcpListener, status: Arc<dyn Status>, metrics: Promethe
     }
 }
 
-async fn connection(stream: TcpStream, status: Arc<dyn Status>, metrics: PrometheusHandle) {
+async fn connection(
+    stream: TcpStream,
+    status: Arc<dyn Status>,
+    metrics: PrometheusHandle,
+    request_timeout: Duration,
+    asked: Arc<AtomicBool>,
+) {
     let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+        asked.store(true, Ordering::Relaxed);
         let response = answer(request.method(), request.uri().path(), &*status, || metrics.render());
         async move { Ok::<_, Infallible>(response) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TIMEOUT)
+        .header_read_timeout(request_timeout)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service)
         .await;
@@ -190,6 +193,8 @@ fn recorder() -> Result<PrometheusHandle, StatusError> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
     use crate::status::Fact;
 
@@ -209,6 +214,33 @@ mod tests {
         }
 
         fn publish_metrics(&self) {}
+    }
+
+    #[tokio::test]
+    async fn silent_connections_do_not_delay_the_liveness_probe() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let metrics = PrometheusBuilder::new().build_recorder().handle();
+        // No silent connection ends by itself during the test.
+        let never = Duration::from_secs(3600);
+        let _server = StatusServer(tokio::spawn(serve(listener, Arc::new(Waiting), metrics, never)));
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let probe = async {
+            let mut probe = TcpStream::connect(address).await.unwrap();
+            probe.write_all(b"GET /livez HTTP/1.1\r\nHost: hub\r\n\r\n").await.unwrap();
+            let mut answer = String::new();
+            probe.read_to_string(&mut answer).await.unwrap();
+            // The oldest one made room.
+            (answer, silent[0].read(&mut [0]).await.unwrap())
+        };
+        let (answer, oldest) = tokio::time::timeout(Duration::from_secs(60), probe).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nok\n"), "{answer}");
+        assert_eq!(oldest, 0);
+        let newest = silent[99].try_read(&mut [0]).unwrap_err();
+        assert_eq!(newest.kind(), std::io::ErrorKind::WouldBlock);
     }
 
     #[test]
