@@ -386,3 +386,6 @@ impl View {
         self.driver_info.status(self.of.as_ref())
     }
 }
+
+#[cfg(test)]
+mod tests;
