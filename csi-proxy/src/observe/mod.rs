@@ -130,4 +130,4 @@ impl Stream for Observed {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,5 +1,5 @@
 #[path = "../../tests/common/log.rs"]
-mod log;
+pub(crate) mod log;
 
 use bytes::Bytes;
 
