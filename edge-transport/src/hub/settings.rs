@@ -55,8 +55,8 @@ pub struct HubSettings {
     ///
     /// Once half of the handshakes are in use, one [source](crate::link::Source) may use at most an eighth of
     /// them, at least one. Once all are in use, a newcomer ends the longest handshake of a source that has more of them than
-    /// its own, if it takes longer than a second. Behind a load balancer that hides addresses all peers have one source, which may use
-    /// half.
+    /// its own, if it takes longer than a second. Behind a load balancer that hides addresses all peers have one
+    /// source, which may use half.
     pub max_handshakes: usize,
     /// Maximum number of links per listener that wait for their handshake, first come first served. Default 1024:
     /// at a thousand handshakes per second the last one is served before it times out. Further ones are rejected

@@ -11,7 +11,7 @@ pub struct Settings {
     /// Time without a received frame after which a ping is sent. Default 3 s; at least 1 ms.
     pub ping_interval: Duration,
     /// Time without a received frame after which the link is closed as dead. Default 10 s. Should allow three pings. A frame
-    /// of which bytes arrive may take longer: this time, and that for `max_frame` at 1 Mbit/s.
+    /// may take longer while its bytes arrive: this time, and that for `max_frame` at 1 Mbit/s.
     pub liveness_timeout: Duration,
     /// Timeout of the other end's hello. Default 5 s.
     pub hello_timeout: Duration,

@@ -52,7 +52,7 @@ struct Table {
     reserve: usize,
     /// The link that has the reserve, and the bytes that it has taken of it.
     turn: Option<(u64, usize)>,
-    /// The links that wait and are not woken, first come first. Empty while nobody has the reserve.
+    /// The links that wait and are not woken, first come first. Empty while no link has the reserve.
     waiting: BTreeMap<u64, (Owner, Waker)>,
     next_link: u64,
     waits: u64,
@@ -70,7 +70,7 @@ impl Table {
         self.shared.has_room(&owner.identity, bytes) && (owner.is_caller || is_in_half())
     }
 
-    /// Takes bytes, of the reserve if the link has it. Gives the link the reserve if nobody has it.
+    /// Takes bytes, of the reserve if the link has it. Gives the link the reserve if no link has it.
     fn take(&mut self, owner: &Owner, bytes: usize) -> bool {
         if !self.has_turn(owner) && self.has_room(owner, bytes) {
             self.take_shared(owner, bytes);

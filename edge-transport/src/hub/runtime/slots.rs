@@ -1,6 +1,6 @@
 //! Assigns handshake slots to links, with a share for each source once slots are scarce. Of the waiting links, first that
 //! of the source with the fewest slots. When all slots are in use, a source with more slots than the newcomer's loses a
-//! handshake that takes long: whoever has many networks uses many slots, and keeps nobody out.
+//! handshake that takes long: a client with many networks uses many slots, and keeps no other source out.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -130,7 +130,7 @@ fn proxy_of_one_node_is_replaced_if_that_refuses() {
 
 /// Another caller with the certificate of the driver has raised the term at the node.
 #[test]
-fn accepted_proxy_raises_its_term_once_above_one_beyond_all_clocks() {
+fn accepted_proxy_raises_its_term_once_beyond_all_clocks() {
     let now = Instant::now();
     let mut terms = proxy(1, now);
     terms.set_one_node();
@@ -144,7 +144,7 @@ fn accepted_proxy_raises_its_term_once_above_one_beyond_all_clocks() {
 }
 
 #[test]
-fn term_is_raised_at_a_node_at_which_another_caller_closed_the_numbers() {
+fn term_is_raised_at_a_node_whose_numbers_were_closed() {
     let now = Instant::now();
     let mut terms = proxy(2, now);
     let refusal = terms.number_refused(&node(0), term(FIRST));
