@@ -175,6 +175,7 @@ pub(crate) async fn proxy(
     let below = UsedTerms {
         relay: Planted::below(planted, SessionRelay::new(peer.clone())),
         context: Arc::clone(context),
+        driver,
         instance,
         last: Mutex::default(),
     };

@@ -94,6 +94,7 @@ impl TermStore for Disk {
 pub(crate) struct UsedTerms<R> {
     pub(crate) relay: R,
     pub(crate) context: Arc<Context>,
+    pub(crate) driver: usize,
     pub(crate) instance: InstanceId,
     /// The term of the last call to each node.
     pub(crate) last: Mutex<BTreeMap<NodeId, Term>>,
@@ -106,7 +107,11 @@ impl<R: Relay> Relay for UsedTerms<R> {
             let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
             if last.insert(call.node.clone(), term).is_some_and(|last| last != term) {
                 let since = self.context.now();
-                self.context.with(|inner| inner.facts.has_term(self.instance, term.get(), since));
+                self.context.with(|inner| {
+                    let highest = inner.highest.entry(self.driver).or_insert(term);
+                    *highest = term.max(*highest);
+                    inner.facts.has_term(self.instance, term.get(), since);
+                });
             }
         }
         self.relay.relay(call).await

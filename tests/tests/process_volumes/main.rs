@@ -76,7 +76,7 @@ async fn a_reboot_with_an_expired_certificate_restores() {
 async fn a_reboot_with_a_clock_in_2001_and_no_hub_restores() {
     let mut node = Fixture::over(LinkKind::Wss);
     let expired = node.cluster.certificates().authority().issue_for_years(&[NODE], 1999..2000);
-    node.cluster.hub_options(&["--allow", "cloud=*"]);
+    node.cluster.hub_options(&["--allow", "cloud=*:@volumes"]);
     node.cluster.start_driver(&[]).unwrap();
     node.cluster.start_hub().await.unwrap();
     let sockets = node.cluster.path("kubelet-sockets");
