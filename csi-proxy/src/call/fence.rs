@@ -108,12 +108,16 @@ number!(Term, 1 << 48);
 number!(CallNumber, u64::MAX);
 
 /// How far a term above [`Term::CLOCK_MAX`] may be above the recorded one.
+#[cfg(feature = "runtime")]
 const MAX_TERM_STEP: u64 = 1024;
 
 impl Term {
     /// The highest term that follows the clock, in milliseconds since 1970: a time in the year 2109.
     pub const CLOCK_MAX: Self = Self(NonZeroU64::new(1 << 42).expect("not zero"));
+}
 
+#[cfg(feature = "runtime")]
+impl Term {
     /// Whether a node with this recorded term accepts the term. Above the clock the steps are so small that not even
     /// one rise a second reaches [`Self::MAX`] within a thousand years.
     pub(crate) fn may_follow(self, recorded: Option<Self>) -> bool {

@@ -5,7 +5,8 @@
 //!
 //! - *This proxy lost its stored terms*, and its clock was set back. Its term is then raised above the node's. If other
 //!   nodes have accepted the term, the node must refuse for a while first.
-//! - *Another caller with the driver's certificate* raised the term at the node beyond every clock. Likewise.
+//! - *Another caller with the driver's certificate*, or an older proxy that still runs, raised the term at the node.
+//!   Likewise, at once if the term is beyond every clock.
 //! - *A later proxy* was started. Then this one must not raise its term, and ends when most nodes refuse it.
 //!
 //! A term is raised for the node that refused, so a node that lies delays only the calls to itself.
@@ -98,6 +99,14 @@ const REFUSAL_CHECK: Duration = Duration::from_secs(30);
 
 /// The number of refusing nodes below which the proxy of several nodes does not end: one node may lie.
 const MIN_REFUSING: usize = 2;
+
+/// How long a node that had accepted must refuse, while no other node that had accepted does, until its term is not that of
+/// a later proxy: the driver information of each connected node is refreshed meanwhile.
+const ALL_ASKED: Duration = Duration::from_secs(360);
+
+/// How long the only node that answers must refuse until the proxy ends. It may lie, and harms no other node; or an older
+/// proxy has raised its term there, and the next start of this one has a higher term.
+const LONE_REFUSAL: Duration = Duration::from_secs(60);
 
 /// The terms of this proxy, and which nodes refuse them.
 #[derive(Debug)]
@@ -197,15 +206,18 @@ impl Terms {
             return Refusal::Replaced(replaced);
         }
         let (first, first_accepted) = (self.first, self.first_accepted);
-        let is_replaced_elsewhere = self.nodes.values().any(|node| node.accepted && node.refused.is_some());
+        let others = || self.nodes.iter().filter(|(other, known)| *other != node && known.accepted);
+        let is_replaced_elsewhere = others().any(|(_, known)| known.refused.is_some());
+        let others_accept = !is_replaced_elsewhere && others().count() > 0;
         let beyond_clocks = self.is_beyond_clocks(current, now);
         let known = self.node(node);
         if found < known.term {
             return Refusal::Outdated;
         }
         let is_no_later_proxy = match (known.accepted, known.raised) {
-            (true, true) => false,
-            (true, false) => beyond_clocks,
+            (true, raised) => {
+                (beyond_clocks && !raised) || (others_accept && known.has_refused_for(ALL_ASKED, now))
+            }
             (false, _) => {
                 beyond_clocks
                     || !first_accepted
@@ -216,9 +228,11 @@ impl Terms {
             return refusal;
         }
         let first = known.refused.is_none();
-        known.refused = Some((known.refused.map_or(now, |(since, _)| since), current));
+        let since = known.refused.map_or(now, |(since, _)| since);
+        known.refused = Some((since, current));
         let refusing = self.refusing().count();
-        if 2 * refusing > self.nodes.len() && (refusing >= MIN_REFUSING || self.one_node) {
+        let is_enough = refusing >= MIN_REFUSING || self.one_node || now >= since + LONE_REFUSAL;
+        if 2 * refusing > self.nodes.len() && is_enough {
             let replaced = Replaced { found, current };
             self.replaced = Some(replaced);
             return Refusal::Replaced(replaced);

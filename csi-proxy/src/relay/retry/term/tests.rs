@@ -128,6 +128,24 @@ fn proxy_of_one_node_is_replaced_if_that_refuses() {
     assert_eq!(terms.refused(&node(0), term(FIRST), term(FIRST + 1), now), Refusal::Replaced(replaced));
 }
 
+/// An older proxy has raised its term above that of this one at a node. If no other node answers, a start with a higher term
+/// ends that. Otherwise this one raises its own, once the others would refuse it if a later proxy ran.
+#[test]
+fn node_that_an_older_proxy_took_comes_back() {
+    let now = Instant::now();
+    for others in [0, 1] {
+        let mut terms = proxy(1 + others, now);
+        let mut refuse = |at| terms.refused(&node(0), term(FIRST), term(FIRST + 5), at);
+        assert_eq!(refuse(now), Refusal::Refused { first: true });
+        assert_eq!(refuse(now + LONE_REFUSAL / 2), Refusal::Refused { first: false });
+        let is_replaced = matches!(refuse(now + LONE_REFUSAL), Refusal::Replaced(_));
+        assert_eq!(is_replaced, others == 0);
+        let refusal = terms.refused(&node(0), term(FIRST), term(FIRST + 5), now + ALL_ASKED);
+        let is_raised = matches!(refusal, Refusal::Raised { term: raised, .. } if raised > term(FIRST + 5));
+        assert_eq!(is_raised, others == 1, "{refusal:?}");
+    }
+}
+
 /// Another caller with the certificate of the driver has raised the term at the node.
 #[test]
 fn accepted_proxy_raises_its_term_once_beyond_all_clocks() {
