@@ -100,23 +100,32 @@ fn ask(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
     }
 }
 
-/// Reads the records of a state directory that no agent uses.
-fn recorded(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
+/// Locks a state directory that has records of `what` and that no agent uses; `in_use` is the error if one uses it.
+pub(super) fn lock_records(
+    directory: &Path,
+    what: &str,
+    in_use: impl FnOnce() -> String,
+) -> Result<StateDirectory, Fatal> {
     let shown = directory.display();
     if !directory.is_dir() {
         return Err(Fatal::Input(format!("--state-dir: no directory {shown}")));
     }
-    let _lock = match StateDirectory::open(directory) {
+    let lock = match StateDirectory::open(directory) {
         Ok(lock) => lock,
-        Err(StateError::InUse { .. }) => {
-            let text = format!("the agent that uses {shown} manages no volumes; start it with --staging-dir");
-            return Err(Fatal::Runtime(text));
-        }
+        Err(StateError::InUse { .. }) => return Err(Fatal::Runtime(in_use())),
         Err(error) => return Err(Fatal::runtime(error)),
     };
     if store::is_missing(directory) {
-        return Err(Fatal::Input(format!("--state-dir: {shown} has no records of volumes")));
+        return Err(Fatal::Input(format!("--state-dir: {shown} has no records of {what}")));
     }
+    Ok(lock)
+}
+
+/// Reads the records of a state directory that no agent uses.
+fn recorded(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
+    let shown = directory.display();
+    let in_use = || format!("the agent that uses {shown} manages no volumes; start it with --staging-dir");
+    let _lock = lock_records(directory, "volumes", in_use)?;
     let reports = recorded_reports(directory, id)?;
     // The answer is printed even if stderr is closed.
     let _ = writeln!(io::stderr(), "edge-agent: no agent uses {shown} now; showing the recorded state");

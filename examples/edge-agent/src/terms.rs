@@ -10,9 +10,9 @@ use csi_proto::DriverName;
 use csi_proxy::Dispatcher;
 use edge_transport::link::uds::BoundSocket;
 
-use super::store::{self, AgentStore, TermTable};
+use super::inspect::lock_records;
+use super::store::{AgentStore, TermTable};
 use edge_csi_common::process::{Fatal, chain};
-use edge_csi_common::state::{StateDirectory, StateError};
 use edge_csi_common::state_socket;
 
 /// The socket in the state directory. A request is a line, `terms` or `forget-term DRIVER`; the answer is text behind
@@ -71,21 +71,9 @@ pub(super) async fn ask(directory: &Path, request: &Request) -> Result<String, F
 
 /// Executes the request in a state directory that no agent uses.
 async fn on_disk(directory: &Path, request: &Request) -> Result<String, Fatal> {
-    let shown = directory.display();
-    if !directory.is_dir() {
-        return Err(Fatal::Input(format!("--state-dir: no directory {shown}")));
-    }
-    let _lock = match StateDirectory::open(directory) {
-        Ok(lock) => lock,
-        Err(StateError::InUse { .. }) => {
-            let text = format!("the agent that uses {shown} does not answer; repeat the command");
-            return Err(Fatal::Runtime(text));
-        }
-        Err(error) => return Err(Fatal::runtime(error)),
-    };
-    if store::is_missing(directory) {
-        return Err(Fatal::Input(format!("--state-dir: {shown} has no records of terms")));
-    }
+    let in_use =
+        || format!("the agent that uses {} does not answer; repeat the command", directory.display());
+    let _lock = lock_records(directory, "terms", in_use)?;
     let terms = AgentStore::open_intact(directory).map_err(Fatal::runtime)?.terms;
     let dispatcher = Dispatcher::new().with_terms(terms.clone());
     execute(request, &dispatcher, &terms).await.map_err(Fatal::Runtime)

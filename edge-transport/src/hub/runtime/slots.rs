@@ -124,9 +124,11 @@ impl Table {
     /// Makes room in a full queue: drops the last link of the source with the most waiting ones, if it has more than the
     /// newcomer's and one.
     fn shorten_queue_for(&mut self, newcomer: Source) {
+        if self.waiting.total < self.waiting.max {
+            return;
+        }
         let longest = self.waiting.by_source.iter().max_by_key(|(_, used)| **used).map(|(source, _)| *source);
-        if self.waiting.total >= self.waiting.max
-            && let Some(source) = longest
+        if let Some(source) = longest
             && self.waiting.of(source) > self.waiting.of(newcomer) + 1
             && let Some(index) = self.queue.iter().rposition(|(waiting, _)| *waiting == source)
         {
