@@ -149,7 +149,7 @@ pub struct ConsumerStatus {
     pub target: PathBuf,
     /// True if the volume is wanted at the target; otherwise the volume is being unpublished.
     pub wanted: bool,
-    /// True if the volume is published at the target.
+    /// True if the volume is published at the target, in this boot of the node.
     pub published: bool,
 }
 

@@ -55,6 +55,32 @@ async fn reboot_restores_desired_volumes() {
     world.driver.assert_lawful("a reboot");
 }
 
+/// A reboot has unmounted everything, so no volume counts as published until its driver has published it again.
+#[tokio::test(start_paused = true)]
+async fn after_a_reboot_nothing_is_published_without_a_driver() {
+    for reboot in [false, true] {
+        let mut world = World::new();
+        let volumes = world.start().await;
+        publish(&volumes, &volume("v"), "a").await.unwrap();
+        drop(volumes);
+        world.kill().await;
+        if reboot {
+            world.reboot();
+        }
+        let volumes = world.start_without_driver(world.parts()).await;
+        let explained = volumes.explain(&key("v")).await.unwrap().unwrap();
+        assert_eq!(explained.consumers[0].published, !reboot, "reboot: {reboot}");
+        assert!(explained.consumers[0].wanted);
+
+        let mut changes = volumes.watch();
+        world.register(&volumes).await;
+        while !volumes.explain(&key("v")).await.unwrap().unwrap().consumers[0].published {
+            next(&mut changes).await;
+        }
+        assert_eq!(world.mounted("/pods"), ["/pods/a/mount"]);
+    }
+}
+
 /// Directories that remain after a power cut are removed too, if the volume is no longer desired.
 #[tokio::test(start_paused = true)]
 async fn directories_from_before_a_reboot_go_with_the_volume() {

@@ -36,7 +36,7 @@ pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findi
     let hub = Arguments::new()
         .pair("--listen", unix(&folder.join("hub.sock")))
         .pair("--listen", format!("wss://127.0.0.1:{port}"))
-        .pair("--allow", "proxy=*")
+        .pair("--allow", "proxy=*:*")
         .pair("--kubeconfig", &cluster.plane.kubeconfig)
         .pair("--node-signer", SIGNER)
         .flag("--node-signer-has-own-ca")

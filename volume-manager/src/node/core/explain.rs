@@ -102,7 +102,9 @@ impl Node {
                 consumer: consumer.spec.id().clone(),
                 target: consumer.spec.target_path().as_path().to_owned(),
                 wanted: target.is_some_and(|target| target.wanted),
-                published: target.is_some_and(|target| target.state.is_published()),
+                // A reboot has unmounted what an earlier boot recorded.
+                published: entry.record.boot == self.boot
+                    && target.is_some_and(|target| target.state.is_published()),
             }
         };
         Some(Explanation {
