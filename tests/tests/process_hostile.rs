@@ -107,3 +107,13 @@ async fn another_instance_of_the_agent_does_not_take_its_place() {
     assert!(reason.contains("another instance"), "{reason:?}");
     still_serves(&cluster, "pvc-1").await;
 }
+
+/// The allocator keeps no freed memory, so that large frames which the hub receives one after the other do not add up.
+/// `cargo xtask perf hostile` measures the effect.
+#[tokio::test]
+async fn a_hub_returns_freed_memory_at_once() {
+    let mut cluster = TestCluster::empty(LinkKind::Uds);
+    cluster.start_hub().await.unwrap();
+    let environment = std::fs::read(format!("/proc/{}/environ", cluster.hub.as_ref().unwrap().id())).unwrap();
+    assert!(environment.split(|&byte| byte == 0).any(|one| one == b"MIMALLOC_PURGE_DELAY=0"));
+}

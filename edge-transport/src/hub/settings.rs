@@ -37,21 +37,22 @@ pub struct HubSettings {
     ///
     /// One largest frame and 256 KiB are a reserve, the rest is shared. The links of one identity (the name in a
     /// certificate, or the token, that proves the peers' names) must not exceed the unused shared part together. Those
-    /// of peers that may not [watch](super::Policy::may_watch), such as nodes, use at most half of it. A link that
-    /// gets no more is not read until another link finishes a frame or ends, or until it gets the reserve. One link at
-    /// a time has the reserve, first those whose identities hold least.
+    /// of peers that may not [watch](super::Policy::may_watch), such as nodes, use at most half of it, and one of
+    /// these identities at most a third of what the others leave of that half. A link that gets no more is not read
+    /// until another link finishes a frame or ends, or until it gets the reserve. One link at a time has the reserve,
+    /// first those whose identities hold least.
     ///
     /// A link that has the bytes that it needs, and receives no whole frame for `session.liveness_timeout`, is
     /// closed; the time of waiting for others does not count. A QUIC link receives several frames at once; it is
     /// closed when one of them takes longer than this timeout and the time for `session.max_frame` at 1 Mbit/s.
     ///
-    /// Not included are the buffers of the network: those of the kernel, of TLS, and up to 1 MiB in the receive
-    /// window of each QUIC link.
+    /// Not included are the buffers of the network: those of the kernel, of TLS, and the receive window of each
+    /// QUIC link: 256 KiB, and up to 1 MiB while a large frame arrives.
     pub total_receive_bytes: usize,
     /// Maximum number of links per listener in handshake, hello and authentication. Default 256; further ones
     /// wait. A link counts from its first byte, which must arrive within 2 s. Until then it is one of at most 1024
     /// silent links of its listener, whose oldest makes room for a newcomer. A QUIC connection begins with a
-    /// handshake packet, so that it counts at once; from 128 handshakes on its address is validated first.
+    /// handshake packet, so that it counts at once; from 64 handshakes on its address is validated first.
     ///
     /// Once half of the handshakes are in use, one [source](crate::link::Source) may use at most an eighth of
     /// them, at least one. Once all are in use, a newcomer ends the longest handshake of a source that has more of them than

@@ -43,7 +43,7 @@ impl ReceiveLimits {
 /// Memory per link: idle, a few KiB and the kind's own state (see its module); sending, at most [`SEND_BUFFER`]
 /// and one frame; receiving, at most one unfinished frame (over QUIC four, and in its receive window 1 MiB, at a
 /// dialing end 4 MiB). A hub limits both further: see [`ReceiveLimits`]. Until it has admitted the peer, a link holds
-/// at most 20 KiB, over QUIC 48 KiB. Memory for a frame is allocated as its bytes arrive, never for an announced length.
+/// at most 20 KiB, over QUIC 48 KiB. Memory for a frame is used as its bytes arrive, not for an announced length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {

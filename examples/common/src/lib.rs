@@ -3,6 +3,7 @@
 
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
 
+pub mod allocator;
 pub mod allow;
 pub mod certificates;
 pub mod core_dumps;

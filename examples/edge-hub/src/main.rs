@@ -9,6 +9,7 @@ use mimalloc::MiMalloc;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
+    edge_csi_common::allocator::return_freed_memory_at_once();
     edge_csi_common::core_dumps::forbid();
     edge_hub::main()
 }

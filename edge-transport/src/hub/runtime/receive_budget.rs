@@ -63,10 +63,10 @@ impl Table {
         self.turn.is_some_and(|(link, _)| link == owner.link)
     }
 
-    /// Whether the shared part has bytes for a link. A node's identity may hold what the nodes' half has unused.
+    /// Whether the shared part has bytes for a link. A node's identity may hold a third of what the nodes' half has unused.
     fn has_room(&self, owner: &Owner, bytes: usize) -> bool {
         let unused_by_nodes = (self.shared.max() / 2).saturating_sub(self.used_by_nodes);
-        let is_in_half = || self.shared.held_by(&owner.identity) + bytes <= unused_by_nodes;
+        let is_in_half = || self.shared.held_by(&owner.identity) + bytes <= unused_by_nodes / 3;
         self.shared.has_room(&owner.identity, bytes) && (owner.is_caller || is_in_half())
     }
 
@@ -306,6 +306,15 @@ mod tests {
         assert!(budget.stats().0 <= 64 * MIB + reserve(MAX_FRAME));
         drop((hostile, other));
         assert!(is_unused(&budget));
+    }
+
+    /// All links of one node get a quarter of the nodes' half together, and one of them the reserve.
+    #[test]
+    fn node_gets_a_quarter_of_the_nodes_half() {
+        let budget = budget();
+        let mut links: Vec<_> = (0..3).map(|_| budget.share(identity("edge-1"), false)).collect();
+        let taken: usize = links.iter_mut().map(fill).sum();
+        assert_eq!(taken, 8 * MIB + reserve(MAX_FRAME));
     }
 
     /// However many nodes there are, they leave half of the shared part to the callers.

@@ -1,5 +1,6 @@
 //! The transport configuration of both ends: windows, streams, timers.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +16,9 @@ const STREAM_WINDOW: u32 = 1 << 20;
 /// Maximum number of unread bytes of all streams at a dialing end.
 const RECEIVE_WINDOW: u32 = 4 << 20;
 
-/// Maximum number of unread bytes of all streams at an accepting end, which has many links.
-pub(super) const ADMITTED_WINDOW: u32 = 1 << 20;
+/// Maximum number of unread bytes of all streams at an accepting end, which has many links: as many as it may have of
+/// unfinished frames, within these bounds.
+pub(super) const ADMITTED_WINDOW: RangeInclusive<u32> = 256 << 10..=1 << 20;
 
 /// Maximum number of unread bytes at an accepting end whose peer is not admitted. The link holds at most as much
 /// again above 20 KiB of unfinished frames. A larger hello takes one more round trip.

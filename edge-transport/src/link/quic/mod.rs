@@ -12,8 +12,8 @@
 //! of opened streams in eight bytes. A reset of a stream loses only the frames of its lane.
 //!
 //! Memory per link: idle about 34 KiB, most of it for streams that the other end may open. In use, up to 1 MiB per
-//! stream wait to be read, and in total 1 MiB at an accepting end and 4 MiB at a dialing one; 4 MiB wait for
-//! acknowledgement, in addition to [`Limits`].
+//! stream wait to be read, and in total 256 KiB at an accepting end (1 MiB while a large frame arrives) and 4 MiB at a
+//! dialing one; 4 MiB wait for acknowledgement, in addition to [`Limits`].
 //! Replies of 4 MiB and transfers of any length are possible; the stream window limits the rate to 1 MiB per round
 //! trip. An accepting end begins with a window of 12 KiB for all streams;
 //! [`limit_receiving`](super::FrameLink::limit_receiving) raises it, which a hub does when it admits the peer.

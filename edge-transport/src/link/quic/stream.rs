@@ -29,8 +29,8 @@ pub(super) struct QuicLink {
     receiver: Receiver,
     /// Completes when the connection is closed; set while this end is closing.
     closed: Option<BoxFuture<'static, ()>>,
-    /// Whether the other end may send as much as the receive window of an admitted peer allows.
-    has_window: bool,
+    /// The receive window of an accepting end in bytes, once the other end is admitted.
+    window: Option<u32>,
     /// Counts the link among those that are not admitted.
     unadmitted: Option<Arc<()>>,
 }
@@ -40,8 +40,7 @@ impl QuicLink {
     pub(super) async fn start(connection: Connection, max_frame: usize) -> Result<Self, LinkError> {
         let sender = Sender::start(connection.clone(), max_frame).await?;
         let receiver = Receiver::new(connection.clone(), max_frame);
-        let has_window = connection.side().is_client();
-        let mut link = Self { connection, sender, receiver, closed: None, has_window, unadmitted: None };
+        let mut link = Self { connection, sender, receiver, closed: None, window: None, unadmitted: None };
         std::future::poll_fn(|cx| link.sender.poll_flush(cx)).await?;
         Ok(link)
     }
@@ -73,9 +72,14 @@ impl FrameLink for QuicLink {
     fn limit_receiving(&mut self, limits: ReceiveLimits) {
         self.receiver.unfinished().set_limits(limits);
         // An accepting end begins with a small window, because a window that was granted cannot be reduced.
-        if limits.max_frame > MAX_UNADMITTED_FRAME && !std::mem::replace(&mut self.has_window, true) {
-            self.connection.set_receive_window(ADMITTED_WINDOW.into());
-            self.unadmitted = None;
+        if limits.max_frame <= MAX_UNADMITTED_FRAME || self.connection.side().is_client() {
+            return;
+        }
+        self.unadmitted = None;
+        let window = u32::try_from(limits.max_unfinished).unwrap_or(u32::MAX);
+        let window = window.clamp(*ADMITTED_WINDOW.start(), *ADMITTED_WINDOW.end());
+        if self.window.replace(window) != Some(window) {
+            self.connection.set_receive_window(window.into());
         }
     }
 
