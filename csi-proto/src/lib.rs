@@ -1,4 +1,6 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(edge_csi_docs, doc = "\n# Features\n\n", doc = document_features::document_features!())]
+#![cfg_attr(edge_csi_docs, feature(doc_cfg))]
 
 mod access;
 mod capability;

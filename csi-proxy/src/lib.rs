@@ -102,23 +102,13 @@
 //! # }
 //! ```
 //!
-//! # Features
-//!
-//! - `runtime` (default): everything that runs on tokio. Without this feature the crate contains only its pure
-//!   core: calls, faults, outcomes, their [wire](call::wire) form, the cache of [driver info](driver_info) and the
-//!   [placements](routing::Placements).
-//! - `edge-transport`: `SessionRelay` and `SessionService`, a relay over `edge-transport` sessions.
-//! - `metrics`: the histogram `csi_plugin_operations_seconds`, the counter `csi_plugin_relay_faults_total`, and the
-//!   metrics of operations (`csi_plugin_operations_*`) and of broken rules
-//!   (`csi_plugin_orchestrator_violations_total`), through the `metrics` facade.
-//! - `redb`: the state of a proxy ([`routing::store`]) in a redb file.
-//! - `testing`: the conformance suites of relays and placement stores, and a relay and a store with injected faults.
-//!
 //! # Bounds
 //!
 //! Request 8 MiB, response message 16 MiB, metadata 8 KiB, 1024 open calls per connection and per driver (512 of
 //! other hosts), 128 connections, 15 minutes per call. The open calls of a driver and the time are settings
 //! ([`Dispatcher::with_max_in_flight`], [`EndpointSettings`], [`DriverSettings`]).
+#![cfg_attr(edge_csi_docs, doc = "\n# Features\n\n", doc = document_features::document_features!())]
+#![cfg_attr(edge_csi_docs, feature(doc_cfg))]
 
 mod address;
 pub mod call;

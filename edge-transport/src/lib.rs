@@ -3,6 +3,8 @@
     not(feature = "runtime"),
     doc = "The pure cores of a session transport: frames, the session, and a hub's routing table."
 )]
+#![cfg_attr(edge_csi_docs, doc = "\n# Features\n\n", doc = document_features::document_features!())]
+#![cfg_attr(edge_csi_docs, feature(doc_cfg))]
 
 mod fair_share;
 pub mod frame;

@@ -33,13 +33,11 @@
 //! use volume_manager::store::redb::RedbStore;
 //! use volume_manager::{ConsumerId, VolumeKey, registry};
 //!
-//! # async fn example() -> Result<std::process::ExitCode, Box<dyn std::error::Error>> {
-//! // The first statement of `main`: operations that may hang on a dead mount run in a process of this program.
-//! if let Some(code) = linux::probe::serve_if_asked() {
-//!     return Ok(code);
-//! }
+//! // The `probe` comes from `linux::probe::serve_if_asked`, the first statement of `main`: operations that may hang on a dead
+//! // mount run in a process of this program.
+//! # async fn example(probe: ProbeCommand) -> Result<(), Box<dyn std::error::Error>> {
 //! let store = RedbStore::open("/var/lib/edge/volumes.redb")?;
-//! let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default()).await?;
+//! let mounts = LinuxMounts::open(probe, linux::Settings::default()).await?;
 //! let parts = Parts::new(store, mounts, NoSecrets);
 //! let (volumes, run) = Volumes::open(parts, Settings::new("/var/lib/edge/volumes")).await?;
 //! tokio::spawn(run);
@@ -54,9 +52,11 @@
 //! let published = volumes.publish(volume, pod.clone()).await?;
 //! println!("at {}", published.target_path);
 //! volumes.unpublish(&key, pod.id()).await?;
-//! # Ok(std::process::ExitCode::SUCCESS)
+//! # Ok(())
 //! # }
 //! ```
+#![cfg_attr(edge_csi_docs, doc = "\n# Features\n\n", doc = document_features::document_features!())]
+#![cfg_attr(edge_csi_docs, feature(doc_cfg))]
 
 mod backoff;
 pub mod driver;

@@ -15,7 +15,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
-use volume_manager::mounts::linux::probe;
+use volume_manager::mounts::linux::{ProbeCommand, probe};
 
 #[derive(Debug, Parser)]
 #[command(about = "Measure volume-manager against its bounds, kubelet and Mesos")]
@@ -53,11 +53,12 @@ const NO_ROUNDS: &str = "--rounds is 0; expected at least 1";
 const MAX_MEMORY: u64 = 64 * MIB;
 
 fn main() -> ExitCode {
-    if let Some(code) = probe::serve_if_asked() {
-        return code;
-    }
+    let probe = match probe::serve_if_asked() {
+        Ok(probe) => probe,
+        Err(code) => return code,
+    };
     let options = Options::parse();
-    match run(&options) {
+    match run(&options, probe) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &Options) -> Measured<bool> {
+fn run(options: &Options, probe: ProbeCommand) -> Measured<bool> {
     if let Some(Part::Linux) = options.part {
         enter_new_mount_namespace()?;
     }
@@ -80,7 +81,7 @@ fn run(options: &Options) -> Measured<bool> {
                     Part::Recovery => serde_json::to_string(&recover(options.records, DAMAGED).await?),
                     Part::Salvage => serde_json::to_string(&salvage(options.records, DAMAGED).await?),
                     Part::Memory => serde_json::to_string(&measure_memory(options.parallel).await?),
-                    Part::Linux => serde_json::to_string(&measure_linux(options).await?),
+                    Part::Linux => serde_json::to_string(&measure_linux(options, probe).await?),
                 };
                 println!("{}", figures?);
                 Ok(true)
@@ -290,8 +291,8 @@ struct LinuxRound {
     kubelet: Duration,
 }
 
-async fn measure_linux(options: &Options) -> Measured<Vec<LinuxRound>> {
-    let fixture = Fixture::start_on_linux(false).await?;
+async fn measure_linux(options: &Options, probe: ProbeCommand) -> Measured<Vec<LinuxRound>> {
+    let fixture = Fixture::start_on_linux(probe, false).await?;
     let (manager, kubelet) = (fixture.manager().await?, fixture.kubelet()?);
     let mut found = Vec::new();
     for in_flight in [1, IN_FLIGHT] {

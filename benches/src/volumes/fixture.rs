@@ -16,9 +16,17 @@ use super::{CountingDriver, Kubelet, Manager, Measured, Mesos, MountBackend};
 pub struct Fixture {
     directory: TempDir,
     driver: CountingDriver,
-    memory: Option<MemoryMounts>,
+    mounts: NodeMounts,
     root: PathBuf,
     server: JoinHandle<()>,
+}
+
+/// Where the driver mounts.
+#[derive(Debug)]
+enum NodeMounts {
+    Memory(MemoryMounts),
+    /// In the mount namespace of this process.
+    Linux(ProbeCommand),
 }
 
 impl Fixture {
@@ -30,23 +38,23 @@ impl Fixture {
         let directory = tempfile::tempdir()?;
         let mounts = MemoryMounts::new();
         let backend = MountBackend::memory(mounts.clone());
-        Ok(Self::with_backend(directory, backend, Some(mounts), "/node".into(), attaches).await)
+        Ok(Self::with_backend(directory, backend, NodeMounts::Memory(mounts), "/node".into(), attaches).await)
     }
 
-    /// Starts a driver that mounts in the mount namespace of this process.
+    /// Starts a driver that mounts in the mount namespace of this process, whose probes have this command.
     ///
     /// # Errors
     /// Returns an error if no directory can be created.
-    pub async fn start_on_linux(attaches: bool) -> Measured<Self> {
+    pub async fn start_on_linux(probe: ProbeCommand, attaches: bool) -> Measured<Self> {
         let directory = tempfile::tempdir()?;
         let root = directory.path().canonicalize()?.join("node");
-        Ok(Self::with_backend(directory, MountBackend::Linux, None, root, attaches).await)
+        Ok(Self::with_backend(directory, MountBackend::Linux, NodeMounts::Linux(probe), root, attaches).await)
     }
 
     async fn with_backend(
         directory: TempDir,
         backend: MountBackend,
-        memory: Option<MemoryMounts>,
+        mounts: NodeMounts,
         root: PathBuf,
         attaches: bool,
     ) -> Self {
@@ -60,7 +68,7 @@ impl Fixture {
         while !socket.exists() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        Self { directory, driver, memory, root, server }
+        Self { directory, driver, mounts, root, server }
     }
 
     /// Returns the driver.
@@ -92,10 +100,10 @@ impl Fixture {
     /// # Errors
     /// Returns an error if volume-manager cannot be started.
     pub async fn manager(&self) -> Measured<Manager> {
-        match &self.memory {
-            Some(mounts) => self.manager_with(mounts.clone()).await,
-            None => {
-                self.manager_with(LinuxMounts::open(ProbeCommand::own(), Settings::default()).await?).await
+        match &self.mounts {
+            NodeMounts::Memory(mounts) => self.manager_with(mounts.clone()).await,
+            NodeMounts::Linux(probe) => {
+                self.manager_with(LinuxMounts::open(probe.clone(), Settings::default()).await?).await
             }
         }
     }

@@ -111,28 +111,25 @@ impl Outcome {
         closing.encode_to_vec().into()
     }
 
-    /// Encodes the outcome as a `Closing` of at most `max` bytes, for a bus with such a limit; `max` is at least 64.
+    /// Encodes the outcome as a `Closing` of at most `max` bytes, for a bus with such a limit; `max` is at least 128.
     ///
-    /// Drops the trailers first, then the details, then the end of the message, but never the code. gRPC libraries
-    /// reject trailers larger than some KiB by default, so a limit of some KiB costs nothing in practice.
+    /// Drops the trailers first, then the details, then the end of the message or of the fault's text, but never the
+    /// code. gRPC libraries reject trailers larger than some KiB by default, so a limit of some KiB costs nothing in practice.
     #[must_use]
     pub fn encode_within(&self, max: usize) -> Bytes {
         let whole = self.encode();
         if whole.len() <= max {
             return whole;
         }
+        if let Some(fault) = self.fault() {
+            return fault_within(fault, max);
+        }
         let mut truncated = Self { trailers: Metadata::default(), ..self.clone() };
         if truncated.encode().len() > max {
             truncated.details = Bytes::new();
         }
-        if let Origin::Relay(_) = truncated.origin {
-            let reason = truncated.message.chars().take(max / 16).collect();
-            truncated = Fault::Protocol { reason }.into();
-        }
         let excess = truncated.encode().len().saturating_sub(max);
-        let keep = truncated.message.len().saturating_sub(excess);
-        let end = (0..=keep).rev().find(|at| truncated.message.is_char_boundary(*at)).unwrap_or(0);
-        truncated.message.truncate(end);
+        shorten(&mut truncated.message, excess);
         truncated.encode()
     }
 
@@ -160,6 +157,30 @@ impl Outcome {
         let outcome = Self::from_driver(code, closing.message);
         Ok(outcome.with_details(closing.details).with_trailers(metadata(closing.trailers)?))
     }
+}
+
+/// Encodes a fault in at most `max` bytes: without the end of its text, or, if its subject leaves no room, with its kind only.
+fn fault_within(fault: &Fault, max: usize) -> Bytes {
+    let mut record = fault_record(fault);
+    let closing = |record: &pb::FaultRecord| {
+        let code = fault.code().number();
+        pb::Closing { code, fault: Some(record.clone()), ..pb::Closing::default() }.encode_to_vec()
+    };
+    let excess = closing(&record).len().saturating_sub(max);
+    shorten(&mut record.text, excess);
+    let shortened = closing(&record);
+    if shortened.len() <= max {
+        return shortened.into();
+    }
+    // Only a node's name is that long, and its faults have the code of this one.
+    Fault::Protocol { reason: fault.kind().to_owned() }.to_status().encode()
+}
+
+/// Removes at least this many bytes from the end of a text.
+fn shorten(text: &mut String, bytes: usize) {
+    let keep = text.len().saturating_sub(bytes);
+    let end = (0..=keep).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    text.truncate(end);
 }
 
 fn fence_record(fence: &Fence) -> pb::Fence {
@@ -463,6 +484,27 @@ mod tests {
         let bytes = fault.encode_within(1000);
         assert!(bytes.len() <= 1000);
         assert_eq!(Outcome::decode(bytes).unwrap().code, Code::UNAVAILABLE);
+    }
+
+    /// A pending operation keeps its code: to a sidecar it means that the operation may still run.
+    #[test]
+    fn shortened_fault_keeps_its_kind() {
+        for (name, text) in [("d".repeat(63), "ü".repeat(2000)), ("d.example".to_owned(), "x".repeat(4000))]
+        {
+            let driver = DriverName::new(name).unwrap();
+            let fault = Fault::OperationPending { driver: driver.clone(), running: text };
+            for max in [128, 200, 1000] {
+                let bytes = fault.to_status().encode_within(max);
+                assert!(bytes.len() <= max);
+                let shortened = Outcome::decode(bytes).unwrap();
+                assert_eq!(shortened.code, Code::ABORTED);
+                let kept = matches!(shortened.fault(), Some(Fault::OperationPending { driver: kept, .. }) if *kept == driver);
+                assert!(kept, "{shortened:?}");
+            }
+        }
+        let node = Fault::NodeOffline { node: NodeId::new("n".repeat(200)).unwrap() };
+        let shortened = Outcome::decode(node.to_status().encode_within(128)).unwrap();
+        assert_eq!(shortened.code, Code::UNAVAILABLE);
     }
 
     #[test]

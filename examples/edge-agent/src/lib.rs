@@ -27,7 +27,7 @@ use edge_transport::{Peer, PeerId, ServiceName};
 use futures_util::future::OptionFuture;
 use tokio::task::JoinSet;
 use volume_manager::message;
-use volume_manager::mounts::linux::probe;
+use volume_manager::mounts::linux::{ProbeCommand, probe};
 
 use self::essential::Essential;
 pub use self::inspect::{Inspect, StateOption};
@@ -49,14 +49,15 @@ use edge_csi_common::uplink::{self, LinkFiles};
 /// Runs the `edge-agent` binary.
 pub fn main() -> ExitCode {
     // Mount operations that may hang run in child processes of this program.
-    if let Some(code) = probe::serve_if_asked() {
-        return code;
-    }
+    let probe = match probe::serve_if_asked() {
+        Ok(probe) => probe,
+        Err(code) => return code,
+    };
     // A subcommand prints its answer, so it logs warnings only.
     let level = |line: &CommandLine| if line.command.is_some() { "warn" } else { "info" };
     process::run_with_level(level, async |line, signals| match (line.command, line.options) {
         (Some(command), _) => inspect::run(&command).await,
-        (None, Some(options)) => run(options, signals).await,
+        (None, Some(options)) => run(options, signals, probe).await,
         (None, None) => Err(Fatal::Input("--nodeid is missing".to_owned())),
     })
 }
@@ -66,7 +67,7 @@ fn seed_of(name: &str) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(name)
 }
 
-async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
+async fn run(options: AgentOptions, mut signals: Signals, probe: ProbeCommand) -> Result<(), Fatal> {
     let state = uplink::state_directory(options.state_dir.as_deref())?;
     let store = match &state {
         Some(state) => {
@@ -106,7 +107,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let plugin = NodePlugin::open(&options.kubernetes, &options.volumes, store.as_ref())?;
     let secrets = plugin.as_ref().map(NodePlugin::secrets);
     let saved = state.as_ref().zip(store).map(|(state, store)| (state, store.volumes, store.desired));
-    let opened = volumes::open(&options.volumes, saved, options.nodeid.as_str(), secrets).await?;
+    let opened = volumes::open(&options.volumes, probe, saved, options.nodeid.as_str(), secrets).await?;
     let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
     let sockets = KubeletSockets::open(&options.kubelet_sockets, &options.nodeid, &dispatcher)?;
     let service = ServiceName::new(CSI_SERVICE).map_err(Fatal::runtime)?;

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use volume_manager::mounts::linux::probe;
 
 fn main() -> ExitCode {
-    if let Some(code) = probe::serve_if_asked() {
-        return code;
+    match probe::serve_if_asked() {
+        Ok(probe) => volume_node::run(probe),
+        Err(code) => code,
     }
-    volume_node::run()
 }

@@ -29,10 +29,10 @@ struct Options {
 }
 
 /// Runs until standard input ends.
-pub(crate) fn run() -> ExitCode {
+pub(crate) fn run(probe: ProbeCommand) -> ExitCode {
     let ended = options().and_then(|options| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(serve(options))
+        runtime.block_on(serve(options, probe))
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -62,14 +62,14 @@ fn options() -> Result<Options, Box<dyn Error>> {
     Ok(options)
 }
 
-async fn serve(options: Options) -> Result<(), Box<dyn Error>> {
+async fn serve(options: Options, probe: ProbeCommand) -> Result<(), Box<dyn Error>> {
     let directory = options.directory.canonicalize()?;
     let steps = Arc::new(Steps::new(options.kill_at));
     let (store, recreated) = redb::open_or_recreate(directory.join("volumes.redb"))?;
     if let Some(lost) = recreated {
         eprintln!("the store was recreated: {}; {} records salvaged", lost.reason, lost.salvaged);
     }
-    let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default()).await?;
+    let mounts = LinuxMounts::open(probe, linux::Settings::default()).await?;
     let boot: BootId = format!("00000000-0000-4000-8000-{:012}", options.boot).parse()?;
     let parts = Parts::new(
         SteppedStore::new(store, Arc::clone(&steps)),

@@ -224,9 +224,8 @@ async fn hanging_probe_exits_with_its_parent() {
     let server = FuseServer::start(&place, Manner::Deaf);
     let path = place.as_os_str();
     let arguments = [OsStr::new(probe::MARKER), "600000".as_ref(), "inspect".as_ref(), path];
-    let command = probe_command();
-    let mut child = Command::new(command.program)
-        .args(command.arguments)
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(PROBE)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

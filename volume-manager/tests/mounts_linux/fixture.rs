@@ -48,11 +48,12 @@ pub(super) fn private() -> Option<PathBuf> {
     None
 }
 
+/// The arguments with which this test program is a probe.
+pub(super) const PROBE: [&str; 5] = ["probe_process", "--exact", "--ignored", "--nocapture", "--"];
+
 /// Returns this test program as the probe command.
 pub(super) fn probe_command() -> ProbeCommand {
-    ["probe_process", "--exact", "--ignored", "--nocapture", "--"]
-        .into_iter()
-        .fold(ProbeCommand::new(std::env::current_exe().unwrap()), ProbeCommand::argument)
+    PROBE.into_iter().fold(ProbeCommand::new(std::env::current_exe().unwrap()), ProbeCommand::argument)
 }
 
 pub(super) async fn mounts() -> LinuxMounts {

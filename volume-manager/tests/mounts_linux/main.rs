@@ -8,6 +8,7 @@ mod fuse;
 
 use std::error::Error as _;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -344,6 +345,44 @@ async fn rejects_a_file_in_place_of_a_device() {
     assert_eq!(check(&mounts, &any).await, MountCheck::RegularFileAtTarget { size: 18 });
     assert!(matches!(mounts.remove(&removal).await, Err(RemoveError::HasData { size: 18, .. })));
     assert_eq!(fs::read(&target).unwrap(), b"meant for a device");
+}
+
+/// A program whose main does not serve probes: appends a line to a file, and opens the mounts.
+#[tokio::test]
+#[ignore = "a process of the other tests"]
+async fn forgetful_program() {
+    let Some(file) = std::env::var_os("FORGETFUL_PROGRAM") else { return };
+    let mut starts = fs::OpenOptions::new().create(true).append(true).open(file).unwrap();
+    starts.write_all(b"started\n").unwrap();
+    let mut command = ProbeCommand::new(std::env::current_exe().unwrap());
+    if std::env::var_os("FORGETFUL_ARGUMENTS").is_some() {
+        command = FORGETFUL.into_iter().fold(command, ProbeCommand::argument);
+    }
+    let opened = LinuxMounts::open(command, Settings::default()).await;
+    println!("{}", opened.unwrap_err());
+}
+
+/// The arguments with which the test program is the forgetful one.
+const FORGETFUL: [&str; 5] = ["forgetful_program", "--exact", "--ignored", "--nocapture", "--"];
+
+/// A program that does not serve probes gets an error, and starts no process; if it cannot be recognized, its first process
+/// starts no other.
+#[test]
+fn program_that_does_not_serve_probes_starts_no_chain() {
+    let cases = [(false, "is this program itself", 1), (true, "does not work", 2)];
+    for (has_arguments, error, expected_starts) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("starts");
+        let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+        program.args(FORGETFUL).env("FORGETFUL_PROGRAM", &file);
+        if has_arguments {
+            program.env("FORGETFUL_ARGUMENTS", "");
+        }
+        let output = program.output().unwrap();
+        let (printed, starts) = (String::from_utf8_lossy(&output.stdout), fs::read_to_string(&file).unwrap());
+        assert!(printed.contains(error) && printed.contains("probe::serve_if_asked"), "{output:?}");
+        assert_eq!(starts.lines().count(), expected_starts, "{printed}");
+    }
 }
 
 #[tokio::test]

@@ -36,6 +36,7 @@ pub(in super::super) struct OpenedVolumes {
 /// unless the agent computes them itself: `fallback_secrets` then provides the secrets without files.
 pub(in super::super) async fn open(
     options: &VolumesOptions,
+    probe: ProbeCommand,
     saved: Option<(&StateDirectory, RedbStore, Document)>,
     nodeid: &str,
     fallback_secrets: Option<Arc<dyn Secrets>>,
@@ -55,7 +56,7 @@ pub(in super::super) async fn open(
         return Err(Fatal::Input(format!("--secrets-dir: {} is not a directory", directory.display())));
     }
     let socket = state_socket::bind(&state.path().join(SOCKET))?;
-    let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default());
+    let mounts = LinuxMounts::open(probe, linux::Settings::default());
     let mounts = mounts.await.map_err(Fatal::runtime)?;
     let read = document.clone();
     let desired = tokio::task::spawn_blocking(move || desired::load(&read)).await.map_err(Fatal::runtime)?;

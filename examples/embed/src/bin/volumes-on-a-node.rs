@@ -18,13 +18,14 @@ use volume_manager::{ConsumerId, VolumeKey, registry};
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     // This program is also its own probe process: calls that may hang on a dead mount run in a child.
-    if let Some(code) = linux::probe::serve_if_asked() {
-        return Ok(code);
+    match linux::probe::serve_if_asked() {
+        Ok(probe) => run(probe),
+        Err(code) => Ok(code),
     }
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run())
 }
 
-async fn run() -> Result<ExitCode, Box<dyn Error>> {
+#[tokio::main(flavor = "current_thread")]
+async fn run(probe: ProbeCommand) -> Result<ExitCode, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [directory, driver, volume, target] = &arguments[..] else {
         println!("usage: volumes-on-a-node DIR DRIVER VOLUME TARGET");
@@ -34,7 +35,7 @@ async fn run() -> Result<ExitCode, Box<dyn Error>> {
 
     // ANCHOR: embed
     let store = RedbStore::open(directory.join("volumes.redb"))?;
-    let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default()).await?;
+    let mounts = LinuxMounts::open(probe, linux::Settings::default()).await?;
     let parts = Parts::new(store, mounts, NoSecrets);
     let (volumes, run) = Volumes::open(parts, Settings::new(directory.join("staging"))).await?;
     tokio::spawn(run);

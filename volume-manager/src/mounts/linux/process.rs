@@ -17,30 +17,29 @@ use super::probe::{Answer, Request};
 use super::reader::SharedReader;
 use super::reaper::{ChildReaper, open_pidfd};
 
-/// The command of the probe process, before the arguments of the [`probe`](super::probe).
+/// The command of the probe process, before the arguments of the [`probe`](super::probe). That of this program is returned
+/// by [`serve_if_asked`](super::probe::serve_if_asked).
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ProbeCommand {
-    /// The program. A name without a slash is searched in `PATH`.
-    pub program: PathBuf,
-    /// The arguments before those of the probe.
-    pub arguments: Vec<OsString>,
+    pub(super) program: PathBuf,
+    pub(super) arguments: Vec<OsString>,
+    /// Whether this process has called `serve_if_asked`, so that a probe does so too.
+    pub(super) is_served: bool,
 }
 
 impl ProbeCommand {
-    /// Returns the command of this program, whose `main` must call
-    /// [`serve_if_asked`](super::probe::serve_if_asked) first. The command remains valid after an upgrade has
-    /// replaced the program's file.
-    ///
-    /// Without that call, the whole program would be started a second time, until the deadline ends it.
-    #[must_use]
-    pub fn own() -> Self {
-        Self::new("/proc/self/exe")
+    /// The file of the program that this process executes.
+    pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
+
+    /// Returns the command of this program, which has called `serve_if_asked`.
+    pub(super) fn own() -> Self {
+        Self { is_served: true, ..Self::new(Self::OWN_PROGRAM) }
     }
 
-    /// Returns the command of another program.
+    /// Returns the command of another program, which calls [`probe::serve`](super::probe::serve). A name without a slash is
+    /// searched in `PATH`.
     pub fn new(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), arguments: Vec::new() }
+        Self { program: program.into(), arguments: Vec::new(), is_served: false }
     }
 
     /// Adds an argument before those of the probe.

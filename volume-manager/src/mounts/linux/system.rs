@@ -10,7 +10,7 @@ use super::super::{
     CreateError, Inspection, MountChanges, MountPath, MountTable, Mounts, PathState, ProbeError, RemoveError,
     Removed, SafeRemoval, TableError,
 };
-use super::probe::{Answer, Request};
+use super::probe::{self, Answer, Request};
 use super::process::{ProbeCommand, Probes, Settings};
 use super::reader::{Changes, SharedReader};
 use super::table::TableReader;
@@ -29,8 +29,10 @@ impl LinuxMounts {
     /// Opens the table, and runs a test probe.
     ///
     /// # Errors
-    /// If the table cannot be read, or the test probe fails.
+    /// If the table cannot be read, or the test probe fails. Without starting a process, if `main` has not called
+    /// [`serve_if_asked`](super::probe::serve_if_asked).
     pub async fn open(command: ProbeCommand, settings: Settings) -> Result<Self, OpenError> {
+        probe::check(&command)?;
         let table = TableReader::open().map_err(TableError::Read)?;
         let table = Mutex::new(table);
         // After a panic the reader has no cached table, and reads again.
@@ -77,6 +79,18 @@ pub enum OpenError {
     /// The probe failed.
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    /// This process was started as a probe, and has not served it.
+    #[error("this process was started as a mount probe; its main must begin with probe::serve_if_asked")]
+    StartedAsProbe,
+    /// The command starts the program that uses it.
+    #[error(
+        "the probe command {} is this program itself; let main begin with probe::serve_if_asked, and use the command that it returns",
+        program.display()
+    )]
+    OwnProgram {
+        /// The program.
+        program: std::path::PathBuf,
+    },
 }
 
 #[async_trait]

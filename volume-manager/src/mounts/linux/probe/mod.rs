@@ -1,18 +1,25 @@
 //! The probe process, which executes one operation and can be killed if it hangs.
 //!
 //! A program that uses `LinuxMounts` is its own probe. Its `main` calls [`serve_if_asked`] first, before it parses
-//! arguments or starts threads:
+//! arguments or starts threads. The returned command is the only one for the program itself, so that none forgets the call:
 //!
 //! ```no_run
 //! use std::process::ExitCode;
-//! use volume_manager::mounts::linux::probe;
+//! use volume_manager::mounts::linux::{LinuxMounts, ProbeCommand, Settings, probe};
 //!
 //! fn main() -> ExitCode {
-//!     if let Some(code) = probe::serve_if_asked() {
-//!         return code;
+//!     match probe::serve_if_asked() {
+//!         Ok(probe) => program(probe),
+//!         Err(code) => code,
 //!     }
-//!     // The program.
-//!     ExitCode::SUCCESS
+//! }
+//!
+//! #[tokio::main]
+//! async fn program(probe: ProbeCommand) -> ExitCode {
+//!     match LinuxMounts::open(probe, Settings::default()).await {
+//!         Ok(_mounts) => ExitCode::SUCCESS,
+//!         Err(_error) => ExitCode::FAILURE,
+//!     }
 //! }
 //! ```
 //!
@@ -26,12 +33,15 @@ mod tests;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use super::super::{DeviceNumber, Inspection, MountId, MountPath, PathState, SafeRemoval, escape};
+use super::{OpenError, ProbeCommand};
 
 /// The first argument of a probe process.
 pub const MARKER: &str = "--volume-manager-mount-probe";
@@ -39,13 +49,35 @@ pub const MARKER: &str = "--volume-manager-mount-probe";
 /// The exit status of a probe whose deadline has passed, or whose parent exited.
 const ABANDONED_STATUS: i32 = 75;
 
-/// Serves the request if this process was started as a probe. The program must then exit with the returned code.
-#[must_use]
-pub fn serve_if_asked() -> Option<ExitCode> {
-    serve(std::env::args_os().skip(1))
+/// Returns the command of this program's probes. It remains valid after an upgrade has replaced the program's file.
+///
+/// # Errors
+/// If this process was started as a probe: the request is served, and the program must exit with the code.
+pub fn serve_if_asked() -> Result<ProbeCommand, ExitCode> {
+    match serve(std::env::args_os().skip(1)) {
+        Some(code) => Err(code),
+        None => Ok(ProbeCommand::own()),
+    }
 }
 
-/// Serves the request in `arguments`, which do not include the program's name, like [`serve_if_asked`].
+/// Checks that a process which opens `LinuxMounts` is no probe, and that the command starts no program that would open them
+/// again: each would start the next.
+pub(super) fn check(command: &ProbeCommand) -> Result<(), OpenError> {
+    if std::env::args_os().any(|argument| argument == MARKER) {
+        return Err(OpenError::StartedAsProbe);
+    }
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let own = file(Path::new(ProbeCommand::OWN_PROGRAM));
+    // Arguments may lead to a part of the program that serves, as in a test binary.
+    let is_forgotten = !command.is_served && command.arguments.is_empty();
+    if is_forgotten && own.is_some() && file(&command.program) == own {
+        return Err(OpenError::OwnProgram { program: command.program.clone() });
+    }
+    Ok(())
+}
+
+/// Serves the request in `arguments`, which do not include the program's name, if they are those of a probe. For a program that
+/// is only a probe; returns `None` if it was not started as one.
 #[must_use]
 pub fn serve(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let mut arguments = arguments.into_iter();
