@@ -10,12 +10,12 @@ pub(crate) struct FairShare<K> {
     max: usize,
     used: usize,
     /// What each owner has; owners that have nothing have no entry.
-    by_owner: HashMap<K, usize>,
+    by_owner: HashMap<K, usize, foldhash::fast::RandomState>,
 }
 
 impl<K: Eq + Hash + Clone> FairShare<K> {
     pub(crate) fn new(max: usize) -> Self {
-        Self { max, used: 0, by_owner: HashMap::new() }
+        Self { max, used: 0, by_owner: HashMap::default() }
     }
 
     pub(crate) const fn max(&self) -> usize {

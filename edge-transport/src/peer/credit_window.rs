@@ -19,15 +19,16 @@ impl UnreadBytes {
         Self(Arc::new(Mutex::new(FairShare::new(max))))
     }
 
-    /// Counts a message of a call of this owner until the result is dropped. `None` if the owner has too many; one
-    /// message may exceed the limit.
-    pub(super) fn count(&self, owner: &PeerId, bytes: usize) -> Option<CountedBytes> {
+    /// Counts a message for this caller until the result is dropped. `None` if the caller, with all names below its own,
+    /// has too many; one message may exceed the limit.
+    pub(super) fn count(&self, caller: &PeerId, bytes: usize) -> Option<CountedBytes> {
+        let owner = caller.top();
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if shared.used() > 0 && !shared.has_room(owner, bytes) {
+        if shared.used() > 0 && !shared.has_room(&owner, bytes) {
             return None;
         }
-        shared.take(owner, bytes);
-        Some(CountedBytes { all: self.clone(), owner: owner.clone(), bytes })
+        shared.take(&owner, bytes);
+        Some(CountedBytes { all: self.clone(), owner, bytes })
     }
 }
 

@@ -34,8 +34,7 @@ pub struct Cancelled;
 pub struct ReplySender {
     inbound: InboundCallId,
     window: Arc<CreditWindow>,
-    /// The caller's name without names below it.
-    owner: PeerId,
+    caller: PeerId,
     unread: UnreadBytes,
     handle: DriverHandle,
     ended: bool,
@@ -51,12 +50,12 @@ enum Unsent {
 impl ReplySender {
     pub(super) const fn new(
         inbound: InboundCallId,
-        owner: PeerId,
+        caller: PeerId,
         window: Arc<CreditWindow>,
         unread: UnreadBytes,
         handle: DriverHandle,
     ) -> Self {
-        Self { inbound, window, owner, unread, handle, ended: false }
+        Self { inbound, window, caller, unread, handle, ended: false }
     }
 
     /// Whether the call was cancelled.
@@ -122,7 +121,7 @@ impl ReplySender {
                 return Poll::Ready(spent.map_err(|Cancelled| Unsent::Cancelled));
             }
             if counted.is_none() {
-                counted = self.unread.count(&self.owner, body.len());
+                counted = self.unread.count(&self.caller, body.len());
             }
             if counted.is_some() { Poll::Pending } else { Poll::Ready(Err(Unsent::Overloaded)) }
         })
@@ -134,7 +133,7 @@ impl ReplySender {
         let detail = format!(
             "a message of {} bytes cannot wait until {} reads: too many wait already; read messages, or call again later",
             body.len(),
-            self.owner
+            self.caller.top()
         );
         self.end(None, End::Failed(Failure::new(Reason::Overloaded, detail))).await?;
         Err(Cancelled)

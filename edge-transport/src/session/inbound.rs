@@ -89,19 +89,18 @@ impl InboundCalls {
         self.running.len()
     }
 
-    /// Returns why there is no room for a request, if so.
-    pub(super) fn full(&self, peer: &PeerId, source: &PeerId, request: &Request) -> Option<String> {
-        let owner = source.top();
+    /// Returns why there is no room for a request of this owner, if so.
+    fn full(&self, peer: &PeerId, owner: &PeerId, request: &Request) -> Option<String> {
         let full = |shared: &FairShare<PeerId>, what: &str| {
-            let (found, own, max) = (shared.used(), shared.held_by(&owner), shared.max());
+            let (found, own, max) = (shared.used(), shared.held_by(owner), shared.max());
             format!(
                 "{peer} has {found} {what} in progress, {own} of {owner}; at most {max} are allowed, and for each caller as \
                  many as are then unused"
             )
         };
-        if !self.calls.has_room(&owner, 1) {
+        if !self.calls.has_room(owner, 1) {
             Some(full(&self.calls, "calls"))
-        } else if self.bytes.used() > 0 && !self.bytes.has_room(&owner, request_bytes(request)) {
+        } else if self.bytes.used() > 0 && !self.bytes.has_room(owner, request_bytes(request)) {
             Some(full(&self.bytes, "bytes of requests"))
         } else {
             None
@@ -122,16 +121,22 @@ impl InboundCalls {
         }
     }
 
+    /// Begins a call to this peer, or returns why there is no room for its request.
     pub(super) fn open(
         &mut self,
+        peer: &PeerId,
         source: &PeerId,
         number: u64,
         lane: u64,
         request: &Request,
-    ) -> InboundCallId {
+    ) -> Result<InboundCallId, String> {
+        let owner = source.top();
+        if let Some(full) = self.full(peer, &owner, request) {
+            return Err(full);
+        }
         self.next += 1;
         let inbound = InboundCallId(self.next);
-        let (owner, request_bytes) = (source.top(), request_bytes(request));
+        let request_bytes = request_bytes(request);
         self.calls.take(&owner, 1);
         self.bytes.take(&owner, request_bytes);
         let call = InboundCall {
@@ -146,7 +151,7 @@ impl InboundCalls {
         };
         self.running.insert(inbound, call);
         self.by_number.insert(number, inbound);
-        inbound
+        Ok(inbound)
     }
 
     pub(super) fn running(&mut self, inbound: InboundCallId) -> Option<&mut InboundCall> {

@@ -1,6 +1,5 @@
 //! Drives the operation core and notifies its waiters.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use csi_proto::DriverName;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
+use super::HashMap;
 use super::single_flight::{Action, Core, Counts, Event, OperationId, Served, WaiterId};
 use super::{Answer, Identity};
 use crate::call::{Call, Fault, Fence, Term};
@@ -37,7 +37,7 @@ pub(crate) enum Decision {
 impl DriverExecutor {
     /// Creates an executor without operations; `wait` is the queue timeout.
     pub(crate) fn new(wait: Duration) -> Self {
-        Self(Mutex::new(State { core: Core::new(wait), waiting: HashMap::new(), next: 0 }))
+        Self(Mutex::new(State { core: Core::new(wait), waiting: HashMap::default(), next: 0 }))
     }
 
     /// Requests an operation.

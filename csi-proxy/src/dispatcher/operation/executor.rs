@@ -1,12 +1,12 @@
 //! Executes the operations of all drivers, each driver apart.
 
-use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use csi_proto::DriverName;
 
 use super::Counts;
+use super::HashMap;
 use super::driver_executor::DriverExecutor;
 use crate::call::{Fault, Term};
 

@@ -391,8 +391,8 @@ impl Driver {
         }
         let window = Arc::new(CreditWindow::new(request.credit));
         self.windows.insert(inbound, Arc::clone(&window));
-        let (owner, unread) = (source.top(), self.unread.clone());
-        let replies = ReplySender::new(inbound, owner, window, unread, self.handle.clone());
+        let (caller, unread) = (source.clone(), self.unread.clone());
+        let replies = ReplySender::new(inbound, caller, window, unread, self.handle.clone());
         tracing::debug!(%source, service = %request.service, "call");
         let answer = async move { service.call(source, request, replies).await };
         // A call that panics is dropped, which reports SERVICE_LOST to its caller. Other calls continue.

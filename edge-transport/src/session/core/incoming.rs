@@ -15,7 +15,7 @@ impl Session {
             return;
         };
         let refusal = match self.inbound.admission(number) {
-            Admission::New => self.refusal_for(&source, &request),
+            Admission::New => self.refusal_for(&request),
             Admission::Running => {
                 self.stats.duplicates += 1;
                 return;
@@ -26,15 +26,21 @@ impl Session {
             }
         };
         let lane = self.next_free_lane();
-        if let Some((reason, detail)) = refusal {
-            let reply = Reply::failed(Failure::new(reason, detail));
-            return self.send_part(None, number, Part::Reply(reply), Lane::Call(lane));
+        let opened = match refusal {
+            None => (self.inbound.open(&self.hello.peer, &source, number, lane, &request))
+                .map_err(|full| (Reason::Overloaded, full)),
+            Some(refusal) => Err(refusal),
+        };
+        match opened {
+            Ok(inbound) => self.actions.push_back(Action::Serve(Incoming { inbound, source, request })),
+            Err((reason, detail)) => {
+                let reply = Reply::failed(Failure::new(reason, detail));
+                self.send_part(None, number, Part::Reply(reply), Lane::Call(lane));
+            }
         }
-        let inbound = self.inbound.open(&source, number, lane, &request);
-        self.actions.push_back(Action::Serve(Incoming { inbound, source, request }));
     }
 
-    fn refusal_for(&self, source: &PeerId, request: &Request) -> Option<(Reason, String)> {
+    fn refusal_for(&self, request: &Request) -> Option<(Reason, String)> {
         let (peer, own) = (&self.hello.peer, self.hello.session);
         if let Some(to) = request.to_session.filter(|to| *to != own) {
             Some((Reason::WrongSession, format!("{peer} has session {own}; the request is for {to}")))
@@ -43,7 +49,7 @@ impl Session {
         } else if !self.hello.services.iter().any(|service| service.covers(&request.service)) {
             Some((Reason::NoSuchService, format!("{peer} does not serve {}", request.service)))
         } else {
-            self.inbound.full(peer, source, request).map(|detail| (Reason::Overloaded, detail))
+            None
         }
     }
 

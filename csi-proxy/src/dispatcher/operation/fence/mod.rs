@@ -12,10 +12,9 @@
 //!
 //! The fence never evicts a number: at a limit it rejects calls.
 
-use std::collections::HashMap;
-
 use csi_proto::DriverName;
 
+use super::HashMap;
 use super::ranges::Ranges;
 use crate::call::{CallNumber, Fault, Fence, MAX_GIVEN_UP, Term};
 

@@ -6,7 +6,7 @@ mod queue;
 mod tests;
 mod turns;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use csi_proto::method::Service;
@@ -14,6 +14,7 @@ use csi_proto::{Delivery, DriverName, Method};
 
 pub use self::event::{Action, Counts, Event, OperationId, Served, WaiterId};
 use self::queue::Queue;
+use super::HashMap;
 use super::answer::Answer;
 use super::fence::{self, Fences};
 use super::identity::Identity;
@@ -105,16 +106,16 @@ impl Core {
             limits,
             next: 0,
             fences: Fences::default(),
-            running: HashMap::new(),
-            kept: HashMap::new(),
+            running: HashMap::default(),
+            kept: HashMap::default(),
             kept_bytes: 0,
             due: BTreeSet::new(),
-            holders: HashMap::new(),
-            waiters: HashMap::new(),
+            holders: HashMap::default(),
+            waiters: HashMap::default(),
             queue: Queue::default(),
             actions: VecDeque::new(),
             pending_creates: 0,
-            started: HashMap::new(),
+            started: HashMap::default(),
             started_overflow: None,
         }
     }

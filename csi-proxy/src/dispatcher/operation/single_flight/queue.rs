@@ -1,11 +1,12 @@
 //! The queue of operations that wait for others on their volumes. Per volume local calls are first, then first come,
 //! first served.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use csi_proto::Method;
 
+use super::super::HashMap;
 use super::super::identity::Identity;
 use super::super::limits::{Limits, share};
 use super::Waiter;
