@@ -15,11 +15,13 @@ use edge_transport::peer::PeerError;
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
 use edge_transport::token::{Token, TokenDialer, TokenSource};
 use edge_transport::{Hub, HubSettings, Peer};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use link_pki::Authority;
 use session_common::raw::hello;
 use session_common::{Echo, peer_id, service_name};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpStream, UdpSocket, UnixStream};
 use tokio::time::timeout;
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -132,14 +134,17 @@ async fn quic_hub(authority: &Authority) -> (Hub, SocketAddr) {
     (start(Box::new(listener)), to)
 }
 
-async fn raw_quic(authority: &Authority, to: SocketAddr) -> quinn::Connection {
+fn client_config(authority: &Authority) -> quinn::ClientConfig {
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let mut tls = rustls::ClientConfig::clone(&tls.config().unwrap());
     tls.alpn_protocols = vec![quic::ALPN.to_vec()];
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
+    quinn::ClientConfig::new(Arc::new(crypto))
+}
+
+async fn raw_quic(authority: &Authority, to: SocketAddr) -> quinn::Connection {
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let config = quinn::ClientConfig::new(Arc::new(crypto));
-    endpoint.connect_with(config, to, "hub").unwrap().await.unwrap()
+    endpoint.connect_with(client_config(authority), to, "hub").unwrap().await.unwrap()
 }
 
 /// Writes unfinished frames on several streams until the hub grants no more, or `enough` bytes are written.
@@ -204,6 +209,51 @@ async fn unadmitted_quic_link_receives_little() {
     timeout(BOUND, admitted).await.unwrap();
     let accepted = flood(&connection, 256 << 10).await;
     assert!(accepted >= 256 << 10, "{accepted}");
+}
+
+/// Sends the first packets of a QUIC client that closes its connection at once and receives nothing, from a socket of its own.
+async fn aborted_handshake(config: &quinn::ClientConfig, to: SocketAddr) {
+    let near = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let far = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let _connecting = endpoint.connect_with(config.clone(), near.local_addr().unwrap(), "hub").unwrap();
+    let mut packet = [0; 2048];
+    for _ in 0..2 {
+        let length = near.recv(&mut packet).await.unwrap();
+        far.send_to(&packet[..length], to).await.unwrap();
+        endpoint.close(0_u32.into(), b"");
+    }
+}
+
+/// The state of an aborted QUIC connection remains for seconds. Whoever sends many such handshakes without proof of its address
+/// gets no more of it than with unfinished ones, and keeps no peer out.
+#[tokio::test]
+async fn aborted_quic_handshakes_use_little() {
+    let authority = Authority::new();
+    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let mut listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
+    let to = listener.socket_address();
+    let config = client_config(&authority);
+    let attack = async {
+        for _ in 0..200 {
+            aborted_handshake(&config, to).await;
+        }
+        raw_quic(&authority, to).await
+    };
+    let (mut accepted, mut running) = (0, FuturesUnordered::new());
+    let accept = async {
+        loop {
+            tokio::select! {
+                incoming = listener.accept() => {
+                    accepted += 1;
+                    running.push(incoming.unwrap().into_future());
+                }
+                Some(Ok(_)) = running.next() => break,
+            }
+        }
+    };
+    timeout(BOUND, async { tokio::join!(accept, attack) }).await.unwrap();
+    assert!((60..80).contains(&accepted), "{accepted} connections");
 }
 
 /// The hello of a peer that starts is admitted even with the longest token; a peer whose hello would be refused does not

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use quinn::{ConnectionError, Endpoint};
 use tokio::net::{ToSocketAddrs, lookup_host};
@@ -14,8 +15,12 @@ use crate::tls::{AuthoritiesId, ServerTls, insecure_server_config};
 
 /// Links that are not admitted above which a client must validate its address first (RFC 9000 section 8.1.2): a quarter of a
 /// hub's default limit. The validation costs honest clients a round trip. Clients with forged addresses cannot pass it, so that
-/// their unfinished handshakes, of about 200 KiB each, take at most 16 MiB.
+/// their unfinished handshakes, of about 45 KiB each, take at most 3 MiB.
 const ADDRESS_VALIDATION_THRESHOLD: usize = 64;
+
+/// How long the state of a failed handshake, of about 25 KiB, remains in the QUIC implementation: three probe timeouts of a
+/// connection without a measured round trip (RFC 9000 section 10.2, RFC 9002 section 6.2).
+const DRAINING: Duration = Duration::from_secs(3);
 
 /// Accepts QUIC links; created by [`bind`].
 #[derive(Debug)]
@@ -170,6 +175,7 @@ impl Listener for QuicListener {
         // The connection's first packet has arrived, so there is no first byte to wait for.
         let handshake = async move {
             let remote = incoming.remote_address().to_string();
+            let counted = Arc::clone(&unadmitted);
             let handshake = async {
                 let refused = |error| handshake_failed(&remote, explain(&error));
                 let connection = incoming.accept_with(config).map_err(refused)?.await.map_err(refused)?;
@@ -182,9 +188,15 @@ impl Listener for QuicListener {
                 Ok(Link::new(io, LinkKind::Quic, &*remote, credentials))
             };
             let outcome = tokio::time::timeout(limits.handshake_timeout, handshake).await;
-            outcome.unwrap_or_else(|_| {
+            let outcome = outcome.unwrap_or_else(|_| {
                 Err(handshake_failed(&remote, format!("timed out after {:?}", limits.handshake_timeout)))
-            })
+            });
+            if outcome.is_err() {
+                // It holds its handshake slot as long as its memory. Otherwise a client that aborts many would use both without limit.
+                tokio::time::sleep(DRAINING).await;
+            }
+            drop(counted);
+            outcome
         };
         Ok(Incoming::new(handshake).with_source(source))
     }
