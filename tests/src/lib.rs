@@ -8,6 +8,7 @@
     reason = "a test that cannot be set up must fail"
 )]
 
+pub mod api;
 pub mod arguments;
 pub mod binaries;
 pub mod cable;
