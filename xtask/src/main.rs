@@ -19,7 +19,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Generate the committed sources from their schemas.
+    /// Generate the committed sources from their schemas, and the diagrams of the guide.
     Codegen(codegen::Options),
     /// Measure the relay, its sessions and its memory.
     Perf(perf::Options),

@@ -27,8 +27,11 @@ pub(crate) enum CodegenError {
     /// A field has a type without a size rule.
     #[error("no size rule fits {field}; add one to xtask/src/codegen/validation.rs")]
     NoSizeRule { field: String },
+    /// The source of a diagram cannot be drawn.
+    #[error("cannot draw {path}: {message}", path = path.display())]
+    Undrawable { path: PathBuf, message: String },
     /// A committed file differs from its generated text.
-    #[error("{path} differs from the schema; run `cargo xtask codegen`", path = path.display())]
+    #[error("{path} differs from what is generated; run `cargo xtask codegen`", path = path.display())]
     Stale { path: PathBuf },
     /// A committed file is not generated any more.
     #[error("{path} is not generated any more; run `cargo xtask codegen`", path = path.display())]

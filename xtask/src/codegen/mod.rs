@@ -1,4 +1,5 @@
-//! The committed sources of csi-proto and of the other components' messages, generated from their schemas without protoc.
+//! The committed sources of csi-proto and of the other components' messages, generated from their schemas without protoc,
+//! and the diagrams of the guide.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 mod bindings;
+mod diagrams;
 mod dispatch;
 mod error;
 mod facts;
@@ -26,6 +28,8 @@ const PROTO: &str = "csi-proto/proto";
 const LIBRARY: &str = "csi-proto/src/generated";
 /// The folder of the generated sources of csi-proto's tests.
 const TESTS: &str = "csi-proto/tests/generated";
+/// The folder of the sources of the guide's diagrams, and the folder of the drawn diagrams.
+const DIAGRAMS: [&str; 2] = ["docs/diagrams", "docs/src/diagrams"];
 
 /// Options of the code generator.
 #[derive(Debug, Args)]
@@ -56,6 +60,8 @@ pub(crate) fn run(options: &Options) -> Result<(), CodegenError> {
         let sources = schemas.iter().map(|schema| messages::generate(&part.join("proto"), schema));
         folders.push((part.join("src/generated"), sources.collect::<Result<_, _>>()?));
     }
+    let [sources, drawn] = DIAGRAMS.map(|folder| root.join(folder));
+    folders.push((drawn, diagrams::generate(&sources)?));
     for (folder, sources) in folders {
         if options.check { compare(&folder, &sources)? } else { write(&folder, &sources)? }
     }

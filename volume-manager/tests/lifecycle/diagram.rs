@@ -1,7 +1,6 @@
-//! The state diagram, drawn from the state machine and compared with the diagram in the guide.
+//! The state diagram of the guide, compared with the state machine.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
 use volume_manager::lifecycle::{
     Attach, Base, Call, Direction, DriverCapabilities, Effect, Event, Outcome, Policy, Snapshot, Target,
@@ -10,7 +9,11 @@ use volume_manager::lifecycle::{
 
 use crate::script::{consumer, record};
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src/volume-states.md");
+/// The source of the diagram. `cargo xtask codegen` draws it.
+const DIAGRAM: &str = include_str!("../../../docs/diagrams/volume-states.pikchr");
+
+/// A line of the diagram that draws a transition, without its coordinates: `ok NODE_STAGE VOL_READY`.
+type Line = String;
 
 /// Creates a volume in a state, with or without a consumer that wants it.
 fn volume_in(state: VolumeState, wanted: bool) -> Volume {
@@ -61,55 +64,73 @@ fn rest_after(volume: &Volume, call: &Call) -> VolumeState {
     if published { VolumeState::Published } else { rests(base) }
 }
 
-fn picture() -> String {
-    let mut edges: BTreeSet<(VolumeState, VolumeState, String)> = BTreeSet::new();
+/// Returns the transitions that the state machine makes.
+fn made() -> BTreeSet<Line> {
+    let mut lines = BTreeSet::new();
     for state in VolumeState::ALL {
         for wanted in [true, false] {
-            let desired = if wanted { "wanted" } else { "not wanted" };
             let (calling, call) = first_call(&volume_in(state, wanted), Event::Proceed);
             let Some(call) = call else { continue };
             let transient = call.rpc.state().unwrap();
-            if transient != state {
-                edges.insert((state, transient, desired.to_owned()));
-            } else if call.rpc.direction() == Direction::Down {
-                edges.insert((state, transient, "not OK: again".to_owned()));
-            } else {
-                edges.insert((state, transient, "not OK, wanted: again".to_owned()));
-            }
-            edges.insert((transient, rest_after(&calling, &call), format!("{} OK", call.rpc)));
+            lines.insert(match (transient == state, call.rpc.direction()) {
+                (false, _) if wanted => format!("wanted {state} {transient}"),
+                (false, _) => format!("unwanted {state} {transient}"),
+                (true, Direction::Up) => format!("again {state} not OK, wanted"),
+                (true, Direction::Down) => format!("again {state} not OK"),
+            });
+            lines.insert(format!("ok {transient} {}", rest_after(&calling, &call)));
         }
         let (booted, call) = first_call(&volume_in(state, true), Event::Rebooted);
         let from_above = matches!(booted.snapshot().base, Base::NodeStage | Base::NodeReady);
         if from_above && call.is_some() && !matches!(state, VolumeState::NodeReady | VolumeState::NodeStage) {
-            edges.insert((state, VolumeState::NodeReady, "boot, wanted".to_owned()));
+            lines.insert(format!("boot {state} {}", VolumeState::NodeReady));
         }
     }
-    let mut text = String::from("stateDiagram-v2\n    [*] --> CREATED\n    CREATED --> [*]\n");
-    for (from, to, label) in edges {
-        writeln!(text, "    {from} --> {to}: {label}").unwrap();
-    }
-    text
+    lines
 }
 
-/// Set `EDGE_CSI_REWRITE=1` to write the diagram to the page instead.
-#[test]
-fn the_guide_shows_the_states_as_the_machine_has_them() {
-    let page = std::fs::read_to_string(PAGE).unwrap();
-    let (before, rest) = page.split_once("```mermaid\n").unwrap();
-    let (shown, after) = rest.split_once("```").unwrap();
-    let drawn = picture();
-    if std::env::var_os("EDGE_CSI_REWRITE").is_some() {
-        std::fs::write(PAGE, format!("{before}```mermaid\n{drawn}```{after}")).unwrap();
-    } else {
-        assert_eq!(shown, drawn, "run the test with EDGE_CSI_REWRITE=1 to write the picture into {PAGE}");
-    }
+/// Returns the transitions that the diagram shows: the uses of its macros, such as `ok(NODE_STAGE.n, VOL_READY.w, ...)`.
+fn shown() -> BTreeSet<Line> {
+    let uses = DIAGRAM.lines().filter_map(|line| line.strip_suffix(')')?.split_once('('));
+    let lines = uses.filter_map(|(name, arguments)| {
+        let arguments: Vec<&str> = arguments.split(", ").collect();
+        let state = |argument: &str| argument.split('.').next().unwrap_or_default().to_owned();
+        match name {
+            "again" => {
+                Some(format!("{name} {} {}", arguments[0], arguments[2..].join(", ").replace('"', "")))
+            }
+            "ok" | "wanted" | "unwanted" | "boot" => {
+                Some(format!("{name} {} {}", state(arguments[0]), state(arguments[1])))
+            }
+            _ => None,
+        }
+    });
+    lines.collect()
 }
 
+/// The diagram has each transition of the state machine, and no other.
 #[test]
-fn the_picture_has_every_state() {
-    let drawn = picture();
+fn the_diagram_shows_each_transition() {
+    let (shown, made) = (shown(), made());
+    let missing: Vec<_> = made.difference(&shown).collect();
+    let wrong: Vec<_> = shown.difference(&made).collect();
+    assert!(
+        missing.is_empty() && wrong.is_empty(),
+        "docs/diagrams/volume-states.pikchr lacks {missing:#?}, and draws {wrong:#?}, which the state machine does not \
+         make; correct it and run `cargo xtask codegen`"
+    );
+}
+
+/// The diagram has each state, and the name of the call of each transitional state.
+#[test]
+fn the_diagram_shows_each_state_with_its_call() {
     for state in VolumeState::ALL {
-        assert!(drawn.contains(&format!("    {state} --> ")), "{state} is not left: {drawn}");
-        assert!(drawn.contains(&format!(" --> {state}")), "{state} is not entered: {drawn}");
+        let name = state.to_string();
+        let label = match state.rpc() {
+            Some(rpc) => format!("(\"{name}\", \"{rpc}\", "),
+            None => format!("stable(\"{name}\", "),
+        };
+        let is_shown = |line: &str| line.starts_with(&format!("{name}:")) && line.contains(&label);
+        assert!(DIAGRAM.lines().any(is_shown), "no box is named {name}: and labeled {label}");
     }
 }
