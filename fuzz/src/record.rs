@@ -1,8 +1,8 @@
 //! Records on a node's disk: the volume store's envelope, a volume's record, and the desired set from the cloud.
 
-use volume_manager::message::Request;
-use volume_manager::node::Record;
-use volume_manager::store::envelope;
+use volume_manager::advanced::message::Request;
+use volume_manager::advanced::node::Record;
+use volume_manager::advanced::store::envelope;
 
 /// Decodes the bytes as an envelope, a record and a request; each decoded value is encoded and decoded again.
 pub fn run(data: &[u8]) {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 use csi_proto::pluginregistration::v1::PluginInfo;
+use volume_manager::advanced::registry::{Action, Event, Registry, SocketFile, SocketIdentity, SocketName};
 use volume_manager::registry::DriverEndpoint;
-use volume_manager::registry::core::{Action, Event, Registry, SocketFile, SocketIdentity, SocketName};
 
 /// Parses the bytes as each kind of registration data; a parsed value must parse again from its text.
 pub fn run(data: &[u8]) {

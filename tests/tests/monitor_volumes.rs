@@ -11,10 +11,11 @@ use csi_proxy::Code;
 use csi_proxy::monitor::{CallNumber, End, Event as Seen, InitialState, Limits, Monitor, Violation};
 use prost::Message as _;
 use volume_manager::ConsumerId;
-use volume_manager::lifecycle::{
-    Attach, Call, DriverCapabilities, Effect, Event, Failure, LostMount, Mismatch, Outcome, Policy, Rpc,
-    Volume, outcome_of,
+use volume_manager::advanced::lifecycle::{
+    Call, DriverCapabilities, Effect, Event, LostMount, Outcome, Policy, Volume, outcome_of,
 };
+use volume_manager::driver::Attach;
+use volume_manager::node::{Failure, Mismatch, Rpc};
 
 const SEEDS: u64 = 400;
 const STEPS: u64 = 400;
@@ -250,7 +251,11 @@ impl Walk {
             11 => self.restart(false),
             12 => self.restart(true),
             13 => self.replace(),
-            14 if matches!(self.volume.snapshot().base, volume_manager::lifecycle::Base::VolReady) => {
+            14 if matches!(
+                self.volume.snapshot().base,
+                volume_manager::advanced::lifecycle::Base::VolReady
+            ) =>
+            {
                 self.send(Event::MountLost(LostMount::Staging));
             }
             15..=24 => self.check(),

@@ -14,9 +14,8 @@ use edge_csi_tests::volumes::local::{LocalNode, key};
 use edge_csi_tests::volumes::namespace::{mounts_below, private, table, unmount};
 use edge_csi_tests::volumes::storage::Storage;
 use edge_csi_tests::wait;
-use volume_manager::lifecycle::Rpc;
 use volume_manager::mounts::MountIdentity;
-use volume_manager::node::Waiting;
+use volume_manager::node::{Rpc, Waiting};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_volume-node");
 

@@ -23,8 +23,9 @@ use fuse::{FuseServer, Manner};
 use rustix::mount::MountPropagationFlags;
 use tonic::Code;
 use volume_manager::ConsumerId;
-use volume_manager::lifecycle::{Failure, Rpc};
-use volume_manager::node::{CallFailure, ChangeKind, Changes, PublishError, Waiting, WatchEvent};
+use volume_manager::node::{
+    CallFailure, ChangeKind, Changes, Failure, PublishError, Rpc, Waiting, WatchEvent,
+};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_volume-node");
 

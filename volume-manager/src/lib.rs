@@ -6,14 +6,14 @@
 //! | Module | Purpose |
 //! |---|---|
 //! | [`node`] | all volumes of a node: records requests, makes the calls, verifies them, and restores the volumes after a crash or reboot |
-//! | [`lifecycle`] | one volume with its consumers: selects the next call. One pure function, model-checked |
-//! | [`store`] | records that are consistent after every power loss |
-//! | [`mounts`] | the mount table and its comparison with the expected mounts; removal that cannot delete data |
-//! | [`driver`] | the requests to a driver, and its connection |
-//! | [`message`] | the desired volumes of a node, as messages over a session |
+//! | [`driver`] | volumes, consumers, the driver's policy, and secrets |
+//! | [`mounts`] | the mount table; removal that cannot delete data |
+//! | [`store`] | records that are consistent after every power loss, on a medium of your own too |
 //! | [`registry`] | kubelet's plugin registration: `node-driver-registrar` works unchanged |
+//! | [`prelude`] | what a program usually imports |
+//! | [`advanced`] | the state machines inside, without a promise of stability |
 //!
-//! Each module has a pure core. The feature `runtime` (default) adds the tokio tasks and clients, `redb` the store
+//! The feature `runtime` (default) adds the tokio tasks and clients, `redb` the store
 //! on disk, `linux` the system's mounts, and `metrics` the metrics. `testing` adds stores and mounts in memory,
 //! implementations with injected faults, and the conformance suites of both.
 //!
@@ -27,19 +27,15 @@
     not(all(feature = "runtime", feature = "redb", feature = "linux", target_os = "linux")),
     doc = "```ignore"
 )]
-//! use volume_manager::driver::{Access, AccessMode, ConsumerSpec, DriverPolicy, MountPath, NoSecrets, VolumeSpec};
-//! use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
-//! use volume_manager::node::{Parts, Settings, Volumes};
-//! use volume_manager::store::redb::RedbStore;
-//! use volume_manager::{ConsumerId, VolumeKey, registry};
+//! use volume_manager::{mounts::linux::ProbeCommand, prelude::*, registry, store};
 //!
 //! // The `probe` comes from `linux::probe::serve_if_asked`, the first statement of `main`: operations that may hang on a dead
 //! // mount run in a process of this program.
 //! # async fn example(probe: ProbeCommand) -> Result<(), Box<dyn std::error::Error>> {
-//! let store = RedbStore::open("/var/lib/edge/volumes.redb")?;
-//! let mounts = LinuxMounts::open(probe, linux::Settings::default()).await?;
+//! let store = store::redb::open("/var/lib/edge/volumes.redb")?;
+//! let mounts = LinuxMounts::open(probe, MountSettings::default()).await?;
 //! let parts = Parts::new(store, mounts, NoSecrets);
-//! let (volumes, run) = Volumes::open(parts, Settings::new("/var/lib/edge/volumes")).await?;
+//! let (volumes, run) = Volumes::open(parts, VolumeSettings::new("/var/lib/edge/volumes")).await?;
 //! tokio::spawn(run);
 //!
 //! let drivers = registry::watch("/var/lib/edge/plugins_registry")?;
@@ -55,19 +51,35 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # What dropping a handle does
+//!
+//! | Dropped | Effect |
+//! |---|---|
+//! | a future of `Volumes`, such as that of `publish` | ends the wait only: the recorded request continues, across restarts too |
+//! | `Volumes` | nothing, while a clone is left; with the last clone the run future ends, and volumes stay mounted |
+//! | the run future of `Volumes::open` | as a crash: later calls fail with `Closed`, volumes stay mounted, the next `open` continues from disk |
+//! | `Changes` of `Volumes::watch` | ends the subscription |
+//! | the receiver of `registry::watch` | ends the watch and its calls; registered drivers stay registered with `Volumes` |
+//! | the future of `Volumes::follow` | drops its receiver; as above |
+//! | `store::Store` | closes the medium; all acknowledged commits are on it |
+//! | `LinuxMounts` | nothing, while a clone is left; running probe processes are killed when their calls are dropped |
+//! | `MountChanges` | ends the subscription |
 #![cfg_attr(edge_csi_docs, doc = "\n# Features\n\n", doc = document_features::document_features!())]
 #![cfg_attr(edge_csi_docs, feature(doc_cfg))]
 
+pub mod advanced;
 mod backoff;
 pub mod driver;
 mod excerpt;
 mod generated;
-pub mod lifecycle;
-pub mod message;
+mod lifecycle;
+mod message;
 pub mod mounts;
-pub mod name;
+mod name;
 pub mod node;
+pub mod prelude;
 pub mod registry;
 pub mod store;
 
-pub use name::{ConsumerId, VolumeKey};
+pub use name::{ConsumerId, InvalidConsumerId, VolumeKey};

@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use csi_proto::{DriverName, VolumeId};
@@ -53,6 +54,22 @@ impl ConsumerId {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl FromStr for ConsumerId {
+    type Err = InvalidConsumerId;
+
+    fn from_str(id: &str) -> Result<Self, InvalidConsumerId> {
+        Self::new(id)
+    }
+}
+
+impl TryFrom<String> for ConsumerId {
+    type Error = InvalidConsumerId;
+
+    fn try_from(id: String) -> Result<Self, InvalidConsumerId> {
+        Self::new(&id)
     }
 }
 
@@ -110,6 +127,7 @@ mod tests {
     #[test]
     fn validates_consumer_ids() {
         assert_eq!(ConsumerId::new("pod-1").unwrap().as_str(), "pod-1");
+        assert_eq!("pod-1".parse(), ConsumerId::try_from("pod-1".to_owned()));
         assert!(ConsumerId::new(&"x".repeat(253)).is_ok());
         assert_eq!(ConsumerId::new(""), Err(InvalidConsumerId::Empty));
         assert_eq!(ConsumerId::new(&"x".repeat(254)), Err(InvalidConsumerId::TooLong { found: 254 }));

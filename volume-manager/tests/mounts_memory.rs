@@ -5,6 +5,7 @@
 use std::io;
 use std::path::Path;
 
+use volume_manager::advanced::mounts::*;
 use volume_manager::mounts::conformance::{self, Fixture};
 use volume_manager::mounts::*;
 

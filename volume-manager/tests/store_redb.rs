@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
-use volume_manager::store::redb::{
-    LAYOUT, Recreated, RedbStore, ReplacedTable, Table, open_or_recreate, open_tables, salvage,
+use volume_manager::advanced::store::{
+    LAYOUT, ReplacedTable, Table, envelope, open_tables, release_salvaged, salvage,
 };
-use volume_manager::store::release_salvaged;
+use volume_manager::store::redb::{Recreated, open_or_recreate};
 use volume_manager::store::{
-    Change, Defect, DiskErrorKind, Loaded, OpenError, RecordKey, RecordKind, Store, StoreError, envelope,
+    Change, Defect, DiskErrorKind, Loaded, OpenStoreError, RecordKey, RecordKind, Store, StoreError,
 };
 
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
@@ -24,8 +24,8 @@ fn key(number: usize) -> RecordKey {
     RecordKey::new(RecordKind(1), format!("hostpath.csi.k8s.io/volume-{number:05}")).unwrap()
 }
 
-fn open(path: &Path) -> Result<RedbStore, OpenError> {
-    RedbStore::open(path)
+fn open(path: &Path) -> Result<Store, OpenStoreError> {
+    volume_manager::store::redb::open(path)
 }
 
 fn load(path: &Path) -> Loaded {
@@ -53,7 +53,7 @@ fn file_is_private_and_locked() {
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file is left");
     let error = open(&path).unwrap_err();
-    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    assert!(matches!(error, OpenStoreError::InUse { .. }), "{error}");
     drop(store);
     assert_eq!(load(&path).records.len(), 1);
 }
@@ -79,7 +79,7 @@ fn interrupted_creation_is_repeated() {
     let other = fs::File::create(&new).unwrap();
     other.try_lock().unwrap();
     let error = open(&path).unwrap_err();
-    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    assert!(matches!(error, OpenStoreError::InUse { .. }), "{error}");
     assert!(!path.exists());
 }
 
@@ -90,10 +90,10 @@ fn reopen_does_not_create_a_missing_file() {
     let mut store = open(&path).unwrap();
     fs::remove_file(&path).unwrap();
     let error = store.reopen().unwrap_err();
-    assert!(matches!(error, StoreError::NotReopened(OpenError::Disk { .. })), "{error}");
+    assert!(matches!(error, StoreError::NotReopened(OpenStoreError::Disk { .. })), "{error}");
     assert!(!path.exists() && store.load().is_err());
     let error = open(&directory.path().join("no/such/folder")).unwrap_err();
-    assert!(matches!(error, OpenError::Disk { .. }), "{error}");
+    assert!(matches!(error, OpenStoreError::Disk { .. }), "{error}");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn foreign_and_newer_files_are_left_unchanged() {
     transaction.open_table(TableDefinition::<&str, &str>::new("settings")).unwrap().insert("a", "b").unwrap();
     transaction.commit().unwrap();
     drop(other);
-    assert!(matches!(open(&path).unwrap_err(), OpenError::Foreign { .. }));
+    assert!(matches!(open(&path).unwrap_err(), OpenStoreError::Foreign { .. }));
 
     for (unknown, newer) in [(true, false), (false, true), (true, true)] {
         fs::remove_file(&path).unwrap();
@@ -142,8 +142,8 @@ fn foreign_and_newer_files_are_left_unchanged() {
         let error = open(&path).unwrap_err();
         let text = error.to_string();
         match error {
-            OpenError::Newer { found, supported, .. } if newer => assert_eq!((found, supported), (2, 1)),
-            OpenError::Foreign { .. } if !newer => assert!(text.contains("leases"), "{text}"),
+            OpenStoreError::Newer { found, supported, .. } if newer => assert_eq!((found, supported), (2, 1)),
+            OpenStoreError::Foreign { .. } if !newer => assert!(text.contains("leases"), "{text}"),
             error => panic!("{error}"),
         }
     }
@@ -268,7 +268,7 @@ fn damage(path: &Path) {
 }
 
 /// Asserts that the quarantine has exactly these records, as salvaged.
-fn assert_salvaged(store: &mut RedbStore, expected: &Loaded) {
+fn assert_salvaged(store: &mut Store, expected: &Loaded) {
     let loaded = store.load().unwrap();
     assert_eq!(loaded.records, []);
     assert_eq!(loaded.quarantined.len(), expected.records.len());
@@ -342,10 +342,10 @@ fn interrupted_recreation_is_completed_by_the_next_start() {
     for (state, interrupt) in states {
         interrupt();
         let error = open(&path).unwrap_err();
-        assert!(matches!(error, OpenError::Damaged { .. }), "{state}: {error}");
+        assert!(matches!(error, OpenStoreError::Damaged { .. }), "{state}: {error}");
         let (mut store, over) = open_or_recreate(&path).unwrap();
         let over = over.unwrap();
-        assert!(matches!(over.reason, OpenError::Damaged { .. }), "{state}: {}", over.reason);
+        assert!(matches!(over.reason, OpenStoreError::Damaged { .. }), "{state}: {}", over.reason);
         assert_eq!(over.kept, kept(&path, 1), "{state}");
         assert!(fs::read(&over.kept).unwrap() == damaged, "{state}");
         assert_salvaged(&mut store, &expected);
@@ -358,7 +358,7 @@ fn interrupted_recreation_is_completed_by_the_next_start() {
     let making = fs::File::create(&new).unwrap();
     making.try_lock().unwrap();
     let error = open_or_recreate(&path).unwrap_err();
-    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    assert!(matches!(error, OpenStoreError::InUse { .. }), "{error}");
     assert!(fs::read(&path).unwrap() == damaged && !kept(&path, 1).exists());
 }
 
@@ -376,7 +376,7 @@ fn unsupported_format_fails_and_corrupt_format_is_salvaged() {
         fs::write(&path, &bytes).unwrap();
         for error in [open(&path).err(), open_or_recreate(&path).err()] {
             match error {
-                Some(OpenError::OtherFormat { found, supported: 3, .. }) => assert_eq!(found, format),
+                Some(OpenStoreError::OtherFormat { found, supported: 3, .. }) => assert_eq!(found, format),
                 other => panic!("{formats:?}: {other:?}"),
             }
         }
@@ -555,7 +555,7 @@ fn full_filesystem_stops_the_store_until_space_is_freed() {
 const VOLUMES: Table = Table::new("volumes", RecordKind(1));
 const OTHERS: Table = Table::new("others", RecordKind(2));
 
-fn open_both(path: &Path) -> (RedbStore, RedbStore, Option<Recreated>, Vec<ReplacedTable>) {
+fn open_both(path: &Path) -> (Store, Store, Option<Recreated>, Vec<ReplacedTable>) {
     let opened = open_tables(path, &[VOLUMES, OTHERS]).unwrap();
     let [volumes, others] = opened.stores.try_into().unwrap();
     (volumes, others, opened.recreated, opened.replaced)
@@ -565,7 +565,7 @@ fn of(table: Table) -> Change {
     Change::Put(RecordKey::new(table.kind, "name").unwrap(), table.name.into())
 }
 
-fn records(store: &mut RedbStore) -> usize {
+fn records(store: &mut Store) -> usize {
     store.load().unwrap().records.len()
 }
 
@@ -638,7 +638,7 @@ fn missing_table_is_created_and_others_are_unchanged() {
     let (_, mut others, ..) = open_both(&path);
     assert_eq!(records(&mut others), 1);
     let foreign = open(&path).unwrap_err();
-    assert!(matches!(foreign, OpenError::InUse { .. } | OpenError::Foreign { .. }), "{foreign}");
+    assert!(matches!(foreign, OpenStoreError::InUse { .. } | OpenStoreError::Foreign { .. }), "{foreign}");
 }
 
 #[test]

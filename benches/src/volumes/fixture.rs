@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
-use volume_manager::mounts::linux::{LinuxMounts, ProbeCommand, Settings};
+use volume_manager::mounts::linux::{LinuxMounts, MountSettings, ProbeCommand};
 use volume_manager::mounts::{MemoryMounts, Mounts};
-use volume_manager::store::redb::RedbStore;
+use volume_manager::store::redb;
 
 use super::{CountingDriver, Kubelet, Manager, Measured, Mesos, MountBackend};
 
@@ -103,13 +103,13 @@ impl Fixture {
         match &self.mounts {
             NodeMounts::Memory(mounts) => self.manager_with(mounts.clone()).await,
             NodeMounts::Linux(probe) => {
-                self.manager_with(LinuxMounts::open(probe.clone(), Settings::default()).await?).await
+                self.manager_with(LinuxMounts::open(probe.clone(), MountSettings::default()).await?).await
             }
         }
     }
 
     async fn manager_with(&self, mounts: impl Mounts + 'static) -> Measured<Manager> {
-        let store = RedbStore::open(self.path("volumes.redb"))?;
+        let store = redb::open(self.path("volumes.redb"))?;
         Manager::start(&self.driver, mounts, &self.socket(), &self.root, store).await
     }
 

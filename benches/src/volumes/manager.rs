@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use volume_manager::VolumeKey;
 use volume_manager::driver::{Attach, DriverPolicy, NoSecrets};
 use volume_manager::mounts::Mounts;
-use volume_manager::node::{ChangeKind, Changes, Parts, Settings, Volumes, WatchEvent};
+use volume_manager::node::{ChangeKind, Changes, Parts, VolumeSettings, Volumes, WatchEvent};
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::{Store, faulty};
 
@@ -39,12 +39,12 @@ impl Manager {
         mounts: impl Mounts + 'static,
         socket: &Path,
         root: &Path,
-        store: impl Store + 'static,
+        store: Store,
     ) -> Measured<Self> {
         // Without faults in the plan, the wrapper only counts commits.
         let (counted, store) = faulty::wrap(store, faulty::Plan::default());
         let parts = Parts::new(counted, mounts, NoSecrets);
-        let (volumes, run) = Volumes::open(parts, Settings::new(root.join("volumes"))).await?;
+        let (volumes, run) = Volumes::open(parts, VolumeSettings::new(root.join("volumes"))).await?;
         let endpoint = DriverEndpoint::from_path(socket)?;
         let removals = RemovalWaiters::default();
         let tasks = [

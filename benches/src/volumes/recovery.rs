@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use ::redb::{Database, ReadableDatabase, TableDefinition};
 use serde::{Deserialize, Serialize};
+use volume_manager::advanced::node::Record;
+use volume_manager::advanced::store::envelope;
 use volume_manager::driver::{Attach, DriverPolicy, NoSecrets};
-use volume_manager::lifecycle::VolumeState;
 use volume_manager::mounts::{MemoryMounts, MountIdentity};
-use volume_manager::node::{DesiredVolume, Parts, Record, Settings, Volumes};
+use volume_manager::node::{DesiredVolume, Parts, VolumeSettings, VolumeState, Volumes};
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::memory::MemoryDisk;
-use volume_manager::store::redb::{self as store, RedbStore};
-use volume_manager::store::{Change, RecordKey, Store, envelope};
+use volume_manager::store::redb as store;
+use volume_manager::store::{Change, RecordKey};
 
 use super::status::reset_peak_memory;
 use super::{DRIVER, Fixture, Manager, Measured, MountBackend, VolumeClient, consumer, peak_memory, spec};
@@ -57,7 +58,7 @@ pub async fn recover(count: usize, damaged: usize) -> Measured<Recovered> {
     let fixture = Fixture::start(false).await?;
     let file = fixture.path("volumes.redb");
     let (changes, mounts) = records(&fixture, count).await?;
-    RedbStore::open(&file)?.commit(&changes)?;
+    store::open(&file)?.commit(&changes)?;
     let step = count.checked_div(damaged).unwrap_or(count).max(1);
     damage_rows(&file, changes.iter().step_by(step).take(damaged).map(Change::key))?;
     drop(changes);
@@ -72,8 +73,8 @@ pub async fn recover(count: usize, damaged: usize) -> Measured<Recovered> {
     let before_bytes = reset_peak_memory()?;
 
     let began = Instant::now();
-    let parts = Parts::new(RedbStore::open(&file)?, mounts, NoSecrets);
-    let (volumes, run) = Volumes::open(parts, Settings::new(fixture.root().join("volumes"))).await?;
+    let parts = Parts::new(store::open(&file)?, mounts, NoSecrets);
+    let (volumes, run) = Volumes::open(parts, VolumeSettings::new(fixture.root().join("volumes"))).await?;
     let run = tokio::spawn(run);
     let opened = began.elapsed();
     let endpoint = DriverEndpoint::from_path(fixture.socket())?;
@@ -120,7 +121,7 @@ pub async fn salvage(count: usize, damaged: usize) -> Measured<Salvage> {
     let fixture = Fixture::start(false).await?;
     let file = fixture.path("volumes.redb");
     let (changes, _) = records(&fixture, count).await?;
-    RedbStore::open(&file)?.commit(&changes)?;
+    store::open(&file)?.commit(&changes)?;
     let mut bytes = std::fs::read(&file)?;
     let starts: Vec<usize> = bytes
         .windows(envelope::MAGIC.len())

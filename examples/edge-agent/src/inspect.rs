@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use csi_proto::DriverName;
 use prost::Message as _;
-use volume_manager::message::answer::Kind;
-use volume_manager::message::{Answer, Refused, VolumeReport, VolumeReports};
+use volume_manager::advanced::message::answer::Kind;
+use volume_manager::advanced::message::{Answer, Refused, VolumeReport, VolumeReports};
 
 use super::store;
 use super::terms;
@@ -213,7 +213,7 @@ fn explanations(id: &str, reports: &VolumeReports) -> Result<String, Fatal> {
 
 #[cfg(test)]
 mod tests {
-    use volume_manager::message::ConsumerReport;
+    use volume_manager::advanced::message::ConsumerReport;
 
     use super::super::CommandLine;
     use super::*;

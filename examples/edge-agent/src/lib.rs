@@ -26,7 +26,7 @@ use csi_proxy::{
 use edge_transport::{Peer, PeerId, ServiceName};
 use futures_util::future::OptionFuture;
 use tokio::task::JoinSet;
-use volume_manager::message;
+use volume_manager::advanced::message;
 use volume_manager::mounts::linux::{ProbeCommand, probe};
 
 use self::essential::Essential;

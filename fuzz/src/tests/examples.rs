@@ -11,8 +11,9 @@ use csi_proxy::{
 use edge_transport::SessionId;
 use edge_transport::frame::{self, Frame, Hello, Kind, Part, Reply, Request};
 use prost::Message as _;
-use volume_manager::message::DesiredSet;
-use volume_manager::store::{RecordKey, RecordKind, envelope};
+use volume_manager::advanced::message::DesiredSet;
+use volume_manager::advanced::store::envelope;
+use volume_manager::store::{RecordKey, RecordKind};
 
 use crate::script::{name, service, wire};
 

@@ -13,13 +13,12 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 use volume_manager::driver::DriverPolicy;
-use volume_manager::lifecycle::BackOff;
 use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
-use volume_manager::node::{Parts, Settings, Volumes};
+use volume_manager::node::{BackOff, Parts, VolumeSettings, Volumes};
 use volume_manager::registry::DriverEndpoint;
-use volume_manager::store::{BootId, redb};
+use volume_manager::store::{BootId, Store, redb};
 
-use self::steps::{SteppedConnector, SteppedMounts, SteppedStore, Steps};
+use self::steps::{SteppedConnector, SteppedMounts, SteppedRows, Steps};
 
 struct Options {
     directory: PathBuf,
@@ -69,15 +68,15 @@ async fn serve(options: Options, probe: ProbeCommand) -> Result<(), Box<dyn Erro
     if let Some(lost) = recreated {
         eprintln!("the store was recreated: {}; {} records salvaged", lost.reason, lost.salvaged);
     }
-    let mounts = LinuxMounts::open(probe, linux::Settings::default()).await?;
+    let mounts = LinuxMounts::open(probe, linux::MountSettings::default()).await?;
     let boot: BootId = format!("00000000-0000-4000-8000-{:012}", options.boot).parse()?;
     let parts = Parts::new(
-        SteppedStore::new(store, Arc::clone(&steps)),
+        Store::new(SteppedRows::new(store.into_rows(), Arc::clone(&steps))),
         SteppedMounts::new(mounts, Arc::clone(&steps)),
         volume_manager::driver::NoSecrets,
     );
     let parts = parts.drivers(SteppedConnector::new(Arc::clone(&steps))).boot_id(boot).release_salvaged();
-    let settings = Settings::new(directory.join("v"))
+    let settings = VolumeSettings::new(directory.join("v"))
         .back_off(BackOff::new(Duration::from_millis(10), Duration::from_millis(200)))
         .mount_check_interval(Duration::from_millis(20));
     let (volumes, run) = Volumes::open(parts, settings).await?;

@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use csi_proto::DriverName;
 use rustix::process::{Signal, getpid, kill_process};
-use volume_manager::driver::{
-    CallError, CallOutcome, ConnectError, Driver, DriverFacts, DriverPolicy, NoSecrets, Operation, VolumeSpec,
+use volume_manager::advanced::driver::{
+    CallError, CallOutcome, ConnectError, Connection, Driver, DriverConnector, Operation,
 };
+use volume_manager::driver::{DriverFacts, DriverPolicy, MountPath, NoSecrets, VolumeSpec};
 use volume_manager::mounts::{
-    CreateError, Inspection, MountChanges, MountPath, MountTable, Mounts, ProbeError, RemoveError, Removed,
-    SafeRemoval, TableError,
+    CreateError, Inspection, MountChanges, MountTable, Mounts, ProbeError, RemoveError, Removed, SafeRemoval,
+    TableError,
 };
-use volume_manager::node::{Connection, DriverConnector};
 use volume_manager::registry::DriverEndpoint;
-use volume_manager::store::{Change, Loaded, QuarantineId, Store, StoreError};
+use volume_manager::store::{RowTable, RowWrite, Rows, StoreError};
 
 /// Counts steps, and kills the process at the step `kill_at`.
 #[derive(Debug)]
@@ -62,41 +62,33 @@ impl Steps {
     }
 }
 
-/// A store with a step before and after every commit.
-pub(super) struct SteppedStore<S> {
-    store: S,
+/// Rows with a step before and after every commit.
+pub(super) struct SteppedRows {
+    rows: Box<dyn Rows>,
     steps: Arc<Steps>,
 }
 
-impl<S> SteppedStore<S> {
-    pub(super) fn new(store: S, steps: Arc<Steps>) -> Self {
-        Self { store, steps }
+impl SteppedRows {
+    pub(super) fn new(rows: Box<dyn Rows>, steps: Arc<Steps>) -> Self {
+        Self { rows, steps }
     }
 }
 
-impl<S: Store> Store for SteppedStore<S> {
-    fn load(&mut self) -> Result<Loaded, StoreError> {
-        self.store.load()
+impl Rows for SteppedRows {
+    fn get(&mut self, table: RowTable, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.rows.get(table, key)
     }
 
-    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        self.steps.around("a commit", || self.store.commit(changes))
+    fn scan(&mut self, table: RowTable, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
+        self.rows.scan(table, visit)
+    }
+
+    fn write(&mut self, batch: &[RowWrite]) -> Result<(), StoreError> {
+        self.steps.around("a commit", || self.rows.write(batch))
     }
 
     fn reopen(&mut self) -> Result<(), StoreError> {
-        self.store.reopen()
-    }
-
-    fn quarantined(&mut self, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
-        self.store.quarantined(id)
-    }
-
-    fn release(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
-        self.store.release(id)
-    }
-
-    fn discard(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
-        self.store.discard(id)
+        self.rows.reopen()
     }
 }
 

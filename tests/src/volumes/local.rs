@@ -9,11 +9,12 @@ use tokio::task::JoinHandle;
 use volume_manager::driver::{
     Access, AccessMode, ConsumerSpec, DriverPolicy, MountPath, NoSecrets, VolumeSpec,
 };
-use volume_manager::lifecycle::BackOff;
 use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
-use volume_manager::node::{Parts, PublishError, Published, Settings, UnpublishError, Volumes};
+use volume_manager::node::{
+    BackOff, Parts, PublishError, Published, UnpublishError, VolumeSettings, Volumes,
+};
 use volume_manager::registry::DriverEndpoint;
-use volume_manager::store::redb::RedbStore;
+use volume_manager::store::redb;
 use volume_manager::{ConsumerId, VolumeKey};
 
 use super::storage::Storage;
@@ -44,10 +45,10 @@ impl LocalNode {
     /// # Panics
     /// If the store, the mounts or the volumes cannot be opened.
     pub async fn open_with_deadline(storage: &Storage, program: &str, deadline: Duration) -> Self {
-        let settings = linux::Settings { deadline, ..linux::Settings::default() };
+        let settings = linux::MountSettings { deadline, ..linux::MountSettings::default() };
         let mounts = LinuxMounts::open(ProbeCommand::new(program), settings).await.expect("mounts");
-        let store = RedbStore::open(storage.directory.join("volumes.redb"));
-        let settings = Settings::new(storage.root())
+        let store = redb::open(storage.directory.join("volumes.redb"));
+        let settings = VolumeSettings::new(storage.root())
             .back_off(BackOff::new(Duration::from_millis(10), Duration::from_millis(200)))
             .mount_check_interval(Duration::from_millis(20))
             .inspect_interval(Duration::from_secs(1));

@@ -24,9 +24,9 @@ use edge_csi_tests::cluster::{DRIVER, NODE};
 use edge_csi_tests::csi::{controller, create_volume, ready};
 use edge_csi_tests::{page, wait};
 use fixture::Fixture;
-use volume_manager::message::refusal::Reason;
-use volume_manager::store::redb::{self, Table};
-use volume_manager::store::{Change, RecordKey, RecordKind, Store};
+use volume_manager::advanced::message::refusal::Reason;
+use volume_manager::advanced::store::{Table, open_tables};
+use volume_manager::store::{Change, RecordKey, RecordKind};
 
 /// Returns whether this process may mount, and logs a line if not.
 fn may_mount(test: &str) -> bool {
@@ -188,7 +188,7 @@ async fn pods_keep_their_volumes_over_crash_and_reboot() {
     let state = node.cluster.path("agent-state");
     let tables =
         [Table::new("kubernetes-objects", RecordKind(3)), Table::new("desired-volumes", RecordKind(2))];
-    let opened = redb::open_tables(state.join("agent.redb"), &tables).unwrap();
+    let opened = open_tables(state.join("agent.redb"), &tables).unwrap();
     for (table, mut store) in tables.iter().zip(opened.stores) {
         let part = RecordKey::new(table.kind, "part 000000").unwrap();
         store.commit(&[Change::Put(part, b"torn".to_vec())]).unwrap();

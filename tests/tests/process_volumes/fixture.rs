@@ -16,9 +16,9 @@ use edge_csi_tests::{binaries, wait};
 use edge_transport::link::{Address, DialOptions};
 use edge_transport::{Peer, PeerId, ReplyEvent, Request, ServiceName};
 use rustix::mount::{UnmountFlags, unmount};
+use volume_manager::advanced::message::answer::Kind;
+use volume_manager::advanced::message::{Answer, DesiredSet, Reconciled, Refusal, SERVICE};
 use volume_manager::driver::{Access, AccessMode, ConsumerSpec, MountPath, VolumeSpec};
-use volume_manager::message::answer::Kind;
-use volume_manager::message::{Answer, DesiredSet, Reconciled, Refusal, SERVICE};
 use volume_manager::node::DesiredVolume;
 use volume_manager::{ConsumerId, VolumeKey};
 

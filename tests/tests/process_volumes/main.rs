@@ -18,10 +18,10 @@ use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::{page, wait};
 use fixture::{Fixture, key};
 use prost_reflect::{DynamicMessage, ReflectMessage};
+use volume_manager::advanced::message::answer::Kind;
+use volume_manager::advanced::message::query;
+use volume_manager::advanced::message::refusal::Reason;
 use volume_manager::driver::{Attach, DriverPolicy, SecretReference, SecretReferences};
-use volume_manager::message::answer::Kind;
-use volume_manager::message::query;
-use volume_manager::message::refusal::Reason;
 
 /// Returns whether this process may mount, and logs a line if not.
 fn may_mount(test: &str) -> bool {

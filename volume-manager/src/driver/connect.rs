@@ -26,9 +26,8 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// ```no_run
 /// # use std::sync::Arc;
 /// # use csi_proto::DriverName;
-/// # use volume_manager::driver::{
-/// #     Driver, DriverPolicy, MountPath, NoSecrets, Operation, VolumeSpec,
-/// # };
+/// # use volume_manager::advanced::driver::{Driver, Operation};
+/// # use volume_manager::driver::{DriverPolicy, MountPath, NoSecrets, VolumeSpec};
 /// # async fn stage(volume: VolumeSpec) -> Result<(), Box<dyn std::error::Error>> {
 /// let driver = Driver::new(DriverName::new("hostpath.csi.example.org")?, Arc::new(NoSecrets));
 ///

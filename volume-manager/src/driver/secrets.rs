@@ -15,6 +15,15 @@ use super::secret_reference::SecretReference;
 /// Resolves secrets. Each CSI call that needs a secret resolves it again, and drops the values when the call has
 /// ended.
 ///
+/// The contract of an implementation:
+///
+/// - **Threads:** calls are made at once from several tasks, for several drivers, and must not block their thread.
+/// - **Bounds:** a call has 30 s, after which its future is dropped and the driver is not called. A failure is retried with the
+///   back-off of the volume.
+/// - **Order:** none; equal references are resolved again for each call, so that a rotated secret takes effect.
+/// - **Cancellation:** the future is dropped at the deadline, and when the volumes are dropped. No effect must outlast it.
+/// - **Texts:** no error may contain a value.
+///
 /// After a power cut the cloud may be unreachable. An implementation that must work offline stores its secrets on the node,
 /// encrypted by the means that the node has.
 #[async_trait]
@@ -25,7 +34,8 @@ pub trait Secrets: Send + Sync {
     /// If the secret does not exist, or cannot be read now.
     async fn secret(&self, reference: &SecretReference) -> Result<SecretValues, SecretError>;
 
-    /// Issues tokens of a pod's service account, one for each request, for a driver whose policy has `tokenRequests`.
+    /// Issues tokens of a pod's service account, one for each request, in their order, for a driver whose policy has
+    /// `tokenRequests`.
     ///
     /// # Errors
     /// If they cannot be issued now. The default implementation always fails.

@@ -39,9 +39,9 @@
 //!
 //! ```
 //! use volume_manager::ConsumerId;
-//! use volume_manager::lifecycle::{
-//!     Attach, Call, Completed, DriverCapabilities, Effect, Event, Outcome, Policy, Rpc, Volume,
-//! };
+//! use volume_manager::advanced::lifecycle::{Call, Completed, DriverCapabilities, Effect, Event, Outcome, Policy, Volume};
+//! use volume_manager::driver::Attach;
+//! use volume_manager::node::Rpc;
 //!
 //! let capabilities = DriverCapabilities::default(); // this driver only publishes
 //! let mut volume = Volume::new(Attach::NotRequired, capabilities, Policy::default());
@@ -57,7 +57,7 @@
 //! assert_eq!(step(Event::Recorded(true)), [Effect::Call(call.clone())]);
 //! assert_eq!(step(Event::Finished { call, outcome: Outcome::Ok }), [Effect::Record]);
 //! assert_eq!(step(Event::Recorded(true)), [Effect::Completed(Completed::Published(pod))]);
-//! # Ok::<(), volume_manager::name::InvalidConsumerId>(())
+//! # Ok::<(), volume_manager::InvalidConsumerId>(())
 //! ```
 
 mod call;
@@ -72,7 +72,8 @@ mod step;
 mod transitions;
 mod volume;
 
-pub use crate::backoff::BackOff;
+#[cfg(doc)]
+use crate::backoff::BackOff;
 pub use call::Call;
 pub use event::{Completed, Effect, Event, LostMount, RejectReason, Waiter};
 pub use outcome::{Failure, Mismatch, Outcome, outcome_of};

@@ -8,7 +8,7 @@
 //! use std::sync::Arc;
 //!
 //! use volume_manager::driver::{Access, AccessMode, ConsumerSpec, MountPath, VolumeSpec};
-//! use volume_manager::message::{DesiredSet, Request};
+//! use volume_manager::advanced::message::{DesiredSet, Request};
 //! use volume_manager::node::DesiredVolume;
 //! use volume_manager::{ConsumerId, VolumeKey};
 //!

@@ -3,13 +3,12 @@
 //! | Part | What it does |
 //! |---|---|
 //! | [`MountTable`], [`Mount`] | parse `/proc/self/mountinfo`; find the mount at a path and all mounts of a file system |
-//! | [`check_mount`], [`check_unused`] | compare a record with the table and the path; each mismatch is a [`MountCheck`] |
 //! | [`SafeRemoval`] | the only kind of removal: of an empty directory or an empty file, within one mount |
 //! | `Mounts` | the trait over the system, with the feature `runtime`; implemented by `linux`, and in tests by `MemoryMounts` and `FaultyMounts` |
 //!
 //! The pure parts need no feature. The system calls need the feature `linux`, the test tools the feature `testing`.
 
-mod check;
+pub(crate) mod check;
 mod entry;
 mod error;
 mod escape;
@@ -21,8 +20,9 @@ pub mod linux;
 #[cfg(feature = "testing")]
 mod testing;
 
-pub use crate::driver::{InvalidMountPath, MountPath};
-pub use check::{Expectation, Expected, MountCheck, check_mount, check_unused};
+#[cfg(any(feature = "runtime", feature = "linux"))]
+use crate::driver::MountPath;
+pub(crate) use check::{Expectation, MountCheck, check_mount, check_unused};
 pub use entry::{Inspection, PathState, Removed, SafeRemoval};
 pub use error::{CreateError, ProbeError, RemoveError, TableError};
 pub use mount::{DeviceNumber, Mount, MountId, MountIdentity};
@@ -34,11 +34,13 @@ pub use testing::{Fault, FaultyMounts, MemoryFileSystem, MemoryMounts, Operation
 ///
 /// The contract of every implementation, checked by `conformance` (feature `testing`):
 ///
-/// - No call blocks its thread, and each is bounded in time: a path that hangs is reported as hung, within a bound that the
-///   implementation documents.
-/// - A call that returned has had its whole effect, and the next [`table`](Self::table) shows it.
-/// - A call whose future is dropped may still have its effect, as may a call that hung.
-/// - Nothing that holds a byte is ever removed.
+/// - **Threads:** calls are made at once from several tasks; no call blocks its thread.
+/// - **Bounds:** each call is bounded in time: a path that hangs is reported as hung, within a bound that the implementation
+///   documents. Paths have up to 4,095 bytes.
+/// - **Order:** a call that returned has had its whole effect, and the next [`table`](Self::table) shows it. Calls for different
+///   paths do not wait for each other.
+/// - **Cancellation:** a call whose future is dropped may still have its effect, as may a call that hung.
+/// - **Data:** nothing that holds a byte is ever removed.
 #[cfg(feature = "runtime")]
 #[async_trait::async_trait]
 pub trait Mounts: Send + Sync {
@@ -59,13 +61,16 @@ pub trait Mounts: Send + Sync {
     fn changes(&self) -> std::io::Result<Box<dyn MountChanges>>;
 }
 
-/// A subscription to changes of the mount table.
+/// A subscription to changes of the mount table, from the call of [`Mounts::changes`] on. Dropping it ends the subscription.
 #[cfg(feature = "runtime")]
 #[async_trait::async_trait]
 pub trait MountChanges: Send {
     /// Waits for a change since the last return. Several changes may be reported as one, and a change may be reported twice:
     /// read the table and compare.
     ///
-    /// Cancel safe: if the future is dropped, no change is lost.
+    /// Cancel safe: if the future is dropped, no change is lost. It waits without limit, and never blocks its thread.
+    ///
+    /// # Errors
+    /// If changes can no longer be detected. The subscription is then dropped, and the table is read at intervals instead.
     async fn changed(&mut self) -> std::io::Result<()>;
 }

@@ -11,7 +11,7 @@ use super::explanation::CallFailure;
 /// A change of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Change {
+pub struct VolumeChange {
     /// The volume.
     pub key: VolumeKey,
     /// The kind of change.
@@ -46,7 +46,7 @@ pub enum ChangeKind {
     Removed,
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for VolumeChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.key)?;
         match &self.kind {

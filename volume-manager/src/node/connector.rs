@@ -13,6 +13,15 @@ use crate::driver::{
 use crate::registry::DriverEndpoint;
 
 /// Connects to registered drivers.
+///
+/// The contract of an implementation:
+///
+/// - **Threads:** connections to several drivers are opened at once, one at a time for each driver; no call blocks its thread.
+/// - **Bounds:** a call must end by itself: no timeout is applied. After an error it is repeated, after 0.1 s at first and
+///   10 s at most.
+/// - **Order:** the previous connection of a driver was closed, or is dropped with its registration.
+/// - **Cancellation:** the future is dropped when the driver is deregistered or registered again, and with the volumes.
+///   Nothing of the connection may then stay open.
 #[async_trait]
 pub trait DriverConnector: Send + Sync {
     /// Connects to a driver and reads its identity and capabilities.
@@ -28,15 +37,26 @@ pub trait DriverConnector: Send + Sync {
 }
 
 /// A connection to a driver.
+///
+/// The contract of an implementation:
+///
+/// - **Threads:** calls are made at once, up to the setting of calls for each driver; none blocks its thread.
+/// - **Bounds:** each call ends within a bound that the implementation documents, such as 2 min.
+/// - **Order:** none between calls: at most one is in flight for each volume.
+/// - **Cancellation:** a call whose future is dropped may still be running in the driver; it is repeated after a restart.
+///   [`closed`](Self::closed) is cancel safe.
+/// - **Honesty:** an error says whether the call [was sent](CallError::was_sent). The state of a volume depends on it: when in
+///   doubt, it was.
 #[async_trait]
 pub trait Connection: Send + Sync {
     /// Returns the driver's identity and capabilities.
     fn facts(&self) -> &DriverFacts;
 
-    /// Returns whether every earlier process of the driver is known to have exited.
+    /// Returns whether every earlier process of the driver is known to have exited, so that no call of an earlier connection is
+    /// still running. When in doubt: `false`.
     fn earlier_processes_ended(&self) -> bool;
 
-    /// Waits until the connection is closed.
+    /// Waits until the connection is closed. The volumes then connect again.
     async fn closed(&self);
 
     /// Makes a call, which ends within the connection's timeout.

@@ -9,8 +9,7 @@ use super::explanation::CallFailure;
 use crate::excerpt::excerpt;
 use crate::mounts::TableError;
 use crate::name::{ConsumerId, VolumeKey};
-use crate::store::StoreError;
-use crate::store::boot::BootIdError;
+use crate::store::{BootIdError, StoreError};
 
 /// The reason why a volume was not published.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -350,7 +349,7 @@ pub struct Closed;
 /// The reason why the volumes of a node could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum OpenVolumesError {
     /// The root is not absolute.
     #[error("invalid staging root {}; expected an absolute path", root.display())]
     Root {

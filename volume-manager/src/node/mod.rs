@@ -10,11 +10,9 @@ crate's front page has a complete example.
 //! reboots and driver upgrades, until the consumer is unpublished. After a power loss all volumes are restored
 //! from disk, without calls to any component other than the drivers.
 //!
-//! [`core`] is the pure state machine; the other modules perform its actions.
-//!
 //! # Durable state
 //!
-//! Each volume has one [`Record`]: its spec, its consumers and targets, the state of each step, the observed
+//! Each volume has one record: its spec, its consumers and targets, the state of each step, the observed
 //! mounts with their boot id, and the last error. A record contains references to secrets, never secrets. All
 //! pending records share one commit. An unreadable record is kept, counted and explained, and does not affect
 //! other volumes.
@@ -57,18 +55,18 @@ crate's front page has a complete example.
 //! Gauges are updated every few seconds while there is activity. Each call has a span `call` with `volume`, `driver`
 //! and `rpc`.
 
-pub mod core;
+pub(crate) mod core;
 
 mod change;
 mod desired;
 mod error;
 mod explanation;
-mod record;
+pub(crate) mod record;
 mod settings;
 mod staging;
 
 #[cfg(feature = "runtime")]
-mod connector;
+pub(crate) mod connector;
 #[cfg(feature = "runtime")]
 mod executor;
 #[cfg(feature = "runtime")]
@@ -84,18 +82,19 @@ mod volumes;
 #[cfg(feature = "runtime")]
 mod watch;
 
-pub use change::{Change, ChangeKind};
+pub use self::core::{Counts, KnownDriver};
+pub use crate::backoff::BackOff;
+pub use crate::lifecycle::{Failure, Mismatch, Rpc, VolumeState};
+pub use change::{ChangeKind, VolumeChange};
 pub use desired::{DesiredVolume, Published, Reconciled};
 pub use error::{
-    AttachError, Closed, ExpandError, InspectError, NotYetRecorded, OpenError, PublishError, ReconcileError,
-    StoreUnavailable, UnpublishError,
+    AttachError, Closed, ExpandError, InspectError, NotYetRecorded, OpenVolumesError, PublishError,
+    ReconcileError, StoreUnavailable, UnpublishError,
 };
 pub use explanation::{CallFailure, ConsumerStatus, Explanation, Waiting};
-pub use record::{KIND as RECORD_KIND, Record, RecordError, RecordedConsumer, SCHEMA};
-pub use settings::Settings;
+pub use record::KIND as RECORD_KIND;
+pub use settings::VolumeSettings;
 
-#[cfg(feature = "runtime")]
-pub use connector::{Connection, DriverConnector};
 #[cfg(feature = "runtime")]
 pub use open::Parts;
 #[cfg(feature = "runtime")]

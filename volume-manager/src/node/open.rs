@@ -8,22 +8,23 @@ use tokio::sync::{broadcast, mpsc};
 
 use super::connector::{DriverConnector, SocketConnector};
 use super::core::Node;
-use super::error::OpenError;
+use super::error::OpenVolumesError;
 use super::run::Run;
-use super::settings::Settings;
+use super::settings::VolumeSettings;
 use super::store_worker::StoreWorker;
 use super::volumes::Volumes;
 use super::watch::Changes;
 use crate::driver::Secrets;
 use crate::mounts::Mounts;
-use crate::store::{BootId, Loaded, Store, StoreError, release_salvaged};
+use crate::store::salvaged::release_salvaged;
+use crate::store::{BootId, Loaded, Store, StoreError};
 
 /// The capacity of the command channel. Further callers wait.
 const COMMAND_CAPACITY: usize = 256;
 
 /// The components of a volume manager.
 pub struct Parts {
-    store: Box<dyn Store>,
+    store: Store,
     mounts: Arc<dyn Mounts>,
     drivers: Arc<dyn DriverConnector>,
     boot: Option<BootId>,
@@ -33,14 +34,10 @@ pub struct Parts {
 impl Parts {
     /// Combines a store, the mounts and the source of secrets. Drivers are dialed at their registered sockets, with the
     /// default timeouts.
-    pub fn new(
-        store: impl Store + 'static,
-        mounts: impl Mounts + 'static,
-        secrets: impl Secrets + 'static,
-    ) -> Self {
+    pub fn new(store: Store, mounts: impl Mounts + 'static, secrets: impl Secrets + 'static) -> Self {
         let drivers = SocketConnector::new(Arc::new(secrets));
         Self {
-            store: Box::new(store),
+            store,
             mounts: Arc::new(mounts),
             drivers: Arc::new(drivers),
             boot: None,
@@ -55,9 +52,8 @@ impl Parts {
         self
     }
 
-    /// Imports the records that were recovered from a damaged store; see [`release_salvaged`]. The
-    /// import is for callers that compare the records with a desired set of their own. Default: the records stay
-    /// quarantined.
+    /// Imports the records that were recovered from a damaged store. The import is for callers that compare the records with a
+    /// desired set of their own. Default: the records stay quarantined.
     #[must_use]
     pub fn release_salvaged(mut self) -> Self {
         self.release_salvaged = true;
@@ -89,7 +85,7 @@ fn without_links(path: &Path) -> PathBuf {
 }
 
 /// Loads the records, including salvaged ones if requested.
-fn load(store: &mut dyn Store, with_salvaged: bool) -> Result<Loaded, StoreError> {
+fn load(store: &mut Store, with_salvaged: bool) -> Result<Loaded, StoreError> {
     let loaded = store.load()?;
     if !with_salvaged {
         return Ok(loaded);
@@ -116,24 +112,24 @@ impl Volumes {
     /// error; see [`quarantined`](Self::quarantined).
     pub async fn open(
         parts: Parts,
-        settings: Settings,
-    ) -> Result<(Self, impl Future<Output = ()> + Send + 'static), OpenError> {
+        settings: VolumeSettings,
+    ) -> Result<(Self, impl Future<Output = ()> + Send + 'static), OpenVolumesError> {
         let Parts { mut store, mounts, drivers, boot, release_salvaged } = parts;
         let mut settings = settings;
         if !settings.root.is_absolute() {
-            return Err(OpenError::Root { root: settings.root });
+            return Err(OpenVolumesError::Root { root: settings.root });
         }
         let root = settings.root.clone();
         let found = tokio::task::spawn_blocking(move || without_links(&root)).await;
-        settings.root = found.map_err(|error| OpenError::Task(error.into()))?;
+        settings.root = found.map_err(|error| OpenVolumesError::Task(error.into()))?;
         let boot = match boot {
             Some(boot) => boot,
-            None => BootId::read(BootId::PATH).map_err(OpenError::Boot)?,
+            None => BootId::read(BootId::PATH).map_err(OpenVolumesError::Boot)?,
         };
-        let read = tokio::task::spawn_blocking(move || (load(&mut *store, release_salvaged), store)).await;
-        let (loaded, store) = read.map_err(|error| OpenError::Task(error.into()))?;
-        let loaded = loaded.map_err(OpenError::Store)?;
-        let table = mounts.table().await.map_err(OpenError::Mounts)?;
+        let read = tokio::task::spawn_blocking(move || (load(&mut store, release_salvaged), store)).await;
+        let (loaded, store) = read.map_err(|error| OpenVolumesError::Task(error.into()))?;
+        let loaded = loaded.map_err(OpenVolumesError::Store)?;
+        let table = mounts.table().await.map_err(OpenVolumesError::Mounts)?;
         let (node, opening) = Node::open(settings.clone(), boot, loaded, table);
         let (changes, _) = broadcast::channel(Changes::CAPACITY);
         let (sender, commands) = mpsc::channel(COMMAND_CAPACITY);

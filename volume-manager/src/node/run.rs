@@ -10,16 +10,16 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::Instrument;
 
-use super::change::{Change, ChangeKind};
+use super::change::{ChangeKind, VolumeChange};
 use super::connector::{Connection, DriverConnector};
 use super::core::{Action, CommitFailure, Event, Node};
-use super::settings::Settings;
+use super::settings::VolumeSettings;
 use super::store_worker::{FinishedTask, StoreWorker, TaskKind};
 use super::volumes::Command;
 use super::{executor, metrics};
+use crate::backoff::BackOff;
 use crate::driver::DriverPolicy;
 use crate::excerpt::chain;
-use crate::lifecycle::BackOff;
 use crate::mounts::{MountChanges, Mounts};
 use crate::registry::DriverEndpoint;
 
@@ -83,8 +83,8 @@ pub(super) struct Run {
     pub(super) store: StoreWorker,
     pub(super) mounts: Arc<dyn Mounts>,
     pub(super) connector: Arc<dyn DriverConnector>,
-    pub(super) settings: Settings,
-    pub(super) changes: broadcast::Sender<Change>,
+    pub(super) settings: VolumeSettings,
+    pub(super) changes: broadcast::Sender<VolumeChange>,
     drivers: BTreeMap<DriverName, Registered>,
     tasks: JoinSet<Outcome>,
     started: Instant,
@@ -97,8 +97,8 @@ impl Run {
         store: StoreWorker,
         mounts: Arc<dyn Mounts>,
         connector: Arc<dyn DriverConnector>,
-        settings: Settings,
-        changes: broadcast::Sender<Change>,
+        settings: VolumeSettings,
+        changes: broadcast::Sender<VolumeChange>,
     ) -> Self {
         Self {
             node,

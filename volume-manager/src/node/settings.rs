@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::lifecycle::BackOff;
+use crate::backoff::BackOff;
 
 /// The first delay before a failed store is reopened; each further one is twice as long.
 pub(super) const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
@@ -14,7 +14,7 @@ pub(super) const LONGEST_REOPEN_INTERVAL: Duration = Duration::from_secs(60);
 /// The settings of a volume manager. All but the root have defaults for a small node.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Settings {
+pub struct VolumeSettings {
     pub(super) root: PathBuf,
     pub(super) calls_per_driver: usize,
     pub(super) back_off: BackOff,
@@ -26,7 +26,7 @@ pub struct Settings {
     pub(super) jitter_seed: u64,
 }
 
-impl Settings {
+impl VolumeSettings {
     /// Creates settings with `root` as the directory for staging.
     ///
     /// The root must be absolute. The staging path of a volume is `ROOT/DRIVER/NAME/staging`, with a NAME of 32 digits.

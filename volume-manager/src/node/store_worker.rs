@@ -26,12 +26,12 @@ pub(super) enum TaskKind {
 
 /// Owns the store, and moves it to a thread while a task runs.
 pub(super) struct StoreWorker {
-    store: Option<Box<dyn Store>>,
-    running: Option<JoinHandle<(Box<dyn Store>, FinishedTask)>>,
+    store: Option<Store>,
+    running: Option<JoinHandle<(Store, FinishedTask)>>,
 }
 
 impl StoreWorker {
-    pub(super) fn new(store: Box<dyn Store>) -> Self {
+    pub(super) fn new(store: Store) -> Self {
         Self { store: Some(store), running: None }
     }
 
@@ -48,7 +48,7 @@ impl StoreWorker {
     fn begin(
         &mut self,
         kind: TaskKind,
-        run: impl FnOnce(&mut Box<dyn Store>) -> Result<(), StoreError> + Send + 'static,
+        run: impl FnOnce(&mut Store) -> Result<(), StoreError> + Send + 'static,
     ) {
         let Some(mut store) = self.store.take() else {
             debug_assert!(false, "the store is busy");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use csi_proto::DriverName;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::change::Change;
+use super::change::VolumeChange;
 use super::core::{Counts, KnownDriver, Node, Query, Reply, ReplyTo, Request};
 use super::desired::{DesiredVolume, Published, Reconciled};
 use super::error::{
@@ -26,7 +26,7 @@ use crate::registry::{DriverEndpoint, DriverEvent};
 #[derive(Debug, Clone)]
 pub struct Volumes {
     pub(super) commands: mpsc::Sender<Command>,
-    pub(super) changes: broadcast::WeakSender<Change>,
+    pub(super) changes: broadcast::WeakSender<VolumeChange>,
 }
 
 /// A query of the node's current state.

@@ -2,19 +2,19 @@
 
 use tokio::sync::broadcast;
 
-use super::change::Change;
+use super::change::VolumeChange;
 
 /// The changes of all volumes since the subscription. The stream is bounded: a slow reader receives the number of
 /// missed changes.
 #[derive(Debug)]
-pub struct Changes(pub(super) broadcast::Receiver<Change>);
+pub struct Changes(pub(super) broadcast::Receiver<VolumeChange>);
 
 /// An item of [`Changes`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WatchEvent {
     /// A change of a volume.
-    Change(Change),
+    Change(VolumeChange),
     /// The number of changes that were missed, because the reader was too slow. `list` and `explain` return the
     /// current state.
     Lagged(u64),

@@ -33,13 +33,13 @@
 //!
 //! The caller dials the driver and calls NodeGetInfo, as the rest of kubelet does.
 
-pub mod core;
-mod plugin;
+pub(crate) mod core;
+pub(crate) mod plugin;
 
 #[cfg(feature = "runtime")]
 mod watch;
 
 pub use self::core::{DeregistrationReason, DriverEvent};
-pub use plugin::{DriverEndpoint, InvalidDriverEndpoint, RejectReason};
+pub use plugin::{DriverEndpoint, InvalidDriverEndpoint};
 #[cfg(feature = "runtime")]
 pub use watch::{WatchError, watch};

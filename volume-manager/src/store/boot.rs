@@ -17,6 +17,15 @@ impl BootId {
     /// The size of a boot id in bytes.
     pub const BYTES: usize = 36;
 
+    /// Validates the text of a boot id: a UUID in lower case.
+    ///
+    /// # Errors
+    /// If the text is not a UUID in lower case.
+    pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidBootId> {
+        let text = text.as_ref();
+        Self::from_bytes(text.as_bytes()).ok_or(InvalidBootId { bytes: text.len() })
+    }
+
     /// Reads the id from a file: [`BootId::PATH`], except in tests that fake a reboot.
     ///
     /// # Errors
@@ -54,7 +63,15 @@ impl FromStr for BootId {
     type Err = InvalidBootId;
 
     fn from_str(text: &str) -> Result<Self, InvalidBootId> {
-        Self::from_bytes(text.as_bytes()).ok_or(InvalidBootId { bytes: text.len() })
+        Self::new(text)
+    }
+}
+
+impl TryFrom<String> for BootId {
+    type Error = InvalidBootId;
+
+    fn try_from(text: String) -> Result<Self, InvalidBootId> {
+        Self::new(text)
     }
 }
 
@@ -133,6 +150,7 @@ mod tests {
             Err(BootIdError::Unreadable { .. })
         ));
         assert_eq!(ID.parse::<BootId>().unwrap().to_string(), ID);
+        assert_eq!(BootId::new(ID).unwrap(), BootId::try_from(ID.to_owned()).unwrap());
     }
 
     #[cfg(target_os = "linux")]

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+#[cfg(any(feature = "redb", feature = "testing"))]
+use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Defect, QuarantineId, RecordKey};
@@ -151,7 +153,7 @@ pub enum StoreError {
     },
     /// The store could not be reopened. It is stopped.
     #[error(transparent)]
-    NotReopened(#[from] OpenError),
+    NotReopened(#[from] OpenStoreError),
 }
 
 /// The remedy for a corrupt file.
@@ -159,8 +161,9 @@ pub(super) const DAMAGE_REMEDY: &str =
     "keep the file, and create a new one with the records salvaged from it";
 
 impl StoreError {
-    /// Wraps a system error.
-    pub(super) fn disk(action: &'static str, source: io::Error) -> Self {
+    /// Wraps a system error, for an implementation of [`Rows`](super::Rows). `action` is what failed, such as `the commit`.
+    #[must_use]
+    pub fn disk(action: &'static str, source: io::Error) -> Self {
         Self::Disk { action, source: Arc::new(source) }
     }
 
@@ -203,7 +206,7 @@ impl StoreError {
 /// Why a store could not be opened. The records on the disk are unchanged.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum OpenStoreError {
     /// A system call failed.
     #[error("the store {} cannot be opened: {}; {}", path.display(), DiskErrorKind::of(source), DiskErrorKind::of(source).remedy())]
     Disk {
@@ -259,8 +262,16 @@ pub enum OpenError {
     },
 }
 
-impl OpenError {
+impl From<io::Error> for StoreError {
+    /// Wraps a system error, for an implementation of [`Rows`](super::Rows). [`StoreError::disk`] also says what failed.
+    fn from(source: io::Error) -> Self {
+        Self::disk("an access to the rows", source)
+    }
+}
+
+impl OpenStoreError {
     /// Wraps a system error with the path.
+    #[cfg(any(feature = "redb", feature = "testing"))]
     pub(super) fn disk(path: &Path) -> impl Fn(io::Error) -> Self {
         move |source| Self::Disk { path: path.into(), source: Arc::new(source) }
     }

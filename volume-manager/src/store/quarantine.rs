@@ -1,17 +1,18 @@
 //! Quarantined records: unreadable bytes stay in their row, or are moved aside, until they are released or discarded.
 
-use super::rows::{BYTES, Counter, RECORDS, Rows};
+use super::batch::{Batch, Counter};
+use super::plan::{BYTES, RECORDS};
 use super::{Defect, MAX_BYTES, MAX_RECORDS, Place, QuarantineId, StoreError, envelope};
 
 /// Stores a packed row among the rows that were moved aside.
-pub(super) fn keep_aside(rows: &mut impl Rows, packed: &[u8]) -> Result<(), StoreError> {
-    let number = rows.counter(Counter::Aside)?.saturating_add(1);
-    rows.set_counter(Counter::Aside, number)?;
-    rows.set_aside(number, Some(packed))
+pub(super) fn keep_aside(rows: &mut Batch<'_>, packed: &[u8]) -> Result<(), StoreError> {
+    let number = rows.increment(Counter::Aside)?;
+    rows.set_aside(number, None, Some(packed.to_vec()));
+    Ok(())
 }
 
 /// Returns the bytes of a quarantined record.
-pub(super) fn quarantined(rows: &impl Rows, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
+pub(super) fn quarantined(rows: &mut Batch<'_>, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
     let none = || StoreError::NotQuarantined { id: id.clone() };
     match &id.0 {
         Place::Row(row) => {
@@ -26,7 +27,7 @@ pub(super) fn quarantined(rows: &impl Rows, id: &QuarantineId) -> Result<Vec<u8>
 }
 
 /// Releases a quarantined record.
-pub(super) fn release(rows: &mut impl Rows, id: &QuarantineId) -> Result<(), StoreError> {
+pub(super) fn release(rows: &mut Batch<'_>, id: &QuarantineId) -> Result<(), StoreError> {
     let unreadable = |reason| StoreError::NotReadable { id: id.clone(), reason };
     match &id.0 {
         Place::Row(row) => {
@@ -44,21 +45,25 @@ pub(super) fn release(rows: &mut impl Rows, id: &QuarantineId) -> Result<(), Sto
             let mut records = rows.totals().records;
             records.change(None, Some(opened.bytes));
             records.check(&opened.key, [(RECORDS, MAX_RECORDS), (BYTES, MAX_BYTES)])?;
-            let sequence = rows.counter(Counter::Sequence)?.saturating_add(1);
-            rows.set_counter(Counter::Sequence, sequence)?;
-            rows.set_record(row, Some(&envelope::seal(&opened.key, sequence, opened.payload)))?;
-            rows.set_aside(*number, None)
+            let sequence = rows.increment(Counter::Sequence)?;
+            rows.set_record(row, None, Some(envelope::seal(&opened.key, sequence, opened.payload)));
+            rows.set_aside(*number, Some(packed.len()), None);
+            Ok(())
         }
     }
 }
 
 /// Deletes a quarantined record.
-pub(super) fn discard(rows: &mut impl Rows, id: &QuarantineId) -> Result<(), StoreError> {
-    quarantined(rows, id)?;
+pub(super) fn discard(rows: &mut Batch<'_>, id: &QuarantineId) -> Result<(), StoreError> {
+    let bytes = quarantined(rows, id)?.len();
     match &id.0 {
-        Place::Row(row) => rows.set_record(row, None),
-        Place::Aside(number) => rows.set_aside(*number, None),
+        Place::Row(row) => rows.set_record(row, Some(bytes), None),
+        Place::Aside(number) => {
+            let packed = rows.aside(*number)?.map(|packed| packed.len());
+            rows.set_aside(*number, packed, None);
+        }
     }
+    Ok(())
 }
 
 /// The origin of bytes that were stored aside.

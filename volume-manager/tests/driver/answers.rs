@@ -6,7 +6,7 @@ use bytes::Bytes;
 use csi_proto::Method;
 use csi_proto::csi::v1::ControllerPublishVolumeResponse;
 use tokio::time::{Instant, timeout};
-use volume_manager::driver::{CallError, CallOutcome, Operation};
+use volume_manager::advanced::driver::{CallError, CallOutcome, Operation};
 
 use super::scripted::{Reply, Scripted};
 use super::{Place, path, publish, stage, volume};

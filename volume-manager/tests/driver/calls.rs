@@ -8,7 +8,8 @@ use csi_proto::csi::v1::{
     NodeExpandVolumeResponse, NodeGetCapabilitiesResponse, NodeGetVolumeHealthResponse,
     NodeGetVolumeStatsRequest, NodeServiceCapability, VolumeHealth, node_service_capability,
 };
-use volume_manager::driver::{CallError, CallOutcome, HealthStatus, Operation, Usage, VolumeCondition};
+use volume_manager::advanced::driver::{CallError, CallOutcome, Operation};
+use volume_manager::driver::{HealthStatus, Usage, VolumeCondition};
 
 use super::scripted::{Reply, node_capabilities};
 use super::{Place, path, stage, volume};

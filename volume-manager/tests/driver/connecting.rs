@@ -12,7 +12,7 @@ use csi_proto::csi::v1::{
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::time::{Instant, timeout};
-use volume_manager::driver::{CallError, CallOutcome, ConnectError};
+use volume_manager::advanced::driver::{CallError, CallOutcome, ConnectError};
 
 use super::scripted::{Reply, Scripted, info, node_capabilities, node_info};
 use super::{Place, publish, stage, volume};

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use csi_proto::Method;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
-use volume_manager::driver::{CallError, CallOutcome};
+use volume_manager::advanced::driver::{CallError, CallOutcome};
 
 use super::scripted::{Reply, Scripted};
 use super::{Place, publish, stage, volume};

@@ -17,9 +17,11 @@ use std::sync::{Arc, Mutex};
 use csi_proto::{DriverName, VolumeId};
 use scripted::{NAME, Scripted};
 use tempfile::TempDir;
+use volume_manager::advanced::driver::{
+    CallError, CallOutcome, ConnectError, Driver, DriverConnection, Operation,
+};
 use volume_manager::driver::{
-    Access, AccessMode, Attach, CallError, CallOutcome, ConnectError, ConsumerSpec, Driver, DriverConnection,
-    DriverPolicy, MountPath, NoSecrets, Operation, Secrets, VolumeSpec,
+    Access, AccessMode, Attach, ConsumerSpec, DriverPolicy, MountPath, NoSecrets, Secrets, VolumeSpec,
 };
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::{ConsumerId, VolumeKey};

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use csi_proto::csi::v1::{NodePublishVolumeRequest, NodeStageVolumeRequest};
 use csi_proto::{DriverName, Method};
 use volume_manager::ConsumerId;
+use volume_manager::advanced::driver::{CallError, CallOutcome, Operation};
 use volume_manager::driver::{
-    Access, AccessMode, CallError, CallOutcome, ConsumerSpec, DriverPolicy, MemorySecrets, Operation,
-    PodInfo, SecretError, SecretReference, SecretReferences, SecretValues, Secrets, ServiceAccountToken,
-    TokenRequest, VolumeSpec,
+    Access, AccessMode, ConsumerSpec, DriverPolicy, MemorySecrets, PodInfo, SecretError, SecretReference,
+    SecretReferences, SecretValues, Secrets, ServiceAccountToken, TokenRequest, VolumeSpec,
 };
 
 use super::scripted::Reply;

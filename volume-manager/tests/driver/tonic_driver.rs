@@ -8,7 +8,7 @@ use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
-use volume_manager::driver::{CallError, CallOutcome, Operation};
+use volume_manager::advanced::driver::{CallError, CallOutcome, Operation};
 
 use super::scripted::NAME;
 use super::{Place, path, publish, stage, volume};

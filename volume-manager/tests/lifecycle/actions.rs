@@ -1,7 +1,9 @@
 //! The actions of the model, and the selection of the possible next ones.
 
 use volume_manager::ConsumerId;
-use volume_manager::lifecycle::{Attach, Call, Direction, DriverCapabilities, LostMount, Policy, Rpc};
+use volume_manager::advanced::lifecycle::{Call, Direction, DriverCapabilities, LostMount, Policy};
+use volume_manager::driver::Attach;
+use volume_manager::node::Rpc;
 
 use crate::mutants::Mutant;
 use crate::world::World;

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use volume_manager::lifecycle::{
-    Attach, BackOff, Call, DriverCapabilities, Effect, Event, Failure, Outcome, Policy, Rpc, Volume,
-};
+use volume_manager::advanced::lifecycle::{Call, DriverCapabilities, Effect, Event, Outcome, Policy, Volume};
+use volume_manager::driver::Attach;
+use volume_manager::node::{BackOff, Failure, Rpc};
 
 use crate::script::{consumer, record, step};
 

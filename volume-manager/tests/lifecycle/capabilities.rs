@@ -1,8 +1,10 @@
 //! Drivers that restart with other capabilities, and changes of the attach mode.
 
-use volume_manager::lifecycle::{
-    Attach, Call, DriverCapabilities, Event, Failure, Outcome, Policy, Rpc, Volume, WaitReason, outcome_of,
+use volume_manager::advanced::lifecycle::{
+    Call, DriverCapabilities, Event, Outcome, Policy, Volume, WaitReason, outcome_of,
 };
+use volume_manager::driver::Attach;
+use volume_manager::node::{Failure, Rpc};
 
 use crate::cases::of;
 use crate::script::{PUBLISH, STAGE, STAGES, Script, UNPUBLISH, UNSTAGE};

@@ -1,9 +1,11 @@
 //! Hard cases, each from a bug in the field.
 
-use volume_manager::lifecycle::{
-    Attach, Base, Call, Completed, DriverCapabilities, Effect, Event, Failure, LostMount, Mismatch, Outcome,
-    Policy, Rpc, TargetState, Volume, VolumeState, WaitReason, Waiter, outcome_of,
+use volume_manager::advanced::lifecycle::{
+    Base, Call, Completed, DriverCapabilities, Effect, Event, LostMount, Outcome, Policy, TargetState,
+    Volume, WaitReason, Waiter, outcome_of,
 };
+use volume_manager::driver::Attach;
+use volume_manager::node::{Failure, Mismatch, Rpc, VolumeState};
 
 use crate::script::{Finding, PUBLISH, STAGE, STAGES, Script, UNPUBLISH, UNSTAGE, consumer, step};
 

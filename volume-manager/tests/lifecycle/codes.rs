@@ -1,6 +1,7 @@
 //! Every gRPC code and a broken transport, for every call.
 
-use volume_manager::lifecycle::{Failure, Outcome, Rpc, outcome_of};
+use volume_manager::advanced::lifecycle::{Outcome, outcome_of};
+use volume_manager::node::{Failure, Rpc};
 
 const CODES: [&str; 17] = [
     "OK",

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use volume_manager::lifecycle::{
-    Attach, Base, Call, Direction, DriverCapabilities, Effect, Event, Outcome, Policy, Snapshot, Target,
-    TargetState, Volume, VolumeState,
+use volume_manager::advanced::lifecycle::{
+    Base, Call, Direction, DriverCapabilities, Effect, Event, Outcome, Policy, Snapshot, Target, TargetState,
+    Volume,
 };
+use volume_manager::driver::Attach;
+use volume_manager::node::VolumeState;
 
 use crate::script::{consumer, record};
 

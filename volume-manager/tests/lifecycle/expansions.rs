@@ -1,9 +1,11 @@
 //! The two phases of an expansion, with one test for each hard case.
 
-use volume_manager::lifecycle::{
-    Attach, Call, Completed, DriverCapabilities, Effect, Event, Expansion, ExpansionPhase, Failure, Outcome,
-    Policy, RejectReason, Rpc, WaitReason, Waiter, outcome_of,
+use volume_manager::advanced::lifecycle::{
+    Call, Completed, DriverCapabilities, Effect, Event, Expansion, ExpansionPhase, Outcome, Policy,
+    RejectReason, WaitReason, Waiter, outcome_of,
 };
+use volume_manager::driver::Attach;
+use volume_manager::node::{Failure, Rpc};
 
 use crate::cases::of;
 use crate::script::{Finding, PUBLISH, STAGE, STAGES, Script, UNPUBLISH};

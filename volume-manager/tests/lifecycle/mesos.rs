@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use volume_manager::lifecycle::{
-    Attach, Direction, DriverCapabilities, Outcome, Rpc, VolumeState, outcome_of,
-};
+use volume_manager::advanced::lifecycle::{Direction, DriverCapabilities, Outcome, outcome_of};
+use volume_manager::driver::Attach;
+use volume_manager::node::{Rpc, VolumeState};
 
 use crate::script::{Finding, Script};
 

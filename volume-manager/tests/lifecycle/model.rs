@@ -13,7 +13,8 @@ use std::collections::HashMap;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 
-use volume_manager::lifecycle::{Attach, DriverCapabilities};
+use volume_manager::advanced::lifecycle::DriverCapabilities;
+use volume_manager::driver::Attach;
 
 use crate::actions::{Action, Answer, Interrupted, Scope};
 use crate::mutants::Mutant;

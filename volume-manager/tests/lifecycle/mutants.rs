@@ -1,8 +1,7 @@
 //! Deliberately broken variants of the state machine. The model check must detect each of them.
 
-use volume_manager::lifecycle::{
-    Effect, Event, Failure, Outcome, Rpc, Snapshot, Volume, VolumeState, WaitReason,
-};
+use volume_manager::advanced::lifecycle::{Effect, Event, Outcome, Snapshot, Volume, WaitReason};
+use volume_manager::node::{Failure, Rpc, VolumeState};
 
 use crate::script::step;
 

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use volume_manager::ConsumerId;
-use volume_manager::lifecycle::{
-    Attach, Call, Direction, DriverCapabilities, Event, Failure, LostMount, Outcome, Rpc, VolumeState,
-};
+use volume_manager::advanced::lifecycle::{Call, Direction, DriverCapabilities, Event, LostMount, Outcome};
+use volume_manager::driver::Attach;
+use volume_manager::node::{Failure, Rpc, VolumeState};
 
 use crate::script::{Finding, Script, consumer};
 

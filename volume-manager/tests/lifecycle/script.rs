@@ -1,10 +1,11 @@
 //! Helpers to drive a state machine.
 
 use volume_manager::ConsumerId;
-use volume_manager::lifecycle::{
-    Attach, Call, Completed, DriverCapabilities, Effect, Event, Failure, Mismatch, Outcome, Policy, Rpc,
-    Snapshot, Volume,
+use volume_manager::advanced::lifecycle::{
+    Call, Completed, DriverCapabilities, Effect, Event, Outcome, Policy, Snapshot, Volume,
 };
+use volume_manager::driver::Attach;
+use volume_manager::node::{Failure, Mismatch, Rpc};
 
 pub(crate) const STAGES: DriverCapabilities = DriverCapabilities {
     publish_unpublish: false,

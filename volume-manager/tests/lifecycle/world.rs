@@ -7,10 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use volume_manager::ConsumerId;
-use volume_manager::lifecycle::{
-    Attach, Base, Call, Completed, Direction, DriverCapabilities, Effect, Event, ExpansionPhase, Failure,
-    LostMount, Mismatch, Outcome, Rpc, Snapshot, TargetState, Volume,
+use volume_manager::advanced::lifecycle::{
+    Base, Call, Completed, Direction, DriverCapabilities, Effect, Event, ExpansionPhase, LostMount, Outcome,
+    Snapshot, TargetState, Volume,
 };
+use volume_manager::driver::Attach;
+use volume_manager::node::{Failure, Mismatch, Rpc};
 
 use crate::actions::{Action, Answer, Interrupted, Mount, Scope};
 use crate::mutants::Mutant;

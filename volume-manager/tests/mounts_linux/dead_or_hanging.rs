@@ -9,7 +9,8 @@ use std::time::Duration;
 use super::fixture::*;
 use super::fuse::{FuseServer, Manner};
 use super::{check, probe};
-use volume_manager::mounts::linux::{LinuxMounts, Settings};
+use volume_manager::advanced::mounts::*;
+use volume_manager::mounts::linux::{LinuxMounts, MountSettings};
 use volume_manager::mounts::*;
 
 /// Kills the server of a FUSE mount below an active consumer. The loss is detected, and the mount can be unmounted.
@@ -165,7 +166,8 @@ async fn frozen_file_system_is_limited_to_a_quarter() {
     let Some(directory) = private() else {
         return;
     };
-    let settings = Settings { deadline: Duration::from_secs(2), hung_processes: 8, ..Settings::default() };
+    let settings =
+        MountSettings { deadline: Duration::from_secs(2), hung_processes: 8, ..MountSettings::default() };
     let mounts = LinuxMounts::open(probe_command(), settings).await.unwrap();
     let device = LoopDevice::with_ext4(&directory);
     let disk = directory.join("frozen");
@@ -187,13 +189,14 @@ async fn frozen_file_system_is_limited_to_a_quarter() {
 #[tokio::test]
 async fn queued_operation_fails_as_overloaded() {
     let Some(directory) = private() else { return };
-    let settings = Settings { deadline: Duration::from_secs(2), running_processes: 1, ..Settings::default() };
+    let settings =
+        MountSettings { deadline: Duration::from_secs(2), running_processes: 1, ..MountSettings::default() };
     let mounts = LinuxMounts::open(probe_command(), settings).await.unwrap();
     let place = directory.join("fuse");
     fs::create_dir(&place).unwrap();
     let server = FuseServer::start(&place, Manner::Deaf);
     // Each takes one deadline, one after another, and there are more of them than the queue's deadlines.
-    let count = 2 * Settings::QUEUE_DEADLINES;
+    let count = 2 * MountSettings::QUEUE_DEADLINES;
     let asked = (0..count).map(|file| {
         let (mounts, path) = (mounts.clone(), place.join(file.to_string()));
         tokio::spawn(async move { mounts.inspect(&path).await })

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::mount::{MountFlags, UnmountFlags};
+use volume_manager::driver::MountPath;
 use volume_manager::mounts::conformance::Fixture;
-use volume_manager::mounts::linux::{LinuxMounts, ProbeCommand, Settings};
-use volume_manager::mounts::{CreateError, MountPath, Mounts};
+use volume_manager::mounts::linux::{LinuxMounts, MountSettings, ProbeCommand};
+use volume_manager::mounts::{CreateError, Mounts};
 
 const VARIABLE: &str = "VOLUME_MANAGER_MOUNTS_DIRECTORY";
 
@@ -59,7 +60,7 @@ pub(super) fn probe_command() -> ProbeCommand {
 pub(super) async fn mounts() -> LinuxMounts {
     LinuxMounts::open(
         probe_command(),
-        Settings { deadline: std::time::Duration::from_secs(60), ..Settings::default() },
+        MountSettings { deadline: std::time::Duration::from_secs(60), ..MountSettings::default() },
     )
     .await
     .unwrap()
@@ -69,7 +70,7 @@ pub(super) async fn mounts() -> LinuxMounts {
 pub(super) async fn short_deadline_mounts() -> LinuxMounts {
     LinuxMounts::open(
         probe_command(),
-        Settings { deadline: std::time::Duration::from_secs(2), ..Settings::default() },
+        MountSettings { deadline: std::time::Duration::from_secs(2), ..MountSettings::default() },
     )
     .await
     .unwrap()

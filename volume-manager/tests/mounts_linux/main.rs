@@ -13,8 +13,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use fixture::*;
-use volume_manager::mounts::linux::{OpenError, ProbeCommand, Settings, probe, read_table};
-use volume_manager::mounts::{linux::LinuxMounts, *};
+use volume_manager::advanced::mounts::*;
+use volume_manager::mounts::linux::LinuxMounts;
+use volume_manager::mounts::linux::{MountSettings, OpenMountsError, ProbeCommand, probe, read_table};
+use volume_manager::mounts::*;
 
 #[test]
 #[ignore = "a process of the other tests"]
@@ -358,7 +360,7 @@ async fn forgetful_program() {
     if std::env::var_os("FORGETFUL_ARGUMENTS").is_some() {
         command = FORGETFUL.into_iter().fold(command, ProbeCommand::argument);
     }
-    let opened = LinuxMounts::open(command, Settings::default()).await;
+    let opened = LinuxMounts::open(command, MountSettings::default()).await;
     println!("{}", opened.unwrap_err());
 }
 
@@ -392,8 +394,11 @@ async fn program_without_probe_is_an_error() {
         ("/nowhere/probe", "No such file"),
         ("/bin/cat", "without an answer"),
     ] {
-        let opened = LinuxMounts::open(ProbeCommand::new(program), Settings::default()).await;
-        let Err(OpenError::Probe(error)) = opened else { panic!("{program}: {opened:?}") };
+        let opened = LinuxMounts::open(ProbeCommand::new(program), MountSettings::default()).await;
+        let printed = format!("{opened:?}");
+        assert!(printed.contains("its main must call probe::serve_if_asked first"), "{printed}");
+        assert!(printed.contains(wanted), "{printed}");
+        let Err(OpenMountsError::Probe(error)) = opened else { panic!("{program}: {printed}") };
         let cause = error.source().expect("a cause").to_string();
         assert!(cause.contains(wanted), "{error}: {cause}");
     }

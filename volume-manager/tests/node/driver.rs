@@ -8,14 +8,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use csi_proto::{DriverName, Method};
 use tokio::sync::watch;
-use volume_manager::driver::{
-    CallError, CallOutcome, ConnectError, DriverFacts, DriverPolicy, Operation, VolumeSpec, VolumeStats,
+use volume_manager::advanced::driver::{
+    CallError, CallOutcome, ConnectError, Connection, DriverConnector, Operation,
 };
-use volume_manager::lifecycle::{Base, TargetState};
+use volume_manager::advanced::lifecycle::{Base, TargetState};
+use volume_manager::advanced::node::Record;
+use volume_manager::driver::{DriverFacts, DriverPolicy, VolumeSpec, VolumeStats};
 use volume_manager::mounts::{MemoryFileSystem, MemoryMounts, Mounts as _};
-use volume_manager::node::{Connection, DriverConnector, Record};
 use volume_manager::registry::DriverEndpoint;
-use volume_manager::store::Store as _;
 use volume_manager::store::memory::MemoryDisk;
 
 /// The behavior of the driver in one call.

@@ -10,10 +10,11 @@ use tokio::time::Instant;
 
 use super::driver::{Act, facts};
 use super::world::*;
-use volume_manager::driver::{
-    CallError, CallOutcome, ConnectError, DriverFacts, DriverPolicy, Operation, VolumeSpec,
+use volume_manager::advanced::driver::{
+    CallError, CallOutcome, ConnectError, Connection, DriverConnector, Operation,
 };
-use volume_manager::node::{Connection, DriverConnector, Settings};
+use volume_manager::driver::{DriverFacts, DriverPolicy, VolumeSpec};
+use volume_manager::node::VolumeSettings;
 use volume_manager::registry::DriverEndpoint;
 
 /// Hanging volumes occupy at most the driver's maximum number of calls, in FIFO order, and no volume waits behind one
@@ -21,7 +22,7 @@ use volume_manager::registry::DriverEndpoint;
 #[tokio::test(start_paused = true)]
 async fn one_drivers_calls_are_capped_and_served_in_order() {
     let mut world = World::new();
-    world.settings = Settings::new(ROOT).calls_per_driver(4);
+    world.settings = VolumeSettings::new(ROOT).calls_per_driver(4);
     let volumes = world.start().await;
     world.driver.act(Method::NodeStageVolume, [Act::Slow(Duration::from_secs(60)); 4]);
     let names: Vec<String> = (0..12).map(|n| format!("n{n:02}")).collect();
@@ -66,7 +67,7 @@ async fn a_hundred_restarts_leave_the_mounts_as_they_are() {
 async fn a_republish_that_fails_leaves_the_volume_published() {
     let mut world = World::new();
     world.driver.policy.requires_republish = true;
-    world.settings = Settings::new(ROOT).republish_interval(Duration::from_secs(10));
+    world.settings = VolumeSettings::new(ROOT).republish_interval(Duration::from_secs(10));
     let volumes = world.start().await;
     publish(&volumes, &volume("v"), "a").await.unwrap();
     world.driver.act(Method::NodePublishVolume, [Act::Fail(16), Act::Fail(7)]);

@@ -47,6 +47,23 @@ async fn an_ok_while_it_is_still_mounted_is_not_believed() {
     world.driver.assert_lawful("false OKs during teardown");
 }
 
+/// A mount that is left although no call was made is not called the answer of one.
+#[tokio::test(start_paused = true)]
+async fn mount_without_a_call_is_not_reported_as_ok() {
+    let mut world = World::new();
+    let volumes = world.start().await;
+    publish(&volumes, &volume("v"), "a").await.unwrap();
+    world.kill().await;
+    world.change_boot_id();
+    let volumes = world.start_without_driver(world.parts()).await;
+    let (key, consumer) = (key("v"), id("a"));
+    let (unpublished, ()) = tokio::join!(volumes.unpublish(&key, &consumer), world.register(&volumes));
+    let error = unpublished.unwrap_err().to_string();
+    assert!(error.contains("NodeUnpublishVolume: call blocked: the path is still mounted"), "{error}");
+    assert!(error.contains("unmount it"), "{error}");
+    assert_eq!(world.driver.count(Method::NodeUnpublishVolume), 0);
+}
+
 /// A call that returned an error after it took effect is repeated, and the volume is mounted once.
 #[tokio::test(start_paused = true)]
 async fn an_error_after_success_leaves_one_mount() {

@@ -2,7 +2,7 @@
 
 use csi_proto::Method;
 use volume_manager::driver::{AccessMode, Attach, OwnershipChange, VolumeSpec};
-use volume_manager::node::{ChangeKind, DesiredVolume, ExpandError, PublishError, Settings};
+use volume_manager::node::{ChangeKind, DesiredVolume, ExpandError, PublishError, VolumeSettings};
 
 use super::world::*;
 
@@ -223,7 +223,7 @@ async fn unapplied_fs_group_is_reported() {
     // A caller that applies fsGroup declares it in the settings, and sees it in the result only.
     let mut other = World::new();
     other.driver.policy.fs_group_policy = volume_manager::driver::FsGroupPolicy::File;
-    other.settings = Settings::new(ROOT).caller_applies_fs_group(true);
+    other.settings = VolumeSettings::new(ROOT).caller_applies_fs_group(true);
     let volumes = other.start().await;
     let published = publish(&volumes, &grouped, "a").await.unwrap();
     assert_eq!(published.group, OwnershipChange::Caller { group: 7 });

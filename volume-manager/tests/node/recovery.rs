@@ -6,7 +6,6 @@ use csi_proto::Method;
 
 use super::world::*;
 use volume_manager::node::DesiredVolume;
-use volume_manager::store::Store as _;
 
 /// Consumers are on disk, so the first release does not remove the volume from the second consumer, even if the driver
 /// restarts.
@@ -134,7 +133,7 @@ async fn ten_thousand_records_open_with_a_hundred_of_them_corrupt() {
     drop(volumes);
     world.kill().await;
     let pattern = world.disk.open().load().unwrap().records.remove(0).1;
-    let pattern = volume_manager::node::Record::decode(&pattern).unwrap();
+    let pattern = volume_manager::advanced::node::Record::decode(&pattern).unwrap();
     let table = super::driver::futures_table(&world.mounts);
     let count = 10_000;
     let (disk, mounts) = make_records(count, &pattern, &table);
@@ -178,11 +177,12 @@ async fn ten_thousand_records_open_with_a_hundred_of_them_corrupt() {
 /// Creates the records and mounts of published volumes, as if each had been published.
 fn make_records(
     count: usize,
-    pattern: &volume_manager::node::Record,
+    pattern: &volume_manager::advanced::node::Record,
     table: &volume_manager::mounts::MountTable,
 ) -> (volume_manager::store::memory::MemoryDisk, volume_manager::mounts::MemoryMounts) {
     use volume_manager::mounts::{MemoryMounts, MountIdentity};
-    use volume_manager::store::{Change, RecordKey, RecordKind, memory::MemoryDisk};
+    use volume_manager::store::memory::MemoryDisk;
+    use volume_manager::store::{Change, RecordKey, RecordKind};
     let (disk, mounts) = (MemoryDisk::default(), MemoryMounts::new());
     assert!(!table.is_empty());
     let mut changes = Vec::with_capacity(count);

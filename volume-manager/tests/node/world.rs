@@ -11,11 +11,11 @@ use volume_manager::driver::{
 };
 use volume_manager::mounts::MemoryMounts;
 use volume_manager::node::{
-    Change as Happened, Changes, Parts, PublishError, Published, Settings, Volumes, WatchEvent,
+    Changes, Parts, PublishError, Published, VolumeChange as Happened, VolumeSettings, Volumes, WatchEvent,
 };
 use volume_manager::registry::DriverEndpoint;
-use volume_manager::store::memory::{MemoryDisk, MemoryStore};
-use volume_manager::store::{BootId, Change, Loaded, QuarantineId, Store, StoreError};
+use volume_manager::store::memory::MemoryDisk;
+use volume_manager::store::{BootId, RowTable, RowWrite, Rows, Store, StoreError};
 use volume_manager::{ConsumerId, VolumeKey};
 
 use super::driver::{Driver, futures_table};
@@ -28,52 +28,44 @@ pub(crate) struct World {
     pub(crate) mounts: MemoryMounts,
     pub(crate) driver: Driver,
     boot: u64,
-    pub(crate) settings: Settings,
+    pub(crate) settings: VolumeSettings,
     run: Option<JoinHandle<()>>,
 }
 
-/// A store that counts its commits as effects and stops at a crash.
-struct CrashStore {
-    inner: MemoryStore,
+/// Rows that count their writes as effects and stop at a crash.
+struct CrashRows {
+    inner: MemoryDisk,
     driver: Driver,
     process: u64,
 }
 
-impl CrashStore {
+impl CrashRows {
     fn is_crashed(&self) -> bool {
         *self.driver.process.borrow() != self.process
     }
 }
 
-impl Store for CrashStore {
-    fn load(&mut self) -> Result<Loaded, StoreError> {
-        self.inner.load()
+impl Rows for CrashRows {
+    fn get(&mut self, table: RowTable, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.get(table, key)
     }
 
-    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+    fn scan(&mut self, table: RowTable, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
+        self.inner.scan(table, visit)
+    }
+
+    fn write(&mut self, batch: &[RowWrite]) -> Result<(), StoreError> {
         // After a crash, results are dropped.
         if self.is_crashed() || !self.driver.effect() {
             return Ok(());
         }
-        self.inner.commit(changes)?;
+        self.inner.write(batch)?;
         self.driver.effect();
         Ok(())
     }
 
     fn reopen(&mut self) -> Result<(), StoreError> {
         self.inner.reopen()
-    }
-
-    fn quarantined(&mut self, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
-        self.inner.quarantined(id)
-    }
-
-    fn release(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
-        self.inner.release(id)
-    }
-
-    fn discard(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
-        self.inner.discard(id)
     }
 }
 
@@ -85,16 +77,16 @@ impl World {
     pub(crate) fn new() -> Self {
         let (disk, mounts) = (MemoryDisk::default(), MemoryMounts::new());
         let driver = Driver::new("csi.example.org", mounts.clone(), disk.clone());
-        Self { disk, mounts, driver, boot: 1, settings: Settings::new(ROOT), run: None }
+        Self { disk, mounts, driver, boot: 1, settings: VolumeSettings::new(ROOT), run: None }
     }
 
     pub(crate) fn parts(&self) -> Parts {
         let process = *self.driver.process.borrow();
-        let store = CrashStore { inner: self.disk.open(), driver: self.driver.clone(), process };
-        self.parts_with(store)
+        let rows = CrashRows { inner: self.disk.clone(), driver: self.driver.clone(), process };
+        self.parts_with(Store::new(rows))
     }
 
-    pub(crate) fn parts_with(&self, store: impl Store + 'static) -> Parts {
+    pub(crate) fn parts_with(&self, store: Store) -> Parts {
         Parts::new(store, self.mounts.clone(), NoSecrets)
             .drivers(self.driver.clone())
             .boot_id(boot(self.boot))
@@ -136,6 +128,11 @@ impl World {
     pub(crate) fn reboot(&mut self) {
         self.boot += 1;
         self.driver.reboot();
+    }
+
+    /// Lets the next process believe in a reboot, although the mounts are left.
+    pub(crate) fn change_boot_id(&mut self) {
+        self.boot += 1;
     }
 
     /// Returns all mount points below a directory.

@@ -9,10 +9,9 @@ use csi_proxy::NodeSegment;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use volume_manager::VolumeKey;
+use volume_manager::advanced::message::DesiredSet;
 use volume_manager::driver::DriverFacts;
-use volume_manager::message::DesiredSet;
-use volume_manager::node::core::KnownDriver;
-use volume_manager::node::{ChangeKind, Closed, WatchEvent};
+use volume_manager::node::{ChangeKind, Closed, KnownDriver, WatchEvent};
 
 use super::super::store::Document;
 use super::super::volumes::NodeVolumes;

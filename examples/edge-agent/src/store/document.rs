@@ -29,7 +29,7 @@ pub(in super::super) enum Content {
 pub(in super::super) struct Document(Arc<Mutex<Inner>>);
 
 struct Inner {
-    store: Box<dyn Store>,
+    store: Store,
     kind: RecordKind,
     /// The keys of the records in the table; `None` until the table is read.
     records: Option<BTreeSet<RecordKey>>,
@@ -37,8 +37,7 @@ struct Inner {
 
 impl Document {
     /// Creates the document in a table with records of this kind.
-    pub(super) fn new(store: impl Store + 'static, kind: RecordKind) -> Self {
-        let store = Box::new(store);
+    pub(super) fn new(store: Store, kind: RecordKind) -> Self {
         Self(Arc::new(Mutex::new(Inner { store, kind, records: None })))
     }
 
@@ -133,7 +132,7 @@ impl Inner {
     }
 
     fn read(&mut self) -> Result<Content, TableError> {
-        let loaded = with_reopen(&mut *self.store, |store| store.load())?;
+        let loaded = with_reopen(&mut self.store, Store::load)?;
         self.records = Some(loaded.records.iter().map(|(key, _)| key.clone()).collect());
         if let Some(unreadable) = loaded.quarantined.iter().find(|one| one.id.is_in_place()) {
             return Ok(Content::Damaged(format!("{}: {}", unreadable.id, unreadable.reason)));
@@ -167,13 +166,13 @@ impl Inner {
         let now: BTreeSet<RecordKey> = changes.iter().map(|change| change.key().clone()).collect();
         let before = self.records.take().unwrap_or_default();
         changes.extend(before.difference(&now).cloned().map(Change::Remove));
-        with_reopen(&mut *self.store, |store| store.commit(&changes))?;
+        with_reopen(&mut self.store, |store| store.commit(&changes))?;
         self.records = Some(now);
         Ok(())
     }
 
     fn quarantine(&mut self) -> Result<(), TableError> {
-        let loaded = with_reopen(&mut *self.store, |store| store.load())?;
+        let loaded = with_reopen(&mut self.store, Store::load)?;
         for older in loaded.quarantined.iter().filter(|one| !one.id.is_in_place()) {
             self.store.discard(&older.id)?;
         }
@@ -188,9 +187,10 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use volume_manager::advanced::store::envelope;
+    use volume_manager::store::DiskErrorKind;
     use volume_manager::store::faulty::{self, CommitFault};
     use volume_manager::store::memory::MemoryDisk;
-    use volume_manager::store::{DiskErrorKind, envelope};
 
     use super::*;
 

@@ -10,9 +10,10 @@ mod terms;
 use std::path::{Path, PathBuf};
 
 use tokio::task::JoinError;
+use volume_manager::advanced::store::{OpenedTables, Table, open_intact_tables, open_tables};
 use volume_manager::node::RECORD_KIND;
-use volume_manager::store::redb::{self, OpenedTables, Recreated, RedbStore, Table};
-use volume_manager::store::{InvalidRecordKey, OpenError, RecordKind, Store, StoreError};
+use volume_manager::store::redb::Recreated;
+use volume_manager::store::{InvalidRecordKey, OpenStoreError, RecordKind, Store, StoreError};
 
 pub(super) use self::document::{Content, Document};
 pub(super) use self::terms::TermTable;
@@ -47,7 +48,7 @@ pub(super) enum TableError {
 #[derive(Debug)]
 pub(super) struct AgentStore {
     /// A record for each volume.
-    pub(super) volumes: RedbStore,
+    pub(super) volumes: Store,
     /// The latest desired set, as received.
     pub(super) desired: Document,
     /// The node's objects, as sent by the hub.
@@ -63,8 +64,8 @@ impl AgentStore {
     ///
     /// # Errors
     /// If the file cannot be opened, or a damaged table cannot be quarantined.
-    pub(super) fn open(directory: &Path) -> Result<Self, OpenError> {
-        let opened = redb::open_tables(path(directory), &TABLES)?;
+    pub(super) fn open(directory: &Path) -> Result<Self, OpenStoreError> {
+        let opened = open_tables(path(directory), &TABLES)?;
         let OpenedTables { stores, recreated, replaced, .. } = opened;
         if let Some(Recreated { reason, kept, salvaged, truncated, .. }) = recreated {
             tracing::error!(
@@ -89,17 +90,16 @@ impl AgentStore {
     ///
     /// # Errors
     /// If the file, or one of its tables, cannot be opened.
-    pub(super) fn open_intact(directory: &Path) -> Result<Self, OpenError> {
-        let stores = redb::open_intact_tables(path(directory), &TABLES)?;
+    pub(super) fn open_intact(directory: &Path) -> Result<Self, OpenStoreError> {
+        let stores = open_intact_tables(path(directory), &TABLES)?;
         Self::from_stores(stores, directory)
     }
 
-    fn from_stores(stores: Vec<RedbStore>, directory: &Path) -> Result<Self, OpenError> {
+    fn from_stores(stores: Vec<Store>, directory: &Path) -> Result<Self, OpenStoreError> {
         // One store is opened for each table.
-        let Ok([volumes, desired, objects, groups, terms]) = <[RedbStore; TABLES.len()]>::try_from(stores)
-        else {
+        let Ok([volumes, desired, objects, groups, terms]) = <[Store; TABLES.len()]>::try_from(stores) else {
             let what = "tables are missing".to_owned();
-            return Err(OpenError::Damaged { path: path(directory), what });
+            return Err(OpenStoreError::Damaged { path: path(directory), what });
         };
         let [_, desired_table, objects_table, groups_table, terms_table] = TABLES;
         Ok(Self {
@@ -114,8 +114,8 @@ impl AgentStore {
 
 /// Calls a store. If an earlier failure of any table has stopped the file, reopens the store and repeats the call.
 fn with_reopen<T>(
-    store: &mut dyn Store,
-    call: impl Fn(&mut dyn Store) -> Result<T, StoreError>,
+    store: &mut Store,
+    call: impl Fn(&mut Store) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     match call(store) {
         Err(StoreError::Stopped { .. }) => {

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use csi_proto::DriverName;
 use csi_proxy::{Term, TermStore, TermStoreError};
-use volume_manager::store::{Change, Defect, InvalidRecordKey, RecordKey, RecordKind, Store, envelope};
+use volume_manager::advanced::store::envelope;
+use volume_manager::store::{Change, Defect, InvalidRecordKey, RecordKey, RecordKind, Store};
 
 use super::{TableError, with_reopen};
 
@@ -17,7 +18,7 @@ use super::{TableError, with_reopen};
 pub(in super::super) struct TermTable(Arc<Mutex<Inner>>);
 
 struct Inner {
-    store: Box<dyn Store>,
+    store: Store,
     kind: RecordKind,
     /// The terms on the disk; `None` until the table is read.
     terms: Option<BTreeMap<DriverName, Term>>,
@@ -25,8 +26,7 @@ struct Inner {
 
 impl TermTable {
     /// Creates the terms in a table with records of this kind.
-    pub(super) fn new(store: impl Store + 'static, kind: RecordKind) -> Self {
-        let store = Box::new(store);
+    pub(super) fn new(store: Store, kind: RecordKind) -> Self {
         Self(Arc::new(Mutex::new(Inner { store, kind, terms: None })))
     }
 
@@ -100,7 +100,7 @@ impl Inner {
             return Ok(());
         }
         let change = put(self.kind, &driver, term)?;
-        with_reopen(&mut *self.store, |store| store.commit(std::slice::from_ref(&change)))?;
+        with_reopen(&mut self.store, |store| store.commit(std::slice::from_ref(&change)))?;
         self.terms.get_or_insert_default().insert(driver, term);
         Ok(())
     }
@@ -108,7 +108,7 @@ impl Inner {
     fn forget(&mut self, driver: &DriverName) -> Result<(), TableError> {
         self.cached()?;
         let change = Change::Remove(RecordKey::new(self.kind, driver.as_str())?);
-        with_reopen(&mut *self.store, |store| store.commit(std::slice::from_ref(&change)))?;
+        with_reopen(&mut self.store, |store| store.commit(std::slice::from_ref(&change)))?;
         self.terms.get_or_insert_default().remove(driver);
         Ok(())
     }
@@ -123,7 +123,7 @@ impl Inner {
 
     /// Reads the terms. A salvaged term of a damaged file counts if it is higher, since a proxy has had it.
     fn read(&mut self) -> Result<BTreeMap<DriverName, Term>, TableError> {
-        let loaded = with_reopen(&mut *self.store, |store| store.load())?;
+        let loaded = with_reopen(&mut self.store, Store::load)?;
         let mut terms = BTreeMap::new();
         for (key, payload) in &loaded.records {
             match term(key, payload) {

@@ -1,6 +1,6 @@
 //! The desired set on the disk. The request is stored as received, so that nothing of it is lost.
 
-use volume_manager::message::{DesiredSet, Request};
+use volume_manager::advanced::message::{DesiredSet, Request};
 
 use super::super::store::{Content, Document, TableError};
 use edge_csi_common::process::chain;

@@ -1,7 +1,7 @@
 //! The volumes of this node, as peers at the hub request them.
 //!
 //! A peer calls the service `volumes` of this node with the messages of `edge_csi.volumes.v1` (see
-//! [`volume_manager::message`]). An accepted set is on disk twice: as it was received, and as a record for each volume.
+//! [`volume_manager::advanced::message`]). An accepted set is on disk twice: as it was received, and as a record for each volume.
 //! Afterwards only the drivers of this node are needed: after a crash, a reboot or a week without the hub, the volumes
 //! match the latest set.
 //!
@@ -32,9 +32,8 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 use volume_manager::VolumeKey;
-use volume_manager::message::{DesiredSet, Quarantined, Refused, VolumeReport, VolumeReports};
-use volume_manager::node::core::Counts;
-use volume_manager::node::{Closed, Volumes};
+use volume_manager::advanced::message::{DesiredSet, Quarantined, Refused, VolumeReport, VolumeReports};
+use volume_manager::node::{Closed, Counts, Volumes};
 use volume_manager::registry::DriverEndpoint;
 
 use super::store::Document;

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use volume_manager::message::{Quarantined, VolumeReport, VolumeReports};
+use volume_manager::advanced::message::{Quarantined, VolumeReport, VolumeReports};
+use volume_manager::advanced::node::Node;
 use volume_manager::mounts::linux::read_table;
-use volume_manager::node::Settings;
-use volume_manager::node::core::Node;
-use volume_manager::store::{BootId, Store};
+use volume_manager::node::VolumeSettings;
+use volume_manager::store::BootId;
 
 use super::super::store::AgentStore;
 use super::{desired, matches_id};
@@ -22,7 +22,7 @@ pub(in super::super) fn recorded_reports(directory: &Path, id: Option<&str>) -> 
     let boot = BootId::read(BootId::PATH).map_err(Fatal::runtime)?;
     let table = Arc::new(read_table().map_err(Fatal::runtime)?);
     // The root does not matter, since the node's actions are not executed.
-    let (node, _) = Node::open(Settings::new("/"), boot, loaded, table);
+    let (node, _) = Node::open(VolumeSettings::new("/"), boot, loaded, table);
     let mut reports = VolumeReports::default();
     for key in node.keys().filter(|key| id.is_none_or(|id| matches_id(key, id))) {
         reports.volumes.extend(node.explain(key, Duration::ZERO).as_ref().map(VolumeReport::from));

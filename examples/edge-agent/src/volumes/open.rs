@@ -8,10 +8,9 @@ use edge_transport::link::uds::BoundSocket;
 use prost::Message as _;
 use volume_manager::driver::Secrets;
 use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
-use volume_manager::node::{Parts, Settings, Volumes};
+use volume_manager::node::{Parts, VolumeSettings, Volumes};
 use volume_manager::registry::DriverEndpoint;
-use volume_manager::store::BootId;
-use volume_manager::store::redb::RedbStore;
+use volume_manager::store::{BootId, Store};
 
 use super::super::essential::Essential;
 use super::super::seed_of;
@@ -37,7 +36,7 @@ pub(in super::super) struct OpenedVolumes {
 pub(in super::super) async fn open(
     options: &VolumesOptions,
     probe: ProbeCommand,
-    saved: Option<(&StateDirectory, RedbStore, Document)>,
+    saved: Option<(&StateDirectory, Store, Document)>,
     nodeid: &str,
     fallback_secrets: Option<Arc<dyn Secrets>>,
 ) -> Result<Option<OpenedVolumes>, Fatal> {
@@ -56,7 +55,7 @@ pub(in super::super) async fn open(
         return Err(Fatal::Input(format!("--secrets-dir: {} is not a directory", directory.display())));
     }
     let socket = state_socket::bind(&state.path().join(SOCKET))?;
-    let mounts = LinuxMounts::open(probe, linux::Settings::default());
+    let mounts = LinuxMounts::open(probe, linux::MountSettings::default());
     let mounts = mounts.await.map_err(Fatal::runtime)?;
     let read = document.clone();
     let desired = tokio::task::spawn_blocking(move || desired::load(&read)).await.map_err(Fatal::runtime)?;
@@ -69,7 +68,7 @@ pub(in super::super) async fn open(
         parts = parts.boot_id(BootId::read(file).map_err(Fatal::input)?);
     }
     let mut settings =
-        Settings::new(root).jitter_seed(seed_of(nodeid)).caller_applies_fs_group(!accepts_peer_sets);
+        VolumeSettings::new(root).jitter_seed(seed_of(nodeid)).caller_applies_fs_group(!accepts_peer_sets);
     if let Some(interval) = options.republish_interval {
         settings = settings.republish_interval(interval);
     }

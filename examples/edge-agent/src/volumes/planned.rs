@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use volume_manager::message::{DesiredSet, InvalidMessage, Reconciled, Refusal, Request};
+use volume_manager::advanced::message::{DesiredSet, InvalidMessage, Reconciled, Refusal, Request};
 use volume_manager::node::Volumes;
 
 use super::NodeVolumes;

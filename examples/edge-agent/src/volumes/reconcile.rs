@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::MutexGuard;
+use volume_manager::advanced::message::refusal::Reason;
+use volume_manager::advanced::message::{DesiredSet, Reconciled, Refusal};
 use volume_manager::driver::Attach;
-use volume_manager::message::refusal::Reason;
-use volume_manager::message::{DesiredSet, Reconciled, Refusal};
 use volume_manager::node::{AttachError, Closed, ReconcileError};
 
 use super::{NodeVolumes, State, below_any};

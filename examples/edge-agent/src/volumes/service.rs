@@ -4,9 +4,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use edge_transport::{PeerId, ReplySender, Service};
 use prost::Message;
-use volume_manager::message::answer::Kind;
-use volume_manager::message::refusal::Reason;
-use volume_manager::message::{Answer, Refusal, Request};
+use volume_manager::advanced::message::answer::Kind;
+use volume_manager::advanced::message::refusal::Reason;
+use volume_manager::advanced::message::{Answer, Refusal, Request};
 
 use super::NodeVolumes;
 use edge_csi_common::process::chain;

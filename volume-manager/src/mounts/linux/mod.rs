@@ -15,6 +15,6 @@ mod reaper;
 mod system;
 mod table;
 
-pub use process::{ProbeCommand, Settings};
-pub use system::{LinuxMounts, OpenError};
-pub use table::{TableReader, read_table};
+pub use process::{MountSettings, ProbeCommand};
+pub use system::{LinuxMounts, OpenMountsError};
+pub use table::read_table;

@@ -53,7 +53,7 @@ impl ProbeCommand {
 /// The limits of [`LinuxMounts`](super::LinuxMounts).
 #[allow(clippy::exhaustive_structs, reason = "constructed with struct update syntax")]
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct MountSettings {
     /// The time after which an operation counts as hung. Default: 5 s. The process then has up to 0.2 s to exit.
     ///
     /// The deadline also bounds the read of the mount table. Every call returns within 6 deadlines and 0.2 s: one
@@ -68,12 +68,12 @@ pub struct Settings {
     pub hung_processes: usize,
 }
 
-impl Settings {
+impl MountSettings {
     /// The number of deadlines that an operation may be queued before it fails with [`ProbeError::Overloaded`].
     pub const QUEUE_DEADLINES: u32 = 4;
 }
 
-impl Default for Settings {
+impl Default for MountSettings {
     fn default() -> Self {
         Self { deadline: Duration::from_secs(5), running_processes: 16, hung_processes: 64 }
     }
@@ -96,7 +96,7 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    pub(super) fn new(command: ProbeCommand, settings: &Settings, tables: Arc<SharedReader>) -> Self {
+    pub(super) fn new(command: ProbeCommand, settings: &MountSettings, tables: Arc<SharedReader>) -> Self {
         Self {
             command,
             deadline: settings.deadline,
@@ -119,7 +119,7 @@ impl Probes {
     pub(super) async fn run(&self, request: &Request) -> Result<Answer, ProbeError> {
         let target = self.target(request).await;
         self.reaper.admit(&target)?;
-        let queue_timeout = self.deadline.saturating_mul(Settings::QUEUE_DEADLINES);
+        let queue_timeout = self.deadline.saturating_mul(MountSettings::QUEUE_DEADLINES);
         let Ok(_permit) = timeout(queue_timeout, self.limits.acquire(&target)).await else {
             return Err(ProbeError::Overloaded { path: target.path, waited: queue_timeout });
         };

@@ -1,5 +1,6 @@
 //! The Linux implementation of [`Mounts`].
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +12,10 @@ use super::super::{
     Removed, SafeRemoval, TableError,
 };
 use super::probe::{self, Answer, Request};
-use super::process::{ProbeCommand, Probes, Settings};
+use super::process::{MountSettings, ProbeCommand, Probes};
 use super::reader::{Changes, SharedReader};
 use super::table::TableReader;
+use crate::excerpt::chain;
 
 /// The mounts in the mount namespace of this process. Clones share their limits.
 ///
@@ -31,7 +33,7 @@ impl LinuxMounts {
     /// # Errors
     /// If the table cannot be read, or the test probe fails. Without starting a process, if `main` has not called
     /// [`serve_if_asked`](super::probe::serve_if_asked).
-    pub async fn open(command: ProbeCommand, settings: Settings) -> Result<Self, OpenError> {
+    pub async fn open(command: ProbeCommand, settings: MountSettings) -> Result<Self, OpenMountsError> {
         probe::check(&command)?;
         let table = TableReader::open().map_err(TableError::Read)?;
         let table = Mutex::new(table);
@@ -69,10 +71,10 @@ impl LinuxMounts {
     }
 }
 
-/// Why [`LinuxMounts`] could not be opened.
-#[derive(Debug, thiserror::Error)]
+/// Why [`LinuxMounts`] could not be opened. Its `Debug`, which a `main` that returns the error prints, has the whole text.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum OpenMountsError {
     /// The mount table cannot be read.
     #[error(transparent)]
     Table(#[from] TableError),
@@ -91,6 +93,18 @@ pub enum OpenError {
         /// The program.
         program: std::path::PathBuf,
     },
+}
+
+impl fmt::Debug for OpenMountsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let variant = match self {
+            Self::Table(_) => "Table",
+            Self::Probe(_) => "Probe",
+            Self::StartedAsProbe => "StartedAsProbe",
+            Self::OwnProgram { .. } => "OwnProgram",
+        };
+        f.debug_tuple(variant).field(&chain(self)).finish()
+    }
 }
 
 #[async_trait]

@@ -27,7 +27,7 @@ pub fn read_table() -> Result<MountTable, TableError> {
 ///
 /// The kernel does not signal a change of a mount's propagation (`mount --make-private`).
 #[derive(Debug)]
-pub struct TableReader {
+pub(super) struct TableReader {
     file: File,
     last: Option<Arc<MountTable>>,
 }
@@ -37,7 +37,7 @@ impl TableReader {
     ///
     /// # Errors
     /// If the file cannot be opened.
-    pub fn open() -> io::Result<Self> {
+    pub(super) fn open() -> io::Result<Self> {
         Ok(Self { file: File::open(PATH)?, last: None })
     }
 
@@ -45,7 +45,7 @@ impl TableReader {
     ///
     /// # Errors
     /// If the file cannot be read or is invalid, or the table changes during every read.
-    pub fn table(&mut self) -> Result<Arc<MountTable>, TableError> {
+    pub(super) fn table(&mut self) -> Result<Arc<MountTable>, TableError> {
         let changed = has_changed(&self.file).map_err(TableError::Read)?;
         if !changed && let Some(last) = &self.last {
             return Ok(Arc::clone(last));

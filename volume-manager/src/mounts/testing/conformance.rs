@@ -38,9 +38,10 @@ use std::fmt::Debug;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::driver::{InvalidMountPath, MountPath};
 use crate::mounts::{
-    CreateError, Expectation, Inspection, InvalidMountPath, MountCheck, MountPath, Mounts, PathState,
-    RemoveError, Removed, SafeRemoval, check_mount,
+    CreateError, Expectation, Inspection, MountCheck, Mounts, PathState, RemoveError, Removed, SafeRemoval,
+    check_mount,
 };
 
 /// The environment of the suite: a directory, and operations besides the trait.

@@ -131,7 +131,7 @@ impl Node {
                     Err(error) => self.call_failed(slot, &call, &error),
                 };
                 if outcome == Outcome::Ok && call.rpc.shows_in_mount_table() {
-                    outcome = self.verify(slot, &call, observed);
+                    outcome = self.verify(slot, &call, true, observed);
                 }
                 self.feed(slot, Lifecycle::Finished { call, outcome }, now);
             }
@@ -203,8 +203,8 @@ impl Node {
         let Some(job) = self.take_job(slot) else { return };
         match job.kind {
             JobKind::Inspection(lost) => self.inspected(slot, lost, observed, now),
-            JobKind::Call { call, .. } => {
-                let outcome = self.verify(slot, &call, Some(observed));
+            JobKind::Call { call, sent } => {
+                let outcome = self.verify(slot, &call, sent, Some(observed));
                 self.feed(slot, Lifecycle::Finished { call, outcome }, now);
             }
             JobKind::Query(_) => {}
@@ -246,8 +246,9 @@ impl Node {
         )
     }
 
-    /// Compares the observation with the expected result of a call, and stores it in the record that is written next.
-    fn verify(&mut self, slot: Slot, call: &Call, observed: Option<&CheckResult>) -> Outcome {
+    /// Compares the observation with the expected result of a call, and stores it in the record that is written next. A call that
+    /// was not sent has no answer to contradict, although its failure has the same consequences.
+    fn verify(&mut self, slot: Slot, call: &Call, sent: bool, observed: Option<&CheckResult>) -> Outcome {
         let Some(entry) = self.volumes.get_mut(&slot) else { return Outcome::Ok };
         if let Some(Ok(observation)) = observed {
             self.table = Arc::clone(&observation.table);
@@ -258,7 +259,16 @@ impl Node {
                 // An error that counts as success, such as NOT_FOUND, was recorded when the call ended.
                 let recorded = entry.record.last_error.as_ref().filter(|error| error.rpc == call.rpc);
                 let code = recorded.and_then(|error| error.code);
-                self.record_failure(slot, CallFailure::new(call.rpc, failure, code, &description));
+                let recorded = if sent {
+                    CallFailure::new(call.rpc, failure, code, &description)
+                } else {
+                    let hint = match failure {
+                        Failure::Contradicted(_) => ", and no call in this boot has published it; unmount it",
+                        _ => "",
+                    };
+                    CallFailure::new(call.rpc, Failure::NotSent, None, &format!("{description}{hint}"))
+                };
+                self.record_failure(slot, recorded);
                 return Outcome::Failed(failure);
             }
         };

@@ -7,10 +7,11 @@ use super::event::{Action, CommitFailure};
 use super::reply::Reply;
 use super::timers::Alarm;
 use super::{Node, Slot};
-use crate::lifecycle::{BackOff, Event as Lifecycle};
+use crate::backoff::BackOff;
+use crate::lifecycle::Event as Lifecycle;
 use crate::node::change::ChangeKind;
 use crate::node::error::{InspectError, NotYetRecorded, StoreUnavailable, bounded};
-use crate::node::settings::{LONGEST_REOPEN_INTERVAL, REOPEN_INTERVAL, Settings};
+use crate::node::settings::{LONGEST_REOPEN_INTERVAL, REOPEN_INTERVAL, VolumeSettings};
 use crate::store::{self, MAX_PAYLOAD_BYTES, RecordKey};
 
 /// The pending records and the state of the store.
@@ -100,7 +101,7 @@ impl Commits {
     }
 
     /// Handles a failure of the store: it is reopened after a back-off, until it accepts a commit.
-    fn fail(&mut self, reason: &str, settings: &Settings, now: Duration) {
+    fn fail(&mut self, reason: &str, settings: &VolumeSettings, now: Duration) {
         self.failures = self.failures.saturating_add(1);
         let waits = BackOff::new(REOPEN_INTERVAL, LONGEST_REOPEN_INTERVAL);
         let wait = waits.wait(self.failures, settings.jitter_seed);

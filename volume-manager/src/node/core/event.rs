@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use csi_proto::DriverName;
 
-use super::super::change::Change;
+use super::super::change::VolumeChange;
 use super::super::desired::{DesiredVolume, Published, Reconciled};
 use super::super::error::{
     AttachError, ExpandError, InspectError, PublishError, ReconcileError, UnpublishError,
@@ -186,7 +186,7 @@ pub enum Action {
     /// Read the mount table again, then send [`Event::MountsSeen`]. If it cannot be read, retry later.
     ReadTable,
     /// Notify the watchers.
-    Notify(Change),
+    Notify(VolumeChange),
 }
 
 /// A call to make.

@@ -9,14 +9,14 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use volume_manager::node::Settings;
-//! use volume_manager::node::core::{Event, Node};
+//! use volume_manager::node::VolumeSettings;
+//! use volume_manager::advanced::node::{Event, Node};
 //! use volume_manager::mounts::MountTable;
 //! use volume_manager::store::{BootId, Loaded};
 //!
 //! let boot: BootId = "0d7bb5ac-0e3d-4a3c-9d5e-6b7e4f0c1a2b".parse()?;
 //! let table = MountTable::default().into();
-//! let (mut node, actions) = Node::open(Settings::new("/var/lib/volumes"), boot, Loaded::default(), table);
+//! let (mut node, actions) = Node::open(VolumeSettings::new("/var/lib/volumes"), boot, Loaded::default(), table);
 //! assert!(actions.is_empty() && node.next_deadline().is_none());
 //! assert!(node.step(Event::Tick, Duration::ZERO).is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -28,8 +28,8 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 
-use super::change::{Change, ChangeKind};
-use super::settings::Settings;
+use super::change::{ChangeKind, VolumeChange};
+use super::settings::VolumeSettings;
 use crate::driver::{DriverFacts, DriverPolicy, MountPath};
 use crate::mounts::MountTable;
 use crate::name::{ConsumerId, VolumeKey};
@@ -72,7 +72,7 @@ pub struct Slot(u64);
 /// All volumes of a node.
 #[derive(Debug)]
 pub struct Node {
-    settings: Settings,
+    settings: VolumeSettings,
     boot: BootId,
     volumes: HashMap<Slot, Entry>,
     by_key: BTreeMap<VolumeKey, Slot>,
@@ -168,7 +168,7 @@ impl Node {
 
     fn notify(&mut self, slot: Slot, kind: ChangeKind) {
         if let Some(entry) = self.volumes.get(&slot) {
-            self.actions.push(Action::Notify(Change { key: entry.key.clone(), kind }));
+            self.actions.push(Action::Notify(VolumeChange { key: entry.key.clone(), kind }));
         }
     }
 

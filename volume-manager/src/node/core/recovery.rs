@@ -11,7 +11,7 @@ use super::{Action, Node, Slot};
 use crate::driver::MountPath;
 use crate::mounts::MountTable;
 use crate::node::record::{KIND, Record, RecordError, record_key};
-use crate::node::settings::Settings;
+use crate::node::settings::VolumeSettings;
 use crate::node::staging;
 use crate::store::{BootId, Change, Loaded, RecordKey};
 
@@ -22,7 +22,7 @@ impl Node {
     /// must be performed like those of [`step`](Self::step).
     #[must_use = "nothing is done unless the actions are performed"]
     pub fn open(
-        settings: Settings,
+        settings: VolumeSettings,
         boot: BootId,
         loaded: Loaded,
         table: Arc<MountTable>,

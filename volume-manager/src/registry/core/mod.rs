@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use volume_manager::registry::core::{Action, Event, SocketIdentity, Registry, SocketFile, SocketName};
+//! use volume_manager::advanced::registry::{Action, Event, Registry, SocketFile, SocketIdentity, SocketName};
 //!
 //! let mut registry = Registry::new("/plugins_registry");
 //! let name = SocketName::new("csi-hostpath-reg.sock").ok_or("the name begins with a dot")?;

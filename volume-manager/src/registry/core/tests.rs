@@ -5,7 +5,8 @@ use std::time::Duration;
 use csi_proto::pluginregistration::v1::PluginInfo;
 
 use super::{Action, Attempt, Event, Registry, SocketFile, SocketIdentity, SocketName};
-use crate::registry::{DeregistrationReason, DriverEvent, RejectReason};
+use crate::registry::plugin::RejectReason;
+use crate::registry::{DeregistrationReason, DriverEvent};
 
 const ZERO: Duration = Duration::ZERO;
 

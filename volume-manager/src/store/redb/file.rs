@@ -12,7 +12,7 @@ use ::redb::backends::FileBackend;
 use super::salvage::salvage;
 use super::tables::{self, Layout, ReplacedTable, open_error};
 use super::{open_backend, recreate};
-use crate::store::OpenError;
+use crate::store::OpenStoreError;
 
 /// The magic number at the start of every redb file.
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
@@ -27,10 +27,10 @@ const FORMAT_OFFSETS: [usize; 2] = [64, 192];
 pub(super) fn open_or_create(
     path: &Path,
     layout: &Layout,
-) -> Result<(Database, Vec<ReplacedTable>), OpenError> {
+) -> Result<(Database, Vec<ReplacedTable>), OpenStoreError> {
     match open(path, layout) {
-        Err(OpenError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            match recreate::last_kept(path).map_err(OpenError::disk(path))? {
+        Err(OpenStoreError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            match recreate::last_kept(path).map_err(OpenStoreError::disk(path))? {
                 None => Ok((create(path, layout)?, Vec::new())),
                 Some((_, kept)) => Err(recreate::unfinished(path, &kept)),
             }
@@ -46,8 +46,8 @@ pub(super) fn open_or_create(
 }
 
 /// Opens an existing store.
-pub(super) fn open(path: &Path, layout: &Layout) -> Result<(Database, Vec<ReplacedTable>), OpenError> {
-    let disk = OpenError::disk(path);
+pub(super) fn open(path: &Path, layout: &Layout) -> Result<(Database, Vec<ReplacedTable>), OpenStoreError> {
+    let disk = OpenStoreError::disk(path);
     let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(&disk)?;
     let mut head = Vec::new();
     file.by_ref().take(256).read_to_end(&mut head).map_err(&disk)?;
@@ -56,7 +56,7 @@ pub(super) fn open(path: &Path, layout: &Layout) -> Result<(Database, Vec<Replac
         return Err(invalid_magic(path, &head));
     }
     if let Some(found) = other_format(&head) {
-        return Err(OpenError::OtherFormat { path: path.into(), found, supported: FORMAT });
+        return Err(OpenStoreError::OtherFormat { path: path.into(), found, supported: FORMAT });
     }
     let database = database(file).map_err(open_error(path))?;
     let replaced = tables::check(&database, layout, path)?;
@@ -79,8 +79,8 @@ fn other_format(head: &[u8]) -> Option<u8> {
 }
 
 /// Returns the error of a file with the wrong magic number: a store with a corrupt beginning, or a foreign file.
-fn invalid_magic(path: &Path, magic: &[u8]) -> OpenError {
-    let damaged = |what: &str| OpenError::Damaged { path: path.into(), what: what.into() };
+fn invalid_magic(path: &Path, magic: &[u8]) -> OpenStoreError {
+    let damaged = |what: &str| OpenStoreError::Damaged { path: path.into(), what: what.into() };
     if magic.is_empty() {
         return damaged("it is empty");
     }
@@ -90,7 +90,10 @@ fn invalid_magic(path: &Path, magic: &[u8]) -> OpenError {
     if magic.iter().all(|byte| *byte == 0) || salvage(path).is_ok_and(|salvage| !salvage.records.is_empty()) {
         return damaged("its beginning was overwritten");
     }
-    OpenError::Foreign { path: path.into(), what: format!("it begins with \"{}\"", magic.escape_ascii()) }
+    OpenStoreError::Foreign {
+        path: path.into(),
+        what: format!("it begins with \"{}\"", magic.escape_ascii()),
+    }
 }
 
 fn database(file: File) -> Result<Database, ::redb::Error> {
@@ -98,8 +101,8 @@ fn database(file: File) -> Result<Database, ::redb::Error> {
 }
 
 /// Creates an empty store. Its name appears when it is complete and durable, and never replaces another file.
-fn create(path: &Path, layout: &Layout) -> Result<Database, OpenError> {
-    let disk = OpenError::disk(path);
+fn create(path: &Path, layout: &Layout) -> Result<Database, OpenStoreError> {
+    let disk = OpenStoreError::disk(path);
     let (new, file) = claim(path)?;
     let database = make(file, layout).map_err(open_error(path))?;
     rename_new(&new, path).map_err(&disk)?;
@@ -115,21 +118,21 @@ pub(super) fn make(file: File, layout: &Layout) -> Result<Database, ::redb::Erro
 }
 
 /// Opens and locks the temporary file for the creation of a store. One process at a time has the lock.
-pub(super) fn claim(path: &Path) -> Result<(PathBuf, File), OpenError> {
-    let disk = OpenError::disk(path);
+pub(super) fn claim(path: &Path) -> Result<(PathBuf, File), OpenStoreError> {
+    let disk = OpenStoreError::disk(path);
     let new = sibling(path, ".new");
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
     let file = options.open(&new).map_err(&disk)?;
     // The process with the lock creates the store, if the locked file still has that name.
     match file.try_lock() {
-        Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path.into() }),
+        Err(TryLockError::WouldBlock) => return Err(OpenStoreError::InUse { path: path.into() }),
         Err(TryLockError::Error(error)) => return Err(disk(error)),
         Ok(()) => {}
     }
     let here = file.metadata().map_err(&disk)?;
     let named = fs::metadata(&new).map_err(&disk)?;
     if (here.dev(), here.ino()) != (named.dev(), named.ino()) || here.nlink() != 1 {
-        return Err(OpenError::InUse { path: path.into() });
+        return Err(OpenStoreError::InUse { path: path.into() });
     }
     file.set_len(0).and_then(|()| file.set_permissions(Permissions::from_mode(0o600))).map_err(&disk)?;
     Ok((new, file))

@@ -12,27 +12,27 @@ use std::path::{Path, PathBuf};
 use ::redb::Database;
 
 use super::salvage::{Salvage, Salvaged, salvage};
-use super::tables::{Layout, ReplacedTable, Tables, failed, open_error};
-use super::{RedbStore, begin, file};
-use crate::store::quarantine::{Origin, keep_aside, pack};
-use crate::store::rows::{Counter, Rows, Totals};
-use crate::store::{OpenError, StoreError, envelope};
+use super::tables::{self, Layout, ReplacedTable, open_error};
+use super::{file, store};
+use crate::store::batch::Counter;
+use crate::store::quarantine::{Origin, pack};
+use crate::store::{OpenStoreError, RowTable, RowWrite, Store, envelope};
 
 /// The report about a corrupt store that was recreated.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Recreated {
     /// The corruption.
-    pub reason: OpenError,
+    pub reason: OpenStoreError,
     /// The new path of the corrupt file. It is never deleted.
     pub kept: PathBuf,
     /// The number of salvaged records, all in the new store's quarantine.
     pub salvaged: usize,
-    /// Whether the corrupt file may have more records, beyond the limits of [`salvage`].
+    /// Whether the corrupt file may have more records, beyond the limits of the search.
     pub truncated: bool,
 }
 
-/// Opens a store like [`RedbStore::open`], but renames a corrupt file and creates a new one. The [salvaged](salvage) records
+/// Opens a store like [`open`](super::open), but renames a corrupt file and creates a new one. The salvaged records
 /// are in the quarantine of the new store, with the reason [`Defect::Salvaged`](crate::store::Defect::Salvaged), until they
 /// are released or discarded: compare them with the mount table and the driver first.
 ///
@@ -40,12 +40,12 @@ pub struct Recreated {
 /// records are in every later load.
 ///
 /// # Errors
-/// As [`RedbStore::open`], except for corruption; and if the corrupt file cannot be read or renamed, or the new one cannot be
+/// As [`open`](super::open), except for corruption; and if the corrupt file cannot be read or renamed, or the new one cannot be
 /// written. The corrupt file is then unchanged.
-pub fn open_or_recreate(path: impl Into<PathBuf>) -> Result<(RedbStore, Option<Recreated>), OpenError> {
+pub fn open_or_recreate(path: impl Into<PathBuf>) -> Result<(Store, Option<Recreated>), OpenStoreError> {
     let path = path.into();
     let OpenedFile { database, recreated, .. } = open_file(&path, &Layout::only())?;
-    Ok((RedbStore::new_single(path, database), recreated))
+    Ok((store(path, database), recreated))
 }
 
 /// An open file.
@@ -56,13 +56,13 @@ pub(super) struct OpenedFile {
 }
 
 /// Opens a file, or recreates a corrupt one.
-pub(super) fn open_file(path: &Path, layout: &Layout) -> Result<OpenedFile, OpenError> {
+pub(super) fn open_file(path: &Path, layout: &Layout) -> Result<OpenedFile, OpenStoreError> {
     let intact = |(database, replaced)| OpenedFile { database, recreated: None, replaced };
     match file::open_or_create(path, layout) {
-        Err(OpenError::Damaged { .. }) => {}
+        Err(OpenStoreError::Damaged { .. }) => {}
         outcome => return outcome.map(intact),
     }
-    let disk = OpenError::disk(path);
+    let disk = OpenStoreError::disk(path);
     let new = file::sibling(path, ".new");
     if same_file(&new, path).map_err(&disk)? {
         // The creation of the now corrupt file was interrupted after its rename.
@@ -75,7 +75,7 @@ pub(super) fn open_file(path: &Path, layout: &Layout) -> Result<OpenedFile, Open
             let _ = fs::remove_file(&new);
             return Ok(intact(opened));
         }
-        Err(error @ OpenError::Damaged { .. }) => error,
+        Err(error @ OpenStoreError::Damaged { .. }) => error,
         Err(error) => match (is_not_found(&error), last_kept(path).map_err(&disk)?) {
             (true, Some((_, kept))) => unfinished(path, &kept),
             _ => return Err(error),
@@ -85,21 +85,21 @@ pub(super) fn open_file(path: &Path, layout: &Layout) -> Result<OpenedFile, Open
     let damaged = if path.try_exists().map_err(&disk)? { path } else { &kept };
     let salvage = salvage(damaged).map_err(&disk)?;
     let database = file::make(new_file, layout).map_err(open_error(path))?;
-    quarantine_salvaged(&database, layout, &salvage).map_err(|error| quarantine_error(error, path))?;
+    quarantine_salvaged(&database, layout, &salvage).map_err(open_error(path))?;
     replace(path, &new, &kept).map_err(&disk)?;
     let Salvage { records, truncated } = salvage;
     let recreated = Recreated { reason, kept, salvaged: records.len(), truncated };
     Ok(OpenedFile { database, recreated: Some(recreated), replaced: Vec::new() })
 }
 
-fn is_not_found(error: &OpenError) -> bool {
-    matches!(error, OpenError::Disk { source, .. } if source.kind() == io::ErrorKind::NotFound)
+fn is_not_found(error: &OpenStoreError) -> bool {
+    matches!(error, OpenStoreError::Disk { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
 /// Returns the error of a missing file while a renamed corrupt one exists.
-pub(super) fn unfinished(path: &Path, kept: &Path) -> OpenError {
+pub(super) fn unfinished(path: &Path, kept: &Path) -> OpenStoreError {
     let what = format!("the file is missing, but {} exists and was not replaced", kept.display());
-    OpenError::Damaged { path: path.into(), what }
+    OpenStoreError::Damaged { path: path.into(), what }
 }
 
 /// The last renamed corrupt file of this path, with its number.
@@ -145,34 +145,26 @@ fn same_file(one: &Path, other: &Path) -> io::Result<bool> {
 }
 
 /// Quarantines the salvaged records in the table of their kind, or in the first table.
-fn quarantine_salvaged(database: &Database, layout: &Layout, salvage: &Salvage) -> Result<(), StoreError> {
-    const ACTION: &str = "recreating the store";
-    if salvage.records.is_empty() {
-        return Ok(());
-    }
+fn quarantine_salvaged(database: &Database, layout: &Layout, salvage: &Salvage) -> Result<(), ::redb::Error> {
     let table_of = |record: &&Salvaged| {
         layout.tables.iter().position(|table| table.kind == record.key.kind()).unwrap_or_default()
     };
-    let transaction = begin(database).map_err(failed(ACTION))?;
-    for (number, table) in layout.tables.iter().enumerate() {
-        let records = || salvage.records.iter().filter(|record| table_of(record) == number);
+    for (position, table) in layout.tables.iter().enumerate() {
+        let records = || salvage.records.iter().filter(|record| table_of(record) == position);
         let Some(last) = records().map(|record| record.sequence).max() else { continue };
-        let mut parts = Tables::open(&transaction, &table.names(), Some(Totals::default()), ACTION)?;
         // Later commits get higher sequence numbers, in case this file is corrupted too.
-        parts.set_counter(Counter::Sequence, last)?;
-        for record in records() {
+        let mut writes = vec![Counter::Sequence.set(last)];
+        for (number, record) in (1_u64..).zip(records()) {
             let sealed = envelope::seal(&record.key, record.sequence, &record.payload);
-            keep_aside(&mut parts, &pack(Origin::Salvaged, record.key.as_row(), &sealed))?;
+            let packed = pack(Origin::Salvaged, record.key.as_row(), &sealed);
+            let key = number.to_be_bytes().into();
+            writes.push(RowWrite { table: RowTable::Aside, key, value: Some(packed) });
         }
+        let count = u64::try_from(writes.len() - 1).unwrap_or(u64::MAX);
+        writes.push(Counter::Aside.set(count));
+        tables::write(database, &table.names(), &writes)?;
     }
-    transaction.commit().map_err(failed(ACTION))
-}
-
-fn quarantine_error(error: StoreError, path: &Path) -> OpenError {
-    match error {
-        StoreError::Disk { source, .. } => OpenError::Disk { path: path.into(), source },
-        other => OpenError::disk(path)(io::Error::other(other)),
-    }
+    Ok(())
 }
 
 /// Renames the corrupt file, and renames the new one to its path.

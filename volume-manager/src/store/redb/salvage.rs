@@ -7,13 +7,13 @@ use std::io::{self, BufRead, Read};
 use std::path::Path;
 
 use crate::store::envelope::{self, HEADER_BYTES, MAGIC};
-use crate::store::rows::Total;
+use crate::store::plan::Total;
 use crate::store::{MAX_ASIDE, MAX_ASIDE_BYTES, MAX_PAYLOAD_BYTES, RecordKey};
 
 /// The maximum number of bytes of a corrupt file that are searched.
 pub const MAX_SALVAGED_BYTES: u64 = 512 << 20;
 
-/// An intact record that was found in a corrupt file by its [envelope](crate::store::envelope).
+/// An intact record that was found in a corrupt file by its envelope.
 ///
 /// It is the latest one of its key that was found. It may have been removed since, a later one may be in the corrupt part, and
 /// it may be of a failed commit: compare it with the mount table and the driver before acting on it. Its `Debug` has only the

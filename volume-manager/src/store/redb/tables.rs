@@ -4,13 +4,15 @@ use std::io;
 use std::path::Path;
 
 use ::redb::{
-    Database, MultimapTableHandle, ReadTransaction, ReadableDatabase, ReadableTable, StorageError,
+    AccessGuard, Database, MultimapTableHandle, ReadTransaction, ReadableDatabase, ReadableTable,
     TableDefinition, TableError, TableHandle, WriteTransaction,
 };
 
-use super::{LAYOUT, begin};
-use crate::store::rows::{Counter, Rows, Totals};
-use crate::store::{OpenError, RecordKind, StoreError};
+use super::begin;
+use crate::store::{OpenStoreError, RecordKind, RowTable, RowWrite, StoreError};
+
+/// The layout version of tables that is written.
+pub const LAYOUT: u64 = 1;
 
 /// A table of a database file, with the records of one store, its quarantine and its layout version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,101 +103,91 @@ pub struct ReplacedTable {
 
 const LAYOUT_NAME: &str = "layout";
 
-const fn name(counter: Counter) -> &'static str {
-    match counter {
-        Counter::Sequence => "sequence",
-        Counter::Aside => "aside",
-    }
-}
-
-/// The open parts of a table in a write transaction.
-pub(super) struct Tables<'t> {
-    action: &'static str,
-    records: ::redb::Table<'t, &'static [u8], &'static [u8]>,
-    aside: ::redb::Table<'t, u64, &'static [u8]>,
-    numbers: ::redb::Table<'t, &'static str, u64>,
-    totals: Totals,
-}
-
-impl<'t> Tables<'t> {
-    /// Opens the parts. Counts the totals if they are unknown.
-    pub(super) fn open(
-        transaction: &'t WriteTransaction,
-        names: &Names,
-        totals: Option<Totals>,
-        action: &'static str,
-    ) -> Result<Self, StoreError> {
-        let mut tables = Self {
-            action,
-            records: transaction.open_table(names.records()).map_err(failed(action))?,
-            aside: transaction.open_table(names.aside()).map_err(failed(action))?,
-            numbers: transaction.open_table(names.numbers()).map_err(failed(action))?,
-            totals: Totals::default(),
-        };
-        tables.totals = match totals {
-            Some(totals) => totals,
-            None => tables.during(tables.count())?,
-        };
-        Ok(tables)
-    }
-
-    fn count(&self) -> Result<Totals, StorageError> {
-        let mut totals = Totals::default();
-        for row in self.records.iter()? {
-            totals.records.change(None, Some(row?.1.value().len()));
+/// Returns the value of a row.
+pub(super) fn get(
+    transaction: &ReadTransaction,
+    names: &Names,
+    table: RowTable,
+    key: &[u8],
+) -> Result<Option<Vec<u8>>, ::redb::Error> {
+    let bytes = |value: AccessGuard<'_, &'static [u8]>| value.value().to_vec();
+    Ok(match table {
+        RowTable::Records => transaction.open_table(names.records())?.get(key)?.map(bytes),
+        RowTable::Aside => transaction.open_table(names.aside())?.get(number(key)?)?.map(bytes),
+        RowTable::Counters => {
+            let value = transaction.open_table(names.numbers())?.get(counter(key)?)?;
+            value.map(|number| number.value().to_be_bytes().into())
         }
-        for row in self.aside.iter()? {
-            totals.aside.change(None, Some(row?.1.value().len()));
-        }
-        Ok(totals)
-    }
-
-    fn during<T>(&self, outcome: Result<T, StorageError>) -> Result<T, StoreError> {
-        outcome.map_err(failed(self.action))
-    }
+    })
 }
 
-impl Rows for Tables<'_> {
-    fn record(&self, row: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.during(self.records.get(row))?.map(|bytes| bytes.value().to_vec()))
+/// Visits the rows of a table.
+pub(super) fn scan(
+    transaction: &ReadTransaction,
+    names: &Names,
+    table: RowTable,
+    visit: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<(), ::redb::Error> {
+    match table {
+        RowTable::Records => {
+            for row in transaction.open_table(names.records())?.iter()? {
+                let (row, bytes) = row?;
+                visit(row.value(), bytes.value());
+            }
+        }
+        RowTable::Aside => {
+            for row in transaction.open_table(names.aside())?.iter()? {
+                let (number, packed) = row?;
+                visit(&number.value().to_be_bytes(), packed.value());
+            }
+        }
+        RowTable::Counters => {
+            for row in transaction.open_table(names.numbers())?.iter()? {
+                let (name, number) = row?;
+                if name.value() != LAYOUT_NAME {
+                    visit(name.value().as_bytes(), &number.value().to_be_bytes());
+                }
+            }
+        }
     }
+    Ok(())
+}
 
-    fn set_record(&mut self, row: &[u8], bytes: Option<&[u8]>) -> Result<(), StoreError> {
-        let old = match bytes {
-            Some(bytes) => self.records.insert(row, bytes),
-            None => self.records.remove(row),
-        };
-        let old = old.map(|old| old.map(|old| old.value().len())).map_err(failed(self.action))?;
-        self.totals.records.change(old, bytes.map(<[u8]>::len));
-        Ok(())
+/// Writes rows in one transaction.
+pub(super) fn write(database: &Database, names: &Names, batch: &[RowWrite]) -> Result<(), ::redb::Error> {
+    let transaction = begin(database)?;
+    {
+        let mut records = transaction.open_table(names.records())?;
+        let mut aside = transaction.open_table(names.aside())?;
+        let mut numbers = transaction.open_table(names.numbers())?;
+        for RowWrite { table, key, value } in batch {
+            let (key, value) = (key.as_slice(), value.as_deref());
+            match (table, value) {
+                (RowTable::Records, Some(value)) => drop(records.insert(key, value)?),
+                (RowTable::Records, None) => drop(records.remove(key)?),
+                (RowTable::Aside, Some(value)) => drop(aside.insert(number(key)?, value)?),
+                (RowTable::Aside, None) => drop(aside.remove(number(key)?)?),
+                (RowTable::Counters, Some(value)) => drop(numbers.insert(counter(key)?, number(value)?)?),
+                (RowTable::Counters, None) => drop(numbers.remove(counter(key)?)?),
+            }
+        }
     }
+    Ok(transaction.commit()?)
+}
 
-    fn aside(&self, number: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.during(self.aside.get(number))?.map(|bytes| bytes.value().to_vec()))
-    }
+/// Decodes a number of 8 bytes.
+fn number(bytes: &[u8]) -> Result<u64, ::redb::Error> {
+    bytes.try_into().map(u64::from_be_bytes).map_err(|_| invalid("expected a number of 8 bytes"))
+}
 
-    fn set_aside(&mut self, number: u64, bytes: Option<&[u8]>) -> Result<(), StoreError> {
-        let old = match bytes {
-            Some(bytes) => self.aside.insert(number, bytes),
-            None => self.aside.remove(number),
-        };
-        let old = old.map(|old| old.map(|old| old.value().len())).map_err(failed(self.action))?;
-        self.totals.aside.change(old, bytes.map(<[u8]>::len));
-        Ok(())
-    }
+/// Decodes the name of a counter.
+fn counter(key: &[u8]) -> Result<&str, ::redb::Error> {
+    let name = str::from_utf8(key).ok().filter(|name| *name != LAYOUT_NAME);
+    name.ok_or_else(|| invalid("expected the name of a counter"))
+}
 
-    fn counter(&self, counter: Counter) -> Result<u64, StoreError> {
-        Ok(self.during(self.numbers.get(name(counter)))?.map_or(0, |number| number.value()))
-    }
-
-    fn set_counter(&mut self, counter: Counter, number: u64) -> Result<(), StoreError> {
-        let outcome = self.numbers.insert(name(counter), number).map(drop);
-        self.during(outcome)
-    }
-
-    fn totals(&self) -> Totals {
-        self.totals
-    }
+fn invalid(expected: &'static str) -> ::redb::Error {
+    ::redb::Error::Io(io::Error::new(io::ErrorKind::InvalidInput, expected))
 }
 
 /// Creates the tables of a new file.
@@ -227,8 +219,8 @@ pub(super) fn check(
     database: &Database,
     layout: &Layout,
     path: &Path,
-) -> Result<Vec<ReplacedTable>, OpenError> {
-    let foreign = |what: String| OpenError::Foreign { path: path.into(), what };
+) -> Result<Vec<ReplacedTable>, OpenStoreError> {
+    let foreign = |what: String| OpenStoreError::Foreign { path: path.into(), what };
     let transaction = database.begin_read().map_err(|error| open_error(path)(error.into()))?;
     let existing = names_in(&transaction).map_err(open_error(path))?;
     let mut missing = Vec::new();
@@ -239,7 +231,7 @@ pub(super) fn check(
             Found::Usable => {}
             Found::Missing => missing.push(names),
             Found::Newer(found) if !layout.replace_unusable => {
-                return Err(OpenError::Newer { path: path.into(), found, supported: LAYOUT });
+                return Err(OpenStoreError::Newer { path: path.into(), found, supported: LAYOUT });
             }
             Found::Newer(found) => {
                 let reason = format!("it has layout {found}; this version supports up to {LAYOUT}");
@@ -341,11 +333,11 @@ pub(super) fn failed<E: Into<::redb::Error>>(action: &'static str) -> impl Fn(E)
 }
 
 /// Converts an error of redb during the opening of a file, with its path.
-pub(super) fn open_error(path: &Path) -> impl Fn(::redb::Error) -> OpenError {
+pub(super) fn open_error(path: &Path) -> impl Fn(::redb::Error) -> OpenStoreError {
     move |error| match Failure::from(error) {
-        Failure::Disk(source) => OpenError::disk(path)(source),
-        Failure::InUse => OpenError::InUse { path: path.into() },
-        Failure::Damaged(what) => OpenError::Damaged { path: path.into(), what },
+        Failure::Disk(source) => OpenStoreError::disk(path)(source),
+        Failure::InUse => OpenStoreError::InUse { path: path.into() },
+        Failure::Damaged(what) => OpenStoreError::Damaged { path: path.into(), what },
     }
 }
 

@@ -1,15 +1,17 @@
 //! Fault injection for stores: on command, or at random with a seed.
 //!
 //! ```
-//! use volume_manager::store::{Store, DiskErrorKind, faulty, memory::MemoryStore};
+//! use volume_manager::store::{Change, DiskErrorKind, RecordKey, RecordKind, faulty};
+//! use volume_manager::store::memory::MemoryDisk;
 //!
-//! let (mut store, handle) = faulty::wrap(MemoryStore::default(), faulty::Plan::new(42));
+//! let (mut store, handle) = faulty::wrap(MemoryDisk::default().open(), faulty::Plan::new(42));
 //! handle.fail_next_commit(faulty::CommitFault::Refused(DiskErrorKind::NoSpace));
-//! assert_eq!(store.commit(&[]).unwrap_err().disk_error_kind(), Some(DiskErrorKind::NoSpace));
+//! let changes = [Change::Put(RecordKey::new(RecordKind(1), "vol-1")?, b"state".to_vec())];
+//! assert_eq!(store.commit(&changes).unwrap_err().disk_error_kind(), Some(DiskErrorKind::NoSpace));
 //! assert!(store.load().is_err(), "it is stopped");
 //! store.reopen()?;
-//! store.commit(&[])?;
-//! # Ok::<(), volume_manager::store::StoreError>(())
+//! store.commit(&changes)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 use std::collections::VecDeque;
@@ -18,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastrand::Rng;
 
-use crate::store::{Change, DiskErrorKind, Loaded, OpenError, QuarantineId, Store, StoreError};
+use crate::store::{DiskErrorKind, OpenStoreError, RowTable, RowWrite, Rows, Store, StoreError};
 
 /// How a commit fails. The caller cannot distinguish the variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,11 +66,12 @@ impl Plan {
     }
 }
 
-/// Wraps a store, with random faults by `plan` and a handle for faults on command.
+/// Wraps the rows of a store, with random faults by `plan` and a handle for faults on command. A commit without changes writes
+/// nothing, so that it has no fault and is not counted.
 #[must_use]
-pub fn wrap<S: Store>(store: S, plan: Plan) -> (FaultyStore<S>, Handle) {
+pub fn wrap(store: Store, plan: Plan) -> (Store, Handle) {
     let handle = Handle(Arc::new(Mutex::new(State::new(plan.seed))));
-    (FaultyStore { inner: store, plan, stop: None, state: handle.clone() }, handle)
+    (Store::new(FaultyRows { inner: store.into_rows(), plan, state: handle.clone() }), handle)
 }
 
 /// A handle that controls a faulty store. Cheap to clone.
@@ -165,12 +168,10 @@ impl Handle {
     }
 }
 
-/// A store with fault injection. See the [module](self).
-#[derive(Debug)]
-pub struct FaultyStore<S> {
-    inner: S,
+/// Rows with fault injection. See the [module](self).
+struct FaultyRows {
+    inner: Box<dyn Rows>,
     plan: Plan,
-    stop: Option<StoreError>,
     state: Handle,
 }
 
@@ -186,77 +187,45 @@ fn source(kind: DiskErrorKind) -> io::Error {
     }
 }
 
-impl<S: Store> FaultyStore<S> {
-    fn running(&mut self) -> Result<&mut S, StoreError> {
-        match &self.stop {
-            Some(stop) => Err(stop.clone()),
-            None => Ok(&mut self.inner),
+impl Rows for FaultyRows {
+    fn get(&mut self, table: RowTable, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.get(table, key)
+    }
+
+    fn scan(&mut self, table: RowTable, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
+        let fault = self.state.state().loads;
+        match fault {
+            Some(kind) => Err(StoreError::disk("the load", source(kind))),
+            None => self.inner.scan(table, visit),
         }
     }
 
-    fn stop(&mut self, action: &'static str, kind: DiskErrorKind) -> StoreError {
-        let error = StoreError::disk(action, source(kind));
-        self.stop = Some(error.stopped());
-        error
-    }
-
-    /// Changes the store, with the fault that is due.
-    fn change(&mut self, write: impl FnOnce(&mut S) -> Result<(), StoreError>) -> Result<(), StoreError> {
-        self.running()?;
+    fn write(&mut self, batch: &[RowWrite]) -> Result<(), StoreError> {
         let fault = {
             let mut state = self.state.state();
             state.tried += 1;
             state.commit_fault(self.plan)
         };
         match fault {
-            Some(CommitFault::Refused(kind)) => Err(self.stop("the commit", kind)),
+            Some(CommitFault::Refused(kind)) => Err(StoreError::disk("the commit", source(kind))),
             Some(CommitFault::Written(kind)) => {
-                write(&mut self.inner)?;
-                Err(self.stop("the commit", kind))
+                self.inner.write(batch)?;
+                Err(StoreError::disk("the commit", source(kind)))
             }
             None => {
-                write(&mut self.inner)?;
+                self.inner.write(batch)?;
                 self.state.state().made += 1;
                 Ok(())
             }
         }
     }
-}
-
-impl<S: Store> Store for FaultyStore<S> {
-    fn load(&mut self) -> Result<Loaded, StoreError> {
-        self.running()?;
-        let fault = self.state.state().loads;
-        match fault {
-            Some(kind) => Err(self.stop("the load", kind)),
-            None => self.inner.load(),
-        }
-    }
-
-    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        self.change(|inner| inner.commit(changes))
-    }
 
     fn reopen(&mut self) -> Result<(), StoreError> {
         let fault = self.state.state().reopens;
-        let reopened = match fault {
-            Some(kind) => Err(OpenError::disk("faulty".as_ref())(source(kind)).into()),
+        match fault {
+            Some(kind) => Err(OpenStoreError::disk("faulty".as_ref())(source(kind)).into()),
             None => self.inner.reopen(),
-        };
-        self.stop = reopened.as_ref().err().map(StoreError::stopped);
-        reopened
-    }
-
-    fn quarantined(&mut self, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
-        self.running()?.quarantined(id)
-    }
-
-    fn release(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
-        self.change(|inner| inner.release(id))
-    }
-
-    fn discard(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
-        self.change(|inner| inner.discard(id))
+        }
     }
 }
 
@@ -264,7 +233,7 @@ impl<S: Store> Store for FaultyStore<S> {
 mod tests {
     use super::*;
     use crate::store::memory::MemoryDisk;
-    use crate::store::{RecordKey, RecordKind};
+    use crate::store::{Change, RecordKey, RecordKind};
 
     fn put(name: &str) -> [Change; 1] {
         [Change::Put(RecordKey::new(RecordKind(0), name).unwrap(), Vec::new())]
@@ -312,6 +281,7 @@ mod tests {
             store.reopen().unwrap();
         }
         handle.heal();
+        store.commit(&put("a")).unwrap();
         handle.fail_loads(DiskErrorKind::Device);
         store.commit(&put("a")).unwrap();
         assert_eq!(store.load().unwrap_err().disk_error_kind(), Some(DiskErrorKind::Device));

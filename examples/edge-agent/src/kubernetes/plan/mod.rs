@@ -14,8 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use csi_proto::DriverName;
+use volume_manager::advanced::message::{
+    DesiredSet, MAX_CONSUMERS, consumer_bytes, policy_bytes, volume_bytes,
+};
 use volume_manager::driver::{Attach, ConsumerSpec, DriverPolicy, VolumeSpec};
-use volume_manager::message::{DesiredSet, MAX_CONSUMERS, consumer_bytes, policy_bytes, volume_bytes};
 use volume_manager::node::DesiredVolume;
 use volume_manager::{ConsumerId, VolumeKey};
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use csi_proto::DriverName;
 use volume_manager::VolumeKey;
-use volume_manager::message::{MAX_POLICIES, MAX_REQUEST_BYTES, MAX_VOLUME_BYTES};
+use volume_manager::advanced::message::{MAX_POLICIES, MAX_REQUEST_BYTES, MAX_VOLUME_BYTES};
 
 /// The maximum size in bytes of a set with a new consumer. The rest is for existing ones, whose metadata may grow.
 const MAX_BYTES: usize = MAX_REQUEST_BYTES - MAX_REQUEST_BYTES / 4;
@@ -118,7 +118,7 @@ impl Room {
 mod tests {
     use std::iter::once;
 
-    use volume_manager::message::{DesiredSet, Request};
+    use volume_manager::advanced::message::{DesiredSet, Request};
 
     use super::super::tests::{DRIVER, driver, of_claim, planned, pod};
     use super::super::{Assignment, Plan};

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use volume_manager::lifecycle::Rpc;
-use volume_manager::node::{Explanation, Waiting};
+use volume_manager::node::{Explanation, Rpc, Waiting};
 
 use super::super::fs_group::GroupState;
 use super::super::plan::{Assignment, PodVolumePlan};

@@ -7,11 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use csi_proxy::NodeSegment;
 use prost::Message;
+use volume_manager::advanced::message::Refused;
 use volume_manager::driver::Attach;
-use volume_manager::lifecycle::VolumeState;
-use volume_manager::message::Refused;
-use volume_manager::node::core::KnownDriver;
-use volume_manager::node::{Explanation, Waiting};
+use volume_manager::node::{Explanation, KnownDriver, VolumeState, Waiting};
 use volume_manager::{ConsumerId, VolumeKey};
 
 use self::failure::failure;

@@ -4,13 +4,13 @@ use std::time::Duration;
 use csi_proto::{DriverName, VolumeId};
 use csi_proxy::NodeId;
 use volume_manager::ConsumerId;
+use volume_manager::advanced::message::DesiredSet;
+use volume_manager::advanced::node::{Event, Node, Reply, Request};
 use volume_manager::driver::{
     Access, AccessMode, ConsumerSpec, DriverFacts, DriverPolicy, MountPath, VolumeSpec,
 };
-use volume_manager::message::DesiredSet;
 use volume_manager::mounts::MountTable;
-use volume_manager::node::core::{Event, Node, Reply, Request};
-use volume_manager::node::{DesiredVolume, Settings};
+use volume_manager::node::{DesiredVolume, VolumeSettings};
 use volume_manager::store::{BootId, Loaded};
 
 use super::*;
@@ -27,7 +27,7 @@ fn segment() -> NodeSegment {
 fn node(facts: Option<DriverFacts>) -> Node {
     let boot: BootId = "0d7bb5ac-0e3d-4a3c-9d5e-6b7e4f0c1a2b".parse().unwrap();
     let table = MountTable::default().into();
-    let (mut node, _) = Node::open(Settings::new("/var/lib/volumes"), boot, Loaded::default(), table);
+    let (mut node, _) = Node::open(VolumeSettings::new("/var/lib/volumes"), boot, Loaded::default(), table);
     let registered = Event::DriverRegistered { driver: name(), policy: DriverPolicy::default() };
     let _ = node.step(registered, Duration::ZERO);
     if let Some(facts) = facts {

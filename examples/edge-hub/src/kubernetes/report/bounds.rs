@@ -1,7 +1,7 @@
 //! Bounds of a status, which nodes observe and the hub enforces. A status must fit into one frame.
 
 use csi_proto::{DriverName, VolumeId};
-use volume_manager::message::MAX_VOLUMES;
+use volume_manager::advanced::message::MAX_VOLUMES;
 
 use edge_csi_common::kubernetes::message::NodeStatus;
 

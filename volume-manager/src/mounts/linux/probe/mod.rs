@@ -5,7 +5,7 @@
 //!
 //! ```no_run
 //! use std::process::ExitCode;
-//! use volume_manager::mounts::linux::{LinuxMounts, ProbeCommand, Settings, probe};
+//! use volume_manager::mounts::linux::{LinuxMounts, MountSettings, ProbeCommand, probe};
 //!
 //! fn main() -> ExitCode {
 //!     match probe::serve_if_asked() {
@@ -16,7 +16,7 @@
 //!
 //! #[tokio::main]
 //! async fn program(probe: ProbeCommand) -> ExitCode {
-//!     match LinuxMounts::open(probe, Settings::default()).await {
+//!     match LinuxMounts::open(probe, MountSettings::default()).await {
 //!         Ok(_mounts) => ExitCode::SUCCESS,
 //!         Err(_error) => ExitCode::FAILURE,
 //!     }
@@ -41,7 +41,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::super::{DeviceNumber, Inspection, MountId, MountPath, PathState, SafeRemoval, escape};
-use super::{OpenError, ProbeCommand};
+use super::{OpenMountsError, ProbeCommand};
 
 /// The first argument of a probe process.
 pub const MARKER: &str = "--volume-manager-mount-probe";
@@ -62,16 +62,16 @@ pub fn serve_if_asked() -> Result<ProbeCommand, ExitCode> {
 
 /// Checks that a process which opens `LinuxMounts` is no probe, and that the command starts no program that would open them
 /// again: each would start the next.
-pub(super) fn check(command: &ProbeCommand) -> Result<(), OpenError> {
+pub(super) fn check(command: &ProbeCommand) -> Result<(), OpenMountsError> {
     if std::env::args_os().any(|argument| argument == MARKER) {
-        return Err(OpenError::StartedAsProbe);
+        return Err(OpenMountsError::StartedAsProbe);
     }
     let file = |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
     let own = file(Path::new(ProbeCommand::OWN_PROGRAM));
     // Arguments may lead to a part of the program that serves, as in a test binary.
     let is_forgotten = !command.is_served && command.arguments.is_empty();
     if is_forgotten && own.is_some() && file(&command.program) == own {
-        return Err(OpenError::OwnProgram { program: command.program.clone() });
+        return Err(OpenMountsError::OwnProgram { program: command.program.clone() });
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use super::*;
 /// A mount table that is older than a publish does not trigger a teardown.
 #[test]
 fn ignores_a_mount_table_older_than_a_publish() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     let before = harness.node.epoch();
     let request = harness.publish("d", "v", SECOND);
@@ -30,7 +30,7 @@ fn ignores_a_mount_table_older_than_a_publish() {
 
 #[test]
 fn rereads_an_inconclusive_mount_table_after_the_call() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     let request = harness.publish("d", "v", SECOND);
     harness.until_published(request);
@@ -58,7 +58,7 @@ fn rereads_an_inconclusive_mount_table_after_the_call() {
 
 #[test]
 fn remounts_repeatedly_lost_mounts_with_back_off() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     let request = harness.publish("d", "v", SECOND);
     harness.until_published(request);

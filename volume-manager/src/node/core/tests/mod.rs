@@ -12,7 +12,8 @@ use crate::driver::{
 };
 use crate::message::MAX_CONSUMERS;
 use crate::mounts::{Inspection, PathState};
-use crate::store::{Loaded, Store as _, memory::MemoryStore};
+use crate::store::memory::MemoryDisk;
+use crate::store::{Loaded, Store};
 
 mod lost_mounts;
 mod records;
@@ -67,7 +68,7 @@ impl<T> ReplyTo<T> for ReplyHandle<T> {
 /// A core whose checks observe the expected state, and whose commits succeed at once unless they are held.
 struct Harness {
     node: Node,
-    store: MemoryStore,
+    store: Store,
     hold_commits: bool,
     hold_checks: bool,
     held_checks: Vec<Slot>,
@@ -97,7 +98,7 @@ fn consumer(id: &str) -> Arc<ConsumerSpec> {
 }
 
 impl Harness {
-    fn new(settings: Settings) -> Self {
+    fn new(settings: VolumeSettings) -> Self {
         let boot = "00000000-0000-0000-0000-000000000001".parse().unwrap();
         // A directory is enough as a target: mounts are tested elsewhere.
         let settings = settings.require_mounted_targets(false);
@@ -105,7 +106,7 @@ impl Harness {
         assert!(actions.is_empty());
         Self {
             node,
-            store: MemoryStore::default(),
+            store: MemoryDisk::default().open(),
             hold_commits: false,
             hold_checks: false,
             held_checks: Vec::new(),
@@ -253,7 +254,7 @@ impl Harness {
 /// A hung driver occupies its maximum number of calls and does not delay other drivers.
 #[test]
 fn hung_driver_does_not_delay_another() {
-    let mut harness = Harness::new(Settings::new("/volumes").calls_per_driver(3));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes").calls_per_driver(3));
     for driver in ["slow", "fast"] {
         harness.connect(driver, SECOND);
     }
@@ -280,7 +281,7 @@ fn hung_driver_does_not_delay_another() {
 /// wait.
 #[test]
 fn failing_volume_is_queued_behind_waiting_ones() {
-    let mut harness = Harness::new(Settings::new("/volumes").calls_per_driver(2));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes").calls_per_driver(2));
     harness.connect("d", SECOND);
     let requests: Vec<_> =
         (0..20).map(|number| harness.publish("d", &format!("{number:02}"), SECOND)).collect();
@@ -311,7 +312,7 @@ fn failing_volume_is_queued_behind_waiting_ones() {
 
 #[test]
 fn query_is_serialized_with_the_calls_of_its_volume() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     let request = harness.publish("d", "v", SECOND);
     while !harness.is_published(request) {
@@ -335,7 +336,7 @@ fn query_is_serialized_with_the_calls_of_its_volume() {
 
 #[test]
 fn ids_with_the_same_hash_get_different_directories() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.publish("d", "v", SECOND);
     // Simulates another id with the same hash.
     let taken = crate::node::staging::directory_name(spec("d", "w").key(), 0);
@@ -350,7 +351,7 @@ fn ids_with_the_same_hash_get_different_directories() {
 /// unstage.
 #[test]
 fn late_query_fails_before_the_unstage() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     let request = harness.publish("d", "v", SECOND);
     harness.until_published(request);
@@ -376,7 +377,7 @@ fn late_query_fails_before_the_unstage() {
 
 #[test]
 fn policy_survives_a_lost_connection() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     let policy = DriverPolicy { pod_info_on_mount: true, ..DriverPolicy::default() };
     harness.step(Event::DriverRegistered { driver: name("d"), policy }, SECOND);
     let facts = || Box::new(DriverFacts::new(name("d")));
@@ -390,7 +391,7 @@ fn policy_survives_a_lost_connection() {
 /// Capabilities are read at each connection, even if an earlier process of the driver may still be running.
 #[test]
 fn reconnected_driver_gets_calls_it_did_not_support_before() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     harness.publish("d", "v", SECOND);
     let order = harness.calls.remove(0);
@@ -407,7 +408,7 @@ fn reconnected_driver_gets_calls_it_did_not_support_before() {
 
 #[test]
 fn publish_fails_a_pending_unpublish() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     let request = harness.publish("d", "v", SECOND);
     harness.until_published(request);
@@ -422,7 +423,7 @@ fn publish_fails_a_pending_unpublish() {
 
 #[test]
 fn spec_cannot_change_during_teardown() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     let request = harness.publish("d", "v", SECOND);
     harness.until_published(request);
@@ -450,7 +451,7 @@ fn spec_cannot_change_during_teardown() {
 
 #[test]
 fn queued_unstage_is_sent_only_after_another_check() {
-    let mut harness = Harness::new(Settings::new("/volumes").calls_per_driver(1));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes").calls_per_driver(1));
     harness.connect("d", SECOND);
     let request = harness.publish("d", "v", SECOND);
     harness.until_published(request);
@@ -470,7 +471,7 @@ fn queued_unstage_is_sent_only_after_another_check() {
 /// The outcome of a call belongs to the process that received it.
 #[test]
 fn unstage_goes_to_the_process_that_connected_during_its_check() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     let request = harness.publish("d", "v", SECOND);
     harness.until_published(request);
@@ -492,7 +493,7 @@ fn unstage_goes_to_the_process_that_connected_during_its_check() {
 /// A caller that abandons requests repeatedly does not exhaust the memory.
 #[test]
 fn drops_abandoned_requests() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     for _ in 0..3 {
         let request = harness.publish("d", "v", SECOND);
         harness.abandon(request);
@@ -506,7 +507,7 @@ fn drops_abandoned_requests() {
 
 #[test]
 fn rejects_a_changed_consumer_spec() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     let request = harness.publish("d", "v", SECOND);
     harness.until_published(request);
@@ -520,7 +521,7 @@ fn rejects_a_changed_consumer_spec() {
 
 #[test]
 fn rejects_consumers_above_the_limit() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     let mut ask = |number: usize| {
         let consumer = consumer(&number.to_string());
         harness.ask(Ask::Publish { spec: spec("d", "v"), consumer }, SECOND)
@@ -537,12 +538,12 @@ fn rejects_consumers_above_the_limit() {
 /// A driver whose policy no longer allows persistent volumes must still tear down existing ones.
 #[test]
 fn tears_down_volumes_of_an_excluded_lifecycle_mode() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     let request = harness.publish("d", "v", SECOND);
     harness.until_published(request);
     let boot = "00000000-0000-0000-0000-000000000001".parse().unwrap();
-    let settings = Settings::new("/volumes").require_mounted_targets(false);
+    let settings = VolumeSettings::new("/volumes").require_mounted_targets(false);
     let (node, _) = Node::open(settings, boot, harness.store.load().unwrap(), Arc::default());
     harness.node = node;
     let policy = DriverPolicy { persistent: false, ephemeral: true, ..DriverPolicy::default() };

@@ -5,7 +5,7 @@ use super::*;
 /// A record that cannot be stored blocks its own volume only (I9).
 #[test]
 fn oversized_record_does_not_delay_another_volume() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     harness.hold_commits = true;
     harness.publish("d", "first", SECOND);
@@ -30,7 +30,7 @@ fn oversized_record_does_not_delay_another_volume() {
 /// A record that the store rejects blocks its own volume only (I9).
 #[test]
 fn rejected_record_does_not_delay_another_volume() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     harness.hold_commits = true;
     harness.publish("d", "first", SECOND);
@@ -50,7 +50,7 @@ fn rejected_record_does_not_delay_another_volume() {
 /// No call is made for a volume before its driver connects, but its release must be on disk before the reply.
 #[test]
 fn answers_an_unpublish_when_it_is_on_disk() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.publish("d", "v", SECOND);
     harness.hold_commits = true;
     let request = harness.unpublish("v");
@@ -63,7 +63,7 @@ fn answers_an_unpublish_when_it_is_on_disk() {
 /// A repeated unpublish is answered when it is on disk, even if the driver connects during the commit.
 #[test]
 fn answers_repeated_unpublishes_when_they_are_on_disk() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.publish("d", "v", SECOND);
     harness.hold_commits = true;
     let first = harness.unpublish("v");
@@ -81,7 +81,7 @@ fn answers_repeated_unpublishes_when_they_are_on_disk() {
 
 #[test]
 fn answers_a_desired_set_when_it_is_on_disk() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.hold_commits = true;
     let desired = |ids: &[&str]| {
         let volume = |id: &&str| crate::node::DesiredVolume {
@@ -103,7 +103,7 @@ fn answers_a_desired_set_when_it_is_on_disk() {
 
 #[test]
 fn answers_a_desired_set_after_a_rejected_expansion() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     let request = harness.publish("d", "v", SECOND);
     harness.until_published(request);
@@ -124,7 +124,7 @@ fn answers_a_desired_set_after_a_rejected_expansion() {
 
 #[test]
 fn groups_records_into_the_next_commit() {
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.connect("d", SECOND);
     harness.hold_commits = true;
     for number in 0..100 {
@@ -142,7 +142,7 @@ fn groups_records_into_the_next_commit() {
 #[test]
 fn changed_specs_are_on_disk_when_the_set_is_answered() {
     use crate::driver::{SecretReference, SecretReferences};
-    let mut harness = Harness::new(Settings::new("/volumes"));
+    let mut harness = Harness::new(VolumeSettings::new("/volumes"));
     harness.publish("d", "v", SECOND);
     let reference = SecretReference::new("namespace", "name").unwrap();
     let secrets = SecretReferences { node_stage: Some(reference.clone()), ..SecretReferences::default() };
@@ -151,6 +151,6 @@ fn changed_specs_are_on_disk_when_the_set_is_answered() {
     let set = harness.ask(set, SECOND);
     assert!(matches!(harness.answers[&set], Answer::Reconciled(Ok(_))));
     let payload = harness.store.load().unwrap().records.remove(0).1;
-    let record = crate::node::Record::decode(&payload).unwrap();
+    let record = crate::node::record::Record::decode(&payload).unwrap();
     assert_eq!(record.spec.secrets().node_stage, Some(reference));
 }

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fastrand::Rng;
 use redb::{Database, StorageBackend};
 
+use super::super::rows::RedbRows;
 use super::super::tables::{Layout, check, make, open_error};
-use super::super::{OpenFile, RedbStore, open_backend};
-use crate::store::OpenError;
+use super::super::{OpenFile, open_backend};
+use crate::store::{OpenStoreError, Store};
 
 /// An unsynced write.
 #[derive(Debug)]
@@ -88,20 +89,23 @@ impl Disk {
     }
 
     /// Opens a store on this disk, creating it if necessary.
-    pub(super) fn open(&self) -> Result<RedbStore, OpenError> {
+    pub(super) fn open(&self) -> Result<Store, OpenStoreError> {
         Ok(self.open_tables(Layout::only())?.remove(0))
     }
 
     /// Opens the stores of several tables on this disk.
-    pub(super) fn open_tables(&self, layout: Layout) -> Result<Vec<RedbStore>, OpenError> {
+    pub(super) fn open_tables(&self, layout: Layout) -> Result<Vec<Store>, OpenStoreError> {
         let (disk, tables) = (self.clone(), layout.tables.clone());
         let open = move || disk.database(&layout);
         let database = open()?;
         let file = Arc::new(Mutex::new(OpenFile { open: Box::new(open), database: Ok(database) }));
-        Ok(tables.into_iter().map(|table| RedbStore::new(table, &file)).collect())
+        Ok(tables
+            .into_iter()
+            .map(|table| Store::new(RedbRows::new(table.names(), Arc::clone(&file))))
+            .collect())
     }
 
-    fn database(&self, layout: &Layout) -> Result<Database, OpenError> {
+    fn database(&self, layout: &Layout) -> Result<Database, OpenStoreError> {
         let path = "disk".as_ref();
         let database = open_backend(self.clone()).map_err(open_error(path))?;
         if self.state().made {

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 
 use super::disk::Disk;
-use crate::store::{Change, DiskErrorKind, RecordKey, RecordKind, Store, StoreError};
+use crate::store::{Change, DiskErrorKind, RecordKey, RecordKind, StoreError};
 
 const DISK_ERRORS: [(i32, DiskErrorKind); 4] = [
     (28, DiskErrorKind::NoSpace),

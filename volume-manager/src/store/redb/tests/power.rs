@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 
 use super::disk::Disk;
-use crate::store::{Change, RecordKey, RecordKind, Store};
+use crate::store::{Change, RecordKey, RecordKind};
 
 /// The number of power cuts.
 const CUTS: u32 = 1_000;

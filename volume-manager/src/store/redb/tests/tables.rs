@@ -2,15 +2,14 @@
 
 use fastrand::Rng;
 
-use super::super::RedbStore;
 use super::super::tables::{Layout, Table};
 use super::disk::Disk;
-use crate::store::{Change, OpenError, RecordKey, RecordKind, Store, StoreError};
+use crate::store::{Change, OpenStoreError, RecordKey, RecordKind, Store, StoreError};
 
 const FIRST: Table = Table::new("first", RecordKind(1));
 const SECOND: Table = Table::new("second", RecordKind(2));
 
-fn open(disk: &Disk) -> Result<[RedbStore; 2], OpenError> {
+fn open(disk: &Disk) -> Result<[Store; 2], OpenStoreError> {
     let stores =
         disk.open_tables(Layout { tables: vec![FIRST, SECOND], replace_unusable: true, exclusive: false })?;
     Ok(stores.try_into().unwrap())
@@ -20,7 +19,7 @@ fn put(table: Table, payload: &[u8]) -> Change {
     Change::Put(RecordKey::new(table.kind, "name").unwrap(), payload.to_vec())
 }
 
-fn payload(store: &mut RedbStore) -> Vec<u8> {
+fn payload(store: &mut Store) -> Vec<u8> {
     store.load().unwrap().records.pop().map(|(_, payload)| payload).unwrap_or_default()
 }
 

@@ -7,7 +7,7 @@ use crate::store::{
     Change, Defect, Loaded, MAX_PAYLOAD_BYTES, RecordKey, RecordKind, Store, StoreError, envelope,
 };
 
-type Outcome = Result<(), String>;
+pub(super) type Outcome = Result<(), String>;
 
 fn key(name: &str) -> Result<RecordKey, String> {
     RecordKey::new(RecordKind(1), name).map_err(|error| error.to_string())
@@ -17,56 +17,56 @@ fn put(name: &str, payload: &[u8]) -> Result<Change, String> {
     Ok(Change::Put(key(name)?, payload.to_vec()))
 }
 
-fn commit(store: &mut dyn Store, changes: &[Change]) -> Outcome {
+fn commit(store: &mut Store, changes: &[Change]) -> Outcome {
     store.commit(changes).map_err(|error| format!("a commit failed: {error}"))
 }
 
-fn load(store: &mut dyn Store) -> Result<Loaded, String> {
+fn load(store: &mut Store) -> Result<Loaded, String> {
     store.load().map_err(|error| format!("a load failed: {error}"))
 }
 
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Outcome {
+pub(super) fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Outcome {
     if found == expected { Ok(()) } else { Err(format!("{what}: {found:?} instead of {expected:?}")) }
 }
 
 /// Checks that the store has exactly these records, and an empty quarantine.
-fn expect_records(store: &mut dyn Store, expected: &[(RecordKey, Vec<u8>)]) -> Outcome {
+fn expect_records(store: &mut Store, expected: &[(RecordKey, Vec<u8>)]) -> Outcome {
     let loaded = load(store)?;
     equal("the records", &loaded.records, &expected.to_vec())?;
     equal("the quarantine", &loaded.quarantined, &Vec::new())
 }
 
-pub(super) fn commits_are_durable(medium: &mut impl Medium) -> Outcome {
+pub(super) fn commits_are_durable(medium: &mut Medium<'_>) -> Outcome {
     let mut store = medium.open()?;
-    expect_records(&mut *store, &[])?;
-    commit(&mut *store, &[put("b", b"2")?, put("a", b"1")?])?;
-    commit(&mut *store, &[put("c", b"3")?, put("a", b"one")?])?;
-    commit(&mut *store, &[Change::Remove(key("b")?)])?;
+    expect_records(&mut store, &[])?;
+    commit(&mut store, &[put("b", b"2")?, put("a", b"1")?])?;
+    commit(&mut store, &[put("c", b"3")?, put("a", b"one")?])?;
+    commit(&mut store, &[Change::Remove(key("b")?)])?;
     let other_kind = RecordKey::new(RecordKind(0), "z").map_err(|error| error.to_string())?;
-    commit(&mut *store, &[Change::Put(other_kind.clone(), b"first".to_vec())])?;
+    commit(&mut store, &[Change::Put(other_kind.clone(), b"first".to_vec())])?;
     let expected =
         [(other_kind, b"first".to_vec()), (key("a")?, b"one".to_vec()), (key("c")?, b"3".to_vec())];
-    expect_records(&mut *store, &expected)?;
+    expect_records(&mut store, &expected)?;
     drop(store);
-    expect_records(&mut *medium.open()?, &expected)
+    expect_records(&mut medium.open()?, &expected)
 }
 
-pub(super) fn changes_keep_order(medium: &mut impl Medium) -> Outcome {
+pub(super) fn changes_keep_order(medium: &mut Medium<'_>) -> Outcome {
     let mut store = medium.open()?;
     let (a, b, c) = (key("a")?, key("b")?, key("c")?);
-    commit(&mut *store, &[put("a", b"1")?, Change::Remove(a.clone()), put("b", b"1")?, put("b", b"2")?])?;
-    expect_records(&mut *store, &[(b.clone(), b"2".to_vec())])?;
+    commit(&mut store, &[put("a", b"1")?, Change::Remove(a.clone()), put("b", b"1")?, put("b", b"2")?])?;
+    expect_records(&mut store, &[(b.clone(), b"2".to_vec())])?;
     commit(
-        &mut *store,
+        &mut store,
         &[Change::Remove(b), put("a", b"3")?, Change::Remove(c.clone()), Change::Quarantine(c)],
     )?;
-    expect_records(&mut *store, &[(a.clone(), b"3".to_vec())])?;
-    commit(&mut *store, &[Change::Remove(a.clone()), put("a", b"4")?])?;
-    commit(&mut *store, &[])?;
-    expect_records(&mut *store, &[(a, b"4".to_vec())])
+    expect_records(&mut store, &[(a.clone(), b"3".to_vec())])?;
+    commit(&mut store, &[Change::Remove(a.clone()), put("a", b"4")?])?;
+    commit(&mut store, &[])?;
+    expect_records(&mut store, &[(a, b"4".to_vec())])
 }
 
-pub(super) fn every_size_round_trips(medium: &mut impl Medium) -> Outcome {
+pub(super) fn every_size_round_trips(medium: &mut Medium<'_>) -> Outcome {
     let names = [vec![0], vec![0xff; RecordKey::MAX_NAME_BYTES], b"driver/vol\n\"\0".to_vec()];
     let sizes = [0, 1, 4095, 4096, 4097, MAX_PAYLOAD_BYTES];
     let mut expected = Vec::new();
@@ -82,14 +82,14 @@ pub(super) fn every_size_round_trips(medium: &mut impl Medium) -> Outcome {
     let mut store = medium.open()?;
     let changes: Vec<_> =
         expected.iter().map(|(key, payload)| Change::Put(key.clone(), payload.clone())).collect();
-    commit(&mut *store, &changes)?;
+    commit(&mut store, &changes)?;
     drop(store);
-    if load(&mut *medium.open()?)?.records == expected { Ok(()) } else { Err("the records differ".into()) }
+    if load(&mut medium.open()?)?.records == expected { Ok(()) } else { Err("the records differ".into()) }
 }
 
-pub(super) fn rejected_commit_changes_nothing(medium: &mut impl Medium) -> Outcome {
+pub(super) fn rejected_commit_changes_nothing(medium: &mut Medium<'_>) -> Outcome {
     let mut store = medium.open()?;
-    commit(&mut *store, &[put("a", b"1")?])?;
+    commit(&mut store, &[put("a", b"1")?])?;
     let changes = [put("a", b"2")?, put("b", &vec![0; MAX_PAYLOAD_BYTES + 1])?, put("c", b"3")?];
     match store.commit(&changes) {
         Err(StoreError::LimitExceeded { key: found, found: bytes, .. }) => {
@@ -97,9 +97,9 @@ pub(super) fn rejected_commit_changes_nothing(medium: &mut impl Medium) -> Outco
         }
         other => return Err(format!("a payload over the limit: {other:?}")),
     }
-    expect_records(&mut *store, &[(key("a")?, b"1".to_vec())])?;
-    commit(&mut *store, &[put("c", b"3")?])?;
-    expect_records(&mut *store, &[(key("a")?, b"1".to_vec()), (key("c")?, b"3".to_vec())])
+    expect_records(&mut store, &[(key("a")?, b"1".to_vec())])?;
+    commit(&mut store, &[put("c", b"3")?])?;
+    expect_records(&mut store, &[(key("a")?, b"1".to_vec()), (key("c")?, b"3".to_vec())])
 }
 
 /// Corruptions of a row, each with a check of the expected defect.
@@ -141,11 +141,11 @@ fn sealed(key: &RecordKey, corrupt: fn(&mut Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn damage_is_quarantined(medium: &mut impl Medium) -> Outcome {
+pub(super) fn damage_is_quarantined(medium: &mut Medium<'_>) -> Outcome {
     let mut store = medium.open()?;
     let mut good = Vec::new();
     for (name, ..) in CORRUPTIONS {
-        commit(&mut *store, &[put(name, b"fine")?, put(&format!("{name}, not"), b"fine")?])?;
+        commit(&mut store, &[put(name, b"fine")?, put(&format!("{name}, not"), b"fine")?])?;
         good.push((key(&format!("{name}, not"))?, b"fine".to_vec()));
     }
     good.sort();
@@ -168,7 +168,7 @@ pub(super) fn damage_is_quarantined(medium: &mut impl Medium) -> Outcome {
     // Loading does not change the quarantine.
     for _ in 0..2 {
         let mut store = medium.open()?;
-        let loaded = load(&mut *store)?;
+        let loaded = load(&mut store)?;
         equal("the other records", &loaded.records, &good)?;
         equal("the number of quarantined records", &loaded.quarantined.len(), &corrupted.len())?;
         for quarantined in &loaded.quarantined {
@@ -197,18 +197,18 @@ pub(super) fn damage_is_quarantined(medium: &mut impl Medium) -> Outcome {
     Ok(())
 }
 
-pub(super) fn overwritten_damage_is_moved_aside(medium: &mut impl Medium) -> Outcome {
+pub(super) fn overwritten_damage_is_moved_aside(medium: &mut Medium<'_>) -> Outcome {
     for name in ["a", "b", "c"] {
         medium.overwrite(key(name)?.as_row(), b"bad")?;
     }
     let mut store = medium.open()?;
-    commit(&mut *store, &[put("a", b"1")?, put("a", b"2")?, Change::Remove(key("b")?)])?;
+    commit(&mut store, &[put("a", b"1")?, put("a", b"2")?, Change::Remove(key("b")?)])?;
     for restart in [false, true] {
         if restart {
             drop(store);
             store = medium.open()?;
         }
-        let loaded = load(&mut *store)?;
+        let loaded = load(&mut store)?;
         equal("the records", &loaded.records, &vec![(key("a")?, b"2".to_vec())])?;
         let mut keys: Vec<_> = loaded.quarantined.iter().filter_map(|one| one.key.clone()).collect();
         keys.sort();
@@ -222,29 +222,29 @@ pub(super) fn overwritten_damage_is_moved_aside(medium: &mut impl Medium) -> Out
     Ok(())
 }
 
-pub(super) fn quarantined_and_released(medium: &mut impl Medium) -> Outcome {
+pub(super) fn quarantined_and_released(medium: &mut Medium<'_>) -> Outcome {
     let mut store = medium.open()?;
-    commit(&mut *store, &[put("a", b"1")?, put("b", b"2")?])?;
-    commit(&mut *store, &[Change::Quarantine(key("a")?), Change::Quarantine(key("a")?)])?;
+    commit(&mut store, &[put("a", b"1")?, put("b", b"2")?])?;
+    commit(&mut store, &[Change::Quarantine(key("a")?), Change::Quarantine(key("a")?)])?;
     drop(store);
     let mut store = medium.open()?;
-    let loaded = load(&mut *store)?;
+    let loaded = load(&mut store)?;
     equal("the records", &loaded.records, &vec![(key("b")?, b"2".to_vec())])?;
     let [quarantined] = &loaded.quarantined[..] else { return Err(format!("{:?}", loaded.quarantined)) };
     equal("the reason", &quarantined.reason, &Defect::QuarantinedByOwner)?;
     store.release(&quarantined.id).map_err(|error| error.to_string())?;
     let expected = [(key("a")?, b"1".to_vec()), (key("b")?, b"2".to_vec())];
-    expect_records(&mut *store, &expected)?;
+    expect_records(&mut store, &expected)?;
     drop(store);
-    expect_records(&mut *medium.open()?, &expected)
+    expect_records(&mut medium.open()?, &expected)
 }
 
-pub(super) fn failed_releases(medium: &mut impl Medium) -> Outcome {
+pub(super) fn failed_releases(medium: &mut Medium<'_>) -> Outcome {
     medium.overwrite(key("bad")?.as_row(), b"bad")?;
     let mut store = medium.open()?;
-    commit(&mut *store, &[put("a", b"1")?])?;
-    commit(&mut *store, &[Change::Quarantine(key("a")?), put("a", b"2")?])?;
-    let before = load(&mut *store)?;
+    commit(&mut store, &[put("a", b"1")?])?;
+    commit(&mut store, &[Change::Quarantine(key("a")?), put("a", b"2")?])?;
+    let before = load(&mut store)?;
     equal("the number of quarantined records", &before.quarantined.len(), &2)?;
     for quarantined in &before.quarantined {
         match (store.release(&quarantined.id), &quarantined.reason) {
@@ -254,17 +254,17 @@ pub(super) fn failed_releases(medium: &mut impl Medium) -> Outcome {
             (other, reason) => return Err(format!("the release of one with \"{reason}\": {other:?}")),
         }
     }
-    equal("everything", &load(&mut *store)?, &before)
+    equal("everything", &load(&mut store)?, &before)
 }
 
-pub(super) fn only_discard_deletes(medium: &mut impl Medium) -> Outcome {
+pub(super) fn only_discard_deletes(medium: &mut Medium<'_>) -> Outcome {
     for name in ["a", "b"] {
         medium.overwrite(key(name)?.as_row(), b"bad")?;
     }
     let mut store = medium.open()?;
-    commit(&mut *store, &[put("a", b"1")?])?;
+    commit(&mut store, &[put("a", b"1")?])?;
     for left in [1, 0] {
-        let quarantined = load(&mut *store)?.quarantined;
+        let quarantined = load(&mut store)?.quarantined;
         let Some(first) = quarantined.first() else { return Err("nothing is quarantined".into()) };
         store.discard(&first.id).map_err(|error| error.to_string())?;
         for again in
@@ -276,24 +276,24 @@ pub(super) fn only_discard_deletes(medium: &mut impl Medium) -> Outcome {
         }
         drop(store);
         store = medium.open()?;
-        equal("the number of remaining records", &load(&mut *store)?.quarantined.len(), &left)?;
+        equal("the number of remaining records", &load(&mut store)?.quarantined.len(), &left)?;
     }
-    expect_records(&mut *store, &[(key("a")?, b"1".to_vec())])
+    expect_records(&mut store, &[(key("a")?, b"1".to_vec())])
 }
 
-pub(super) fn reopen_keeps_everything(medium: &mut impl Medium) -> Outcome {
+pub(super) fn reopen_keeps_everything(medium: &mut Medium<'_>) -> Outcome {
     medium.overwrite(key("bad")?.as_row(), b"bad")?;
     let mut store = medium.open()?;
-    commit(&mut *store, &[put("a", b"1")?])?;
-    let before = load(&mut *store)?;
+    commit(&mut store, &[put("a", b"1")?])?;
+    let before = load(&mut store)?;
     for _ in 0..2 {
         store.reopen().map_err(|error| error.to_string())?;
-        equal("everything", &load(&mut *store)?, &before)?;
+        equal("everything", &load(&mut store)?, &before)?;
     }
-    commit(&mut *store, &[put("b", b"2")?])
+    commit(&mut store, &[put("b", b"2")?])
 }
 
-pub(super) fn behaves_as_a_map(medium: &mut impl Medium) -> Outcome {
+pub(super) fn behaves_as_a_map(medium: &mut Medium<'_>) -> Outcome {
     let mut state: u64 = 4;
     // A linear congruential generator, so that every run has the same steps.
     let mut below = |bound: u64| {
@@ -316,13 +316,13 @@ pub(super) fn behaves_as_a_map(medium: &mut impl Medium) -> Outcome {
                 changes.push(Change::Put(key, payload));
             }
         }
-        commit(&mut *store, &changes)?;
+        commit(&mut store, &changes)?;
         if below(10) == 0 {
             drop(store);
             store = medium.open()?;
         }
         let expected: Vec<_> = model.iter().map(|(key, payload)| (key.clone(), payload.clone())).collect();
-        expect_records(&mut *store, &expected).map_err(|what| format!("after step {step}: {what}"))?;
+        expect_records(&mut store, &expected).map_err(|what| format!("after step {step}: {what}"))?;
     }
     Ok(())
 }

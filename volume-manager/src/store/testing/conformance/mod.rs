@@ -1,44 +1,46 @@
-//! A conformance suite for implementations of [`Store`].
+//! A conformance suite for implementations of [`Rows`].
+//!
+//! It runs the rows alone, and below a [`Store`]. In a test of your own:
 //!
 //! ```
-//! use volume_manager::store::conformance::{self, Medium};
+//! use volume_manager::store::{StoreError, conformance};
 //! use volume_manager::store::memory::MemoryDisk;
-//! use volume_manager::store::Store;
 //!
-//! struct Memory(MemoryDisk);
-//!
-//! impl Medium for Memory {
-//!     fn open(&mut self) -> Result<Box<dyn Store>, String> {
-//!         Ok(Box::new(self.0.open()))
-//!     }
-//!     fn overwrite(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), String> {
-//!         self.0.overwrite(row, bytes);
-//!         Ok(())
-//!     }
-//! }
-//!
-//! conformance::run(|| Ok(Memory(MemoryDisk::default()))).unwrap();
+//! conformance::run(|| {
+//!     let disk = MemoryDisk::default(); // a new, empty medium for each case
+//!     move || Ok::<_, StoreError>(disk.clone()) // opens its rows; the previous ones were dropped
+//! })
+//! .unwrap();
 //! ```
 //!
-//! Power cuts are not included, since they depend on the medium of each implementation.
+//! Power cuts are not included, since they depend on the medium: kill a process that writes, or cut the power of a device.
 
 mod cases;
+mod rows;
 
-use crate::store::Store;
+use std::fmt;
 
-/// The medium of a store, which outlives it.
-pub trait Medium {
-    /// Opens the store. The previous one was dropped.
-    ///
-    /// # Errors
-    /// If the store cannot be opened.
-    fn open(&mut self) -> Result<Box<dyn Store>, String>;
+use crate::store::{RowTable, RowWrite, Rows, Store};
 
-    /// Overwrites a row behind the store's back, as a failing disk may. No store is open.
-    ///
-    /// # Errors
-    /// If the row cannot be written.
-    fn overwrite(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), String>;
+/// The medium of a case, which outlives the rows.
+struct Medium<'m> {
+    open: &'m mut dyn FnMut() -> Result<Box<dyn Rows>, String>,
+}
+
+impl Medium<'_> {
+    fn rows(&mut self) -> Result<Box<dyn Rows>, String> {
+        (self.open)()
+    }
+
+    fn open(&mut self) -> Result<Store, String> {
+        Ok(Store::new(self.rows()?))
+    }
+
+    /// Overwrites a record's row behind the store's back, as a failing disk may. No store is open.
+    fn overwrite(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), String> {
+        let write = RowWrite { table: RowTable::Records, key: row.into(), value: Some(bytes.into()) };
+        self.rows()?.write(&[write]).map_err(|error| format!("a write failed: {error}"))
+    }
 }
 
 /// A violated rule of the contract.
@@ -52,20 +54,30 @@ pub struct Violation {
     pub what: String,
 }
 
-/// Runs every case, each on its own empty medium. Takes a few seconds on a disk.
+/// Runs every case, each on its own empty medium: `make` makes one, and returns the function that opens its rows again and again.
+/// Takes a few seconds on a disk.
 ///
 /// # Errors
 /// The first [`Violation`].
-pub fn run<M: Medium>(mut make: impl FnMut() -> Result<M, String>) -> Result<(), Violation> {
+pub fn run<R: Rows + 'static, E: fmt::Display, O: FnMut() -> Result<R, E>>(
+    mut make: impl FnMut() -> O,
+) -> Result<(), Violation> {
     /// One line per case, so that none is omitted.
     macro_rules! cases {
         ($($rule:literal => $case:path,)*) => {$(
-            make()
-                .and_then(|mut medium| $case(&mut medium))
-                .map_err(|what| Violation { case: $rule, what })?;
+            let mut medium = make();
+            let mut open = move || match medium() {
+                Ok(rows) => Ok(Box::new(rows) as Box<dyn Rows>),
+                Err(error) => Err(format!("the medium cannot be opened: {error}")),
+            };
+            $case(&mut Medium { open: &mut open }).map_err(|what| Violation { case: $rule, what })?;
         )*};
     }
     cases! {
+        "a row has the bytes that were written, and an empty value is a value" => rows::bytes_round_trip,
+        "a batch writes and removes all its rows" => rows::batches_write_and_remove,
+        "a scan visits each row of its table once" => rows::scans_visit_each_row_once,
+        "rows survive a restart and a reopening" => rows::rows_are_durable,
         "commits survive a restart, in order of the keys" => cases::commits_are_durable,
         "the changes of a commit are made in order" => cases::changes_keep_order,
         "names and payloads of every size and any bytes round-trip" => cases::every_size_round_trips,

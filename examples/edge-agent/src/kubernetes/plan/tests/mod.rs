@@ -3,8 +3,8 @@ mod walk;
 use std::collections::BTreeSet;
 
 use csi_proto::VolumeId;
+use volume_manager::advanced::message::{MAX_POLICIES, Request};
 use volume_manager::driver::{Access, AccessMode, FsGroupPolicy, TokenRequest};
-use volume_manager::message::{MAX_POLICIES, Request};
 
 use super::super::in_use::unique_volume_name;
 use super::*;

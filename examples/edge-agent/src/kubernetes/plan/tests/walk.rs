@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
-use volume_manager::message::Request;
+use volume_manager::advanced::message::Request;
 
 use super::super::*;
 use super::{
