@@ -13,7 +13,10 @@ use common::edge::{Answer, Edge, asked};
 use common::{Act, Script, Stage, driver_name, framed, raw_call};
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
-use csi_proxy::{Code, Dispatcher, Driver, DriverSettings, Fault, Outcome, SocketAddress};
+use csi_proxy::{
+    Call, Code, Dispatcher, Driver, DriverSettings, Fault, FaultyRelay, InjectedFault, MethodPath, Outcome,
+    Relay as _, SocketAddress,
+};
 use prost::Message as _;
 use tokio::sync::Notify;
 use tonic::Status;
@@ -235,4 +238,84 @@ async fn each_method_has_its_own_timeout() {
     }
     assert_eq!(driver.all().len(), 3);
     assert_eq!(dispatcher.operation_counts(), Default::default());
+}
+
+// One call id is one execution, whatever the bus does.
+
+fn stage(volume: &str) -> Call {
+    let request = csi::NodeStageVolumeRequest {
+        volume_id: volume.to_owned(),
+        staging_target_path: "/s".to_owned(),
+        ..Default::default()
+    };
+    let mut call = call("NodeStageVolume", &request);
+    call.method = MethodPath::new("/csi.v1.Node/NodeStageVolume").unwrap();
+    call
+}
+
+/// One call of each kind that may change something, and what the driver counts.
+fn changes() -> [(Call, &'static str); 4] {
+    let later = csi::ValidateVolumeCapabilitiesRequest { volume_id: "v".to_owned(), ..Default::default() };
+    let mut garbled = delete("v");
+    garbled.body = Bytes::from_static(b"\x0a\x01w\x0b");
+    [
+        (create("pvc-1"), "CreateVolume pvc-1"),
+        (stage("v"), "NodeStageVolume v"),
+        (call("LaterVersion", &later), "LaterVersion v"),
+        (garbled, "DeleteVolume "),
+    ]
+}
+
+#[tokio::test]
+async fn copies_that_arrive_at_once_are_one_execution() {
+    for (call, what) in changes() {
+        let edge = Edge::holding();
+        let [first, second] = [edge.ask(call.clone()), edge.ask(call)];
+        edge.driver.wait_for_executions(what, 1).await;
+        edge.driver.release(9);
+        for answer in [first, second] {
+            let answer = answer.await.unwrap();
+            assert!(matches!(answer, Ok(_) | Err(Fault::AlreadyBegun { .. })), "{what}: {answer:?}");
+        }
+        assert_eq!(edge.driver.executions(what), 1, "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_one_after_the_other_are_one_execution() {
+    for (at, (call, what)) in changes().into_iter().enumerate() {
+        let edge = Edge::free();
+        let first = asked(&edge.dispatcher, call.clone()).await;
+        tokio::time::advance(Duration::from_secs(59)).await;
+        match asked(&edge.dispatcher, call.clone()).await {
+            Err(Fault::AlreadyBegun { .. }) => assert_ne!(at, 0, "{what}"),
+            copy => assert_eq!((at, &copy), (0, &first), "{what}"),
+        }
+        assert_eq!(edge.driver.executions(what), 1, "{what}");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let _ = asked(&edge.dispatcher, call).await;
+        assert_eq!(edge.driver.executions(what), 2, "{what}: for 60 s");
+    }
+}
+
+#[tokio::test]
+async fn a_call_whose_answer_was_lost_is_one_execution() {
+    for (call, what) in changes() {
+        let edge = Edge::free();
+        let lost = Fault::LinkLost { reason: "cut".to_owned() };
+        let bus = FaultyRelay::new(edge.dispatcher.clone(), [InjectedFault::AnswerLost(lost)]);
+        assert!(bus.relay(call.clone()).await.is_err());
+        let again = bus.relay(call).await;
+        assert_eq!(edge.driver.executions(what), 1, "{what}: {again:?}");
+    }
+}
+
+/// The next call of the same operation is another call.
+#[tokio::test]
+async fn call_with_a_new_id_is_executed() {
+    let edge = Edge::free();
+    for count in 1..4 {
+        assert!(asked(&edge.dispatcher, stage("v")).await.is_ok());
+        assert_eq!(edge.driver.executions("NodeStageVolume v"), count);
+    }
 }

@@ -162,6 +162,15 @@ pub enum Fault {
         /// The highest term recorded at the node.
         current: Term,
     },
+    /// A copy of the call has begun at the node within the last minute, and its result is not kept: that of a Node call and
+    /// of an unknown method never is, and another operation on the same volume invalidates any other.
+    #[error(
+        "a copy of this call has begun at driver {driver}, and its result is not kept; the operation may still be running; retry with a new call"
+    )]
+    AlreadyBegun {
+        /// The driver.
+        driver: DriverName,
+    },
     /// The call must not begin at the node: its proxy has closed its number, or the number has begun before.
     #[error("call {number} of driver {driver} was closed or has begun before; it must not begin again")]
     StaleCall {
@@ -300,6 +309,7 @@ impl Fault {
             Self::OperationPending { .. } => "operation_pending",
             Self::StaleTerm { .. } => "stale_term",
             Self::StaleCall { .. } => "stale_call",
+            Self::AlreadyBegun { .. } => "already_begun",
             Self::WrongSession { .. } => "wrong_session",
             Self::TermNotRecorded { .. } => "term_not_recorded",
             Self::NotReady { .. } => "not_ready",
@@ -348,10 +358,11 @@ pub(crate) mod tests {
             Fault::StaleTerm { driver: driver.clone(), found: Term::FIRST, current: Term::FIRST.next() },
             Fault::StaleCall { driver: driver.clone(), number: CallNumber::FIRST },
             Fault::TermNotRecorded { driver: driver.clone(), reason: text() },
+            Fault::AlreadyBegun { driver: driver.clone() },
             Fault::NotReady { driver },
         ];
         let kinds: std::collections::BTreeSet<_> = all.iter().map(Fault::kind).collect();
-        assert_eq!(kinds.len(), 25, "a kind is missing or listed twice");
+        assert_eq!(kinds.len(), 26, "a kind is missing or listed twice");
         all
     }
 
@@ -381,6 +392,7 @@ pub(crate) mod tests {
             Fault::Forbidden { .. } => (Code::UNAVAILABLE, NotSent, false),
             Fault::Protocol { .. } => (Code::UNAVAILABLE, Unknown, false),
             Fault::ServiceLost { .. } => (Code::UNAVAILABLE, Unknown, true),
+            Fault::AlreadyBegun { .. } => (Code::UNAVAILABLE, Unknown, false),
             Fault::StaleTerm { .. } => (Code::UNAVAILABLE, NotSent, false),
             Fault::StaleCall { .. } => (Code::UNAVAILABLE, NotSent, false),
             Fault::WrongSession { .. } => (Code::UNAVAILABLE, NotSent, true),

@@ -266,6 +266,7 @@ fn fault_record(fault: &Fault) -> pb::FaultRecord {
         F::StaleTerm { driver, found, current } => fenced(24, driver, found.get(), current.get()),
         F::StaleCall { driver, number } => fenced(25, driver, number.get(), 0),
         F::WrongSession { node } => record(26, node, ""),
+        F::AlreadyBegun { driver } => record(27, driver, ""),
     }
 }
 
@@ -308,6 +309,7 @@ fn fault_of(record: pb::FaultRecord) -> Result<Fault, WireError> {
             number: call_number(found, "the number of a fault")?,
         },
         26 => Fault::WrongSession { node: NodeId::new(subject)? },
+        27 => Fault::AlreadyBegun { driver: DriverName::new(subject)? },
         _ => Fault::Protocol { reason: format!("fault of unknown kind {kind}: {reason}") },
     })
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use csi_proto::{DriverName, Method};
+use csi_proto::{Delivery, DriverName, Method};
 use futures_util::stream;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -14,7 +14,8 @@ use tokio::time::{Instant, timeout};
 use super::detach_on_drop::DetachOnDrop;
 use super::driver::Driver;
 use super::operation::{
-    Answer, Counts, Decision, DriverExecutor, Executor, Identity, RunningOperation, Served, Waiting, share,
+    Answer, BegunCall, Counts, Decision, DriverExecutor, Executor, Identity, RunningOperation, Served,
+    Waiting, share,
 };
 use super::terms::{MemoryTerms, Rises, TermStore, TermStoreError};
 use crate::address::SocketAddress;
@@ -40,6 +41,10 @@ const STREAM_BUFFER: usize = 4;
 /// A call that was passed to a driver runs to completion, whether or not a caller still waits: in the task of the
 /// caller while it waits, and in a separate task from then on. Calls with the same [operation](super::operation)
 /// coalesce while it runs. A call with a [`Fence`](crate::Fence) begins only if the fence permits it.
+///
+/// A call that may change something begins once, whatever bus delivers how many copies of it, until 60 s after its end: a
+/// later copy, with the same [id](Call::id), gets the same result, or [`Fault::AlreadyBegun`] where that is not kept. Each
+/// copy of a read-only call is executed.
 #[derive(Debug, Clone)]
 pub struct Dispatcher {
     drivers: Arc<RwLock<BTreeMap<DriverName, Entry>>>,
@@ -282,12 +287,15 @@ impl Dispatcher {
     /// Forwards a call without an identity.
     async fn forward(&self, method: Option<Method>, call: Call) -> Result<Replies, Fault> {
         let (driver, permit) = self.admit(&call)?;
-        if let Some(fence) = &call.fence {
-            // An unknown method may be mutating.
-            let repeatable = method.is_some_and(|method| !method.is_mutating());
-            self.executor_of(&call.driver)?.admit(&call.driver, fence, repeatable)?;
-        }
-        DetachOnDrop::new(Handle::current(), run_to_completion(driver, call, permit)).await
+        // An unknown method may be mutating.
+        let repeatable = method.is_some_and(|method| !method.is_mutating());
+        let begun = match &call.fence {
+            None if repeatable => None,
+            fence => {
+                self.executor_of(&call.driver)?.admit(&call.driver, call.id, fence.as_ref(), repeatable)?
+            }
+        };
+        DetachOnDrop::new(Handle::current(), run_to_completion(driver, call, permit, begun)).await
     }
 
     /// Records the term of a call on disk before the first call of that term is admitted. The time of the wait is taken
@@ -432,7 +440,7 @@ async fn run(dispatcher: Dispatcher, call: Call, operation: RunningOperation) ->
         Err(fault) => fault,
     };
     #[cfg(feature = "metrics")]
-    if fault.delivery() == csi_proto::Delivery::Unknown {
+    if fault.delivery() == Delivery::Unknown {
         crate::metrics::operation(driver.name(), "uncertain");
     }
     operation.lost(fault.clone());
@@ -440,20 +448,38 @@ async fn run(dispatcher: Dispatcher, call: Call, operation: RunningOperation) ->
 }
 
 /// Sends the call to the driver and keeps its permit until the answer ends.
-async fn run_to_completion(driver: Driver, call: Call, permit: CallPermit) -> Result<Replies, Fault> {
+async fn run_to_completion(
+    driver: Driver,
+    call: Call,
+    permit: CallPermit,
+    begun: Option<BegunCall>,
+) -> Result<Replies, Fault> {
     let observation = Observation::start("dispatcher", &call);
-    match observation.answered(driver.relay(call).await)?.into_whole() {
+    let answer = match observation.answered(driver.relay(call).await) {
+        Ok(answer) => answer,
+        Err(fault) => {
+            if let Some(begun) = begun.filter(|_| fault.delivery() == Delivery::NotSent) {
+                begun.not_sent();
+            }
+            return Err(fault);
+        }
+    };
+    match answer.into_whole() {
         Ok((message, outcome)) => Ok(Replies::whole(message, outcome)),
         Err(parts) => {
             let (sender, mut receiver) = mpsc::channel(STREAM_BUFFER);
-            tokio::spawn(forward_stream(parts, sender, permit));
+            tokio::spawn(forward_stream(parts, sender, (permit, begun)));
             Ok(Replies::stream(stream::poll_fn(move |cx| receiver.poll_recv(cx))))
         }
     }
 }
 
 /// Reads the stream of a driver to its end, also when the caller has left.
-async fn forward_stream(mut parts: Replies, sender: mpsc::Sender<Reply>, _permit: CallPermit) {
+async fn forward_stream(
+    mut parts: Replies,
+    sender: mpsc::Sender<Reply>,
+    _until_the_end: (CallPermit, Option<BegunCall>),
+) {
     let mut connected = true;
     while let Some(part) = parts.next().await {
         connected = connected && sender.send(part).await.is_ok();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use csi_proxy::{Call, CallNumber, Delivery, Fault, Fence, GivenUp, Relay, Replies, Term};
+use csi_proxy::{Call, CallId, CallNumber, Delivery, Fault, Fence, GivenUp, Relay, Replies, Term};
 
 /// A deliberate fault in a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -15,7 +15,7 @@ pub enum Planted {
     CalledNotSent,
     /// A proxy gives up calls without the reconnect grace.
     NoGrace,
-    /// Calls have no fence.
+    /// Calls have no fence, and each copy has a new id.
     NoFence,
     /// The fence of a call does not contain the calls that were given up.
     NoGivenUp,
@@ -23,7 +23,7 @@ pub enum Planted {
     NoTerm,
     /// Calls are not addressed to a session of their node.
     NoSession,
-    /// Each copy of a call has a new number.
+    /// Each copy of a call has a new number and a new id.
     FreshNumbers,
 }
 
@@ -74,6 +74,12 @@ impl<R> Below<R> {
 #[async_trait::async_trait]
 impl<R: Relay> Relay for Below<R> {
     async fn relay(&self, mut call: Call) -> Result<Replies, Fault> {
+        if let Some(Planted::NoFence | Planted::FreshNumbers) = self.planted {
+            // The attempt is in the first half of the id.
+            let mut id = *call.id.as_bytes();
+            id[8..].copy_from_slice(&self.numbers.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+            call.id = CallId::from_bytes(id);
+        }
         match self.planted {
             Some(Planted::NoSession) => call.session = None,
             _ => call.fence = call.fence.as_ref().and_then(|fence| self.changed(fence)),

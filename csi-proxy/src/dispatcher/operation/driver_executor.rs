@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use super::HashMap;
 use super::single_flight::{Action, Core, Counts, Event, OperationId, Served, WaiterId};
 use super::{Answer, Identity};
-use crate::call::{Call, Fault, Fence, Term};
+use crate::call::{Call, CallId, Fault, Fence, Term};
 
 /// Drives the [`Core`] of one driver.
 #[derive(Debug)]
@@ -60,9 +60,19 @@ impl DriverExecutor {
         Waiting { decision, queue_deadline, executor: Arc::clone(self), id }
     }
 
-    /// Whether a call without an identity may begin.
-    pub(crate) fn admit(&self, driver: &DriverName, fence: &Fence, repeatable: bool) -> Result<(), Fault> {
-        self.lock().core.admit(driver, fence, repeatable)
+    /// Begins a call without an identity. Returns what records its end, unless it is `repeatable`.
+    ///
+    /// # Errors
+    /// The reason why the call may not begin.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        driver: &DriverName,
+        call: CallId,
+        fence: Option<&Fence>,
+        repeatable: bool,
+    ) -> Result<Option<BegunCall>, Fault> {
+        self.lock().core.admit(Instant::now().into_std(), driver, call, fence, repeatable)?;
+        Ok((!repeatable).then(|| BegunCall { executor: Arc::clone(self), call, sent: true }))
     }
 
     pub(crate) fn term(&self, driver: &DriverName) -> Option<Term> {
@@ -178,6 +188,31 @@ impl Drop for Waiting {
 
 fn lost() -> Decision {
     Decision::Fail(Fault::ServiceLost { what: "the dispatcher's task".to_owned() })
+}
+
+/// A running call without an identity. Dropping this records its end.
+#[derive(Debug)]
+pub(crate) struct BegunCall {
+    executor: Arc<DriverExecutor>,
+    call: CallId,
+    sent: bool,
+}
+
+impl BegunCall {
+    /// The call has provably not reached the driver.
+    pub(crate) fn not_sent(mut self) {
+        self.sent = false;
+    }
+}
+
+impl Drop for BegunCall {
+    fn drop(&mut self) {
+        let mut state = self.executor.lock();
+        match self.sent {
+            true => state.core.ended(Instant::now().into_std(), self.call),
+            false => state.core.retracted(&self.call),
+        }
+    }
 }
 
 /// A running operation. Dropping this ends the operation with [`Fault::ServiceLost`].

@@ -99,7 +99,9 @@ mod tests {
         };
         let (node, driver) = (NodeId::new("edge-1").unwrap(), DriverName::new(driver).unwrap());
         let method = MethodPath::new(Method::ControllerExpandVolume.path()).unwrap();
-        Call::new(CallId::from_bytes([number; 16]), node, driver, method, request.encode_to_vec().into())
+        let mut id = [number; 16];
+        id[..volume.len()].copy_from_slice(volume.as_bytes());
+        Call::new(CallId::from_bytes(id), node, driver, method, request.encode_to_vec().into())
     }
 
     fn submit(executor: &Executor, call: &Call) -> Waiting {

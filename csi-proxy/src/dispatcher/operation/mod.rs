@@ -20,16 +20,25 @@
 //!
 //! A call from a proxy begins only if its [`Fence`](crate::Fence) permits it: not if its proxy was replaced, not if it
 //! was given up, and not if its number has begun before. The fence is checked when the call arrives, and again when it
-//! leaves the queue. A begun number is remembered longer than any result: once the result is evicted, a late copy of
-//! the call fails with [`Fault::StaleCall`](crate::Fault::StaleCall).
+//! leaves the queue. A begun number is remembered longer than any result: a late copy of the call fails with
+//! [`Fault::StaleCall`](crate::Fault::StaleCall).
+//!
+//! With or without a fence, a call that may change something begins once per call id, until 60 s after its end: what bus
+//! carried the copies, and why, does not matter. A copy whose result is not kept, because it was invalidated or evicted,
+//! is that of a Node call or of a method without an identity, fails with
+//! [`Fault::AlreadyBegun`](crate::Fault::AlreadyBegun), which does not claim that nothing was sent. Only a call that
+//! provably never reached the driver has not begun.
 //!
 //! [`Core`] implements this without a clock or a task. A [`Dispatcher`](crate::Dispatcher) drives one for each driver.
 //! Per driver at most 4096 results with 4 MiB in total are kept, 16,384 calls wait, and 256 operations are queued, eight
 //! on one subject. Calls of other hosts use at most half of the places for waiting and queued ones.
 //!
+//! The ids of 16,384 ended calls are remembered, in about 1.5 MiB.
+//!
 //! Only calls of mutating, unary methods of the spec whose request can be decoded are operations. All other calls
-//! pass if their fence permits. A call that may change something begins once per number; a read-only call may be
-//! sent again.
+//! pass if their fence permits. Each copy of a read-only call is executed, streams included: a retry needs a fresh
+//! answer, and the answer to a stream is not kept. A method that the spec does not define counts as one that changes
+//! something.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
@@ -67,6 +76,7 @@
 //! ```
 
 mod answer;
+mod begun;
 mod deferred;
 mod driver_executor;
 mod executor;
@@ -80,7 +90,7 @@ mod single_flight;
 type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
 pub use self::answer::Answer;
-pub(crate) use self::driver_executor::{Decision, DriverExecutor, RunningOperation, Waiting};
+pub(crate) use self::driver_executor::{BegunCall, Decision, DriverExecutor, RunningOperation, Waiting};
 pub(crate) use self::executor::Executor;
 pub use self::identity::Identity;
 pub(crate) use self::limits::share;

@@ -111,7 +111,7 @@ fn is_over(facts: &Facts, id: AttemptId, attempt: &Attempt, agent: InstanceId, n
         return false;
     }
     // A copy waits for its turn again, with a limit, and its driver may be down.
-    refusals.iter().any(|refusal| !matches!(refusal, Fault::StaleCall { .. }))
+    refusals.iter().any(|refusal| !matches!(refusal, Fault::StaleCall { .. } | Fault::AlreadyBegun { .. }))
         || facts.operation(attempt.operation).is_some_and(|wanted| !wanted.is_kept())
         || runs.any(|run| {
             let old = run.ended.is_some_and(|ended| now.at > ended.at + REPLAYED.saturating_sub(MARGIN));

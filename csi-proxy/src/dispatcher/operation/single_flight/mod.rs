@@ -16,6 +16,7 @@ pub use self::event::{Action, Counts, Event, OperationId, Served, WaiterId};
 use self::queue::Queue;
 use super::HashMap;
 use super::answer::Answer;
+use super::begun::BegunCalls;
 use super::fence::{self, Fences};
 use super::identity::Identity;
 use super::limits::{KEPT_FOR, Limits, MAX_CALLS, REPLAYED_FOR, share};
@@ -34,6 +35,7 @@ pub struct Core {
     limits: Limits,
     next: u64,
     fences: Fences,
+    begun: BegunCalls,
     running: HashMap<OperationId, Running>,
     kept: HashMap<OperationId, Kept>,
     kept_bytes: usize,
@@ -106,6 +108,7 @@ impl Core {
             limits,
             next: 0,
             fences: Fences::default(),
+            begun: BegunCalls::default(),
             running: HashMap::default(),
             kept: HashMap::default(),
             kept_bytes: 0,
@@ -132,7 +135,7 @@ impl Core {
             }
             Event::Left { waiter } => self.left(waiter),
             Event::Answered { operation, answer } => self.answered(now, operation, answer),
-            Event::Lost { operation, fault } => self.lost(operation, &fault),
+            Event::Lost { operation, fault } => self.lost(now, operation, &fault),
             Event::RejectQueued { fault } => self.reject_queued(&fault),
             Event::Tick => {}
         }
@@ -176,14 +179,48 @@ impl Core {
         self.fences.forget(driver);
     }
 
-    /// Admits a call without an identity. `repeatable`: its method is read-only.
+    /// Admits a call without an identity, which runs from now on. Unless it is `repeatable`, because its method is
+    /// read-only, its end is reported with [`Self::ended`].
     ///
     /// # Errors
     /// The reason why the call may not begin.
-    pub fn admit(&mut self, driver: &DriverName, fence: &Fence, repeatable: bool) -> Result<(), Fault> {
-        self.fences.arrive(driver, fence)?;
-        let begins = self.fences.begin(driver, fence);
-        if begins || repeatable { Ok(()) } else { Err(fence::stale(driver, fence)) }
+    pub fn admit(
+        &mut self,
+        now: Instant,
+        driver: &DriverName,
+        call: CallId,
+        fence: Option<&Fence>,
+        repeatable: bool,
+    ) -> Result<(), Fault> {
+        self.evict_expired(now);
+        if let Some(fence) = fence {
+            self.fences.arrive(driver, fence)?;
+        }
+        if !repeatable && self.begun.contains(&call) {
+            return Err(Fault::AlreadyBegun { driver: driver.clone() });
+        }
+        if let Some(fence) = fence
+            && !self.fences.begin(driver, fence)
+            && !repeatable
+        {
+            return Err(fence::stale(driver, fence));
+        }
+        if !repeatable {
+            self.begun.begin(call);
+        }
+        Ok(())
+    }
+
+    /// Records that an [admitted](Self::admit) call has ended.
+    pub fn ended(&mut self, now: Instant, call: CallId) {
+        self.evict_expired(now);
+        self.begun.end(now, call);
+    }
+
+    /// Records that an [admitted](Self::admit) call has provably not reached the driver: another copy of it may begin.
+    /// Its number, if it has one, stays begun.
+    pub fn retracted(&mut self, call: &CallId) {
+        self.begun.retract(call);
     }
 
     fn requested(&mut self, now: Instant, waiter: Waiter, identity: Identity) {
@@ -221,7 +258,9 @@ impl Core {
         if let Some(running) = self.running.get_mut(&id).filter(|running| running.identity == *identity) {
             running.waiters.push((waiter.id, waiter.until));
             self.waiters.insert(waiter.id, id);
-            record_call(&mut running.calls, waiter.call);
+            if let Some(oldest) = record_call(&mut running.calls, waiter.call) {
+                self.begun.end(now, oldest);
+            }
             if let Some(fence) = &waiter.fence
                 && self.fences.begin(identity.driver(), fence)
             {
@@ -239,6 +278,7 @@ impl Core {
             self.due.remove(&(kept.until, id));
             kept.until = now + REPLAYED_FOR;
             self.due.insert((kept.until, id));
+            self.begun.end(now, waiter.call);
         }
         record_call(&mut kept.calls, waiter.call);
         if let Some(fence) = &waiter.fence {
@@ -301,6 +341,7 @@ impl Core {
         let Some(Running { identity, calls, runner, waiters, .. }) = self.remove_running(operation) else {
             return;
         };
+        calls.iter().for_each(|call| self.begun.end(now, *call));
         let created = answer.keys(&identity);
         // A reboot, or the end of the driver, undoes what was done on the node, and no event reports either.
         let mut kept = identity.method().service() != Service::Node;
@@ -327,9 +368,11 @@ impl Core {
         self.begin_unblocked_by(&identity);
     }
 
-    /// Ends an operation without an answer of the driver. The next equal call executes it again.
-    fn lost(&mut self, operation: OperationId, fault: &Fault) {
-        let Some(Running { identity, runner, waiters, numbers, .. }) = self.remove_running(operation) else {
+    /// Ends an operation without an answer of the driver. The next equal call executes it again, but a copy of its
+    /// calls only if the driver provably did not receive it.
+    fn lost(&mut self, now: Instant, operation: OperationId, fault: &Fault) {
+        let Some(Running { identity, calls, runner, waiters, numbers }) = self.remove_running(operation)
+        else {
             return;
         };
         self.note_create_ended(&identity);
@@ -338,6 +381,8 @@ impl Core {
             for (term, number) in numbers {
                 self.fences.retract(identity.driver(), term, number);
             }
+        } else {
+            calls.iter().for_each(|call| self.begun.end(now, *call));
         }
         for (waiter, _) in waiters.into_iter().filter(|(waiter, _)| *waiter != runner) {
             self.actions.push_back(Action::Fail { waiter, fault: fault.clone() });
@@ -417,6 +462,7 @@ impl Core {
     }
 
     fn evict_expired(&mut self, now: Instant) {
+        self.begun.evict_expired(now);
         while let Some(&(until, operation)) = self.due.first()
             && until <= now
         {
@@ -433,13 +479,12 @@ impl Core {
     }
 }
 
-/// Records a call. Beyond the limit the oldest call is dropped, and gets no replay.
-fn record_call(calls: &mut Vec<CallId>, call: CallId) {
+/// Records a call. Beyond the limit the oldest call is dropped, and gets no replay. Returns that call.
+fn record_call(calls: &mut Vec<CallId>, call: CallId) -> Option<CallId> {
     if calls.contains(&call) {
-        return;
+        return None;
     }
-    if calls.len() >= MAX_CALLS {
-        calls.remove(0);
-    }
+    let oldest = (calls.len() >= MAX_CALLS).then(|| calls.remove(0));
     calls.push(call);
+    oldest
 }

@@ -101,11 +101,16 @@ impl Core {
         }
     }
 
-    /// Whether a call may begin: its number may have begun before, it may have been given up while queued, or its
+    /// Whether a call may begin: it or its number may have begun before, it may have been given up while queued, or its
     /// proxy may have been replaced. If not, it fails.
     pub(super) fn may_begin(&mut self, waiter: &Waiter, identity: &Identity) -> bool {
-        let Some(fence) = &waiter.fence else { return true };
-        let Err(fault) = self.fences.may_begin(identity.driver(), fence) else { return true };
+        let driver = identity.driver();
+        let permitted = match &waiter.fence {
+            _ if self.begun.contains(&waiter.call) => Err(Fault::AlreadyBegun { driver: driver.clone() }),
+            Some(fence) => self.fences.may_begin(driver, fence),
+            None => Ok(()),
+        };
+        let Err(fault) = permitted else { return true };
         self.actions.push_back(Action::Fail { waiter: waiter.id, fault });
         false
     }

@@ -201,8 +201,15 @@ fn pending(running: &str) -> Seen {
 }
 
 fn stale(number: u64) -> Seen {
-    let number = CallNumber::new(number).unwrap();
-    Seen::Failed(Fault::StaleCall { driver: driver(), number })
+    Seen::Failed(stale_fault(number))
+}
+
+fn stale_fault(number: u64) -> Fault {
+    Fault::StaleCall { driver: driver(), number: CallNumber::new(number).unwrap() }
+}
+
+fn already_begun() -> Seen {
+    Seen::Failed(Fault::AlreadyBegun { driver: driver() })
 }
 
 fn driver_lost() -> Fault {
@@ -275,18 +282,59 @@ fn waiters_are_bounded() {
     assert!(matches!(bench.submit(&delete("w")).1, Seen::Failed(Fault::Overloaded { max: 2, .. })));
 }
 
-/// Nothing is kept of an operation whose driver was lost: the next equal call executes it again.
+/// Nothing is kept of an operation whose driver was lost: the next equal call executes it again, and a copy of its
+/// call only if the driver did not receive it.
 #[test]
 fn operation_with_lost_driver_runs_again() {
-    for fault in [driver_lost(), Fault::DriverSocketMissing { driver: driver(), path: "/x".to_owned() }] {
+    let missing = Fault::DriverSocketMissing { driver: driver(), path: "/x".to_owned() };
+    for (fault, copy_runs) in [(driver_lost(), false), (missing, true)] {
         let mut bench = Bench::new();
         let (_, operation) = bench.run_as(1, &delete("v"));
         let (joined, _) = bench.submit(&delete("v"));
         let actions = bench.event(Event::Lost { operation, fault: fault.clone() });
         assert_eq!(actions, [Action::Fail { waiter: joined, fault }]);
         assert_eq!(bench.core.counts(), Counts::default());
-        assert!(matches!(bench.again(1, &delete("v")), Seen::Runs(_)));
+        let copy = bench.again(1, &delete("v"));
+        assert_eq!((matches!(copy, Seen::Runs(_)), copy == already_begun()), (copy_runs, !copy_runs));
+        assert!(copy_runs || bench.is_run(&delete("v")));
     }
+}
+
+/// The copy may be late, or the bus may have lost the answer and deliver the call again.
+#[test]
+fn a_call_begins_once_though_its_result_is_invalid() {
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run_as(1, &create("pvc", "a"));
+    bench.answered(operation, created("v"));
+    let (_, deletion) = bench.run_as(2, &delete("v"));
+    bench.answered(deletion, done());
+    bench.pass(Duration::from_secs(59));
+    assert_eq!(bench.again(1, &create("pvc", "a")), already_begun());
+    assert!(bench.is_run(&create("pvc", "a")), "a new call runs");
+    assert_eq!(bench.again(1, &create("pvc", "a")), Seen::Joins, "equal calls join");
+}
+
+/// Its answer was lost, so that it may not claim that nothing was sent.
+#[test]
+fn a_fenced_copy_of_a_begun_call_is_not_stale() {
+    let mut bench = Bench::new();
+    let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(1, 1, &[])) else { panic!("it runs") };
+    bench.answered(operation, done());
+    let (_, Seen::Runs(_)) = bench.fenced(&group(&["v"]), fence(2, 1, &[])) else { panic!("it runs") };
+    assert_eq!(bench.fenced(&delete("v"), fence(1, 1, &[])).1, already_begun());
+    assert_eq!(bench.submit_as(9, &delete("v"), Some(fence(1, 1, &[])), None).1, stale(1), "another call");
+    bench.pass(Duration::from_secs(60));
+    assert_eq!(bench.fenced(&delete("v"), fence(1, 1, &[])).1, stale(1), "by its number");
+}
+
+#[test]
+fn a_call_that_claimed_a_result_begins_never() {
+    let mut bench = Bench::new();
+    bench.keep(&delete("v"), done());
+    bench.pass(Duration::from_secs(300));
+    assert_eq!(bench.again(7, &delete("v")), Seen::Answered(done()));
+    bench.keep(&create("v", "a"), created("v"));
+    assert_eq!(bench.again(7, &delete("v")), already_begun());
 }
 
 // Results.
@@ -366,7 +414,7 @@ fn begun_number_stays_begun_after_an_unsent_run() {
     let fault = Fault::DriverRefused { driver: driver(), reason: String::new() };
     bench.event(Event::Lost { operation: again, fault });
     let (_, seen) = bench.fenced(&delete("v"), fence(1, 1, &[]));
-    assert!(matches!(seen, Seen::Failed(Fault::StaleCall { .. })), "{seen:?}");
+    assert_eq!(seen, already_begun());
 }
 
 #[test]
@@ -411,7 +459,7 @@ fn retryable_codes_are_not_kept() {
     }
 }
 
-/// Neither for the next equal call nor for another copy of the same call.
+/// Neither for the next equal call nor for another copy of the same call, which does not begin again.
 #[test]
 fn results_of_node_calls_are_never_kept() {
     let stage = |path: &str| {
@@ -425,10 +473,11 @@ fn results_of_node_calls_are_never_kept() {
     assert_eq!(bench.submit(&stage("/other")).1, pending("NodeStageVolume"));
     bench.answered(operation, done());
     assert_eq!(bench.core.counts(), Counts::default());
-    let (_, seen) = bench.submit_as(1, &stage("/s"), None, None);
-    let Seen::Runs(operation) = seen else { panic!("{seen:?}") };
-    bench.event(Event::Left { waiter: WaiterId::new(bench.submitted) });
+    assert_eq!(bench.again(1, &stage("/s")), already_begun());
+    let (waiter, operation) = bench.run(&stage("/s"));
+    bench.event(Event::Left { waiter });
     bench.answered(operation, done());
+    assert_eq!(bench.again(1, &stage("/s")), already_begun());
     assert!(bench.is_run(&stage("/s")));
 }
 
@@ -446,7 +495,8 @@ fn another_operation_invalidates_a_result() {
     bench.run(&delete("another"));
     assert_eq!(bench.again(1, &create("pvc", "a")), Seen::Answered(created("v")));
     bench.run(&delete("v"));
-    assert!(matches!(bench.again(1, &create("pvc", "a")), Seen::Runs(_)), "the volume may be deleted");
+    assert_eq!(bench.again(1, &create("pvc", "a")), already_begun(), "the volume may be deleted");
+    assert!(bench.is_run(&create("pvc", "a")));
 }
 
 #[test]
@@ -468,7 +518,8 @@ fn result_is_not_kept_if_its_volume_may_be_deleted() {
             bench.answered(deletion, done());
         }
         bench.answered(operation, created("v"));
-        assert!(matches!(bench.again(1, &create("pvc", "a")), Seen::Runs(_)), "{ended}");
+        assert_eq!(bench.again(1, &create("pvc", "a")), already_begun(), "{ended}");
+        assert!(bench.is_run(&create("pvc", "a")), "{ended}");
         bench.keep(&create("other", "a"), created("w"));
         assert!(matches!(bench.submit(&create("other", "a")).1, Seen::Answered(_)));
     }
@@ -503,7 +554,7 @@ fn calls_of_a_result_are_bounded() {
     }
     bench.answered(operation, done());
     assert_eq!(bench.again(1, &delete("v")), Seen::Answered(done()));
-    assert!(matches!(bench.again(0, &delete("v")), Seen::Runs(_)), "the oldest is forgotten");
+    assert_eq!(bench.again(0, &delete("v")), already_begun(), "the oldest gets no replay");
 }
 
 // The fence.
@@ -526,11 +577,14 @@ fn number_stays_begun_after_eviction() {
     let (_, Seen::Runs(operation)) = bench.fenced(&create("pvc", "a"), fence(1, 1, &[])) else { panic!() };
     bench.answered(operation, created("v"));
     let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(2, 1, &[])) else { panic!() };
-    assert_eq!(bench.fenced(&create("pvc", "a"), fence(1, 1, &[])).1, stale(1), "invalidated");
+    assert_eq!(bench.fenced(&create("pvc", "a"), fence(1, 1, &[])).1, already_begun(), "invalidated");
     bench.answered(operation, done());
     let (_, Seen::Runs(operation)) = bench.fenced(&delete("w"), fence(3, 1, &[])) else { panic!() };
     bench.answered(operation, done());
-    assert_eq!(bench.fenced(&delete("v"), fence(2, 1, &[])).1, stale(2), "evicted");
+    assert_eq!(bench.fenced(&delete("v"), fence(2, 1, &[])).1, already_begun(), "evicted");
+    bench.pass(Duration::from_secs(60));
+    assert_eq!(bench.fenced(&create("pvc", "a"), fence(1, 1, &[])).1, stale(1), "by its number");
+    assert_eq!(bench.fenced(&delete("v"), fence(2, 1, &[])).1, stale(2), "by its number");
 }
 
 /// It has shared an execution, whichever call began that.
@@ -540,6 +594,8 @@ fn joined_call_never_begins() {
     let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(1, 1, &[])) else { panic!() };
     assert_eq!(bench.fenced(&delete("v"), fence(2, 1, &[])).1, Seen::Joins);
     bench.event(Event::Lost { operation, fault: driver_lost() });
+    assert_eq!(bench.fenced(&delete("v"), fence(2, 1, &[])).1, already_begun());
+    bench.pass(Duration::from_secs(60));
     assert_eq!(bench.fenced(&delete("v"), fence(2, 1, &[])).1, stale(2));
     bench.keep(&delete("v"), done());
     assert_eq!(bench.fenced(&delete("v"), fence(3, 1, &[])).1, Seen::Answered(done()));
@@ -606,13 +662,42 @@ fn a_local_call_is_not_fenced() {
 #[test]
 fn fences_calls_without_identity() {
     let mut bench = Bench::new();
-    let mut admit =
-        |number, lowest, repeatable| bench.core.admit(&driver(), &fence(number, lowest, &[]), repeatable);
-    let stale = |number| Err(Fault::StaleCall { driver: driver(), number: CallNumber::new(number).unwrap() });
+    let (now, mut call) = (bench.now, 0);
+    let mut admit = |number, lowest, repeatable| {
+        call += 1;
+        bench.core.admit(now, &driver(), id(call), Some(&fence(number, lowest, &[])), repeatable)
+    };
+    let stale = |number| Err(stale_fault(number));
     assert_eq!((admit(1, 1, true), admit(1, 1, true)), (Ok(()), Ok(())));
     assert_eq!((admit(2, 1, false), admit(2, 1, false)), (Ok(()), stale(2)));
     assert_eq!((admit(5, 4, true), admit(3, 1, true)), (Ok(()), stale(3)), "given up");
     bench.core.record_term(&driver(), term(2)).unwrap();
-    let found = bench.core.admit(&driver(), &fence(9, 1, &[]), true);
+    let found = bench.core.admit(now, &driver(), id(99), Some(&fence(9, 1, &[])), true);
     assert_eq!(found, Err(Fault::StaleTerm { driver: driver(), found: term(1), current: term(2) }));
+}
+
+#[test]
+fn a_call_without_identity_begins_once() {
+    for fence in [None, Some(fence(1, 1, &[]))] {
+        let mut bench = Bench::new();
+        let begun = Err(Fault::AlreadyBegun { driver: driver() });
+        let admit = |bench: &mut Bench, seconds, repeatable| {
+            let now = bench.now + Duration::from_secs(seconds);
+            bench.core.admit(now, &driver(), id(1), fence.as_ref(), repeatable)
+        };
+        assert_eq!(admit(&mut bench, 0, false), Ok(()));
+        assert_eq!(admit(&mut bench, 0, false), begun);
+        bench.core.ended(bench.now, id(1));
+        assert_eq!((admit(&mut bench, 59, false), admit(&mut bench, 59, true)), (begun, Ok(())));
+        assert_eq!(admit(&mut bench, 60, false), if fence.is_some() { Err(stale_fault(1)) } else { Ok(()) });
+    }
+}
+
+#[test]
+fn unsent_call_without_identity_may_begin_again() {
+    let mut bench = Bench::new();
+    for _ in 0..2 {
+        assert_eq!(bench.core.admit(bench.now, &driver(), id(1), None, false), Ok(()));
+        bench.core.retracted(&id(1));
+    }
 }

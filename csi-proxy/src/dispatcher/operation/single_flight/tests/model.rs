@@ -38,6 +38,8 @@ struct Made {
     given_up: bool,
     /// It shares an execution: it ran it, joined it, or got its result.
     shared: bool,
+    /// When an execution that it shares last ended, or when it got its result.
+    over: Option<Instant>,
 }
 
 /// A copy of a call in the network.
@@ -170,7 +172,7 @@ impl Walk {
                 self.calls.iter().filter_map(|call| call.number).filter(|(term, _)| *term == self.term);
             (self.term, last.map(|(_, number)| number).max().unwrap_or_default() + 1)
         });
-        self.calls.push(Made { identity, number, open: true, given_up: false, shared: false });
+        self.calls.push(Made { identity, number, open: true, given_up: false, shared: false, over: None });
         let call = self.calls.len() - 1;
         if !fenced {
             // No network is in between.
@@ -284,7 +286,8 @@ impl Walk {
             self.now + Duration::from_millis(timeout.map_or(2_000, |p| (p.max(500) - 500).min(2_000)));
         let identity = self.calls[call].identity.clone();
         let stale = self.is_stale(call);
-        let shared = self.calls[call].number.is_some() && self.calls[call].shared;
+        let begun = self.has_begun(call);
+        let shared = begun || (self.calls[call].number.is_some() && self.calls[call].shared);
         let same = self.running.values().copied().find(|at| self.executions[*at].identity == identity);
         let kept = self.kept(call);
         let local = self.calls[call].number.is_none();
@@ -312,11 +315,17 @@ impl Walk {
                     return Err(format!("replayed {} instead of {kept}", number(answer)));
                 }
                 let execution = &mut self.executions[kept];
-                execution.claimed.get_or_insert(self.now);
+                if execution.claimed.is_none() {
+                    execution.claimed = Some(self.now);
+                    self.calls[call].over = Some(self.now);
+                }
                 self.shares(call, kept);
                 self.ended(call, true);
             }
-            ([Action::Fail { fault: Fault::StaleCall { .. }, .. }], None, None, None) if shared => {
+            ([Action::Fail { fault: Fault::AlreadyBegun { .. }, .. }], None, None, None) if begun => {
+                self.ended(call, false);
+            }
+            ([Action::Fail { fault: Fault::StaleCall { .. }, .. }], None, None, None) if shared && !begun => {
                 self.ended(call, false);
             }
             ([Action::Fail { fault: Fault::OperationPending { .. }, .. }], None, None, None)
@@ -351,9 +360,7 @@ impl Walk {
                 }
                 for action in failed {
                     match action {
-                        Action::Fail { waiter, fault: Fault::StaleCall { .. } | Fault::StaleTerm { .. } }
-                            if stale.contains(waiter) =>
-                        {
+                        Action::Fail { waiter, fault } if is_fenced(fault) && stale.contains(waiter) => {
                             self.ended(self.waiters[waiter].0, false);
                         }
                         other => return Err(format!("{other:?}")),
@@ -383,7 +390,14 @@ impl Walk {
     /// Whether a queued call may not begin.
     fn is_refused(&self, waiter: WaiterId) -> bool {
         let call = self.waiters[&waiter].0;
-        self.is_stale(call).is_some() || (self.calls[call].number.is_some() && self.calls[call].shared)
+        self.is_stale(call).is_some()
+            || self.has_begun(call)
+            || (self.calls[call].number.is_some() && self.calls[call].shared)
+    }
+
+    /// Whether a call has begun, by its id.
+    fn has_begun(&self, call: Call) -> bool {
+        self.calls[call].over.is_some_and(|over| self.now < over + Duration::from_secs(60))
     }
 
     /// The lowest number that can be open, by the reports to the node: all lower ones were closed.
@@ -434,6 +448,9 @@ impl Walk {
         // Several waiters may be copies of one call.
         let calls: BTreeSet<_> = waiters.iter().map(|waiter| self.waiters[waiter].0).collect();
         for call in calls {
+            if self.has_begun(call) {
+                return Err(format!("call {call} begins twice"));
+            }
             if let Some((term, number)) = self.calls[call].number {
                 if term < self.recorded {
                     return Err(format!("a call of term {term} begins under term {}", self.recorded));
@@ -498,7 +515,7 @@ impl Walk {
         let mut refused = BTreeSet::new();
         for action in actions {
             match action {
-                Action::Fail { waiter, fault: Fault::StaleCall { .. } | Fault::StaleTerm { .. } } => {
+                Action::Fail { waiter, fault } if is_fenced(&fault) => {
                     refused.insert(waiter);
                     self.ended(self.waiters[&waiter].0, false);
                 }
@@ -590,6 +607,10 @@ impl Walk {
             for call in std::mem::take(&mut known.first) {
                 self.calls[call].shared = false;
             }
+        } else {
+            for call in &known.calls {
+                self.calls[*call].over = Some(self.now);
+            }
         }
         let answered = matches!(event, Event::Answered { .. });
         for waiter in &expected.clone() {
@@ -671,6 +692,11 @@ impl Walk {
             Err(format!("{left:?}, {actions:?}"))
         }
     }
+}
+
+/// Whether a call may not begin because of its fence or its id.
+fn is_fenced(fault: &Fault) -> bool {
+    matches!(fault, Fault::StaleCall { .. } | Fault::StaleTerm { .. } | Fault::AlreadyBegun { .. })
 }
 
 fn overlaps(one: &Identity, other: &Identity) -> bool {

@@ -284,6 +284,8 @@ fn uses_request_of_an_open_call() {
     assert_eq!(bench.ends(operation), [open]);
     let operation = bench.operation_of(open);
     bench.event(Event::Lost { operation, fault: driver_lost() });
+    assert_eq!(bench.fenced(&detach("v", "n"), fence(3, 2, &[])).1, already_begun());
+    bench.pass(Duration::from_secs(60));
     assert_eq!(bench.fenced(&detach("v", "n"), fence(3, 2, &[])).1, stale(3), "it has begun");
 }
 
