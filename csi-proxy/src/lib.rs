@@ -39,32 +39,10 @@
 //! # }
 //! ```
 //!
-//! # A custom message bus: one method
+//! # A custom message bus
 //!
-//! ```
-//! use csi_proxy::{Call, Fault, Outcome, Relay, Replies};
-//! # struct Mqtt;
-//! # impl Mqtt {
-//! #     async fn request(&self, _: &str, _: bytes::Bytes, _: bytes::Bytes) -> Result<[bytes::Bytes; 2], String> {
-//! #         Err("off".into())
-//! #     }
-//! # }
-//!
-//! struct MyMqtt(Mqtt);
-//!
-//! #[async_trait::async_trait]
-//! impl Relay for MyMqtt {
-//!     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
-//!         let lost = |reason: String| Fault::LinkLost { reason };
-//!         let topic = format!("csi/{}", call.node);
-//!         // At the node: Call::decode, Dispatcher::relay, and Outcome::encode.
-//!         let answer = self.0.request(&topic, call.encode_header(), call.body).await;
-//!         let [message, closing] = answer.map_err(lost)?;
-//!         let outcome = Outcome::decode(closing).map_err(|error| lost(error.to_string()))?;
-//!         Ok(if outcome.is_ok() { Replies::unary(message, outcome) } else { Replies::outcome(outcome) })
-//!     }
-//! }
-//! ```
+//! A relay over a bus has one method. [`bus`] has everything but input and output, and an example that passes the suite
+//! below.
 //!
 //! `conformance` (feature `testing`) tests such a relay. [`RelayService`] and [`ServiceRelay`] adapt relays to tower
 //! services and back.
@@ -145,6 +123,8 @@ pub use self::dispatcher::{
 pub use self::endpoint::{
     DEFAULT_MAX_SOCKETS, Endpoint, EndpointSettings, NodeSocketError, NodeSockets, ServeError, Serving,
 };
+#[cfg(feature = "runtime")]
+pub use self::relay::bus;
 #[cfg(feature = "edge-transport")]
 pub use self::relay::{CSI_SERVICE, NodeWatch, SessionRelay, SessionService};
 #[cfg(feature = "runtime")]

@@ -45,7 +45,6 @@ pub(crate) fn record(
 }
 
 /// Counts a call of another peer that was refused.
-#[cfg(feature = "edge-transport")]
 pub(crate) fn refused(cause: &'static str) {
     metrics::counter!("csi_plugin_refused_calls_total", "cause" => cause).increment(1);
 }

@@ -80,3 +80,28 @@ pub struct FaultRecord {
     #[prost(uint64, tag = "5")]
     pub max: u64,
 }
+/// A call as one payload of a bus.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BusRequest {
+    /// A `CallHeader`.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub header: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub body: ::prost::bytes::Bytes,
+}
+/// A part of an answer as one payload of a bus. Only the last part has a closing; only the last part may have no message.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BusPart {
+    /// A random number of this answer. A bus that delivers a call twice gets two answers; the parts of the second one are
+    /// ignored.
+    #[prost(fixed64, tag = "1")]
+    pub answer: u64,
+    /// The number of the part in its answer, from 0. A repeated part is ignored, and a missing one is a fault.
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    pub message: ::core::option::Option<::prost::bytes::Bytes>,
+    /// A `Closing`.
+    #[prost(bytes = "bytes", optional, tag = "4")]
+    pub closing: ::core::option::Option<::prost::bytes::Bytes>,
+}

@@ -11,6 +11,10 @@ const INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) struct LogLimit(Mutex<Option<Instant>>);
 
 impl LogLimit {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
     /// Whether to log a warning now. If so, the next one is permitted 10 s later.
     pub(crate) fn permits(&self, now: Instant) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);

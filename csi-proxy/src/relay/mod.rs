@@ -1,7 +1,9 @@
 //! Relays: carry calls from endpoints to drivers.
 
 mod bounded;
+pub mod bus;
 mod node_segment;
+mod refused;
 mod retry;
 mod service;
 #[cfg(feature = "edge-transport")]
@@ -49,5 +51,19 @@ pub trait Relay: Send + Sync {
 impl<R: Relay + ?Sized> Relay for std::sync::Arc<R> {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         (**self).relay(call).await
+    }
+}
+
+/// Relays a call until its caller has left; `None` if it has. A queued call without a caller must not begin, and a begun
+/// one continues.
+async fn until_left(
+    relay: &(impl Relay + ?Sized),
+    call: Call,
+    left: impl Future<Output = ()>,
+) -> Option<Replies> {
+    tokio::select! {
+        biased;
+        answer = relay.relay(call) => Some(answer.unwrap_or_else(Replies::outcome)),
+        () = left => None,
     }
 }

@@ -8,11 +8,11 @@
 mod nodes;
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use csi_proto::{Code, DriverName};
+use csi_proto::DriverName;
 use edge_transport::frame::MAX_CLOSING;
 use edge_transport::{
     CallError, Failure, InvalidName, Peer, PeerId, Reason, ReplyEvent, ReplySender, ReplyStream, Request,
@@ -24,10 +24,8 @@ pub use self::nodes::NodeWatch;
 use crate::call::text::printable;
 use crate::call::{Call, Fault, NodeId, NodeSession, Outcome, Replies, Reply};
 use crate::observe::LogLimit;
-use crate::relay::Relay;
-
-/// The beginning of the names of CSI's services, in all versions.
-const CSI_PACKAGE: &str = "csi.";
+use crate::relay::refused::Refused;
+use crate::relay::{Relay, until_left};
 
 /// The name of the service of a node's peer for CSI calls. Each driver has a name below it, `csi/DRIVER`.
 pub const CSI_SERVICE: &str = "csi";
@@ -219,67 +217,15 @@ impl<R: Relay> SessionService<R> {
     }
 }
 
-/// Why a call of another peer is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refused {
-    /// The method of CSI must not come from another host.
-    Method,
-    /// The method's service is not CSI's, and unknown as to every gRPC server.
-    Service,
-    /// The call is for another driver than its request.
-    Driver,
-}
-
-impl Refused {
-    fn of(service: &ServiceName, call: &Call, node_calls: bool) -> Option<Self> {
-        let method = &call.method;
-        if !node_calls && !method.is_remote() {
-            return Some(match method.service().starts_with(CSI_PACKAGE) {
-                true => Self::Method,
-                false => Self::Service,
-            });
-        }
-        let below = service.as_str().strip_prefix(CSI_SERVICE);
-        let is_permitted = below == Some("")
-            || below.and_then(|below| below.strip_prefix('/')) == Some(call.driver.as_str());
-        (!is_permitted).then_some(Self::Driver)
+/// Why a call of another peer to this service is refused.
+fn refused(service: &ServiceName, call: &Call, node_calls: bool) -> Option<Refused> {
+    if !node_calls && let Some(refused) = Refused::of_method(&call.method) {
+        return Some(refused);
     }
-
-    /// The label of the metric and of the log.
-    const fn cause(self) -> &'static str {
-        match self {
-            Self::Method | Self::Service => "method",
-            Self::Driver => "driver",
-        }
-    }
-
-    fn reason(self, service: &ServiceName, Call { method, driver, .. }: &Call) -> String {
-        match self {
-            Self::Method | Self::Service => {
-                format!("{method} cannot be called from another host; call it on the socket of the node")
-            }
-            Self::Driver => format!("the request is for {service}, and its header names driver {driver}"),
-        }
-    }
-}
-
-impl<R> SessionService<R> {
-    /// Returns the outcome of a call of another peer that is refused; `None` if it is not.
-    fn refusal_for(&self, source: &PeerId, service: &ServiceName, call: &Call) -> Option<Outcome> {
-        let refused = Refused::of(service, call, self.node_calls)?;
-        let (cause, reason) = (refused.cause(), refused.reason(service, call));
-        #[cfg(feature = "metrics")]
-        crate::metrics::refused(cause);
-        if self.warnings.permits(Instant::now()) {
-            let Call { driver, method, .. } = call;
-            tracing::warn!(%source, %driver, %method, cause, "call of another peer refused: {reason}");
-        }
-        Some(match refused {
-            // A caller must not retry the call.
-            Refused::Service => Outcome::from_endpoint(Code::UNIMPLEMENTED, ""),
-            Refused::Method | Refused::Driver => Fault::Forbidden { reason }.into(),
-        })
-    }
+    let below = service.as_str().strip_prefix(CSI_SERVICE);
+    let is_permitted =
+        below == Some("") || below.and_then(|below| below.strip_prefix('/')) == Some(call.driver.as_str());
+    (!is_permitted).then(|| Refused::Driver(service.to_string()))
 }
 
 #[async_trait]
@@ -287,16 +233,12 @@ impl<R: Relay + 'static> Service for SessionService<R> {
     async fn call(&self, source: PeerId, request: Request, mut replies: ReplySender) {
         let Request { service, metadata, body, remaining, .. } = request;
         let answer = match Call::decode(metadata, body) {
-            Ok(mut call) => match self.refusal_for(&source, &service, &call) {
-                Some(refusal) => Replies::outcome(refusal),
+            Ok(mut call) => match refused(&service, &call, self.node_calls) {
+                Some(refused) => Replies::outcome(refused.outcome(&source, &call, &self.warnings)),
                 None => {
                     call.remaining = remaining;
-                    // A queued call without a caller must not begin. A begun call continues.
-                    tokio::select! {
-                        biased;
-                        answer = self.relay.relay(call) => answer.unwrap_or_else(Replies::outcome),
-                        () = replies.cancelled() => Replies::outcome(Fault::Cancelled),
-                    }
+                    let answer = until_left(&self.relay, call, replies.cancelled()).await;
+                    answer.unwrap_or_else(|| Replies::outcome(Fault::Cancelled))
                 }
             },
             Err(error) => {
@@ -338,16 +280,17 @@ mod tests {
             let (node, driver) = (NodeId::new("edge-1").unwrap(), DriverName::new("a.driver").unwrap());
             let method = MethodPath::new(method).unwrap();
             let call = Call::new(CallId::new(), node, driver, method, Bytes::new());
-            Refused::of(&ServiceName::new(service).unwrap(), &call, false)
+            refused(&ServiceName::new(service).unwrap(), &call, false)
         };
+        let driver = |service: &str| Some(Refused::Driver(service.to_owned()));
         let (create, stage) = ("/csi.v1.Controller/CreateVolume", "/csi.v1.Node/NodeStageVolume");
         for (service, method, expected) in [
             ("csi/a.driver", create, None),
             ("csi", create, None),
-            ("csi/b.driver", create, Some(Refused::Driver)),
-            ("csi/a.driver/x", create, Some(Refused::Driver)),
-            ("csia.driver", create, Some(Refused::Driver)),
-            ("other", create, Some(Refused::Driver)),
+            ("csi/b.driver", create, driver("csi/b.driver")),
+            ("csi/a.driver/x", create, driver("csi/a.driver/x")),
+            ("csia.driver", create, driver("csia.driver")),
+            ("other", create, driver("other")),
             ("csi/a.driver", stage, Some(Refused::Method)),
             ("csi/a.driver", "/other.v1.Service/Call", Some(Refused::Service)),
         ] {
