@@ -48,7 +48,7 @@ impl Programs {
             build.args(["--bin", name]);
         }
         if peers {
-            build.args(["--bin", "nats-relay", "--features", "edge-csi-benches/nats"]);
+            build.args(["-p", "nats-bus", "--bin", "nats-relay", "--features", "nats-bus/nats"]);
         }
         run_to_end(&mut build)?;
         if peers {

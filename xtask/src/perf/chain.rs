@@ -198,10 +198,26 @@ impl Builder<'_> {
             self.programs.go("nats-server").args(["-a", "127.0.0.1", "-p", &port.to_string()]),
         )?;
         let mut agent = self.programs.rust("nats-relay");
-        agent.args(["agent", "--server", &server, "--driver", &self.unix("driver.sock")]);
+        agent.args([
+            "agent",
+            "--server",
+            &server,
+            "--drivername",
+            DRIVER,
+            "--driver",
+            &self.unix("driver.sock"),
+        ]);
         self.start("agent", &mut agent)?;
         let mut proxy = self.programs.rust("nats-relay");
-        proxy.args(["proxy", "--server", &server, "--endpoint", &self.unix("csi.sock")]);
+        proxy.args([
+            "proxy",
+            "--server",
+            &server,
+            "--drivername",
+            DRIVER,
+            "--endpoint",
+            &self.unix("csi.sock"),
+        ]);
         self.start("proxy", &mut proxy)
     }
 }
