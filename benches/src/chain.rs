@@ -8,7 +8,7 @@ use csi_proxy::{
     Dispatcher, DriverName, Endpoint, NodeId, Relay, Router, Serving, SessionRelay, SessionService,
     SocketAddress,
 };
-use edge_transport::link::{self, Address, DialOptions, Dialer, Limits, Listener};
+use edge_transport::link::{Address, DialOptions, Dialer};
 use edge_transport::tls::{ClientAuth, ClientTls, Identity, server_config};
 use edge_transport::{Hub, Peer, PeerId, ServiceName};
 use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
@@ -124,20 +124,17 @@ async fn serve(socket: &Path, relay: impl Relay + 'static) -> ChainResult<Servin
 }
 
 async fn session(kind: ChainKind, folder: &Path, drivers: Dispatcher) -> ChainResult<(Hub, Peer, Peer)> {
-    let limits = Limits::default();
     let authority = Authority::new()?;
-    let server = || {
-        Ok::<_, Box<dyn Error + Send + Sync>>(server_config(
-            &authority.identity("localhost")?,
-            ClientAuth::Required,
-        )?)
-    };
-    let listener: Box<dyn Listener> = match kind {
-        ChainKind::Ws => Box::new(link::ws::bind("127.0.0.1:0", None, limits).await?),
-        ChainKind::Wss => Box::new(link::ws::bind("127.0.0.1:0", Some(server()?), limits).await?),
-        ChainKind::Quic => Box::new(link::quic::bind("127.0.0.1:0", &server()?, limits).await?),
-        _ => Box::new(link::uds::bind(folder.join("hub.sock"), limits)?),
-    };
+    let server = server_config(&authority.identity("localhost")?, ClientAuth::Required)?;
+    let socket = format!("unix://{}", folder.join("hub.sock").display());
+    let listen: Address = match kind {
+        ChainKind::Ws => "ws://127.0.0.1:0",
+        ChainKind::Wss => "wss://127.0.0.1:0",
+        ChainKind::Quic => "quic://127.0.0.1:0",
+        _ => &socket,
+    }
+    .parse()?;
+    let listener = listen.listen(&(&server).into()).await?;
     let hub: Address = listener.local_address().parse()?;
     let builder = Hub::builder().listener(listener);
     let started = if kind == ChainKind::Ws { builder.allow_unauthenticated() } else { builder }.start()?;

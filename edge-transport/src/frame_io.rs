@@ -224,7 +224,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn frame_is_arriving_while_it_grows_in_time() {
         let bytes = Arc::new(AtomicUsize::new(1));
-        let link = Link::new(Unfinished(Arc::clone(&bytes)), LinkKind::Memory, "test", Credentials::None);
+        let link = Link::new(Unfinished(Arc::clone(&bytes)), LinkKind::MEMORY, "test", Credentials::None);
         let mut io = FrameIo::new(link);
         let max = Duration::from_secs(10);
         assert!(io.is_receiving(max));

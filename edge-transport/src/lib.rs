@@ -31,5 +31,15 @@ pub use hub::{Hub, HubSettings};
 pub use name::{InvalidName, PeerId, ServiceName, SessionId};
 #[cfg(feature = "runtime")]
 pub use peer::{
-    CallError, Cancelled, Peer, PeerSettings, PeerState, ReplyEvent, ReplySender, ReplyStream, Service,
+    CallError, Cancelled, ConnectError, Peer, PeerSettings, PeerState, Refusal, ReplyEvent, ReplySender,
+    ReplyStream, Service,
 };
+
+/// The names that most programs use.
+#[cfg(feature = "runtime")]
+pub mod prelude {
+    pub use crate::link::{Address, DialOptions, ListenOptions};
+    pub use crate::{
+        ConnectError, Hub, Peer, PeerId, ReplyEvent, ReplySender, Request, Service, ServiceName,
+    };
+}

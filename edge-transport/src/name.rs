@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Longest [`PeerId`] in bytes: the bound of a DNS name (RFC 1035 section 2.3.4), which is what certificates carry.
 pub const MAX_PEER_ID: usize = 253;
@@ -170,6 +171,32 @@ impl PeerId {
 }
 
 impl PeerId {
+    /// Returns a name below `parent` that no other process has, from the host, the process id and the time: the hub refuses the
+    /// later of two processes with one name. Use the name of the process's certificate, or the one that its token proves, as the
+    /// parent: both also prove the names below. Within a process, the name is the same each time.
+    ///
+    /// ```
+    /// use edge_transport::PeerId;
+    ///
+    /// let name = PeerId::of_this_process("csi-proxy")?;
+    /// assert!(name.as_str().starts_with("csi-proxy/"));
+    /// # Ok::<(), edge_transport::InvalidName>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If `parent` is not a name, or is longer than about 150 bytes.
+    pub fn of_this_process(parent: impl AsRef<str>) -> Result<Self, InvalidName> {
+        static NAME: OnceLock<String> = OnceLock::new();
+        let name = NAME.get_or_init(|| {
+            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            process_name(&host, std::process::id(), now.map_or(0, |since| since.as_micros()))
+        });
+        let parent = parent.as_ref();
+        check("peer id", parent, MAX_PEER_ID)?;
+        Self::new(format!("{parent}/{name}"))
+    }
+
     /// Returns the shortest name that covers this one: what a certificate for this name, or for one above, can prove at most.
     pub(crate) fn top(&self) -> Self {
         match covered_by(&self.0).next() {
@@ -191,6 +218,14 @@ impl ServiceName {
     }
 }
 
+/// The host and the process id distinguish processes of one host; the time in microseconds distinguishes containers that share a
+/// host name.
+fn process_name(host: &str, process: u32, time: u128) -> String {
+    let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    let host: String = host.trim().chars().filter(allowed).take(63).collect();
+    format!("{host}-{process}-{time}")
+}
+
 /// Returns the names that cover `name`: its parents, from the shortest, and itself. A parent with a colon covers nothing
 /// below it: the path of a URI has no authority over longer paths.
 pub(crate) fn covered_by(name: &str) -> impl DoubleEndedIterator<Item = &str> {
@@ -201,6 +236,19 @@ pub(crate) fn covered_by(name: &str) -> impl DoubleEndedIterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn process_name_fits_whatever_the_host_is_called() {
+        let parent = "d".repeat(150);
+        for host in ["", "node-1\n", "host name/with\u{e9}", &"h".repeat(300)] {
+            let name = format!("{parent}/{}", process_name(host, u32::MAX, u128::from(u64::MAX)));
+            assert!(PeerId::new(&name).is_ok(), "{name}");
+        }
+        assert_ne!(process_name("h", 1, 1), process_name("h", 1, 2));
+        let name = PeerId::of_this_process("proxy").unwrap();
+        assert_eq!(PeerId::of_this_process("proxy").unwrap(), name);
+        assert!(PeerId::new("proxy").unwrap().covers(&name) && PeerId::of_this_process("").is_err());
+    }
 
     #[test]
     fn rejects_invalid_names_with_the_value_found() {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use edge_transport::frame::WireFrame;
 use edge_transport::hub::AllowAll;
 use edge_transport::link::memory::{self, MemoryDialer};
-use edge_transport::link::{Credentials, Dialer, FrameLink, Link, LinkError, LinkKind};
+use edge_transport::link::{Credentials, Dialer, FrameLink, Link, LinkError, LinkKind, Protection};
 use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, TokenVerifier};
 use edge_transport::{Hub, Peer, PeerId, PeerSettings, PeerState};
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
@@ -76,7 +76,8 @@ impl Dialer for MomentDialer {
             Moment::Authentication | Moment::Call | Moment::Blocked => {
                 let link = self.dialer.dial().await?;
                 let stalling = Stalling { link, valve: Arc::clone(&self.blocked) };
-                Ok(Link::new(stalling, LinkKind::Memory, "hub", Credentials::None))
+                let link = Link::new(stalling, LinkKind::MEMORY, "hub", Credentials::None);
+                Ok(link.with_protection(Protection::Private))
             }
         }
     }

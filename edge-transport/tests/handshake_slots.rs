@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use edge_transport::link::memory::MemoryListener;
+use edge_transport::link::LinkQueue;
 use edge_transport::link::{
     Dialer, Handshake, Incoming, Limits, LinkError, LinkKind, Listener, PendingLink, Source, uds, ws,
 };
@@ -57,7 +57,7 @@ impl PendingLink for Hostile {
 /// Accepts hostile connections and memory links.
 struct MixedListener {
     hostile: mpsc::UnboundedReceiver<Incoming>,
-    memory: MemoryListener,
+    memory: LinkQueue,
 }
 
 #[async_trait::async_trait]
@@ -73,7 +73,7 @@ impl Listener for MixedListener {
     }
 
     fn kind(&self) -> LinkKind {
-        LinkKind::Wss
+        LinkKind::WSS
     }
 
     fn local_address(&self) -> String {

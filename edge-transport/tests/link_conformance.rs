@@ -74,7 +74,7 @@ async fn wss_links_conform_and_report_certificates() {
     let port = listener.socket_address().port();
     let dialer = ws::WsDialer::new("127.0.0.1", port, Some(tls), Limits::default()).unwrap();
     let (dialed, accepted) = connect(&mut listener, &dialer).await.unwrap();
-    assert_eq!((dialed.kind(), accepted.kind()), (LinkKind::Wss, LinkKind::Wss));
+    assert_eq!((dialed.kind(), accepted.kind()), (LinkKind::WSS, LinkKind::WSS));
     assert_eq!(link_pki::names(&dialed), ["hub"]);
     assert_eq!(link_pki::names(&accepted), ["edge-1"]);
     suite(&mut listener, &dialer).await;

@@ -27,7 +27,9 @@ impl<'a> Requester<'a> {
     }
 }
 
-/// Decides whether a call is allowed. Called once per call, with names that the hub has authenticated. Must not block.
+/// Decides whether a call is allowed. The functions are called once for each call and each watcher, with names that the hub has
+/// authenticated, in no order, by the tasks of all links, under the lock of the routing table: they must not block or call the
+/// hub.
 pub trait Policy: Send + Sync {
     /// Whether `requester` may call `service` of `target`.
     fn may_call(&self, requester: &Requester<'_>, target: &PeerId, service: &ServiceName) -> bool;

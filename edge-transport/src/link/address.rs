@@ -4,9 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{Dialer, Limits, LinkError};
+use super::{Dialer, Limits, LinkError, Listener};
 #[cfg(feature = "tls")]
-use crate::tls::ClientTls;
+use crate::tls::{ClientTls, ServerTls};
 use crate::token::{TokenDialer, TokenSource};
 
 /// Port of QUIC links unless the address names another.
@@ -19,8 +19,9 @@ const WS_PORT: u16 = 10_000;
 const EXPECTED: &str =
     "expected quic://host[:port], wss://host[:port][/path], ws://host[:port][/path] or unix:///path";
 
-/// The address of a listener: `quic://host[:port]`, `wss://host[:port][/path]`, `ws://host[:port][/path]` or `unix:///path`.
-/// Ports are 10001 for QUIC and 10000 for websocket unless given; IPv6 addresses are in brackets.
+/// The address of a hub: `quic://host[:port]`, `wss://host[:port][/path]`, `ws://host[:port][/path]` or `unix:///path`.
+/// Ports are 10001 for QUIC and 10000 for websocket unless given; IPv6 addresses are in brackets. A hub
+/// [listens](Self::listen) on it, also on port 0 for any free port, and a peer [dials](Self::dialer) it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Address(Kind);
 
@@ -46,6 +47,64 @@ pub struct DialOptions {
     /// Source of the token that proves the peer's name. The token is sent only on confidential links to a verified hub,
     /// unless `insecure` is set (see [`TokenDialer`]).
     pub token: Option<TokenSource>,
+}
+
+/// Trusts the authorities of this configuration and presents its certificate.
+#[cfg(feature = "tls")]
+impl From<&ClientTls> for DialOptions {
+    fn from(tls: &ClientTls) -> Self {
+        Self { tls: Some(tls.clone()), ..Self::default() }
+    }
+}
+
+/// Clones the options.
+impl From<&Self> for DialOptions {
+    fn from(options: &Self) -> Self {
+        options.clone()
+    }
+}
+
+/// Options of listening. Start from `ListenOptions::default()` and change single fields.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ListenOptions {
+    /// Limits of the links.
+    pub limits: Limits,
+    /// The certificate to present and the authorities of the clients on `wss` and `quic`.
+    #[cfg(feature = "tls")]
+    pub tls: Option<ServerTls>,
+    /// Encrypts without a verifiable certificate if `tls` is not set (see
+    /// [`insecure_server_config`](crate::tls::insecure_server_config)).
+    #[cfg(feature = "tls")]
+    pub insecure: bool,
+}
+
+/// Presents the certificate of this configuration.
+#[cfg(feature = "tls")]
+impl From<&ServerTls> for ListenOptions {
+    fn from(tls: &ServerTls) -> Self {
+        Self { tls: Some(tls.clone()), ..Self::default() }
+    }
+}
+
+/// Clones the options.
+impl From<&Self> for ListenOptions {
+    fn from(options: &Self) -> Self {
+        options.clone()
+    }
+}
+
+impl ListenOptions {
+    #[cfg(any(feature = "ws", feature = "quic"))]
+    fn server_tls(&self, address: &Address) -> Result<ServerTls, LinkError> {
+        match &self.tls {
+            Some(tls) => Ok(tls.clone()),
+            None if self.insecure => {
+                crate::tls::insecure_server_config().map_err(|error| address.unusable(error.to_string()))
+            }
+            None => Err(address.unusable("no TLS certificate was given: give one, or choose insecure")),
+        }
+    }
 }
 
 impl DialOptions {
@@ -75,7 +134,45 @@ impl Address {
         Ok(Box::new(dialer))
     }
 
+    /// Listens on this address: binds its socket. A path of a websocket address is not used, since a websocket listener answers
+    /// every path.
+    ///
+    /// # Errors
+    /// If the socket cannot be bound, if TLS is required and not configured, or if this build does not support the kind of
+    /// link.
+    #[cfg_attr(
+        not(any(feature = "ws", feature = "quic")),
+        allow(clippy::unused_async, reason = "TCP addresses are resolved")
+    )]
+    pub async fn listen(&self, options: &ListenOptions) -> Result<Box<dyn Listener>, LinkError> {
+        match &self.0 {
+            #[cfg(feature = "uds")]
+            Kind::Unix(path) => Ok(Box::new(super::uds::bind(path, options.limits.clone())?)),
+            #[cfg(feature = "ws")]
+            Kind::Ws { tls, host, port, .. } => {
+                let tls = if *tls { Some(options.server_tls(self)?) } else { None };
+                let limits = options.limits.clone();
+                Ok(Box::new(super::ws::bind(host_and_port(host, *port), tls, limits).await?))
+            }
+            #[cfg(feature = "quic")]
+            Kind::Quic { host, port } => {
+                let (tls, limits) = (options.server_tls(self)?, options.limits.clone());
+                Ok(Box::new(super::quic::bind(host_and_port(host, *port), &tls, limits).await?))
+            }
+            #[cfg(not(all(feature = "uds", feature = "ws", feature = "quic")))]
+            _ => {
+                let _ = options;
+                Err(self.without_feature())
+            }
+        }
+    }
+
     fn plain_dialer(&self, options: &DialOptions) -> Result<Box<dyn Dialer>, LinkError> {
+        if let Kind::Ws { port: 0, .. } | Kind::Quic { port: 0, .. } = &self.0 {
+            return Err(
+                self.unusable("port 0 is for listeners only; give the port of the hub, from 1 to 65535")
+            );
+        }
         match &self.0 {
             #[cfg(feature = "uds")]
             Kind::Unix(path) => Ok(Box::new(super::uds::UdsDialer::new(path, options.limits.clone())?)),
@@ -91,15 +188,24 @@ impl Address {
                 Ok(Box::new(super::quic::QuicDialer::new(host, *port, &tls, options.limits.clone())?))
             }
             #[cfg(not(all(feature = "uds", feature = "ws", feature = "quic")))]
-            #[allow(unreachable_patterns, reason = "which kinds are left depends on the features")]
             _ => {
                 let _ = options;
-                Err(self.unusable("this build does not support this kind of link: enable the feature `uds`, `ws` or `quic` of edge-transport"))
+                Err(self.without_feature())
             }
         }
     }
 
-    #[allow(dead_code, reason = "a build with unix sockets only needs no such error")]
+    /// Names the feature that a build without this kind of link lacks.
+    #[cfg(not(all(feature = "uds", feature = "ws", feature = "quic")))]
+    fn without_feature(&self) -> LinkError {
+        let (kind, feature) = match &self.0 {
+            Kind::Unix(_) => ("unix sockets", "uds"),
+            Kind::Ws { .. } => ("websockets", "ws"),
+            Kind::Quic { .. } => ("QUIC", "quic"),
+        };
+        self.unusable(format!("this build has no {kind}: enable the feature `{feature}` of edge-transport"))
+    }
+
     fn unusable(&self, cause: impl Into<String>) -> LinkError {
         LinkError::Address { address: self.to_string(), cause: cause.into() }
     }
@@ -183,8 +289,8 @@ fn authority_of(text: &str, default_port: u16) -> Result<(String, u16), String> 
     let port = match port {
         None => default_port,
         Some(port) => match port.parse::<u16>() {
-            Ok(port) if port > 0 => port,
-            _ => return Err(format!("port {port:?} is not a number from 1 to 65535")),
+            Ok(port) => port,
+            Err(_) => return Err(format!("port {port:?} is not a number from 0 to 65535")),
         },
     };
     Ok((host.to_owned(), port))
@@ -234,10 +340,9 @@ mod tests {
             ("QUIC://hub", "unknown scheme \"QUIC\""),
             ("quic://", "no host"),
             ("quic://:1", "no host"),
-            ("quic://hub:", "is not a number from 1 to 65535"),
-            ("quic://hub:0", "is not a number from 1 to 65535"),
-            ("quic://hub:65536", "is not a number from 1 to 65535"),
-            ("quic://hub:-1", "is not a number from 1 to 65535"),
+            ("quic://hub:", "is not a number from 0 to 65535"),
+            ("quic://hub:65536", "is not a number from 0 to 65535"),
+            ("quic://hub:-1", "is not a number from 0 to 65535"),
             ("quic://hub/path", "no path"),
             ("quic://::1", "brackets"),
             ("quic://[::1", "no closing bracket"),
@@ -267,6 +372,47 @@ mod tests {
             assert!(address.dialer(&DialOptions { insecure: true, ..plain.clone() }).is_ok());
         }
         assert!("ws://hub".parse::<Address>().unwrap().dialer(&plain).is_ok());
+    }
+
+    /// One call listens on each scheme, and the printed address can be dialed; port 0 cannot.
+    #[cfg(all(feature = "uds", feature = "ws", feature = "quic"))]
+    #[tokio::test]
+    async fn one_call_listens_on_each_scheme() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = format!("unix://{}/hub.sock", directory.path().display());
+        let insecure = DialOptions { insecure: true, ..DialOptions::default() };
+        for given in [&socket, "ws://127.0.0.1:0", "wss://127.0.0.1:0", "quic://[::1]:0"] {
+            let address: Address = given.parse().unwrap();
+            let options = ListenOptions { insecure: true, ..ListenOptions::default() };
+            let mut listener = address.listen(&options).await.unwrap();
+            let bound: Address = listener.local_address().parse().unwrap();
+            let (dialer, accepting) =
+                (bound.dialer(&insecure).unwrap(), async { listener.accept().await?.await });
+            let (dialed, accepted) = tokio::try_join!(dialer.dial(), accepting).unwrap();
+            assert_eq!(dialed.kind(), accepted.kind(), "{given}");
+            if *given != socket {
+                let error = address.dialer(&insecure).err().unwrap().to_string();
+                assert!(error.contains("port 0 is for listeners"), "{error}");
+            }
+            if given.starts_with("wss") || given.starts_with("quic") {
+                let error = address.listen(&ListenOptions::default()).await.err().unwrap().to_string();
+                assert!(error.contains("no TLS certificate was given"), "{error}");
+            }
+        }
+        let taken = socket.parse::<Address>().unwrap();
+        let _held = taken.listen(&ListenOptions::default()).await.unwrap();
+        let error = taken.listen(&ListenOptions::default()).await.err().unwrap().to_string();
+        assert!(error.starts_with("socket ") && error.contains("in use"), "{error}");
+    }
+
+    #[cfg(not(feature = "quic"))]
+    #[tokio::test]
+    async fn names_the_feature_that_the_build_lacks() {
+        let address: Address = "quic://hub".parse().unwrap();
+        let dialing = address.dialer(&DialOptions::default()).err().unwrap().to_string();
+        let listening = address.listen(&ListenOptions::default()).await.err().unwrap().to_string();
+        assert_eq!(dialing, listening);
+        assert!(dialing.contains("has no QUIC: enable the feature `quic` of edge-transport"), "{dialing}");
     }
 
     #[cfg(feature = "uds")]

@@ -20,7 +20,6 @@ const ZERO_COPY_FROM: usize = 8 << 10;
 
 /// Initial memory for an unfinished frame. The memory grows by doubling, so that an announced length alone
 /// allocates nothing.
-#[cfg(feature = "uds")]
 pub(super) const FIRST_RESERVE: usize = 64 << 10;
 
 /// Returns the length prefix of a frame.

@@ -49,13 +49,18 @@ pub type Handshake = Pin<Box<dyn Future<Output = Result<Link, LinkError>> + Send
 /// the future, and its first byte has arrived.
 pub trait PendingLink: Send {
     /// Ready when the first byte has arrived, without reading it. Until then a hub does not count the connection
-    /// as a handshake.
+    /// as a handshake; it keeps at most 1024 such connections of a listener, each for 2 s. May be called again after it was
+    /// ready. Default: ready, for connections that send nothing first, and for futures.
+    ///
+    /// # Errors
+    /// If the connection is lost. The hub drops it.
     fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let _ = cx;
         Poll::Ready(Ok(()))
     }
 
-    /// Starts the handshake.
+    /// Starts the handshake. The future runs in a task of its own, within twice `hello_timeout` of the hub's settings; dropping
+    /// it ends the connection. Dropping `self` instead of calling this refuses the connection.
     fn handshake(self: Box<Self>) -> Handshake;
 }
 

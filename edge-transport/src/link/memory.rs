@@ -9,13 +9,16 @@ use futures_sink::Sink;
 use tokio::sync::mpsc;
 use tokio_util::sync::PollSender;
 
-use super::{Credentials, Dialer, FrameLink, Incoming, Link, LinkError, LinkKind, Listener, WireFrame};
+use super::{
+    Credentials, Dialer, FrameLink, Incoming, Link, LinkError, LinkKind, LinkQueue, LinkSender, Protection,
+    WireFrame, queue,
+};
 use crate::name::PeerId;
 
 /// Maximum number of frames queued in each direction of a memory link.
 pub const FRAMES_IN_FLIGHT: usize = 64;
 
-/// Maximum number of links that wait for [`Listener::accept`].
+/// Maximum number of links that wait to be accepted.
 const BACKLOG: usize = 128;
 
 enum Item {
@@ -44,7 +47,7 @@ fn pair_with(max_frame: usize, left: Credentials) -> (Link, Link) {
     let end = |sender, receiver, remote: &str, credentials| {
         let io =
             MemoryLink { sender: PollSender::new(sender), receiver, max_frame, closed: false, ended: false };
-        Link::new(io, LinkKind::Memory, remote, credentials)
+        Link::new(io, LinkKind::MEMORY, remote, credentials).with_protection(Protection::Private)
     };
     let near = end(to_right, from_right, "memory:right", Credentials::None);
     (near, end(to_left, from_left, "memory:left", left))
@@ -116,24 +119,17 @@ pub(super) fn into_bytes(frame: WireFrame) -> Bytes {
     }
 }
 
-/// Accepts memory links; created by [`listen`].
-#[derive(Debug)]
-pub struct MemoryListener {
-    incoming: mpsc::Receiver<Link>,
-    name: String,
-}
-
-/// Dials a [`MemoryListener`]; created by [`listen`].
+/// Dials the listener that [`listen`] creates with it.
 #[derive(Debug, Clone)]
 pub struct MemoryDialer {
-    listener: mpsc::Sender<Link>,
+    listener: LinkSender,
     name: String,
     max_frame: usize,
     proven_name: Option<PeerId>,
 }
 
-/// Creates a listener whose links prove this name, for a peer of the listener's own process.
-pub(crate) fn listen_proven(name: PeerId, max_frame: usize) -> (MemoryListener, MemoryDialer) {
+/// Creates a listener whose links prove this name, for the peer of a hub's own services.
+pub(crate) fn listen_proven(name: PeerId, max_frame: usize) -> (LinkQueue, MemoryDialer) {
     let (listener, mut dialer) = listen(name.as_str(), max_frame);
     dialer.proven_name = Some(name);
     (listener, dialer)
@@ -141,44 +137,25 @@ pub(crate) fn listen_proven(name: PeerId, max_frame: usize) -> (MemoryListener, 
 
 /// Creates a listener and its dialer. The name is for logs. Dialing fails once the listener is dropped.
 #[must_use]
-pub fn listen(name: impl Into<String>, max_frame: usize) -> (MemoryListener, MemoryDialer) {
-    let (listener, incoming) = mpsc::channel(BACKLOG);
+pub fn listen(name: impl Into<String>, max_frame: usize) -> (LinkQueue, MemoryDialer) {
     let name = format!("memory:{}", name.into());
-    (
-        MemoryListener { incoming, name: name.clone() },
-        MemoryDialer { listener, name, max_frame, proven_name: None },
-    )
-}
-
-#[async_trait::async_trait]
-impl Listener for MemoryListener {
-    async fn accept(&mut self) -> Result<Incoming, LinkError> {
-        match self.incoming.recv().await {
-            Some(link) => Ok(Incoming::new(std::future::ready(Ok(link)))),
-            // Without a dialer no link can arrive, but the listener has not failed.
-            None => std::future::pending().await,
-        }
-    }
-
-    fn kind(&self) -> LinkKind {
-        LinkKind::Memory
-    }
-
-    fn local_address(&self) -> String {
-        self.name.clone()
-    }
+    let (sender, listener) = queue(LinkKind::MEMORY, name.clone(), BACKLOG);
+    (listener, MemoryDialer { listener: sender, name, max_frame, proven_name: None })
 }
 
 #[async_trait::async_trait]
 impl Dialer for MemoryDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
-        let credentials = match &self.proven_name {
-            Some(name) => Credentials::Certificate(vec![name.clone()].into()),
-            None => Credentials::None,
+        let (near, far) = match &self.proven_name {
+            Some(name) => {
+                let (near, far) = pair_with(self.max_frame, name.clone().into());
+                (near, far.of_hub())
+            }
+            None => pair(self.max_frame),
         };
-        let (near, far) = pair_with(self.max_frame, credentials);
-        self.listener.send(far).await.map_err(|_| LinkError::Handshake {
-            kind: LinkKind::Memory,
+        let incoming = Incoming::new(std::future::ready(Ok(far)));
+        self.listener.send(incoming).await.map_err(|_| LinkError::Handshake {
+            kind: LinkKind::MEMORY,
             remote: self.name.clone(),
             cause: "the listener was dropped".to_owned(),
         })?;
@@ -195,7 +172,7 @@ mod tests {
     use futures_util::{SinkExt, StreamExt};
 
     use super::*;
-    use crate::link::Lane;
+    use crate::link::{Lane, Listener as _};
 
     fn frame(body: &'static [u8]) -> WireFrame {
         WireFrame::new(Lane::Control, false, Bytes::from_static(b"h"), Bytes::from_static(body))

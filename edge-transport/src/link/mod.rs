@@ -18,14 +18,16 @@ mod address;
 mod certificate;
 #[cfg(feature = "testing")]
 pub mod conformance;
+mod description;
 #[cfg(feature = "testing")]
 pub mod faulty;
-#[cfg(any(feature = "uds", feature = "quic"))]
+mod framed;
 mod framing;
 pub(crate) mod happy_eyeballs;
 mod incoming;
 mod limits;
 pub mod memory;
+mod queue;
 #[cfg(feature = "quic")]
 pub mod quic;
 #[cfg(feature = "uds")]
@@ -33,12 +35,14 @@ pub mod uds;
 #[cfg(feature = "ws")]
 pub mod ws;
 
-pub use address::{Address, DialOptions};
+pub use address::{Address, DialOptions, ListenOptions};
 pub use certificate::PeerCertificate;
+pub use description::{Credentials, LinkKind, Protection};
 pub use incoming::{Handshake, Incoming, PendingLink, Source};
 #[cfg(feature = "runtime")]
 pub(crate) use limits::FREE_UNFINISHED;
 pub use limits::{Limits, MAX_FRAME_CEILING, MAX_UNADMITTED_FRAME, ReceiveLimits, SEND_BUFFER};
+pub use queue::{LinkQueue, LinkSender, QueueError, queue};
 
 use std::fmt;
 use std::pin::Pin;
@@ -50,56 +54,13 @@ use futures_core::Stream;
 use futures_sink::Sink;
 #[cfg(feature = "tls")]
 use rustls_pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite};
 
+use self::framed::FramedStream;
 use crate::frame::{Frame, Kind, MAX_HEADER, decode, encode};
 pub use crate::frame::{Lane, WireFrame};
 use crate::name::PeerId;
 use crate::token::Token;
-
-/// What the other end of a link has proven about itself before the first frame.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Credentials {
-    /// Nothing: the name in the hello is only a claim.
-    None,
-    /// A verified certificate.
-    Certificate(PeerCertificate),
-    /// A process on this host.
-    Process {
-        /// User id.
-        uid: u32,
-        /// Group id.
-        gid: u32,
-    },
-}
-
-/// The kind of link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LinkKind {
-    /// Inside the process.
-    Memory,
-    /// Unix socket.
-    Uds,
-    /// Websocket over plain TCP.
-    Ws,
-    /// Websocket over TLS.
-    Wss,
-    /// QUIC.
-    Quic,
-}
-
-impl fmt::Display for LinkKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Memory => "memory",
-            Self::Uds => "uds",
-            Self::Ws => "ws",
-            Self::Wss => "wss",
-            Self::Quic => "quic",
-        })
-    }
-}
 
 /// Why a link ended or was not established.
 #[derive(Debug, thiserror::Error)]
@@ -147,6 +108,10 @@ pub enum LinkError {
         /// What is wrong with it, and what is expected.
         cause: String,
     },
+    /// A unix socket cannot be bound.
+    #[cfg(feature = "uds")]
+    #[error(transparent)]
+    Bind(#[from] uds::BindError),
     /// The connection was lost without a close.
     #[error("connection lost")]
     Lost,
@@ -154,6 +119,8 @@ pub enum LinkError {
 
 /// The frames of a link in both directions, for every kind of link. The stream yields `None` after an orderly close of
 /// the other end.
+///
+/// One task polls stream and sink; the functions here do not block. Dropping the link ends the connection at once.
 ///
 /// The functions have defaults for links that need no limits, such as those inside the process. A link that wraps
 /// another must forward them; otherwise the inner link keeps its own limits, and over QUIC a small receive window.
@@ -196,6 +163,9 @@ pub struct Link {
     kind: LinkKind,
     remote: String,
     credentials: Credentials,
+    protection: Protection,
+    /// Whether this is the link of the hub's own services.
+    of_hub: bool,
     /// The token to insert into the hello.
     token: Option<Token>,
     /// Called with each received frame.
@@ -205,7 +175,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Wraps an implementation.
+    /// Wraps an implementation. State its protection with [`with_protection`](Self::with_protection): without one the
+    /// link carries no token, and a hub does not believe its credentials.
     pub fn new(
         io: impl FrameLink + 'static,
         kind: LinkKind,
@@ -217,10 +188,45 @@ impl Link {
             kind,
             remote: remote.into(),
             credentials,
+            protection: Protection::None,
+            of_hub: false,
             token: None,
             observer: None,
             name: None,
         }
+    }
+
+    /// Frames a byte stream: TCP, a pipe, a serial line, a tunnel. Before each frame are four bytes of its length, high byte
+    /// first; the length `0xffff_ffff` marks the orderly end. Unix sockets have the same format. `limits` give the largest
+    /// frame; their handshake timeout is not used. State the protection as with [`new`](Self::new).
+    ///
+    /// An idle link has no buffers.
+    pub fn framed(
+        io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        kind: LinkKind,
+        remote: impl Into<String>,
+        credentials: Credentials,
+        limits: &Limits,
+    ) -> Self {
+        Self::new(FramedStream::new(io, limits.max_frame), kind, remote, credentials)
+    }
+
+    /// States what protects the frames; only the code that builds the link knows it. Default [`Protection::None`].
+    #[must_use]
+    pub const fn with_protection(mut self, protection: Protection) -> Self {
+        self.protection = protection;
+        self
+    }
+
+    /// Marks the link of the hub's own services, the only one that may use the hub's name.
+    pub(crate) const fn of_hub(mut self) -> Self {
+        self.of_hub = true;
+        self
+    }
+
+    /// Whether this is the link of the hub's own services.
+    pub(crate) const fn is_of_hub(&self) -> bool {
+        self.of_hub
     }
 
     /// Inserts a token into the hello, if the hello is the first sent frame. For dialing ends; see [`crate::token`].
@@ -245,6 +251,11 @@ impl Link {
         self
     }
 
+    #[cfg(test)]
+    pub(crate) const fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
     /// Returns the name of [`with_name`](Self::with_name).
     #[cfg(feature = "runtime")]
     pub(crate) const fn name(&self) -> Option<&PeerId> {
@@ -263,6 +274,12 @@ impl Link {
         &self.remote
     }
 
+    /// What protects the frames.
+    #[must_use]
+    pub const fn protection(&self) -> Protection {
+        self.protection
+    }
+
     /// What the other end has proven about itself.
     #[must_use]
     pub const fn credentials(&self) -> &Credentials {
@@ -276,6 +293,7 @@ impl fmt::Debug for Link {
             .field("kind", &self.kind)
             .field("remote", &self.remote)
             .field("credentials", &self.credentials)
+            .field("protection", &self.protection)
             .finish_non_exhaustive()
     }
 }
@@ -346,19 +364,26 @@ fn add_token(frame: WireFrame, token: Token) -> WireFrame {
     }
 }
 
-/// Accepts links. One slow handshake must not delay the next: `accept` returns before the handshake.
+/// Accepts links. One slow handshake must not delay the next: `accept` returns before the handshake. Dropping the listener
+/// closes its socket and ends no accepted link. The suite `conformance::run_listener` (feature `testing`) checks an
+/// implementation.
 #[async_trait::async_trait]
 pub trait Listener: Send {
-    /// Waits for the next link.
+    /// Waits for the next connection, in the order in which connections arrive.
+    ///
+    /// The hub drops the future when it drains or closes: a dropped future must lose no connection, so take one only as the last
+    /// step. The hub calls it again at once, from one task: bound what the listener holds, and wait after an error that would
+    /// return at once again.
     ///
     /// # Errors
-    /// Only if the listener itself has failed; a failed handshake is the error of its [`Incoming`].
+    /// Only if the listener itself has failed, for the hub then accepts nothing more from it. A failed handshake is the error of
+    /// its [`Incoming`].
     async fn accept(&mut self) -> Result<Incoming, LinkError>;
 
-    /// Kind of the links.
+    /// Kind of the links. Constant, and the same as that of the links.
     fn kind(&self) -> LinkKind;
 
-    /// The address to dial, with the real port if 0 was requested.
+    /// The address to dial, with the real port if 0 was requested. Constant and not empty.
     fn local_address(&self) -> String;
 }
 
@@ -387,15 +412,20 @@ async fn classify<T>(
     Ok(Err(error))
 }
 
-/// Dials one address. Each call makes one attempt.
+/// Dials one address. Each call makes one attempt and, if it succeeds, a new link. The suite `conformance::run_dialer` (feature
+/// `testing`) checks an implementation.
 #[async_trait::async_trait]
 pub trait Dialer: Send + Sync {
-    /// Establishes a link.
+    /// Establishes a link, up to the first frame.
+    ///
+    /// A peer drops the future after `dial_timeout` of its settings, or when another path is faster; the connection must end with
+    /// it. Several calls may run at once and must not wait for each other. Called on the peer's runtime: do not block.
     ///
     /// # Errors
-    /// If the attempt fails; the caller decides when to retry.
+    /// If the attempt fails; the caller decides when to retry. [`LinkError::Address`] means that no later attempt can succeed
+    /// without another configuration. The text names the address.
     async fn dial(&self) -> Result<Link, LinkError>;
 
-    /// The address, for logs.
+    /// The address, for logs and [`PeerState`](crate::PeerState). Constant and not empty.
     fn address(&self) -> &str;
 }

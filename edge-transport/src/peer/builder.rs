@@ -11,7 +11,7 @@ use super::runtime::Driver;
 use super::{Backoff, Peer, Service};
 use crate::frame::{Frame, Hello, Kind, Lane, MAX_SERVICES, MIN_MAX_FRAME, encode};
 use crate::hub::{AllowAll, Policy};
-use crate::link::{Dialer, MAX_UNADMITTED_FRAME};
+use crate::link::{Address, DialOptions, Dialer, LinkError, MAX_UNADMITTED_FRAME};
 use crate::name::{PeerId, ServiceName, SessionId};
 use crate::session::Settings;
 use crate::token::MAX_TOKEN;
@@ -58,7 +58,7 @@ impl Default for PeerSettings {
 #[non_exhaustive]
 pub enum PeerError {
     /// The peer has no dialer.
-    #[error("the peer has no hub address; add one with `dialer`")]
+    #[error("the peer has no hub address; add one with `dial`")]
     NoDialer,
     /// The peer has too many services.
     #[error("{found} services; at most {MAX_SERVICES} are allowed")]
@@ -107,7 +107,18 @@ impl PeerBuilder {
         Self { name, dialers: Vec::new(), services: HashMap::new(), policy, settings, seed: None }
     }
 
-    /// Adds a path to a hub. Paths are tried in the order in which they were added: add the preferred one first.
+    /// Adds the address of a hub, as in `.dial("wss://hub:443".parse()?, &tls)?`. The options are a
+    /// [`ClientTls`](crate::tls::ClientTls) or [`DialOptions`]. Addresses are tried in the order in which they were added: add
+    /// the preferred one first.
+    ///
+    /// # Errors
+    /// If the address cannot be used: TLS is required and not configured, or this build does not support the kind of link.
+    pub fn dial(self, address: Address, options: impl Into<DialOptions>) -> Result<Self, LinkError> {
+        let dialer = address.dialer(&options.into())?;
+        Ok(self.dialer(dialer))
+    }
+
+    /// Adds an own path to a hub. Paths are tried in the order in which they were added: add the preferred one first.
     pub fn dialer(mut self, dialer: Box<dyn Dialer>) -> Self {
         self.dialers.push(dialer);
         self

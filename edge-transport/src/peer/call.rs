@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use tokio::sync::mpsc;
 
+use super::Refusal;
 use super::runtime::{ControlMessage, DriverHandle};
 use crate::frame::{Failure, Reason, cost};
 
@@ -20,6 +21,8 @@ pub enum CallError {
     NotConnected {
         /// Why the last attempt to connect failed.
         last_error: Option<String>,
+        /// What was refused, if the last attempt was refused.
+        refusal: Option<Refusal>,
     },
     /// The peer or its hub is draining.
     #[error("draining, no new calls are accepted: {reason}")]

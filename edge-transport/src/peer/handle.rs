@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::runtime::{Command, ControlMessage, DriverHandle};
-use super::{CallError, PeerBuilder, PeerSettings, PeerState, ReplyStream};
+use super::{CallError, ConnectError, PeerBuilder, PeerSettings, PeerState, Refusal, ReplyStream};
 use crate::frame::{HEADROOM, MAX_METADATA, Request};
 use crate::name::PeerId;
 
@@ -65,7 +66,8 @@ impl Peer {
         self.shared.state.clone()
     }
 
-    /// Waits until a hub is connected.
+    /// Waits until a hub is connected, however long that takes: a refused peer tries again and again. See
+    /// [`connected_within`](Self::connected_within). Dropping the future changes nothing.
     ///
     /// # Errors
     /// If the peer is closed.
@@ -75,6 +77,32 @@ impl Peer {
         match reached.as_deref() {
             Ok(state) if state.is_connected() => Ok(()),
             _ => Err(CallError::Closed),
+        }
+    }
+
+    /// Waits until a hub is connected, for at most `bound`, and returns at once with a [permanent](Refusal::is_permanent)
+    /// refusal. The peer continues to connect in any case. Dropping the future changes nothing.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: why no hub is connected.
+    pub async fn connected_within(&self, bound: Duration) -> Result<(), ConnectError> {
+        let mut state = self.shared.state.clone();
+        let is_decided = |state: &PeerState| match state {
+            PeerState::Connecting { refusal, .. } => refusal.is_some_and(Refusal::is_permanent),
+            PeerState::Connected { .. } | PeerState::Closed => true,
+            PeerState::Draining { .. } => false,
+        };
+        // Without an answer in time, or after the peer's task has ended, the state says why.
+        let _ = tokio::time::timeout(bound, state.wait_for(is_decided)).await;
+        match self.state() {
+            PeerState::Connected { .. } => Ok(()),
+            PeerState::Connecting { refusal: Some(refusal), last_error, .. } => {
+                Err(ConnectError::Refused { refusal, cause: last_error.unwrap_or_default() })
+            }
+            PeerState::Connecting { last_error, .. } => {
+                Err(ConnectError::Unreachable { after: bound, last_error })
+            }
+            PeerState::Draining { .. } | PeerState::Closed => Err(ConnectError::Closed),
         }
     }
 
@@ -130,8 +158,8 @@ impl Peer {
     fn connection<T>(&self, read: impl FnOnce(&PeerId, usize) -> T) -> Result<T, CallError> {
         match &*self.shared.state.borrow() {
             PeerState::Connected { hub, max_request, .. } => Ok(read(hub, *max_request)),
-            PeerState::Connecting { last_error, .. } => {
-                Err(CallError::NotConnected { last_error: last_error.clone() })
+            PeerState::Connecting { last_error, refusal, .. } => {
+                Err(CallError::NotConnected { last_error: last_error.clone(), refusal: *refusal })
             }
             PeerState::Draining { reason } => Err(CallError::Draining { reason: reason.clone() }),
             PeerState::Closed => Err(CallError::Closed),

@@ -10,6 +10,8 @@ mod credit_window;
 #[cfg(feature = "runtime")]
 mod handle;
 #[cfg(feature = "runtime")]
+mod refusal;
+#[cfg(feature = "runtime")]
 mod runtime;
 #[cfg(feature = "runtime")]
 mod service;
@@ -23,6 +25,8 @@ pub use builder::{PeerBuilder, PeerError, PeerSettings};
 pub use call::{CallError, ReplyEvent, ReplyStream};
 #[cfg(feature = "runtime")]
 pub use handle::Peer;
+#[cfg(feature = "runtime")]
+pub use refusal::{ConnectError, Refusal};
 #[cfg(feature = "runtime")]
 pub use service::{Cancelled, ReplySender, Service};
 #[cfg(feature = "runtime")]

@@ -21,6 +21,10 @@ use crate::session::InboundCallId;
 pub trait Service: Send + Sync + 'static {
     /// Handles one call of `source`, which the hub has authenticated. If the future completes or panics before it has ended the
     /// call through `replies`, the caller receives `SERVICE_LOST`.
+    ///
+    /// Calls run at the same time, in no order, at most `max_inbound_calls` of the session's settings. The future is never
+    /// dropped before it completes, except with its runtime; `replies` reports a cancel. A request has at most `max_frame`
+    /// bytes.
     async fn call(&self, source: PeerId, request: Request, replies: ReplySender);
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::Refusal;
 use crate::link::LinkKind;
 use crate::name::PeerId;
 
@@ -15,6 +16,8 @@ pub enum PeerState {
         attempts: u64,
         /// Error of the last attempt, with its address.
         last_error: Option<String>,
+        /// What was refused, if the last attempt was refused and did not just fail.
+        refusal: Option<Refusal>,
     },
     /// Connected to a hub.
     Connected {

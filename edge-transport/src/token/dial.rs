@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{MAX_TOKEN, Token};
-use crate::link::{Credentials, Dialer, Link, LinkError, LinkKind};
+use crate::link::{Dialer, Link, LinkError};
 
 /// The source of a peer's token.
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ impl Dialer for TokenDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
         let token = self.token().await?;
         let link = self.dialer.dial().await?;
-        if self.allow_insecure || is_confidential(link.kind(), link.credentials()) {
+        if self.allow_insecure || link.protection().is_confidential() {
             return Ok(link.with_token(token));
         }
         let cause = "the token is not sent: the link is not encrypted, or the hub is not verified; \
@@ -111,22 +111,13 @@ impl fmt::Debug for TokenDialer {
     }
 }
 
-/// Whether only the intended hub can read sent data.
-fn is_confidential(kind: LinkKind, hub: &Credentials) -> bool {
-    match kind {
-        LinkKind::Memory | LinkKind::Uds => true,
-        LinkKind::Wss | LinkKind::Quic => matches!(hub, Credentials::Certificate(_)),
-        LinkKind::Ws => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
     use super::*;
-    use crate::link::memory;
+    use crate::link::{Credentials, Limits, LinkKind, Protection, memory};
 
     /// The longest wait of a test; only a failure takes so long.
     const BOUND: Duration = Duration::from_secs(10);
@@ -181,19 +172,33 @@ mod tests {
         assert!(reads[0].is_some() && reads.iter().all(|read| *read == reads[0]), "{reads:?}");
     }
 
-    #[test]
-    fn sends_tokens_only_on_confidential_links() {
-        let (anonymous, hub) = (Credentials::None, Credentials::Certificate(Vec::new().into()));
-        for (kind, credentials, expected) in [
-            (LinkKind::Ws, &anonymous, false),
-            (LinkKind::Wss, &anonymous, false),
-            (LinkKind::Quic, &anonymous, false),
-            (LinkKind::Wss, &hub, true),
-            (LinkKind::Quic, &hub, true),
-            (LinkKind::Uds, &anonymous, true),
-            (LinkKind::Memory, &anonymous, true),
+    /// A link of an own kind gets the token only if its builder has stated a protection that keeps it secret.
+    #[tokio::test]
+    async fn sends_tokens_only_on_confidential_links() {
+        struct Own(Protection);
+
+        #[async_trait::async_trait]
+        impl Dialer for Own {
+            async fn dial(&self) -> Result<Link, LinkError> {
+                let (io, _) = tokio::io::duplex(64);
+                let (kind, limits) = (LinkKind::custom("own"), Limits::default());
+                Ok(Link::framed(io, kind, "hub", Credentials::None, &limits).with_protection(self.0))
+            }
+
+            fn address(&self) -> &str {
+                "own://hub"
+            }
+        }
+
+        for (protection, expected) in [
+            (Protection::None, false),
+            (Protection::Encrypted, false),
+            (Protection::Verified, true),
+            (Protection::Private, true),
         ] {
-            assert_eq!(is_confidential(kind, credentials), expected, "{kind} {credentials:?}");
+            let source = TokenSource::Fixed(Token::new("0123456789abcdef").unwrap());
+            let dialed = TokenDialer::new(Box::new(Own(protection)), source).dial().await;
+            assert_eq!(dialed.is_ok_and(|link| link.has_token()), expected, "{protection:?}");
         }
     }
 }

@@ -117,7 +117,8 @@ pub enum TokenRefused {
 #[async_trait::async_trait]
 pub trait TokenVerifier: Send + Sync {
     /// Checks whether the bearer of the token may use this name. The hub's timeout is half of `hello_timeout` of
-    /// its settings; the hub drops the future if the link ends earlier.
+    /// its settings; the hub drops the future if the link ends earlier. Checks of several links run at the same time, at most as
+    /// many as there are handshake slots. Do not block.
     ///
     /// # Errors
     /// Why the token is refused. The text is logged and sent to the other end: it must not contain the token.

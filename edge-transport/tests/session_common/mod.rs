@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edge_transport::hub::AllowAll;
-use edge_transport::link::memory::{self, MemoryDialer, MemoryListener};
+use edge_transport::link::LinkQueue;
+use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::{
     Hub, Peer, PeerId, PeerSettings, Reason, ReplyEvent, ReplySender, ReplyStream, Request, Service,
     ServiceName,
@@ -76,7 +77,7 @@ pub(crate) struct Net {
     pub(crate) dialer: MemoryDialer,
 }
 
-pub(crate) fn listen() -> (MemoryListener, MemoryDialer) {
+pub(crate) fn listen() -> (LinkQueue, MemoryDialer) {
     memory::listen("hub", 16 * 1024 * 1024)
 }
 

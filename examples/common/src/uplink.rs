@@ -151,7 +151,9 @@ pub async fn log_connection(mut state: watch::Receiver<PeerState>) {
                 tracing::info!(address, %hub, "connected to the hub");
             }
             // A repeated cause is logged once.
-            PeerState::Connecting { last_error: Some(cause), attempts } if last.as_ref() != Some(&cause) => {
+            PeerState::Connecting { last_error: Some(cause), attempts, .. }
+                if last.as_ref() != Some(&cause) =>
+            {
                 tracing::warn!(attempts, "no connection to the hub, trying again: {cause}{}", advice(&cause));
                 last = Some(cause);
             }

@@ -1,8 +1,6 @@
 //! The proxy's name at the hub.
 
-use std::fs;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use csi_proto::DriverName;
 use edge_transport::PeerId;
@@ -17,18 +15,14 @@ use edge_csi_common::process::Fatal;
 #[derive(Debug)]
 pub(super) struct HubName {
     files: Option<ClientFiles>,
-    process: String,
     /// The name without a certificate, or while there is no valid one.
     plain: PeerId,
 }
 
 impl HubName {
     pub(super) fn new(driver: &DriverName, files: Option<ClientFiles>) -> Result<Self, Fatal> {
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
-        let process = process_name(&host, std::process::id(), started);
-        let plain = PeerId::new(format!("proxy/{driver}/{process}")).map_err(Fatal::input)?;
-        Ok(Self { files, process, plain })
+        let plain = PeerId::of_this_process(format!("proxy/{driver}")).map_err(Fatal::input)?;
+        Ok(Self { files, plain })
     }
 
     /// Returns the name for a connection that begins now.
@@ -50,7 +44,7 @@ impl HubName {
                     .to_owned(),
             );
         };
-        PeerId::new(format!("{name}/{}", self.process)).map(Some).map_err(|cause| cause.to_string())
+        PeerId::of_this_process(name.as_str()).map(Some).map_err(|cause| cause.to_string())
     }
 }
 
@@ -77,28 +71,5 @@ impl Dialer for NamedDialer {
 
     fn address(&self) -> &str {
         self.dialer.address()
-    }
-}
-
-/// The host and the process id distinguish processes of one host; the start time in microseconds distinguishes
-/// containers that share a host name.
-fn process_name(host: &str, process: u32, started: u128) -> String {
-    let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-    let host: String = host.trim().chars().filter(allowed).take(63).collect();
-    format!("{host}-{process}-{started}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_name_fits_whatever_the_host_is_called() {
-        let driver = "d".repeat(63);
-        for host in ["", "node-1\n", "host name/with\u{e9}", &"h".repeat(300)] {
-            let name = format!("proxy/{driver}/{}", process_name(host, u32::MAX, u128::from(u64::MAX)));
-            assert!(PeerId::new(&name).is_ok(), "{name}");
-        }
-        assert_ne!(process_name("h", 1, 1), process_name("h", 1, 2));
     }
 }

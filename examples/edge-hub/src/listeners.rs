@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use edge_transport::link::{Limits, Listener, quic, uds, ws};
-use edge_transport::tls::{ServerFiles, ServerTls, insecure_server_config};
+use edge_transport::link::{Address, ListenOptions, Listener};
+use edge_transport::tls::ServerFiles;
 
 use edge_csi_common::process::Fatal;
 use edge_csi_common::uplink::DEFAULT_HUB;
@@ -21,23 +21,16 @@ pub(super) async fn open(
     for url in &options.listen {
         check(url, options, files)?;
     }
-    let limits = Limits::default();
-    let mut listeners: Vec<Box<dyn Listener>> = Vec::new();
+    let mut listen = ListenOptions::default();
+    listen.tls = files.cloned().map(Into::into);
+    listen.insecure = options.security.insecure;
+    let mut listeners = Vec::new();
     for url in &options.listen {
-        listeners.push(match url {
-            ListenUrl::Unix(socket) => Box::new(unix(socket.path(), limits.clone()).map_err(Fatal::runtime)?),
-            ListenUrl::Ws(address) | ListenUrl::Wss(address) => {
-                let tls = files.cloned().map(ServerTls::from).filter(|_| matches!(url, ListenUrl::Wss(_)));
-                Box::new(ws::bind(*address, tls, limits.clone()).await.map_err(Fatal::runtime)?)
-            }
-            ListenUrl::Quic(address) => {
-                let tls = match files {
-                    Some(files) => ServerTls::from(files.clone()),
-                    None => insecure_server_config().map_err(Fatal::runtime)?,
-                };
-                Box::new(quic::bind(*address, &tls, limits.clone()).await.map_err(Fatal::runtime)?)
-            }
-        });
+        if let ListenUrl::Unix(socket) = url {
+            create_default_directory(socket.path());
+        }
+        let address: Address = url.to_string().parse().map_err(Fatal::input)?;
+        listeners.push(address.listen(&listen).await.map_err(Fatal::runtime)?);
     }
     Ok(listeners)
 }
@@ -72,12 +65,11 @@ fn check(url: &ListenUrl, options: &HubOptions, files: Option<&ServerFiles>) -> 
     Err(Fatal::Input(format!("--listen {url}: {missing}")))
 }
 
-fn unix(path: &Path, limits: Limits) -> Result<uds::UdsListener, uds::BindError> {
+fn create_default_directory(path: &Path) {
     if path == Path::new(DEFAULT_HUB.trim_start_matches("unix://")) {
-        // /run is empty after a boot. If the directory cannot be created, `bind` reports why.
+        // /run is empty after a boot. If the directory cannot be created, listening reports why.
         let _ = path.parent().map(fs::create_dir_all);
     }
-    uds::bind(path, limits)
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ mod tests {
         }
 
         fn kind(&self) -> LinkKind {
-            LinkKind::Wss
+            LinkKind::WSS
         }
 
         fn local_address(&self) -> String {

@@ -14,8 +14,8 @@ pub(super) struct CuttableLink {
 }
 
 impl CuttableLink {
-    pub(super) fn new(dialer: impl Dialer + 'static) -> Self {
-        Self { dialer: Arc::new(dialer), link: Arc::default() }
+    pub(super) fn new(dialer: Box<dyn Dialer>) -> Self {
+        Self { dialer: dialer.into(), link: Arc::default() }
     }
 
     fn link(&self) -> MutexGuard<'_, Option<Handle>> {

@@ -11,8 +11,7 @@ use csi_proxy::{
     ClockTerms, DEFAULT_RECONNECT_GRACE, Dispatcher, Endpoint, NodeId, Reachability, RetryRelay, Router,
     Serving, SessionRelay, SessionService, SocketAddress,
 };
-use edge_transport::link::Limits;
-use edge_transport::link::uds::{self, UdsDialer};
+use edge_transport::link::{Address, DialOptions, ListenOptions};
 use edge_transport::{Hub, Peer, PeerId, ServiceName};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -68,21 +67,21 @@ impl Parts {
         let (stop_driver, stopped) = oneshot::channel::<()>();
         let driver = tokio::spawn(async move { listener.serve(&service, stopped).await });
 
-        let hub_socket = directory.join("hub.sock");
-        let listener = uds::bind(&hub_socket, Limits::default())?;
-        let hub = Hub::builder().listener(Box::new(listener)).presence().start()?;
-        let dialer = || UdsDialer::new(&hub_socket, Limits::default());
+        let hub_address: Address = format!("unix://{}", directory.join("hub.sock").display()).parse()?;
+        let hub =
+            Hub::builder().listen(hub_address.clone(), ListenOptions::default()).await?.presence().start()?;
+        let dial = DialOptions::default();
 
         let dispatcher = Dispatcher::new().with_driver(driver_name.clone(), address(NODE_SOCKET)?);
         let gate = Arc::new(Gate::new(dispatcher));
-        let link = CuttableLink::new(dialer()?);
+        let link = CuttableLink::new(hub_address.dialer(&dial)?);
         let agent = Peer::builder(PeerId::new(NODE)?)
             .service(ServiceName::new(CSI_SERVICE)?, SessionService::new(Arc::clone(&gate)))
             .dialer(Box::new(link.clone()))
             .start()?;
 
         let proxy = PeerId::new(format!("proxy/{DRIVER}"))?;
-        let proxy = Peer::builder(proxy).dialer(Box::new(dialer()?)).start()?;
+        let proxy = Peer::builder(proxy).dial(hub_address, dial)?.start()?;
         // Otherwise the endpoint's first call to the driver fails, and the next one follows a second later.
         agent.connected().await?;
         proxy.connected().await?;

@@ -127,7 +127,7 @@ impl CallContext {
             CallError::Deadline => self.late(),
             CallError::Draining { reason } => Fault::Draining { what: format!("the session ({reason})") },
             CallError::Closed => Fault::Draining { what: "the session".to_owned() },
-            CallError::NotConnected { last_error } => {
+            CallError::NotConnected { last_error, .. } => {
                 Fault::HubUnreachable { reason: last_error.unwrap_or_else(|| "not connected yet".to_owned()) }
             }
             // The fence has more ranges than fit, since many calls are open.

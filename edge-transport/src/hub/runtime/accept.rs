@@ -19,7 +19,7 @@ use super::connection::Connection;
 use super::silent::SilentLinks;
 use super::slots::{HandshakeSlots, SlotRequest};
 use crate::frame::{Frame, Kind, Lane, encode};
-use crate::link::{Incoming, LinkKind, Listener};
+use crate::link::{Incoming, LinkKind, Listener, Source};
 use crate::session::CloseReason;
 
 /// Maximum number of refusals written at a time; further links are dropped without one.
@@ -142,10 +142,10 @@ impl Port {
         }
     }
 
-    /// Rejects a link as cheaply as its kind allows. Dropping a websocket or QUIC link before its handshake sends a
-    /// refusal; the other kinds get a drain frame with the reason.
+    /// Rejects a link as cheaply as possible. Over a network the handshake is expensive, and dropping the connection
+    /// before it refuses it; a connection of this host gets a drain frame with the reason.
     fn reject(&self, incoming: Incoming) {
-        if !matches!(self.kind, LinkKind::Uds | LinkKind::Memory) {
+        if matches!(incoming.source(), Source::Network(_)) {
             return;
         }
         let Ok(refusal) = Arc::clone(&self.refusals).try_acquire_owned() else { return };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::hub::identity::Identity;
-use crate::link::{Credentials, LinkKind};
+use crate::link::{Credentials, Protection};
 #[cfg(feature = "tls")]
 use crate::link::{FrameLink, Link};
 use crate::name::PeerId;
@@ -78,12 +78,17 @@ impl Authentication {
     /// Checks the link's credentials, and the token only if the link proves nothing.
     pub(super) fn check(
         &self,
-        (kind, credentials): (LinkKind, &Credentials),
+        (protection, credentials): (Protection, &Credentials),
         token: Option<Token>,
         claimed: &PeerId,
     ) -> Decision {
         let by_claim = || Decision::Authenticated(Identity::Name(claimed.clone()));
         let missing = match credentials {
+            Credentials::Certificate(_) | Credentials::Process { .. } if protection == Protection::None => {
+                let cause = "the link has credentials, but no protection, so that others can take it over: build it with \
+                    `Link::with_protection`";
+                return refused(claimed, cause.to_owned());
+            }
             Credentials::Certificate(own) => {
                 // The first name identifies the certificate: several names must not multiply what one identity may use.
                 if own.names.iter().any(|name| name.covers(claimed))
@@ -107,7 +112,7 @@ impl Authentication {
             }
         };
         match (token, &self.token_verifier) {
-            (Some(_), _) if kind == LinkKind::Ws => {
+            (Some(_), _) if protection == Protection::None => {
                 let cause = "a token was sent over a link that is not encrypted, where others can read it: \
                     replace that token, and use wss:// or quic://";
                 refused(claimed, cause.to_owned())
@@ -295,7 +300,7 @@ mod tests {
             (Credentials::Process { uid: 8, gid: 0 }, false, false),
         ] {
             for (by, authentication, expected) in [("strict", &strict, by_strict), ("open", &open, by_open)] {
-                let decision = authentication.check((LinkKind::Wss, &credentials), None, &edge);
+                let decision = authentication.check((Protection::Encrypted, &credentials), None, &edge);
                 assert_eq!(matches!(decision, Decision::Authenticated(_)), expected, "{by}: {credentials:?}");
             }
         }
@@ -308,20 +313,24 @@ mod tests {
             Credentials::Certificate(vec![name("edge-2")].into()),
             Credentials::Certificate(vec![name("edge-1")].into()),
         );
-        let other_user = Credentials::Process { uid: 8, gid: 0 };
-        for (kind, credentials, claimed, shown, expected) in [
-            (LinkKind::Wss, &Credentials::None, "edge-1", "t", true),
-            (LinkKind::Quic, &Credentials::None, "edge-1", "t", true),
-            (LinkKind::Uds, &other_user, "edge-1", "t", true),
-            (LinkKind::Memory, &Credentials::None, "edge-1", "t", true),
-            (LinkKind::Ws, &Credentials::None, "edge-1", "t", false),
-            (LinkKind::Wss, &Credentials::None, "edge-1", "f", false),
-            (LinkKind::Wss, &Credentials::None, "edge-2", "t", false),
-            (LinkKind::Wss, &Credentials::None, "slow", "t", false),
-            (LinkKind::Wss, &other, "edge-1", "t", false),
-            (LinkKind::Wss, &own, "edge-1", "f", true),
+        let [root, other_user] = [0, 8].map(|uid| Credentials::Process { uid, gid: 0 });
+        let none = Protection::None;
+        for (protection, credentials, claimed, shown, expected) in [
+            (Protection::Encrypted, &Credentials::None, "edge-1", "t", true),
+            (Protection::Verified, &Credentials::None, "edge-1", "t", true),
+            (Protection::Private, &other_user, "edge-1", "t", true),
+            (Protection::Private, &Credentials::None, "edge-1", "t", true),
+            (none, &Credentials::None, "edge-1", "t", false),
+            (none, &own, "edge-1", "t", false),
+            (none, &root, "edge-1", "t", false),
+            (Protection::Encrypted, &Credentials::None, "edge-1", "f", false),
+            (Protection::Encrypted, &Credentials::None, "edge-2", "t", false),
+            (Protection::Encrypted, &Credentials::None, "slow", "t", false),
+            (Protection::Verified, &other, "edge-1", "t", false),
+            (Protection::Verified, &own, "edge-1", "f", true),
+            (Protection::Private, &root, "edge-1", "f", true),
         ] {
-            let decision = strict.check((kind, credentials), Some(token(shown)), &name(claimed));
+            let decision = strict.check((protection, credentials), Some(token(shown)), &name(claimed));
             let good = match decision {
                 Decision::Authenticated(_) => true,
                 Decision::Verify(pending, _) => pending.verify(Duration::from_secs(5)).await.is_ok(),
@@ -330,7 +339,7 @@ mod tests {
                     false
                 }
             };
-            assert_eq!(good, expected, "{kind} {credentials:?} {claimed} {shown}");
+            assert_eq!(good, expected, "{protection:?} {credentials:?} {claimed} {shown}");
         }
     }
 
@@ -339,7 +348,7 @@ mod tests {
     fn identity_is_what_proves_the_name() {
         let strict = users(false, &[0]);
         let identity = |credentials: &Credentials, claimed: &str, shown: Option<&str>| match strict.check(
-            (LinkKind::Wss, credentials),
+            (Protection::Encrypted, credentials),
             shown.map(token),
             &name(claimed),
         ) {
@@ -363,7 +372,8 @@ mod tests {
     #[test]
     fn reports_missing_token_verifier() {
         let none = Authentication { token_verifier: None, ..users(false, &[]) };
-        let decision = none.check((LinkKind::Wss, &Credentials::None), Some(token("t")), &name("edge-1"));
+        let decision =
+            none.check((Protection::Encrypted, &Credentials::None), Some(token("t")), &name("edge-1"));
         assert!(
             matches!(decision, Decision::Rejected(reason) if reason.to_string().contains("no token verifier"))
         );

@@ -15,7 +15,7 @@ use super::receive_budget::{ReceiveBudget, min_budget};
 use super::{Hub, Shared, Table, WeakHub};
 use crate::frame::{Hello, MIN_MAX_FRAME};
 use crate::hub::{ClientsOnly, Core, HubSettings, Policy, Requester};
-use crate::link::{Listener, memory};
+use crate::link::{Address, LinkError, ListenOptions, Listener, memory};
 use crate::name::{PeerId, ServiceName, SessionId};
 use crate::peer::{Peer, PeerError, PeerSettings, Service};
 use crate::presence::PresenceService;
@@ -29,7 +29,7 @@ const PRESENCE_BOUND: usize = 1024;
 #[non_exhaustive]
 pub enum HubError {
     /// The hub has no listener.
-    #[error("the hub has no listener; add one with `listener`")]
+    #[error("the hub has no listener; add one with `listen`")]
     NoListener,
     /// A limit is too low.
     #[error("setting {setting} is {found}; it must be at least {min}")]
@@ -101,7 +101,22 @@ impl HubBuilder {
         self
     }
 
-    /// Adds a listener. May be called several times.
+    /// Adds a listener on an address, as in `.listen("wss://0.0.0.0:443".parse()?, &tls).await?`. May be called several times.
+    /// The options are a [`ServerTls`](crate::tls::ServerTls) or [`ListenOptions`].
+    ///
+    /// # Errors
+    /// If the socket cannot be bound, if TLS is required and not configured, or if this build does not support the kind of
+    /// link.
+    pub async fn listen(
+        self,
+        address: Address,
+        options: impl Into<ListenOptions>,
+    ) -> Result<Self, LinkError> {
+        let listener = address.listen(&options.into()).await?;
+        Ok(self.listener(listener))
+    }
+
+    /// Adds an own listener. May be called several times.
     pub fn listener(mut self, listener: Box<dyn Listener>) -> Self {
         self.listeners.push(listener);
         self

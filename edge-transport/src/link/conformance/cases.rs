@@ -13,13 +13,16 @@ use crate::link::{Lane, Link, LinkError, WireFrame};
 
 type Outcome = Result<(), String>;
 
+/// Two ends of a link, and its largest frame in bytes.
+type Pair = ((Link, Link), usize);
+
 /// Maximum number of bytes that a link may accept while its other end does not read.
 const UNREAD_BOUND: usize = 64 << 20;
 
 /// Timeout for noticing a dropped end.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) async fn both_ends_are_described(left: Link, right: Link, _: usize) -> Outcome {
+pub(super) async fn both_ends_are_described(((left, right), _): Pair) -> Outcome {
     if left.kind() != right.kind() {
         return Err(format!("the ends report different kinds: {} and {}", left.kind(), right.kind()));
     }
@@ -29,7 +32,7 @@ pub(super) async fn both_ends_are_described(left: Link, right: Link, _: usize) -
     Ok(())
 }
 
-pub(super) async fn every_size_arrives(mut left: Link, mut right: Link, max_frame: usize) -> Outcome {
+pub(super) async fn every_size_arrives(((mut left, mut right), max_frame): Pair) -> Outcome {
     let around = |size: usize| [size.saturating_sub(1), size, size + 1];
     let edges = [1, 125, 256, 1_200, 4 << 10, 8 << 10, 16 << 10, 64 << 10];
     let large = [1 << 20, 4 << 20, max_frame];
@@ -51,7 +54,7 @@ pub(super) async fn every_size_arrives(mut left: Link, mut right: Link, max_fram
     Ok(())
 }
 
-pub(super) async fn lanes_keep_order(mut left: Link, mut right: Link, _: usize) -> Outcome {
+pub(super) async fn lanes_keep_order(((mut left, mut right), _): Pair) -> Outcome {
     const LANES: u64 = 50;
     const ROUNDS: u64 = 12;
     let frames = (0..ROUNDS).flat_map(|position| {
@@ -66,7 +69,7 @@ pub(super) async fn lanes_keep_order(mut left: Link, mut right: Link, _: usize) 
     sent.and(checked)
 }
 
-pub(super) async fn many_lanes_stay_open(mut left: Link, mut right: Link, _: usize) -> Outcome {
+pub(super) async fn many_lanes_stay_open(((mut left, mut right), _): Pair) -> Outcome {
     const LANES: u64 = 500;
     let mut checker = Checker::default();
     for position in 0..3 {
@@ -88,7 +91,7 @@ pub(super) async fn many_lanes_stay_open(mut left: Link, mut right: Link, _: usi
     sent.and(checked)
 }
 
-pub(super) async fn too_large_is_refused(mut left: Link, mut right: Link, max_frame: usize) -> Outcome {
+pub(super) async fn too_large_is_refused(((mut left, mut right), max_frame): Pair) -> Outcome {
     send(&mut left, [numbered(Lane::Call(1), 0, false, 10)]).await?;
     let large = WireFrame::new(Lane::Call(1), false, Bytes::from_static(b"h"), vec![0; max_frame].into());
     poll_fn(|cx| Pin::new(&mut left).poll_ready(cx)).await.map_err(|error| format!("not ready: {error}"))?;
@@ -100,7 +103,7 @@ pub(super) async fn too_large_is_refused(mut left: Link, mut right: Link, max_fr
     check(&mut right, 2).await
 }
 
-pub(super) async fn full_load_both_ways(left: Link, right: Link, max_frame: usize) -> Outcome {
+pub(super) async fn full_load_both_ways(((left, right), max_frame): Pair) -> Outcome {
     const ROUNDS: u64 = 64;
     // 16 MiB of large frames on one lane each way, with small calls and control frames in between.
     let large = max_frame.min(256 << 10) - HEAD;
@@ -126,7 +129,7 @@ pub(super) async fn full_load_both_ways(left: Link, right: Link, max_frame: usiz
     a.and(b).and(c).and(d)
 }
 
-pub(super) async fn back_pressure(mut left: Link, mut right: Link, max_frame: usize) -> Outcome {
+pub(super) async fn back_pressure(((mut left, mut right), max_frame): Pair) -> Outcome {
     let size = max_frame.min(64 << 10) - HEAD;
     let mut sent = 0;
     poll_fn(|cx| {
@@ -156,7 +159,7 @@ pub(super) async fn back_pressure(mut left: Link, mut right: Link, max_frame: us
     checked
 }
 
-pub(super) async fn closing_loses_nothing(mut left: Link, mut right: Link, _: usize) -> Outcome {
+pub(super) async fn closing_loses_nothing(((mut left, mut right), _): Pair) -> Outcome {
     let frames = (0..100).map(|lane| numbered(Lane::Call(lane), 0, lane % 2 == 0, 5_000));
     let closing = async {
         for frame in frames {
@@ -182,7 +185,7 @@ pub(super) async fn closing_loses_nothing(mut left: Link, mut right: Link, _: us
     closed.and(read)
 }
 
-pub(super) async fn a_cut_is_noticed(mut left: Link, right: Link, _: usize) -> Outcome {
+pub(super) async fn a_cut_is_noticed(((mut left, right), _): Pair) -> Outcome {
     drop(right);
     match tokio::time::timeout(NOTICE_TIMEOUT, left.next()).await {
         Err(_) => return Err(format!("the dropped end was not noticed within {NOTICE_TIMEOUT:?}")),

@@ -1,24 +1,45 @@
-//! A conformance suite for implementations of links.
+//! Conformance suites for implementations of links, listeners and dialers.
 //!
 //! ```
 //! use edge_transport::link::{conformance, memory};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 //! conformance::run(1 << 20, || async { Ok(memory::pair(1 << 20)) }).await.unwrap();
+//! let ends = || async {
+//!     let (listener, dialer) = memory::listen("hub", 1 << 20);
+//!     Ok((Box::new(listener) as _, Box::new(dialer) as _))
+//! };
+//! conformance::run_listener(ends).await.unwrap();
+//! conformance::run_dialer(ends).await.unwrap();
 //! # });
 //! ```
 
 mod cases;
+mod ends;
 mod traffic;
 
 use std::time::Duration;
 
-use super::{Link, LinkError};
+use super::{Dialer, Link, LinkError, Listener};
 
 /// Timeout of one case.
 const CASE_LIMIT: Duration = Duration::from_secs(30);
 
-/// A guarantee that the link violates.
+/// Runs each case on what `make` returns; one line per case.
+macro_rules! cases {
+    ($make:ident, $($promise:literal => $case:path,)*) => {$(
+        let outcome = tokio::time::timeout(CASE_LIMIT, async {
+            let made = $make().await.map_err(|error| format!("no link: {error}"))?;
+            $case(made).await
+        });
+        outcome
+            .await
+            .unwrap_or_else(|_| Err(format!("timed out after {CASE_LIMIT:?}")))
+            .map_err(|observed| Violation { case: $promise, observed })?;
+    )*};
+}
+
+/// A guarantee that the implementation violates.
 #[derive(Debug, thiserror::Error)]
 #[error("{case}: {observed}")]
 #[non_exhaustive]
@@ -39,20 +60,8 @@ where
     M: Fn() -> F,
     F: Future<Output = Result<(Link, Link), LinkError>>,
 {
-    /// One line per case.
-    macro_rules! cases {
-        ($($promise:literal => $case:path,)*) => {$(
-            let outcome = tokio::time::timeout(CASE_LIMIT, async {
-                let (left, right) = make().await.map_err(|error| format!("no link: {error}"))?;
-                $case(left, right, max_frame).await
-            });
-            outcome
-                .await
-                .unwrap_or_else(|_| Err(format!("timed out after {CASE_LIMIT:?}")))
-                .map_err(|observed| Violation { case: $promise, observed })?;
-        )*};
-    }
-    cases! {
+    let pair = || async { Ok::<_, LinkError>((make().await?, max_frame)) };
+    cases! { pair,
         "both ends report the kind of the link and the other end's address" => cases::both_ends_are_described,
         "frames of every size arrive whole" => cases::every_size_arrives,
         "frames of a lane keep their order among many lanes" => cases::lanes_keep_order,
@@ -62,6 +71,49 @@ where
         "a receiver that does not read stops the sender" => cases::back_pressure,
         "an orderly end follows every frame" => cases::closing_loses_nothing,
         "a dropped end is noticed" => cases::a_cut_is_noticed,
+    }
+    Ok(())
+}
+
+/// Runs every case for listeners. Each case gets a new listener, and a dialer that conforms and reaches it. Needs a tokio
+/// runtime with time. Takes a few seconds, and over networks up to the handshake timeout.
+///
+/// # Errors
+/// The first [`Violation`].
+pub async fn run_listener<M, F>(make: M) -> Result<(), Violation>
+where
+    M: Fn() -> F,
+    F: Future<Output = Result<(Box<dyn Listener>, Box<dyn Dialer>), LinkError>>,
+{
+    cases! { make,
+        "the listener states its address and the kind of its links" => ends::everything_is_stated,
+        "an accept that is dropped loses no connection" => ends::cancelled_accepts_lose_nothing,
+        "a silent connection delays no other" => ends::silent_connections_delay_no_other,
+        "many connections at once are all accepted" => ends::many_at_once,
+        "a connection that is dropped before its handshake is refused" => ends::dropping_refuses,
+        "a dropped listener is noticed" => ends::a_dropped_listener_is_noticed,
+    }
+    Ok(())
+}
+
+/// Runs every case for dialers. Each case gets a new dialer, and a listener that conforms and is reached by it. Needs a tokio
+/// runtime with time. Takes a few seconds, and over networks up to the handshake timeout.
+///
+/// # Errors
+/// The first [`Violation`].
+pub async fn run_dialer<M, F>(make: M) -> Result<(), Violation>
+where
+    M: Fn() -> F,
+    F: Future<Output = Result<(Box<dyn Listener>, Box<dyn Dialer>), LinkError>>,
+{
+    cases! { make,
+        "the dialer states its address and the kind of its links" => ends::everything_is_stated,
+        "each dial makes a new link" => ends::each_dial_is_a_new_link,
+        "many dials at once make a link each" => ends::many_at_once,
+        "a dial that stops delays no other" => ends::a_stopped_dial_delays_no_other,
+        "a dial that is dropped leaves no link" => ends::dropped_dials_leave_no_link,
+        "a refused dial ends" => ends::dropping_refuses,
+        "a dial without a listener fails" => ends::a_dropped_listener_is_noticed,
     }
     Ok(())
 }

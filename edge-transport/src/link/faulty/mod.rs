@@ -123,6 +123,7 @@ pub fn wrap(link: Link, plan: Plan) -> (Link, Handle) {
     let shared = Shared::new();
     let handle = Handle::new(plan.seed, shared.clone());
     let (kind, remote, credentials) = (link.kind(), link.remote().to_owned(), link.credentials().clone());
+    let protection = link.protection();
     let mut rng = Rng::with_seed(plan.seed);
     let io = FaultyLink {
         inner: Some(link),
@@ -131,7 +132,7 @@ pub fn wrap(link: Link, plan: Plan) -> (Link, Handle) {
         incoming: FaultInjector::new(plan.receiving, rng.fork()),
         reported: false,
     };
-    (Link::new(io, kind, remote, credentials), handle)
+    (Link::new(io, kind, remote, credentials).with_protection(protection), handle)
 }
 
 /// A sent or received frame, which can be corrupted.

@@ -9,7 +9,7 @@ use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
 use crate::link::address::host_and_port;
 use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
-use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind};
+use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind, Protection};
 use crate::tls::ClientTls;
 
 /// Dials a QUIC listener. Each link uses a new UDP port, so that it is not affected by the state of the previous one.
@@ -79,7 +79,8 @@ impl QuicDialer {
             );
             return Err(handshake_failed(&self.address, cause));
         }
-        Ok(Link::new(io, LinkKind::Quic, &*self.address, credentials))
+        let protection = Protection::of_tls(&credentials);
+        Ok(Link::new(io, LinkKind::QUIC, &*self.address, credentials).with_protection(protection))
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
-use crate::link::{Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener};
+use crate::link::{Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener, Protection};
 use crate::tls::{AuthoritiesId, ServerTls, insecure_server_config};
 
 /// Links that are not admitted above which a client must validate its address first (RFC 9000 section 8.1.2): a quarter of a
@@ -185,7 +185,8 @@ impl Listener for QuicListener {
                 }
                 let io = QuicLink::start(connection, limits.max_frame).await?;
                 let io = io.count_until_admitted(unadmitted);
-                Ok(Link::new(io, LinkKind::Quic, &*remote, credentials))
+                let protection = Protection::of_tls(&credentials);
+                Ok(Link::new(io, LinkKind::QUIC, &*remote, credentials).with_protection(protection))
             };
             let outcome = tokio::time::timeout(limits.handshake_timeout, handshake).await;
             let outcome = outcome.unwrap_or_else(|_| {
@@ -202,7 +203,7 @@ impl Listener for QuicListener {
     }
 
     fn kind(&self) -> LinkKind {
-        LinkKind::Quic
+        LinkKind::QUIC
     }
 
     fn local_address(&self) -> String {

@@ -72,7 +72,7 @@ fn chain(connection: &Connection) -> Vec<CertificateDer<'static>> {
 }
 
 fn handshake_failed(remote: &str, cause: impl Into<String>) -> LinkError {
-    LinkError::Handshake { kind: LinkKind::Quic, remote: remote.to_owned(), cause: cause.into() }
+    LinkError::Handshake { kind: LinkKind::QUIC, remote: remote.to_owned(), cause: cause.into() }
 }
 
 /// Converts the error of an established connection.

@@ -1,13 +1,12 @@
 //! Links over unix sockets, for peers on one host.
 //!
-//! On the wire: four bytes of length, high byte first, then the frame; the length `0xffff_ffff` marks the end. The other end's
-//! credentials are the user and group of its process, as reported by the kernel.
+//! On the wire: as [`Link::framed`]. The other end's credentials are the user and group of its process, as reported by the
+//! kernel.
 //!
 //! An idle link needs less than 2 KiB: its buffers exist only while they contain bytes.
 
 mod bind;
 mod socket;
-mod stream;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -17,10 +16,10 @@ use tokio::net::{UnixListener, UnixStream};
 
 pub use self::bind::{BindError, BoundSocket, MAX_SOCKET_PATH, SocketFile, bind_socket};
 use self::socket::ReadSocket;
-use self::stream::FramedStream;
+use super::framed::FramedStream;
 use super::{
     Credentials, Dialer, Handshake, Incoming, Limits, Link, LinkError, LinkKind, Listener, PendingLink,
-    Source, classify,
+    Protection, Source, classify,
 };
 
 /// Accepts links on a unix socket; created by [`bind`].
@@ -58,7 +57,7 @@ impl Listener for UdsListener {
     }
 
     fn kind(&self) -> LinkKind {
-        LinkKind::Uds
+        LinkKind::UDS
     }
 
     fn local_address(&self) -> String {
@@ -152,8 +151,9 @@ fn link(
         .map_err(|source| LinkError::Io { doing: format!("register the link with {remote}"), source })?;
     Ok(Link::new(
         FramedStream::new(socket, limits.max_frame).with_input(first_byte),
-        LinkKind::Uds,
+        LinkKind::UDS,
         remote,
         credentials,
-    ))
+    )
+    .with_protection(Protection::Private))
 }

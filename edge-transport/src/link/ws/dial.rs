@@ -12,7 +12,7 @@ use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
 use crate::link::address::host_and_port;
 use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
-use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind};
+use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind, Protection};
 use crate::tls::{ClientTls, peer_certificate};
 
 /// Dials a websocket listener.
@@ -32,7 +32,7 @@ impl WsDialer {
     /// # Errors
     /// If `tls` is set and the host is not a valid server name.
     pub fn new(host: &str, port: u16, tls: Option<ClientTls>, limits: Limits) -> Result<Self, LinkError> {
-        let kind = if tls.is_some() { LinkKind::Wss } else { LinkKind::Ws };
+        let kind = if tls.is_some() { LinkKind::WSS } else { LinkKind::WS };
         let address = format!("{kind}://{}", host_and_port(host, port));
         let tls = match tls {
             Some(tls) => Some((tls, server_name(host, &address)?)),
@@ -50,7 +50,7 @@ impl WsDialer {
     }
 
     const fn kind(&self) -> LinkKind {
-        if self.tls.is_some() { LinkKind::Wss } else { LinkKind::Ws }
+        if self.tls.is_some() { LinkKind::WSS } else { LinkKind::WS }
     }
 
     async fn attempt(&self) -> Result<Link, LinkError> {
@@ -74,7 +74,7 @@ impl WsDialer {
                 .await
                 .map_err(|e| failed(explain(e)))?;
             let io = WsLink::new(socket, self.limits.max_frame);
-            return Ok(Link::new(io, LinkKind::Ws, &*self.address, Credentials::None));
+            return Ok(Link::new(io, LinkKind::WS, &*self.address, Credentials::None));
         };
         let connect = TlsConnector::from(tls).connect(name.clone(), stream);
         let stream = connect.await.map_err(|error| failed(tls_cause(&error)))?;
@@ -85,7 +85,8 @@ impl WsDialer {
         let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)
             .await
             .map_err(|e| failed(explain(e)))?;
-        Ok(Link::new(WsLink::new(socket, self.limits.max_frame), LinkKind::Wss, &*self.address, credentials))
+        let (io, protection) = (WsLink::new(socket, self.limits.max_frame), Protection::of_tls(&credentials));
+        Ok(Link::new(io, LinkKind::WSS, &*self.address, credentials).with_protection(protection))
     }
 
     async fn connect(&self) -> io::Result<TcpStream> {

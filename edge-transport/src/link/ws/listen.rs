@@ -19,7 +19,7 @@ use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
 use crate::link::{
     Credentials, Handshake, Incoming, Limits, Link, LinkError, LinkKind, Listener, PeerCertificate,
-    PendingLink, classify,
+    PendingLink, Protection, classify,
 };
 use crate::tls::{ServerTls, peer_certificate};
 
@@ -69,7 +69,7 @@ impl Listener for WsListener {
     }
 
     fn kind(&self) -> LinkKind {
-        if self.tls.is_some() { LinkKind::Wss } else { LinkKind::Ws }
+        if self.tls.is_some() { LinkKind::WSS } else { LinkKind::WS }
     }
 
     fn local_address(&self) -> String {
@@ -103,7 +103,7 @@ impl PendingLink for Unserved {
         Box::pin(async move {
             let Some(stream) = self.stream.take() else { return Err(LinkError::Lost) };
             let (tls, limits, remote) = (self.tls.take(), &self.limits, self.from.to_string());
-            let kind = if tls.is_some() { LinkKind::Wss } else { LinkKind::Ws };
+            let kind = if tls.is_some() { LinkKind::WSS } else { LinkKind::WS };
             let link = tokio::time::timeout(limits.handshake_timeout, accept(stream, &remote, tls, limits));
             link.await.unwrap_or_else(|_| Err(handshake_failed(kind, &remote, timed_out(limits))))
         })
@@ -137,28 +137,29 @@ async fn accept(
     // Without TCP_NODELAY the kernel delays small writes of the handshake and of every call.
     let _ = stream.set_nodelay(true);
     let Some(tls) = tls else {
-        let socket = upgrade(stream, LinkKind::Ws, remote, limits).await?;
-        return Ok(Link::new(WsLink::new(socket, limits.max_frame), LinkKind::Ws, remote, Credentials::None));
+        let socket = upgrade(stream, LinkKind::WS, remote, limits).await?;
+        return Ok(Link::new(WsLink::new(socket, limits.max_frame), LinkKind::WS, remote, Credentials::None));
     };
     let (config, verified_by) = match tls.current() {
         Ok(current) => current,
         Err(error) => {
             refuse(stream, true);
-            return Err(handshake_failed(LinkKind::Wss, remote, error.to_string()));
+            return Err(handshake_failed(LinkKind::WSS, remote, error.to_string()));
         }
     };
     let stream = TlsAcceptor::from(config)
         .accept(stream)
         .await
-        .map_err(|error| handshake_failed(LinkKind::Wss, remote, tls_cause(&error)))?;
+        .map_err(|error| handshake_failed(LinkKind::WSS, remote, tls_cause(&error)))?;
     let credentials = match stream.get_ref().1.peer_certificates() {
         Some([own, ..]) => Credentials::Certificate(PeerCertificate { verified_by, ..peer_certificate(own) }),
         _ => Credentials::None,
     };
-    let socket = upgrade(stream, LinkKind::Wss, remote, limits).await?;
+    let socket = upgrade(stream, LinkKind::WSS, remote, limits).await?;
     let io = WsLink::new(socket, limits.max_frame)
         .with_chain(|stream| stream.get_ref().1.peer_certificates().map(<[_]>::to_vec).unwrap_or_default());
-    Ok(Link::new(io, LinkKind::Wss, remote, credentials))
+    let protection = Protection::of_tls(&credentials);
+    Ok(Link::new(io, LinkKind::WSS, remote, credentials).with_protection(protection))
 }
 
 fn tls_cause(error: &io::Error) -> String {

@@ -9,6 +9,7 @@ mod dial;
 mod listen;
 mod meter;
 mod stream;
+mod upgraded;
 
 use std::io;
 
@@ -17,6 +18,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 pub use self::dial::WsDialer;
 pub use self::listen::{WsListener, bind};
+pub use self::upgraded::{accept, upgrade_response};
 use super::{Limits, LinkError, LinkKind};
 
 /// Size of the read buffer in bytes, allocated while the link exists.

@@ -11,6 +11,7 @@ use super::dialing::{DialedLink, Probe};
 use super::{Driver, Ending};
 use crate::frame_io::{FrameIo, now};
 use crate::link::{Link, LinkError};
+use crate::peer::Refusal;
 use crate::session::{CloseReason, Event};
 
 /// Frames read before the task yields. After a small batch the results are sent early, so that the next process works
@@ -88,9 +89,16 @@ impl Driver {
             (None, Err(error)) => error.to_string(),
             (None, Ok(())) => "the hub closed the link".to_owned(),
         };
-        tracing::info!(address = self.dialers[self.current_dialer].address(), %why, "link ended");
+        let address = self.dialers[self.current_dialer].address();
+        let refusal = closed.as_ref().and_then(Refusal::of_close);
+        match refusal {
+            Some(Refusal::NameInUse) => {
+                tracing::warn!(address, name = %self.name, %why, "another process uses the name of this peer");
+            }
+            _ => tracing::info!(address, %why, "link ended"),
+        }
         if self.ending == Ending::NotRequested {
-            self.set_connecting(why);
+            self.set_connecting(why, refusal);
         }
         // Flushing is useless on a dead or lost link.
         if let Some(io) = io

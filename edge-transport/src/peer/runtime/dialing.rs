@@ -1,6 +1,7 @@
 //! Dials the paths to a hub, also while a link is open: for a failback to a preferred path, and for a redial.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use crate::link::happy_eyeballs::first_ok;
 use crate::link::{Dialer, Link, LinkError};
-use crate::peer::PeerSettings;
+use crate::peer::{PeerSettings, Refusal};
 
 /// A link and the index of its dialer.
 #[derive(Debug)]
@@ -20,8 +21,16 @@ pub(super) struct DialedLink {
     pub(super) link: Link,
 }
 
+/// Why no address was reached.
+#[derive(Debug, Default)]
+pub(super) struct DialError {
+    /// The error, with its address.
+    pub(super) cause: String,
+    pub(super) refusal: Option<Refusal>,
+}
+
 /// Resolves to the first link, or to the error of the address that failed last.
-pub(super) type DialFuture = Pin<Box<dyn Future<Output = Result<DialedLink, String>> + Send>>;
+pub(super) type DialFuture = Pin<Box<dyn Future<Output = Result<DialedLink, DialError>> + Send>>;
 
 /// Delay before the next address is dialed while earlier attempts are pending. A network that drops the packets of one
 /// kind of link then costs this delay and not a whole timeout.
@@ -39,16 +48,20 @@ pub(super) fn dial_in_order(
             attempts.fetch_add(1, Ordering::Relaxed);
             let dialer = &dialers[index];
             let dialed = timeout(bound, dialer.dial()).await.unwrap_or_else(|_| {
-                let cause = format!("no connection within {bound:?}");
-                Err(LinkError::Address { address: dialer.address().to_owned(), cause })
+                let source =
+                    io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {bound:?}"));
+                Err(LinkError::Io { doing: format!("connect to {}", dialer.address()), source })
             });
             dialed.map(|link| DialedLink { index, link }).map_err(|error| {
                 let address = dialer.address();
                 tracing::info!(%address, %error, "connection failed");
-                format!("{address}: {error}")
+                let (text, refusal) = (error.to_string(), Refusal::of_dial(&error));
+                // Most errors name the address.
+                let cause = if text.contains(address) { text } else { format!("{address}: {text}") };
+                DialError { cause, refusal }
             })
         };
-        first_ok(order, PATH_ATTEMPT_DELAY, attempt).await.unwrap_or_else(|| Err(String::new()))
+        first_ok(order, PATH_ATTEMPT_DELAY, attempt).await.unwrap_or_else(|| Err(DialError::default()))
     })
 }
 

@@ -19,10 +19,10 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 
 use self::connection::Ended;
-use self::dialing::{DialedLink, dial_in_order};
+use self::dialing::{DialError, DialedLink, dial_in_order};
 use super::credit_window::{CreditWindow, UnreadBytes};
 use super::handle::max_request;
-use super::{Backoff, PeerSettings, PeerState, ReplyEvent, ReplySender, Service};
+use super::{Backoff, PeerSettings, PeerState, Refusal, ReplyEvent, ReplySender, Service};
 use crate::frame::{End, Failure, Hello, Reason, Request};
 use crate::frame_io::{FrameIo, now};
 use crate::hub::{Policy, Requester};
@@ -128,7 +128,8 @@ impl Driver {
         let (control_sender, control) = mpsc::unbounded_channel();
         let unread = UnreadBytes::new(settings.session.max_inbound_bytes);
         let handle = DriverHandle { commands: command_sender, control: control_sender };
-        let (state, state_receiver) = watch::channel(PeerState::Connecting { attempts: 0, last_error: None });
+        let (state, state_receiver) =
+            watch::channel(PeerState::Connecting { attempts: 0, last_error: None, refusal: None });
         let driver = Self {
             name: hello.peer.clone(),
             session: Session::new(hello, settings.session.clone()),
@@ -199,8 +200,9 @@ impl Driver {
         }
     }
 
-    fn set_connecting(&self, error: String) {
-        self.state.send_replace(PeerState::Connecting { attempts: self.attempts, last_error: Some(error) });
+    fn set_connecting(&self, error: String, refusal: Option<Refusal>) {
+        let (attempts, last_error) = (self.attempts, Some(error));
+        self.state.send_replace(PeerState::Connecting { attempts, last_error, refusal });
     }
 
     /// Awaits `work` while there is no link. Returns `None` if the peer must end meanwhile.
@@ -228,8 +230,8 @@ impl Driver {
         self.attempts += attempts.load(Ordering::Relaxed);
         match dialed? {
             Ok(dialed) => Some(dialed),
-            Err(error) => {
-                self.set_connecting(error);
+            Err(DialError { cause, refusal }) => {
+                self.set_connecting(cause, refusal);
                 None
             }
         }

@@ -1,7 +1,7 @@
 //! The listener of a simulated hub.
 
 use edge_transport::PeerId;
-use edge_transport::link::{Credentials, Incoming, Link, LinkError, LinkKind, Listener, faulty, memory};
+use edge_transport::link::{Incoming, Link, LinkError, LinkKind, Listener, Protection, faulty, memory};
 use tokio::sync::mpsc;
 
 use super::MAX_FRAME;
@@ -32,7 +32,7 @@ impl Listener for Gate {
     }
 
     fn kind(&self) -> LinkKind {
-        LinkKind::Memory
+        LinkKind::MEMORY
     }
 
     fn local_address(&self) -> String {
@@ -73,5 +73,5 @@ impl Door {
 
 /// Returns the hub's end of a link whose other end has proven a name.
 fn proven(link: Link, name: PeerId) -> Link {
-    Link::new(link, LinkKind::Memory, name.to_string(), Credentials::Certificate(vec![name].into()))
+    Link::new(link, LinkKind::MEMORY, name.to_string(), name.into()).with_protection(Protection::Private)
 }

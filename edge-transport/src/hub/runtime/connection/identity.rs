@@ -134,13 +134,16 @@ mod tests {
 
     use super::*;
     use crate::hub::Hub;
-    use crate::link::{Credentials, Incoming, Link, LinkError, LinkKind, Listener, PeerCertificate, memory};
+    use crate::link::{
+        Credentials, Incoming, Link, LinkError, LinkKind, LinkQueue, Listener, PeerCertificate, Protection,
+        memory,
+    };
     use crate::peer::{Peer, PeerState};
     use crate::token::{Token, TokenDialer, TokenRefused, TokenSource, TokenVerifier};
 
     /// Presents a certificate that expires at `end` on each link of a memory listener.
     struct WithCertificate {
-        inner: memory::MemoryListener,
+        inner: LinkQueue,
         end: SystemTime,
     }
 
@@ -150,12 +153,13 @@ mod tests {
             let link = self.inner.accept().await?.await?;
             let mut certificate = PeerCertificate::from(vec![PeerId::new("edge-1").unwrap()]);
             certificate.expires = Some(self.end);
-            let link = Link::new(link, LinkKind::Wss, "test", Credentials::Certificate(certificate));
+            let link = Link::new(link, LinkKind::WSS, "test", Credentials::Certificate(certificate))
+                .with_protection(Protection::Verified);
             Ok(Incoming::new(std::future::ready(Ok(link))))
         }
 
         fn kind(&self) -> LinkKind {
-            LinkKind::Wss
+            LinkKind::WSS
         }
 
         fn local_address(&self) -> String {

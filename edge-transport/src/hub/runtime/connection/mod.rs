@@ -19,7 +19,7 @@ use crate::frame::{Frame, Kind, Lane, decode, encode};
 use crate::frame_io::{FrameIo, now};
 use crate::hub::SessionKey;
 use crate::hub::identity::Identity;
-use crate::link::{Link, LinkError, LinkKind, ReceiveLimits};
+use crate::link::{Link, LinkError, ReceiveLimits};
 use crate::name::PeerId;
 use crate::session::{
     CloseReason, LinkAction, LinkCore, LinkEvent, LinkState, Remote, Role, time_to_transfer,
@@ -413,8 +413,8 @@ impl Connection {
     fn decide(&mut self, remote: Remote) -> Option<LinkEvent> {
         // Read before the checks, so that what is reloaded meanwhile is checked again.
         self.identity_checks = self.shared.identity_checks.load(Ordering::Acquire);
-        let link = (self.io.link().kind(), self.io.link().credentials());
-        if self.shared.local_name() == Some(&remote.peer) && link.0 != LinkKind::Memory {
+        let link = (self.io.link().protection(), self.io.link().credentials());
+        if self.shared.local_name() == Some(&remote.peer) && !self.io.link().is_of_hub() {
             let cause = "the name is reserved for the hub itself".to_owned();
             return Some(self.unauthenticated(CloseReason::Unauthenticated { claimed: remote.peer, cause }));
         }

@@ -55,6 +55,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FramedStream<S> {
     }
 
     /// Adds bytes that were read before.
+    #[cfg(feature = "uds")]
     pub(super) fn with_input(mut self, read: Option<u8>) -> Self {
         self.input.extend(read);
         self
