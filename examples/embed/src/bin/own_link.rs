@@ -1,0 +1,107 @@
+//! A link of an own kind, here TCP inside a tunnel, in three parts: a listener, a dialer, and what protects the frames. The
+//! conformance suites of the crate check all three.
+//!
+//! `cargo run -p embed --bin own_link`
+#![allow(clippy::print_stdout, reason = "an example's output")]
+
+use std::error::Error;
+use std::net::SocketAddr;
+
+use edge_transport::link::{
+    Credentials, Dialer, Incoming, Limits, Link, LinkError, LinkKind, Listener, Protection, conformance,
+};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
+
+/// The name of the kind in logs and metrics.
+const KIND: LinkKind = LinkKind::custom("tunnel");
+
+/// Frames a connection. The tunnel (WireGuard, for example) encrypts, and only the hub and its peers have keys: both ends are
+/// verified, so that peers may send tokens. Over plain TCP this would be `Protection::None`.
+fn link(stream: TcpStream, remote: &str) -> Link {
+    // Without it the kernel delays small frames.
+    let _ = stream.set_nodelay(true);
+    let link = Link::framed(stream, KIND, remote, Credentials::None, &Limits::default());
+    link.with_protection(Protection::Verified)
+}
+
+struct TunnelListener {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl TunnelListener {
+    async fn bind(address: &str) -> Result<Self, LinkError> {
+        let failed = |source| LinkError::Io { doing: format!("listen on {address}"), source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address })
+    }
+}
+
+#[async_trait::async_trait]
+impl Listener for TunnelListener {
+    async fn accept(&mut self) -> Result<Incoming, LinkError> {
+        let accepted = self.listener.accept().await;
+        let (stream, from) = accepted
+            .map_err(|source| LinkError::Io { doing: format!("accept on {}", self.address), source })?;
+        // A handshake, if there were one, would run in this future, where it delays no other connection.
+        let handshake = async move { Ok(link(stream, &from.to_string())) };
+        // With the source, one network cannot take all handshakes of the hub.
+        Ok(Incoming::new(handshake).with_source(from.ip().into()))
+    }
+
+    fn kind(&self) -> LinkKind {
+        KIND
+    }
+
+    fn local_address(&self) -> String {
+        format!("tunnel://{}", self.address)
+    }
+}
+
+struct TunnelDialer {
+    to: SocketAddr,
+    address: String,
+}
+
+#[async_trait::async_trait]
+impl Dialer for TunnelDialer {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        let connected = TcpStream::connect(self.to).await;
+        let stream = connected
+            .map_err(|source| LinkError::Io { doing: format!("connect to {}", self.address), source })?;
+        Ok(link(stream, &self.address))
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+async fn ends() -> Result<(TunnelListener, TunnelDialer), LinkError> {
+    let listener = TunnelListener::bind("127.0.0.1:0").await?;
+    let dialer = TunnelDialer { to: listener.address, address: listener.local_address() };
+    Ok((listener, dialer))
+}
+
+async fn boxed_ends() -> Result<(Box<dyn Listener>, Box<dyn Dialer>), LinkError> {
+    let (listener, dialer) = ends().await?;
+    Ok((Box::new(listener), Box::new(dialer)))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let (listener, dialer) = ends().await?;
+    let listener = Mutex::new(listener);
+    let pair = || async {
+        let mut listener = listener.lock().await;
+        let accepting = async { listener.accept().await?.await };
+        tokio::try_join!(dialer.dial(), accepting)
+    };
+    conformance::run(Limits::default().max_frame, pair).await?;
+    conformance::run_listener(boxed_ends).await?;
+    conformance::run_dialer(boxed_ends).await?;
+    println!("{KIND} links, listeners and dialers conform");
+    Ok(())
+}
