@@ -3,14 +3,13 @@
 use std::error::Error;
 use std::path::Path;
 
-use csi_proxy::CSI_SERVICE;
 use csi_proxy::{
-    Dispatcher, DriverName, Endpoint, NodeId, Relay, Router, Serving, SessionRelay, SessionService,
+    Dispatcher, DriverName, Endpoint, NodeId, Relay, Router, ServeCsi as _, Serving, SessionRelay,
     SocketAddress,
 };
 use edge_transport::link::{Address, DialOptions, Dialer};
 use edge_transport::tls::{ClientAuth, ClientTls, Identity, server_config};
-use edge_transport::{Hub, Peer, PeerId, ServiceName};
+use edge_transport::{Hub, Peer, PeerId};
 use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
 use tokio::task::JoinHandle;
 
@@ -146,7 +145,7 @@ async fn session(kind: ChainKind, folder: &Path, drivers: Dispatcher) -> ChainRe
     let proxy = Peer::builder(PeerId::new(PROXY)?).dialer(dialer(authority.identity(PROXY)?)?).start()?;
     let agent = Peer::builder(PeerId::new(NODE)?)
         .dialer(dialer(authority.identity(NODE)?)?)
-        .service(ServiceName::new(CSI_SERVICE)?, SessionService::new(drivers))
+        .serve_csi(drivers)
         .start()?;
     proxy.connected().await?;
     agent.connected().await?;

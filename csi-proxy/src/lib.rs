@@ -7,7 +7,7 @@
 //! ```
 //!
 //! - [`Endpoint`] serves the CSI socket where the driver is not. It answers the start-up calls of sidecars from a
-//!   cache ([`driver_info`]), and turns every other RPC into a [`Call`].
+//!   cache, and turns every other RPC into a [`Call`].
 //! - [`Router`] selects the node of a call: a fixed one, or [by topology](TopologyRouter); with [`NodeSockets`] each
 //!   node has a socket of its own. [`Relay`] carries the call there: [`Dispatcher`] itself within a process,
 //!   `SessionRelay` (feature `edge-transport`) over a session, or your own over any message bus. [`RetryRelay`] wraps
@@ -44,13 +44,18 @@
 //! A relay over a bus has one method. [`bus`] has everything but input and output, and an example that passes the suite
 //! below.
 //!
-//! `conformance` (feature `testing`) tests such a relay. [`RelayService`] and [`ServiceRelay`] adapt relays to tower
-//! services and back.
+//! `conformance` (feature `testing`) tests such a relay. [`tower`] turns relays into tower services and back.
+//!
+//! # Custom stores
+//!
+//! Any [`TermStore`], [`TermSource`] and [`DriverInfoStore`] may replace the ones of this crate. Their methods run in
+//! tasks of the runtime, concurrently and in any order unless the method says otherwise, and must not block a thread.
+//! Placements have an interface without a stability promise, [`advanced::routing::PlacementStore`].
 //!
 //! # One execution per operation
 //!
 //! When a sidecar times out and retries, the driver does not do its work twice at once: a [`Dispatcher`]
-//! identifies the [`operation`](dispatcher::operation) of each call. A [`Fence`] prevents stale copies of calls
+//! identifies the operation of each call. A [fence](Call::fence) prevents stale copies of calls
 //! from beginning; a [`TermStore`] stores its terms across restarts.
 //!
 //! # A socket for kubelet
@@ -61,7 +66,7 @@
 //!
 //! ```
 //! use csi_proxy::monitor::{Monitored, Monitors};
-//! use csi_proxy::{Dispatcher, Endpoint, EndpointSettings, NodeId, NodeSegment, Router, TopologyRelay};
+//! use csi_proxy::{Dispatcher, Endpoint, NodeId, NodeSegment, Router, TopologyRelay};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -71,27 +76,42 @@
 //! let drivers = Dispatcher::new().with_driver(name, "unix:///plugins/csi-hostpath/csi.sock".parse()?);
 //! let located = TopologyRelay::new(drivers, NodeSegment::of_driver(node.clone()));
 //! let relay = Monitored::new(located, Monitors::default());
-//! let mut settings = EndpointSettings::default();
-//! settings.relay_node_calls = true;
-//! let endpoint = Endpoint::with_settings("csi-hostpath".parse()?, Router::fixed(node), relay, settings);
+//! let endpoint = Endpoint::new("csi-hostpath".parse()?, Router::fixed(node), relay).with_node_calls();
 //! let serving = endpoint.serve(socket.parse()?).await?;
 //! serving.shutdown(std::time::Duration::from_secs(30)).await;
 //! # Ok(())
 //! # }
 //! ```
 //!
+//! # What dropping a handle does
+//!
+//! | Handle | When it, or its last clone, is dropped |
+//! |---|---|
+//! | [`Endpoint`] that does not serve | nothing: it has opened no socket |
+//! | [`Serving`] | the socket is served on; [`Serving::shutdown`] ends it |
+//! | [`NodeSockets`] | the sockets are served on, without refreshes: call [`NodeSockets::shutdown`] first |
+//! | [`Dispatcher`] | queued calls end; calls that a driver has begun run to completion |
+//! | [`Driver`] | its connections close when their last call has ended |
+//! | a future of [`Relay::relay`], or [`Replies`] | the wait ends, the work continues |
+//! | [`RetryRelay`] | the watch of nodes ends, if `RetryRelay::over` has started one; calls are unaffected |
+//! | [`Router`], [`TopologyRouter`] | nothing: the placements are in the store |
+//! | `RedbStore` | the file is closed after the pending writes |
+//!
+//! Tasks run on the runtime in which the handle was started, and end with it.
+//!
 //! # Bounds
 //!
 //! Request 8 MiB, response message 16 MiB, metadata 8 KiB, 1024 open calls per connection and per driver (512 of
-//! other hosts), 128 connections, 15 minutes per call. The open calls of a driver and the time are settings
-//! ([`Dispatcher::with_max_in_flight`], [`EndpointSettings`], [`DriverSettings`]).
+//! other hosts), 128 connections, 15 minutes per call. The open calls of a driver and the time can be set
+//! ([`Dispatcher::with_max_in_flight`], [`Endpoint::with_default_timeout`], [`Driver::with_timeout`]).
 #![cfg_attr(edge_csi_docs, doc = "\n# Features\n\n", doc = document_features::document_features!())]
 #![cfg_attr(edge_csi_docs, feature(doc_cfg))]
 
 mod address;
-pub mod call;
-pub mod dispatcher;
-pub mod driver_info;
+pub mod advanced;
+mod call;
+mod dispatcher;
+mod driver_info;
 #[cfg(feature = "runtime")]
 mod endpoint;
 mod generated;
@@ -103,40 +123,51 @@ pub mod monitor;
 #[cfg(feature = "runtime")]
 mod observe;
 #[cfg(feature = "runtime")]
+pub mod prelude;
+#[cfg(feature = "runtime")]
 mod relay;
-pub mod routing;
+mod routing;
 
-pub use csi_proto::{Delivery, DriverName};
+pub use csi_proto::{Code, Delivery, DriverName};
 
 pub use self::address::{InvalidSocketAddress, MAX_SOCKET_PATH, SocketAddress};
 pub use self::call::{
-    Call, CallId, CallNumber, Drained, Fault, Fence, GivenUp, MAX_METADATA, Metadata, MethodPath, NodeId,
-    NodeSession, Origin, Outcome, Replies, Reply, Term,
+    Call, CallId, Drained, Fault, InvalidMethodPath, InvalidNodeId, MAX_METADATA, Metadata, MetadataError,
+    MethodPath, NodeId, NodeSession, Origin, Outcome, Replies, Reply, Term, wire,
 };
 #[cfg(feature = "testing")]
 pub use self::dispatcher::Connector;
 #[cfg(feature = "runtime")]
 pub use self::dispatcher::{
-    DEFAULT_MAX_IN_FLIGHT, Dispatcher, Driver, DriverSettings, MemoryTerms, TermStore, TermStoreError,
+    Counts as OperationCounts, DEFAULT_MAX_IN_FLIGHT, Dispatcher, Driver, MemoryTerms, TermStore,
+    TermStoreError,
 };
+pub use self::driver_info::StartupStatus;
 #[cfg(feature = "runtime")]
-pub use self::endpoint::{
-    DEFAULT_MAX_SOCKETS, Endpoint, EndpointSettings, NodeSocketError, NodeSockets, ServeError, Serving,
-};
+pub use self::driver_info::{DriverInfoStore, StartupView};
+#[cfg(feature = "runtime")]
+pub use self::endpoint::{DEFAULT_MAX_SOCKETS, Endpoint, NodeSocketError, NodeSockets, ServeError, Serving};
 #[cfg(feature = "runtime")]
 pub use self::relay::bus;
 #[cfg(feature = "edge-transport")]
-pub use self::relay::{CSI_SERVICE, NodeWatch, SessionRelay, SessionService};
+pub use self::relay::{CSI_SERVICE, NodeWatch, ServeCsi, SessionRelay};
 #[cfg(feature = "runtime")]
 pub use self::relay::{
-    ClockTerms, DEFAULT_RECONNECT_GRACE, InvalidSegment, Missing, NodeSegment, NodeStatus, Reachability,
-    Relay, RelayService, Replaced, RetryRelay, ServiceRelay, TermError, TermSource, TopologyRelay, next_term,
+    ClockTerms, DEFAULT_RECONNECT_GRACE, InvalidSegment, NodeSegment, Reachability, Relay, Replaced,
+    RetryRelay, TermError, TermSource, TopologyRelay, next_term, tower,
 };
 #[cfg(feature = "testing")]
 pub use self::relay::{FaultyRelay, InjectedFault, conformance};
+pub use self::routing::OfflinePolicy;
+#[cfg(feature = "redb")]
+pub use self::routing::store::RedbStore;
 #[cfg(feature = "runtime")]
-pub use self::routing::{Router, TopologyRouter, TopologySettings};
-pub use csi_proto::Code;
+pub use self::routing::store::{MemoryStore, OpenStoreError, StoreError};
+#[cfg(feature = "runtime")]
+pub use self::routing::{
+    DecommissionError, Decommissioned, MAX_DECOMMISSIONED, OpenRouteError, RepairError, Router,
+    TopologyRouter, TopologyRouterBuilder,
+};
 
 #[cfg(all(doctest, feature = "runtime"))]
 #[doc = include_str!("../README.md")]

@@ -6,10 +6,7 @@ mod common;
 
 use bytes::Bytes;
 use common::{Script, Seen, Stage, driver_name, framed, node, raw_call};
-use csi_proxy::{
-    Call, CallId, Delivery, Driver, DriverSettings, EndpointSettings, Fault, MethodPath, Outcome, Relay as _,
-    SocketAddress,
-};
+use csi_proxy::{Call, CallId, Delivery, Driver, Fault, MethodPath, Outcome, Relay as _, SocketAddress};
 use h2::server::SendResponse;
 use http::{HeaderMap, Response};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -66,7 +63,7 @@ fn grpc() -> http::response::Builder {
 
 #[tokio::test]
 async fn a_missing_and_a_refusing_socket_are_unavailable() {
-    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    let stage = Stage::without_driver().await;
     let (seen, fault) = ask(&stage, CREATE).await;
     assert_eq!(seen.code(), Some(14), "{seen:?}");
     assert!(matches!(fault, Fault::DriverSocketMissing { .. }), "{fault:?}");
@@ -88,7 +85,7 @@ async fn an_unregistered_driver_is_unavailable() {
 
 #[tokio::test]
 async fn finds_a_driver_that_starts_later() {
-    let mut stage = Stage::without_driver(EndpointSettings::default()).await;
+    let mut stage = Stage::without_driver().await;
     assert_eq!(call(&stage, CREATE).await.code(), Some(14));
     stage.start_driver(Script::default());
     assert_eq!(call(&stage, CREATE).await.code(), Some(0));
@@ -136,7 +133,7 @@ async fn answers_that_are_not_grpc_are_unavailable() {
         ("a stream reset as broken", |mut respond| respond.send_reset(h2::Reason::PROTOCOL_ERROR)),
     ];
     for (what, act) in acts {
-        let stage = Stage::without_driver(EndpointSettings::default()).await;
+        let stage = Stage::without_driver().await;
         serve_h2(&stage, act);
         for path in [CREATE, STREAM, "/any.Thing/Else"] {
             let (seen, fault) = ask(&stage, path).await;
@@ -148,7 +145,7 @@ async fn answers_that_are_not_grpc_are_unavailable() {
 
 #[tokio::test]
 async fn unary_ok_without_a_message_is_a_fault() {
-    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    let stage = Stage::without_driver().await;
     serve_h2(&stage, |mut respond| {
         respond.send_response(grpc().header("grpc-status", "0").body(()).unwrap(), true).unwrap();
     });
@@ -160,7 +157,7 @@ async fn unary_ok_without_a_message_is_a_fault() {
 
 #[tokio::test]
 async fn a_trailers_only_status_passes_unchanged() {
-    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    let stage = Stage::without_driver().await;
     serve_h2(&stage, |mut respond| {
         let response = grpc().header("grpc-status", "5").header("grpc-message", "gr%C3%B6%C3%9Fe%2");
         respond.send_response(response.body(()).unwrap(), true).unwrap();
@@ -190,7 +187,7 @@ async fn reads_status_from_headers_without_trailers() {
         }),
     ];
     for (what, act) in acts {
-        let stage = Stage::without_driver(EndpointSettings::default()).await;
+        let stage = Stage::without_driver().await;
         serve_h2(&stage, act);
         for path in [CREATE, STREAM] {
             let seen = call(&stage, path).await;
@@ -201,7 +198,7 @@ async fn reads_status_from_headers_without_trailers() {
 
 #[tokio::test]
 async fn stalled_streams_do_not_block_unary_calls() {
-    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    let stage = Stage::without_driver().await;
     let listener = UnixListener::bind(stage.driver_socket()).unwrap();
     tokio::spawn(async move {
         loop {
@@ -247,7 +244,7 @@ fn grpc_status() -> http::HeaderName {
 
 #[tokio::test]
 async fn undefined_code_passes_unchanged() {
-    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    let stage = Stage::without_driver().await;
     serve_h2(&stage, |mut respond| {
         respond.send_response(grpc().header("grpc-status", "4711").body(()).unwrap(), true).unwrap();
     });
@@ -258,7 +255,7 @@ async fn undefined_code_passes_unchanged() {
 async fn invalid_driver_answer_is_unavailable() {
     let invalid_answers: [&[u8]; 3] = [b"", b"SSH-2.0-OpenSSH_9.9\r\n", &[0xff; 64]];
     for invalid_answer in invalid_answers {
-        let stage = Stage::without_driver(EndpointSettings::default()).await;
+        let stage = Stage::without_driver().await;
         let listener = UnixListener::bind(stage.driver_socket()).unwrap();
         tokio::spawn(async move {
             loop {
@@ -280,7 +277,7 @@ async fn invalid_driver_answer_is_unavailable() {
 #[tokio::test]
 async fn driver_killed_during_an_answer_is_unavailable() {
     for path in [CREATE, STREAM] {
-        let stage = Stage::without_driver(EndpointSettings::default()).await;
+        let stage = Stage::without_driver().await;
         let listener = UnixListener::bind(stage.driver_socket()).unwrap();
         tokio::spawn(async move {
             loop {
@@ -309,7 +306,7 @@ async fn kill_in_the_midst(socket: UnixStream) {
 
 #[tokio::test]
 async fn graceful_driver_shutdown_loses_no_call() {
-    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    let stage = Stage::without_driver().await;
     let listener = UnixListener::bind(stage.driver_socket()).unwrap();
     tokio::spawn(async move {
         loop {
@@ -359,7 +356,7 @@ async fn refused_stream_is_retried_once() {
 
 #[tokio::test]
 async fn an_oversize_answer_is_unavailable() {
-    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    let stage = Stage::without_driver().await;
     serve_h2(&stage, |mut respond| {
         let mut stream = respond.send_response(grpc().body(()).unwrap(), false).unwrap();
         stream.send_data(framed(&vec![7; (16 << 20) + 1]), true).unwrap();
@@ -371,13 +368,12 @@ async fn an_oversize_answer_is_unavailable() {
 
 #[tokio::test]
 async fn silent_driver_ends_with_a_deadline() {
-    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    let stage = Stage::without_driver().await;
     // The kernel accepts the connection into the backlog, and nothing answers.
     let _listener = UnixListener::bind(stage.driver_socket()).unwrap();
-    let mut settings = DriverSettings::default();
-    settings.timeout = std::time::Duration::from_millis(30);
     let address = SocketAddress::new(stage.driver_socket().to_str().unwrap()).unwrap();
-    stage.dispatcher.register(Driver::with_settings(driver_name(), address, settings));
+    let driver = Driver::new(driver_name(), address);
+    stage.dispatcher.register(driver.with_timeout(std::time::Duration::from_millis(30)));
     let seen = call(&stage, CREATE).await;
     assert_eq!(seen.code(), Some(4), "{seen:?}");
 }

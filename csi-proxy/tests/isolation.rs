@@ -7,9 +7,9 @@ mod common;
 use common::counting::{CountingDriver, MAX_STREAMS, call, create};
 use common::{driver_name, in_time};
 use csi_proto::csi::v1 as csi;
-use csi_proxy::{CSI_SERVICE, Call, Dispatcher, Fault, MethodPath, Relay as _, SessionRelay, SessionService};
+use csi_proxy::{Call, Dispatcher, Fault, MethodPath, Relay as _, ServeCsi as _, SessionRelay};
 use edge_transport::link::memory;
-use edge_transport::{Hub, Peer, PeerId, ServiceName};
+use edge_transport::{Hub, Peer, PeerId};
 
 /// A call of kubelet through a socket on the node.
 fn unpublish() -> Call {
@@ -28,9 +28,8 @@ async fn calls_of_other_hosts_leave_half_of_the_slots_to_the_node() {
     let (listener, dialer) = memory::listen("hub", 16 << 20);
     let _hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
     let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(dialer.clone())).start().unwrap();
-    let service = ServiceName::new(CSI_SERVICE).unwrap();
     let far = Peer::builder(PeerId::new("edge-1").unwrap()).dialer(Box::new(dialer));
-    let far = far.service(service, SessionService::new(dispatcher.clone())).start().unwrap();
+    let far = far.serve_csi(dispatcher.clone()).start().unwrap();
     near.connected().await.unwrap();
     far.connected().await.unwrap();
     let relay = SessionRelay::new(near);

@@ -17,9 +17,8 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::controller_client::ControllerClient;
 use csi_proto::csi::v1::node_client::NodeClient;
 use csi_proto::csi::v1::plugin_capability::service::Type as Service;
-use csi_proxy::routing::store::MemoryStore;
 use csi_proxy::{
-    Call, Code, EndpointSettings, Fault, InvalidSocketAddress, NodeId, NodeSocketError, NodeSockets, Outcome,
+    Call, Code, Fault, InvalidSocketAddress, MemoryStore, NodeId, NodeSocketError, NodeSockets, Outcome,
     Relay, Replies,
 };
 use prost::Message;
@@ -84,11 +83,10 @@ impl Site {
     }
 
     fn sockets(&self) -> NodeSockets {
-        let mut settings = EndpointSettings::default();
-        settings.driver_info = Some(Arc::new(self.store.clone()));
-        settings.startup_timeout = Duration::from_secs(5);
         let directory = self.directory.path().join("s");
-        NodeSockets::new(directory, driver_name(), self.nodes.clone(), settings)
+        NodeSockets::new(directory, driver_name(), self.nodes.clone())
+            .with_driver_info(self.store.clone())
+            .with_startup_timeout(Duration::from_secs(5))
             .with_topology_key("kubernetes.io/hostname")
             .with_max_sockets(2)
     }

@@ -5,8 +5,8 @@
 use csi_proto::method::VolumeKey;
 use csi_proto::secrets::SECRET_FIELDS;
 use csi_proto::{DriverName, Method};
-use csi_proxy::call::{MAX_SUBJECT, Subject};
-use csi_proxy::dispatcher::operation::Identity;
+use csi_proxy::advanced::call::{MAX_SUBJECT, Subject};
+use csi_proxy::advanced::operation::Identity;
 
 fn driver() -> DriverName {
     DriverName::new("csi-hostpath").unwrap()

@@ -14,8 +14,8 @@ use common::{Act, Script, Stage, driver_name, framed, raw_call};
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
 use csi_proxy::{
-    Call, Code, Dispatcher, Driver, DriverSettings, Fault, FaultyRelay, InjectedFault, MethodPath, Outcome,
-    Relay as _, SocketAddress,
+    Call, Code, Dispatcher, Driver, Fault, FaultyRelay, InjectedFault, MethodPath, Outcome, Relay as _,
+    SocketAddress,
 };
 use prost::Message as _;
 use tokio::sync::Notify;
@@ -224,11 +224,11 @@ async fn call_for_a_missing_driver_leaves_no_state() {
 async fn each_method_has_its_own_timeout() {
     let directory = tempfile::tempdir().unwrap();
     let (driver, address) = CountingDriver::holding(directory.path());
-    let mut settings = DriverSettings::default();
-    settings.method_timeouts.insert(Method::CreateVolume, Duration::from_secs(3600));
-    settings.method_timeouts.insert(Method::ControllerExpandVolume, Duration::from_secs(60));
     let dispatcher = Dispatcher::new();
-    dispatcher.register(Driver::with_settings(driver_name(), address, settings));
+    let registered = Driver::new(driver_name(), address)
+        .with_method_timeout(Method::CreateVolume, Duration::from_secs(3600))
+        .with_method_timeout(Method::ControllerExpandVolume, Duration::from_secs(60));
+    dispatcher.register(registered);
     let expand = csi::ControllerExpandVolumeRequest { volume_id: "w".to_owned(), ..Default::default() };
     for (call, seconds) in
         [(create("v"), 3600), (delete("v"), 900), (call("ControllerExpandVolume", &expand), 60)]

@@ -8,14 +8,12 @@ use std::time::Duration;
 
 use common::counting::{CountingDriver, create, delete};
 use common::{driver_name, in_time};
-use csi_proxy::CSI_SERVICE;
-use csi_proxy::dispatcher::Counts;
+use csi_proxy::advanced::call::{CallNumber, Fence, GivenUp};
 use csi_proxy::{
-    Call, CallNumber, Dispatcher, Fault, Fence, GivenUp, MethodPath, Relay as _, SessionRelay,
-    SessionService, Term,
+    Call, Dispatcher, Fault, MethodPath, OperationCounts, Relay as _, ServeCsi as _, SessionRelay, Term,
 };
 use edge_transport::link::memory;
-use edge_transport::{Hub, Peer, PeerId, ServiceName};
+use edge_transport::{Hub, Peer, PeerId};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -37,9 +35,8 @@ async fn net() -> Net {
     let (listener, dialer) = memory::listen("hub", 16 << 20);
     let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
     let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(dialer.clone())).start().unwrap();
-    let service = ServiceName::new(CSI_SERVICE).unwrap();
     let far = Peer::builder(PeerId::new("edge-1").unwrap()).dialer(Box::new(dialer));
-    let far = far.service(service, SessionService::new(dispatcher.clone())).start().unwrap();
+    let far = far.serve_csi(dispatcher.clone()).start().unwrap();
     near.connected().await.unwrap();
     far.connected().await.unwrap();
     let relay = SessionRelay::new(near);
@@ -65,7 +62,7 @@ impl Net {
         self.until(|counts| (counts.running, counts.waiters) == (1, 0)).await;
     }
 
-    async fn until(&self, right: impl Fn(Counts) -> bool) {
+    async fn until(&self, right: impl Fn(OperationCounts) -> bool) {
         in_time(async {
             while !right(self.dispatcher.operation_counts()) {
                 sleep(Duration::from_millis(10)).await;

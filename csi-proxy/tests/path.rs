@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use common::{Act, Raw, Script, Stage, framed, raw_call};
 use csi_proto::csi::v1 as csi;
-use csi_proxy::{EndpointSettings, Relay as _};
+use csi_proxy::{Endpoint, Relay as _};
 use http::uri::PathAndQuery;
 use prost::Message as _;
 use tokio::sync::Notify;
@@ -165,9 +165,7 @@ async fn node_calls_are_relayed_only_on_the_node() {
     assert!(seen.message().contains("the socket of that node"), "{seen:?}");
     assert!(stage.seen().is_empty());
 
-    let mut settings = EndpointSettings::default();
-    settings.relay_node_calls = true;
-    let shim = Stage::with_settings(Script::default(), settings).await;
+    let shim = Stage::with(Script::default(), Endpoint::with_node_calls).await;
     assert_eq!(raw_call(&shim.socket(), path, &[], framed(&[])).await.unwrap().code(), Some(0));
     assert_eq!(shim.seen()[0].0, path);
 }
@@ -211,9 +209,8 @@ async fn cancelled_call_does_not_end_the_work() {
 
 #[tokio::test]
 async fn caller_without_deadline_waits_for_the_default_timeout() {
-    let mut settings = EndpointSettings::default();
-    settings.default_timeout = std::time::Duration::from_millis(30);
-    let stage = Stage::with_settings(script([Act::Wait(Arc::default())]), settings).await;
+    let short = |endpoint: Endpoint| endpoint.with_default_timeout(std::time::Duration::from_millis(30));
+    let stage = Stage::with(script([Act::Wait(Arc::default())]), short).await;
     let seen = raw_call(&stage.socket(), CREATE, &[], framed(&[])).await.unwrap();
     assert_eq!(seen.code(), Some(4), "{seen:?}");
 }
@@ -307,7 +304,7 @@ async fn slow_reader_slows_its_driver() {
     let socket = directory.path().join("csi.sock");
     let count = Arc::default();
     let (router, relay) = (csi_proxy::Router::fixed(common::node()), CountedStream(Arc::clone(&count)));
-    let endpoint = csi_proxy::Endpoint::new(common::driver_name(), router, relay);
+    let endpoint = Endpoint::new(common::driver_name(), router, relay);
     endpoint.serve(socket.to_str().unwrap().parse().unwrap()).await.unwrap();
     let mut client = tonic::client::Grpc::new(common::connect(socket).await);
     client.ready().await.unwrap();

@@ -11,8 +11,8 @@ use common::{driver_name, framed, node, raw_call};
 use csi_proxy::monitor::{Monitored, Monitors};
 use csi_proxy::{
     Call, CallId, ClockTerms, Endpoint, Fault, FaultyRelay, InjectedFault, MethodPath, NodeId, NodeSegment,
-    NodeSession, Outcome, Reachability, Relay, RelayService, Replies, Reply, RetryRelay, Router,
-    ServiceRelay, SocketAddress, TopologyRelay, conformance,
+    NodeSession, Outcome, Reachability, Relay, Replies, Reply, RetryRelay, Router, SocketAddress,
+    TopologyRelay, conformance,
 };
 use tower::{BoxError, ServiceBuilder};
 
@@ -48,7 +48,7 @@ fn layered(far: impl Relay + 'static, waited: Duration) -> impl Relay {
         })
         .concurrency_limit(64)
         .timeout(waited);
-    ServiceRelay::new(layers.service(RelayService::new(far)))
+    csi_proxy::tower::relay(layers.service(csi_proxy::tower::service(far)))
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,15 +12,15 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use common::counting::{CountingDriver, create};
 use common::{Raw, driver_name, node};
-use csi_proxy::CSI_SERVICE;
+use csi_proxy::advanced::reachability::NodeStatus;
 use csi_proxy::{
-    Call, CallId, ClockTerms, Dispatcher, Fault, MethodPath, NodeId, NodeSession, NodeStatus, NodeWatch,
-    Outcome, Reachability, Relay, Replies, RetryRelay, SessionRelay, SessionService, conformance,
+    Call, CallId, ClockTerms, Dispatcher, Fault, MethodPath, NodeId, NodeSession, NodeWatch, Outcome,
+    Reachability, Relay, Replies, RetryRelay, ServeCsi as _, SessionRelay, conformance,
 };
 use edge_transport::link::faulty::{self, Direction, Handle, Plan};
 use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::link::{Dialer, Link, LinkError};
-use edge_transport::{Hub, Peer, PeerId, PeerSettings, ServiceName};
+use edge_transport::{Hub, Peer, PeerId, PeerSettings};
 use tokio::time::Instant;
 
 /// A dialer to the hub whose last link can be cut.
@@ -76,9 +76,8 @@ async fn net(node: &str, relay: impl Relay + 'static) -> Net {
     settings.session.max_frame = 8 << 20;
     let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(cables[0].clone()));
     let near = near.settings(settings.clone()).start().unwrap();
-    let service = ServiceName::new(CSI_SERVICE).unwrap();
     let far = Peer::builder(PeerId::new(node).unwrap()).dialer(Box::new(cables[1].clone()));
-    let far = far.settings(settings).service(service, SessionService::new(relay)).start().unwrap();
+    let far = far.settings(settings).serve_csi(relay).start().unwrap();
     near.connected().await.unwrap();
     far.connected().await.unwrap();
     Net { hub, near, far, cables }

@@ -4,7 +4,6 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use common::log::Log;
@@ -12,20 +11,19 @@ use common::{
     Script, Stage, connect, controller_capabilities, driver_name, framed, node, plugin_capabilities, raw_call,
 };
 use csi_proto::csi::v1 as csi;
-use csi_proxy::driver_info::{DriverInfoStore, Info, MAX_RECORD};
-use csi_proxy::routing::store::{FaultyStore, MemoryStore, StoreError};
+use csi_proxy::advanced::driver_info::{Info, MAX_RECORD};
+use csi_proxy::advanced::routing::FaultyStore;
 use csi_proxy::{
-    Call, Code, Dispatcher, DriverName, Endpoint, EndpointSettings, Fault, Outcome, Relay, Replies, Router,
-    SocketAddress,
+    Call, Code, Dispatcher, DriverInfoStore, DriverName, Endpoint, Fault, MemoryStore, Outcome, Relay,
+    Replies, Router, SocketAddress, StoreError,
 };
 
 const CAPABILITIES: &str = "/csi.v1.Identity/GetPluginCapabilities";
 
 #[tokio::test]
 async fn sidecars_start_while_driver_is_offline() {
-    let mut settings = EndpointSettings::default();
-    settings.startup_timeout = Duration::from_millis(30);
-    let stage = Stage::without_driver(settings).await;
+    let briefly = |endpoint: Endpoint| endpoint.with_startup_timeout(Duration::from_millis(30));
+    let stage = Stage::without_driver_with(briefly).await;
     let mut identity = stage.identity().await;
     let probe = identity.probe(csi::ProbeRequest::default()).await.unwrap().into_inner();
     assert_eq!(probe.ready, Some(false));
@@ -64,7 +62,7 @@ async fn driver_messages_are_not_logged() {
 
 #[tokio::test]
 async fn early_call_waits_for_the_masked_answer() {
-    let mut stage = Stage::without_driver(EndpointSettings::default()).await;
+    let mut stage = Stage::without_driver().await;
     let socket = stage.socket();
     let asked = tokio::spawn(async move { raw_call(&socket, CAPABILITIES, &[], framed(&[])).await.unwrap() });
     stage.start_driver(Script::default());
@@ -96,10 +94,8 @@ async fn all_answers(stage: &Stage) -> Vec<(Vec<u8>, Option<u32>)> {
     answers
 }
 
-fn kept_in(store: impl DriverInfoStore + 'static) -> EndpointSettings {
-    let mut settings = EndpointSettings::default();
-    settings.driver_info = Some(Arc::new(store));
-    settings
+fn kept_in(store: impl DriverInfoStore + Clone + 'static) -> impl Fn(Endpoint) -> Endpoint {
+    move |endpoint| endpoint.with_driver_info(store.clone())
 }
 
 /// The stored record of the node.
@@ -109,8 +105,8 @@ async fn kept(store: &impl DriverInfoStore) -> Option<bytes::Bytes> {
 }
 
 /// Runs an endpoint with its driver online until everything is cached.
-async fn learn(settings: &EndpointSettings) -> Vec<(Vec<u8>, Option<u32>)> {
-    let first = Stage::with_settings(Script::default(), settings.clone()).await;
+async fn learn(kept: impl FnOnce(Endpoint) -> Endpoint) -> Vec<(Vec<u8>, Option<u32>)> {
+    let first = Stage::with(Script::default(), kept).await;
     let answers = all_answers(&first).await;
     first.serving.unwrap().shutdown(Duration::from_secs(5)).await;
     answers
@@ -121,7 +117,7 @@ async fn learn(settings: &EndpointSettings) -> Vec<(Vec<u8>, Option<u32>)> {
 #[tokio::test]
 async fn stored_answers_survive_a_restart() {
     let store = MemoryStore::default();
-    let mut settings = kept_in(store.clone());
+    let settings = kept_in(store.clone());
     let before = learn(&settings).await;
     assert_eq!(before[0].0, framed(&plugin_capabilities(&[1, 2])));
 
@@ -129,8 +125,8 @@ async fn stored_answers_survive_a_restart() {
     let (info, as_of) = Info::decode(&kept(&store).await.unwrap()).unwrap();
     let day = Duration::from_secs(24 * 3600);
     store.save(&node(), Some(info.encode(as_of - day))).await.unwrap();
-    settings.startup_timeout = Duration::ZERO;
-    let second = Stage::without_driver(settings).await;
+    let second =
+        Stage::without_driver_with(|endpoint| settings(endpoint).with_startup_timeout(Duration::ZERO)).await;
     assert_eq!(all_answers(&second).await, before);
     let probe = second.identity().await.probe(csi::ProbeRequest::default()).await.unwrap().into_inner();
     assert_eq!(probe.ready, Some(false));
@@ -142,9 +138,8 @@ async fn stored_answers_survive_a_restart() {
 #[tokio::test]
 async fn ignores_stored_info_of_another_node() {
     let store = MemoryStore::default();
-    let mut settings = kept_in(store.clone());
+    let settings = kept_in(store.clone());
     learn(&settings).await;
-    settings.startup_timeout = Duration::ZERO;
     let directory = tempfile::tempdir().unwrap();
     for (driver, node) in [("csi-hostpath", "edge-2"), ("csi-hostpath", "edge-10")] {
         let socket = directory.path().join(format!("{driver}-{node}.sock"));
@@ -152,8 +147,8 @@ async fn ignores_stored_info_of_another_node() {
         let router = Router::fixed(node.parse().unwrap());
         let relay = Dispatcher::new();
         let driver = DriverName::new(driver).unwrap();
-        let endpoint = Endpoint::with_settings(driver.clone(), router, relay, settings.clone());
-        let serving = endpoint.serve(address).await.unwrap();
+        let endpoint = settings(Endpoint::new(driver.clone(), router, relay));
+        let serving = endpoint.with_startup_timeout(Duration::ZERO).serve(address).await.unwrap();
         let mut identity = csi::identity_client::IdentityClient::new(connect(socket.clone()).await);
         let info = identity.get_plugin_info(csi::GetPluginInfoRequest::default()).await.unwrap().into_inner();
         assert_eq!((info.name, &*info.vendor_version), (driver.to_string(), "unknown"));
@@ -183,7 +178,7 @@ async fn failing_store_does_not_affect_answers() {
     let settings = kept_in(store.clone());
     handle.cut_after(0);
     handle.refuse_loads(true);
-    let stage = Stage::with_settings(Script::default(), settings.clone()).await;
+    let stage = Stage::with(Script::default(), &settings).await;
     let before = all_answers(&stage).await;
     handle.refuse_loads(false);
     common::in_time(async {
@@ -204,11 +199,11 @@ async fn failing_store_does_not_affect_answers() {
     };
     common::in_time(saved).await;
     stage.serving.unwrap().shutdown(Duration::from_secs(5)).await;
-    assert_eq!(all_answers(&Stage::without_driver(settings).await).await, before);
+    assert_eq!(all_answers(&Stage::without_driver_with(settings).await).await, before);
 }
 
 /// A store whose writes never complete.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Hangs;
 
 #[async_trait::async_trait]
@@ -224,7 +219,7 @@ impl DriverInfoStore for Hangs {
 
 #[tokio::test]
 async fn hanging_store_does_not_block_refreshes() {
-    let stage = Stage::with_settings(Script::default(), kept_in(Hangs)).await;
+    let stage = Stage::with(Script::default(), kept_in(Hangs)).await;
     let answers = all_answers(&stage).await;
     let ready = async {
         while !stage.startup.status().ready {

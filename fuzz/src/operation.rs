@@ -1,7 +1,7 @@
 //! The identity of operations, which does not depend on secrets.
 
 use csi_proto::{DriverName, Method};
-use csi_proxy::dispatcher::operation::Identity;
+use csi_proxy::advanced::operation::Identity;
 
 /// The encoded field `secrets: {"k": "v"}` of each method's request.
 const SECRETS: [(Method, &[u8]); 2] = [

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
 use csi_proxy::Code;
-use csi_proxy::monitor::{CallNumber, End, Event as Seen, InitialState, Limits, Monitor, Violation};
+use csi_proxy::advanced::monitor::{
+    CallNumber, End, Event as Seen, InitialState, Limits, Monitor, Violation,
+};
 use prost::Message as _;
 use volume_manager::ConsumerId;
 use volume_manager::advanced::lifecycle::{

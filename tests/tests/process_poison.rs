@@ -3,8 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 use bytes::Bytes;
-use csi_proxy::CSI_SERVICE;
-use csi_proxy::{Call, CallId, DriverName, MethodPath, NodeId};
+use csi_proxy::{CSI_SERVICE, Call, CallId, DriverName, MethodPath, NodeId};
 use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
 use edge_csi_tests::csi::{controller, create_volume, within};
 use edge_csi_tests::link::LinkKind;

@@ -225,7 +225,7 @@ impl Fault {
     /// Whether the fault proves that the attempt was not sent. A call with several attempts was not sent only if none
     /// of them was.
     ///
-    /// Some faults are a proof only where they arise: the [wire](crate::call::wire) decodes them as faults that
+    /// Some faults are a proof only where they arise: the [wire](crate::wire) decodes them as faults that
     /// prove nothing.
     #[must_use]
     pub const fn delivery(&self) -> Delivery {

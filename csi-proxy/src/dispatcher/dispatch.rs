@@ -40,7 +40,7 @@ const STREAM_BUFFER: usize = 4;
 ///
 /// A call that was passed to a driver runs to completion, whether or not a caller still waits: in the task of the
 /// caller while it waits, and in a separate task from then on. Calls with the same [operation](super::operation)
-/// coalesce while it runs. A call with a [`Fence`](crate::Fence) begins only if the fence permits it.
+/// coalesce while it runs. A call with a [`Fence`](crate::advanced::call::Fence) begins only if the fence permits it.
 ///
 /// A call that may change something begins once, whatever bus delivers how many copies of it, until 60 s after its end: a
 /// later copy, with the same [id](Call::id), gets the same result, or [`Fault::AlreadyBegun`] where that is not kept. Each
@@ -301,7 +301,7 @@ impl Dispatcher {
     /// Records the term of a call on disk before the first call of that term is admitted. The time of the wait is taken
     /// from the call's remaining time.
     async fn record_term(&self, call: &mut Call) -> Result<(), Fault> {
-        let Some(term) = call.fence.as_ref().map(crate::Fence::term) else { return Ok(()) };
+        let Some(term) = call.fence.as_ref().map(crate::call::Fence::term) else { return Ok(()) };
         if self.executor.term(&call.driver).is_some_and(|known| known >= term) {
             return Ok(());
         }
@@ -349,7 +349,7 @@ impl Dispatcher {
     }
 
     /// Forgets the term of a driver, so that the next proxy is accepted whatever its term is. A call that is
-    /// [closed](crate::Fence) may then begin if a late copy of it arrives.
+    /// [closed](crate::advanced::call::Fence) may then begin if a late copy of it arrives.
     ///
     /// # Errors
     /// If the term may still be stored; then nothing changes.

@@ -19,7 +19,7 @@ pub use self::dispatch::{DEFAULT_MAX_IN_FLIGHT, Dispatcher};
 #[cfg(feature = "testing")]
 pub use self::driver::Connector;
 #[cfg(feature = "runtime")]
-pub use self::driver::{Driver, DriverSettings};
+pub use self::driver::Driver;
 #[cfg(feature = "runtime")]
 pub use self::operation::Counts;
 #[cfg(feature = "runtime")]

@@ -17,19 +17,22 @@ use crate::call::Term;
 /// - A dropped or failed future may or may not have stored the term. The dispatcher then raises the term again.
 #[async_trait]
 pub trait TermStore: Send + Sync + fmt::Debug {
-    /// The highest term of a driver; `None` if there is none.
+    /// The highest term of a driver; `None` if there is none. Awaited for at most 10 s, before the first call of the driver
+    /// that has a term. Calls for one driver do not overlap.
     ///
     /// # Errors
     /// If the term cannot be read. No call of the driver begins until a read succeeds.
     async fn load(&self, driver: &DriverName) -> Result<Option<Term>, TermStoreError>;
 
-    /// Stores a term unless a higher one is stored.
+    /// Stores a term unless a higher one is stored. Awaited for at most 10 s; a driver's term rises 8 times at once, and then
+    /// once a second. Raises of one driver do not overlap, but a dropped one may still be running.
     ///
     /// # Errors
     /// If the term may not be durable. No call of that term begins until it is.
     async fn raise(&self, driver: &DriverName, term: Term) -> Result<(), TermStoreError>;
 
-    /// Removes the term of a driver. The removal is durable when this returns.
+    /// Removes the term of a driver. The removal is durable when this returns. Does not overlap with another call for the
+    /// driver, and has no time limit.
     ///
     /// # Errors
     /// If the term may still be stored.

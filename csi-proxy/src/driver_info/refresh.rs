@@ -1,7 +1,7 @@
 //! Runs a [`Cache`] on tokio: sends its calls, stores its records and answers callers.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Mutex as AsyncMutex, Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::cache::{Cache, Mode, Notice, Status};
+use super::cache::{Cache, Mode, Notice, StartupStatus};
 use super::info::Info;
 use super::question::Question;
 use super::store::DriverInfoStore;
@@ -37,7 +37,7 @@ pub(crate) struct DriverInfo {
     driver: DriverName,
     max_rounds: usize,
     cache: Mutex<Cache>,
-    store: Option<Arc<dyn DriverInfoStore>>,
+    store: OnceLock<Arc<dyn DriverInfoStore>>,
     /// What each node owns, where nodes answer together. The lock is held until a claim is durable.
     claims: Option<(AsyncMutex<Claims>, Arc<dyn PlacementStore>)>,
     loaded: OnceCell<()>,
@@ -48,7 +48,7 @@ pub(crate) struct DriverInfo {
 }
 
 impl DriverInfo {
-    pub(crate) fn new(driver: DriverName, mode: Mode, store: Option<Arc<dyn DriverInfoStore>>) -> Arc<Self> {
+    pub(crate) fn new(driver: DriverName, mode: Mode) -> Arc<Self> {
         let max_rounds = match mode {
             // Each node has a socket, so the number of sockets is the limit.
             Mode::Each { .. } => usize::MAX,
@@ -56,7 +56,7 @@ impl DriverInfo {
         };
         let cache = Mutex::new(Cache::new(driver.clone(), mode));
         let (changed_signal, wake) = (watch::Sender::new(()), Notify::new());
-        let (claims, loaded) = (None, OnceCell::new());
+        let (store, claims, loaded) = (OnceLock::new(), None, OnceCell::new());
         Arc::new(Self { driver, max_rounds, cache, store, claims, loaded, changed_signal, wake })
     }
 
@@ -67,12 +67,18 @@ impl DriverInfo {
         store: Arc<S>,
         claims: Claims,
     ) -> Arc<Self> {
-        let mut this = Self::new(driver, mode, Some(Arc::clone(&store) as _));
+        let mut this = Self::new(driver, mode);
+        this.store_in(Arc::clone(&store) as _);
         this.change(|cache, _| cache.require_admission());
         if let Some(this) = Arc::get_mut(&mut this) {
             this.claims = Some((AsyncMutex::new(claims), store));
         }
         this
+    }
+
+    /// Sets the store, unless there is one.
+    pub(crate) fn store_in(&self, store: Arc<dyn DriverInfoStore>) {
+        let _ = self.store.set(store);
     }
 
     /// Admits a node once what it reports is durably its own, or refuses it.
@@ -126,7 +132,7 @@ impl DriverInfo {
     /// Loads the stored records, once. Unreadable records are refreshed.
     pub(crate) async fn load(&self) {
         let load = async {
-            let Some(store) = &self.store else { return };
+            let Some(store) = self.store.get() else { return };
             let kept = match timeout(CALL_TIMEOUT, store.load()).await.unwrap_or(Err(StoreError::Late)) {
                 Ok(kept) => kept,
                 Err(error) => {
@@ -169,7 +175,7 @@ impl DriverInfo {
     /// Removes a node and its record. A record that cannot be removed is harmless.
     pub(crate) async fn remove(&self, node: &NodeId) {
         self.change(|cache, _| cache.remove(node));
-        if let Some(store) = &self.store
+        if let Some(store) = self.store.get()
             && let Err(error) = store.save(node, None).await
         {
             tracing::warn!(driver = %self.driver, %node, %error, "cannot remove stored driver info of a node");
@@ -274,7 +280,7 @@ impl DriverInfo {
 
     /// Stores the record of a node if needed.
     async fn save(&self, node: &NodeId, is_last: bool) {
-        let Some(store) = &self.store else { return };
+        let Some(store) = self.store.get() else { return };
         let Some((record, as_of)) = self.cache().take_record(node, is_last) else { return };
         let saved = store.save(node, Some(record)).await;
         self.cache().saved(node, as_of, saved.is_ok());
@@ -301,7 +307,7 @@ impl DriverInfo {
     }
 
     /// The status of the answers.
-    pub(crate) fn status(&self, of: Option<&NodeId>) -> Status {
+    pub(crate) fn status(&self, of: Option<&NodeId>) -> StartupStatus {
         self.read(|cache| cache.status(of, SystemTime::now()))
     }
 
@@ -335,7 +341,7 @@ impl DriverInfo {
 
     /// Counts a stale answer, and logs its age once per outage.
     fn warn_stale(&self, of: Option<&NodeId>) {
-        let Status { reached, age: Some(age), .. } = self.status(of) else { return };
+        let StartupStatus { reached, age: Some(age), .. } = self.status(of) else { return };
         if reached == Some(true) {
             return;
         }
@@ -370,19 +376,19 @@ impl fmt::Debug for DriverInfo {
 
 /// A view of the start-up answers of an endpoint. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct View {
+pub struct StartupView {
     driver_info: Arc<DriverInfo>,
     of: Option<NodeId>,
 }
 
-impl View {
+impl StartupView {
     pub(crate) fn new(driver_info: Arc<DriverInfo>, of: Option<NodeId>) -> Self {
         Self { driver_info, of }
     }
 
     /// The current status of the start-up answers.
     #[must_use]
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> StartupStatus {
         self.driver_info.status(self.of.as_ref())
     }
 }
@@ -394,7 +400,7 @@ mod tests {
 
     #[test]
     fn name_of_a_driver_forges_no_line() {
-        let driver = DriverInfo::new("vendor".parse().unwrap(), Mode::Each { node_info: false }, None);
+        let driver = DriverInfo::new("vendor".parse().unwrap(), Mode::Each { node_info: false });
         let (log, _logging) = Log::start(tracing::Level::INFO);
         let found = "X\n2026 ERROR forged\r\x1b[31m\u{202e}".to_owned();
         driver.log(&"edge-1".parse().unwrap(), Notice::NameMismatch { found });

@@ -12,13 +12,14 @@ use crate::routing::store::StoreError;
 /// driver is reachable, so no failure is fatal. A record contains no secret.
 #[async_trait]
 pub trait DriverInfoStore: fmt::Debug + Send + Sync {
-    /// All records.
+    /// All records, in any order. Awaited once, for at most 10 s.
     ///
     /// # Errors
     /// If the records cannot be read.
     async fn load(&self) -> Result<Vec<(NodeId, Bytes)>, StoreError>;
 
-    /// Replaces the record of a node, or removes it for `None`.
+    /// Replaces the record of a node, or removes it for `None`. Saves of different nodes may overlap. A dropped future may
+    /// have written the record.
     ///
     /// # Errors
     /// If the write may not be durable.

@@ -18,33 +18,24 @@ use self::service::EndpointService;
 pub use self::serving::Serving;
 pub use self::socket::ServeError;
 use crate::address::SocketAddress;
-use crate::driver_info::{DriverInfoStore, View};
+use crate::driver_info::{DriverInfoStore, StartupView};
 use crate::relay::Relay;
 use crate::routing::Router;
 
-/// Settings of an [`Endpoint`].
+/// How the endpoint of one node answers.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct EndpointSettings {
-    /// How long a caller without a deadline waits; default 15 minutes, the maximum time of a driver.
-    pub default_timeout: Duration,
-    /// Whether Node calls are relayed; default no. Node calls mount volumes on the host of the driver, so this is
-    /// only for an endpoint on that host, the edge shim.
-    pub relay_node_calls: bool,
-    /// The store of the driver info, so that sidecars can start while the node is offline; default none. Not used
-    /// with a topology route, which has its own store. The stored info contains no secret.
-    pub driver_info: Option<Arc<dyn DriverInfoStore>>,
-    /// How long capability calls wait for the first answers of the driver; default 10 s.
-    pub startup_timeout: Duration,
+struct Settings {
+    default_timeout: Duration,
+    startup_timeout: Duration,
+    relay_node_calls: bool,
 }
 
-impl Default for EndpointSettings {
+impl Default for Settings {
     fn default() -> Self {
         Self {
             default_timeout: Duration::from_secs(15 * 60),
-            relay_node_calls: false,
-            driver_info: None,
             startup_timeout: Duration::from_secs(10),
+            relay_node_calls: false,
         }
     }
 }
@@ -61,24 +52,40 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Creates an endpoint for one driver, with default settings.
+    /// Creates an endpoint for one driver. Opens no socket yet.
     pub fn new(driver: DriverName, router: Router, relay: impl Relay + 'static) -> Self {
-        Self::with_settings(driver, router, relay, EndpointSettings::default())
+        Self { service: EndpointService::new(driver, router, Arc::new(relay), None) }
     }
 
-    /// Creates an endpoint for one driver, with these settings.
-    pub fn with_settings(
-        driver: DriverName,
-        router: Router,
-        relay: impl Relay + 'static,
-        settings: EndpointSettings,
-    ) -> Self {
-        Self { service: EndpointService::new(driver, router, Arc::new(relay), settings, None) }
+    /// Sets how long a caller without a deadline waits; default 15 minutes, the maximum time of a driver.
+    pub fn with_default_timeout(mut self, timeout: Duration) -> Self {
+        self.service.settings.default_timeout = timeout;
+        self
+    }
+
+    /// Sets how long capability calls wait for the first answers of the driver; default 10 s.
+    pub fn with_startup_timeout(mut self, timeout: Duration) -> Self {
+        self.service.settings.startup_timeout = timeout;
+        self
+    }
+
+    /// Relays Node calls too. Node calls mount volumes on the host of the driver, so this is only for an endpoint on
+    /// that host, the edge shim.
+    pub fn with_node_calls(mut self) -> Self {
+        self.service.settings.relay_node_calls = true;
+        self
+    }
+
+    /// Stores the driver info, so that sidecars can start while the node is offline; default: not stored. The stored info
+    /// contains no secret. Has no effect if there is a store already, as with a topology route.
+    pub fn with_driver_info(self, store: impl DriverInfoStore + 'static) -> Self {
+        self.service.store_driver_info(Arc::new(store));
+        self
     }
 
     /// The status of the start-up answers, current while the endpoint serves.
     #[must_use]
-    pub fn startup(&self) -> View {
+    pub fn startup(&self) -> StartupView {
         self.service.startup()
     }
 

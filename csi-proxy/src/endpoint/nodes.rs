@@ -14,10 +14,10 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::{AbortHandle, spawn_blocking};
 
 use super::service::EndpointService;
-use super::{Endpoint, EndpointSettings, ServeError, Serving};
+use super::{Endpoint, ServeError, Serving, Settings};
 use crate::address::{InvalidSocketAddress, SocketAddress};
 use crate::call::{Drained, NodeId};
-use crate::driver_info::{DriverInfo, Mode, View};
+use crate::driver_info::{DriverInfo, DriverInfoStore, Mode, StartupView};
 use crate::relay::{InvalidSegment, NodeSegment, Relay, TopologyRelay};
 use crate::routing::Router;
 
@@ -87,15 +87,14 @@ pub enum NodeSocketError {
 /// A socket stays while its node is offline. Cheap to clone.
 ///
 /// ```
-/// use csi_proxy::{Dispatcher, DriverName, EndpointSettings, NodeSockets};
+/// use csi_proxy::{Dispatcher, DriverName, NodeSockets};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let directory = tempfile::tempdir()?;
 /// # let relay = Dispatcher::new();
 /// let name = DriverName::new("csi-hostpath")?;
-/// let sockets = NodeSockets::new(directory.path(), name, relay, EndpointSettings::default())
-///     .with_topology_key("kubernetes.io/hostname");
+/// let sockets = NodeSockets::new(directory.path(), name, relay).with_topology_key("kubernetes.io/hostname");
 /// sockets.serve(&"edge-1".parse()?).await?;
 /// assert!(directory.path().join("edge-1/csi.sock").exists());
 /// sockets.shutdown(std::time::Duration::from_secs(30)).await;
@@ -109,7 +108,7 @@ struct Shared {
     directory: PathBuf,
     driver: DriverName,
     relay: Arc<dyn Relay>,
-    settings: EndpointSettings,
+    settings: Settings,
     driver_info: Arc<DriverInfo>,
     topology_key: Option<String>,
     max_sockets: usize,
@@ -129,23 +128,16 @@ impl Drop for Shared {
 }
 
 impl NodeSockets {
-    /// Creates an empty set. [`Self::serve`] opens sockets in `directory`, which is created when needed;
-    /// `settings` apply to each socket.
+    /// Creates an empty set. [`Self::serve`] opens sockets in `directory`, which is created when needed.
     #[must_use]
-    pub fn new(
-        directory: impl Into<PathBuf>,
-        driver: DriverName,
-        relay: impl Relay + 'static,
-        settings: EndpointSettings,
-    ) -> Self {
+    pub fn new(directory: impl Into<PathBuf>, driver: DriverName, relay: impl Relay + 'static) -> Self {
         let (directory, relay) = (directory.into(), Arc::new(relay));
-        let mode = Mode::Each { node_info: true };
-        let driver_info = DriverInfo::new(driver.clone(), mode, settings.driver_info.clone());
+        let driver_info = DriverInfo::new(driver.clone(), Mode::Each { node_info: true });
         Self(Arc::new(Shared {
             directory,
             driver,
             relay,
-            settings,
+            settings: Settings::default(),
             driver_info,
             topology_key: None,
             max_sockets: DEFAULT_MAX_SOCKETS,
@@ -163,6 +155,24 @@ impl NodeSockets {
             let key = key.into();
             let with_topology = TopologyRelay::with_key(Arc::clone(&shared.relay), key.clone());
             (shared.relay, shared.topology_key) = (Arc::new(with_topology), Some(key));
+        }
+        self
+    }
+
+    /// Stores the driver info of all nodes, so that sidecars can start while their node is offline; default: not stored.
+    /// The stored info contains no secret. Has no effect if there is a store already.
+    #[must_use]
+    pub fn with_driver_info(self, store: impl DriverInfoStore + 'static) -> Self {
+        self.0.driver_info.store_in(Arc::new(store));
+        self
+    }
+
+    /// Sets how long capability calls wait for the first answers of a driver; default 10 s. Has no effect after the
+    /// first clone.
+    #[must_use]
+    pub fn with_startup_timeout(mut self, timeout: Duration) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.0) {
+            shared.settings.startup_timeout = timeout;
         }
         self
     }
@@ -215,9 +225,9 @@ impl NodeSockets {
         created.map_err(|source| NodeSocketError::Directory { node: node.clone(), directory, source })?;
         let router = Router::fixed(node.clone());
         let (relay, driver_info) = (Arc::clone(&shared.relay), Arc::clone(&shared.driver_info));
-        let (settings, driver) = (shared.settings.clone(), shared.driver.clone());
-        let endpoint =
-            Endpoint { service: EndpointService::new(driver, router, relay, settings, Some(driver_info)) };
+        let mut service = EndpointService::new(shared.driver.clone(), router, relay, Some(driver_info));
+        service.settings = shared.settings.clone();
+        let endpoint = Endpoint { service };
         let serving = endpoint.serve(address).await;
         let serving = serving.map_err(|source| NodeSocketError::Serve { node: node.clone(), source })?;
         self.served().insert(node.clone(), serving);
@@ -254,7 +264,7 @@ impl NodeSockets {
 
     /// The nodes with a socket, and the status of their start-up answers.
     #[must_use]
-    pub fn nodes(&self) -> Vec<(NodeId, View)> {
+    pub fn nodes(&self) -> Vec<(NodeId, StartupView)> {
         self.served().iter().map(|(node, serving)| (node.clone(), serving.startup())).collect()
     }
 

@@ -15,7 +15,7 @@ use super::service::EndpointService;
 use super::socket::Bound;
 use crate::address::SocketAddress;
 use crate::call::Drained;
-use crate::driver_info::View;
+use crate::driver_info::StartupView;
 
 /// The maximum number of connections. Further connections wait in the backlog of the socket.
 const MAX_CONNECTIONS: usize = 128;
@@ -44,7 +44,7 @@ impl Serving {
 
     /// The status of the start-up answers.
     #[must_use]
-    pub fn startup(&self) -> View {
+    pub fn startup(&self) -> StartupView {
         self.service.startup()
     }
 

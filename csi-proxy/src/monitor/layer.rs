@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use csi_proto::{DriverName, Method};
 use tokio::time::{Instant, sleep};
 
-use super::{CallNumber, Counts, End, Event, Monitor, Rule, Violation};
+use super::core::Monitor;
+use super::event::{CallNumber, Counts, End, Event};
+use super::rule::{Rule, Violation};
 use crate::call::{Call, CallId, Fault, Outcome, Replies};
 use crate::observe::LogLimit;
 use crate::relay::Relay;

@@ -1,8 +1,8 @@
 //! Monitors whether an orchestrator follows the spec in its calls to a driver.
 //!
 //! CSI defines the order of an orchestrator's calls, and what it may do after a failure. A driver need not detect
-//! violations; volumes leak, or data is lost, later and elsewhere. [`Monitor`] observes each call and its result,
-//! and reports the broken [`Rule`], but changes and rejects nothing.
+//! violations; volumes leak, or data is lost, later and elsewhere. `Monitored` (feature `runtime`) is a relay that
+//! observes each call that it forwards and its result, and reports the broken [`Rule`], but changes and rejects nothing.
 //!
 //! The monitor decides by the code that the orchestrator received:
 //!
@@ -10,11 +10,12 @@
 //!   code that means "may still be running", may be repeated or undone. With any other code it has no effect.
 //! - A teardown call (unpublish, unstage, detach) that did not end with OK may only be repeated. After NOT_FOUND and
 //!   UNIMPLEMENTED the orchestrator must determine the state, so the state is unknown here.
-//! - The state before the first observed call is unknown, unless it is [`InitialState::Empty`]. A call that
-//!   earlier unobserved calls may justify is not a violation. The same applies to evicted state ([`Limits`]). The
-//!   state of a volume whose creation was observed is fully known.
+//! - The state before the first observed call is unknown. A call that earlier unobserved calls may justify is not a
+//!   violation. The same applies to evicted state. The state of a volume whose creation was observed is fully known.
 //!
-//! Secrets are not read, and only the ids and paths of a request and its [`Digest`](crate::call::Digest) are stored.
+//! Secrets are not read, and only the ids and paths of a request and its digest are stored.
+//!
+//! The pure core, for calls that do not pass as [`Call`](crate::Call)s:
 //!
 //! ```
 //! use std::time::Instant;
@@ -23,7 +24,8 @@
 //! use csi_proto::csi::v1::NodeUnstageVolumeRequest;
 //! use csi_proto::csi::v1::NodePublishVolumeRequest;
 //! use csi_proxy::Code;
-//! use csi_proxy::monitor::{InitialState, CallNumber, End, Event, Limits, Monitor, Rule};
+//! use csi_proxy::advanced::monitor::{InitialState, CallNumber, End, Event, Limits, Monitor};
+//! use csi_proxy::monitor::Rule;
 //! use prost::Message as _;
 //!
 //! let mut monitor = Monitor::new(Limits::default(), InitialState::Unknown);
@@ -43,22 +45,19 @@
 //! let violations = monitor.handle(now, began);
 //! assert_eq!(violations[0].rule, Rule::UnstageWhilePublished);
 //! ```
-//!
-//! `Monitored` (feature `runtime`) is a relay that monitors the calls it forwards.
 
 mod check;
-mod core;
-mod event;
+pub(crate) mod core;
+pub(crate) mod event;
 #[cfg(feature = "runtime")]
 mod layer;
 mod request;
-mod rule;
+pub(crate) mod rule;
 #[cfg(test)]
 mod tests;
 mod volume;
 
-pub use self::core::Monitor;
-pub use self::event::{CallNumber, Counts, End, Event, InitialState, Limits};
+pub use self::event::Counts;
 #[cfg(feature = "runtime")]
 pub use self::layer::{MAX_WATCHED_DRIVERS, Monitored, Monitors};
-pub use self::rule::{Rule, Violation};
+pub use self::rule::Rule;

@@ -5,11 +5,11 @@ pub mod bus;
 mod node_segment;
 mod refused;
 mod retry;
-mod service;
 #[cfg(feature = "edge-transport")]
 mod session;
 #[cfg(feature = "testing")]
 mod testing;
+pub mod tower;
 
 use async_trait::async_trait;
 
@@ -19,9 +19,8 @@ pub use self::retry::{
     ClockTerms, DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reachability, Replaced, RetryRelay, TermError,
     TermSource, next_term,
 };
-pub use self::service::{RelayService, ServiceRelay};
 #[cfg(feature = "edge-transport")]
-pub use self::session::{CSI_SERVICE, NodeWatch, SessionRelay, SessionService};
+pub use self::session::{CSI_SERVICE, NodeWatch, ServeCsi, SessionRelay};
 #[cfg(feature = "testing")]
 pub use self::testing::{FaultyRelay, InjectedFault, conformance};
 use crate::call::{Call, Fault, Replies};
@@ -40,7 +39,9 @@ use crate::call::{Call, Fault, Replies};
 /// `conformance` (feature `testing`) tests an implementation against this contract.
 #[async_trait]
 pub trait Relay: Send + Sync {
-    /// Carries one call.
+    /// Carries one call. Runs concurrently with other calls, in any order, on any thread; a relay that bounds its open
+    /// calls refuses further ones with [`Fault::Overloaded`]. Dropping the future is safe at any point: the call then has
+    /// begun or not, and is not sent later.
     ///
     /// # Errors
     /// If the relay failed before the driver answered, or lost the answer.

@@ -14,7 +14,7 @@ mod request;
 mod router;
 mod selection;
 #[cfg(feature = "runtime")]
-pub mod store;
+pub(crate) mod store;
 #[cfg(feature = "runtime")]
 mod topology;
 
@@ -31,7 +31,7 @@ pub use self::selection::{Candidate, NodeSelector, OfflinePolicy, Presence};
 #[cfg(feature = "runtime")]
 pub use self::topology::{
     DecommissionError, Decommissioned, MAX_DECOMMISSIONED, OpenRouteError, RepairError, TopologyRouter,
-    TopologySettings,
+    TopologyRouterBuilder,
 };
 #[cfg(feature = "runtime")]
 pub(crate) use self::topology::{InboundCall, with_topology};

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use csi_proxy::dispatcher::Counts;
-use csi_proxy::{Call, Dispatcher, Fault, Outcome, Relay as _, SocketAddress};
+use csi_proxy::{Call, Dispatcher, Fault, OperationCounts, Outcome, Relay as _, SocketAddress};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -42,7 +41,7 @@ impl Edge {
     }
 
     /// Waits until the counts of the dispatcher match.
-    pub async fn until(&self, right: impl Fn(Counts) -> bool) {
+    pub async fn until(&self, right: impl Fn(OperationCounts) -> bool) {
         in_time(async {
             while !right(self.dispatcher.operation_counts()) {
                 tokio::task::yield_now().await;

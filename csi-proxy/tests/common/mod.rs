@@ -19,8 +19,7 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes};
 use csi_proto::csi::v1 as csi;
-use csi_proxy::driver_info::View;
-use csi_proxy::{Dispatcher, DriverName, Endpoint, EndpointSettings, NodeId, Router, Serving, SocketAddress};
+use csi_proxy::{Dispatcher, DriverName, Endpoint, NodeId, Router, Serving, SocketAddress, StartupView};
 use prost::Message as _;
 use tempfile::TempDir;
 use tokio::net::{UnixListener, UnixStream};
@@ -207,7 +206,7 @@ pub struct Stage {
     directory: TempDir,
     driver: MockDriver,
     pub serving: Option<Serving>,
-    pub startup: View,
+    pub startup: StartupView,
     pub dispatcher: Dispatcher,
 }
 
@@ -221,22 +220,28 @@ pub fn node() -> NodeId {
 
 impl Stage {
     pub async fn start(script: Script) -> Self {
-        Self::with_settings(script, EndpointSettings::default()).await
+        Self::with(script, |endpoint| endpoint).await
     }
 
-    pub async fn with_settings(script: Script, settings: EndpointSettings) -> Self {
-        let mut stage = Self::without_driver(settings).await;
+    /// With a configured endpoint.
+    pub async fn with(script: Script, configure: impl FnOnce(Endpoint) -> Endpoint) -> Self {
+        let mut stage = Self::without_driver_with(configure).await;
         stage.start_driver(script);
         stage
     }
 
     /// With an endpoint, without the socket of the driver.
-    pub async fn without_driver(settings: EndpointSettings) -> Self {
+    pub async fn without_driver() -> Self {
+        Self::without_driver_with(|endpoint| endpoint).await
+    }
+
+    /// With a configured endpoint, without the socket of the driver.
+    pub async fn without_driver_with(configure: impl FnOnce(Endpoint) -> Endpoint) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let address = |name: &str| SocketAddress::new(directory.path().join(name).to_str().unwrap()).unwrap();
         let dispatcher = Dispatcher::new().with_driver(driver_name(), address("driver.sock"));
         let router = Router::fixed(node());
-        let endpoint = Endpoint::with_settings(driver_name(), router, dispatcher.clone(), settings);
+        let endpoint = configure(Endpoint::new(driver_name(), router, dispatcher.clone()));
         let startup = endpoint.startup();
         let serving = Some(endpoint.serve(address("csi.sock")).await.unwrap());
         Self { directory, driver: MockDriver::default(), serving, startup, dispatcher }

@@ -17,9 +17,10 @@ use csi_proto::csi::v1::controller_client::ControllerClient;
 use csi_proto::csi::v1::controller_service_capability::rpc::Type as Rpc;
 use csi_proto::csi::v1::identity_client::IdentityClient;
 use csi_proto::csi::v1::plugin_capability::service::Type as Service;
-use csi_proxy::routing::OfflinePolicy;
-use csi_proxy::routing::store::{FaultyStore, MemoryStore};
-use csi_proxy::{Endpoint, NodeId, Router, Serving, SocketAddress, TopologyRouter, TopologySettings};
+use csi_proxy::advanced::routing::FaultyStore;
+use csi_proxy::{
+    Endpoint, MemoryStore, NodeId, OfflinePolicy, Router, Serving, SocketAddress, TopologyRouter,
+};
 use prost::Message as _;
 use tempfile::TempDir;
 use tonic::transport::Channel;
@@ -31,7 +32,7 @@ struct Proxy {
     directory: TempDir,
     disk: MemoryStore,
     world: World,
-    settings: TopologySettings,
+    offline: OfflinePolicy,
     /// The number of writes after which the disk fails; `None` for never.
     writes: Option<u64>,
     serving: Option<Serving>,
@@ -39,12 +40,12 @@ struct Proxy {
 
 impl Proxy {
     async fn start(world: &World) -> Self {
-        Self::with(world, TopologySettings::default()).await
+        Self::with(world, OfflinePolicy::Wait).await
     }
 
-    async fn with(world: &World, settings: TopologySettings) -> Self {
+    async fn with(world: &World, offline: OfflinePolicy) -> Self {
         let (directory, disk) = (tempfile::tempdir().unwrap(), MemoryStore::default());
-        let mut proxy = Self { directory, disk, world: world.clone(), settings, writes: None, serving: None };
+        let mut proxy = Self { directory, disk, world: world.clone(), offline, writes: None, serving: None };
         proxy.serve().await;
         proxy
     }
@@ -54,7 +55,8 @@ impl Proxy {
             self.world.0.lock().unwrap().keys().map(|name| NodeId::new(name).unwrap()).collect();
         let (store, handle) = FaultyStore::new(self.disk.clone());
         handle.cut_after(self.writes);
-        let route = TopologyRouter::open(driver_name(), nodes, store, self.settings.clone()).await.unwrap();
+        let route = TopologyRouter::builder(driver_name(), nodes).with_offline_policy(self.offline);
+        let route = route.open(store).await.unwrap();
         let address = SocketAddress::new(self.socket().to_str().unwrap()).unwrap();
         let endpoint = Endpoint::new(driver_name(), Router::topology(route), self.world.clone());
         self.serving = Some(endpoint.serve(address).await.unwrap());
@@ -193,9 +195,7 @@ async fn name_has_one_volume_after_a_crash_at_any_write() {
 async fn volume_of_offline_node_waits_or_moves() {
     let world = World::new(&["edge-1", "edge-2"]);
     let waits = Proxy::start(&world).await;
-    let mut settings = TopologySettings::default();
-    settings.offline = OfflinePolicy::Move;
-    let moves = Proxy::with(&world, settings).await;
+    let moves = Proxy::with(&world, OfflinePolicy::Move).await;
     world.with("edge-2", |node| node.offline = true);
     for (proxy, code) in [(&waits, Code::Unavailable), (&moves, Code::ResourceExhausted)] {
         // The first call is sent if the proxy does not know yet that the node is offline.
@@ -432,9 +432,7 @@ async fn large_answer_is_refused_before_it_is_decoded() {
 #[tokio::test]
 async fn node_info_survives_a_restart() {
     let world = World::new(&["edge-1", "edge-2"]);
-    let mut settings = TopologySettings::default();
-    settings.offline = OfflinePolicy::Move;
-    let mut proxy = Proxy::with(&world, settings).await;
+    let mut proxy = Proxy::with(&world, OfflinePolicy::Move).await;
     proxy.create(strict("pvc-1", "edge-2")).await.unwrap();
     world.with("edge-2", |node| node.offline = true);
     proxy.restart().await;
@@ -466,8 +464,7 @@ async fn probe_is_ready_once_a_node_is_online() {
     let world = World::new(&["edge-1", "edge-2"]);
     let directory = tempfile::tempdir().unwrap();
     let nodes = ["edge-1", "edge-2"].map(|name| NodeId::new(name).unwrap());
-    let settings = TopologySettings::default();
-    let route = TopologyRouter::open(driver_name(), nodes.clone(), MemoryStore::default(), settings).await;
+    let route = TopologyRouter::builder(driver_name(), nodes.clone()).open(MemoryStore::default()).await;
     let route = Arc::new(route.unwrap());
     let address = SocketAddress::new(directory.path().join("csi.sock").to_str().unwrap()).unwrap();
     let endpoint = Endpoint::new(driver_name(), Router::topology(Arc::clone(&route)), world.clone());

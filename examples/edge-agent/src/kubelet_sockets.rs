@@ -8,8 +8,8 @@ use std::time::Duration;
 use csi_proto::DriverName;
 use csi_proxy::monitor::{Counts, Monitored, Monitors};
 use csi_proxy::{
-    Dispatcher, Endpoint, EndpointSettings, InvalidSegment, NodeId, NodeSegment, Relay, Router, Serving,
-    SocketAddress, TopologyRelay,
+    Dispatcher, Endpoint, InvalidSegment, NodeId, NodeSegment, Relay, Router, Serving, SocketAddress,
+    TopologyRelay,
 };
 use tokio::sync::Mutex;
 
@@ -98,10 +98,8 @@ impl KubeletSockets {
         let path = self.directory.join(format!("{driver}.sock"));
         let address = SocketAddress::new(format!("unix://{}", path.display()));
         let address = address.map_err(|error| Fatal::Input(format!("--kubelet-socket-dir: {error}")))?;
-        let mut settings = EndpointSettings::default();
-        settings.relay_node_calls = true;
         let router = Router::fixed(self.node.clone());
-        let endpoint = Endpoint::with_settings(driver.clone(), router, self.relay(), settings);
+        let endpoint = Endpoint::new(driver.clone(), router, self.relay()).with_node_calls();
         let served = endpoint.serve(address).await;
         let served = served.map_err(|error| Fatal::Runtime(format!("--kubelet-socket-dir: {error}")))?;
         serving.insert(driver.clone(), served);

@@ -19,10 +19,7 @@ use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use csi_proxy::{
-    CSI_SERVICE, Dispatcher, Drained, Driver, DriverSettings, NodeSegment, Relay, SessionService,
-    TopologyRelay,
-};
+use csi_proxy::{Dispatcher, Drained, Driver, NodeSegment, Relay, ServeCsi as _, TopologyRelay};
 use edge_transport::{Peer, PeerId, ServiceName};
 use futures_util::future::OptionFuture;
 use tokio::task::JoinSet;
@@ -87,14 +84,12 @@ async fn run(options: AgentOptions, mut signals: Signals, probe: ProbeCommand) -
         }
         None => None,
     };
-    let mut settings = DriverSettings::default();
-    settings.timeout = options.driver_timeout;
     for driver in &options.driver {
         if dispatcher.drivers().contains(&driver.name) {
             return Err(Fatal::Input(format!("--driver: {} is named twice", driver.name)));
         }
         let (name, socket) = (driver.name.clone(), driver.socket.clone());
-        dispatcher.register(Driver::with_settings(name, socket, settings.clone()));
+        dispatcher.register(Driver::new(name, socket).with_timeout(options.driver_timeout));
     }
     // Local storage does not depend on the certificate: a file that cannot be used keeps only the link down.
     let name = PeerId::try_from(&options.nodeid).map_err(Fatal::input)?;
@@ -110,7 +105,6 @@ async fn run(options: AgentOptions, mut signals: Signals, probe: ProbeCommand) -
     let opened = volumes::open(&options.volumes, probe, saved, options.nodeid.as_str(), secrets).await?;
     let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
     let sockets = KubeletSockets::open(&options.kubelet_sockets, &options.nodeid, &dispatcher)?;
-    let service = ServiceName::new(CSI_SERVICE).map_err(Fatal::runtime)?;
     let mut builder =
         Peer::builder(name).dialers(dialers).settings(options.failback.settings(options.drain_timeout));
     let (relay, segment): (Arc<dyn Relay>, _) = match &sockets {
@@ -122,7 +116,7 @@ async fn run(options: AgentOptions, mut signals: Signals, probe: ProbeCommand) -
         }
         None => (Arc::new(dispatcher.clone()), None),
     };
-    builder = builder.service(service, SessionService::new(relay));
+    builder = builder.serve_csi(relay);
     if !options.allow.is_empty() {
         builder = builder.policy(AllowRule::policy(&options.allow));
     }
@@ -171,7 +165,13 @@ async fn run(options: AgentOptions, mut signals: Signals, probe: ProbeCommand) -
     }
     let mut registry = JoinSet::new();
     if let Some(directory) = &options.plugins_registry {
-        registry.spawn(registry::start(directory, dispatcher.clone(), settings, volumes, sockets.clone())?);
+        registry.spawn(registry::start(
+            directory,
+            dispatcher.clone(),
+            options.driver_timeout,
+            volumes,
+            sockets.clone(),
+        )?);
     }
     let signal = tokio::select! {
         signal = signals.next() => signal,

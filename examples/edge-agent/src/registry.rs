@@ -2,8 +2,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use csi_proxy::{Dispatcher, Driver, DriverSettings, SocketAddress};
+use csi_proxy::{Dispatcher, Driver, SocketAddress};
 use volume_manager::registry::{self, DriverEvent};
 
 use super::kubelet_sockets::KubeletSockets;
@@ -15,7 +16,7 @@ use edge_csi_common::process::Fatal;
 pub(super) fn start(
     directory: &Path,
     dispatcher: Dispatcher,
-    bounds: DriverSettings,
+    timeout: Duration,
     volumes: Option<NodeVolumes>,
     kubelet_sockets: Option<Arc<KubeletSockets>>,
 ) -> Result<impl Future<Output = ()> + use<>, Fatal> {
@@ -32,8 +33,7 @@ pub(super) fn start(
                 DriverEvent::Registered { name, endpoint, .. } => {
                     match SocketAddress::new(endpoint.to_string()) {
                         Ok(socket) => {
-                            let driver = Driver::with_settings(name.clone(), socket, bounds.clone());
-                            dispatcher.register(driver);
+                            dispatcher.register(Driver::new(name.clone(), socket).with_timeout(timeout));
                         }
                         Err(cause) => {
                             tracing::warn!(driver = %name, %cause, "a registered driver has an invalid socket path");

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use csi_proto::DriverName;
-use csi_proxy::call::InvalidNodeId;
-use csi_proxy::routing::store::StoreError;
-use csi_proxy::routing::{DecommissionError, Decommissioned, RepairError};
-use csi_proxy::{NodeId, NodeSocketError, TopologyRouter};
+use csi_proxy::{
+    DecommissionError, Decommissioned, InvalidNodeId, NodeId, NodeSocketError, RepairError, StoreError,
+    TopologyRouter,
+};
 use edge_transport::link::uds::BoundSocket;
 use tokio::sync::{mpsc, oneshot, watch};
 

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_proxy::driver_info::View;
-use csi_proxy::{Drained, Endpoint, EndpointSettings, NodeId, NodeSockets, Relay, Serving, SocketAddress};
+use csi_proxy::{Drained, Endpoint, NodeId, NodeSockets, Relay, Serving, SocketAddress, StartupView};
 use tokio::sync::Notify;
 
 use super::follow::{BySocket, Follower};
@@ -19,7 +18,7 @@ pub(super) enum Front {
     One {
         endpoint: Box<Endpoint>,
         address: SocketAddress,
-        startup: View,
+        startup: StartupView,
     },
     /// One socket for each node; those of `nodes` are opened at the start.
     Each {
@@ -35,21 +34,25 @@ impl Front {
         destination: &Destination,
         relay: impl Relay + 'static,
     ) -> Result<Self, Fatal> {
-        let mut settings = EndpointSettings::default();
-        // The stored driver info answers after a restart while the edge is offline.
-        settings.driver_info = destination.store.clone().map(|store| Arc::new(store) as _);
         let driver = options.drivername.clone();
         let Some(router) = destination.router() else {
             let directory = options.endpoint_dir.clone().unwrap_or_default();
-            let mut sockets = NodeSockets::new(directory, driver, relay, settings);
+            let mut sockets = NodeSockets::new(directory, driver, relay);
+            if let Some(store) = destination.store.clone() {
+                sockets = sockets.with_driver_info(store);
+            }
             if let Some(key) = &options.topology.topology_key {
                 sockets = sockets.with_topology_key(key);
             }
             return Ok(Self::Each { sockets, nodes: Vec::new() });
         };
-        let endpoint = Box::new(Endpoint::with_settings(driver, router, relay, settings));
+        let mut endpoint = Endpoint::new(driver, router, relay);
+        // The stored driver info answers after a restart while the edge is offline.
+        if let Some(store) = destination.store.clone() {
+            endpoint = endpoint.with_driver_info(store);
+        }
         let (address, startup) = (options.endpoint.clone(), endpoint.startup());
-        Ok(Self::One { endpoint, address, startup })
+        Ok(Self::One { endpoint: Box::new(endpoint), address, startup })
     }
 
     /// Returns the part that the status page shows.
@@ -111,7 +114,7 @@ impl Front {
 /// The sockets, for the status page.
 #[derive(Debug)]
 pub(super) enum Shown {
-    One(SocketAddress, View),
+    One(SocketAddress, StartupView),
     Each(NodeSockets),
 }
 

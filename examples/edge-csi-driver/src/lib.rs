@@ -14,8 +14,7 @@ mod status;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use csi_proxy::NodeWatch;
-use csi_proxy::{ClockTerms, Drained, Reachability, RetryRelay, SessionRelay};
+use csi_proxy::{ClockTerms, Drained, NodeWatch, Reachability, RetryRelay, SessionRelay};
 use edge_transport::Peer;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;

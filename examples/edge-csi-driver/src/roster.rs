@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use csi_proxy::routing::store::{PlacementStore as _, RedbStore, StoreError};
-use csi_proxy::{DEFAULT_MAX_SOCKETS, NodeId};
+use csi_proxy::advanced::routing::PlacementStore as _;
+use csi_proxy::{DEFAULT_MAX_SOCKETS, NodeId, RedbStore, StoreError};
 
 use edge_csi_common::process::Fatal;
 

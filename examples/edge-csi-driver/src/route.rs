@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use csi_proto::DriverName;
-use csi_proxy::routing::store::{OpenStoreError, RedbStore};
-use csi_proxy::routing::{ClaimConflict, OfflinePolicy};
-use csi_proxy::{NodeId, Router, TopologyRouter, TopologySettings};
+use csi_proxy::advanced::routing::ClaimConflict;
+use csi_proxy::{NodeId, OfflinePolicy, OpenStoreError, RedbStore, Router, TopologyRouter};
 
 use super::options::{CsiDriverOptions, Route};
 use edge_csi_common::process::Fatal;
@@ -125,19 +124,23 @@ impl Destination {
         let Some(store) = store else {
             return Err(input("--state-dir is missing; placements must survive a restart"));
         };
-        let mut settings = TopologySettings::default();
-        settings.default_node = options.nodeid.clone();
-        settings.topology_key.clone_from(topology_key);
-        settings.shared_topology_keys.clone_from(shared_topology_key);
+        let mut route = TopologyRouter::builder(options.drivername.clone(), node.clone())
+            .with_shared_topology_keys(shared_topology_key)
+            .with_offline_policy(match offline_policy {
+                OfflinePolicyOption::Wait => OfflinePolicy::Wait,
+                OfflinePolicyOption::Reschedule => OfflinePolicy::Move,
+            });
+        if let Some(node) = &options.nodeid {
+            route = route.with_default_node(node.clone());
+        }
+        if let Some(key) = topology_key {
+            route = route.with_topology_key(key);
+        }
         // Without a list, every node that the hub reports.
-        settings.discovers = node.is_empty();
-        settings.offline = match offline_policy {
-            OfflinePolicyOption::Wait => OfflinePolicy::Wait,
-            OfflinePolicyOption::Reschedule => OfflinePolicy::Move,
-        };
-        let (driver, kept) = (options.drivername.clone(), store.clone());
-        let route = TopologyRouter::open(driver, node.clone(), kept, settings).await;
-        let route = route.map_err(Fatal::input)?;
+        if node.is_empty() {
+            route = route.with_discovery();
+        }
+        let route = route.open(store.clone()).await.map_err(Fatal::input)?;
         Ok(Self { kind: RouteKind::Topology(Arc::new(route)), store: Some(store) })
     }
 

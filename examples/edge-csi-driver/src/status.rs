@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use csi_proxy::{RetryRelay, SessionRelay, driver_info};
+use csi_proxy::{RetryRelay, SessionRelay, StartupStatus};
 use edge_transport::Peer;
 
 use super::decommission::DecommissionedNodes;
@@ -92,7 +92,7 @@ impl Status for CsiDriverStatus {
 }
 
 /// Source and age of the answers to start-up calls.
-fn answers(status: &driver_info::Status) -> String {
+fn answers(status: &StartupStatus) -> String {
     let age = status.age.map(|age| Duration::from_secs(age.as_secs()));
     let known = match (status.reached, age) {
         (Some(true), _) => "as the driver gives them now".to_owned(),

@@ -6,8 +6,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use csi_proxy::CSI_SERVICE;
-use csi_proxy::Call;
+use csi_proxy::{CSI_SERVICE, Call};
 use edge_transport::frame::{self, Frame, Kind, Part};
 use edge_transport::link::{Incoming, LinkError, LinkKind, Listener, MAX_FRAME_CEILING};
 

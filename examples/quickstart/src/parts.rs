@@ -6,13 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use csi_proxy::{CSI_SERVICE, NodeWatch};
 use csi_proxy::{
-    ClockTerms, DEFAULT_RECONNECT_GRACE, Dispatcher, Endpoint, NodeId, Reachability, RetryRelay, Router,
-    Serving, SessionRelay, SessionService, SocketAddress,
+    ClockTerms, Dispatcher, Endpoint, NodeId, RetryRelay, Router, ServeCsi as _, Serving, SocketAddress,
 };
 use edge_transport::link::{Address, DialOptions, ListenOptions};
-use edge_transport::{Hub, Peer, PeerId, ServiceName};
+use edge_transport::{Hub, Peer, PeerId};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::transport::{self, Channel};
@@ -76,7 +74,7 @@ impl Parts {
         let gate = Arc::new(Gate::new(dispatcher));
         let link = CuttableLink::new(hub_address.dialer(&dial)?);
         let agent = Peer::builder(PeerId::new(NODE)?)
-            .service(ServiceName::new(CSI_SERVICE)?, SessionService::new(Arc::clone(&gate)))
+            .serve_csi(Arc::clone(&gate))
             .dialer(Box::new(link.clone()))
             .start()?;
 
@@ -86,12 +84,7 @@ impl Parts {
         agent.connected().await?;
         proxy.connected().await?;
         let router = Router::fixed(node);
-        let reachability = Reachability::new(DEFAULT_RECONNECT_GRACE);
-        let mut nodes = NodeWatch::new(proxy.clone(), &driver_name, reachability.clone())?;
-        // Ends when the peer is closed.
-        tokio::spawn(async move { while nodes.next().await.is_some() {} });
-        let relay = SessionRelay::new(proxy.clone());
-        let relay = RetryRelay::start(relay, reachability, ClockTerms::default()).await?;
+        let relay = RetryRelay::over(proxy.clone(), &driver_name, ClockTerms::default()).await?;
         let serving = Endpoint::new(driver_name, router, relay).serve(address(CLOUD_SOCKET)?).await?;
         let channel = |name: &str| {
             let socket = format!("unix://{}", directory.join(name).display());

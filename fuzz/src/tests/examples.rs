@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use csi_proto::csi::v1::CreateVolumeRequest;
-use csi_proxy::{
-    Call, CallId, CallNumber, Code, DriverName, Fault, Fence, GivenUp, MethodPath, NodeId, Outcome, Term,
-};
+use csi_proxy::advanced::call::{CallNumber, Fence, GivenUp};
+use csi_proxy::{Call, CallId, Code, DriverName, Fault, MethodPath, NodeId, Outcome, Term};
 use edge_transport::SessionId;
 use edge_transport::frame::{self, Frame, Hello, Kind, Part, Reply, Request};
 use prost::Message as _;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use csi_proxy::{Call, CallId, CallNumber, Delivery, Fault, Fence, GivenUp, Relay, Replies, Term};
+use csi_proxy::advanced::call::{CallNumber, Fence, GivenUp};
+use csi_proxy::{Call, CallId, Delivery, Fault, Relay, Replies, Term};
 
 /// A deliberate fault in a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]

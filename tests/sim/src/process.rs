@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 use csi_proto::name::InvalidDriverName;
-use csi_proxy::NodeWatch;
 use csi_proxy::{
-    DEFAULT_RECONNECT_GRACE, Dispatcher, Driver, DriverSettings, Reachability, RetryRelay, SessionRelay,
-    SessionService, TermError,
+    DEFAULT_RECONNECT_GRACE, Dispatcher, Driver, NodeWatch, Reachability, RetryRelay, ServeCsi as _,
+    SessionRelay, TermError,
 };
 use edge_transport::hub::{HubError, HubSettings, InvalidRule, Rule, Rules};
 use edge_transport::peer::{PeerBuilder, PeerError};
 use edge_transport::session::Settings;
-use edge_transport::{Hub, InvalidName, Peer, PeerId, PeerSettings, ServiceName};
+use edge_transport::{Hub, InvalidName, Peer, PeerId, PeerSettings};
 use tokio::sync::Notify;
 
 use crate::attacker::Role;
@@ -42,7 +41,6 @@ pub(crate) struct Bounds {
     pub(crate) hub: HubSettings,
     /// The longest time that a call waits for its turn.
     pub(crate) wait: Duration,
-    pub(crate) driver: DriverSettings,
 }
 
 impl Bounds {
@@ -63,7 +61,7 @@ impl Bounds {
             hub.max_calls = 64;
         }
         hub.session = session.clone();
-        Self { session, hub, wait: Duration::from_secs(2), driver: DriverSettings::default() }
+        Self { session, hub, wait: Duration::from_secs(2) }
     }
 }
 
@@ -145,11 +143,11 @@ pub(crate) fn agent(
     // The last driver is the one that an attacker may call.
     for driver in 0..=context.with(|inner| inner.plan.proxies) {
         if let Some((name, address, connector)) = connector(context, place, driver, instance) {
-            dispatcher.register(Driver::with_connector(name, address, bounds.driver.clone(), &connector));
+            dispatcher.register(Driver::with_connector(name, address, &connector));
         }
     }
     let peer = peer(context, bounds, place, instance, seed)?
-        .service(ServiceName::new(SERVICE)?, SessionService::new(dispatcher.clone()).with_node_calls())
+        .serve_csi_with_node_calls(dispatcher.clone())
         .start()?;
     Ok(Process { instance, peer, kind: ProcessKind::Agent { dispatcher } })
 }

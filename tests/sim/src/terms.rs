@@ -103,7 +103,7 @@ pub(crate) struct UsedTerms<R> {
 #[async_trait::async_trait]
 impl<R: Relay> Relay for UsedTerms<R> {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
-        if let Some(term) = call.fence.as_ref().map(csi_proxy::Fence::term) {
+        if let Some(term) = call.fence.as_ref().map(csi_proxy::advanced::call::Fence::term) {
             let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
             if last.insert(call.node.clone(), term).is_some_and(|last| last != term) {
                 let since = self.context.now();

@@ -21,28 +21,23 @@ use crate::call::{Call, Fault, MethodPath, Outcome, Replies, Reply};
 use crate::grpc::{read_outcome, write_metadata};
 use crate::relay::Relay;
 
-/// Settings of a [`Driver`].
+/// The maximum durations of calls: of each method, and of those without their own.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct DriverSettings {
-    /// The maximum duration of a call; default 15 minutes, at most a year. The driver sees this deadline and not
-    /// that of the caller, which limits the wait only: some operations take longer than sidecars wait.
-    pub timeout: Duration,
-    /// Maximum durations of single methods, which override [`Self::timeout`].
-    pub method_timeouts: BTreeMap<Method, Duration>,
+struct Timeouts {
+    default: Duration,
+    methods: BTreeMap<Method, Duration>,
 }
 
-impl Default for DriverSettings {
+impl Default for Timeouts {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(15 * 60), method_timeouts: BTreeMap::new() }
+        Self { default: Duration::from_secs(15 * 60), methods: BTreeMap::new() }
     }
 }
 
-impl DriverSettings {
-    /// The maximum duration of a call of this method.
-    fn timeout_of(&self, method: &MethodPath) -> Duration {
-        let own = Method::from_path(method.as_str()).and_then(|method| self.method_timeouts.get(&method));
-        (*own.unwrap_or(&self.timeout)).min(MAX_TIMEOUT)
+impl Timeouts {
+    fn of(&self, method: &MethodPath) -> Duration {
+        let own = Method::from_path(method.as_str()).and_then(|method| self.methods.get(&method));
+        (*own.unwrap_or(&self.default)).min(MAX_TIMEOUT)
     }
 }
 
@@ -52,7 +47,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum size of a response message in bytes.
 const MAX_REPLY: usize = 16 * 1024 * 1024;
 
-/// The maximum of [`DriverSettings::timeout`].
+/// The maximum of [`Timeouts`].
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A driver behind a unix socket. Cheap to clone; all clones share three connections, each opened at its first call and
@@ -66,52 +61,61 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// As a [`Relay`] a driver ignores the node of a call, and cancels the RPC when the answer is dropped; a
 /// [`Dispatcher`](crate::Dispatcher) in front runs every call to completion.
 #[derive(Clone)]
-pub struct Driver(Arc<Shared>);
+pub struct Driver {
+    shared: Arc<Shared>,
+    timeouts: Arc<Timeouts>,
+}
 
 struct Shared {
     name: DriverName,
     address: SocketAddress,
-    settings: DriverSettings,
     unary: Client,
     remote_unary: Client,
     streams: Client,
 }
 
 impl Driver {
-    /// Creates a driver with default settings. Opens no connection yet.
+    /// Creates a driver. Opens no connection yet.
     #[must_use]
     pub fn new(name: DriverName, address: SocketAddress) -> Self {
-        Self::with_settings(name, address, DriverSettings::default())
+        Self::with_clients(name, address, |client| client)
     }
 
-    /// Creates a driver with these settings. Opens no connection yet.
+    /// Sets the maximum duration of a call; default 15 minutes, at most a year. The driver sees this deadline and not
+    /// that of the caller, which limits the wait only: some operations take longer than sidecars wait. Applies to this
+    /// clone and to later clones of it.
     #[must_use]
-    pub fn with_settings(name: DriverName, address: SocketAddress, settings: DriverSettings) -> Self {
-        Self::with_clients(name, address, settings, |client| client)
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        Arc::make_mut(&mut self.timeouts).default = timeout;
+        self
     }
 
-    fn with_clients(
-        name: DriverName,
-        address: SocketAddress,
-        settings: DriverSettings,
-        configure: impl Fn(Client) -> Client,
-    ) -> Self {
+    /// Sets the maximum duration of a call of one method, in place of [that of all](Self::with_timeout). Applies to this
+    /// clone and to later clones of it.
+    #[must_use]
+    pub fn with_method_timeout(mut self, method: Method, timeout: Duration) -> Self {
+        Arc::make_mut(&mut self.timeouts).methods.insert(method, timeout);
+        self
+    }
+
+    fn with_clients(name: DriverName, address: SocketAddress, configure: impl Fn(Client) -> Client) -> Self {
         let client = |windows| configure(Client::new(address.path(), windows, CONNECT_TIMEOUT));
         let [unary, remote_unary] = [Windows::UNARY, Windows::UNARY].map(client);
         let streams = client(Windows::STREAMING);
-        Self(Arc::new(Shared { name, address, settings, unary, remote_unary, streams }))
+        let shared = Arc::new(Shared { name, address, unary, remote_unary, streams });
+        Self { shared, timeouts: Arc::default() }
     }
 
     /// The name of the driver.
     #[must_use]
     pub fn name(&self) -> &DriverName {
-        &self.0.name
+        &self.shared.name
     }
 
     /// The address of the driver's socket.
     #[must_use]
     pub fn address(&self) -> &SocketAddress {
-        &self.0.address
+        &self.shared.address
     }
 }
 
@@ -137,15 +141,15 @@ fn stream_replies(response: Response, name: DriverName, end: Instant, expired: F
 #[async_trait]
 impl Relay for Driver {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
-        let Shared { name, settings, .. } = &*self.0;
-        let timeout = settings.timeout_of(&call.method);
+        let name = self.name();
+        let timeout = self.timeouts.of(&call.method);
         let end = Instant::now() + timeout;
         let expired = Fault::Deadline { waited: timeout };
         let unary = call.method.is_unary();
         let client = match (unary, call.remote) {
-            (false, _) => &self.0.streams,
-            (true, true) => &self.0.remote_unary,
-            (true, false) => &self.0.unary,
+            (false, _) => &self.shared.streams,
+            (true, true) => &self.shared.remote_unary,
+            (true, false) => &self.shared.unary,
         };
         let request = Request::new(call.method.as_str(), call.body, MAX_REPLY);
         let invalid = |error: InvalidRequest| Fault::Protocol { reason: error.to_string() };
@@ -181,18 +185,13 @@ impl fmt::Debug for Driver {
 
 #[cfg(feature = "testing")]
 mod testing {
-    use super::{Connector, Driver, DriverName, DriverSettings, SocketAddress};
+    use super::{Connector, Driver, DriverName, SocketAddress};
 
     impl Driver {
         /// Creates a driver inside this process. The address is used in logs only.
         #[must_use]
-        pub fn with_connector(
-            name: DriverName,
-            address: SocketAddress,
-            settings: DriverSettings,
-            connector: &Connector,
-        ) -> Self {
-            Self::with_clients(name, address, settings, |client| client.with_connector(connector.clone()))
+        pub fn with_connector(name: DriverName, address: SocketAddress, connector: &Connector) -> Self {
+            Self::with_clients(name, address, |client| client.with_connector(connector.clone()))
         }
     }
 }

@@ -18,7 +18,7 @@
 //!   idempotency allows;
 //! - the work of the driver runs to completion, whatever fails or leaves.
 //!
-//! A call from a proxy begins only if its [`Fence`](crate::Fence) permits it: not if its proxy was replaced, not if it
+//! A call from a proxy begins only if its fence permits it: not if its proxy was replaced, not if it
 //! was given up, and not if its number has begun before. The fence is checked when the call arrives, and again when it
 //! leaves the queue. A begun number is remembered longer than any result: a late copy of the call fails with
 //! [`Fault::StaleCall`](crate::Fault::StaleCall).
@@ -44,7 +44,7 @@
 //! use std::time::{Duration, Instant};
 //!
 //! use bytes::Bytes;
-//! use csi_proxy::dispatcher::operation::{Action, Answer, Core, Event, Identity, WaiterId};
+//! use csi_proxy::advanced::operation::{Action, Answer, Core, Event, Identity, WaiterId};
 //! use csi_proxy::{CallId, DriverName, Outcome};
 //! use csi_proto::Method;
 //!

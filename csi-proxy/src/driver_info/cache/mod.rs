@@ -132,7 +132,7 @@ pub enum Notice {
 /// The status of the start-up answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Status {
+pub struct StartupStatus {
     /// Whether the last round reached the driver; `None` before the first round.
     pub reached: Option<bool>,
     /// Whether `Probe` reports ready.
@@ -373,7 +373,7 @@ impl Cache {
 
     /// The status of the [answers](Self::answer).
     #[must_use]
-    pub fn status(&self, of: Option<&NodeId>, time: SystemTime) -> Status {
+    pub fn status(&self, of: Option<&NodeId>, time: SystemTime) -> StartupStatus {
         let mut asked = info::stored_questions(self.mode == Mode::Each { node_info: true });
         let complete = asked.all(|question| self.answer(of, question).is_some());
         let (as_of, reached) = match of {
@@ -383,7 +383,7 @@ impl Cache {
             None => (self.entries.values().filter_map(|entry| entry.as_of).max(), self.reported.reached),
         };
         let age = as_of.map(|as_of| time.duration_since(as_of).unwrap_or_default());
-        Status { reached, ready: self.is_ready(of), complete, age }
+        StartupStatus { reached, ready: self.is_ready(of), complete, age }
     }
 
     /// Whether to log that answers are stale: true once per outage.

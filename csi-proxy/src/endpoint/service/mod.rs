@@ -9,9 +9,9 @@ use csi_proto::{Code, DriverName, Method};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::EndpointSettings;
+use super::Settings;
 use crate::call::{Fault, MethodPath, NodeId, Outcome, Replies};
-use crate::driver_info::{self, DriverInfo, Mode, View};
+use crate::driver_info::{self, DriverInfo, DriverInfoStore, Mode, StartupView};
 use crate::observe::Observation;
 use crate::relay::{BoundedAnswers, Relay};
 use crate::routing::{InboundCall, Router, with_topology};
@@ -23,7 +23,7 @@ pub(super) struct EndpointService {
     driver: DriverName,
     router: Router,
     relay: Arc<dyn Relay>,
-    pub(super) settings: EndpointSettings,
+    pub(super) settings: Settings,
     driver_info: Arc<DriverInfo>,
     /// Whether the endpoint serves one node of several, which share a refresher: `NodeGetInfo` is then a start-up
     /// call, and a new volume gets the topology of the node.
@@ -35,7 +35,6 @@ impl EndpointService {
         driver: DriverName,
         router: Router,
         relay: Arc<dyn Relay>,
-        settings: EndpointSettings,
         shared: Option<Arc<DriverInfo>>,
     ) -> Self {
         let single_node = shared.is_some();
@@ -43,13 +42,13 @@ impl EndpointService {
             Router::Topology(topology) => Arc::clone(topology.driver_info()),
             Router::Fixed(node) => {
                 let mode = Mode::Each { node_info: false };
-                let own = || DriverInfo::new(driver.clone(), mode, settings.driver_info.clone());
+                let own = || DriverInfo::new(driver.clone(), mode);
                 let driver_info = shared.unwrap_or_else(own);
                 driver_info.change(|cache, now| cache.add(node, now));
                 driver_info
             }
         };
-        Self { driver, router, relay, settings, driver_info, single_node }
+        Self { driver, router, relay, settings: Settings::default(), driver_info, single_node }
     }
 
     /// The node of this endpoint; `None` for all nodes.
@@ -70,8 +69,12 @@ impl EndpointService {
         }
     }
 
-    pub(super) fn startup(&self) -> View {
-        View::new(Arc::clone(&self.driver_info), self.node().cloned())
+    pub(super) fn startup(&self) -> StartupView {
+        StartupView::new(Arc::clone(&self.driver_info), self.node().cloned())
+    }
+
+    pub(super) fn store_driver_info(&self, store: Arc<dyn DriverInfoStore>) {
+        self.driver_info.store_in(store);
     }
 
     /// Loads the stored driver info.

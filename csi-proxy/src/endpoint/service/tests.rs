@@ -59,11 +59,10 @@ impl Relay for Answers {
 
 /// The outcome of a CreateVolume at the endpoint of one of several nodes.
 async fn create(relay: impl Relay + 'static, has_topology: bool) -> Outcome {
-    let settings = EndpointSettings::default();
     let (driver, node) = (DriverName::new("vendor").unwrap(), NodeId::new("edge-1").unwrap());
-    let drivers = DriverInfo::new(driver.clone(), Mode::Each { node_info: true }, None);
+    let drivers = DriverInfo::new(driver.clone(), Mode::Each { node_info: true });
     let router = Router::fixed(node.clone());
-    let service = EndpointService::new(driver, router, Arc::new(relay), settings, Some(Arc::clone(&drivers)));
+    let service = EndpointService::new(driver, router, Arc::new(relay), Some(Arc::clone(&drivers)));
     if has_topology {
         let info = csi::NodeGetInfoResponse { accessible_topology: Some(topology()), ..Default::default() };
         let answer = Ok(info.encode_to_vec().into());

@@ -1,6 +1,7 @@
 //! A legal orchestrator breaks no rule, whatever the answers.
 
-use super::super::*;
+use super::super::event::{CallNumber, End, Event, InitialState, Limits};
+use super::super::rule::Violation;
 use super::{
     Bench, Made, NODE, attach, delete, detach, expand, publish_from, stage_with, unpublish, unstage,
 };

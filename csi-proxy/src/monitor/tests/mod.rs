@@ -9,6 +9,9 @@ use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
 use prost::Message as _;
 
+use super::core::Monitor;
+use super::event::{CallNumber, End, Event, InitialState, Limits};
+use super::rule::Violation;
 use super::*;
 use csi_proto::Code;
 

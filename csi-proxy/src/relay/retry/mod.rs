@@ -14,6 +14,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use csi_proto::Method;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use self::open::OpenCalls;
 pub use self::reachability::{DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reachability};
@@ -30,14 +31,14 @@ use crate::call::{Call, Fault, NodeId, Replies, Term};
 /// - A call that was not sent waits, for at most the reconnect grace in total, while its node or the hub is within its
 ///   grace.
 /// - After a fault that does not [prove](crate::Fault::delivery) that nothing was sent, the call is sent again
-///   only if it is read-only or an [operation](crate::dispatcher::operation::Identity), and only to the same
+///   only if it is read-only or an operation, and only to the same
 ///   instance of the agent under the same term. The call waits up to 30 s for that instance.
 /// - A call never waits longer than its caller, and is sent with the remaining time. A call has at most 32
 ///   attempts, with pauses of up to 2 s.
 /// - The final fault reports that nothing was sent only if that holds for every attempt.
 /// - An answer of `GetMetadataAllocated` or `GetMetadataDelta` continues after a loss from the last offset received,
 ///   on any instance.
-/// - A call has a [fence](crate::call::Fence). The numbers of calls that ended without an answer are given up.
+/// - A call has a fence. The numbers of calls that ended without an answer are given up.
 /// - A node that has recorded a higher term gets a raised one, if the recorded term cannot be that of a later proxy.
 ///   The raised term is for that node only, so that a node that lies harms only the calls to itself.
 ///
@@ -51,6 +52,8 @@ struct Shared<R> {
     reachability: Reachability,
     terms: watch::Sender<Terms>,
     open: Arc<OpenCalls>,
+    /// The tasks that report to the reachability, which end with the last clone.
+    _tasks: JoinSet<()>,
 }
 
 impl<R: Relay> RetryRelay<R> {
@@ -63,9 +66,19 @@ impl<R: Relay> RetryRelay<R> {
         reachability: Reachability,
         terms: impl TermSource,
     ) -> Result<Self, TermError> {
+        Self::start_with(relay, reachability, terms, JoinSet::new()).await
+    }
+
+    /// Like [`Self::start`], with tasks that end with the last clone.
+    pub(super) async fn start_with(
+        relay: R,
+        reachability: Reachability,
+        terms: impl TermSource,
+        tasks: JoinSet<()>,
+    ) -> Result<Self, TermError> {
         let started = now();
         let terms = watch::Sender::new(Terms::new(terms.raise().await?, started));
-        Ok(Self(Arc::new(Shared { relay, reachability, terms, open: Arc::default() })))
+        Ok(Self(Arc::new(Shared { relay, reachability, terms, open: Arc::default(), _tasks: tasks })))
     }
 }
 

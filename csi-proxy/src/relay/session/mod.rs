@@ -2,10 +2,11 @@
 //!
 //! A call is a request to the service `csi/DRIVER`, below [`CSI_SERVICE`], of the peer with the name of the node, so that
 //! policies can distinguish drivers. Its metadata is the
-//! [`CallHeader`](crate::call::wire), its body the body of the call. Each message of the answer is one message of
+//! [`CallHeader`](crate::wire), its body the body of the call. Each message of the answer is one message of
 //! the reply, and the outcome is its closing bytes.
 
 mod nodes;
+mod retry;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use csi_proto::DriverName;
 use edge_transport::frame::MAX_CLOSING;
+use edge_transport::peer::PeerBuilder;
 use edge_transport::{
     CallError, Failure, InvalidName, Peer, PeerId, Reason, ReplyEvent, ReplySender, ReplyStream, Request,
     Service, ServiceName, SessionId,
@@ -187,34 +189,67 @@ fn parts(first: Reply, answer: ReplyStream, context: CallContext) -> Replies {
     Replies::stream(stream::iter([first]).chain(rest))
 }
 
-/// The side of the node: passes the calls of other peers to a relay, usually a [`Dispatcher`](crate::Dispatcher).
-///
-/// Refuses every method that must not come from another host, with [`Fault::Forbidden`], or `UNIMPLEMENTED` if its service
-/// is not CSI's (see
-/// [`MethodPath::is_remote`](crate::MethodPath::is_remote)), and a call for another driver than the one that the
-/// request's service names, which the policies of hub and peer have checked. Refusals are counted
-/// (`csi_plugin_refused_calls_total`) and logged, at most once in 10 s.
-#[derive(Debug, Clone)]
-pub struct SessionService<R> {
-    relay: R,
-    node_calls: bool,
-    warnings: Arc<LogLimit>,
-}
-
-impl<R: Relay> SessionService<R> {
-    /// Creates a service to register as [`CSI_SERVICE`].
+/// Serves CSI calls at a peer. Implemented for the builder of a peer.
+pub trait ServeCsi: Sized {
+    /// Passes the calls of other peers to a relay, usually a [`Dispatcher`](crate::Dispatcher), as the service
+    /// [`CSI_SERVICE`]. Replaces an earlier one.
+    ///
+    /// A call whose caller leaves before it begins does not begin; one that has begun runs on, as the relay decides.
+    ///
+    /// Refuses every method that must not come from another host, with [`Fault::Forbidden`], or `UNIMPLEMENTED` if its
+    /// service is not CSI's (see [`MethodPath::is_remote`](crate::MethodPath::is_remote)), and a call for another driver
+    /// than the one that the request's service names, which the policies of hub and peer have checked. Refusals are
+    /// counted (`csi_plugin_refused_calls_total`) and logged, at most once in 10 s.
+    ///
+    /// ```no_run
+    /// use csi_proxy::{Dispatcher, ServeCsi};
+    /// use edge_transport::link::{Limits, uds::UdsDialer};
+    /// use edge_transport::{Peer, PeerId};
+    ///
+    /// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+    /// let socket = "unix:///plugins/csi-hostpath/csi.sock".parse()?;
+    /// let drivers = Dispatcher::new().with_driver("csi-hostpath".parse()?, socket);
+    /// let dialer = UdsDialer::new("/run/edge-csi/hub.sock", Limits::default())?;
+    /// let node = Peer::builder(PeerId::new("edge-1")?).dialer(Box::new(dialer)).serve_csi(drivers).start()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
-    pub fn new(relay: R) -> Self {
-        Self { relay, node_calls: false, warnings: Arc::default() }
-    }
+    fn serve_csi(self, relay: impl Relay + 'static) -> Self;
 
-    /// Accepts every method, for simulations in which a session replaces a socket on the node.
+    /// Like [`Self::serve_csi`], and accepts every method, for simulations in which a session replaces a socket on the
+    /// node.
     #[cfg(feature = "testing")]
     #[must_use]
-    pub fn with_node_calls(mut self) -> Self {
-        self.node_calls = true;
-        self
+    fn serve_csi_with_node_calls(self, relay: impl Relay + 'static) -> Self;
+}
+
+impl ServeCsi for PeerBuilder {
+    fn serve_csi(self, relay: impl Relay + 'static) -> Self {
+        serve(self, relay, false)
     }
+
+    #[cfg(feature = "testing")]
+    fn serve_csi_with_node_calls(self, relay: impl Relay + 'static) -> Self {
+        serve(self, relay, true)
+    }
+}
+
+fn serve(builder: PeerBuilder, relay: impl Relay + 'static, node_calls: bool) -> PeerBuilder {
+    match ServiceName::new(CSI_SERVICE) {
+        Ok(name) => {
+            builder.service(name, SessionService { relay, node_calls, warnings: LogLimit::default() })
+        }
+        // Unreachable: the name is valid.
+        Err(_) => builder,
+    }
+}
+
+/// The service of the calls of other peers.
+struct SessionService<R> {
+    relay: R,
+    node_calls: bool,
+    warnings: LogLimit,
 }
 
 /// Why a call of another peer to this service is refused.

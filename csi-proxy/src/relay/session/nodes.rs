@@ -14,19 +14,7 @@ use crate::relay::Reachability;
 /// Watches which nodes are connected to the hub, and reports them to a [`Reachability`] while [`Self::next`] is
 /// polled.
 ///
-/// ```no_run
-/// use csi_proxy::NodeWatch;
-/// use csi_proxy::{DEFAULT_RECONNECT_GRACE, ClockTerms, DriverName, Reachability, RetryRelay, SessionRelay};
-///
-/// # async fn relay(peer: edge_transport::Peer) -> Result<(), Box<dyn std::error::Error>> {
-/// let reachability = Reachability::new(DEFAULT_RECONNECT_GRACE);
-/// let driver = DriverName::new("hostpath.csi.edge")?;
-/// let mut nodes = NodeWatch::new(peer.clone(), &driver, reachability.clone())?;
-/// tokio::spawn(async move { while nodes.next().await.is_some() {} });
-/// let relay = RetryRelay::start(SessionRelay::new(peer), reachability, ClockTerms::default()).await?;
-/// # Ok(())
-/// # }
-/// ```
+/// [`RetryRelay::over`](crate::RetryRelay::over) polls one in a task. Create one only to see the changes too.
 #[derive(Debug)]
 pub struct NodeWatch {
     watch: Watch,

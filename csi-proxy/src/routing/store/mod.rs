@@ -1,7 +1,7 @@
 //! Persistent stores of placements.
 //!
 //! [`RedbStore`] (feature `redb`) is one file of one proxy; it also stores driver info
-//! ([`DriverInfoStore`](crate::driver_info::DriverInfoStore)), the term of the proxy and its list of nodes.
+//! ([`DriverInfoStore`](crate::DriverInfoStore)), the term of the proxy and its list of nodes.
 //! [`MemoryStore`] is for tests, and for proxies that may lose their state at a restart. The feature `testing` has
 //! `FaultyStore`, which injects faults, and `conformance`, which tests a custom store.
 

@@ -1,6 +1,7 @@
 //! Routes each call of a driver on many nodes: new volumes by topology, all other calls by the id of their subject.
 
 mod attach;
+mod builder;
 mod capacity;
 mod capacity_cache;
 mod create;
@@ -26,6 +27,8 @@ use csi_proto::{DriverName, Method};
 use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 
+use self::builder::Settings;
+pub use self::builder::TopologyRouterBuilder;
 use self::capacity_cache::CapacityCache;
 pub(crate) use self::create::with_topology;
 use self::decommission::Quarantine;
@@ -36,7 +39,6 @@ use super::claims::{ClaimConflict, Claims};
 use super::durable::DurablePlacements;
 use super::placements::Placements;
 use super::refusal::Refusal;
-use super::selection::OfflinePolicy;
 use super::store::{PlacementStore, StoreError};
 use crate::call::{BadRequest, Subject, request_subjects};
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId, Outcome, Replies, Reply};
@@ -44,36 +46,12 @@ use crate::driver_info::{self, DriverInfo, DriverInfoStore, MAX_CONCURRENT_ROUND
 use crate::observe::{Abandoned, Observation};
 use crate::relay::Relay;
 
-/// Settings of a [`TopologyRouter`].
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct TopologySettings {
-    /// The node of volumes without a topology requirement, as with immediate binding and a provisioner with
-    /// `--immediate-topology=false`. Default none: such a request fails with `INVALID_ARGUMENT`, unless there is
-    /// only one node.
-    pub default_node: Option<NodeId>,
-    /// The handling of a new volume whose node is offline; by default the volume waits.
-    pub offline: OfflinePolicy,
-    /// The topology key of nodes whose driver reports none; its value is the name of the node. The key must be the
-    /// one that a shim in front of the driver reports to kubelet on the node. Default none: such nodes are never
-    /// selected.
-    ///
-    /// If a driver reports this key, its value must be the name of the node: another one quarantines the node.
-    pub topology_key: Option<String>,
-    /// The topology keys, such as a zone, whose segments several nodes may have. A segment under any other key belongs
-    /// to the first node that reported it. Default none.
-    pub shared_topology_keys: Vec<String>,
-    /// Whether [reported](TopologyRouter::arrived) nodes with the driver are added; default no: only the configured
-    /// ones.
-    pub discovers: bool,
-}
-
 /// A topology route cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenRouteError {
     /// No node is configured.
-    #[error("a topology route needs at least one node")]
+    #[error("a topology route needs at least one node; name one, or turn discovery on")]
     NoNodes,
     /// The default node is not one of the nodes.
     #[error("the default node {node} is not one of the nodes; add it to them")]
@@ -102,16 +80,14 @@ pub enum OpenRouteError {
 /// subject is durable before the answer is passed to the caller.
 ///
 /// ```
-/// use csi_proxy::routing::store::MemoryStore;
-/// use csi_proxy::{Router, TopologyRouter, TopologySettings};
+/// use csi_proxy::{MemoryStore, Router, TopologyRouter};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let nodes = ["edge-1".parse()?, "edge-2".parse()?];
 /// // In production, use a `RedbStore`.
 /// let store = MemoryStore::default();
-/// let settings = TopologySettings::default();
-/// let route = TopologyRouter::open("csi-hostpath".parse()?, nodes, store, settings).await?;
+/// let route = TopologyRouter::builder("csi-hostpath".parse()?, nodes).open(store).await?;
 /// let router = Router::topology(route);
 /// # Ok(())
 /// # }
@@ -119,7 +95,7 @@ pub enum OpenRouteError {
 #[derive(Debug)]
 pub struct TopologyRouter {
     driver: DriverName,
-    settings: TopologySettings,
+    settings: Settings,
     placements: Arc<DurablePlacements>,
     driver_info: Arc<DriverInfo>,
     quarantine: Arc<Quarantine>,
@@ -152,15 +128,11 @@ impl InboundCall {
 type Answer = (Option<Bytes>, Outcome);
 
 impl TopologyRouter {
-    /// Opens a route for a driver on these nodes, with the state of the store.
-    ///
-    /// # Errors
-    /// If no node is configured, the default node is not one of them, or the store cannot be read.
-    pub async fn open(
+    async fn open(
         driver: DriverName,
         nodes: impl IntoIterator<Item = NodeId>,
         store: impl PlacementStore + DriverInfoStore + 'static,
-        settings: TopologySettings,
+        settings: Settings,
     ) -> Result<Self, OpenRouteError> {
         let mut names: BTreeSet<_> = nodes.into_iter().collect();
         if names.is_empty() && !settings.discovers {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use csi_proxy::NodeWatch;
-use csi_proxy::routing::{DecommissionError, MAX_DECOMMISSIONED};
-use csi_proxy::{NodeId, NodeSockets, NodeStatus, Reachability, TopologyRouter};
+use csi_proxy::advanced::reachability::NodeStatus;
+use csi_proxy::{
+    DecommissionError, MAX_DECOMMISSIONED, NodeId, NodeSockets, NodeWatch, Reachability, TopologyRouter,
+};
 use edge_transport::PeerId;
 use edge_transport::presence::Change;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};

@@ -1,9 +1,7 @@
 //! Nodes that the hub reports, and commands of an operator.
 
 use async_trait::async_trait;
-use csi_proxy::CSI_SERVICE;
-use csi_proxy::routing::store::{MemoryStore, RedbStore};
-use csi_proxy::{Call, EndpointSettings, Fault, Relay, Replies, TopologySettings};
+use csi_proxy::{CSI_SERVICE, Call, Fault, MemoryStore, RedbStore, Relay, Replies, TopologyRouter};
 use edge_transport::link::memory;
 use edge_transport::peer::PeerBuilder;
 use edge_transport::{Hub, Peer, ReplySender, Request, Service, ServiceName, SessionId};
@@ -55,7 +53,7 @@ async fn fixed_route_refuses_decommission() {
 async fn decommissioned_node_has_no_socket_until_recommissioned() {
     let (directory, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = RedbStore::open(state.path().join("proxy.redb"), &driver()).unwrap();
-    let sockets = NodeSockets::new(directory.path(), driver(), Nowhere, EndpointSettings::default());
+    let sockets = NodeSockets::new(directory.path(), driver(), Nowhere);
     let open = async || {
         let roster = Roster::open(Some(store.clone())).await.unwrap();
         Follower::Sockets(BySocket::new(driver(), sockets.clone(), roster, Vec::new()))
@@ -162,10 +160,8 @@ async fn fixed_route_follows_presence() {
 async fn topology_route_marks_a_node_offline_after_its_grace() {
     let (_hub, dialer) = hub();
     let proxy = joins(&dialer, "proxy").start().unwrap();
-    let mut settings = TopologySettings::default();
-    settings.discovers = true;
-    let route = TopologyRouter::open(driver(), Vec::new(), MemoryStore::default(), settings).await.unwrap();
-    let route = Arc::new(route);
+    let route = TopologyRouter::builder(driver(), []).with_discovery().open(MemoryStore::default()).await;
+    let route = Arc::new(route.unwrap());
     let follower = Follower::Topology(Arc::clone(&route));
     let (_command, commands) = mpsc::channel(1);
     let reachability = Reachability::new(Duration::from_secs(5));

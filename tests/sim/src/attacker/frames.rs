@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use csi_proxy::{Call, CallId, CallNumber, Code, Fault, Fence, GivenUp, MethodPath, NodeId, Outcome, Term};
+use csi_proxy::advanced::call::{CallNumber, Fence, GivenUp};
+use csi_proxy::{Call, CallId, Code, Fault, MethodPath, NodeId, Outcome, Term};
 use edge_transport::frame::{End, Failure, Frame, Kind, Lane, Part, Reason, Reply, Request, encode};
 use edge_transport::{PeerId, ServiceName, SessionId};
 use prost::Message as _;

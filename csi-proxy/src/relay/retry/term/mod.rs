@@ -23,7 +23,8 @@ use crate::call::{NodeId, Term};
 #[async_trait]
 pub trait TermSource: Send + Sync {
     /// Returns a term higher than all previous terms of this source, including earlier runs of the process. The term
-    /// is durable before this returns. Nodes refuse a term that is far above [`Term::CLOCK_MAX`].
+    /// is durable before this returns. Nodes refuse a term that is far above [`Term::CLOCK_MAX`]. Awaited once, without a time
+    /// limit, at the start of a relay; [`next_term`] computes the value. A dropped future may have raised the term.
     ///
     /// # Errors
     /// If the term cannot be made durable, or no higher term exists.

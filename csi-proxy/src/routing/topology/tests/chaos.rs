@@ -12,6 +12,7 @@ use tokio::time::sleep;
 
 use super::super::*;
 use crate::call::Fault;
+use crate::routing::selection::OfflinePolicy;
 use crate::routing::store::MemoryStore;
 use csi_proto::Code;
 
@@ -175,7 +176,7 @@ struct Proxy {
 impl Proxy {
     async fn open(&self) -> TopologyRouter {
         let nodes = NODES.map(|name| NodeId::new(name).unwrap());
-        let settings = TopologySettings { offline: self.offline, ..TopologySettings::default() };
+        let settings = Settings { offline: self.offline, ..Settings::default() };
         let driver = DriverName::new("csi-hostpath").unwrap();
         TopologyRouter::open(driver, nodes, self.disk.clone(), settings).await.unwrap()
     }

@@ -136,7 +136,7 @@ async fn decommission_survives_a_failing_store() {
     let named = [node("edge-0"), node("edge-1")];
     let driver = DriverName::new("csi-hostpath").unwrap();
     let open = async |store: FaultyStore<MemoryStore>| {
-        let settings = TopologySettings::default();
+        let settings = Settings::default();
         TopologyRouter::open(driver.clone(), named.clone(), store, settings).await.unwrap()
     };
     let volumes = ["vol-1", "vol-2"].map(|id| Subject::Volume(id.into()));

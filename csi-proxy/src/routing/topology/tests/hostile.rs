@@ -244,7 +244,7 @@ async fn topology_key_leaves_no_segment_to_a_liar() {
     for (shared, quarantined) in [(vec![], 1), (vec!["node".to_owned()], 0)] {
         let (world, disk) = (World::of(2), MemoryStore::default());
         world.lock().lies.insert("edge-0".to_owned(), "edge-9".to_owned());
-        let mut settings = TopologySettings::default();
+        let mut settings = Settings::default();
         match shared.is_empty() {
             true => settings.topology_key = Some("node".to_owned()),
             false => settings.shared_topology_keys = shared,
@@ -266,7 +266,7 @@ async fn node_takes_part_once_its_claim_is_durable() {
     use crate::routing::store::FaultyStore;
     let world = World::of(1);
     let (store, handle) = FaultyStore::new(MemoryStore::default());
-    let route = open_with(store, TopologySettings::default()).await;
+    let route = open_with(store, Settings::default()).await;
     while_running(&route, &world, async {
         handle.cut_after(0);
         report_all_up(&route, &world);

@@ -114,7 +114,7 @@ async fn detaches_from_all_nodes_within_the_topology() {
         let at = zone.clone().unwrap_or_else(|| "edge-1".to_owned());
         world.lock().zone = zone;
         let shared_topology_keys = vec!["node".to_owned()];
-        let settings = TopologySettings { shared_topology_keys, ..TopologySettings::default() };
+        let settings = Settings { shared_topology_keys, ..Settings::default() };
         let route = open_with(disk, settings).await;
         while_running(&route, &world, async {
             report_all_up(&route, &world);

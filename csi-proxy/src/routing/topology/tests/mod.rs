@@ -236,15 +236,15 @@ impl Relay for World {
 }
 
 async fn open(disk: &MemoryStore) -> TopologyRouter {
-    open_with(disk.clone(), TopologySettings::default()).await
+    open_with(disk.clone(), Settings::default()).await
 }
 
 /// Opens a route that discovers its nodes.
 async fn open_with(
     store: impl PlacementStore + DriverInfoStore + 'static,
-    settings: TopologySettings,
+    settings: Settings,
 ) -> TopologyRouter {
-    let settings = TopologySettings { discovers: true, ..settings };
+    let settings = Settings { discovers: true, ..settings };
     TopologyRouter::open(DriverName::new("csi-hostpath").unwrap(), [], store, settings).await.unwrap()
 }
 
