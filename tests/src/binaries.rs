@@ -10,6 +10,9 @@ use std::time::SystemTime;
 /// The reference binaries, each in a package of its name.
 const NAMES: &[&str] = &["edge-hub", "edge-agent", "edge-csi-driver", "hostpath-driver", "quickstart"];
 
+/// The programs of the package `embed` that tests run.
+const EMBED: &[&str] = &["hub", "agent", "socket", "all_in_one", "monitor", "csi_client"];
+
 /// The folders with the libraries of the binaries.
 const SOURCES: &[&str] = &["csi-proto", "csi-proxy", "edge-transport", "volume-manager"];
 
@@ -20,7 +23,10 @@ const SOURCES: &[&str] = &["csi-proto", "csi-proxy", "edge-transport", "volume-m
 #[must_use]
 pub fn path(name: &str) -> PathBuf {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    assert!(NAMES.contains(&name), "unknown binary {name}; expected one of {NAMES:?}");
+    assert!(
+        NAMES.contains(&name) || EMBED.contains(&name),
+        "unknown binary {name}; expected one of {NAMES:?} or {EMBED:?}"
+    );
     DIRECTORY
         .get_or_init(|| directory().unwrap_or_else(|cause| panic!("the binaries cannot be built: {cause}")))
         .join(name)
@@ -33,13 +39,13 @@ fn directory() -> Result<PathBuf, String> {
         .parent()
         .and_then(Path::parent)
         .ok_or("the test executable lies in no target directory")?;
-    if NAMES.iter().all(|name| up_to_date(&profile.join(name))) {
+    if NAMES.iter().chain(EMBED).all(|name| up_to_date(&profile.join(name))) {
         return Ok(profile.to_owned());
     }
     let target = profile.parent().ok_or("the profile's directory has no parent")?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--quiet", "--bins"]);
-    cargo.args(NAMES.iter().flat_map(|name| ["-p", name]));
+    cargo.args(NAMES.iter().chain(&["embed"]).flat_map(|name| ["-p", name]));
     cargo.arg("--manifest-path").arg(workspace().join("Cargo.toml")).arg("--target-dir").arg(target);
     if profile.file_name() == Some(OsStr::new("release")) {
         cargo.arg("--release");
@@ -57,7 +63,7 @@ fn workspace() -> &'static Path {
 
 fn up_to_date(binary: &Path) -> bool {
     let Some(built) = modified(binary) else { return false };
-    let examples = NAMES.iter().chain([&"common"]).map(|name| format!("examples/{name}"));
+    let examples = NAMES.iter().chain([&"common", &"embed"]).map(|name| format!("examples/{name}"));
     SOURCES.iter().map(ToString::to_string).chain(examples).all(|folder| {
         let folder = workspace().join(folder);
         newest(&folder.join("src"))

@@ -18,7 +18,7 @@ use serde_json::Value;
 const LIBRARIES: [(&str, &str, usize); 4] = [
     ("csi-proto", "client,grpc,server", 37),
     ("edge-transport", "aws-lc-rs,metrics,quic,ring,runtime,tls,uds,ws", 112),
-    ("csi-proxy", "edge-transport,metrics,redb,runtime", 109),
+    ("csi-proxy", "edge-transport,metrics,redb,runtime", 60),
     ("volume-manager", "linux,metrics,redb,runtime", 190),
 ];
 
