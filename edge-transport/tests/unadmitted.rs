@@ -225,8 +225,8 @@ async fn aborted_handshake(config: &quinn::ClientConfig, to: SocketAddr) {
     }
 }
 
-/// The state of an aborted QUIC connection remains for seconds. Whoever sends many such handshakes without proof of its address
-/// gets no more of it than with unfinished ones, and keeps no peer out.
+/// The state of an aborted QUIC connection remains for seconds. A client that sends many such handshakes without proof of its
+/// address gets no more of it than with unfinished ones, and keeps no peer out.
 #[tokio::test]
 async fn aborted_quic_handshakes_use_little() {
     let authority = Authority::new();

@@ -193,7 +193,8 @@ impl Listener for QuicListener {
                 Err(handshake_failed(&remote, format!("timed out after {:?}", limits.handshake_timeout)))
             });
             if outcome.is_err() {
-                // It holds its handshake slot as long as its memory. Otherwise a client that aborts many would use both without limit.
+                // It holds its handshake slot as long as its memory. Otherwise a client that aborts many would use both without
+                // limit.
                 tokio::time::sleep(DRAINING).await;
             }
             drop(counted);
