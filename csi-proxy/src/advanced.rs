@@ -22,7 +22,7 @@ pub mod driver_info {
 pub mod monitor {
     pub use crate::monitor::core::Monitor;
     pub use crate::monitor::event::{CallNumber, End, Event, InitialState, Limits};
-    pub use crate::monitor::rule::Violation;
+    pub use crate::monitor::rule::{Rule, Violation};
 }
 
 /// Which operations a dispatcher runs, queues and joins.
@@ -33,6 +33,12 @@ pub use crate::dispatcher::operation;
 #[cfg(feature = "runtime")]
 pub mod reachability {
     pub use crate::relay::{Missing, NodeStatus};
+}
+
+/// The default store of terms.
+#[cfg(feature = "runtime")]
+pub mod terms {
+    pub use crate::dispatcher::MemoryTerms;
 }
 
 /// The table of placements, and the selection of nodes.

@@ -139,8 +139,7 @@ pub use self::call::{
 pub use self::dispatcher::Connector;
 #[cfg(feature = "runtime")]
 pub use self::dispatcher::{
-    Counts as OperationCounts, DEFAULT_MAX_IN_FLIGHT, Dispatcher, Driver, MemoryTerms, TermStore,
-    TermStoreError,
+    Counts as OperationCounts, DEFAULT_MAX_IN_FLIGHT, Dispatcher, Driver, TermStore, TermStoreError,
 };
 pub use self::driver_info::StartupStatus;
 #[cfg(feature = "runtime")]

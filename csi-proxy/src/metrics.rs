@@ -73,7 +73,7 @@ fn label(driver: &DriverName) -> Arc<str> {
     driver.clone().into()
 }
 
-pub(crate) fn violation(driver: &DriverName, rule: crate::monitor::Rule) {
+pub(crate) fn violation(driver: &DriverName, rule: crate::monitor::rule::Rule) {
     metrics::counter!(
         "csi_plugin_orchestrator_violations_total", "driver_name" => driver.to_string(), "rule" => rule.name()
     )

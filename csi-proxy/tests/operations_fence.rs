@@ -14,7 +14,8 @@ use common::edge::{Edge, asked};
 use common::{driver_name, in_time};
 use csi_proto::csi::v1 as csi;
 use csi_proxy::advanced::call::{CallNumber, Fence, GivenUp};
-use csi_proxy::{Call, DriverName, Fault, MemoryTerms, Term, TermStore, TermStoreError};
+use csi_proxy::advanced::terms::MemoryTerms;
+use csi_proxy::{Call, DriverName, Fault, Term, TermStore, TermStoreError};
 use tokio::sync::Semaphore;
 
 fn n(number: u64) -> CallNumber {

@@ -20,10 +20,19 @@ pub mod peer;
 pub mod presence;
 #[cfg(feature = "tls")]
 pub mod reload;
-pub mod session;
+mod session;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod token;
+
+/// The pure cores, for simulations and fuzzing. No promise of stability: they change with any version.
+pub mod advanced {
+    pub use crate::hub::core::{Core, SessionKey};
+    pub use crate::session::{
+        Action, CloseReason, Event, InboundCallId, Incoming, LinkAction, LinkCore, LinkEvent, LinkState,
+        Remote, Role, Session, Stats,
+    };
+}
 
 pub use frame::{Failure, Reason, Request};
 #[cfg(feature = "runtime")]
@@ -34,6 +43,7 @@ pub use peer::{
     CallError, Cancelled, ConnectError, Peer, PeerSettings, PeerState, Refusal, ReplyEvent, ReplySender,
     ReplyStream, Service,
 };
+pub use session::SessionSettings;
 
 /// The names that most programs use.
 #[cfg(feature = "runtime")]

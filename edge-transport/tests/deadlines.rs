@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use edge_transport::SessionSettings;
+use edge_transport::advanced::{Action, Event, LinkAction, LinkCore, LinkEvent, Role, Session};
+use edge_transport::advanced::{Core, SessionKey};
 use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane};
-use edge_transport::hub::{AllowAll, Core, HubSettings, SessionKey};
-use edge_transport::session::{Action, Event, LinkAction, LinkCore, LinkEvent, Role, Session, Settings};
+use edge_transport::hub::{AllowAll, HubSettings};
 use edge_transport::{PeerId, ServiceName, SessionId};
 
 const SESSION: SessionId = SessionId { instance: 7, number: 7 };
@@ -40,7 +42,7 @@ impl Net {
         let party = |name: &str, clock| {
             let mut hello = Hello::new(PeerId::new(name).unwrap(), SESSION);
             hello.services = vec![ServiceName::new("csi").unwrap()];
-            let session = Session::new(hello, Settings::default());
+            let session = Session::new(hello, SessionSettings::default());
             Party { session, link_core: None, key: None, clock, seen: Vec::new() }
         };
         let parties = [party("near", near), party("far", far)];
@@ -48,8 +50,13 @@ impl Net {
         let mut net = Self { parties, core, hub_clock: hub, wire: Vec::new() };
         for which in [NEAR, FAR] {
             let hello = Hello::new(PeerId::new("hub").unwrap(), SESSION);
-            let link_core =
-                LinkCore::new(Role::Acceptor, hello, Settings::default(), net.hub_clock, &mut Vec::new());
+            let link_core = LinkCore::new(
+                Role::Acceptor,
+                hello,
+                SessionSettings::default(),
+                net.hub_clock,
+                &mut Vec::new(),
+            );
             net.parties[which].link_core = Some(link_core);
             net.event(which, Event::LinkUp);
         }

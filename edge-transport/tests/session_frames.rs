@@ -5,11 +5,12 @@
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use edge_transport::SessionSettings;
+use edge_transport::advanced::{Action, Event, Session};
 use edge_transport::frame::{
     self, DecodeError, Encoder, End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_HEADER,
     MAX_METADATA, MESSAGE_COST, Part, Reason, Reply, Request, decode, encode,
 };
-use edge_transport::session::{Action, Event, Session, Settings};
 use edge_transport::{PeerId, ServiceName, SessionId};
 use proptest::prelude::*;
 
@@ -218,7 +219,7 @@ struct Caller {
 impl Caller {
     fn new() -> Self {
         let now = Instant::now();
-        let session = Session::new(Hello::new(peer("cloud"), first()), Settings::default());
+        let session = Session::new(Hello::new(peer("cloud"), first()), SessionSettings::default());
         let mut caller = Self { session, now };
         caller.event(Event::LinkUp);
         caller.receive(Frame::link(Kind::Hello(Hello::new(peer("hub"), first()))));
@@ -329,7 +330,7 @@ fn ignores_and_counts_unknown_kinds() {
 
 #[test]
 fn refuses_calls_over_the_limit_and_keeps_deadlines() {
-    let mut settings = Settings::default();
+    let mut settings = SessionSettings::default();
     settings.max_outbound_calls = 2;
     let mut caller = Caller::new();
     caller.session = Session::new(Hello::new(peer("cloud"), first()), settings);

@@ -7,9 +7,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use edge_transport::SessionId;
+use edge_transport::SessionSettings;
+use edge_transport::advanced::{Core, SessionKey};
+use edge_transport::advanced::{LinkAction, LinkCore, LinkEvent, Remote, Role};
 use edge_transport::frame::{End, Frame, Hello, Kind, Part, Reply, Request, decode};
-use edge_transport::hub::{AllowAll, Core, HubSettings, Policy, Rules, SessionKey};
-use edge_transport::session::{LinkAction, LinkCore, LinkEvent, Remote, Role, Settings};
+use edge_transport::hub::{AllowAll, HubSettings, Policy, Rules};
 
 use crate::script::{Script, name, service, wire};
 
@@ -243,7 +245,7 @@ fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, no
 fn remote(hello: Hello, now: Instant) -> Option<Remote> {
     let ours = Hello::new(name("hub"), SessionId { instance: 1, number: 1 });
     let mut actions = Vec::new();
-    let mut link_core = LinkCore::new(Role::Acceptor, ours, Settings::default(), now, &mut actions);
+    let mut link_core = LinkCore::new(Role::Acceptor, ours, SessionSettings::default(), now, &mut actions);
     link_core.handle(LinkEvent::Frame(Kind::Hello(hello)), now, &mut actions);
     actions.into_iter().find_map(|action| match action {
         LinkAction::HelloReceived(remote) => Some(remote),

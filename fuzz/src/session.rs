@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use edge_transport::SessionId;
+use edge_transport::SessionSettings;
+use edge_transport::advanced::{Action, Event, InboundCallId, Session};
 use edge_transport::frame::{End, Frame, Hello, Kind, Part, Reply, Request, decode};
-use edge_transport::session::{Action, Event, InboundCallId, Session, Settings};
 
 use crate::script::{Script, name, service, wire};
 
@@ -72,7 +73,7 @@ impl Peer {
         let mut hello = Hello::new(name("edge-1"), SessionId { instance: 1, number: 0 });
         hello.max_frame = MAX_FRAME;
         hello.services = vec![service("csi")];
-        let mut settings = Settings::default();
+        let mut settings = SessionSettings::default();
         (settings.max_frame, settings.max_outbound_calls, settings.max_inbound_calls) =
             (MAX_FRAME, OPEN, OPEN);
         Self {

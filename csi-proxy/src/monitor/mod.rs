@@ -2,7 +2,7 @@
 //!
 //! CSI defines the order of an orchestrator's calls, and what it may do after a failure. A driver need not detect
 //! violations; volumes leak, or data is lost, later and elsewhere. `Monitored` (feature `runtime`) is a relay that
-//! observes each call that it forwards and its result, and reports the broken [`Rule`], but changes and rejects nothing.
+//! observes each call that it forwards and its result, and reports the broken rule, but changes and rejects nothing.
 //!
 //! The monitor decides by the code that the orchestrator received:
 //!
@@ -24,8 +24,7 @@
 //! use csi_proto::csi::v1::NodeUnstageVolumeRequest;
 //! use csi_proto::csi::v1::NodePublishVolumeRequest;
 //! use csi_proxy::Code;
-//! use csi_proxy::advanced::monitor::{InitialState, CallNumber, End, Event, Limits, Monitor};
-//! use csi_proxy::monitor::Rule;
+//! use csi_proxy::advanced::monitor::{InitialState, CallNumber, End, Event, Limits, Monitor, Rule};
 //! use prost::Message as _;
 //!
 //! let mut monitor = Monitor::new(Limits::default(), InitialState::Unknown);
@@ -60,4 +59,3 @@ mod volume;
 pub use self::event::Counts;
 #[cfg(feature = "runtime")]
 pub use self::layer::{MAX_WATCHED_DRIVERS, Monitored, Monitors};
-pub use self::rule::Rule;

@@ -1,8 +1,8 @@
 //! The hub: accepts links, authenticates peers, and forwards the frames of their calls without reading bodies.
 //!
-//! [`Core`] is the routing table, pure; with the feature `runtime`, [`Hub`] drives it on listeners.
+//! The routing table is pure ([`Core`](crate::advanced::Core)); with the feature `runtime`, [`Hub`] drives it on listeners.
 
-mod core;
+pub(crate) mod core;
 #[cfg(all(feature = "tls", feature = "runtime"))]
 mod deny;
 mod identity;
@@ -15,7 +15,8 @@ mod runtime;
 mod settings;
 mod stats;
 
-pub use self::core::{Core, SessionKey};
+#[cfg(feature = "runtime")]
+pub(crate) use self::core::{Core, SessionKey};
 #[cfg(all(feature = "tls", feature = "runtime"))]
 pub use self::deny::{DenyList, DenyListError};
 pub use policy::{AllowAll, ClientsOnly, InvalidRule, NodesOnly, Policy, Requester, Rule, Rules};

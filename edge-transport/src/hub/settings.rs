@@ -1,13 +1,13 @@
-//! Settings of a hub.
+//! SessionSettings of a hub.
 
-use crate::session::Settings;
+use crate::session::SessionSettings;
 
 /// Limits of a hub. Start from `HubSettings::default()` and change single fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HubSettings {
     /// Timeouts and the largest frame of each link.
-    pub session: Settings,
+    pub session: SessionSettings,
     /// Maximum number of connected peers. Default 100,000, each about 4 KiB plus the memory of its link.
     pub max_peers: usize,
     /// Maximum number of connected peers whose names one certificate or token proves: its own name and names below
@@ -69,7 +69,7 @@ pub struct HubSettings {
 impl Default for HubSettings {
     fn default() -> Self {
         Self {
-            session: Settings::default(),
+            session: SessionSettings::default(),
             max_peers: 100_000,
             max_peers_per_caller: 64,
             max_calls: 4096,

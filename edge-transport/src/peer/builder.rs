@@ -13,7 +13,7 @@ use crate::frame::{Frame, Hello, Kind, Lane, MAX_SERVICES, MIN_MAX_FRAME, encode
 use crate::hub::{AllowAll, Policy};
 use crate::link::{Address, DialOptions, Dialer, LinkError, MAX_UNADMITTED_FRAME};
 use crate::name::{PeerId, ServiceName, SessionId};
-use crate::session::Settings;
+use crate::session::SessionSettings;
 use crate::token::MAX_TOKEN;
 
 /// Largest hello in bytes, before the session number and the token are written into it.
@@ -24,7 +24,7 @@ const MAX_HELLO: usize = MAX_UNADMITTED_FRAME - MAX_TOKEN - 64;
 #[non_exhaustive]
 pub struct PeerSettings {
     /// Timeouts and limits of the session.
-    pub session: Settings,
+    pub session: SessionSettings,
     /// Timeout of one connection attempt to one address. Default 5 s.
     pub dial_timeout: Duration,
     /// Interval between attempts to connect to preferred addresses while a less preferred one is in use. Earlier
@@ -43,7 +43,7 @@ pub struct PeerSettings {
 impl Default for PeerSettings {
     fn default() -> Self {
         Self {
-            session: Settings::default(),
+            session: SessionSettings::default(),
             dial_timeout: Duration::from_secs(5),
             failback_interval: Duration::from_secs(60),
             backoff_initial: Duration::from_millis(200),

@@ -1,6 +1,6 @@
 //! Calls of other peers that services of this peer process.
 
-use super::Settings;
+use super::SessionSettings;
 use super::used_numbers::UsedNumbers;
 use crate::fair_share::FairShare;
 use crate::frame::{Request, cost};
@@ -73,7 +73,7 @@ pub(super) struct InboundCalls {
 }
 
 impl InboundCalls {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &SessionSettings) -> Self {
         Self {
             running: IdMap::default(),
             by_number: IdMap::default(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{CloseReason, Settings};
+use super::{CloseReason, SessionSettings};
 use crate::frame::{Hello, Kind};
 use crate::name::{PeerId, ServiceName, SessionId};
 
@@ -111,7 +111,7 @@ pub enum LinkAction {
 pub struct LinkCore {
     role: Role,
     hello: Hello,
-    settings: Settings,
+    settings: SessionSettings,
     state: LinkState,
     last_received: Instant,
     last_ping: Instant,
@@ -123,7 +123,7 @@ impl LinkCore {
     pub fn new(
         role: Role,
         hello: Hello,
-        settings: Settings,
+        settings: SessionSettings,
         now: Instant,
         actions: &mut Vec<LinkAction>,
     ) -> Self {

@@ -21,7 +21,7 @@ pub use close_reason::CloseReason;
 pub use event::{Action, Event, Incoming, Stats};
 pub use inbound::InboundCallId;
 pub use link_core::{LinkAction, LinkCore, LinkEvent, LinkState, Remote, Role};
-pub use settings::Settings;
+pub use settings::SessionSettings;
 #[cfg(feature = "runtime")]
 pub(crate) use settings::time_to_transfer;
 pub(crate) use used_numbers::UsedNumbers;

@@ -1,13 +1,13 @@
-//! Settings of a session.
+//! SessionSettings of a session.
 
 use std::time::Duration;
 
 use crate::frame::DEFAULT_MAX_FRAME;
 
-/// Timeouts and limits of a session. Start from `Settings::default()` and change single fields.
+/// Timeouts and limits of a session. Start from `SessionSettings::default()` and change single fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Settings {
+pub struct SessionSettings {
     /// Time without a received frame after which a ping is sent. Default 3 s; at least 1 ms.
     pub ping_interval: Duration,
     /// Time without a received frame after which the link is closed as dead. Default 10 s. Should allow three pings. A frame
@@ -32,7 +32,7 @@ pub struct Settings {
     pub credit: u64,
 }
 
-impl Default for Settings {
+impl Default for SessionSettings {
     fn default() -> Self {
         Self {
             ping_interval: Duration::from_secs(3),
@@ -58,7 +58,7 @@ pub(crate) fn time_to_transfer(bytes: usize) -> Duration {
     Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / MIN_RATE
 }
 
-impl Settings {
+impl SessionSettings {
     /// Longest time in which a frame may arrive.
     #[cfg(feature = "runtime")]
     pub(crate) fn frame_timeout(&self) -> Duration {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use edge_transport::frame::{self, End, Frame, Hello, Lane, WireFrame};
-use edge_transport::hub::{AllowAll, Core, HubSettings, Policy, SessionKey};
-use edge_transport::session::{
-    Action, CloseReason, Event, InboundCallId, LinkAction, LinkCore, LinkEvent, Role, Session, Settings,
+use edge_transport::SessionSettings;
+use edge_transport::advanced::{
+    Action, CloseReason, Event, InboundCallId, LinkAction, LinkCore, LinkEvent, Role, Session,
 };
+use edge_transport::advanced::{Core, SessionKey};
+use edge_transport::frame::{self, End, Frame, Hello, Lane, WireFrame};
+use edge_transport::hub::{AllowAll, HubSettings, Policy};
 use edge_transport::{PeerId, Reason, ServiceName, SessionId};
 use fastrand::Rng;
 
@@ -108,7 +110,7 @@ pub(crate) fn note_lane(open: &mut HashSet<(usize, bool, Lane)>, index: usize, u
 fn session(index: usize, instance: u64) -> Session {
     let mut hello = Hello::new(name(index), SessionId { instance, number: 0 });
     hello.services = vec![service()];
-    let mut settings = Settings::default();
+    let mut settings = SessionSettings::default();
     settings.max_outbound_calls = MAX_CALLS;
     settings.max_inbound_calls = MAX_CALLS;
     Session::new(hello, settings)
@@ -155,7 +157,8 @@ impl Sim {
             return;
         }
         let hello = Hello::new(PeerId::new("hub").unwrap(), SessionId { instance: 1, number: 1 });
-        let link_core = LinkCore::new(Role::Acceptor, hello, Settings::default(), self.now, &mut Vec::new());
+        let link_core =
+            LinkCore::new(Role::Acceptor, hello, SessionSettings::default(), self.now, &mut Vec::new());
         self.nodes[index].wire = Some(Wire {
             link_core,
             key: None,

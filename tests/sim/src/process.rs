@@ -9,9 +9,9 @@ use csi_proxy::{
     DEFAULT_RECONNECT_GRACE, Dispatcher, Driver, NodeWatch, Reachability, RetryRelay, ServeCsi as _,
     SessionRelay, TermError,
 };
+use edge_transport::SessionSettings;
 use edge_transport::hub::{HubError, HubSettings, InvalidRule, Rule, Rules};
 use edge_transport::peer::{PeerBuilder, PeerError};
-use edge_transport::session::Settings;
 use edge_transport::{Hub, InvalidName, Peer, PeerId, PeerSettings};
 use tokio::sync::Notify;
 
@@ -37,7 +37,7 @@ pub(crate) const DRAINING: Duration = Duration::from_secs(5);
 /// Times and bounds of all parts.
 #[derive(Debug, Clone)]
 pub(crate) struct Bounds {
-    pub(crate) session: Settings,
+    pub(crate) session: SessionSettings,
     pub(crate) hub: HubSettings,
     /// The longest time that a call waits for its turn.
     pub(crate) wait: Duration,
@@ -45,7 +45,7 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     pub(crate) fn new(plan: &Plan) -> Self {
-        let mut session = Settings::default();
+        let mut session = SessionSettings::default();
         session.max_frame = MAX_FRAME;
         session.drain_timeout = DRAINING;
         session.credit = 2_000;

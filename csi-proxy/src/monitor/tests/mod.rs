@@ -11,7 +11,7 @@ use prost::Message as _;
 
 use super::core::Monitor;
 use super::event::{CallNumber, End, Event, InitialState, Limits};
-use super::rule::Violation;
+use super::rule::{Rule, Violation};
 use super::*;
 use csi_proto::Code;
 

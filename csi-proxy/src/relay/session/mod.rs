@@ -203,14 +203,16 @@ pub trait ServeCsi: Sized {
     ///
     /// ```no_run
     /// use csi_proxy::{Dispatcher, ServeCsi};
-    /// use edge_transport::link::{Limits, uds::UdsDialer};
+    /// use edge_transport::link::DialOptions;
     /// use edge_transport::{Peer, PeerId};
     ///
     /// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     /// let socket = "unix:///plugins/csi-hostpath/csi.sock".parse()?;
     /// let drivers = Dispatcher::new().with_driver("csi-hostpath".parse()?, socket);
-    /// let dialer = UdsDialer::new("/run/edge-csi/hub.sock", Limits::default())?;
-    /// let node = Peer::builder(PeerId::new("edge-1")?).dialer(Box::new(dialer)).serve_csi(drivers).start()?;
+    /// let node = Peer::builder(PeerId::new("edge-1")?)
+    ///     .dial("unix:///run/edge-csi/hub.sock".parse()?, DialOptions::default())?
+    ///     .serve_csi(drivers)
+    ///     .start()?;
     /// # Ok(())
     /// # }
     /// ```

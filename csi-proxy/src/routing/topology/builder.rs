@@ -28,7 +28,7 @@ pub struct TopologyRouterBuilder {
 }
 
 impl TopologyRouter {
-    /// Begins a route for a driver on these nodes, of which there must be at least one unless the route has
+    /// Begins a route for a driver on these nodes: at least one, unless the route has
     /// [discovery](TopologyRouterBuilder::with_discovery).
     pub fn builder(driver: DriverName, nodes: impl IntoIterator<Item = NodeId>) -> TopologyRouterBuilder {
         let nodes = nodes.into_iter().collect();

@@ -10,7 +10,9 @@ use bytes::Bytes;
 
 use super::inbound::InboundCalls;
 use super::outbound::OutboundCalls;
-use super::{Action, CloseReason, Event, LinkAction, LinkCore, LinkEvent, LinkState, Role, Settings, Stats};
+use super::{
+    Action, CloseReason, Event, LinkAction, LinkCore, LinkEvent, LinkState, Role, SessionSettings, Stats,
+};
 use crate::frame::{
     DecodeError, Encoder, End, Failure, Frame, HEADROOM, Hello, Kind, Lane, Part, Reason, Reply, decode,
 };
@@ -21,7 +23,7 @@ use crate::name::PeerId;
 #[derive(Debug)]
 pub struct Session {
     hello: Hello,
-    settings: Settings,
+    settings: SessionSettings,
     link: Option<LinkCore>,
     link_actions: Vec<LinkAction>,
     encoder: Encoder,
@@ -36,7 +38,7 @@ impl Session {
     /// Creates the sessions of a peer that sends `hello`, without a link. The session number of the hello increases
     /// with each link.
     #[must_use]
-    pub fn new(hello: Hello, settings: Settings) -> Self {
+    pub fn new(hello: Hello, settings: SessionSettings) -> Self {
         Self {
             hello,
             inbound: InboundCalls::new(&settings),
