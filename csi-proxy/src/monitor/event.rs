@@ -1,10 +1,10 @@
-//! Events and limits of a [`Monitor`](super::Monitor).
+//! Events and limits of a [`Monitor`](super::core::Monitor).
 
 use csi_proto::Method;
 
 use csi_proto::Code;
 
-/// Limits of a [`Monitor`](super::Monitor).
+/// Limits of a [`Monitor`](super::core::Monitor).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
