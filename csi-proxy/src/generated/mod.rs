@@ -9,6 +9,10 @@
     clippy::derive_partial_eq_without_eq,
     reason = "generated"
 )]
+#![cfg_attr(
+    not(feature = "runtime"),
+    allow(dead_code, reason = "only the runtime sends the messages of a bus")
+)]
 
 #[rustfmt::skip]
 pub(crate) mod call;

@@ -75,7 +75,12 @@ pub(super) fn decode(buffer: &mut BytesMut, max_frame: usize) -> Result<Decoded,
         return Ok(Decoded::More(PREFIX + length - buffer.len()));
     }
     buffer.advance(PREFIX);
-    Ok(Decoded::Frame(buffer.split_to(length).freeze()))
+    let frame = buffer.split_to(length).freeze();
+    if length >= ZERO_COPY_FROM {
+        // The bytes of the next frame would keep the memory of this one, which is not counted any more.
+        *buffer = BytesMut::from(&buffer[..]);
+    }
+    Ok(Decoded::Frame(frame))
 }
 
 /// Checks a received length.
@@ -119,6 +124,18 @@ mod tests {
         let frames = ["abcd", "", "x"].map(|f| Decoded::Frame(Bytes::from_static(f.as_bytes())));
         assert_eq!(seen[..3], frames);
         assert_eq!(seen[3], Decoded::End);
+    }
+
+    /// The first byte of a frame does not keep the memory of the large frame before it.
+    #[test]
+    fn large_frame_is_freed_when_it_is_dropped() {
+        let mut buffer = BytesMut::new();
+        buffer.put_u32(1 << 20);
+        buffer.resize(PREFIX + (1 << 20), 7);
+        buffer.put_u8(0);
+        let Decoded::Frame(frame) = decode(&mut buffer, 1 << 20).unwrap() else { panic!("a frame") };
+        assert!(frame.is_unique());
+        assert_eq!((frame.len(), &buffer[..]), (1 << 20, &[0][..]));
     }
 
     #[test]

@@ -11,11 +11,14 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use super::wire::{Entry, Query, Update};
 use crate::frame::{Reason, Request};
 use crate::hub::{Hub, PeerInfo, Presence, WeakHub};
-use crate::name::{PeerId, ServiceName};
+use crate::name::{MAX_PEER_ID, MAX_SERVICE_NAME, PeerId, ServiceName};
 use crate::peer::{ReplySender, Service};
 
 /// Maximum number of peers that a watch may be restricted to.
 pub(super) const MAX_ONLY: usize = 64;
+
+/// Longest request in bytes: the service and that many peers, each with the two or three bytes before a protobuf text.
+const MAX_QUERY: usize = (MAX_SERVICE_NAME + 3) + MAX_ONLY * (MAX_PEER_ID + 3);
 
 /// Maximum number of peers in one message.
 const LIST_CHUNK: usize = 500;
@@ -52,6 +55,10 @@ async fn answer(hub: Hub, source: PeerId, request: Request, mut replies: ReplySe
 
 /// Returns the requested service and peers.
 fn decode_query(query: Bytes) -> Result<(ServiceName, BTreeSet<PeerId>), String> {
+    // Before it is decoded, which takes many times its size.
+    if query.len() > MAX_QUERY {
+        return Err(format!("it has {} bytes; at most {MAX_QUERY} are allowed", query.len()));
+    }
     let Query { service, only } = Query::decode(query).map_err(|error| error.to_string())?;
     let service = ServiceName::new(service).map_err(|error| error.to_string())?;
     if only.len() > MAX_ONLY {
@@ -179,6 +186,18 @@ mod tests {
     use crate::hub::Rules;
     use crate::link::memory;
     use crate::name::SessionId;
+
+    /// A request that is too long is refused before it is decoded.
+    #[test]
+    fn longest_request_is_accepted_and_a_longer_one_is_not() {
+        let name = |number: usize| format!("{number:x>MAX_PEER_ID$}");
+        let service = "s".repeat(MAX_SERVICE_NAME);
+        let query = |count: usize| Query { service: service.clone(), only: (0..count).map(name).collect() };
+        assert_eq!(decode_query(query(MAX_ONLY).encode_to_vec().into()).unwrap().1.len(), MAX_ONLY);
+        let empty = Query { service: "s".to_owned(), only: vec![String::new(); MAX_QUERY] };
+        let error = decode_query(empty.encode_to_vec().into()).unwrap_err();
+        assert!(error.starts_with("it has"), "{error}");
+    }
 
     #[tokio::test]
     async fn message_has_the_last_change_of_visible_peers_only() {

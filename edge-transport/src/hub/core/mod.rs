@@ -312,6 +312,14 @@ impl Core {
             return;
         }
         let frame = self.encoder.encode(frame, lane);
+        // As for other frames, so that peers that do not read leave room for those that do.
+        let max = self.settings.total_queue_bytes;
+        if session.outbox.bytes() + frame.len() > max.saturating_sub(self.queued_bytes) {
+            session.closed =
+                Some(CloseReason::Overloaded { resource: "the queues of all peers, in bytes,", max });
+            self.wakes.push(key);
+            return;
+        }
         self.enqueue(key, QueuedFrame { frame, limit: None, is_control: true });
     }
 

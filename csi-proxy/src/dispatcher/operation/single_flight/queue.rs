@@ -142,8 +142,13 @@ impl Queue {
     }
 
     /// The first operation in the lane of a key.
-    pub(super) fn front(&self, key: &Key) -> Option<Position> {
+    fn front(&self, key: &Key) -> Option<Position> {
         self.lanes.get(key)?.first().copied()
+    }
+
+    /// The first operations in the lanes of these keys.
+    pub(super) fn fronts(&self, keys: &[Key]) -> BTreeSet<Position> {
+        keys.iter().filter_map(|key| self.front(key)).collect()
     }
 
     /// Removes an operation that may begin.

@@ -82,17 +82,14 @@ impl Core {
 
     /// Begins the queued operations on these keys that nothing blocks any more, if they may still begin.
     pub(super) fn begin_unblocked(&mut self, keys: &[Key]) {
-        let mut freed = keys.to_vec();
-        while let Some(key) = freed.pop() {
-            let position = self.queue.front(&key).filter(|position| self.is_unblocked(*position));
-            let Some(Queued { identity, mut waiters }) =
-                position.and_then(|position| self.queue.take(position))
-            else {
-                continue;
-            };
+        // Each operation once, whatever the number of keys that it is the first of.
+        let mut fronts = self.queue.fronts(keys);
+        while let Some(position) = fronts.pop_first() {
+            let unblocked = self.is_unblocked(position).then(|| self.queue.take(position)).flatten();
+            let Some(Queued { identity, mut waiters }) = unblocked else { continue };
             waiters.retain(|waiter| self.may_begin(waiter, &identity));
             if waiters.is_empty() {
-                freed.extend_from_slice(identity.keys());
+                fronts.append(&mut self.queue.fronts(identity.keys()));
             } else {
                 // The request of a local call, since the places for remote calls of the driver may be taken.
                 waiters.sort_by_key(|waiter| waiter.remote);
