@@ -45,7 +45,7 @@ fn unread_failures_leave_room_for_the_calls_of_others() {
     let hoarders: Vec<_> = (0..8).map(|number| admit(&mut core, &format!("hoarder-{number}"))).collect();
     for number in 1..20_000 {
         for hoarder in &hoarders {
-            request(&mut core, *hoarder, "nobody", number, 0);
+            request(&mut core, *hoarder, "offline", number, 0);
         }
     }
     request(&mut core, near, "far", 1, 64 << 10);

@@ -70,7 +70,7 @@ fn own_secrets_are_resolved_and_never_printed() {
 /// Needs root; without it, the program says so.
 #[tokio::test]
 async fn volume_is_published_until_the_input_ends() {
-    let program = program("volumes");
+    let program = program("own_node");
     if !rustix::process::geteuid().is_root() {
         let found = printed(Command::new(&program).args(["/tmp", DRIVER, "/s", "v", "/t"]));
         assert!(found.contains("run it with sudo"), "{found}");

@@ -154,10 +154,10 @@ async fn invalid_frames_cost_at_most_their_call() {
     assert!(junk.starts_with("UNAVAILABLE"), "{junk}");
     let method = MethodPath::new(CREATE).unwrap();
     let (node, driver) = (NodeId::new(NODE).unwrap(), DriverName::new(DRIVER).unwrap());
-    let header = Call::new(CallId::new(), node, driver, method, Bytes::new()).encode_header();
-    let cut = hand.call(header.clone(), vec![0x0a, 0x7f, 1]).await;
+    let call = |id| Call::new(id, node.clone(), driver.clone(), method.clone(), Bytes::new()).encode_header();
+    let cut = hand.call(call(CallId::new()), vec![0x0a, 0x7f, 1]).await;
     assert!(!cut.starts_with("OK"), "{cut}");
-    let good = hand.call(header, create_volume("pvc-by-hand").encode_to_vec()).await;
+    let good = hand.call(call(CallId::new()), create_volume("pvc-by-hand").encode_to_vec()).await;
     assert!(good.starts_with("OK"), "{good}");
     let _ = stop.send(());
     assert!(others.await.unwrap() > 0);

@@ -1,6 +1,7 @@
 //! The hub: accepts links, authenticates peers, and forwards the frames of their calls without reading bodies.
 //!
-//! The routing table is pure ([`Core`](crate::advanced::Core)); with the feature `runtime`, [`Hub`] drives it on listeners.
+//! The routing table is pure ([`advanced::Core`](crate::advanced::Core)); with the feature `runtime`, [`Hub`] drives it on
+//! listeners.
 
 pub(crate) mod core;
 #[cfg(all(feature = "tls", feature = "runtime"))]

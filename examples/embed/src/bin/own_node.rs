@@ -1,7 +1,7 @@
 //! A node program with volumes: one volume of one driver is published, stays so over crashes and reboots while the program runs,
 //! and is unpublished when its input ends.
 //!
-//! As root: `cargo run -p embed --bin volumes -- DIR DRIVER SOCKET VOLUME TARGET`
+//! As root: `cargo run -p embed --bin own_node -- DIR DRIVER SOCKET VOLUME TARGET`
 #![allow(clippy::print_stdout, reason = "an example's output")]
 
 use std::error::Error;
