@@ -22,8 +22,8 @@ fn printed(program: &str) -> String {
 }
 
 #[test]
-fn own_link_passes_the_suites() {
-    assert_eq!(printed("own_link"), "tunnel links, listeners and dialers conform\n");
+fn own_link_connects_a_peer() {
+    assert_eq!(printed("own_link"), "edge-1 is connected over a tunnel link\n");
 }
 
 #[test]

@@ -1,17 +1,18 @@
-//! A link of an own kind, here TCP inside a tunnel, in three parts: a listener, a dialer, and what protects the frames. The
-//! conformance suites of the crate check all three.
+//! A link of an own kind, here TCP inside a tunnel, in three parts: a listener, a dialer, and what protects the frames. A hub
+//! and a peer use them; the test runs the conformance suites of the crate.
 //!
 //! `cargo run -p embed --bin own_link`
 #![allow(clippy::print_stdout, reason = "an example's output")]
 
 use std::error::Error;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use edge_transport::link::{
-    Credentials, Dialer, Incoming, Limits, Link, LinkError, LinkKind, Listener, Protection, conformance,
+    Credentials, Dialer, Incoming, Limits, Link, LinkError, LinkKind, Listener, Protection,
 };
+use edge_transport::{Hub, Peer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Mutex;
 
 /// The name of the kind in logs and metrics.
 const KIND: LinkKind = LinkKind::custom("tunnel");
@@ -85,23 +86,34 @@ async fn ends() -> Result<(TunnelListener, TunnelDialer), LinkError> {
     Ok((listener, dialer))
 }
 
-async fn boxed_ends() -> Result<(Box<dyn Listener>, Box<dyn Dialer>), LinkError> {
-    let (listener, dialer) = ends().await?;
-    Ok((Box::new(listener), Box::new(dialer)))
-}
-
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let (listener, dialer) = ends().await?;
-    let listener = Mutex::new(listener);
+    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start()?;
+    let peer = Peer::builder("edge-1".parse()?).dialer(Box::new(dialer)).start()?;
+    peer.connected_within(Duration::from_secs(5)).await?;
+    println!("{} is connected over a {KIND} link", hub.peers().first().ok_or("no peer")?.peer);
+    peer.close().await;
+    hub.close().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn conforms() {
+    use edge_transport::link::conformance;
+
+    let (listener, dialer) = ends().await.expect("a listener and a dialer");
+    let listener = tokio::sync::Mutex::new(listener);
     let pair = || async {
         let mut listener = listener.lock().await;
         let accepting = async { listener.accept().await?.await };
         tokio::try_join!(dialer.dial(), accepting)
     };
-    conformance::run(Limits::default().max_frame, pair).await?;
-    conformance::run_listener(boxed_ends).await?;
-    conformance::run_dialer(boxed_ends).await?;
-    println!("{KIND} links, listeners and dialers conform");
-    Ok(())
+    conformance::run(Limits::default().max_frame, pair).await.expect("links conform");
+    let boxed = || async {
+        let (listener, dialer) = ends().await?;
+        Ok::<_, LinkError>((Box::new(listener) as Box<dyn Listener>, Box::new(dialer) as Box<dyn Dialer>))
+    };
+    conformance::run_listener(boxed).await.expect("listeners conform");
+    conformance::run_dialer(boxed).await.expect("dialers conform");
 }
