@@ -27,7 +27,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
 async fn run(probe: ProbeCommand) -> Result<ExitCode, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [directory, driver, socket, volume, target] = &arguments[..] else {
-        println!("usage: volumes DIR DRIVER SOCKET VOLUME TARGET");
+        println!("usage: own_node DIR DRIVER SOCKET VOLUME TARGET");
         return Ok(ExitCode::FAILURE);
     };
     if std::fs::metadata("/proc/self")?.uid() != 0 {
