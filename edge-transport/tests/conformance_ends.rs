@@ -2,14 +2,13 @@
 #![cfg(all(feature = "uds", feature = "ws", feature = "quic"))]
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use edge_transport::link::{
     Address, Credentials, DialOptions, Dialer, Incoming, Limits, Link, LinkError, LinkKind, LinkQueue,
     LinkSender, ListenOptions, Listener, Protection, conformance, memory, queue,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-use tokio::sync::Mutex;
 
 type Ends = Result<(Box<dyn Listener>, Box<dyn Dialer>), LinkError>;
 
@@ -143,9 +142,9 @@ impl Listener for BadListener {
             }
             ListenerFault::KeepsRefused => {
                 let kept = Arc::clone(&self.kept);
-                kept.lock().await.push(incoming);
+                kept.lock().unwrap().push(incoming);
                 return Ok(Incoming::new(async move {
-                    let incoming = kept.lock().await.remove(0);
+                    let incoming = kept.lock().unwrap().remove(0);
                     incoming.await
                 }));
             }
@@ -199,7 +198,7 @@ enum DialerFault {
 struct BadDialer {
     inner: PipeDialer,
     fault: DialerFault,
-    dials: Mutex<usize>,
+    dials: tokio::sync::Mutex<usize>,
 }
 
 #[async_trait::async_trait]
@@ -253,7 +252,7 @@ async fn bad_dialers_are_rejected() {
     ] {
         let ends = || async {
             let (listener, inner) = pipes();
-            let dialer = BadDialer { inner, fault, dials: Mutex::default() };
+            let dialer = BadDialer { inner, fault, dials: tokio::sync::Mutex::default() };
             Ends::Ok((Box::new(listener), Box::new(dialer)))
         };
         let violation = conformance::run_dialer(ends).await.unwrap_err();
