@@ -3,6 +3,12 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+/// Whether an owner that holds `held` may have this much more, when all owners have used `used` of `max`: together at most as
+/// much as is then unused.
+pub(crate) const fn has_room(held: usize, amount: usize, used: usize, max: usize) -> bool {
+    held.saturating_add(amount) <= max.saturating_sub(used)
+}
+
 /// A limited amount that several owners share. An owner may have at most as much as is then unused: the first gets half,
 /// the next half of the rest, so that few owners do not use it up.
 #[derive(Debug)]
@@ -32,7 +38,7 @@ impl<K: Eq + Hash + Clone> FairShare<K> {
 
     /// Whether an owner may have this much more.
     pub(crate) fn has_room(&self, owner: &K, amount: usize) -> bool {
-        self.held_by(owner).saturating_add(amount) <= self.max.saturating_sub(self.used)
+        has_room(self.held_by(owner), amount, self.used, self.max)
     }
 
     /// Takes an amount, also beyond the owner's share.

@@ -6,6 +6,7 @@
 #![cfg_attr(edge_csi_docs, doc = "\n# Features\n\n", doc = document_features::document_features!())]
 #![cfg_attr(edge_csi_docs, feature(doc_cfg))]
 
+mod fair_queue;
 mod fair_share;
 pub mod frame;
 #[cfg(feature = "runtime")]

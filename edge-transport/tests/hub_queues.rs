@@ -6,8 +6,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use edge_transport::advanced::{Core, LinkAction, LinkCore, LinkEvent, Role, SessionKey};
-use edge_transport::frame::{Frame, Hello, Kind, Part};
+use edge_transport::frame::{Frame, Hello, Kind, Part, Reply, WireFrame, decode};
 use edge_transport::hub::{AllowAll, HubSettings};
 use edge_transport::{PeerId, Request, ServiceName, SessionId, SessionSettings};
 
@@ -55,4 +56,75 @@ fn unread_failures_leave_room_for_the_calls_of_others() {
     };
     assert_eq!(take(far).unwrap(), 1);
     assert!(hoarders.into_iter().all(|hoarder| take(hoarder).is_err()));
+}
+
+/// Takes queued frames of about this many bytes.
+fn take(core: &mut Core, key: SessionKey, max_bytes: usize) -> Vec<Frame> {
+    let mut frames = VecDeque::new();
+    core.take(key, &mut frames, max_bytes, Instant::now()).unwrap();
+    let whole = |frame: WireFrame| Bytes::from([frame.head, frame.body].concat());
+    frames.into_iter().map(|frame| decode(whole(frame), usize::MAX).unwrap()).collect()
+}
+
+/// A caller fills the queue of a node on a slow link. The call of another one is next after a single frame, and has room.
+#[test]
+fn full_queue_of_one_caller_delays_another_by_one_frame() {
+    let mut core = Core::new(HubSettings::default(), Arc::new(AllowAll));
+    let [hoarder, near, far] = ["hoarder", "near", "far"].map(|name| admit(&mut core, name));
+    for number in 1..100 {
+        request(&mut core, hoarder, "far", number, 1 << 20);
+    }
+    assert!(core.stats().overloaded > 0, "the queue is full");
+    request(&mut core, near, "far", 1, 1 << 20);
+    let sources: Vec<_> =
+        take(&mut core, far, 2 << 20).into_iter().map(|frame| frame.source.unwrap()).collect();
+    assert_eq!(sources, ["hoarder", "near"].map(|name| PeerId::new(name).unwrap()));
+}
+
+/// A node fills the queue of a caller with the messages that the caller asked for. The answer of another node is next
+/// after a single frame.
+#[test]
+fn full_queue_of_one_node_delays_another_by_one_frame() {
+    let mut core = Core::new(HubSettings::default(), Arc::new(AllowAll));
+    let [caller, hoarder, far] = ["caller", "hoarder", "far"].map(|name| admit(&mut core, name));
+    for (number, to) in [(1, "hoarder"), (2, "far")] {
+        let mut request = Request::new(ServiceName::new("csi").unwrap(), Bytes::new());
+        request.credit = u64::MAX;
+        let target = Some(PeerId::new(to).unwrap());
+        core.route(caller, Frame::call(None, target, number, Part::Request(request)), Instant::now());
+    }
+    let mut reply = |key, sequence| {
+        let mut reply = Reply::new(sequence);
+        reply.message = Some(vec![0; 1 << 20].into());
+        core.route(key, Frame::call(None, None, 1, Part::Reply(reply)), Instant::now());
+    };
+    (1..=10).for_each(|sequence| reply(hoarder, sequence));
+    reply(far, 1);
+    let sources: Vec<_> =
+        take(&mut core, caller, 2 << 20).into_iter().map(|frame| frame.source.unwrap()).collect();
+    assert_eq!(sources, ["hoarder", "far"].map(|name| PeerId::new(name).unwrap()));
+}
+
+/// Callers make as many calls as they may, all of which reach a node, and cancel them while the node reads nothing. The node
+/// keeps its link, and the call of another one passes.
+#[test]
+fn cancels_never_disconnect_a_slow_node() {
+    let mut core = Core::new(HubSettings::default(), Arc::new(AllowAll));
+    let [near, far] = ["near", "far"].map(|name| admit(&mut core, name));
+    let hoarders: Vec<_> = (0..9).map(|number| admit(&mut core, &format!("hoarder-{number}"))).collect();
+    for number in 1..=4096 {
+        for hoarder in &hoarders {
+            request(&mut core, *hoarder, "far", number, 0);
+        }
+        take(&mut core, far, usize::MAX);
+    }
+    for hoarder in hoarders {
+        (1..=4096).for_each(|number| {
+            core.route(hoarder, Frame::call(None, None, number, Part::Cancel), Instant::now());
+        });
+    }
+    request(&mut core, near, "far", 1, 100);
+    let near = Some(PeerId::new("near").unwrap());
+    assert!(take(&mut core, far, usize::MAX).iter().any(|frame| frame.source == near));
+    assert!(core.stats().overloaded > 0, "9 times 4096 calls were made; 16,384 are allowed");
 }

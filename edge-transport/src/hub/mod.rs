@@ -9,7 +9,6 @@ mod deny;
 mod identity;
 #[cfg(feature = "metrics")]
 mod metrics;
-mod outbox;
 mod policy;
 #[cfg(feature = "runtime")]
 mod runtime;

@@ -1,4 +1,4 @@
-//! SessionSettings of a hub.
+//! Settings of a hub.
 
 use crate::session::SessionSettings;
 
@@ -22,12 +22,16 @@ pub struct HubSettings {
     /// presence watches. Default 64. All peers together may have twice [`max_peers`](Self::max_peers), each about
     /// 300 bytes plus the memory of the service.
     pub max_local_calls: usize,
-    /// Maximum number of frames queued for one peer. Default 16,384. Control frames, such as those that end calls,
-    /// are allowed in addition: four for each of [`max_calls`](Self::max_calls). Control frames may use 256 bytes
-    /// for each frame of both limits, by default 8 MiB. A peer that exceeds the limit of control frames is
-    /// disconnected.
+    /// Maximum number of frames queued for one peer, and of open calls to it, each of which reserves a frame. Default
+    /// 16,384. Each sender, with all peers of its certificate or token, may have as many as are then unused: the first half of
+    /// them. Senders take turns by bytes, so that one that fills the queue delays another by one frame.
+    ///
+    /// Failures of the peer's own requests are allowed in addition: four for each of [`max_calls`](Self::max_calls).
+    /// Control frames may use 256 bytes for each frame of both limits, by default 8 MiB. A peer that exceeds the limit
+    /// of control frames is disconnected.
     pub queue_frames: usize,
-    /// Maximum number of bytes queued for one peer. Default 32 MiB.
+    /// Maximum number of bytes queued for one peer. Default 32 MiB. Each sender may have as many as are then unused, and
+    /// one frame in any case.
     pub queue_bytes: usize,
     /// Maximum number of bytes queued for all peers together. Default 256 MiB. The queue of one peer must not
     /// exceed the unused part, so that peers that do not read never use up the total.

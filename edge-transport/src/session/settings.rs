@@ -1,4 +1,4 @@
-//! SessionSettings of a session.
+//! Settings of a session.
 
 use std::time::Duration;
 

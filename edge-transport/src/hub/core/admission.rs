@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::identity_peers::MAX_PEERS_PER_NODE;
-use super::{Core, Outbox, Session, SessionKey};
+use super::{Core, Session, SessionKey};
+use crate::fair_queue::FairQueue;
 use crate::hub::identity::Identity;
 use crate::hub::{Presence, Requester};
 use crate::session::{CloseReason, Remote, UsedNumbers};
@@ -99,7 +100,8 @@ impl Core {
             max_frame: remote.max_frame,
             draining: false,
             closed: None,
-            outbox: Outbox::default(),
+            outbox: FairQueue::default(),
+            control_bytes: 0,
             calls: BTreeMap::new(),
             used: UsedNumbers::default(),
             inbound: BTreeMap::new(),

@@ -7,11 +7,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::dequeue::{QueuedFrame, TimeLimit};
 use super::open::{Call, ServedCall};
 use super::{Core, Session, SessionKey};
 use crate::frame::{DecodeError, Failure, Frame, Kind, Lane, Part, Reason, Reply, Request, decode};
 use crate::hub::Requester;
-use crate::hub::outbox::TimeLimit;
+use crate::hub::identity::Identity;
 use crate::name::{PeerId, ServiceName};
 
 /// The result of checking a request.
@@ -38,7 +39,7 @@ impl Core {
             self.stats.spoofed += 1;
             if matches!(part, Part::Request(_)) {
                 let detail = format!("the source of the frame is not {}", session.peer);
-                self.send_failure(key, number, Lane::Control, Reason::Forbidden, detail);
+                self.refuse(key, number, Reason::Forbidden, detail);
             }
             return;
         }
@@ -55,7 +56,7 @@ impl Core {
         self.stats.malformed += 1;
         let DecodeError::InCall { number, request, .. } = error else { return };
         match *request {
-            true => self.send_failure(key, *number, Lane::Control, Reason::Protocol, error.to_string()),
+            true => self.refuse(key, *number, Reason::Protocol, error.to_string()),
             false => self.end_served(key, *number, Reason::Protocol, error.to_string()),
         }
     }
@@ -72,7 +73,7 @@ impl Core {
                     self.end_call(key, number, Reason::TooLarge, detail);
                 } else {
                     // The frame was the last of the call, which is no longer open.
-                    self.send_failure(key, number, Lane::Control, Reason::TooLarge, detail);
+                    self.refuse(key, number, Reason::TooLarge, detail);
                 }
             }
             _ => {}
@@ -83,10 +84,24 @@ impl Core {
         self.sessions.get(&requester)?.calls.get(&number)
     }
 
-    /// Reports to a requester that its call has failed.
-    pub(super) fn send_failure(
+    /// Reports to a requester that its request is refused, or that a call which is not open has failed.
+    fn refuse(&mut self, key: SessionKey, number: u64, reason: Reason, detail: String) {
+        if let Some(own) = self.identity(key) {
+            self.send_failure(key, &own, number, Lane::Control, reason, detail);
+        }
+    }
+
+    /// Reports to a requester that its call, which was removed, has failed: after all replies that are queued.
+    pub(super) fn fail(&mut self, key: SessionKey, number: u64, call: &Call, reason: Reason, detail: String) {
+        if let Some(owner) = self.identity(call.target).or_else(|| self.identity(key)) {
+            self.send_failure(key, &owner, number, Lane::Call(call.lane), reason, detail);
+        }
+    }
+
+    fn send_failure(
         &mut self,
         key: SessionKey,
+        owner: &Identity,
         number: u64,
         lane: Lane,
         reason: Reason,
@@ -105,7 +120,7 @@ impl Core {
         };
         *counter += 1;
         let reply = Reply::failed(Failure::new(reason, detail));
-        self.control(key, Frame::call(None, None, number, Part::Reply(reply)), lane);
+        self.control(key, owner, Frame::call(None, None, number, Part::Reply(reply)), lane);
     }
 
     fn request(
@@ -119,7 +134,7 @@ impl Core {
         let target_key = match self.check_request(key, target, number, &request) {
             Check::Forward(target_key) => target_key,
             Check::Refuse(reason, detail) => {
-                return self.send_failure(key, number, Lane::Control, reason, detail);
+                return self.refuse(key, number, reason, detail);
             }
             Check::Duplicate => {
                 self.stats.duplicates += 1;
@@ -128,18 +143,21 @@ impl Core {
         };
         let (body, credit) = (request.body.len() as u64, request.credit);
         let limit = request.remaining.map(|remaining| TimeLimit::new(remaining, now));
-        let Some(source) = self.sessions.get(&key).map(|session| session.peer.clone()) else { return };
+        let Some(session) = self.sessions.get(&key) else { return };
+        let (source, owner) = (session.peer.clone(), session.identity.clone());
         let Some(target) = self.sessions.get_mut(&target_key) else { return };
         let dest_id = target.last_number + 1;
-        let frame = Frame::call(Some(source), None, dest_id, Part::Request(request));
         let lane = Lane::Call(target.next_free_lane());
-        let slot = match self.push(target_key, frame, lane, limit) {
+        let frame = Frame::call(Some(source), None, dest_id, Part::Request(request));
+        let frame = self.encoder.encode(frame, lane);
+        let slot = match self.push(target_key, &owner, QueuedFrame { frame, limit, is_control: false }, 1) {
             Ok(slot) => slot,
-            Err((reason, detail)) => return self.send_failure(key, number, Lane::Control, reason, detail),
+            Err((reason, detail)) => return self.refuse(key, number, reason, detail),
         };
         if let Some(target) = self.sessions.get_mut(&target_key) {
             target.last_number = dest_id;
             target.inbound.insert(dest_id, ServedCall { requester: key, number, slot });
+            target.outbox.reserve(&owner);
         }
         if let Some(session) = self.sessions.get_mut(&key) {
             let lane = session.next_free_lane();
@@ -220,11 +238,12 @@ impl Core {
 
     fn reply(&mut self, key: SessionKey, dest_id: u64, reply: Reply) {
         let session = self.sessions.get(&key);
-        let served = session.and_then(|found| Some((found.peer.clone(), *found.inbound.get(&dest_id)?)));
-        let Some((source, ServedCall { requester, number, .. })) = served else {
+        let served = session.and_then(|found| Some((found, *found.inbound.get(&dest_id)?)));
+        let Some((session, ServedCall { requester, number, .. })) = served else {
             self.stats.unknown_calls += 1;
             return;
         };
+        let (source, owner) = (session.peer.clone(), session.identity.clone());
         let call = self.sessions.get_mut(&requester).and_then(|session| session.calls.get_mut(&number));
         let Some(call) = call else { return };
         let lane = Lane::Call(call.lane);
@@ -234,7 +253,8 @@ impl Core {
         let ends = reply.end.is_some();
         let body = reply.message.as_ref().map_or(0, |message| message.len() as u64);
         let frame = Frame::call(Some(source), None, number, Part::Reply(reply));
-        match self.push(requester, frame, lane, None) {
+        let frame = self.encoder.encode(frame, lane);
+        match self.push(requester, &owner, QueuedFrame { frame, limit: None, is_control: false }, 0) {
             Ok(_) => {
                 self.stats.frames += 1;
                 self.stats.body_bytes += body;
@@ -259,19 +279,25 @@ impl Core {
         if bytes == 0 {
             return;
         }
-        let waiting = self.sessions.get(&target).map_or(0, |session| session.outbox.slots());
-        if waiting >= self.settings.queue_frames {
+        let Some(owner) = self.identity(key) else { return };
+        let (found, max) = (self.sessions.get(&target), self.settings.queue_frames);
+        if let Some(outbox) = found.map(|session| &session.outbox)
+            && !outbox.has_item_room(&owner, 1, max)
+        {
             // Credit costs the requester nothing: without this limit, a requester could fill a slow target's queue
             // until the target is disconnected.
-            let max = self.settings.queue_frames;
-            let detail = format!("{waiting} frames are queued for the target; at most {max} are allowed");
+            let detail = format!(
+                "{} frames of this caller are queued for the target or reserved, of at most {max} for all callers",
+                outbox.items_of(&owner)
+            );
             return self.end_call(key, number, Reason::Overloaded, detail);
         }
         if let Some(call) = self.sessions.get_mut(&key).and_then(|session| session.calls.get_mut(&number)) {
             call.add_credit(bytes);
         }
         self.stats.frames += 1;
-        self.control(target, Frame::call(None, None, dest_id, Part::Credit { bytes }), Lane::Control);
+        let frame = Frame::call(None, None, dest_id, Part::Credit { bytes });
+        self.control(target, &owner, frame, Lane::Control);
     }
 
     /// Handles a cancel of the requester. If the cancel has overtaken its request, the request is not forwarded when it
@@ -284,17 +310,19 @@ impl Core {
             }
             return;
         };
-        if call.lane_open {
-            self.control(key, Frame::end_of_stream(), Lane::Call(call.lane));
+        if call.lane_open
+            && let Some(owner) = self.identity(call.target)
+        {
+            self.control(key, &owner, Frame::end_of_stream(), Lane::Call(call.lane));
         }
-        self.withdraw(&call, served);
+        self.withdraw(key, &call, served);
     }
 
     /// Ends a call at both sides.
     fn end_call(&mut self, requester: SessionKey, number: u64, reason: Reason, detail: String) {
         let Some((call, served)) = self.remove_call(requester, number) else { return };
-        self.withdraw(&call, served);
-        self.send_failure(requester, number, Lane::Call(call.lane), reason, detail);
+        self.withdraw(requester, &call, served);
+        self.fail(requester, number, &call, reason, detail);
     }
 
     /// Ends a call at both sides, given its number on the target's link.
@@ -306,9 +334,10 @@ impl Core {
     }
 
     /// Withdraws a closed call from its target: removes its request from the queue, or sends a cancel after it.
-    fn withdraw(&mut self, call: &Call, served: Option<ServedCall>) {
+    fn withdraw(&mut self, requester: SessionKey, call: &Call, served: Option<ServedCall>) {
+        let Some(owner) = self.identity(requester) else { return };
         let Some(target) = self.sessions.get_mut(&call.target) else { return };
-        match served.and_then(|served| target.outbox.remove(served.slot)) {
+        match served.and_then(|served| target.outbox.remove(&owner, served.slot)) {
             Some(bytes) => {
                 self.queued_bytes -= bytes;
                 self.stats.withdrawn += 1;
@@ -318,7 +347,7 @@ impl Core {
             None => {
                 self.stats.frames += 1;
                 let frame = Frame::call(None, None, call.dest_id, Part::Cancel);
-                self.control(call.target, frame, Lane::Control);
+                self.control(call.target, &owner, frame, Lane::Control);
             }
         }
     }
@@ -330,9 +359,16 @@ impl Core {
         number: u64,
     ) -> Option<(Call, Option<ServedCall>)> {
         let call = self.sessions.get_mut(&requester)?.calls.remove(&number)?;
-        let target = self.sessions.get_mut(&call.target);
-        let served = target.and_then(|target| target.inbound.remove(&call.dest_id));
+        let served = self.remove_served(requester, &call);
         Some((call, served))
+    }
+
+    /// Removes a call at its target.
+    fn remove_served(&mut self, requester: SessionKey, call: &Call) -> Option<ServedCall> {
+        let owner = self.identity(requester)?;
+        let target = self.sessions.get_mut(&call.target)?;
+        target.outbox.release(&owner);
+        target.inbound.remove(&call.dest_id)
     }
 
     /// Handles the end of a session: ends its calls at their other sides.
@@ -342,19 +378,21 @@ impl Core {
         // Both maps are ordered, so that the same events give the same frames.
         let (calls, inbound) = (std::mem::take(&mut session.calls), std::mem::take(&mut session.inbound));
         for call in calls.into_values() {
-            let target = self.sessions.get_mut(&call.target);
-            let served = target.and_then(|target| target.inbound.remove(&call.dest_id));
-            self.withdraw(&call, served);
+            let served = self.remove_served(key, &call);
+            self.withdraw(key, &call, served);
         }
         for ServedCall { requester, number, slot } in inbound.into_values() {
             // A call of a peer to itself was removed by the loop above.
             let Some((call, _)) = self.remove_call(requester, number) else { continue };
-            let is_queued = self.sessions.get(&key).is_some_and(|session| session.outbox.contains(slot));
+            let owner = self.identity(requester);
+            let outbox = self.sessions.get(&key).map(|session| &session.outbox);
+            let is_queued =
+                owner.is_some_and(|owner| outbox.is_some_and(|outbox| outbox.contains(&owner, slot)));
             let (reason, detail) = match is_queued {
                 true => (Reason::PeerOffline, format!("{peer} disconnected; the request was not forwarded")),
                 false => (Reason::LinkLost, format!("the link to {peer} was lost; the work may continue")),
             };
-            self.send_failure(requester, number, Lane::Call(call.lane), reason, detail);
+            self.fail(requester, number, &call, reason, detail);
         }
     }
 }

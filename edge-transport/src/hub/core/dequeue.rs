@@ -5,9 +5,40 @@ use std::time::{Duration, Instant};
 
 use super::open::ServedCall;
 use super::{Core, SessionKey};
-use crate::frame::{Frame, Kind, Lane, Part, Reason, WireFrame, decode};
-use crate::hub::outbox::QueuedFrame;
+use crate::frame::{Frame, Kind, Part, Reason, WireFrame, decode};
 use crate::session::CloseReason;
+
+/// The remaining time of a request at the moment when the hub received it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TimeLimit {
+    received: Instant,
+    remaining: Duration,
+}
+
+impl TimeLimit {
+    /// Creates the limit of a request received now.
+    pub(super) const fn new(remaining: Duration, now: Instant) -> Self {
+        Self { received: now, remaining }
+    }
+
+    /// Returns the remaining time, or `None` if the request has waited for less than a millisecond, the resolution of
+    /// frames.
+    fn reduced(self, now: Instant) -> Option<Duration> {
+        let waited = now.saturating_duration_since(self.received);
+        (waited >= Duration::from_millis(1)).then(|| self.remaining.saturating_sub(waited))
+    }
+}
+
+/// A queued frame.
+#[derive(Debug)]
+pub(super) struct QueuedFrame {
+    /// The frame, with the remaining time at the moment of queueing.
+    pub(super) frame: WireFrame,
+    /// Set for a request with a deadline.
+    pub(super) limit: Option<TimeLimit>,
+    /// Whether the frame is a control frame, which is queued even if the queue is full.
+    pub(super) is_control: bool,
+}
 
 impl Core {
     /// Moves queued frames of a peer, about `max_bytes`, into `frames`. If `max_bytes` is 0, only checks whether to
@@ -32,9 +63,12 @@ impl Core {
         }
         let (mut taken, mut expired) = (0, Vec::new());
         while taken < max_bytes
-            && let Some(QueuedFrame { frame, limit, .. }) = session.outbox.pop()
+            && let Some(QueuedFrame { frame, limit, is_control }) = session.outbox.pop()
         {
             taken += frame.len();
+            if is_control {
+                session.control_bytes -= frame.len();
+            }
             match limit.and_then(|limit| limit.reduced(now)) {
                 None => frames.push_back(frame),
                 Some(Duration::ZERO) => expired.push(frame),
@@ -59,7 +93,7 @@ impl Core {
             && let Some((call, _)) = self.remove_call(requester, number)
         {
             let detail = "the deadline passed while the request was queued at the hub; it was not sent";
-            self.send_failure(requester, number, Lane::Call(call.lane), Reason::Deadline, detail.to_owned());
+            self.fail(requester, number, &call, Reason::Deadline, detail.to_owned());
         }
     }
 }

@@ -9,11 +9,13 @@ mod open;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use self::dequeue::QueuedFrame;
 use self::identity_peers::IdentityPeers;
 use self::open::{Call, ServedCall};
 use super::identity::Identity;
-use super::outbox::{Outbox, QueuedFrame, TimeLimit};
 use super::{HubSettings, HubStats, PeerInfo, Policy, Presence, Requester};
+use crate::fair_queue::FairQueue;
+use crate::fair_share::has_room;
 use crate::frame::{Encoder, Frame, Lane, Reason};
 use crate::id_map::IdMap;
 use crate::name::{PeerId, ServiceName, SessionId};
@@ -38,7 +40,11 @@ struct Session {
     max_frame: usize,
     draining: bool,
     closed: Option<CloseReason>,
-    outbox: Outbox,
+    /// Frames to this peer. Those of a call belong to the identity of its other end, for which each open call to this peer
+    /// reserves one: its cancel. Failures of calls that were never open belong to the peer itself.
+    outbox: FairQueue<Identity, QueuedFrame>,
+    /// Bytes of the queued control frames.
+    control_bytes: usize,
     /// Open calls of this peer, by their numbers on its link.
     calls: BTreeMap<u64, Call>,
     /// Call numbers that this peer has used on its link.
@@ -249,86 +255,106 @@ impl Core {
         if let Some(session) = self.sessions.get_mut(&key) {
             session.closed = Some(reason);
             self.queued_bytes -= session.outbox.clear();
+            session.control_bytes = 0;
             self.wakes.push(key);
         }
     }
 
-    /// Queues a frame of a call, if the limits allow. Returns its slot in the queue.
+    /// The owner of frames that another session causes; `None` if that session has ended.
+    fn identity(&self, key: SessionKey) -> Option<Identity> {
+        self.sessions.get(&key).map(|session| session.identity.clone())
+    }
+
+    /// Queues a frame of a call, if the limits allow, and room for `reserved` more is left to its owner. Returns its slot in the
+    /// queue.
     fn push(
         &mut self,
         key: SessionKey,
-        frame: Frame,
-        lane: Lane,
-        limit: Option<TimeLimit>,
+        owner: &Identity,
+        queued: QueuedFrame,
+        reserved: usize,
     ) -> Result<u64, (Reason, String)> {
         let Some(session) = self.sessions.get(&key).filter(|session| session.closed.is_none()) else {
             return Err((Reason::PeerOffline, "the link to the other end is being closed".to_owned()));
         };
-        let frame = self.encoder.encode(frame, lane);
-        let (peer, bytes) = (&session.peer, session.outbox.bytes() + frame.len());
-        if frame.len() > session.max_frame {
-            let detail =
-                format!("frame of {} bytes; {peer} accepts at most {}", frame.len(), session.max_frame);
+        let (peer, outbox, len) = (&session.peer, &session.outbox, queued.frame.len());
+        if len > session.max_frame {
+            let detail = format!("frame of {len} bytes; {peer} accepts at most {}", session.max_frame);
             return Err((Reason::TooLarge, detail));
         }
-        if session.outbox.slots() >= self.settings.queue_frames {
-            let (queued, max) = (session.outbox.slots(), self.settings.queue_frames);
-            let detail = format!("{peer} has {queued} queued frames; at most {max} are allowed");
+        let max = self.settings.queue_frames;
+        if !outbox.has_item_room(owner, 1 + reserved, max) {
+            let detail = format!(
+                "{} frames from this sender are queued for {peer} or reserved, of at most {max} for all senders, \
+                 each at most as many as are then unused",
+                outbox.items_of(owner)
+            );
             return Err((Reason::Overloaded, detail));
         }
-        if session.outbox.len() > 0 && bytes > self.settings.queue_bytes {
-            let max = self.settings.queue_bytes;
-            let detail = format!("{bytes} bytes would be queued for {peer}; at most {max} are allowed");
+        let max = self.settings.queue_bytes;
+        if !outbox.has_byte_room(owner, len, max) {
+            let detail = format!(
+                "{} bytes from this sender are queued for {peer}, of at most {max} for all senders, \
+                 each at most as many as are then unused",
+                outbox.bytes_of(owner)
+            );
             return Err((Reason::Overloaded, detail));
         }
-        // A queue must not exceed the unused part of the total, so that peers that do not read never use it up.
-        if bytes > self.settings.total_queue_bytes.saturating_sub(self.queued_bytes) {
-            let (queued, max) = (self.queued_bytes, self.settings.total_queue_bytes);
+        if !self.has_total_room(session, len) {
+            let (bytes, queued, max) =
+                (outbox.bytes() + len, self.queued_bytes, self.settings.total_queue_bytes);
             let detail =
                 format!("{bytes} bytes would be queued for {peer}; the hub has queued {queued} of {max}");
             return Err((Reason::Overloaded, detail));
         }
-        Ok(self.enqueue(key, QueuedFrame { frame, limit, is_control: false }))
+        Ok(self.enqueue(key, owner, queued))
     }
 
-    /// Queues a control frame, which must not be lost. A peer with too many queued control frames is disconnected. Control
-    /// frames have a separate byte limit, so that a full queue of replies leaves room for them.
-    fn control(&mut self, key: SessionKey, frame: Frame, lane: Lane) {
-        let Some(session) = self.sessions.get_mut(&key).filter(|session| session.closed.is_none()) else {
+    /// Whether a peer's queue may grow: to at most the unused part of the total, so that peers that do not read never use it up.
+    fn has_total_room(&self, session: &Session, bytes: usize) -> bool {
+        has_room(session.outbox.bytes(), bytes, self.queued_bytes, self.settings.total_queue_bytes)
+    }
+
+    /// Queues a control frame, which must not be lost. A peer with too many queued control frames is disconnected: those that
+    /// others can cause are limited where they are caused. Control frames have a separate byte limit, so that a full queue of
+    /// replies leaves room for them.
+    fn control(&mut self, key: SessionKey, owner: &Identity, frame: Frame, lane: Lane) {
+        let frame = self.encoder.encode(frame, lane);
+        let Some(session) = self.sessions.get(&key).filter(|session| session.closed.is_none()) else {
             return;
         };
         let max = self.settings.queue_frames + 4 * self.settings.max_calls;
         let max_bytes = max.saturating_mul(CONTROL_FRAME);
-        let full = if session.outbox.slots() >= max {
+        let exceeded = if session.outbox.len() >= max {
             Some(("the queue of frames to this peer", max))
+        } else if session.control_bytes >= max_bytes {
+            Some(("the queue of control frames to this peer, in bytes,", max_bytes))
+        } else if !self.has_total_room(session, frame.len()) {
+            Some(("the queues of all peers, in bytes,", self.settings.total_queue_bytes))
         } else {
-            let is_full = session.outbox.control_bytes() >= max_bytes;
-            is_full.then_some(("the queue of control frames to this peer, in bytes,", max_bytes))
+            None
         };
-        if let Some((resource, max)) = full {
+        let Some((resource, max)) = exceeded else {
+            self.enqueue(key, owner, QueuedFrame { frame, limit: None, is_control: true });
+            return;
+        };
+        if let Some(session) = self.sessions.get_mut(&key) {
             // The peer's calls end with its link, which its task closes when woken.
             session.closed = Some(CloseReason::Overloaded { resource, max });
             self.wakes.push(key);
-            return;
         }
-        let frame = self.encoder.encode(frame, lane);
-        // As for other frames, so that peers that do not read leave room for those that do.
-        let max = self.settings.total_queue_bytes;
-        if session.outbox.bytes() + frame.len() > max.saturating_sub(self.queued_bytes) {
-            session.closed =
-                Some(CloseReason::Overloaded { resource: "the queues of all peers, in bytes,", max });
-            self.wakes.push(key);
-            return;
-        }
-        self.enqueue(key, QueuedFrame { frame, limit: None, is_control: true });
     }
 
-    fn enqueue(&mut self, key: SessionKey, waiting: QueuedFrame) -> u64 {
+    fn enqueue(&mut self, key: SessionKey, owner: &Identity, queued: QueuedFrame) -> u64 {
         let Some(session) = self.sessions.get_mut(&key) else { return 0 };
-        self.queued_bytes += waiting.frame.len();
+        let bytes = queued.frame.len();
+        self.queued_bytes += bytes;
+        if queued.is_control {
+            session.control_bytes += bytes;
+        }
         if session.outbox.len() == 0 {
             self.wakes.push(key);
         }
-        session.outbox.push(waiting)
+        session.outbox.push(owner, bytes, queued)
     }
 }
