@@ -202,13 +202,28 @@ impl<K: Eq + Hash + Clone, T> FairQueue<K, T> {
     fn on_removed(&mut self, bytes: usize) {
         self.len -= 1;
         self.bytes -= bytes;
-        // Without items nobody is before another. The usual only owner is kept: it soon has items again.
+        // Without items no owner is before another. An only owner, which is usual, is kept: it soon has items again.
         if self.len == 0 && self.turns.len() > 1 {
             self.turns = BinaryHeap::new();
             self.owners.retain(|_, owner| {
                 owner.has_turn = false;
                 owner.reserved > 0
             });
+        }
+    }
+
+    /// Removes the items that are not to be kept.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        let removed: Vec<(K, u64)> = self
+            .owners
+            .iter()
+            .flat_map(|(key, owner)| owner.items.iter().map(move |(slot, (_, item))| (key, slot, item)))
+            .filter(|(.., item)| !keep(item))
+            .map(|(key, slot, _)| (key.clone(), *slot))
+            .collect();
+        for (owner, slot) in removed {
+            self.remove(&owner, slot);
         }
     }
 

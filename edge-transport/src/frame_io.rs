@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use futures_sink::Sink;
 
-use crate::frame::WireFrame;
+use crate::frame::{Lane, WireFrame};
 use crate::link::{FrameLink, Link, LinkError, ReceiveLimits};
 
 /// A link and the frames queued for it.
@@ -18,13 +18,12 @@ use crate::link::{FrameLink, Link, LinkError, ReceiveLimits};
 pub(crate) struct FrameIo {
     link: Link,
     waiting: VecDeque<WireFrame>,
-    waiting_bytes: usize,
     unflushed: bool,
     /// Whether the link has accepted data since the last [`FrameIo::take_progress`].
     progressed: bool,
     /// Size in bytes of the last frame that the link accepted.
     last_taken: usize,
-    refused: Vec<Bytes>,
+    refused: Vec<(Lane, Bytes)>,
     /// Bytes of unfinished frames at the last check, and when a check first found any.
     last_unfinished: usize,
     unfinished_since: Option<Instant>,
@@ -32,6 +31,10 @@ pub(crate) struct FrameIo {
 
 /// How long closing a link may take to write the last frames.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// Bytes of frames after which the driver of a link may choose the next ones: few, so that the choice is fair, and enough for a
+/// fast link.
+pub(crate) const WRITE_BATCH: usize = 256 * 1024;
 
 /// Size in bytes up to which every link accepts frames. The link's own limit is not known here.
 const ALWAYS_SENDABLE: usize = 16 * 1024;
@@ -41,7 +44,6 @@ impl FrameIo {
         Self {
             link,
             waiting: VecDeque::new(),
-            waiting_bytes: 0,
             unflushed: false,
             progressed: false,
             last_taken: 0,
@@ -71,18 +73,12 @@ impl FrameIo {
     }
 
     pub(crate) fn push(&mut self, frame: WireFrame) {
-        self.waiting_bytes += frame.len();
         self.waiting.push_back(frame);
     }
 
-    /// Returns the queue, for a caller that fills the queue from another one. [`FrameIo::waiting_bytes`] does not
-    /// count such frames.
+    /// Returns the queue, for a caller that fills the queue from another one.
     pub(crate) const fn queue(&mut self) -> &mut VecDeque<WireFrame> {
         &mut self.waiting
-    }
-
-    pub(crate) const fn waiting_bytes(&self) -> usize {
-        self.waiting_bytes
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -112,7 +108,6 @@ impl FrameIo {
                 return Poll::Pending;
             }
             let Some(frame) = self.waiting.pop_front() else { break };
-            self.waiting_bytes = self.waiting_bytes.saturating_sub(frame.len());
             let lane = frame.lane;
             self.progressed = true;
             self.last_taken = frame.len();
@@ -122,8 +117,7 @@ impl FrameIo {
                 (Err(LinkError::TooLarge { .. }), Some(head)) => {
                     // A lane must not have a gap: its later frames are dropped with the refused one.
                     self.waiting.retain(|later| later.lane != lane);
-                    self.waiting_bytes = self.waiting.iter().map(WireFrame::len).sum();
-                    self.refused.push(head);
+                    self.refused.push((lane, head));
                 }
                 (Err(error), _) => return Poll::Ready(Err(error)),
             }
@@ -151,8 +145,8 @@ impl FrameIo {
         self.last_taken
     }
 
-    /// Returns the heads of the frames that the link refused as too large. Other lanes are not affected.
-    pub(crate) fn take_refused(&mut self) -> Vec<Bytes> {
+    /// Returns the lanes and heads of the frames that the link refused as too large. Other lanes are not affected.
+    pub(crate) fn take_refused(&mut self) -> Vec<(Lane, Bytes)> {
         std::mem::take(&mut self.refused)
     }
 

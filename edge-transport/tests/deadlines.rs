@@ -69,7 +69,7 @@ impl Net {
         let mut sent = Vec::new();
         while let Some(action) = party.session.poll_action() {
             match action {
-                Action::Send(frame) => sent.push(Bytes::from([frame.head, frame.body].concat())),
+                Action::Send { frame, .. } => sent.push(Bytes::from([frame.head, frame.body].concat())),
                 Action::Serve(incoming) => {
                     party.seen.push(format!("serves with {:?} left", incoming.request.remaining.unwrap()));
                     let end = Some(End::Finished(Bytes::new()));

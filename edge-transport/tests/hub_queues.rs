@@ -105,7 +105,7 @@ fn full_queue_of_one_node_delays_another_by_one_frame() {
     assert_eq!(sources, ["hoarder", "far"].map(|name| PeerId::new(name).unwrap()));
 }
 
-/// Callers make as many calls as they may, all of which reach a node, and cancel them while the node reads nothing. The node
+/// Callers make as many calls as they may. All reach a node, and are cancelled while the node reads nothing. The node
 /// keeps its link, and the call of another one passes.
 #[test]
 fn cancels_never_disconnect_a_slow_node() {

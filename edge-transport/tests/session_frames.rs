@@ -234,7 +234,7 @@ impl Caller {
         self.session.handle(event, self.now);
         std::iter::from_fn(|| self.session.poll_action())
             .filter_map(|action| match action {
-                Action::Send(frame) => {
+                Action::Send { frame, .. } => {
                     let bytes = Bytes::from([frame.head, frame.body].concat());
                     match decode(bytes, usize::MAX).unwrap().kind {
                         Kind::Call(_, Part::Cancel) => Some("send cancel".to_owned()),

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edge_transport::frame::{self, Frame, Kind, Lane, Part};
-use edge_transport::{HubSettings, Reason};
+use edge_transport::link::{Listener as _, memory};
+use edge_transport::{HubSettings, Peer, Reason};
 use futures_util::SinkExt;
-use session_common::raw::Raw;
-use session_common::{collect, echo, net, net_with, peer_id};
+use session_common::raw::{Raw, hello};
+use session_common::{Echo, collect, echo, net, net_with, peer_id, service_name};
 use tokio::time::{Instant, sleep, timeout};
 
 #[tokio::test(start_paused = true)]
@@ -140,4 +141,34 @@ async fn credit_cannot_disconnect_a_slow_target() {
     }
     assert_eq!(mallory.failure().await, (1, Reason::Overloaded));
     assert!(net.hub.peers().iter().any(|info| info.peer == peer_id("slow")));
+}
+
+/// A caller asks for more than the uplink of a node carries, with credit without end. The answer to another caller is sent
+/// after what the link already has, and little is queued.
+#[tokio::test(start_paused = true)]
+async fn streams_of_one_caller_delay_the_answer_to_another_by_little() {
+    let (mut listener, dialer) = memory::listen("hub", 1 << 20);
+    let service = Echo::default();
+    let node = Peer::builder(peer_id("node")).dialer(Box::new(dialer));
+    let _node = node.service(service_name("echo"), service.clone()).start().unwrap();
+    let mut hub = Raw { link: listener.accept().await.unwrap().await.unwrap() };
+    assert!(matches!(hub.receive().await.unwrap().kind, Kind::Hello(_)));
+    hub.send(Kind::Hello(hello("hub", 1, 1, 1))).await;
+    for number in 1..=20 {
+        let mut request = echo("stream:1000:40000");
+        request.credit = 1 << 62;
+        let source = Some(peer_id("hostile"));
+        hub.send_frame(Frame::call(source, None, number, Part::Request(request))).await;
+    }
+    sleep(Duration::from_secs(1)).await;
+    let sent = service.sent.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(sent < 300, "{sent} messages are sent or queued: 64 in the link and at most 8 of each stream");
+    let mut request = echo("x");
+    request.credit = 1000;
+    hub.send_frame(Frame::call(Some(peer_id("near")), None, 99, Part::Request(request))).await;
+    let mut before = 0;
+    while !matches!(hub.receive().await.unwrap().kind, Kind::Call(99, Part::Reply(_))) {
+        before += 1;
+    }
+    assert!(before < 80, "{before} frames before the answer: 64 are in the link, and 7 are next to it");
 }

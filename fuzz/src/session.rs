@@ -198,7 +198,7 @@ impl Peer {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Send(frame) => {
+            Action::Send { frame, .. } => {
                 assert!(frame.len() <= MAX_FRAME);
                 let bytes: Bytes = [frame.head, frame.body].concat().into();
                 decode(bytes, MAX_FRAME).expect("a frame from the session decodes");

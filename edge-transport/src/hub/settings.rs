@@ -22,7 +22,7 @@ pub struct HubSettings {
     /// presence watches. Default 64. All peers together may have twice [`max_peers`](Self::max_peers), each about
     /// 300 bytes plus the memory of the service.
     pub max_local_calls: usize,
-    /// Maximum number of frames queued for one peer, and of open calls to it, each of which reserves a frame. Default
+    /// Maximum number of frames queued for one peer, and of open calls to it: each reserves a frame. Default
     /// 16,384. Each sender, with all peers of its certificate or token, may have as many as are then unused: the first half of
     /// them. Senders take turns by bytes, so that one that fills the queue delays another by one frame.
     ///

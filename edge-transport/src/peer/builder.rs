@@ -36,7 +36,7 @@ pub struct PeerSettings {
     pub backoff_initial: Duration,
     /// Longest delay before a reconnect. Default 10 s.
     pub backoff_max: Duration,
-    /// Queued bytes above which callers and services must wait. Default 4 MiB, plus one frame.
+    /// Queued bytes of this peer's own calls above which callers must wait. Default 4 MiB, plus one frame.
     pub max_queued_bytes: usize,
 }
 

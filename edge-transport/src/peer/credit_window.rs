@@ -1,49 +1,98 @@
-//! Flow control: a service waits while its call has no credit, and the messages that wait have limited memory.
+//! Flow control: a service waits while its call has no credit or enough to send, and messages that are not sent have limited
+//! memory.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
+use tokio::sync::Notify;
 
 use super::Cancelled;
 use crate::fair_share::FairShare;
 use crate::name::PeerId;
 
-/// The bytes of all messages of a peer that wait for the credit of their callers, divided fairly among the callers.
-#[derive(Debug, Clone)]
-pub(super) struct UnreadBytes(Arc<Mutex<FairShare<PeerId>>>);
+/// Bytes of a call that may be queued for the link, whatever its caller grants: as much as the usual credit. Then the next
+/// message waits.
+const MAX_QUEUED: u64 = 256 * 1024;
 
-impl UnreadBytes {
+/// The bytes of messages of a peer that wait, divided fairly among the callers.
+#[derive(Debug)]
+pub(super) struct WaitingBytes {
+    shared: Mutex<FairShare<PeerId>>,
+    /// Signals that many bytes were given back, so that all that wait get a part and not each is woken for each frame.
+    freed: Notify,
+}
+
+/// What a peer's messages wait for.
+#[derive(Debug, Clone)]
+pub(super) struct Waiting {
+    for_credit: Arc<WaitingBytes>,
+    for_link: Arc<WaitingBytes>,
+}
+
+impl Waiting {
+    /// Limits each to this many bytes.
     pub(super) fn new(max: usize) -> Self {
-        Self(Arc::new(Mutex::new(FairShare::new(max))))
+        let bytes =
+            || Arc::new(WaitingBytes { shared: Mutex::new(FairShare::new(max)), freed: Notify::new() });
+        Self { for_credit: bytes(), for_link: bytes() }
     }
 
-    /// Counts a message for this caller until the result is dropped. `None` if the caller, with all names below its own,
-    /// has too many; one message may exceed the limit.
-    pub(super) fn count(&self, caller: &PeerId, bytes: usize) -> Option<CountedBytes> {
-        let owner = caller.top();
-        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if shared.used() > 0 && !shared.has_room(&owner, bytes) {
-            return None;
+    /// Counts a message that waits for the credit of this caller, given without names below its own, until the result is
+    /// dropped. `None` if the caller has too many; one message may exceed the limit.
+    pub(super) fn for_credit(&self, owner: &PeerId, bytes: usize) -> Option<CountedBytes> {
+        WaitingBytes::count(&self.for_credit, owner, bytes, |shared| shared.used() == 0)
+    }
+
+    /// Counts a message for this caller that is to be queued for the link, until the result is dropped. Waits while the caller
+    /// has too many; one message is always allowed. Cancel safe.
+    pub(super) async fn for_link(&self, owner: &PeerId, bytes: usize) -> CountedBytes {
+        loop {
+            let mut freed = pin!(self.for_link.freed.notified());
+            // Before the check, so that no signal is missed.
+            freed.as_mut().enable();
+            let is_first = |shared: &FairShare<PeerId>| shared.held_by(owner) == 0;
+            if let Some(counted) = WaitingBytes::count(&self.for_link, owner, bytes, is_first) {
+                return counted;
+            }
+            freed.await;
         }
-        shared.take(&owner, bytes);
-        Some(CountedBytes { all: self.clone(), owner, bytes })
     }
 }
 
-/// The bytes of a message that waits; the drop ends the count.
+impl WaitingBytes {
+    fn count(
+        this: &Arc<Self>,
+        owner: &PeerId,
+        bytes: usize,
+        is_exempt: impl Fn(&FairShare<PeerId>) -> bool,
+    ) -> Option<CountedBytes> {
+        let mut shared = this.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_exempt(&shared) && !shared.has_room(owner, bytes) {
+            return None;
+        }
+        shared.take(owner, bytes);
+        Some(CountedBytes { all: Arc::clone(this), owner: owner.clone(), bytes })
+    }
+}
+
+/// The bytes of a message that is not sent; the drop ends the count.
 #[derive(Debug)]
 pub(super) struct CountedBytes {
-    all: UnreadBytes,
+    all: Arc<WaitingBytes>,
     owner: PeerId,
     bytes: usize,
 }
 
 impl Drop for CountedBytes {
     fn drop(&mut self) {
-        let mut shared = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.all.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.give_back(&self.owner, self.bytes);
+        if shared.used() <= shared.max() / 4 {
+            self.all.freed.notify_waiters();
+        }
     }
 }
 
@@ -51,6 +100,8 @@ impl Drop for CountedBytes {
 #[derive(Debug)]
 pub(super) struct CreditWindow {
     balance: AtomicI64,
+    /// Bytes that were spent and are queued for the link.
+    queued: AtomicU64,
     closed: AtomicBool,
     waker: AtomicWaker,
 }
@@ -58,7 +109,7 @@ pub(super) struct CreditWindow {
 impl CreditWindow {
     pub(super) fn new(credit: u64) -> Self {
         let balance = AtomicI64::new(i64::try_from(credit).unwrap_or(i64::MAX));
-        Self { balance, closed: AtomicBool::new(false), waker: AtomicWaker::new() }
+        Self { balance, queued: AtomicU64::new(0), closed: AtomicBool::new(false), waker: AtomicWaker::new() }
     }
 
     pub(super) fn grant(&self, bytes: u64) {
@@ -66,6 +117,14 @@ impl CreditWindow {
         // The closure always returns a value, so the update cannot fail.
         let _ = self.balance.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
         self.waker.wake();
+    }
+
+    /// Handles that a message has left the queue.
+    pub(super) fn on_sent(&self, cost: u64) {
+        // Only a sender that waits for this is woken.
+        if self.queued.fetch_sub(cost, Ordering::AcqRel) >= MAX_QUEUED {
+            self.waker.wake();
+        }
     }
 
     pub(super) fn close(&self) {
@@ -91,17 +150,23 @@ impl CreditWindow {
         if self.is_closed() {
             return Some(Err(Cancelled));
         }
+        if self.queued.load(Ordering::Acquire) >= MAX_QUEUED {
+            return None;
+        }
         let spend = |balance: i64| (balance > 0).then(|| balance.saturating_sub_unsigned(cost));
-        self.balance.fetch_update(Ordering::AcqRel, Ordering::Acquire, spend).ok().map(|_| Ok(()))
+        self.balance.fetch_update(Ordering::AcqRel, Ordering::Acquire, spend).ok()?;
+        self.queued.fetch_add(cost, Ordering::AcqRel);
+        Some(Ok(()))
     }
 
-    /// Ready after the cost was subtracted from a balance above zero.
+    /// Ready after the cost was subtracted from a balance above zero, while few bytes of the call are queued for the link.
+    /// [`CreditWindow::on_sent`] must follow.
     pub(super) fn poll_spend(&self, cost: u64, cx: &Context<'_>) -> Poll<Result<(), Cancelled>> {
         if let Some(spent) = self.try_spend(cost) {
             return Poll::Ready(spent);
         }
         self.waker.register(cx.waker());
-        // Credit may have arrived between the check and the registration.
+        // Credit may have arrived, or messages been sent, between the check and the registration.
         self.try_spend(cost).map_or(Poll::Pending, Poll::Ready)
     }
 }

@@ -146,7 +146,7 @@ impl Peer {
         let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let deadline = deadline.map(Instant::into_std);
         let credit = request.credit;
-        slot.send(Command::Call { number, target, request: Box::new(request), deadline, sender });
+        slot.send(Command { number, target, request: Box::new(request), deadline, sender });
         Ok(ReplyStream::new(number, receiver, credit, handle.clone()))
     }
 

@@ -6,8 +6,8 @@ use std::task::Poll;
 
 use bytes::Bytes;
 
-use super::credit_window::{CreditWindow, UnreadBytes};
-use super::runtime::{Command, ControlMessage, DriverHandle};
+use super::credit_window::{CountedBytes, CreditWindow, Waiting};
+use super::runtime::{ControlMessage, DriverHandle};
 use crate::frame::{End, Failure, Reason, Request, cost};
 use crate::name::PeerId;
 use crate::session::InboundCallId;
@@ -38,8 +38,9 @@ pub struct Cancelled;
 pub struct ReplySender {
     inbound: InboundCallId,
     window: Arc<CreditWindow>,
+    /// The caller, without names below its own.
     caller: PeerId,
-    unread: UnreadBytes,
+    waiting: Waiting,
     handle: DriverHandle,
     ended: bool,
 }
@@ -56,10 +57,10 @@ impl ReplySender {
         inbound: InboundCallId,
         caller: PeerId,
         window: Arc<CreditWindow>,
-        unread: UnreadBytes,
+        waiting: Waiting,
         handle: DriverHandle,
     ) -> Self {
-        Self { inbound, window, caller, unread, handle, ended: false }
+        Self { inbound, window, caller, waiting, handle, ended: false }
     }
 
     /// Whether the call was cancelled.
@@ -73,16 +74,17 @@ impl ReplySender {
         poll_fn(|cx| self.window.poll_closed(cx)).await;
     }
 
-    /// Sends a message. Waits while the call has no credit, until the caller has read earlier messages. If too many bytes
-    /// wait already for callers that do not read, ends the call with `OVERLOADED`.
+    /// Sends a message. Waits while the call has no credit, until the caller has read earlier messages, and while the link has
+    /// much to send for this caller. If too many bytes wait already for callers that do not read, ends the call with
+    /// `OVERLOADED`.
     ///
     /// # Errors
     /// If the call was cancelled, or ended for that reason.
     pub async fn send(&mut self, body: Bytes) -> Result<(), Cancelled> {
         match self.spend(&body).await {
-            Ok(()) => self.answer(Some(body), None).await,
+            Ok(counted) => self.answer(Some((body, counted)), None),
             Err(Unsent::Cancelled) => Err(Cancelled),
-            Err(Unsent::Overloaded) => self.end_unread(&body).await,
+            Err(Unsent::Overloaded) => self.end_overloaded(&body),
         }
     }
 
@@ -91,7 +93,7 @@ impl ReplySender {
     /// # Errors
     /// If the call was cancelled.
     pub async fn finish(mut self, closing: Bytes) -> Result<(), Cancelled> {
-        self.end(None, End::Finished(closing)).await
+        self.end(None, End::Finished(closing))
     }
 
     /// Sends the only or last message and ends the call, in one frame. Waits and ends as [`ReplySender::send`] does.
@@ -100,13 +102,13 @@ impl ReplySender {
     /// If the call was cancelled, or ended because too many bytes wait for callers that do not read.
     pub async fn send_and_finish(mut self, body: Bytes, closing: Bytes) -> Result<(), Cancelled> {
         match self.spend(&body).await {
-            Ok(()) => self.end(Some(body), End::Finished(closing)).await,
+            Ok(counted) => self.end(Some((body, counted)), End::Finished(closing)),
             Err(Unsent::Cancelled) => {
                 // The session must count the call as completed.
-                let _ = self.end(None, End::Finished(Bytes::new())).await;
+                let _ = self.end(None, End::Finished(Bytes::new()));
                 Err(Cancelled)
             }
-            Err(Unsent::Overloaded) => self.end_unread(&body).await,
+            Err(Unsent::Overloaded) => self.end_overloaded(&body),
         }
     }
 
@@ -115,47 +117,45 @@ impl ReplySender {
     /// # Errors
     /// If the call was cancelled.
     pub async fn fail(mut self, reason: Reason, detail: impl Into<String> + Send) -> Result<(), Cancelled> {
-        self.end(None, End::Failed(Failure::new(reason, detail))).await
+        self.end(None, End::Failed(Failure::new(reason, detail)))
     }
 
-    async fn spend(&self, body: &Bytes) -> Result<(), Unsent> {
+    async fn spend(&self, body: &Bytes) -> Result<CountedBytes, Unsent> {
         let mut counted = None;
         poll_fn(|cx| {
             if let Poll::Ready(spent) = self.window.poll_spend(cost(body), cx) {
                 return Poll::Ready(spent.map_err(|Cancelled| Unsent::Cancelled));
             }
             if counted.is_none() {
-                counted = self.unread.count(&self.caller, body.len());
+                counted = self.waiting.for_credit(&self.caller, body.len());
             }
             if counted.is_some() { Poll::Pending } else { Poll::Ready(Err(Unsent::Overloaded)) }
         })
-        .await
+        .await?;
+        Ok(self.waiting.for_link(&self.caller, body.len()).await)
     }
 
     /// Ends a call whose message cannot wait for its caller.
-    async fn end_unread(&mut self, body: &Bytes) -> Result<(), Cancelled> {
+    fn end_overloaded(&mut self, body: &Bytes) -> Result<(), Cancelled> {
         let detail = format!(
             "a message of {} bytes cannot wait until {} reads: too many wait already; read messages, or call again later",
             body.len(),
-            self.caller.top()
+            self.caller
         );
-        self.end(None, End::Failed(Failure::new(Reason::Overloaded, detail))).await?;
+        self.end(None, End::Failed(Failure::new(Reason::Overloaded, detail)))?;
         Err(Cancelled)
     }
 
-    async fn end(&mut self, message: Option<Bytes>, end: End) -> Result<(), Cancelled> {
+    fn end(&mut self, message: Option<(Bytes, CountedBytes)>, end: End) -> Result<(), Cancelled> {
         let wanted = !self.window.is_closed();
-        self.answer(message, Some(end)).await?;
+        self.answer(message, Some(end))?;
         if wanted { Ok(()) } else { Err(Cancelled) }
     }
 
-    async fn answer(&mut self, message: Option<Bytes>, end: Option<End>) -> Result<(), Cancelled> {
-        let ends = end.is_some();
+    fn answer(&mut self, message: Option<(Bytes, CountedBytes)>, end: Option<End>) -> Result<(), Cancelled> {
+        self.ended |= end.is_some();
         let inbound = self.inbound;
-        let sent = self.handle.commands.send(Command::Answer { inbound, message, end }).await;
-        // `ended` is set after the send: if this future is dropped while it waits, the call must still end.
-        self.ended |= ends;
-        sent.map_err(|_| Cancelled)
+        self.handle.control.send(ControlMessage::Answer { inbound, message, end }).map_err(|_| Cancelled)
     }
 }
 

@@ -85,7 +85,13 @@ pub struct Incoming {
 #[non_exhaustive]
 pub enum Action {
     /// Send a frame.
-    Send(WireFrame),
+    Send {
+        /// The frame.
+        frame: WireFrame,
+        /// For whom it is sent: the caller, without names below its own, whose call this peer serves, or this peer for its own
+        /// calls. Frames of different owners may overtake each other. `None` for frames of the link itself.
+        owner: Option<PeerId>,
+    },
     /// The link is open.
     Opened(Remote),
     /// Call a service.

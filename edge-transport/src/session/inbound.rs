@@ -23,7 +23,7 @@ pub(super) struct InboundCall {
     next_sequence: u64,
     /// Remaining credit in bytes.
     balance: i64,
-    owner: PeerId,
+    pub(super) owner: PeerId,
     request_bytes: usize,
 }
 

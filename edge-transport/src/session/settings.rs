@@ -26,7 +26,8 @@ pub struct SessionSettings {
     /// first half of them, so that one caller does not keep out the others.
     pub max_inbound_calls: usize,
     /// Maximum number of bytes of requests in progress at this peer; one request may exceed it. As many bytes of messages
-    /// may wait for their callers' credit. Each caller may have as many as are then unused. Default 64 MiB.
+    /// may wait for their callers' credit, and as many for the link. Each caller may have as many as are then unused. Default
+    /// 64 MiB.
     pub max_inbound_bytes: usize,
     /// Initial credit of a call in bytes: the most that may be unread at the caller, plus one message. Default 256 KiB.
     pub credit: u64,

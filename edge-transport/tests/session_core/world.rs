@@ -213,7 +213,7 @@ impl Sim {
         node.session.handle(event, self.now);
         while let Some(action) = node.session.poll_action() {
             match action {
-                Action::Send(frame) => {
+                Action::Send { frame, .. } => {
                     if let Some(wire) = &mut node.wire {
                         note_lane(&mut self.open_lanes, index, true, &frame);
                         wire.up.push_back([frame.head, frame.body].concat().into());

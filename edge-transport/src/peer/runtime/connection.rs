@@ -73,6 +73,7 @@ impl Driver {
             tracing::info!(from, to, why, "switching to a new link");
             self.io = None;
             self.handle(Event::LinkLost);
+            self.queue.clear();
             if redial.is_none() {
                 // The failback counts as failed until the new link has lasted for `failback_interval`.
                 self.failed_failbacks += 1;
@@ -81,8 +82,13 @@ impl Driver {
             return Ended { opened, next };
         }
         self.failing_back = false;
-        let io = self.io.take();
+        let mut io = self.io.take();
         self.handle(Event::LinkLost);
+        while let Some(queued) = self.queue.pop() {
+            if let Some(io) = &mut io {
+                io.push(queued.frame);
+            }
+        }
         let closed = self.closed.take();
         let why = match (&closed, &ended) {
             (Some(reason), _) => reason.to_string(),
@@ -145,13 +151,21 @@ impl Driver {
             return Poll::Ready(Ok(()));
         }
         let queue_full = self.is_queue_full();
-        let Some(io) = &mut self.io else { return Poll::Ready(Ok(())) };
-        let sent = io.poll_send(cx)?;
+        let sent = loop {
+            self.fill_link();
+            let Some(io) = &mut self.io else { return Poll::Ready(Ok(())) };
+            let sent = io.poll_send(cx)?;
+            for (lane, head) in io.take_refused() {
+                // A lane must not have a gap.
+                self.queue.retain(|queued| queued.frame.lane != lane);
+                self.handle(Event::Refused(head));
+                progress = Progress::More;
+            }
+            if sent.is_pending() || self.queue.len() == 0 {
+                break sent;
+            }
+        };
         if sent.is_ready() && queue_full {
-            progress = Progress::More;
-        }
-        for head in io.take_refused() {
-            self.handle(Event::Refused(head));
             progress = Progress::More;
         }
         // All frames are written, including the last replies.
@@ -170,7 +184,7 @@ impl Driver {
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<Progress, LinkError> {
         for _ in 0..READ_BATCH {
             let Some(io) = &mut self.io else { return Ok(Progress::Ended) };
-            if io.waiting() > WAITING_FRAMES {
+            if io.waiting() + self.queue.len() > WAITING_FRAMES {
                 return Ok(Progress::Waiting);
             }
             match io.poll_receive(cx) {
@@ -186,7 +200,7 @@ impl Driver {
         Ok(Progress::More)
     }
 
-    /// Handles commands of callers and services while the queue of the link is not full.
+    /// Handles what services send, and the commands of callers while their queue is not full.
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Progress {
         for _ in 0..COMMAND_BATCH {
             let taken = if self.is_queue_full() || self.is_failing_back() {
@@ -207,9 +221,7 @@ impl Driver {
     }
 
     fn is_queue_full(&self) -> bool {
-        self.io.as_ref().is_some_and(|io| {
-            io.waiting_bytes() > self.settings.max_queued_bytes || io.waiting() > WAITING_FRAMES
-        })
+        self.queue.bytes_of(&self.name) > self.settings.max_queued_bytes || self.queue.len() > WAITING_FRAMES
     }
 }
 

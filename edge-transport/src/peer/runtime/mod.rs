@@ -20,19 +20,20 @@ use tokio::sync::{mpsc, watch};
 
 use self::connection::Ended;
 use self::dialing::{DialError, DialedLink, dial_in_order};
-use super::credit_window::{CreditWindow, UnreadBytes};
+use super::credit_window::{CountedBytes, CreditWindow, Waiting};
 use super::handle::max_request;
 use super::{Backoff, PeerSettings, PeerState, Refusal, ReplyEvent, ReplySender, Service};
-use crate::frame::{End, Failure, Hello, Reason, Request};
-use crate::frame_io::{FrameIo, now};
+use crate::fair_queue::FairQueue;
+use crate::frame::{End, Failure, Hello, Reason, Request, WireFrame, cost};
+use crate::frame_io::{FrameIo, WRITE_BATCH, now};
 use crate::hub::{Policy, Requester};
 use crate::id_map::IdMap;
 use crate::link::Dialer;
 use crate::name::{PeerId, ServiceName};
 use crate::session::{Action, CloseReason, Event, InboundCallId, Incoming, Session};
 
-/// Queued commands above which callers and services wait. With a small queue, a burst is written in small batches, so
-/// that the next process works on the first batch while this process creates the last.
+/// Queued commands above which callers wait. With a small queue, a burst is written in small batches, so that the next
+/// process works on the first batch while this process creates the last.
 const COMMANDS: usize = 8;
 
 /// Time after the hub's hello that a link must last to reset the backoff. Without this time, all peers of a hub that
@@ -43,22 +44,40 @@ const MIN_LINK_DURATION: Duration = Duration::from_millis(50);
 /// Sends the parts of a response to the caller.
 type PartSender = mpsc::UnboundedSender<Result<ReplyEvent, Failure>>;
 
-/// Commands of callers and services, in order. The channel is bounded: senders wait.
+/// A call to be made. The channel is bounded: callers wait.
 #[derive(Debug)]
-pub(super) enum Command {
-    Call { number: u64, target: PeerId, request: Box<Request>, deadline: Option<Instant>, sender: PartSender },
-    Answer { inbound: InboundCallId, message: Option<Bytes>, end: Option<End> },
+pub(super) struct Command {
+    pub(super) number: u64,
+    pub(super) target: PeerId,
+    pub(super) request: Box<Request>,
+    pub(super) deadline: Option<Instant>,
+    pub(super) sender: PartSender,
 }
 
-/// Messages that must not wait. Bounded by the open calls: at most two credits and one end for each.
+/// Messages that must not wait. Bounded by the open calls: at most two credits and one end for each, and the messages that
+/// their windows allow.
 #[derive(Debug)]
 pub(super) enum ControlMessage {
+    Answer { inbound: InboundCallId, message: Option<(Bytes, CountedBytes)>, end: Option<End> },
     Credit { number: u64, bytes: u64 },
     Cancel { number: u64 },
     ServiceLost { inbound: InboundCallId },
     Redial,
     Drain { reason: String },
     Close,
+}
+
+/// A frame of a call, queued for the link.
+struct QueuedFrame {
+    frame: WireFrame,
+    message: Option<QueuedMessage>,
+}
+
+/// What holds a queued message of a service until it is sent.
+struct QueuedMessage {
+    _counted: CountedBytes,
+    /// Of a call that continues, and the cost of the message.
+    window: Option<(Arc<CreditWindow>, u64)>,
 }
 
 /// Sends commands to the driver.
@@ -95,11 +114,16 @@ pub(super) struct Driver {
     state: watch::Sender<PeerState>,
     calls: IdMap<u64, PartSender>,
     windows: IdMap<InboundCallId, Arc<CreditWindow>>,
-    unread: UnreadBytes,
+    /// What services have sent and waits.
+    waiting: Waiting,
     /// Running service calls. This task polls them, because it must run anyway to read each request and to send the
     /// replies.
     service_calls: FuturesUnordered<BoxFuture<'static, ()>>,
     io: Option<FrameIo>,
+    /// Frames of calls: those of each caller, and of this peer's own calls, take turns.
+    queue: FairQueue<PeerId, QueuedFrame>,
+    /// The message of the answer that is handled now, until its frame is queued.
+    answering: Option<QueuedMessage>,
     /// Index of the dialer of the current link.
     current_dialer: usize,
     closed: Option<CloseReason>,
@@ -126,7 +150,7 @@ impl Driver {
     ) -> (Self, DriverHandle, watch::Receiver<PeerState>) {
         let (command_sender, commands) = mpsc::channel(COMMANDS);
         let (control_sender, control) = mpsc::unbounded_channel();
-        let unread = UnreadBytes::new(settings.session.max_inbound_bytes);
+        let waiting = Waiting::new(settings.session.max_inbound_bytes);
         let handle = DriverHandle { commands: command_sender, control: control_sender };
         let (state, state_receiver) =
             watch::channel(PeerState::Connecting { attempts: 0, last_error: None, refusal: None });
@@ -145,9 +169,11 @@ impl Driver {
             state,
             calls: IdMap::default(),
             windows: IdMap::default(),
-            unread,
+            waiting,
             service_calls: FuturesUnordered::new(),
             io: None,
+            queue: FairQueue::default(),
+            answering: None,
             current_dialer: 0,
             closed: None,
             ending: Ending::NotRequested,
@@ -250,12 +276,11 @@ impl Driver {
         }
     }
 
-    /// Handles one command or control message. Ready if one was handled.
+    /// Handles one command and one control message: neither kind keeps the other waiting. Ready if any was handled.
     fn poll_messages(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.poll_command(cx).is_ready() {
-            return Poll::Ready(());
-        }
-        self.poll_control(cx)
+        let commands = self.poll_command(cx);
+        let control = self.poll_control(cx);
+        if commands.is_ready() { commands } else { control }
     }
 
     fn poll_command(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -270,20 +295,17 @@ impl Driver {
         Poll::Ready(())
     }
 
-    fn command(&mut self, command: Command) {
-        match command {
-            // The cancel may have overtaken the call: commands wait, control messages do not.
-            Command::Call { sender, .. } if sender.is_closed() => {}
-            Command::Call { number, target, request, deadline, sender } => {
-                self.calls.insert(number, sender);
-                self.handle(Event::Call { number, target, request: *request, deadline });
-            }
-            Command::Answer { inbound, message, end } => self.answer(inbound, message, end),
+    fn command(&mut self, Command { number, target, request, deadline, sender }: Command) {
+        // The cancel may have overtaken the call: commands wait, control messages do not.
+        if !sender.is_closed() {
+            self.calls.insert(number, sender);
+            self.handle(Event::Call { number, target, request: *request, deadline });
         }
     }
 
     fn on_control(&mut self, message: ControlMessage) {
         match message {
+            ControlMessage::Answer { inbound, message, end } => self.answer(inbound, message, end),
             ControlMessage::Credit { number, bytes } => self.handle(Event::Credit { number, bytes }),
             ControlMessage::Cancel { number } => {
                 if self.calls.remove(&number).is_some() {
@@ -305,6 +327,10 @@ impl Driver {
                 }
             }
             ControlMessage::Close => {
+                // Calls that were accepted before end with their link.
+                while let Ok(command) = self.commands.try_recv() {
+                    self.command(command);
+                }
                 self.ending = Ending::Close;
                 self.drain_by = None;
                 self.handle(Event::Close);
@@ -312,11 +338,35 @@ impl Driver {
         }
     }
 
-    fn answer(&mut self, inbound: InboundCallId, message: Option<Bytes>, end: Option<End>) {
-        if end.is_some() {
+    fn answer(&mut self, inbound: InboundCallId, message: Option<(Bytes, CountedBytes)>, end: Option<End>) {
+        let window = if end.is_some() {
             self.windows.remove(&inbound);
-        }
+            None
+        } else {
+            self.windows.get(&inbound).map(Arc::clone)
+        };
+        let message = message.map(|(message, counted)| {
+            let window = window.map(|window| (window, cost(&message)));
+            self.answering = Some(QueuedMessage { _counted: counted, window });
+            message
+        });
         self.handle(Event::Answer { inbound, message, end });
+        self.answering = None;
+    }
+
+    /// Moves the next frames of calls to the link, once it has taken the previous ones.
+    fn fill_link(&mut self) {
+        let Some(io) = self.io.as_mut().filter(|io| io.waiting() == 0) else { return };
+        let mut taken = 0;
+        while taken < WRITE_BATCH
+            && let Some(QueuedFrame { frame, message }) = self.queue.pop()
+        {
+            taken += frame.len();
+            io.push(frame);
+            if let Some((window, cost)) = message.and_then(|message| message.window) {
+                window.on_sent(cost);
+            }
+        }
     }
 
     fn handle(&mut self, event: Event) {
@@ -328,9 +378,15 @@ impl Driver {
 
     fn execute(&mut self, action: Action) {
         match action {
-            Action::Send(frame) => {
+            Action::Send { frame, owner: None } => {
                 if let Some(io) = &mut self.io {
                     io.push(frame);
+                }
+            }
+            Action::Send { frame, owner: Some(owner) } => {
+                if self.io.is_some() {
+                    let (bytes, message) = (frame.len(), self.answering.take());
+                    self.queue.push(&owner, bytes, QueuedFrame { frame, message });
                 }
             }
             Action::Reply { number, message, end } => {
@@ -393,8 +449,8 @@ impl Driver {
         }
         let window = Arc::new(CreditWindow::new(request.credit));
         self.windows.insert(inbound, Arc::clone(&window));
-        let (caller, unread) = (source.clone(), self.unread.clone());
-        let replies = ReplySender::new(inbound, caller, window, unread, self.handle.clone());
+        let (caller, waiting) = (source.top(), self.waiting.clone());
+        let replies = ReplySender::new(inbound, caller, window, waiting, self.handle.clone());
         tracing::debug!(%source, service = %request.service, "call");
         let answer = async move { service.call(source, request, replies).await };
         // A call that panics is dropped, which reports SERVICE_LOST to its caller. Other calls continue.

@@ -35,7 +35,7 @@ impl Session {
             Ok(inbound) => self.actions.push_back(Action::Serve(Incoming { inbound, source, request })),
             Err((reason, detail)) => {
                 let reply = Reply::failed(Failure::new(reason, detail));
-                self.send_part(None, number, Part::Reply(reply), Lane::Call(lane));
+                self.send_part(source.top(), None, number, Part::Reply(reply), Lane::Call(lane));
             }
         }
     }
@@ -79,9 +79,9 @@ impl Session {
                 call.spend(message);
             }
             call.lane_open = end.is_none();
-            let (number, lane) = (call.number, call.lane);
+            let (owner, number, lane) = (call.owner.clone(), call.number, call.lane);
             let reply = Reply { sequence: call.next_sequence(), message, end };
-            self.send_part(None, number, Part::Reply(reply), Lane::Call(lane));
+            self.send_part(owner, None, number, Part::Reply(reply), Lane::Call(lane));
             if failed && !ends && self.inbound.abandon(inbound) {
                 self.actions.push_back(Action::Cancelled { inbound });
             }
@@ -103,9 +103,9 @@ impl Session {
         if let Some(call) = self.inbound.running(inbound)
             && std::mem::take(&mut call.lane_open)
         {
-            let lane = call.lane;
+            let (owner, lane) = (Some(call.owner.clone()), call.lane);
             let frame = self.encoder.encode(Frame::end_of_stream(), Lane::Call(lane));
-            self.actions.push_back(Action::Send(frame));
+            self.actions.push_back(Action::Send { frame, owner });
         }
     }
 }

@@ -154,7 +154,7 @@ impl Session {
             match action {
                 LinkAction::Send(kind) => {
                     let frame = self.encoder.encode(Frame::link(kind), Lane::Control);
-                    self.actions.push_back(Action::Send(frame));
+                    self.actions.push_back(Action::Send { frame, owner: None });
                 }
                 LinkAction::HelloReceived(_) => {}
                 LinkAction::Opened(remote) => self.actions.push_back(Action::Opened(remote)),
@@ -184,10 +184,15 @@ impl Session {
         self.actions.push_back(Action::Reply { number, message: None, end });
     }
 
-    fn send_part(&mut self, target: Option<PeerId>, number: u64, part: Part, lane: Lane) {
+    /// Sends a frame of a call that this peer makes.
+    fn send_own(&mut self, target: Option<PeerId>, number: u64, part: Part, lane: Lane) {
+        self.send_part(self.hello.peer.clone(), target, number, part, lane);
+    }
+
+    fn send_part(&mut self, owner: PeerId, target: Option<PeerId>, number: u64, part: Part, lane: Lane) {
         if self.is_open() {
             let frame = self.encoder.encode(Frame::call(None, target, number, part), lane);
-            self.actions.push_back(Action::Send(frame));
+            self.actions.push_back(Action::Send { frame, owner: Some(owner) });
         }
     }
 
@@ -236,15 +241,15 @@ impl Session {
             }
             Ok(Frame { kind: Kind::Call(number, Part::Reply(_)), .. }) => {
                 let inbound = self.inbound.cancel(number);
-                let lane = match inbound.and_then(|inbound| self.inbound.running(inbound)) {
+                let (owner, lane) = match inbound.and_then(|inbound| self.inbound.running(inbound)) {
                     Some(call) => {
                         call.lane_open = false;
-                        call.lane
+                        (call.owner.clone(), call.lane)
                     }
-                    None => self.next_free_lane(),
+                    None => (self.hello.peer.clone(), self.next_free_lane()),
                 };
                 let reply = Reply::failed(Failure::new(Reason::TooLarge, detail));
-                self.send_part(None, number, Part::Reply(reply), Lane::Call(lane));
+                self.send_part(owner, None, number, Part::Reply(reply), Lane::Call(lane));
                 if let Some(inbound) = inbound {
                     self.actions.push_back(Action::Cancelled { inbound });
                 }
@@ -261,7 +266,7 @@ impl Session {
         if request {
             let reply = Reply::failed(Failure::new(Reason::Protocol, detail));
             let lane = self.next_free_lane();
-            self.send_part(None, number, Part::Reply(reply), Lane::Call(lane));
+            self.send_own(None, number, Part::Reply(reply), Lane::Call(lane));
         } else if self.outbound.contains(number) {
             self.protocol_violation(number, detail);
         }

@@ -28,7 +28,7 @@ impl Session {
         }
         self.outbound.open(number, target.clone(), request.credit, deadline);
         let lane = self.next_free_lane();
-        self.send_part(Some(target), number, Part::Request(request), Lane::Call(lane));
+        self.send_own(Some(target), number, Part::Request(request), Lane::Call(lane));
     }
 
     fn refusal(&self, request: &Request) -> Option<(Reason, String)> {
@@ -62,13 +62,13 @@ impl Session {
 
     pub(super) fn credit(&mut self, number: u64, bytes: u64) {
         if self.outbound.credit(number, bytes) {
-            self.send_part(None, number, Part::Credit { bytes }, Lane::Control);
+            self.send_own(None, number, Part::Credit { bytes }, Lane::Control);
         }
     }
 
     pub(super) fn cancel(&mut self, number: u64) {
         if self.outbound.close(number) {
-            self.send_part(None, number, Part::Cancel, Lane::Control);
+            self.send_own(None, number, Part::Cancel, Lane::Control);
         }
     }
 

@@ -16,7 +16,7 @@ use super::Shared;
 use super::auth::{Decision, TokenCheck};
 use super::receive_budget::ReceiveShare;
 use crate::frame::{Frame, Kind, Lane, decode, encode};
-use crate::frame_io::{FrameIo, now};
+use crate::frame_io::{FrameIo, WRITE_BATCH, now};
 use crate::hub::SessionKey;
 use crate::hub::identity::Identity;
 use crate::link::{Link, LinkError, ReceiveLimits};
@@ -29,8 +29,6 @@ use crate::token::Token;
 /// Frames read before the task yields: a small batch, so that the start of a burst is forwarded before its end has
 /// arrived.
 const READ_BATCH: usize = 8;
-/// Bytes moved from the routing table to the link at a time.
-const WRITE_BATCH: usize = 256 * 1024;
 
 type TokenCheckFuture = Pin<Box<dyn Future<Output = Result<(), CloseReason>> + Send>>;
 
@@ -257,7 +255,7 @@ impl Connection {
                 return Poll::Ready(());
             }
             let sent = self.io.poll_send(cx);
-            for head in self.io.take_refused() {
+            for (_, head) in self.io.take_refused() {
                 if let Some(key) = self.key {
                     self.shared.with_core(|core| core.refused(key, head));
                 }
