@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::binary_heap::PeekMut;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::Hash;
 
 use crate::fair_share::has_room;
@@ -29,11 +29,19 @@ pub(crate) struct FairQueue<K, T> {
 
 #[derive(Debug)]
 struct Owner<T> {
-    /// The items and their bytes, by slot.
-    items: BTreeMap<u64, (usize, T)>,
+    /// The items in the order of their slots. Places of removed items stay empty for a while.
+    places: VecDeque<Place<T>>,
+    len: usize,
     bytes: usize,
     reserved: usize,
     has_turn: bool,
+}
+
+#[derive(Debug)]
+struct Place<T> {
+    slot: u64,
+    bytes: usize,
+    item: Option<T>,
 }
 
 /// When an owner is next: after all turns at a lower position, which counts the bytes that it has sent.
@@ -74,7 +82,53 @@ impl<K> Eq for Turn<K> {}
 
 impl<T> Default for Owner<T> {
     fn default() -> Self {
-        Self { items: BTreeMap::new(), bytes: 0, reserved: 0, has_turn: false }
+        Self { places: VecDeque::new(), len: 0, bytes: 0, reserved: 0, has_turn: false }
+    }
+}
+
+impl<T> Owner<T> {
+    /// Places that an owner without items may keep allocated.
+    const KEEP_PLACES: usize = 64;
+
+    fn push(&mut self, slot: u64, bytes: usize, item: T) {
+        self.places.push_back(Place { slot, bytes, item: Some(item) });
+        self.len += 1;
+        self.bytes += bytes;
+    }
+
+    fn pop(&mut self) -> Option<(usize, T)> {
+        loop {
+            let place = self.places.pop_front()?;
+            if let Some(item) = place.item {
+                self.on_removed(place.bytes);
+                return Some((place.bytes, item));
+            }
+        }
+    }
+
+    fn find(&self, slot: u64) -> Option<usize> {
+        let index = self.places.binary_search_by_key(&slot, |place| place.slot).ok()?;
+        self.places[index].item.is_some().then_some(index)
+    }
+
+    fn remove(&mut self, slot: u64) -> Option<usize> {
+        let index = self.find(slot)?;
+        let place = &mut self.places[index];
+        place.item = None;
+        let bytes = place.bytes;
+        self.on_removed(bytes);
+        Some(bytes)
+    }
+
+    fn on_removed(&mut self, bytes: usize) {
+        self.len -= 1;
+        self.bytes -= bytes;
+        if self.places.len() > 2 * self.len + Self::KEEP_PLACES {
+            self.places.retain(|place| place.item.is_some());
+        }
+        if self.len == 0 && self.places.capacity() > Self::KEEP_PLACES {
+            self.places = VecDeque::new();
+        }
     }
 }
 
@@ -104,7 +158,7 @@ impl<K: Eq + Hash + Clone, T> FairQueue<K, T> {
 
     /// Items of an owner, with reserved ones.
     pub(crate) fn items_of(&self, owner: &K) -> usize {
-        self.owners.get(owner).map_or(0, |owner| owner.items.len() + owner.reserved)
+        self.owners.get(owner).map_or(0, |owner| owner.len + owner.reserved)
     }
 
     pub(crate) fn bytes_of(&self, owner: &K) -> usize {
@@ -147,8 +201,7 @@ impl<K: Eq + Hash + Clone, T> FairQueue<K, T> {
             self.owners.insert(owner.clone(), Owner::default());
         }
         if let Some(held) = self.owners.get_mut(owner) {
-            held.items.insert(slot, (bytes, item));
-            held.bytes += bytes;
+            held.push(slot, bytes, item);
             if !std::mem::replace(&mut held.has_turn, true) {
                 self.turns.push(Turn { position: self.position, slot, owner: owner.clone() });
             }
@@ -162,17 +215,15 @@ impl<K: Eq + Hash + Clone, T> FairQueue<K, T> {
     pub(crate) fn pop(&mut self) -> Option<T> {
         loop {
             let mut turn = self.turns.peek_mut()?;
-            let next = self.owners.get_mut(&turn.owner).and_then(|owner| {
-                let (_, (bytes, item)) = owner.items.pop_first()?;
-                owner.bytes -= bytes;
-                Some((bytes, item))
-            });
-            let Some((bytes, item)) = next else {
-                if let Some(owner) = self.owners.get_mut(&turn.owner) {
-                    owner.has_turn = false;
-                    if owner.reserved == 0 {
-                        self.owners.remove(&turn.owner);
-                    }
+            let owner = self.owners.get_mut(&turn.owner);
+            let has_reserved = owner.as_ref().is_some_and(|owner| owner.reserved > 0);
+            let Some((bytes, item)) = owner.and_then(|owner| {
+                let next = owner.pop();
+                owner.has_turn = next.is_some();
+                next
+            }) else {
+                if !has_reserved {
+                    self.owners.remove(&turn.owner);
                 }
                 PeekMut::pop(turn);
                 continue;
@@ -187,14 +238,12 @@ impl<K: Eq + Hash + Clone, T> FairQueue<K, T> {
 
     /// Whether the item in this slot was neither popped nor removed.
     pub(crate) fn contains(&self, owner: &K, slot: u64) -> bool {
-        self.owners.get(owner).is_some_and(|owner| owner.items.contains_key(&slot))
+        self.owners.get(owner).is_some_and(|owner| owner.find(slot).is_some())
     }
 
     /// Removes an item and returns its size in bytes.
     pub(crate) fn remove(&mut self, owner: &K, slot: u64) -> Option<usize> {
-        let held = self.owners.get_mut(owner)?;
-        let (bytes, _) = held.items.remove(&slot)?;
-        held.bytes -= bytes;
+        let bytes = self.owners.get_mut(owner)?.remove(slot)?;
         self.on_removed(bytes);
         Some(bytes)
     }
@@ -218,9 +267,9 @@ impl<K: Eq + Hash + Clone, T> FairQueue<K, T> {
         let removed: Vec<(K, u64)> = self
             .owners
             .iter()
-            .flat_map(|(key, owner)| owner.items.iter().map(move |(slot, (_, item))| (key, slot, item)))
-            .filter(|(.., item)| !keep(item))
-            .map(|(key, slot, _)| (key.clone(), *slot))
+            .flat_map(|(key, owner)| owner.places.iter().map(move |place| (key, place)))
+            .filter(|(_, place)| place.item.as_ref().is_some_and(|item| !keep(item)))
+            .map(|(key, place)| (key.clone(), place.slot))
             .collect();
         for (owner, slot) in removed {
             self.remove(&owner, slot);
@@ -300,6 +349,19 @@ mod tests {
         assert!(queue.contains(&"a", next) && !slots.contains(&next));
         assert_eq!((queue.clear(), queue.len(), queue.bytes()), (6, 0, 0));
         assert!(!queue.contains(&"a", next));
+    }
+
+    /// An item that stays keeps no memory for those that were removed behind it.
+    #[test]
+    fn removed_items_leave_no_places() {
+        let mut queue = Queue::default();
+        queue.push(&"a", 1, 0);
+        for item in 1..1000 {
+            let slots = [queue.push(&"a", 1, item), queue.push(&"a", 1, item)];
+            assert_eq!(slots.map(|slot| queue.remove(&"a", slot)), [Some(1); 2]);
+        }
+        assert!(queue.owners["a"].places.len() < 100);
+        assert_eq!(pop_all(&mut queue), [0]);
     }
 
     #[test]

@@ -2,6 +2,11 @@
 
 use crate::name::PeerId;
 
+/// An [`Identity`] as the sender of queued frames: its hash with a key of this hub, which is cheap to compare and the same for
+/// all sessions of the identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Sender(pub(crate) u64);
+
 /// What has proven the name of a peer. One certificate or token may prove several names: its own and those below
 /// it. Their links share the limits of one identity.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

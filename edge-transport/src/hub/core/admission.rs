@@ -1,12 +1,13 @@
 //! Decides which peers are admitted.
 
 use std::collections::BTreeMap;
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use super::identity_peers::MAX_PEERS_PER_NODE;
 use super::{Core, Session, SessionKey};
 use crate::fair_queue::FairQueue;
-use crate::hub::identity::Identity;
+use crate::hub::identity::{Identity, Sender};
 use crate::hub::{Presence, Requester};
 use crate::session::{CloseReason, Remote, UsedNumbers};
 
@@ -94,6 +95,7 @@ impl Core {
         let key = SessionKey(self.next_key);
         let session = Session {
             peer: remote.peer.clone(),
+            sender: Sender(self.sender_key.hash_one(&identity)),
             identity: identity.clone(),
             id: remote.session,
             services: Arc::clone(&remote.services),

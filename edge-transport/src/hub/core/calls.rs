@@ -12,7 +12,7 @@ use super::open::{Call, ServedCall};
 use super::{Core, Session, SessionKey};
 use crate::frame::{DecodeError, Failure, Frame, Kind, Lane, Part, Reason, Reply, Request, decode};
 use crate::hub::Requester;
-use crate::hub::identity::Identity;
+use crate::hub::identity::Sender;
 use crate::name::{PeerId, ServiceName};
 
 /// The result of checking a request.
@@ -86,22 +86,22 @@ impl Core {
 
     /// Reports to a requester that its request is refused, or that a call which is not open has failed.
     fn refuse(&mut self, key: SessionKey, number: u64, reason: Reason, detail: String) {
-        if let Some(own) = self.identity(key) {
-            self.send_failure(key, &own, number, Lane::Control, reason, detail);
+        if let Some(own) = self.sender(key) {
+            self.send_failure(key, own, number, Lane::Control, reason, detail);
         }
     }
 
     /// Reports to a requester that its call, which was removed, has failed: after all replies that are queued.
     pub(super) fn fail(&mut self, key: SessionKey, number: u64, call: &Call, reason: Reason, detail: String) {
-        if let Some(owner) = self.identity(call.target).or_else(|| self.identity(key)) {
-            self.send_failure(key, &owner, number, Lane::Call(call.lane), reason, detail);
+        if let Some(sender) = self.sender(call.target).or_else(|| self.sender(key)) {
+            self.send_failure(key, sender, number, Lane::Call(call.lane), reason, detail);
         }
     }
 
     fn send_failure(
         &mut self,
         key: SessionKey,
-        owner: &Identity,
+        sender: Sender,
         number: u64,
         lane: Lane,
         reason: Reason,
@@ -120,7 +120,7 @@ impl Core {
         };
         *counter += 1;
         let reply = Reply::failed(Failure::new(reason, detail));
-        self.control(key, owner, Frame::call(None, None, number, Part::Reply(reply)), lane);
+        self.control(key, sender, Frame::call(None, None, number, Part::Reply(reply)), lane);
     }
 
     fn request(
@@ -144,20 +144,20 @@ impl Core {
         let (body, credit) = (request.body.len() as u64, request.credit);
         let limit = request.remaining.map(|remaining| TimeLimit::new(remaining, now));
         let Some(session) = self.sessions.get(&key) else { return };
-        let (source, owner) = (session.peer.clone(), session.identity.clone());
+        let (source, sender) = (session.peer.clone(), session.sender);
         let Some(target) = self.sessions.get_mut(&target_key) else { return };
         let dest_id = target.last_number + 1;
         let lane = Lane::Call(target.next_free_lane());
         let frame = Frame::call(Some(source), None, dest_id, Part::Request(request));
         let frame = self.encoder.encode(frame, lane);
-        let slot = match self.push(target_key, &owner, QueuedFrame { frame, limit, is_control: false }, 1) {
+        let slot = match self.push(target_key, sender, QueuedFrame { frame, limit, is_control: false }, 1) {
             Ok(slot) => slot,
             Err((reason, detail)) => return self.refuse(key, number, reason, detail),
         };
         if let Some(target) = self.sessions.get_mut(&target_key) {
             target.last_number = dest_id;
             target.inbound.insert(dest_id, ServedCall { requester: key, number, slot });
-            target.outbox.reserve(&owner);
+            target.outbox.reserve(&sender);
         }
         if let Some(session) = self.sessions.get_mut(&key) {
             let lane = session.next_free_lane();
@@ -243,7 +243,7 @@ impl Core {
             self.stats.unknown_calls += 1;
             return;
         };
-        let (source, owner) = (session.peer.clone(), session.identity.clone());
+        let (source, sender) = (session.peer.clone(), session.sender);
         let call = self.sessions.get_mut(&requester).and_then(|session| session.calls.get_mut(&number));
         let Some(call) = call else { return };
         let lane = Lane::Call(call.lane);
@@ -254,7 +254,7 @@ impl Core {
         let body = reply.message.as_ref().map_or(0, |message| message.len() as u64);
         let frame = Frame::call(Some(source), None, number, Part::Reply(reply));
         let frame = self.encoder.encode(frame, lane);
-        match self.push(requester, &owner, QueuedFrame { frame, limit: None, is_control: false }, 0) {
+        match self.push(requester, sender, QueuedFrame { frame, limit: None, is_control: false }, 0) {
             Ok(_) => {
                 self.stats.frames += 1;
                 self.stats.body_bytes += body;
@@ -279,16 +279,16 @@ impl Core {
         if bytes == 0 {
             return;
         }
-        let Some(owner) = self.identity(key) else { return };
+        let Some(sender) = self.sender(key) else { return };
         let (found, max) = (self.sessions.get(&target), self.settings.queue_frames);
         if let Some(outbox) = found.map(|session| &session.outbox)
-            && !outbox.has_item_room(&owner, 1, max)
+            && !outbox.has_item_room(&sender, 1, max)
         {
             // Credit costs the requester nothing: without this limit, a requester could fill a slow target's queue
             // until the target is disconnected.
             let detail = format!(
                 "{} frames of this caller are queued for the target or reserved, of at most {max} for all callers",
-                outbox.items_of(&owner)
+                outbox.items_of(&sender)
             );
             return self.end_call(key, number, Reason::Overloaded, detail);
         }
@@ -297,7 +297,7 @@ impl Core {
         }
         self.stats.frames += 1;
         let frame = Frame::call(None, None, dest_id, Part::Credit { bytes });
-        self.control(target, &owner, frame, Lane::Control);
+        self.control(target, sender, frame, Lane::Control);
     }
 
     /// Handles a cancel of the requester. If the cancel has overtaken its request, the request is not forwarded when it
@@ -311,9 +311,9 @@ impl Core {
             return;
         };
         if call.lane_open
-            && let Some(owner) = self.identity(call.target)
+            && let Some(sender) = self.sender(call.target)
         {
-            self.control(key, &owner, Frame::end_of_stream(), Lane::Call(call.lane));
+            self.control(key, sender, Frame::end_of_stream(), Lane::Call(call.lane));
         }
         self.withdraw(key, &call, served);
     }
@@ -335,9 +335,9 @@ impl Core {
 
     /// Withdraws a closed call from its target: removes its request from the queue, or sends a cancel after it.
     fn withdraw(&mut self, requester: SessionKey, call: &Call, served: Option<ServedCall>) {
-        let Some(owner) = self.identity(requester) else { return };
+        let Some(sender) = self.sender(requester) else { return };
         let Some(target) = self.sessions.get_mut(&call.target) else { return };
-        match served.and_then(|served| target.outbox.remove(&owner, served.slot)) {
+        match served.and_then(|served| target.outbox.remove(&sender, served.slot)) {
             Some(bytes) => {
                 self.queued_bytes -= bytes;
                 self.stats.withdrawn += 1;
@@ -347,7 +347,7 @@ impl Core {
             None => {
                 self.stats.frames += 1;
                 let frame = Frame::call(None, None, call.dest_id, Part::Cancel);
-                self.control(call.target, &owner, frame, Lane::Control);
+                self.control(call.target, sender, frame, Lane::Control);
             }
         }
     }
@@ -365,9 +365,9 @@ impl Core {
 
     /// Removes a call at its target.
     fn remove_served(&mut self, requester: SessionKey, call: &Call) -> Option<ServedCall> {
-        let owner = self.identity(requester)?;
+        let sender = self.sender(requester)?;
         let target = self.sessions.get_mut(&call.target)?;
-        target.outbox.release(&owner);
+        target.outbox.release(&sender);
         target.inbound.remove(&call.dest_id)
     }
 
@@ -384,10 +384,10 @@ impl Core {
         for ServedCall { requester, number, slot } in inbound.into_values() {
             // A call of a peer to itself was removed by the loop above.
             let Some((call, _)) = self.remove_call(requester, number) else { continue };
-            let owner = self.identity(requester);
+            let sender = self.sender(requester);
             let outbox = self.sessions.get(&key).map(|session| &session.outbox);
             let is_queued =
-                owner.is_some_and(|owner| outbox.is_some_and(|outbox| outbox.contains(&owner, slot)));
+                sender.is_some_and(|sender| outbox.is_some_and(|outbox| outbox.contains(&sender, slot)));
             let (reason, detail) = match is_queued {
                 true => (Reason::PeerOffline, format!("{peer} disconnected; the request was not forwarded")),
                 false => (Reason::LinkLost, format!("the link to {peer} was lost; the work may continue")),

@@ -7,12 +7,13 @@ mod identity_peers;
 mod open;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::RandomState;
 use std::sync::Arc;
 
 use self::dequeue::QueuedFrame;
 use self::identity_peers::IdentityPeers;
 use self::open::{Call, ServedCall};
-use super::identity::Identity;
+use super::identity::{Identity, Sender};
 use super::{HubSettings, HubStats, PeerInfo, Policy, Presence, Requester};
 use crate::fair_queue::FairQueue;
 use crate::fair_share::has_room;
@@ -40,9 +41,11 @@ struct Session {
     max_frame: usize,
     draining: bool,
     closed: Option<CloseReason>,
-    /// Frames to this peer. Those of a call belong to the identity of its other end, for which each open call to this peer
+    /// The peer as the sender of frames to others.
+    sender: Sender,
+    /// Frames to this peer. Those of a call belong to the sender at its other end, for which each open call to this peer
     /// reserves one: its cancel. Failures of calls that were never open belong to the peer itself.
-    outbox: FairQueue<Identity, QueuedFrame>,
+    outbox: FairQueue<Sender, QueuedFrame>,
     /// Bytes of the queued control frames.
     control_bytes: usize,
     /// Open calls of this peer, by their numbers on its link.
@@ -82,6 +85,8 @@ pub struct Core {
     by_name: HashMap<PeerId, SessionKey>,
     /// The peers in `by_name` by what proved their names.
     identity_peers: IdentityPeers,
+    /// Makes senders of identities.
+    sender_key: RandomState,
     local: Option<LocalServices>,
     next_key: u64,
     queued_bytes: usize,
@@ -111,6 +116,7 @@ impl Core {
             sessions: SessionMap::default(),
             by_name: HashMap::new(),
             identity_peers: IdentityPeers::default(),
+            sender_key: RandomState::new(),
             local: None,
             next_key: 0,
             queued_bytes: 0,
@@ -260,17 +266,17 @@ impl Core {
         }
     }
 
-    /// The owner of frames that another session causes; `None` if that session has ended.
-    fn identity(&self, key: SessionKey) -> Option<Identity> {
-        self.sessions.get(&key).map(|session| session.identity.clone())
+    /// The sender of frames that this session causes; `None` if the session has ended.
+    fn sender(&self, key: SessionKey) -> Option<Sender> {
+        self.sessions.get(&key).map(|session| session.sender)
     }
 
-    /// Queues a frame of a call, if the limits allow, and room for `reserved` more is left to its owner. Returns its slot in the
+    /// Queues a frame of a call, if the limits allow, and room for `reserved` more is left to its sender. Returns its slot in the
     /// queue.
     fn push(
         &mut self,
         key: SessionKey,
-        owner: &Identity,
+        sender: Sender,
         queued: QueuedFrame,
         reserved: usize,
     ) -> Result<u64, (Reason, String)> {
@@ -283,20 +289,20 @@ impl Core {
             return Err((Reason::TooLarge, detail));
         }
         let max = self.settings.queue_frames;
-        if !outbox.has_item_room(owner, 1 + reserved, max) {
+        if !outbox.has_item_room(&sender, 1 + reserved, max) {
             let detail = format!(
                 "{} frames from this sender are queued for {peer} or reserved, of at most {max} for all senders, \
                  each at most as many as are then unused",
-                outbox.items_of(owner)
+                outbox.items_of(&sender)
             );
             return Err((Reason::Overloaded, detail));
         }
         let max = self.settings.queue_bytes;
-        if !outbox.has_byte_room(owner, len, max) {
+        if !outbox.has_byte_room(&sender, len, max) {
             let detail = format!(
                 "{} bytes from this sender are queued for {peer}, of at most {max} for all senders, \
                  each at most as many as are then unused",
-                outbox.bytes_of(owner)
+                outbox.bytes_of(&sender)
             );
             return Err((Reason::Overloaded, detail));
         }
@@ -307,7 +313,7 @@ impl Core {
                 format!("{bytes} bytes would be queued for {peer}; the hub has queued {queued} of {max}");
             return Err((Reason::Overloaded, detail));
         }
-        Ok(self.enqueue(key, owner, queued))
+        Ok(self.enqueue(key, sender, queued))
     }
 
     /// Whether a peer's queue may grow: to at most the unused part of the total, so that peers that do not read never use it up.
@@ -318,7 +324,7 @@ impl Core {
     /// Queues a control frame, which must not be lost. A peer with too many queued control frames is disconnected: those that
     /// others can cause are limited where they are caused. Control frames have a separate byte limit, so that a full queue of
     /// replies leaves room for them.
-    fn control(&mut self, key: SessionKey, owner: &Identity, frame: Frame, lane: Lane) {
+    fn control(&mut self, key: SessionKey, sender: Sender, frame: Frame, lane: Lane) {
         let frame = self.encoder.encode(frame, lane);
         let Some(session) = self.sessions.get(&key).filter(|session| session.closed.is_none()) else {
             return;
@@ -335,7 +341,7 @@ impl Core {
             None
         };
         let Some((resource, max)) = exceeded else {
-            self.enqueue(key, owner, QueuedFrame { frame, limit: None, is_control: true });
+            self.enqueue(key, sender, QueuedFrame { frame, limit: None, is_control: true });
             return;
         };
         if let Some(session) = self.sessions.get_mut(&key) {
@@ -345,7 +351,7 @@ impl Core {
         }
     }
 
-    fn enqueue(&mut self, key: SessionKey, owner: &Identity, queued: QueuedFrame) -> u64 {
+    fn enqueue(&mut self, key: SessionKey, sender: Sender, queued: QueuedFrame) -> u64 {
         let Some(session) = self.sessions.get_mut(&key) else { return 0 };
         let bytes = queued.frame.len();
         self.queued_bytes += bytes;
@@ -355,6 +361,6 @@ impl Core {
         if session.outbox.len() == 0 {
             self.wakes.push(key);
         }
-        session.outbox.push(owner, bytes, queued)
+        session.outbox.push(&sender, bytes, queued)
     }
 }

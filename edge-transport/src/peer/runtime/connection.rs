@@ -39,6 +39,7 @@ impl Driver {
             self.name = name.clone();
         }
         self.io = Some(FrameIo::new(link));
+        self.batch = 0;
         self.handle(Event::LinkUp);
         let mut timer = Box::pin(tokio::time::sleep(self.settings.session.hello_timeout));
         let mut opened = None;
@@ -72,8 +73,8 @@ impl Driver {
             let why = if redial.is_some() { "redialed" } else { "preferred path available" };
             tracing::info!(from, to, why, "switching to a new link");
             self.io = None;
-            self.handle(Event::LinkLost);
             self.queue.clear();
+            self.handle(Event::LinkLost);
             if redial.is_none() {
                 // The failback counts as failed until the new link has lasted for `failback_interval`.
                 self.failed_failbacks += 1;

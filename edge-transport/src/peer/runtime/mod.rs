@@ -120,7 +120,9 @@ pub(super) struct Driver {
     /// replies.
     service_calls: FuturesUnordered<BoxFuture<'static, ()>>,
     io: Option<FrameIo>,
-    /// Frames of calls: those of each caller, and of this peer's own calls, take turns.
+    /// Bytes of frames of calls that the link has got since it had nothing to send.
+    batch: usize,
+    /// Further frames of calls: those of each caller, and of this peer's own calls, take turns.
     queue: FairQueue<PeerId, QueuedFrame>,
     /// The message of the answer that is handled now, until its frame is queued.
     answering: Option<QueuedMessage>,
@@ -172,6 +174,7 @@ impl Driver {
             waiting,
             service_calls: FuturesUnordered::new(),
             io: None,
+            batch: 0,
             queue: FairQueue::default(),
             answering: None,
             current_dialer: 0,
@@ -356,16 +359,31 @@ impl Driver {
 
     /// Moves the next frames of calls to the link, once it has taken the previous ones.
     fn fill_link(&mut self) {
-        let Some(io) = self.io.as_mut().filter(|io| io.waiting() == 0) else { return };
-        let mut taken = 0;
-        while taken < WRITE_BATCH
-            && let Some(QueuedFrame { frame, message }) = self.queue.pop()
+        if self.io.as_ref().is_some_and(|io| io.waiting() == 0) {
+            self.batch = 0;
+        }
+        while self.batch < WRITE_BATCH
+            && let Some(queued) = self.queue.pop()
         {
-            taken += frame.len();
-            io.push(frame);
-            if let Some((window, cost)) = message.and_then(|message| message.window) {
-                window.on_sent(cost);
-            }
+            self.send_next(queued);
+        }
+    }
+
+    /// Sends a frame of a call in its turn.
+    fn send(&mut self, owner: &PeerId, queued: QueuedFrame) {
+        if self.queue.len() == 0 && self.batch < WRITE_BATCH {
+            self.send_next(queued);
+        } else if self.io.is_some() {
+            self.queue.push(owner, queued.frame.len(), queued);
+        }
+    }
+
+    fn send_next(&mut self, QueuedFrame { frame, message }: QueuedFrame) {
+        let Some(io) = &mut self.io else { return };
+        self.batch += frame.len();
+        io.push(frame);
+        if let Some((window, cost)) = message.and_then(|message| message.window) {
+            window.on_sent(cost);
         }
     }
 
@@ -384,10 +402,8 @@ impl Driver {
                 }
             }
             Action::Send { frame, owner: Some(owner) } => {
-                if self.io.is_some() {
-                    let (bytes, message) = (frame.len(), self.answering.take());
-                    self.queue.push(&owner, bytes, QueuedFrame { frame, message });
-                }
+                let message = self.answering.take();
+                self.send(&owner, QueuedFrame { frame, message });
             }
             Action::Reply { number, message, end } => {
                 // Send errors are ignored: a cancel follows when the caller has dropped its stream.
