@@ -54,8 +54,9 @@ impl Bounds {
             session.max_outbound_calls = 3;
             session.max_inbound_calls = 3;
             hub.max_calls = 2;
-            hub.queue_frames = 8;
-            hub.queue_bytes = 4 * 1024;
+            // One sender gets half.
+            hub.queue_frames = 16;
+            hub.queue_bytes = 8 * 1024;
             hub.total_queue_bytes = 16 * 1024;
         } else {
             hub.max_calls = 64;
