@@ -93,9 +93,10 @@ async fn serve(
         tokio::select! {
             _ = upkeep.tick() => metrics.run_upkeep(),
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, client)) => {
                     let (status, metrics) = (Arc::clone(&status), metrics.clone());
-                    connections.add(|asked| connection(stream, status, metrics, request_timeout, asked)).await;
+                    let start = |asked| connection(stream, status, metrics, request_timeout, asked);
+                    connections.add(client.ip(), start).await;
                 }
                 Err(cause) => {
                     tracing::warn!(%cause, "cannot accept an HTTP connection");
@@ -194,6 +195,7 @@ fn recorder() -> Result<PrometheusHandle, StatusError> {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpSocket;
 
     use super::*;
     use crate::status::Fact;
@@ -216,31 +218,68 @@ mod tests {
         fn publish_metrics(&self) {}
     }
 
-    #[tokio::test]
-    async fn silent_connections_do_not_delay_the_liveness_probe() {
+    /// Starts a server in which no silent connection ends by itself during the test.
+    async fn server() -> (StatusServer, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let metrics = PrometheusBuilder::new().build_recorder().handle();
-        // No silent connection ends by itself during the test.
         let never = Duration::from_secs(3600);
-        let _server = StatusServer(tokio::spawn(serve(listener, Arc::new(Waiting), metrics, never)));
+        (StatusServer(tokio::spawn(serve(listener, Arc::new(Waiting), metrics, never))), address)
+    }
+
+    /// Connects from an address of this host.
+    async fn connect(from: [u8; 4], to: SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        socket.connect(to).await.unwrap()
+    }
+
+    async fn answer_to(mut probe: TcpStream) -> String {
+        let mut answer = String::new();
+        let asked = async {
+            probe.write_all(b"GET /livez HTTP/1.1\r\nHost: hub\r\n\r\n").await?;
+            probe.read_to_string(&mut answer).await
+        };
+        tokio::time::timeout(Duration::from_secs(60), asked).await.unwrap().unwrap();
+        answer
+    }
+
+    fn is_alive(answer: &str) -> bool {
+        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nok\n")
+    }
+
+    #[tokio::test]
+    async fn silent_connections_do_not_delay_the_liveness_probe() {
+        let (_server, address) = server().await;
         let mut silent = Vec::new();
         for _ in 0..100 {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
-        let probe = async {
-            let mut probe = TcpStream::connect(address).await.unwrap();
-            probe.write_all(b"GET /livez HTTP/1.1\r\nHost: hub\r\n\r\n").await.unwrap();
-            let mut answer = String::new();
-            probe.read_to_string(&mut answer).await.unwrap();
-            // The oldest one made room.
-            (answer, silent[0].read(&mut [0]).await.unwrap())
-        };
-        let (answer, oldest) = tokio::time::timeout(Duration::from_secs(60), probe).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nok\n"), "{answer}");
-        assert_eq!(oldest, 0);
+        let answer = answer_to(TcpStream::connect(address).await.unwrap()).await;
+        assert!(is_alive(&answer), "{answer}");
+        // The oldest one made room.
+        assert_eq!(silent[0].read(&mut [0]).await.unwrap(), 0);
         let newest = silent[99].try_read(&mut [0]).unwrap_err();
         assert_eq!(newest.kind(), std::io::ErrorKind::WouldBlock);
+    }
+
+    /// A client whose connections end connects again at once, before a slow probe has sent its request.
+    #[tokio::test]
+    async fn reconnects_of_one_address_do_not_end_the_probe_of_another() {
+        const ATTACKER: [u8; 4] = [127, 0, 0, 2];
+        let (_server, address) = server().await;
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(connect(ATTACKER, address).await);
+        }
+        let probe = connect([127, 0, 0, 1], address).await;
+        for _ in 0..1000 {
+            silent.push(connect(ATTACKER, address).await);
+            // Its oldest connection ends for the new one.
+            let _ = silent.remove(0).read(&mut [0]).await.unwrap();
+        }
+        let answer = answer_to(probe).await;
+        assert!(is_alive(&answer), "{answer}");
     }
 
     #[test]
