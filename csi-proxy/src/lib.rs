@@ -117,6 +117,7 @@ mod endpoint;
 mod generated;
 #[cfg(feature = "runtime")]
 mod grpc;
+mod log_limit;
 #[cfg(feature = "metrics")]
 mod metrics;
 pub mod monitor;

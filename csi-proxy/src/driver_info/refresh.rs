@@ -26,6 +26,9 @@ use crate::routing::store::{PlacementStore, StoreError};
 /// The timeout of one background call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a known answer of all nodes together waits until most of them have answered.
+const REPRESENTATIVE_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// The total time to wait for nodes that cannot be selected.
 const ABSENT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -98,7 +101,7 @@ impl DriverInfo {
             }
             Err(conflict) => Some(conflict),
         };
-        if self.change(|cache, _| cache.admit(node, &reported, conflict.clone())) {
+        if self.change(|cache, now| cache.admit(node, &reported, conflict.clone(), now)) {
             match conflict {
                 Some(reason) => {
                     let reason = printable(&reason.to_string());
@@ -198,6 +201,7 @@ impl DriverInfo {
     /// Answers for a node, or for all nodes together, waiting up to `wait` for an unknown answer.
     pub(crate) async fn answer(&self, of: Option<&NodeId>, question: Question, wait: Duration) -> Replies {
         let mut changed_signal = self.changed_signal.subscribe();
+        let mut waits = of.is_none() && !matches!(question, Question::PluginInfo | Question::Probe);
         let known = async {
             loop {
                 let replies = match self.read(|cache| cache.answer(of, question)) {
@@ -208,6 +212,15 @@ impl DriverInfo {
                         continue;
                     }
                 };
+                if std::mem::take(&mut waits) && !self.read(Cache::is_representative) {
+                    let representative = async {
+                        while !self.read(Cache::is_representative) {
+                            let _ = changed_signal.changed().await;
+                        }
+                    };
+                    let _ = timeout(REPRESENTATIVE_TIMEOUT.min(wait / 2), representative).await;
+                    continue;
+                }
                 if question != Question::Probe {
                     self.warn_stale(of);
                 }
@@ -332,10 +345,13 @@ impl DriverInfo {
                 "start-up answer is too large, the driver of the node counts as unreachable"
             ),
             Notice::Reached => tracing::info!(%driver, %node, "driver reachable"),
-            Notice::Moved { before, now } => tracing::warn!(
-                %node, before = ?before.segments, now = ?now.segments,
-                "topology of a node changed, its volumes may be unreachable for pods"
-            ),
+            Notice::Moved { before, now } => {
+                let [before, now] = [before, now].map(|place| printable(&format!("{:?}", place.segments)));
+                tracing::warn!(
+                    %node, %before, %now,
+                    "topology of a node changed, its volumes may be unreachable for pods"
+                );
+            }
         }
     }
 
@@ -399,13 +415,19 @@ mod tests {
     use crate::observe::tests::log::Log;
 
     #[test]
-    fn name_of_a_driver_forges_no_line() {
+    fn text_of_a_driver_forges_no_line_and_is_bounded() {
         let driver = DriverInfo::new("vendor".parse().unwrap(), Mode::Each { node_info: false });
-        let (log, _logging) = Log::start(tracing::Level::INFO);
-        let found = "X\n2026 ERROR forged\r\x1b[31m\u{202e}".to_owned();
-        driver.log(&"edge-1".parse().unwrap(), Notice::NameMismatch { found });
-        let text = log.text();
-        assert_eq!(text.lines().count(), 1, "{text}");
-        assert!(!text.contains(['\r', '\x1b', '\u{202e}']) && text.contains(r"X\n2026"), "{text}");
+        let forged = "X\n2026 ERROR forged\r\x1b[31m\u{202e}";
+        let place = |key: &str| csi_proto::csi::v1::Topology::from_iter([(key, forged.repeat(3000))]);
+        for notice in [
+            Notice::NameMismatch { found: forged.repeat(3000) },
+            Notice::Moved { before: place("a"), now: place("b") },
+        ] {
+            let (log, _logging) = Log::start(tracing::Level::INFO);
+            driver.log(&"edge-1".parse().unwrap(), notice);
+            let text = log.text();
+            assert!(text.lines().count() == 1 && text.len() < 4000, "{} bytes", text.len());
+            assert!(!text.contains(['\r', '\x1b', '\u{202e}']) && text.contains(r"X\n2026"), "{text}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use super::core::Monitor;
 use super::event::{CallNumber, Counts, End, Event};
 use super::rule::{Rule, Violation};
 use crate::call::{Call, CallId, Fault, Outcome, Replies};
-use crate::observe::LogLimit;
+use crate::log_limit::LogLimit;
 use crate::relay::Relay;
 
 /// The maximum number of monitored drivers. Calls to further drivers pass unmonitored.

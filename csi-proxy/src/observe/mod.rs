@@ -1,7 +1,5 @@
 //! The logs of a call: one line per stage, with the id of the call. Bodies are never logged.
 
-mod log_limit;
-
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -10,7 +8,6 @@ use csi_proto::DriverName;
 use futures_core::Stream;
 use tokio::time::Instant;
 
-pub(crate) use self::log_limit::LogLimit;
 use crate::call::{Call, CallId, Fault, MethodPath, NodeId, Origin, Outcome, Replies, Reply};
 
 /// Why the answer to a call is not read to its end: set by the component that stops reading, before it drops the

@@ -6,7 +6,7 @@ use std::time::Instant;
 use csi_proto::Code;
 
 use crate::call::{Call, Fault, MethodPath, Outcome};
-use crate::observe::LogLimit;
+use crate::log_limit::LogLimit;
 
 /// The beginning of the names of CSI's services, in all versions.
 const CSI_PACKAGE: &str = "csi.";

@@ -19,6 +19,7 @@ pub use self::entry::{Entry, Presence};
 use super::info::{self, Fact, Info};
 use super::question::Question;
 use crate::call::{Fault, NodeId, Origin, Outcome};
+use crate::log_limit::LogLimit;
 use crate::routing::ClaimConflict;
 
 /// The maximum number of versions in the answer of all nodes together, and of the bytes of each one. Others are omitted.
@@ -85,22 +86,38 @@ pub struct Cache {
     /// The node that answers `Probe` where all nodes answer together.
     watched: Option<NodeId>,
     reported: Reported,
-    /// When a notice about an answer that is too large was last reported.
-    too_large: Option<Instant>,
 }
 
 /// The last notices to the operator about a node, or about all nodes together.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Reported {
     reached: Option<bool>,
     stale: bool,
+    /// Notices that a node can cause at will.
+    name: LogLimit,
+    size: LogLimit,
+    topology: LogLimit,
+    conflict: LogLimit,
+}
+
+impl Reported {
+    /// Whether to log a notice about one node.
+    fn permits(&self, notice: &Notice, now: Instant) -> bool {
+        match notice {
+            Notice::NameMismatch { .. } => self.name.permits(now),
+            Notice::TooLarge { .. } => self.size.permits(now),
+            Notice::Moved { .. } => self.topology.permits(now),
+            // Once per outage of all nodes, or of a node with a socket of its own.
+            Notice::Unreachable(_) | Notice::Reached | Notice::TooMany => true,
+        }
+    }
 }
 
 /// A notice for the operator.
 #[derive(Debug, PartialEq)]
 #[allow(clippy::exhaustive_enums, reason = "the outputs of the state machine")]
 pub enum Notice {
-    /// The driver reports another name than configured.
+    /// The driver reports another name than configured. Reported for one node at most once in 10 s.
     NameMismatch {
         /// The reported name.
         found: String,
@@ -120,7 +137,7 @@ pub enum Notice {
     },
     /// A node is rejected because of the limit. Reported once.
     TooMany,
-    /// The topology of a node has changed.
+    /// The topology of a node has changed. Reported for one node at most once in 10 s.
     Moved {
         /// The previous topology.
         before: csi::Topology,
@@ -149,8 +166,8 @@ impl Cache {
     #[must_use]
     pub fn new(driver: DriverName, mode: Mode) -> Self {
         let (entries, kept, reported) = Default::default();
-        let (synced, refused, checked, watched, too_large) = (false, false, false, None, None);
-        Self { driver, mode, entries, kept, synced, refused, checked, watched, reported, too_large }
+        let (synced, refused, checked, watched) = (false, false, false, None);
+        Self { driver, mode, entries, kept, synced, refused, checked, watched, reported }
     }
 
     /// Makes what nodes report about themselves subject to [admission](Self::admit).
@@ -166,18 +183,21 @@ impl Cache {
         entry.reported().map(|(node_id, topology)| (node_id.to_owned(), topology.clone()))
     }
 
-    /// Admits a node with what it reports, or refuses it. Returns whether this is a change. Has no effect if the node
-    /// reports something else by now.
+    /// Admits a node with what it reports, or refuses it. Returns whether to log this: it is a change, and a refusal of
+    /// this node at most once in 10 s. Has no effect if the node reports something else by now.
     pub fn admit(
         &mut self,
         node: &NodeId,
         reported: &(String, csi::Topology),
         conflict: Option<ClaimConflict>,
+        now: Instant,
     ) -> bool {
         let admission = conflict.map_or(Admission::Admitted, Admission::Refused);
         let Some(entry) = self.entries.get_mut(node) else { return false };
         let current = entry.reported() == Some((reported.0.as_str(), &reported.1));
-        current && std::mem::replace(&mut entry.admission, admission.clone()) != admission
+        let refused = matches!(admission, Admission::Refused(_));
+        let changed = current && std::mem::replace(&mut entry.admission, admission.clone()) != admission;
+        changed && (!refused || entry.reported.conflict.permits(now))
     }
 
     /// The nodes that take no part, and why.
@@ -324,6 +344,15 @@ impl Cache {
             ..Default::default()
         };
         known.or_else(|| (question == Question::PluginInfo).then(|| Ok(unknown().encode_to_vec().into())))
+    }
+
+    /// Whether the nodes with complete info are more than the connected ones whose first round has not ended, so that
+    /// the first node to answer does not decide about the [answers](Self::answer) alone.
+    #[must_use]
+    pub fn is_representative(&self) -> bool {
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            self.entries.values().partition(|entry| entry.info().is_complete(true));
+        known.len() > unknown.iter().filter(|entry| entry.seen && entry.reached.is_none()).count()
     }
 
     /// What most nodes with complete info have.

@@ -31,9 +31,6 @@ pub(super) const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// all rounds, so that hanging nodes do not delay the others.
 pub(super) const MAX_FAILING_ROUNDS: usize = 8;
 
-/// The minimum interval between notices about answers that are too large.
-const TOO_LARGE_INTERVAL: Duration = Duration::from_secs(10);
-
 /// A node that was refreshed within this time is not refreshed again for an answer that depends on it.
 pub(super) const RECENT: Duration = Duration::from_millis(500);
 
@@ -127,11 +124,7 @@ impl Cache {
         let handled = match answer {
             Ok(answer) if answer.len() > MAX_RECORD => {
                 let (found, max) = (answer.len(), MAX_RECORD);
-                let since = |last: Instant| now.saturating_duration_since(last);
-                if self.too_large.is_none_or(|last| since(last) >= TOO_LARGE_INTERVAL) {
-                    self.too_large = Some(now);
-                    notices.push(Notice::TooLarge { question, found, max });
-                }
+                notices.push(Notice::TooLarge { question, found, max });
                 Err(Fault::ReplyTooLarge { found: found as u64, max: max as u64 }.into())
             }
             answer => entry.handle_answer(&self.driver, question, answer, &self.mode, &mut notices),
@@ -141,6 +134,7 @@ impl Cache {
         {
             notices.push(Notice::Moved { before, now });
         }
+        notices.retain(|notice| entry.reported.permits(notice, now));
         let failure = match handled {
             Ok(Some(next)) => return (Some(next), notices),
             Ok(None) => {

@@ -111,6 +111,7 @@ fn own() -> NodeId {
 #[derive(Clone)]
 struct Driver {
     on: bool,
+    name: &'static str,
     version: &'static str,
     services: Vec<i32>,
     rpcs: Vec<i32>,
@@ -123,6 +124,7 @@ impl Driver {
     fn new() -> Self {
         Self {
             on: true,
+            name: "other",
             version: "1",
             services: vec![1, 2, 77, 0],
             rpcs: vec![1, 2, 99, 0],
@@ -148,7 +150,7 @@ impl Driver {
         }
         Ok(match question {
             Question::PluginInfo => csi::GetPluginInfoResponse {
-                name: "other".to_owned(),
+                name: self.name.to_owned(),
                 vendor_version: self.version.to_owned(),
                 ..Default::default()
             }
@@ -676,6 +678,54 @@ fn reports_changed_topology_once() {
         let moved = bench.notices.iter().filter(|notices| matches!(notices, Notice::Moved { .. })).count();
         assert_eq!(moved, expected, "{node_id}");
     }
+}
+
+/// A node that changes what it reports in every round.
+#[test]
+fn one_node_causes_few_notices() {
+    let mut bench = Bench::discovering();
+    bench.cache.require_admission();
+    bench.cache.arrived(&own(), bench.now);
+    let (mut rounds, mut refusals) = (0, 0);
+    for second in 0..=20 {
+        rounds += 1;
+        let node_id = ["a", "b"][second % 2];
+        let driver = Driver { node_id, name: node_id, ..Driver::new() };
+        bench.cache.refresh(Some(&own()), bench.now);
+        assert_eq!(bench.all_due(&driver), 1);
+        let reported = bench.cache.to_admit(&own()).unwrap();
+        let conflict = ClaimConflict::TooLarge { size: second };
+        refusals += usize::from(bench.cache.admit(&own(), &reported, Some(conflict), bench.now));
+        bench.now += SECOND;
+    }
+    let count = |wanted: fn(&Notice) -> bool| bench.notices.iter().filter(|notice| wanted(notice)).count();
+    let names = count(|notice| matches!(notice, Notice::NameMismatch { .. }));
+    let moves = count(|notice| matches!(notice, Notice::Moved { .. }));
+    assert_eq!((rounds, names, moves, refusals), (21, 3, 2, 3));
+}
+
+/// On an empty state the first node to answer does not decide alone.
+#[test]
+fn most_connected_nodes_decide_about_capabilities() {
+    let mut bench = Bench::discovering();
+    let names = ["edge-1", "edge-2", "edge-3", "edge-4"].map(key);
+    names.iter().for_each(|name| drop(bench.cache.arrived(name, bench.now)));
+    let _ = bench.cache.take_due(4, bench.now);
+    let known = names.each_ref().map(|name| {
+        bench.play(name, &Driver::new());
+        bench.cache.is_representative()
+    });
+    assert_eq!(known, [false, false, true, true]);
+    // A node whose round has failed, and one that is not connected, is not awaited.
+    let mut bench = Bench::discovering();
+    names.iter().for_each(|name| drop(bench.cache.arrived(name, bench.now)));
+    let _ = bench.cache.take_due(4, bench.now);
+    bench.play(&names[0], &Driver::new());
+    bench.play(&names[1], &Driver::off());
+    assert!(!bench.cache.is_representative());
+    bench.cache.left(&names[2], bench.now);
+    bench.play(&names[3], &Driver::off());
+    assert!(bench.cache.is_representative());
 }
 
 #[test]

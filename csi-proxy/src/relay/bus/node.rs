@@ -10,7 +10,7 @@ use super::super::{Relay, until_left};
 use super::{MAX_CLOSING, MAX_MESSAGE, MAX_REQUEST};
 use crate::call::{Call, CallId, Fault, Outcome, Replies, Reply};
 use crate::generated::call as pb;
-use crate::observe::LogLimit;
+use crate::log_limit::LogLimit;
 
 /// Limits the warnings of all buses of the process.
 static WARNINGS: LogLimit = LogLimit::new();

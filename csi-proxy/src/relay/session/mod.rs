@@ -25,7 +25,7 @@ use futures_util::{StreamExt, stream};
 pub use self::nodes::NodeWatch;
 use crate::call::text::printable;
 use crate::call::{Call, Fault, NodeId, NodeSession, Outcome, Replies, Reply};
-use crate::observe::LogLimit;
+use crate::log_limit::LogLimit;
 use crate::relay::refused::Refused;
 use crate::relay::{Relay, until_left};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Permits one warning in 10 s.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LogLimit(Mutex<Option<Instant>>);
 
 impl LogLimit {
@@ -23,6 +23,12 @@ impl LogLimit {
             *last = Some(now);
         }
         permitted
+    }
+}
+
+impl Default for LogLimit {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
