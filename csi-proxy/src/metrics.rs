@@ -6,6 +6,7 @@
 //! - counter `csi_plugin_relay_faults_total` with `driver_name`, `kind`, `stage`;
 //! - counter `csi_plugin_refused_calls_total` with `cause`: calls of other peers that the node refused, as `method` (it
 //!   must not come from another host) or `driver` (another one than the policies have checked);
+//! - counter `csi_plugin_wrong_answers_total` with `driver_name`: answers of nodes that name another id than the request;
 //! - gauges `csi_plugin_operations_running` and `csi_plugin_operations_cached` (results for retries); counter
 //!   `csi_plugin_operations_total` with `driver_name` and `outcome`: `run`, `coalesced`, `replayed`, `aborted`,
 //!   `uncertain`;
@@ -59,6 +60,10 @@ pub(crate) fn operation(driver: &DriverName, outcome: &'static str) {
 pub(crate) fn operations(counts: &crate::dispatcher::operation::Counts) {
     metrics::gauge!("csi_plugin_operations_running").set(counts.running as f64);
     metrics::gauge!("csi_plugin_operations_cached").set(counts.kept as f64);
+}
+
+pub(crate) fn wrong_answer(driver: &DriverName) {
+    metrics::counter!("csi_plugin_wrong_answers_total", "driver_name" => label(driver)).increment(1);
 }
 
 pub(crate) fn startup_age(driver: &DriverName, age: Duration) {

@@ -153,6 +153,12 @@ impl Entry {
         }
     }
 
+    /// Whether the node was never reached, and neither configuration nor record names it.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn is_newcomer(&self) -> bool {
+        !self.named && !self.recorded && self.topology.is_none()
+    }
+
     /// The `node_id` and topology that the node reports, whether admitted or not; `None` before the driver was
     /// reached.
     pub(super) fn reported(&self) -> Option<(&str, &csi::Topology)> {

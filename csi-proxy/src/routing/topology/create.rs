@@ -5,7 +5,7 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::{Delivery, Method};
 use prost::Message as _;
 
-use super::own::created;
+use super::own::answered;
 use super::search::Search;
 use super::{Answer, InboundCall, TopologyRouter};
 use crate::call::{Digest, Fault, Origin, Outcome, protobuf};
@@ -17,7 +17,7 @@ impl TopologyRouter {
     pub(super) async fn create(&self, relay: &dyn Relay, inbound: &InboundCall) -> Result<Answer, Refusal> {
         let request = VolumeRequest::read(&inbound.body)?;
         self.find_source(relay, inbound, &request).await?;
-        let (open, topology) = match self.attempt(&request).await {
+        let (open, topology) = match self.attempt(&request, false).await {
             // The code may be final, so it must not depend on an outdated presence.
             Err(
                 Refusal::Offline { .. }
@@ -26,7 +26,7 @@ impl TopologyRouter {
                 | Refusal::Undetermined { .. },
             ) => {
                 self.driver_info.refresh_absent().await;
-                self.attempt(&request).await?
+                self.attempt(&request, true).await?
             }
             other => other?,
         };
@@ -39,7 +39,7 @@ impl TopologyRouter {
         };
         // On an error the dropped attempt has an unknown result: a volume may have been created.
         let (method, place) = (Method::CreateVolume, self.own_place(&node));
-        let created = created(method, &message).unwrap_or_default();
+        let created = answered(method, &message).unwrap_or_default();
         let ([volume], Ok(message)) = (created.as_slice(), place.correct(method, message)) else {
             let reason = "the response to CreateVolume has no usable volume".to_owned();
             return Ok((None, Fault::Protocol { reason }.into()));
@@ -86,9 +86,14 @@ impl TopologyRouter {
         }
     }
 
-    /// Starts an attempt to create a volume and returns the topology of its node.
-    async fn attempt(&self, request: &VolumeRequest) -> Result<(OpenAttempt, csi::Topology), Refusal> {
-        let candidates = self.candidates(&class_of(&request.parameters));
+    /// Starts an attempt to create a volume and returns the topology of its node. `waited` means that the nodes which
+    /// could not be selected were asked before.
+    async fn attempt(
+        &self,
+        request: &VolumeRequest,
+        waited: bool,
+    ) -> Result<(OpenAttempt, csi::Topology), Refusal> {
+        let candidates = self.candidates(request, waited);
         let only = self.only();
         let default = self.settings.default_node.as_ref().or(only.as_ref());
         let selector = NodeSelector { candidates: &candidates, default, offline: self.settings.offline };

@@ -86,6 +86,12 @@ impl Doubts {
         found.map(|(node, _)| node.clone()).collect()
     }
 
+    /// The number of ids of other nodes that each node lists.
+    pub(super) fn disputed_ids(&self) -> Vec<(NodeId, usize)> {
+        let counts = self.disputed.iter().map(|(node, ids)| (node.clone(), ids.len()));
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+
     /// Records that a node denies an id that the node has listed.
     pub(super) fn denied(&mut self, node: &NodeId, subject: &Subject) {
         let id = self.hasher.hash_one(subject);
@@ -123,10 +129,12 @@ mod tests {
         assert!(!doubts.of_new(&victim, &volume(1)) && doubts.of_new(&victim, &volume(2)));
         let disputed = (1..=MAX_LISTED).filter(|n| !doubts.disputants(&volume(*n)).is_empty());
         assert_eq!(disputed.count(), MAX_DISPUTED);
+        assert_eq!(doubts.disputed_ids(), [(liar.clone(), MAX_DISPUTED)]);
         assert_eq!(doubts.disputants(&volume(1)), std::slice::from_ref(&liar));
         doubts.denied(&liar, &volume(1));
         assert_eq!(doubts.disputants(&volume(1)), []);
         doubts.forget(&liar);
+        assert_eq!(doubts.disputed_ids(), []);
         assert_eq!((doubts.disputants(&volume(2)), doubts.of_new(&victim, &volume(2))), (vec![], false));
     }
 

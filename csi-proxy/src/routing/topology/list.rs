@@ -53,6 +53,11 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 /// continues with the next node.
 const MAX_LISTED: u32 = 2 * DEFAULT_MAX_ROWS_OF_NODE as u32;
 
+/// The maximum time of one node for all its pages in a list, and the least time that a page counts as: a node has at
+/// most 1,200 pages. The recorded volumes of a node that needs more are listed after its last page.
+const MAX_TIME: Duration = Duration::from_secs(60);
+const MIN_PAGE_TIME: Duration = Duration::from_millis(50);
+
 /// A page of one node without its token, and the position after it; `None` at the end.
 struct NodePage {
     entries: Vec<u8>,
@@ -84,8 +89,11 @@ impl TopologyRouter {
             let page = self.page_of(relay, inbound, method, &node, position, max, is_only).await;
             (at, page)
         };
-        let rest: Vec<_> = nodes.iter().cloned().enumerate().skip(first).collect();
-        let mut pages = stream::iter(rest).map(fetch).buffered(MAX_CONCURRENT_ROUNDS);
+        let mut rest: Vec<_> = nodes.iter().cloned().enumerate().skip(first).collect();
+        // A page that continues a list may have a next one: the other nodes are called once it has none.
+        let others = rest.split_off(usize::from(*position != Position::default()));
+        let others = stream::iter(others).map(&fetch).buffered(MAX_CONCURRENT_ROUNDS);
+        let mut pages = stream::iter(rest).map(&fetch).buffered(1).chain(others);
         let (mut page, mut failed) = (Vec::new(), None);
         let is_of_snapshot =
             method == Method::ListSnapshots && protobuf::text(&inbound.body, SNAPSHOT_ID).is_some();
@@ -136,11 +144,12 @@ impl TopologyRouter {
         max: usize,
         is_only: bool,
     ) -> Result<NodePage, Answer> {
-        let Position::Driver { listed, token } = position else {
+        let Position::Driver { listed, spent, token } = position else {
             return Ok(self.recorded_page(method, node, position, max));
         };
         let body = protobuf::append_field(&inbound.body, STARTING_TOKEN, token.as_bytes());
-        let end = inbound.end.min(Instant::now() + NODE_TIMEOUT);
+        let began = Instant::now();
+        let end = inbound.end.min(began + NODE_TIMEOUT);
         let question = InboundCall { body, end, ..inbound.clone() };
         let late = |_| (None, Fault::Deadline { waited: NODE_TIMEOUT }.into());
         let asked = self.ask(relay, node, &question);
@@ -174,7 +183,17 @@ impl TopologyRouter {
             tracing::warn!(%node, max = MAX_LISTED, "the list of a node is too long, the rest of it is omitted");
             return Ok(NodePage { entries, outcome, next: None });
         }
-        let next = next.map(|token| Position::Driver { listed, token });
+        let spent = *spent + began.elapsed().max(MIN_PAGE_TIME);
+        let next = match next {
+            Some(_) if spent >= MAX_TIME && !is_only => {
+                tracing::warn!(%node, listed, max = ?MAX_TIME, "the list of a node takes too long, the rest of it is omitted");
+                if method == Method::ListSnapshots {
+                    return Err((None, Fault::Deadline { waited: MAX_TIME }.into()));
+                }
+                Some(Position::Recorded { after: String::new() })
+            }
+            next => next.map(|token| Position::Driver { listed, spent, token }),
+        };
         Ok(NodePage { entries, outcome, next })
     }
 

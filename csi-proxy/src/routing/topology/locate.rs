@@ -2,7 +2,7 @@
 
 use csi_proto::Method;
 
-use super::own::created;
+use super::own::answered;
 use super::search::Search;
 use super::{InboundCall, TopologyRouter, subjects};
 use crate::call::{Fault, NodeId, Replies, Subject};
@@ -25,11 +25,16 @@ impl TopologyRouter {
         let (message, outcome) = self.ask(relay, &node, inbound).await;
         let Some(message) = message else { return Ok(Replies::outcome(outcome)) };
         let created = match method {
-            Method::CreateSnapshot | Method::CreateVolumeGroupSnapshot => created(method, &message),
+            Method::CreateSnapshot | Method::CreateVolumeGroupSnapshot => answered(method, &message),
+            Method::ControllerGetVolume | Method::GetSnapshot | Method::GetVolumeGroupSnapshot => {
+                let is_about = |subject| self.is_about(&node, method, subject, &message);
+                subjects.first().is_some_and(is_about).then(Vec::new)
+            }
             _ => Some(Vec::new()),
         };
         let (Some(created), Ok(message)) = (created, self.own_place(&node).correct(method, message)) else {
-            let reason = format!("the response to {method} has no usable id, or cannot be decoded");
+            let reason =
+                format!("the response to {method} has no usable id, or another one, or cannot be decoded");
             return Ok(Replies::outcome(Fault::Protocol { reason }));
         };
         if certain {

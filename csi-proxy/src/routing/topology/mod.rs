@@ -201,6 +201,13 @@ impl TopologyRouter {
         self.driver_info.read(driver_info::Cache::conflicts)
     }
 
+    /// The nodes that list ids recorded for other nodes, and how many: at most 64 of each node count. Calls that change
+    /// these volumes, or have secrets for them, are refused until the node denies the ids or is decommissioned.
+    #[must_use]
+    pub fn disputed_ids(&self) -> Vec<(NodeId, usize)> {
+        self.doubts().disputed_ids()
+    }
+
     /// The driver info of the nodes.
     pub(crate) fn driver_info(&self) -> &Arc<DriverInfo> {
         &self.driver_info

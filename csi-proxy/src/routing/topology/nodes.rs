@@ -4,10 +4,10 @@ use csi_proto::csi::v1 as csi;
 use tokio::time::Instant;
 
 use super::TopologyRouter;
-use crate::call::Digest;
+use super::create::class_of;
 use crate::call::{NodeId, Outcome};
 use crate::driver_info::{self, Entry, Presence};
-use crate::routing::{Candidate, Refusal};
+use crate::routing::{Candidate, Refusal, VolumeRequest};
 
 impl TopologyRouter {
     /// Records that the list of connected nodes is complete. From then on nodes are refreshed when they connect, and
@@ -80,20 +80,36 @@ impl TopologyRouter {
         self.driver_info.read(|cache| cache.entry(node)?.topology())
     }
 
-    /// The candidates for a volume of a storage class.
-    pub(super) fn candidates(&self, class: &Digest) -> Vec<Candidate> {
-        let (capacity_cache, now) = (self.capacity_cache(), Instant::now());
+    /// The candidates for a volume. A node whose topology is not known is one if it may be within a topology of the
+    /// request; `waited` excludes one that was never reached, since all nodes were asked before.
+    pub(super) fn candidates(&self, request: &VolumeRequest, waited: bool) -> Vec<Candidate> {
+        let (capacity_cache, class, now) =
+            (self.capacity_cache(), class_of(&request.parameters), Instant::now());
+        // The value of the topology key is the name of the node.
+        let name_in = |place: &csi::Topology| {
+            let key = self.settings.topology_key.as_deref()?;
+            place.segment(key).map(str::to_owned)
+        };
+        let names: Vec<_> = request.topologies.iter().map(name_in).collect();
+        let may_be_within = |node: &NodeId| {
+            names.is_empty()
+                || names.iter().any(|name| name.as_ref().is_none_or(|name| name == node.as_str()))
+        };
         self.driver_info.read(|cache| {
-            let takes_part = |entry: &Entry| entry.is_of_driver() && entry.conflict().is_none();
-            let nodes = cache.entries().filter(|(_, entry)| takes_part(entry));
-            nodes
-                .map(|(node, entry)| Candidate {
+            let candidate = |(node, entry): (&NodeId, &Entry)| {
+                let topology = entry.topology();
+                let takes_part = entry.is_of_driver()
+                    && entry.conflict().is_none()
+                    && (topology.is_some() || (may_be_within(node) && !(waited && entry.is_newcomer())));
+                let candidate = || Candidate {
                     node: node.clone(),
-                    topology: entry.topology(),
+                    topology,
                     presence: entry.presence(),
-                    room: capacity_cache.of(node, class, now),
-                })
-                .collect()
+                    room: capacity_cache.of(node, &class, now),
+                };
+                takes_part.then(candidate)
+            };
+            cache.entries().filter_map(candidate).collect()
         })
     }
 

@@ -33,9 +33,16 @@ pub(super) fn is_usable(id: &str) -> bool {
     !id.is_empty() && id.len() <= MAX_SUBJECT && !id.chars().any(char::is_control)
 }
 
-/// The ids in an answer to a create method; `None` if one is missing or unusable. The answer must have the resource
-/// once: protobuf merges several, and readers would see another id than this check.
-pub(super) fn created(method: Method, message: &[u8]) -> Option<Vec<Subject>> {
+/// The ids in an answer to a method that creates or gets a resource; `None` if one is missing or unusable. The answer
+/// must have the resource once: protobuf merges several, and readers would see another id than this check.
+pub(super) fn answered(method: Method, message: &[u8]) -> Option<Vec<Subject>> {
+    // The answers of both methods have the same resource in the same field.
+    let method = match method {
+        Method::ControllerGetVolume => Method::CreateVolume,
+        Method::GetSnapshot => Method::CreateSnapshot,
+        Method::GetVolumeGroupSnapshot => Method::CreateVolumeGroupSnapshot,
+        other => other,
+    };
     let fields = protobuf::fields(message)?;
     let mut resources = fields.iter().filter(|field| field.number == RESOURCE);
     let (resource, None) = (resources.next()?.value.bytes()?, resources.next()) else { return None };
@@ -80,6 +87,20 @@ impl TopologyRouter {
                 self.doubts().sent(&subject);
             }
         }
+    }
+
+    /// Whether an answer to a method that gets a resource is about this subject, and names no id of another node.
+    /// Otherwise it is logged and counted.
+    pub(super) fn is_about(&self, node: &NodeId, method: Method, subject: &Subject, message: &[u8]) -> bool {
+        let is_own = answered(method, message).is_some_and(|answered| {
+            answered.first() == Some(subject) && !answered[1..].iter().any(|one| self.is_foreign(node, one))
+        });
+        if !is_own {
+            tracing::warn!(%node, %method, %subject, "a node answers with another id than that of the request, or with that of another node; the answer is not used");
+            #[cfg(feature = "metrics")]
+            crate::metrics::wrong_answer(&self.driver);
+        }
+        is_own
     }
 
     /// Checks the new ids in an answer to a create method. An id that another node may have is believed only if every

@@ -155,9 +155,14 @@ impl TopologyRouter {
                 (Origin::Driver, Code::UNIMPLEMENTED) => return Report::Unanswerable,
                 _ => return Report::Unknown,
             }
-            let Some(listed) = listed(asked, message.as_deref().unwrap_or_default(), subject.id()) else {
-                return Report::Unknown;
+            let message = message.unwrap_or_default();
+            let listed = match asked {
+                Method::ControllerGetVolume | Method::GetSnapshot | Method::GetVolumeGroupSnapshot => {
+                    self.is_about(node, asked, subject, &message).then_some(Listed::Present)
+                }
+                _ => listed(asked, &message, subject.id()),
             };
+            let Some(listed) = listed else { return Report::Unknown };
             match listed {
                 Listed::Present => return Report::Present,
                 Listed::Next(token) if token.is_empty() => return Report::Absent,

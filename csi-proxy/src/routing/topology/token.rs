@@ -1,5 +1,7 @@
 //! The token of a list over several nodes.
 
+use std::time::Duration;
+
 use crate::call::NodeId;
 
 const VERSION: &str = "1";
@@ -18,6 +20,8 @@ pub(super) enum Position {
     Driver {
         /// The number of entries before this position.
         listed: u32,
+        /// The time that its pages have taken, in whole milliseconds.
+        spent: Duration,
         /// The token of the driver; empty at the start.
         token: String,
     },
@@ -30,16 +34,18 @@ pub(super) enum Position {
 
 impl Default for Position {
     fn default() -> Self {
-        Self::Driver { listed: 0, token: String::new() }
+        Self::Driver { listed: 0, spent: Duration::ZERO, token: String::new() }
     }
 }
 
 impl Token {
-    /// `1:NODE:LISTED:TOKEN`, or `1:NODE::ID`; a node's name has no colon.
+    /// `1:NODE:LISTED:SPENT:TOKEN`, or `1:NODE::ID`; a node's name has no colon.
     pub(super) fn encode(&self) -> String {
         let node = &self.node;
         match &self.position {
-            Position::Driver { listed, token } => format!("{VERSION}:{node}:{listed}:{token}"),
+            Position::Driver { listed, spent, token } => {
+                format!("{VERSION}:{node}:{listed}:{}:{token}", spent.as_millis())
+            }
             Position::Recorded { after } => format!("{VERSION}:{node}::{after}"),
         }
     }
@@ -49,7 +55,11 @@ impl Token {
         let (listed, rest) = rest.split_once(':')?;
         let position = match listed {
             "" => Position::Recorded { after: rest.to_owned() },
-            listed => Position::Driver { listed: listed.parse().ok()?, token: rest.to_owned() },
+            listed => {
+                let (spent, token) = rest.split_once(':')?;
+                let spent = Duration::from_millis(spent.parse().ok()?);
+                Position::Driver { listed: listed.parse().ok()?, spent, token: token.to_owned() }
+            }
         };
         Some(Self { node: NodeId::new(node).ok()?, position })
     }
@@ -64,14 +74,25 @@ mod tests {
         let node = NodeId::new("edge-1.example").unwrap();
         for inner in ["", "7", "a:b:1", "\u{e9} \n"] {
             let inner = inner.to_owned();
+            let (spent, token) = (Duration::from_millis(7), inner.clone());
             for position in
-                [Position::Driver { listed: 9, token: inner.clone() }, Position::Recorded { after: inner }]
+                [Position::Driver { listed: 9, spent, token }, Position::Recorded { after: inner }]
             {
                 let token = Token { node: node.clone(), position };
                 assert_eq!(Token::decode(&token.encode()), Some(token));
             }
         }
-        for other in ["", "1", "1:", "1::0:x", "2:edge-1:0:x", "edge-1:0:x", "1:edge 1:0:x", "1:edge-1:x:y"] {
+        for other in [
+            "",
+            "1",
+            "1:",
+            "1::0:0:x",
+            "2:edge-1:0:0:x",
+            "edge-1:0:0:x",
+            "1:edge 1:0:0:x",
+            "1:edge-1:x:0:y",
+            "1:edge-1:0:y",
+        ] {
             assert_eq!(Token::decode(other), None, "{other}");
         }
     }

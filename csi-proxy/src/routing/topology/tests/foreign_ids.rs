@@ -132,6 +132,7 @@ async fn stolen_id_gets_no_calls_once_its_owner_lists_it() {
         world.forge("edge-2", CREATE, answer(volume("old")));
         assert_eq!(create(&route, &world, "any", "edge-2").await, Code::OK);
         assert_eq!(call(&route, &world, Method::ListVolumes, vec![]).await.1, Code::OK);
+        assert_eq!(route.disputed_ids(), [(node("edge-1"), 1)]);
         assert_eq!(
             (expand(&route, &world, "old").await, remove().await),
             (Code::UNAVAILABLE, Code::UNAVAILABLE)
@@ -142,6 +143,41 @@ async fn stolen_id_gets_no_calls_once_its_owner_lists_it() {
         world.lock().nodes.get_mut("edge-1").unwrap().clear();
         assert_eq!((expand(&route, &world, "old").await, remove().await), (Code::OK, Code::OK));
         assert_eq!(trusted(&world), ["edge-2".to_owned()].into());
+    })
+    .await;
+}
+
+/// The liar answers a question about an id with another one.
+#[tokio::test(start_paused = true)]
+async fn answer_with_another_id_is_not_used() {
+    let world = World::of(3);
+    for name in ["edge-0", "edge-1", "edge-2"] {
+        let rpcs = [Rpc::CreateDeleteVolume, Rpc::ListVolumes, Rpc::GetVolume];
+        let rpcs = rpcs.into_iter().collect::<csi::ControllerGetCapabilitiesResponse>();
+        world.forge(name, Method::ControllerGetCapabilities, rpcs.encode_to_vec());
+    }
+    let route = open(&MemoryStore::default()).await;
+    let read = async |volume_id: &str| {
+        let request = csi::ControllerGetVolumeRequest { volume_id: volume_id.to_owned() };
+        let (message, code) =
+            call(&route, &world, Method::ControllerGetVolume, request.encode_to_vec()).await;
+        (
+            message.map(|message| csi::ControllerGetVolumeResponse::decode(message).unwrap().volume.unwrap()),
+            code,
+        )
+    };
+    while_running(&route, &world, async {
+        report_all_up(&route, &world);
+        sleep(MINUTE).await;
+        world.has("edge-1", "old");
+        assert_eq!(create(&route, &world, "own", "edge-2").await, Code::OK);
+        world.forge("edge-2", Method::ControllerGetVolume, answer(volume("edge-2/other")));
+        // The liar neither has the id nor denies it.
+        assert_eq!(read("old").await, (Some(volume("old")), Code::OK));
+        assert_eq!(expand(&route, &world, "old").await, Code::UNAVAILABLE);
+        assert_eq!(read("edge-2/own").await, (None, Code::UNAVAILABLE));
+        world.forge("edge-2", Method::ControllerGetVolume, answer(volume("edge-2/own")));
+        assert_eq!(read("edge-2/own").await.1, Code::OK);
     })
     .await;
 }

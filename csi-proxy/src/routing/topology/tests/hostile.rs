@@ -1,6 +1,7 @@
 //! Nodes that lie.
 
 use super::*;
+use crate::driver_info::Question;
 
 pub(super) fn expansion(id: &str) -> Vec<u8> {
     let request = csi::ControllerExpandVolumeRequest {
@@ -316,7 +317,73 @@ async fn wrong_list_of_a_node_hides_no_volume_of_another() {
         world.lock().lists.insert("edge-1".to_owned(), WrongList::Endless);
         let (found, pages) = list(route, world, 0).await;
         assert_eq!(found, expected);
-        assert!(pages <= 2 * crate::routing::DEFAULT_MAX_ROWS_OF_NODE + 3, "{pages}");
+        assert!(pages <= 1_203, "{pages}");
+        world.lock().lists.insert("edge-1".to_owned(), WrongList::Slow);
+        let began = Instant::now();
+        world.take_calls();
+        let (found, pages) = list(route, world, 0).await;
+        assert_eq!(found, expected);
+        assert!(began.elapsed() < Duration::from_secs(75), "{pages} pages, {:?}", began.elapsed());
+        // The other nodes are not called for each of its pages.
+        assert!(world.take_calls()["ListVolumes"] <= pages + 3, "{pages} pages");
+    })
+    .await;
+}
+
+/// A node that connects again and again and answers nothing could be anywhere.
+#[tokio::test(start_paused = true)]
+async fn silent_node_fails_no_volume_in_other_topologies() {
+    let world = World::of(3);
+    world.lock().silent.insert("edge-2".to_owned());
+    with_disk(&world, &MemoryStore::default(), async |route| {
+        for _ in 0..3 {
+            // Its first round begins.
+            route.left(&node("edge-2"));
+            sleep(MINUTE).await;
+            route.arrived(&node("edge-2"));
+            let began = Instant::now();
+            assert_eq!(create(route, &world, "pvc-0", "edge-0").await, Code::OK);
+            assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+            assert_eq!(create(route, &world, "pvc-9", "edge-9").await, Code::RESOURCE_EXHAUSTED);
+            assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+        }
+    })
+    .await;
+}
+
+/// A node that was reached before a restart, and is silent after it, may have a topology unless its name excludes that.
+#[tokio::test(start_paused = true)]
+async fn silent_node_is_awaited_where_it_may_be() {
+    for (topology_key, elsewhere) in
+        [(None, Code::UNAVAILABLE), (Some("node".to_owned()), Code::RESOURCE_EXHAUSTED)]
+    {
+        let (world, disk) = (World::of(2), MemoryStore::default());
+        with_disk(&world, &disk, async |_| {}).await;
+        disk.save(&node("edge-1"), None).await.unwrap();
+        world.lock().silent.insert("edge-1".to_owned());
+        let route = open_with(disk, Settings { topology_key, ..Settings::default() }).await;
+        while_running(&route, &world, async {
+            report_all_up(&route, &world);
+            sleep(MINUTE).await;
+            assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::UNAVAILABLE);
+            assert_eq!(create(&route, &world, "pvc-9", "edge-9").await, elsewhere);
+        })
+        .await;
+    }
+}
+
+/// The first node to answer, on an empty state, reports no controller service.
+#[tokio::test(start_paused = true)]
+async fn first_node_does_not_decide_about_capabilities() {
+    let world = World::of(3);
+    world.forge("edge-0", Method::GetPluginCapabilities, Vec::new());
+    let route = open(&MemoryStore::default()).await;
+    while_running(&route, &world, async {
+        report_all_up(&route, &world);
+        let answer = route.driver_info.answer(None, Question::PluginCapabilities, MINUTE);
+        let (message, _) = answer.await.read_unary().await;
+        let known = csi::GetPluginCapabilitiesResponse::decode(message.unwrap()).unwrap();
+        assert!(known.has_service(Service::ControllerService), "{known:?}");
     })
     .await;
 }

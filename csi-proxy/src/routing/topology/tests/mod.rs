@@ -37,6 +37,8 @@ struct State {
     without_driver: BTreeSet<String>,
     /// Nodes whose driver does not answer GetCapacity, and sends only the first part of block metadata.
     hanging: BTreeSet<String>,
+    /// Connected nodes that answer nothing.
+    silent: BTreeSet<String>,
     /// The names that nodes report as their `node_id` and topology instead of their own.
     lies: BTreeMap<String, String>,
     /// The topology of all nodes instead of their own.
@@ -58,6 +60,8 @@ struct State {
 enum WrongList {
     /// Each page has a next one.
     Endless,
+    /// Each page has a next one, and arrives just before its timeout.
+    Slow,
     /// A page has more entries than requested.
     TooLong,
     Fails,
@@ -142,7 +146,7 @@ impl World {
                 let mut entries: Vec<_> = volumes.iter().map(entry).collect();
                 let mut next_token = String::new();
                 match state.lists.get(&name) {
-                    Some(WrongList::Endless) => next_token = "more".to_owned(),
+                    Some(WrongList::Endless | WrongList::Slow) => next_token = "more".to_owned(),
                     Some(WrongList::TooLong) => entries.extend(vec![entry(&"x".to_owned()); 100]),
                     Some(WrongList::Fails) => {
                         return Ok(Replies::outcome(Outcome::from_driver(Code::INTERNAL, "no")));
@@ -226,7 +230,11 @@ impl Relay for World {
             .map(|method| call.method.as_str() == method.path())
             .into();
         let list = self.lock().lists.get(call.node.as_str()).copied();
-        let hangs = (is_capacity && self.lock().hanging.contains(call.node.as_str()))
+        if is_list && matches!(list, Some(WrongList::Slow)) {
+            sleep(Duration::from_millis(4500)).await;
+        }
+        let hangs = self.lock().silent.contains(call.node.as_str())
+            || (is_capacity && self.lock().hanging.contains(call.node.as_str()))
             || (is_list && matches!(list, Some(WrongList::Hangs)));
         if hangs {
             sleep(Duration::from_secs(3600)).await;
