@@ -152,6 +152,14 @@ impl Destination {
         }
     }
 
+    /// Returns the nodes that list ids recorded for other nodes, and how many.
+    pub(super) fn disputed_ids(&self) -> Vec<(NodeId, usize)> {
+        match &self.kind {
+            RouteKind::Topology(route) => route.disputed_ids(),
+            RouteKind::Fixed(_) | RouteKind::Sockets => Vec::new(),
+        }
+    }
+
     /// Returns the names of volumes whose placement is damaged.
     pub(super) fn damaged_names(&self) -> BTreeSet<Box<str>> {
         match &self.kind {

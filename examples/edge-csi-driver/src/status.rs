@@ -68,6 +68,10 @@ impl Status for CsiDriverStatus {
                 .take(NODES_SHOWN)
                 .map(|(node, reason)| Fact::new("quarantined node", format!("{node}: {reason}"))),
         );
+        let disputed = self.destination.disputed_ids().into_iter().take(NODES_SHOWN);
+        facts.extend(disputed.map(|(node, ids)| {
+            Fact::new("node that lists ids of other nodes", format!("{node}: {ids} ids"))
+        }));
         let damaged = self.destination.damaged_names().into_iter().take(NODES_SHOWN);
         facts.extend(damaged.map(|name| Fact::new("damaged placement", name)));
         facts.extend(self.relay.refusing_nodes().into_iter().take(NODES_SHOWN).map(|(node, term)| {
@@ -85,6 +89,8 @@ impl Status for CsiDriverStatus {
         metrics::gauge!("edge_csi_decommissioned_nodes").set(nodes.len() as f64);
         let conflicts = self.destination.claim_conflicts();
         metrics::gauge!("edge_csi_quarantined_nodes").set(conflicts.len() as f64);
+        let disputed: usize = self.destination.disputed_ids().iter().map(|(_, ids)| ids).sum();
+        metrics::gauge!("edge_csi_disputed_ids").set(disputed as f64);
         metrics::gauge!("edge_csi_damaged_placements").set(self.destination.damaged_names().len() as f64);
         metrics::gauge!("edge_csi_refusing_nodes").set(self.relay.refusing_nodes().len() as f64);
         metrics::gauge!("edge_csi_decommissioned_nodes_connected").set(connected as f64);

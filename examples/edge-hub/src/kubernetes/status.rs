@@ -89,18 +89,23 @@ impl Kubernetes {
             };
             Fact::new(format!("kubernetes: {}", kind.resource()), state)
         }));
+        let nodes = errors.of_nodes().unwrap_or_else(|| "watched".to_owned());
+        facts.push(Fact::new("kubernetes: nodes", nodes));
         facts
     }
 
     /// Sets the gauges and counters, for `/metrics`.
     pub(in super::super) fn publish_metrics(&self) {
         let Self { feed, errors, counts, .. } = self;
+        let watch_up = |resource: &'static str, up: bool| {
+            gauge!("edge_csi_kubernetes_watch_up", "resource" => resource).set(f64::from(u8::from(up)));
+        };
+        watch_up("nodes", errors.of_nodes().is_none());
         for kind in Kind::ALL {
             let (count, phase) = feed.read(|core| (core.count(kind), core.phase(kind)));
             let up = phase == Phase::Current && errors.of(kind).is_none();
             gauge!("edge_csi_kubernetes_objects", "resource" => kind.resource()).set(count as f64);
-            gauge!("edge_csi_kubernetes_watch_up", "resource" => kind.resource())
-                .set(f64::from(u8::from(up)));
+            watch_up(kind.resource(), up);
         }
         gauge!("edge_csi_kubernetes_nodes").set(feed.read(Core::present) as f64);
         counter!("edge_csi_kubernetes_oversized_objects_total").absolute(feed.read(Core::oversized));

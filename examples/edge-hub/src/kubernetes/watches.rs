@@ -20,6 +20,9 @@ use super::node_feed::NodeFeed;
 use super::records::Record;
 use super::service::NodeService;
 
+/// The resource whose watch has no objects in the feed.
+const NODES: &str = "nodes";
+
 /// The errors of failing watches, by resource.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WatchErrors(Arc<Mutex<BTreeMap<&'static str, String>>>);
@@ -32,6 +35,12 @@ impl WatchErrors {
     /// Returns the error of the watch of this kind, if it fails.
     pub(super) fn of(&self, kind: Kind) -> Option<String> {
         self.errors().get(kind.resource()).cloned()
+    }
+
+    /// Returns the error of the watch of Nodes, if it fails or has not started yet. The hub is ready without it: only a
+    /// Node that is created anew waits for the next report of its node.
+    pub(super) fn of_nodes(&self) -> Option<String> {
+        self.errors().get(NODES).cloned()
     }
 
     /// Sets or clears an error; returns whether it has changed.
@@ -63,7 +72,8 @@ pub(super) fn start(
     tasks.spawn(service.clone().repeat_events());
     // A new Node is only reported to the service; nothing of it is kept.
     let nodes = Api::<PartialObjectMeta<Node>>::all(client.clone());
-    tasks.spawn(watch(nodes, all(), "nodes", errors.clone(), move |event| {
+    errors.set(NODES, Some("not listed yet".to_owned()));
+    tasks.spawn(watch(nodes, all(), NODES, errors.clone(), move |event| {
         if let watcher::Event::Apply(node) | watcher::Event::InitApply(node) = event
             && let (Some(name), Some(uid)) = (node.metadata.name, node.metadata.uid)
         {

@@ -139,7 +139,7 @@ impl FakeApi {
         self.state().requests.clone()
     }
 
-    /// From now on a request, by its method and path, fails if its body has these words.
+    /// From now on a request, by its method and path, fails if its body has these words. A list and a watch have no body.
     pub(super) fn refuse(&self, request: String, words: &'static str, code: u16) {
         self.state().refusals.push(Refusal { request, words, code });
     }
@@ -154,15 +154,20 @@ impl FakeApi {
         let Some((place, part)) = Place::parse(uri.path()) else { return failure(404, "NotFound") };
         let query: BTreeMap<&str, &str> =
             uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')).collect();
+        let asked = format!("{method} {}", uri.path());
         if method == Method::GET && place.name.is_empty() {
+            if let Some(code) = self.state().refusal(&asked, b"") {
+                return failure(code, "Refused");
+            }
             return match query.get("watch") {
                 Some(_) => self.watch(place, query.get("resourceVersion").unwrap().parse().unwrap()),
                 None => self.list(&place),
             };
         }
         let body = request.into_body().collect().await.unwrap().to_bytes();
-        let asked = format!("{method} {}", uri.path());
-        if let Some(code) = self.state().take(asked, &body) {
+        let refusal = self.state().refusal(&asked, &body);
+        self.state().requests.push(asked);
+        if let Some(code) = refusal {
             return failure(code, "Refused");
         }
         let answer = self.one(&method, place, &part, &body);
@@ -294,14 +299,12 @@ enum WatchBatch {
 }
 
 impl State {
-    /// Notes a request. The code of its failure, if it is to fail.
-    fn take(&mut self, asked: String, body: &[u8]) -> Option<u16> {
+    /// The code of the failure of a request, if it is to fail.
+    fn refusal(&self, asked: &str, body: &[u8]) -> Option<u16> {
         let body = String::from_utf8_lossy(body);
         let mut refusals = self.refusals.iter();
         let refusal = refusals.find(|refusal| refusal.request == asked && body.contains(refusal.words));
-        let code = refusal.map(|refusal| refusal.code);
-        self.requests.push(asked);
-        code
+        refusal.map(|refusal| refusal.code)
     }
 
     fn put(&mut self, place: Place, kind: &'static str, mut object: Value) -> Value {

@@ -130,6 +130,7 @@ async fn objects_reach_their_node(stage: &Stage) {
 
     let metrics = stage.hub.http("/metrics").await;
     assert!(metrics.contains("edge_csi_kubernetes_watch_up{resource=\"pods\"} 1"), "{metrics}");
+    assert!(metrics.contains("edge_csi_kubernetes_watch_up{resource=\"nodes\"} 1"), "{metrics}");
     assert!(metrics.contains("edge_csi_kubernetes_nodes 2"), "{metrics}");
     assert!(stage.hub.http("/").await.contains("kubernetes: pods"));
 }
@@ -444,6 +445,23 @@ async fn recreated_node_gets_its_status_again() {
         tokio::time::timeout(edge::PATIENCE, made).await.unwrap();
     }
     drop(listening);
+}
+
+/// The hub is ready without a watch of Nodes, which is only for Nodes that are created anew, and reports its failure.
+#[tokio::test]
+async fn failing_watch_of_nodes_is_visible() {
+    let api = FakeApi::start().await;
+    api.refuse("GET /api/v1/nodes".to_owned(), "", 403);
+    let stage = Stage::with(None, Some(&api)).await;
+    let reported = async {
+        while !stage.hub.http("/").await.contains("<th>kubernetes: nodes</th><td>cannot list") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(edge::PATIENCE, reported).await.unwrap();
+    let metrics = stage.hub.http("/metrics").await;
+    assert!(metrics.contains("edge_csi_kubernetes_watch_up{resource=\"nodes\"} 0"), "{metrics}");
+    assert!(metrics.contains("edge_csi_kubernetes_watch_up{resource=\"pods\"} 1"), "{metrics}");
 }
 
 #[tokio::test]
