@@ -6,15 +6,15 @@
 mod kubernetes;
 mod listeners;
 mod options;
+mod presence_log;
 mod status;
 mod trace;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use edge_transport::hub::{ClientsOnly, DenyList, Hub, HubBuilder, HubSettings, Presence};
+use edge_transport::hub::{ClientsOnly, DenyList, Hub, HubBuilder, HubSettings};
 use edge_transport::reload::FileWatch;
-use tokio::sync::broadcast::error::RecvError;
 
 #[cfg(feature = "kubernetes")]
 pub use self::kubernetes::{InvalidSigner, KubernetesAccess, NodeSigner};
@@ -85,7 +85,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
         kubernetes: kubernetes.clone(),
     };
     let _status = StatusServer::start(options.http_endpoint, status).await.map_err(Fatal::runtime)?;
-    let presence = tokio::spawn(log_presence(hub.clone()));
+    let presence = tokio::spawn(presence_log::run(hub.clone()));
     let signal = signals.next().await;
     #[cfg(feature = "kubernetes")]
     if let Some(kubernetes) = &kubernetes {
@@ -106,22 +106,4 @@ fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
     }
     tracing::info!("no --allow: peers that offer services cannot call, all others can");
     builder.policy(ClientsOnly)
-}
-
-async fn log_presence(hub: Hub) {
-    let mut presence = hub.presence();
-    loop {
-        match presence.recv().await {
-            Ok(Presence::Up(info)) => {
-                let services = info.services.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-                tracing::info!(peer = %info.peer, session = %info.session, services, "peer is up");
-            }
-            Ok(Presence::Down { peer, session }) => tracing::info!(%peer, %session, "peer is down"),
-            Ok(_) => {}
-            Err(RecvError::Lagged(missed)) => {
-                tracing::warn!(missed, "missed presence events, too many peers connected and disconnected");
-            }
-            Err(RecvError::Closed) => return,
-        }
-    }
 }

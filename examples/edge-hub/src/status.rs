@@ -8,6 +8,7 @@ use edge_transport::reload::FileWatch;
 
 #[cfg(feature = "kubernetes")]
 use super::kubernetes::Kubernetes;
+use super::presence_log::names;
 use edge_csi_common::status::{Fact, Status};
 
 /// The maximum number of peers on the page; the count includes all peers.
@@ -79,10 +80,12 @@ impl Status for HubStatus {
         facts.extend(self.kubernetes.iter().flat_map(|kubernetes| kubernetes.facts()));
         let mut peers = self.hub.peers();
         peers.sort_by(|one, other| one.peer.cmp(&other.peer));
-        facts.extend(peers.iter().take(PEERS_SHOWN).map(|info| {
-            let services = info.services.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-            Fact::new(format!("peer {}", info.peer), services)
-        }));
+        facts.extend(
+            peers
+                .iter()
+                .take(PEERS_SHOWN)
+                .map(|info| Fact::new(format!("peer {}", info.peer), names(&info.services))),
+        );
         facts
     }
 
