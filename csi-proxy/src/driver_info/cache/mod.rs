@@ -1,30 +1,27 @@
 //! The cache of a driver's answers on each of its nodes: when to refresh, and what to answer. A pure state
 //! machine: events and the time are its inputs, calls and notices its outputs.
 
+mod answers;
 mod entry;
+mod notice;
 mod rounds;
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use csi_proto::DriverName;
 use csi_proto::csi::v1 as csi;
-use csi_proto::csi::v1::plugin_capability::service::Type as Service;
-use prost::Message;
 
+pub use self::answers::StartupStatus;
 use self::entry::Admission;
 pub use self::entry::{Entry, Presence};
-use super::info::{self, Fact, Info};
-use super::question::Question;
+pub use self::notice::Notice;
+use self::notice::Reported;
+use super::info::Info;
 use crate::call::{Fault, NodeId, Origin, Outcome};
-use crate::log_limit::LogLimit;
 use crate::routing::ClaimConflict;
-
-/// The maximum number of versions in the answer of all nodes together, and of the bytes of each one. Others are omitted.
-const MAX_VERSIONS: usize = 8;
-const MAX_VERSION: usize = 128;
 
 /// The maximum number of discovered nodes.
 pub const MAX_NODES: usize = 10_000;
@@ -86,79 +83,6 @@ pub struct Cache {
     /// The node that answers `Probe` where all nodes answer together.
     watched: Option<NodeId>,
     reported: Reported,
-}
-
-/// The last notices to the operator about a node, or about all nodes together.
-#[derive(Debug, Default)]
-struct Reported {
-    reached: Option<bool>,
-    stale: bool,
-    /// Notices that a node can cause at will.
-    name: LogLimit,
-    size: LogLimit,
-    topology: LogLimit,
-    conflict: LogLimit,
-}
-
-impl Reported {
-    /// Whether to log a notice about one node.
-    fn permits(&self, notice: &Notice, now: Instant) -> bool {
-        match notice {
-            Notice::NameMismatch { .. } => self.name.permits(now),
-            Notice::TooLarge { .. } => self.size.permits(now),
-            Notice::Moved { .. } => self.topology.permits(now),
-            // Once per outage of all nodes, or of a node with a socket of its own.
-            Notice::Unreachable(_) | Notice::Reached | Notice::TooMany => true,
-        }
-    }
-}
-
-/// A notice for the operator.
-#[derive(Debug, PartialEq)]
-#[allow(clippy::exhaustive_enums, reason = "the outputs of the state machine")]
-pub enum Notice {
-    /// The driver reports another name than configured. Reported for one node at most once in 10 s.
-    NameMismatch {
-        /// The reported name.
-        found: String,
-    },
-    /// The driver is unreachable. Reported once per outage.
-    Unreachable(Outcome),
-    /// The driver is reachable, for the first time or again.
-    Reached,
-    /// An answer is refused before it is decoded. Reported for one node at most once in 10 s.
-    TooLarge {
-        /// The start-up call.
-        question: Question,
-        /// The size of the answer in bytes.
-        found: usize,
-        /// The maximum size in bytes.
-        max: usize,
-    },
-    /// A node is rejected because of the limit. Reported once.
-    TooMany,
-    /// The topology of a node has changed. Reported for one node at most once in 10 s.
-    Moved {
-        /// The previous topology.
-        before: csi::Topology,
-        /// The new topology.
-        now: csi::Topology,
-    },
-}
-
-/// The status of the start-up answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StartupStatus {
-    /// Whether the last round reached the driver; `None` before the first round.
-    pub reached: Option<bool>,
-    /// Whether `Probe` reports ready.
-    pub ready: bool,
-    /// Whether all capabilities are known.
-    pub complete: bool,
-    /// The time since the driver last confirmed the answers: seconds while the driver is reachable, and growing
-    /// while it is not. The clock of this host measures it, across restarts. `None` if nothing is known.
-    pub age: Option<Duration>,
 }
 
 impl Cache {
@@ -325,100 +249,6 @@ impl Cache {
             }
             self.watch(now);
         }
-    }
-
-    /// The answer for a node or, with `None`, for all nodes together. `None` if the caller has to wait.
-    #[must_use]
-    pub fn answer(&self, of: Option<&NodeId>, question: Question) -> Option<Fact> {
-        if question == Question::Probe {
-            let ready = Some(self.is_ready(of));
-            return Some(Ok(csi::ProbeResponse { ready }.encode_to_vec().into()));
-        }
-        let known = match of {
-            Some(node) => self.entry(node).and_then(|entry| entry.info().get(question)).cloned(),
-            None => self.of_most(question),
-        };
-        let unknown = || csi::GetPluginInfoResponse {
-            name: self.driver.to_string(),
-            vendor_version: "unknown".to_owned(),
-            ..Default::default()
-        };
-        known.or_else(|| (question == Question::PluginInfo).then(|| Ok(unknown().encode_to_vec().into())))
-    }
-
-    /// Whether the nodes with complete info are more than the connected ones whose first round has not ended, so that
-    /// the first node to answer does not decide about the [answers](Self::answer) alone.
-    #[must_use]
-    pub fn is_representative(&self) -> bool {
-        let (known, unknown): (Vec<_>, Vec<_>) =
-            self.entries.values().partition(|entry| entry.info().is_complete(true));
-        known.len() > unknown.iter().filter(|entry| entry.seen && entry.reached.is_none()).count()
-    }
-
-    /// What most nodes with complete info have.
-    fn of_most(&self, question: Question) -> Option<Fact> {
-        let takes_part = |entry: &&Entry| entry.info().is_complete(true) && entry.conflict().is_none();
-        let known: Vec<_> = self.entries.values().filter(takes_part).collect();
-        let first = known.first()?;
-        let mut common = match question {
-            Question::PluginInfo => {
-                // The answer of the first node with all versions, so that a changed version is visible.
-                let of = |entry: &Entry| entry.info().decoded::<csi::GetPluginInfoResponse>(question);
-                let versions = known.iter().filter_map(|entry| Some(of(entry)?.vendor_version));
-                let versions: BTreeSet<_> = versions.collect();
-                let versions = versions.into_iter().filter(|version| version.len() <= MAX_VERSION);
-                let vendor_version = versions.take(MAX_VERSIONS).collect::<Vec<_>>().join(", ");
-                let info = csi::GetPluginInfoResponse { vendor_version, ..of(first)? };
-                Some(Bytes::from(info.encode_to_vec()))
-            }
-            // These answers differ by node.
-            Question::NodeInfo | Question::Probe => None,
-            _ => info::of_most(known.iter().map(|entry| entry.info().get(question))),
-        };
-        // If most nodes have a topology, the volumes of the driver are bound to topologies, even if the driver does
-        // not report it.
-        let has_place =
-            |entry: &&Entry| entry.topology().is_some_and(|topology| !topology.segments.is_empty());
-        if let (Question::PluginCapabilities, Some(plugin)) = (question, &mut common)
-            && 2 * known.iter().copied().filter(has_place).count() > known.len()
-        {
-            let mut response = csi::GetPluginCapabilitiesResponse::decode(plugin.clone()).ok()?;
-            if !response.has_service(Service::VolumeAccessibilityConstraints) {
-                response
-                    .capabilities
-                    .push(csi::PluginCapability::service(Service::VolumeAccessibilityConstraints));
-            }
-            *plugin = response.encode_to_vec().into();
-        }
-        Some(common.ok_or_else(|| "the service is missing on most nodes".to_owned()))
-    }
-
-    fn is_ready(&self, of: Option<&NodeId>) -> bool {
-        match of {
-            Some(node) => self.entry(node).is_some_and(|entry| entry.ready),
-            None => self.entries.values().any(|entry| entry.ready && entry.conflict().is_none()),
-        }
-    }
-
-    /// The status of the [answers](Self::answer).
-    #[must_use]
-    pub fn status(&self, of: Option<&NodeId>, time: SystemTime) -> StartupStatus {
-        let mut asked = info::stored_questions(self.mode == Mode::Each { node_info: true });
-        let complete = asked.all(|question| self.answer(of, question).is_some());
-        let (as_of, reached) = match of {
-            Some(node) => {
-                self.entry(node).map_or((None, None), |entry| (entry.as_of, entry.reported.reached))
-            }
-            None => (self.entries.values().filter_map(|entry| entry.as_of).max(), self.reported.reached),
-        };
-        let age = as_of.map(|as_of| time.duration_since(as_of).unwrap_or_default());
-        StartupStatus { reached, ready: self.is_ready(of), complete, age }
-    }
-
-    /// Whether to log that answers are stale: true once per outage.
-    pub fn report_stale(&mut self, of: Option<&NodeId>) -> bool {
-        let reported = self.reported(of);
-        reported.reached != Some(true) && !std::mem::replace(&mut reported.stale, true)
     }
 
     /// The record of an entry to store now, and its time. [`Self::saved`] must follow. `is_last` marks the last

@@ -1,6 +1,11 @@
+use std::time::Duration;
+
+use prost::Message as _;
+
 use super::rounds::{LONG_INTERVAL, MAX_FAILING_ROUNDS, MEDIUM_INTERVAL, SHORT_INTERVAL};
 use super::*;
-use crate::driver_info::info::MAX_RECORD;
+use crate::driver_info::info::{Fact, MAX_RECORD};
+use crate::driver_info::question::Question;
 use csi_proto::Code;
 
 const SECOND: Duration = Duration::from_secs(1);
