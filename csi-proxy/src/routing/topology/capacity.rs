@@ -1,21 +1,17 @@
 //! `GetCapacity`.
 
-use std::time::Duration;
-
 use csi_proto::csi::v1 as csi;
 use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use tokio::time::Instant;
 
 use super::create::class_of;
+use super::limits::NODE_TIMEOUT;
 use super::{Answer, InboundCall, MAX_CONCURRENT_ROUNDS, TopologyRouter};
 use crate::call::{BadRequest, Digest};
 use crate::call::{Fault, NodeId, Origin, Outcome};
 use crate::relay::Relay;
 use crate::routing::Refusal;
-
-/// The timeout per node. A provisioner requests the capacity of each node and class once a minute, one by one.
-const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl TopologyRouter {
     pub(super) async fn capacity(&self, relay: &dyn Relay, inbound: &InboundCall) -> Result<Answer, Refusal> {

@@ -6,8 +6,6 @@
 //!
 //! A list of all nodes is sent without its secrets: one node could read the secrets that another node's storage needs.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
@@ -16,6 +14,7 @@ use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use tokio::time::Instant;
 
+use super::limits::{MAX_LIST_TIME, MAX_LISTED, MAX_NODE_PAGE, MIN_PAGE_TIME, NODE_TIMEOUT};
 use super::own::{OwnPlace, is_usable};
 use super::token::{Position, Token};
 use super::{Answer, InboundCall, MAX_CONCURRENT_ROUNDS, TopologyRouter};
@@ -24,7 +23,6 @@ use crate::call::{BadRequest, Subject};
 use crate::call::{Fault, NodeId, Origin, Outcome};
 use crate::relay::Relay;
 use crate::routing::Refusal;
-use crate::routing::placements::DEFAULT_MAX_ROWS_OF_NODE;
 
 // Field numbers, the same in all three requests and responses.
 const STARTING_TOKEN: u32 = 2;
@@ -42,21 +40,6 @@ const HEALTH_VOLUME_ID: u32 = 1;
 
 /// The size in bytes above which a page gets no entries of another node. gRPC clients accept 4 MiB by default.
 const PAGE_SIZE: usize = 1 << 20;
-
-/// The maximum size of a page of one node in bytes. A larger one is invalid.
-const MAX_NODE_PAGE: usize = 2 << 20;
-
-/// The timeout per node. The recorded volumes of a node that answers later are listed.
-const NODE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The maximum number of entries of one node in a list, in all its pages. An empty page counts as one entry. The list
-/// continues with the next node.
-const MAX_LISTED: u32 = 2 * DEFAULT_MAX_ROWS_OF_NODE as u32;
-
-/// The maximum time of one node for all its pages in a list, and the least time that a page counts as: a node has at
-/// most 1,200 pages. The recorded volumes of a node that needs more are listed after its last page.
-const MAX_TIME: Duration = Duration::from_secs(60);
-const MIN_PAGE_TIME: Duration = Duration::from_millis(50);
 
 /// A page of one node without its token, and the position after it; `None` at the end.
 struct NodePage {
@@ -185,10 +168,10 @@ impl TopologyRouter {
         }
         let spent = *spent + began.elapsed().max(MIN_PAGE_TIME);
         let next = match next {
-            Some(_) if spent >= MAX_TIME && !is_only => {
-                tracing::warn!(%node, listed, max = ?MAX_TIME, "the list of a node takes too long, the rest of it is omitted");
+            Some(_) if spent >= MAX_LIST_TIME && !is_only => {
+                tracing::warn!(%node, listed, max = ?MAX_LIST_TIME, "the list of a node takes too long, the rest of it is omitted");
                 if method == Method::ListSnapshots {
-                    return Err((None, Fault::Deadline { waited: MAX_TIME }.into()));
+                    return Err((None, Fault::Deadline { waited: MAX_LIST_TIME }.into()));
                 }
                 Some(Position::Recorded { after: String::new() })
             }

@@ -7,6 +7,7 @@ mod capacity_cache;
 mod create;
 mod decommission;
 mod doubts;
+mod limits;
 mod list;
 mod locate;
 mod nodes;

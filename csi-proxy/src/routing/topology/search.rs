@@ -3,8 +3,6 @@
 //! A node that reports the id is believed only if every other node reports that it does not have it. Otherwise a node
 //! could get the requests, the secrets and the ids of an offline node.
 
-use std::time::Duration;
-
 use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::controller_service_capability::rpc::Type as Rpc;
 use csi_proto::csi::v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode};
@@ -13,16 +11,11 @@ use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use tokio::time::Instant;
 
+use super::limits::{MAX_SEARCHED_PAGES, NODE_TIMEOUT};
 use super::{InboundCall, MAX_CONCURRENT_ROUNDS, TopologyRouter};
 use crate::call::{BadRequest, MethodPath, NodeId, Origin, Outcome, Reply, Subject, protobuf};
 use crate::relay::Relay;
 use crate::routing::Refusal;
-
-/// The timeout per node. A node that answers later counts as a node that may have the subject.
-const NODE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The maximum number of pages that are read from a node without another question than a list.
-const MAX_PAGES: usize = 100;
 
 /// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,7 +131,7 @@ impl TopologyRouter {
         let Ok(path) = MethodPath::new(asked.path()) else { return Report::Unanswerable };
         let mut question = InboundCall { method: path, body: body.into(), ..inbound.clone() };
         question.end = question.end.min(Instant::now() + NODE_TIMEOUT);
-        for _ in 0..MAX_PAGES {
+        for _ in 0..MAX_SEARCHED_PAGES {
             let (message, outcome) = if asked.is_server_streaming() {
                 // The first part shows whether the node has the subject.
                 match self.call_node(relay, node, &question).await.next().await {
