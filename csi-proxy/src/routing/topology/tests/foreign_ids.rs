@@ -56,26 +56,22 @@ fn sending() -> Vec<(Method, Vec<u8>)> {
 #[tokio::test(start_paused = true)]
 async fn liar_does_not_get_a_sent_id_by_creating_it() {
     for (method, body) in sending() {
-        let (world, disk) = (World::of(3), MemoryStore::default());
-        let route = open(&disk).await;
-        while_running(&route, &world, async {
-            report_all_up(&route, &world);
-            sleep(MINUTE).await;
+        with_nodes(3, async |world, route| {
             world.has("edge-1", "old");
             world.lock().offline.insert("edge-1".to_owned());
-            call(&route, &world, method, body).await;
+            call(route, world, method, body).await;
             world.forge("edge-2", CREATE, answer(volume("old")));
-            assert_eq!(create(&route, &world, "any", "edge-2").await, Code::UNAVAILABLE, "{method}");
+            assert_eq!(create(route, world, "any", "edge-2").await, Code::UNAVAILABLE, "{method}");
             world.lock().offline.clear();
             sleep(MINUTE).await;
-            assert_eq!(create(&route, &world, "any", "edge-2").await, Code::UNAVAILABLE, "{method}");
-            assert_eq!(node_of(&route, "old"), None);
+            assert_eq!(create(route, world, "any", "edge-2").await, Code::UNAVAILABLE, "{method}");
+            assert_eq!(node_of(route, "old"), None);
             assert_eq!(
-                (expand(&route, &world, "old").await, trusted(&world)),
+                (expand(route, world, "old").await, trusted(world)),
                 (Code::OK, ["edge-1".to_owned()].into())
             );
-            assert_eq!(create(&route, &world, "any", "edge-2").await, Code::UNAVAILABLE, "{method}");
-            assert_eq!(node_of(&route, "old"), Some(node("edge-1")));
+            assert_eq!(create(route, world, "any", "edge-2").await, Code::UNAVAILABLE, "{method}");
+            assert_eq!(node_of(route, "old"), Some(node("edge-1")));
         })
         .await;
     }
@@ -84,16 +80,12 @@ async fn liar_does_not_get_a_sent_id_by_creating_it() {
 /// An id that was named before it was created, as by a driver whose ids are names.
 #[tokio::test(start_paused = true)]
 async fn sent_id_that_no_other_node_has_is_recorded() {
-    let (world, disk) = (World::of(3), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
-        assert_eq!(expand(&route, &world, "edge-2/new").await, Code::NOT_FOUND);
-        assert_eq!(create(&route, &world, "new", "edge-2").await, Code::OK);
-        assert_eq!(node_of(&route, "edge-2/new"), Some(node("edge-2")));
+    with_nodes(3, async |world, route| {
+        assert_eq!(expand(route, world, "edge-2/new").await, Code::NOT_FOUND);
+        assert_eq!(create(route, world, "new", "edge-2").await, Code::OK);
+        assert_eq!(node_of(route, "edge-2/new"), Some(node("edge-2")));
         world.take_calls();
-        assert_eq!(create(&route, &world, "other", "edge-2").await, Code::OK);
+        assert_eq!(create(route, world, "other", "edge-2").await, Code::OK);
         assert_eq!(world.take_calls().keys().collect::<Vec<_>>(), [&"CreateVolume"], "others cost no search");
     })
     .await;
@@ -101,20 +93,16 @@ async fn sent_id_that_no_other_node_has_is_recorded() {
 
 #[tokio::test(start_paused = true)]
 async fn liar_does_not_get_a_listed_id_by_creating_it() {
-    let (world, disk) = (World::of(3), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
+    with_nodes(3, async |world, route| {
         world.has("edge-1", "old");
-        assert_eq!(call(&route, &world, Method::ListVolumes, vec![]).await.1, Code::OK);
+        assert_eq!(call(route, world, Method::ListVolumes, vec![]).await.1, Code::OK);
         world.forge("edge-2", CREATE, answer(volume("old")));
-        assert_eq!(create(&route, &world, "any", "edge-2").await, Code::UNAVAILABLE);
-        assert_eq!(node_of(&route, "old"), None);
+        assert_eq!(create(route, world, "any", "edge-2").await, Code::UNAVAILABLE);
+        assert_eq!(node_of(route, "old"), None);
         // A repeated CreateVolume returns the volume that its own node lists.
         world.forge("edge-1", CREATE, answer(volume("old")));
-        assert_eq!(create(&route, &world, "again", "edge-1").await, Code::OK);
-        assert_eq!(node_of(&route, "old"), Some(node("edge-1")));
+        assert_eq!(create(route, world, "again", "edge-1").await, Code::OK);
+        assert_eq!(node_of(route, "old"), Some(node("edge-1")));
     })
     .await;
 }
@@ -122,27 +110,23 @@ async fn liar_does_not_get_a_listed_id_by_creating_it() {
 /// The liar knows an id that no call has named and no node has listed since the proxy started.
 #[tokio::test(start_paused = true)]
 async fn stolen_id_gets_no_calls_once_its_owner_lists_it() {
-    let (world, disk) = (World::of(3), MemoryStore::default());
-    let route = open(&disk).await;
-    let remove = async || call(&route, &world, Method::DeleteVolume, deletion("old")).await.1;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
+    with_nodes(3, async |world, route| {
+        let remove = async || call(route, world, Method::DeleteVolume, deletion("old")).await.1;
         world.has("edge-1", "old");
         world.forge("edge-2", CREATE, answer(volume("old")));
-        assert_eq!(create(&route, &world, "any", "edge-2").await, Code::OK);
-        assert_eq!(call(&route, &world, Method::ListVolumes, vec![]).await.1, Code::OK);
+        assert_eq!(create(route, world, "any", "edge-2").await, Code::OK);
+        assert_eq!(call(route, world, Method::ListVolumes, vec![]).await.1, Code::OK);
         assert_eq!(route.disputed_ids(), [(node("edge-1"), 1)]);
         assert_eq!(
-            (expand(&route, &world, "old").await, remove().await),
+            (expand(route, world, "old").await, remove().await),
             (Code::UNAVAILABLE, Code::UNAVAILABLE)
         );
-        assert_eq!(trusted(&world), BTreeSet::new());
+        assert_eq!(trusted(world), BTreeSet::new());
         assert!(world.lock().nodes["edge-1"].contains("old"));
         // Once the other node denies the id, the record counts.
         world.lock().nodes.get_mut("edge-1").unwrap().clear();
-        assert_eq!((expand(&route, &world, "old").await, remove().await), (Code::OK, Code::OK));
-        assert_eq!(trusted(&world), ["edge-2".to_owned()].into());
+        assert_eq!((expand(route, world, "old").await, remove().await), (Code::OK, Code::OK));
+        assert_eq!(trusted(world), ["edge-2".to_owned()].into());
     })
     .await;
 }
@@ -276,11 +260,7 @@ async fn liar_gets_no_snapshot_and_no_group_of_another_node() {
 
 #[tokio::test(start_paused = true)]
 async fn answer_without_one_usable_id_is_not_passed_on() {
-    let (world, disk) = (World::of(3), MemoryStore::default());
-    let route = open(&disk).await;
-    while_running(&route, &world, async {
-        report_all_up(&route, &world);
-        sleep(MINUTE).await;
+    with_nodes(3, async |world, route| {
         let size = csi::Volume { capacity_bytes: 5, ..Default::default() };
         for wrong in [
             [answer(volume("own")), answer(size)].concat(),
@@ -290,7 +270,7 @@ async fn answer_without_one_usable_id_is_not_passed_on() {
             Vec::new(),
         ] {
             world.forge("edge-2", CREATE, wrong.clone());
-            assert_eq!(create(&route, &world, "any", "edge-2").await, Code::UNAVAILABLE, "{wrong:?}");
+            assert_eq!(create(route, world, "any", "edge-2").await, Code::UNAVAILABLE, "{wrong:?}");
         }
     })
     .await;
