@@ -173,13 +173,13 @@ impl NodeService {
 
     /// Sends a node its objects until it disconnects.
     async fn send_updates(&self, node: NodeName, has: Watch, mut replies: ReplySender) {
-        tracing::info!(%node, revision = has.revision, "a node's watch has started");
+        tracing::debug!(%node, revision = has.revision, "a node's watch has started");
         let mut subscriber = self.feed.subscribe(node, has);
         let (node, number) = (subscriber.subscription.node.clone(), subscriber.subscription.generation);
         self.statuses.enter(&node, number);
         let ended = forward(&mut subscriber, &mut replies).await;
         self.statuses.leave(&node, number);
-        tracing::info!(%node, ?ended, "a node's watch has ended");
+        tracing::debug!(%node, ?ended, "a node's watch has ended");
         if let Some(reason) = ended {
             fail(replies, Reason::Draining, reason).await;
         }
