@@ -33,9 +33,11 @@ async fn typed_call_and_answer_pass() {
 #[tokio::test]
 async fn bytes_of_unknown_methods_and_fields_pass_unchanged() {
     // Unknown fields of every wire type, and bytes that are not protobuf.
-    let bodies = [&[0xf8, 0x7f, 1, 0xfa, 0x7f, 2, 7, 7][..], &[0xff; 40], &[]].map(Bytes::copy_from_slice);
-    for body in bodies {
-        for path in [CREATE, "/csi.v9.Future/Thing"] {
+    let (fields, junk): (&[u8], _) = (&[0xf8, 0x7f, 1, 0xfa, 0x7f, 2, 7, 7], [0xff; 40]);
+    let [list, later] = ["/csi.v1.Controller/ListVolumes", "/csi.v9.Future/Thing"];
+    for (body, paths) in [(fields, [CREATE, later]), (&junk, [list, later]), (&[], [CREATE, later])] {
+        let body = Bytes::copy_from_slice(body);
+        for path in paths {
             let stage = Stage::start(script([Act::Answer(vec![body.clone()], Status::ok(""))])).await;
             let mut client = tonic::client::Grpc::new(stage.channel().await);
             client.ready().await.unwrap();
@@ -45,6 +47,14 @@ async fn bytes_of_unknown_methods_and_fields_pass_unchanged() {
             assert_eq!(stage.seen(), [(path.to_string(), body.clone())]);
         }
     }
+}
+
+/// Another reader may see a volume in these bytes.
+#[tokio::test]
+async fn change_that_is_not_protobuf_is_refused() {
+    let stage = Stage::start(Script::default()).await;
+    let seen = raw_call(&stage.socket(), CREATE, &[], framed(&[0xff; 40])).await.unwrap();
+    assert_eq!((seen.code(), stage.seen().len()), (Some(3), 0), "{seen:?}");
 }
 
 #[tokio::test]
@@ -109,7 +119,8 @@ async fn stream_passes_with_its_status() {
 
 #[tokio::test]
 async fn large_messages_pass_both_ways() {
-    let large = Bytes::from(vec![0xa5; 4 << 20]);
+    // Field 99, with 4 MiB.
+    let large = Bytes::from([b"\x9a\x06\x80\x80\x80\x02", &*vec![0xa5; 4 << 20]].concat());
     for path in [CREATE, "/csi.v1.SnapshotMetadata/GetMetadataAllocated"] {
         let answer = Act::Answer(vec![large.clone()], Status::ok(""));
         let stage = Stage::start(script([answer])).await;

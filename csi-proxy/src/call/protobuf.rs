@@ -7,30 +7,42 @@ use bytes::Bytes;
 pub(crate) use csi_proto::fields::{Field, Value};
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// Initial capacity for fields; most messages have fewer.
-const USUAL_FIELDS: usize = 8;
+/// The maximum size of a message with replaced fields in bytes, but for its last field. The values of a node may be many, and
+/// what replaces them long.
+const MAX_REPLACED: usize = 4 << 20;
 
-/// The fields of a message in order; `None` if the bytes are not a message, or contain groups, which proto3 does not
-/// have.
-pub(crate) fn fields(mut message: &[u8]) -> Option<Vec<Field<'_>>> {
-    let mut fields = Vec::with_capacity(USUAL_FIELDS);
-    while !message.is_empty() {
-        fields.push(next_field(&mut message)?);
+/// The fields of a message in order. Each clone walks the message: a field takes two bytes there, and dozens in a list.
+#[derive(Clone)]
+pub(crate) struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    /// The fields with one number.
+    pub(crate) fn of(&self, number: u32) -> impl Iterator<Item = Value<'a>> + Clone + use<'a> {
+        self.clone().filter(move |field| field.number == number).map(|field| field.value)
     }
-    Some(fields)
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Field<'a>;
+
+    fn next(&mut self) -> Option<Field<'a>> {
+        if self.0.is_empty() { None } else { next_field(&mut self.0) }
+    }
+}
+
+/// The fields of a message; `None` if the bytes are not a message, or contain groups, which proto3 does not have.
+pub(crate) fn fields(message: &[u8]) -> Option<Fields<'_>> {
+    let mut rest = message;
+    while !rest.is_empty() {
+        next_field(&mut rest)?;
+    }
+    Some(Fields(message))
 }
 
 /// The last field with this number, which is the value of a singular field; `None` also if the bytes are not a
 /// message.
-pub(crate) fn last_field(mut message: &[u8], number: u32) -> Option<Value<'_>> {
-    let mut last = None;
-    while !message.is_empty() {
-        let field = next_field(&mut message)?;
-        if field.number == number {
-            last = Some(field.value);
-        }
-    }
-    last
+pub(crate) fn last_field(message: &[u8], number: u32) -> Option<Value<'_>> {
+    fields(message)?.of(number).last()
 }
 
 /// Takes the next field of a message.
@@ -45,9 +57,8 @@ pub(crate) fn text(message: &[u8], number: u32) -> Option<&str> {
 }
 
 /// The texts of a repeated field.
-pub(crate) fn texts(message: &[u8], number: u32) -> Vec<&str> {
-    let fields = fields(message).unwrap_or_default();
-    fields.iter().filter(|field| field.number == number).filter_map(|field| field.value.text()).collect()
+pub(crate) fn texts(message: &[u8], number: u32) -> impl Iterator<Item = &str> {
+    fields(message).into_iter().flat_map(move |fields| fields.of(number)).filter_map(Value::text)
 }
 
 /// The number of elements of a repeated field.
@@ -57,21 +68,18 @@ pub(crate) fn count(message: &[u8], number: u32) -> usize {
 
 /// The message without one field.
 pub(crate) fn remove_field(message: &[u8], number: u32) -> Option<Vec<u8>> {
-    Some(encode_except(&fields(message)?, number))
+    retain(message, |field| field.number != number)
 }
 
-/// Encodes these fields, except for those with one number.
-pub(crate) fn encode_except(fields: &[Field<'_>], number: u32) -> Vec<u8> {
-    encode(fields.iter().filter(|field| field.number != number))
+/// The message with the fields to `keep`.
+pub(crate) fn retain(message: &[u8], keep: impl Fn(&Field<'_>) -> bool) -> Option<Vec<u8>> {
+    let mut kept = Vec::with_capacity(message.len());
+    fields(message)?.filter(|field| keep(field)).for_each(|field| kept.extend_from_slice(field.whole));
+    Some(kept)
 }
 
-/// Encodes these fields.
-pub(crate) fn encode<'a>(fields: impl IntoIterator<Item = &'a Field<'a>>) -> Vec<u8> {
-    fields.into_iter().map(|field| field.whole).collect::<Vec<_>>().concat()
-}
-
-/// The message with the value of each field with this number replaced; `None` if the bytes are not a message, or
-/// `change` returns `None`.
+/// The message with the value of each field with this number replaced; `None` if the bytes are not a message, `change`
+/// returns `None`, or the result has more than [`MAX_REPLACED`] bytes.
 pub(crate) fn replace_each(
     message: &[u8],
     number: u32,
@@ -80,6 +88,7 @@ pub(crate) fn replace_each(
     let mut replaced = Vec::with_capacity(message.len());
     for field in fields(message)? {
         match field.number == number {
+            true if replaced.len() > MAX_REPLACED => return None,
             true => encode_field(number, &change(field.value.bytes()?)?, &mut replaced),
             false => replaced.extend_from_slice(field.whole),
         }
@@ -134,7 +143,8 @@ mod tests {
         message.extend_from_slice(b"\x0a\x01x\x12\x01y\x0a\x01z");
         let expected = [LATER, b"\x12\x01y"].concat();
         assert_eq!(remove_field(&message, 1).unwrap(), expected);
-        assert_eq!((texts(&message, 1), count(&message, 1), count(&message, 3)), (vec!["x", "z"], 2, 0));
+        assert!(texts(&message, 1).eq(["x", "z"]));
+        assert_eq!((count(&message, 1), count(&message, 3)), (2, 0));
     }
 
     #[test]

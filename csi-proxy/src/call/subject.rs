@@ -11,13 +11,12 @@ use std::sync::Arc;
 use csi_proto::method::{RequestField, VolumeKey};
 use csi_proto::{DriverName, Method};
 
-use crate::call::protobuf::{Field, Value, fields, last_field};
+use crate::call::protobuf::{Fields, Value, fields, last_field, text};
 
-/// The maximum length of a [`Subject`] in bytes. The spec allows 128; a call with a longer subject is not an
-/// operation.
+/// The maximum length of a [`Subject`] in bytes. The spec allows 128; a call with a longer subject is refused.
 pub const MAX_SUBJECT: usize = 4096;
 
-/// The maximum number of [`Subject`]s of one operation. A call with more subjects is not an operation.
+/// The maximum number of [`Subject`]s of one operation. A call with more subjects is refused.
 pub const MAX_SUBJECTS: usize = 1024;
 
 /// The field of DeleteVolumeGroupSnapshotRequest that names the snapshots of the group.
@@ -103,15 +102,24 @@ pub enum BadRequest {
     /// The method is of a later version of the spec.
     #[error("unknown method: the node of the call cannot be determined; use a route to a fixed node")]
     UnknownMethod,
+    /// The request is not a protobuf message, or has a group, which proto3 does not have and readers treat differently.
+    #[error("the request is not a protobuf message without groups")]
+    NotAMessage,
     /// A required field is absent or empty.
     #[error("{field} is missing")]
     Missing {
         /// The field.
         field: &'static str,
     },
-    /// A field is malformed, or longer than [`MAX_SUBJECT`] bytes.
-    #[error("{field} is malformed or too long")]
+    /// A field is not text, or longer than [`MAX_SUBJECT`] bytes.
+    #[error("{field} is malformed, or has more than {MAX_SUBJECT} bytes")]
     Unreadable {
+        /// The field.
+        field: &'static str,
+    },
+    /// A request names more than [`MAX_SUBJECTS`] volumes or snapshots.
+    #[error("{field} has more than {MAX_SUBJECTS} entries")]
+    TooMany {
         /// The field.
         field: &'static str,
     },
@@ -120,23 +128,24 @@ pub enum BadRequest {
 /// The subjects of a request; the first one names the operation. Empty if the method has none.
 ///
 /// # Errors
-/// If the method has a subject and the request does not name it.
-pub(crate) fn request_subjects(method: Method, request: &[Field<'_>]) -> Result<Vec<Subject>, BadRequest> {
+/// If the method has a subject and the request does not name it, or there are too many.
+pub(crate) fn request_subjects(method: Method, request: &Fields<'_>) -> Result<Vec<Subject>, BadRequest> {
     let (Some(key), Some(RequestField { name: field, number, .. })) =
         (method.volume_key(), method.volume_field())
     else {
         return Ok(Vec::new());
     };
     let make = constructor_of(key).ok_or(BadRequest::UnknownMethod)?;
-    let repeated = key == VolumeKey::SourceVolumeIds;
-    let subjects = field_subjects(request, number, repeated, make).ok_or(BadRequest::Unreadable { field })?;
-    if subjects.is_empty() || subjects.iter().any(|subject| subject.id().is_empty()) {
-        return Err(BadRequest::Missing { field });
+    let mut subjects = Vec::new();
+    match key {
+        VolumeKey::SourceVolumeIds => add_subjects(request.of(number), field, make, &mut subjects)?,
+        // The last value counts, as in protobuf decoding.
+        _ => add_subjects(request.of(number).last(), field, make, &mut subjects)?,
     }
-    if subjects.iter().any(|subject| subject.id().len() > MAX_SUBJECT) {
-        return Err(BadRequest::Unreadable { field });
+    match subjects.is_empty() || subjects.iter().any(|subject| subject.id().is_empty()) {
+        true => Err(BadRequest::Missing { field }),
+        false => Ok(subjects),
     }
-    Ok(subjects)
 }
 
 fn constructor_of(key: VolumeKey) -> Option<fn(Box<str>) -> Subject> {
@@ -149,35 +158,39 @@ fn constructor_of(key: VolumeKey) -> Option<fn(Box<str>) -> Subject> {
     })
 }
 
-/// All subjects of an operation; the empty name or id if the request names none. `None` if the request has more
-/// than the limits allow, or cannot be decoded.
-pub(crate) fn operation_subjects(method: Method, request: &[Field<'_>]) -> Option<Vec<Subject>> {
-    let mut subjects = match request_subjects(method, request) {
+/// All subjects of an operation; the empty name or id if the request names none.
+///
+/// # Errors
+/// If the request has more than the limits allow, or cannot be decoded.
+pub(crate) fn operation_subjects(method: Method, request: &Fields<'_>) -> Result<Vec<Subject>, BadRequest> {
+    let mut subjects = match (request_subjects(method, request), method.volume_key()) {
         // The driver rejects such a request; its copies must coalesce until then.
-        Err(BadRequest::Missing { .. }) => vec![constructor_of(method.volume_key()?)?(Box::default())],
-        subjects => subjects.ok()?,
+        (Err(BadRequest::Missing { .. }), Some(key)) => {
+            vec![constructor_of(key).ok_or(BadRequest::UnknownMethod)?(Box::default())]
+        }
+        (subjects, _) => subjects?,
     };
     if method == Method::DeleteVolumeGroupSnapshot {
-        subjects.extend(field_subjects(request, SNAPSHOT_IDS, true, Subject::Snapshot).unwrap_or_default());
+        add_subjects(request.of(SNAPSHOT_IDS), "snapshot_ids", Subject::Snapshot, &mut subjects)?;
     }
-    let usable = |subject: &Subject| subject.id().len() <= MAX_SUBJECT;
-    (subjects.len() <= MAX_SUBJECTS && subjects.iter().all(usable)).then_some(subjects)
+    Ok(subjects)
 }
 
-/// The subjects that a field names; `None` if the field is not text.
-fn field_subjects(
-    fields: &[Field<'_>],
-    number: u32,
-    repeated: bool,
+/// Adds the subjects that a field names.
+fn add_subjects<'a>(
+    values: impl IntoIterator<Item = Value<'a>>,
+    field: &'static str,
     make: fn(Box<str>) -> Subject,
-) -> Option<Vec<Subject>> {
-    let mut found = fields.iter().filter(|field| field.number == number);
-    let name = |field: &Field<'_>| field.value.text().map(|id| make(id.into()));
-    match repeated {
-        true => found.map(name).collect(),
-        // The last value counts, as in protobuf decoding.
-        false => found.next_back().map(name).into_iter().collect(),
+    subjects: &mut Vec<Subject>,
+) -> Result<(), BadRequest> {
+    for value in values {
+        let id = value.text().filter(|id| id.len() <= MAX_SUBJECT).ok_or(BadRequest::Unreadable { field })?;
+        if subjects.len() == MAX_SUBJECTS {
+            return Err(BadRequest::TooMany { field });
+        }
+        subjects.push(make(id.into()));
     }
+    Ok(())
 }
 
 /// Whether the method creates a resource whose id is only in its response.
@@ -187,20 +200,19 @@ pub(crate) fn is_create(method: Method) -> bool {
 
 /// The subjects that a successful response adds to those of the request: the ids of the created resources.
 pub(crate) fn created_subjects(method: Method, answer: &[u8]) -> Vec<Subject> {
-    let created = last_field(answer, CREATED).and_then(Value::bytes).and_then(fields).unwrap_or_default();
-    let one = |id, make| field_subjects(&created, id, false, make).unwrap_or_default();
-    let mut subjects = match method {
-        Method::CreateVolume => one(VOLUME_ID, Subject::Volume),
-        Method::CreateSnapshot => one(SNAPSHOT_ID, Subject::Snapshot),
-        Method::CreateVolumeGroupSnapshot => {
-            let snapshots = created.iter().filter(|field| field.number == SNAPSHOTS);
-            let snapshots = snapshots.filter_map(|field| fields(field.value.bytes()?)).take(MAX_SUBJECTS);
-            let ids =
-                snapshots.filter_map(|fields| field_subjects(&fields, SNAPSHOT_ID, false, Subject::Snapshot));
-            one(GROUP_SNAPSHOT_ID, Subject::GroupSnapshot).into_iter().chain(ids.flatten()).collect()
-        }
-        _ => Vec::new(),
-    };
-    subjects.retain(|subject| !subject.id().is_empty() && subject.id().len() <= MAX_SUBJECT);
+    let created = last_field(answer, CREATED).and_then(Value::bytes).unwrap_or_default();
+    let one = |resource, number, make: fn(Box<str>) -> Subject| Some(make(text(resource, number)?.into()));
+    let mut subjects = Vec::from_iter(match method {
+        Method::CreateVolume => one(created, VOLUME_ID, Subject::Volume),
+        Method::CreateSnapshot => one(created, SNAPSHOT_ID, Subject::Snapshot),
+        Method::CreateVolumeGroupSnapshot => one(created, GROUP_SNAPSHOT_ID, Subject::GroupSnapshot),
+        _ => None,
+    });
+    if method == Method::CreateVolumeGroupSnapshot {
+        let snapshots =
+            fields(created).into_iter().flat_map(|fields| fields.of(SNAPSHOTS)).take(MAX_SUBJECTS);
+        subjects.extend(snapshots.filter_map(|one_of| one(one_of.bytes()?, SNAPSHOT_ID, Subject::Snapshot)));
+    }
+    subjects.retain(|subject| subject.id().len() <= MAX_SUBJECT);
     subjects
 }

@@ -18,6 +18,9 @@ use crate::call::{
 use crate::generated::call as pb;
 use csi_proto::Code;
 
+/// The maximum size of a header and of a closing in bytes.
+const MAX_HEADER: usize = 64 << 10;
+
 /// A header or closing is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -27,6 +30,14 @@ pub enum WireError {
     Malformed {
         /// The message that was expected.
         expected: &'static str,
+    },
+    /// The header or closing has too many bytes, and was not decoded.
+    #[error("{expected} has {found} bytes; expected at most {MAX_HEADER}")]
+    TooLarge {
+        /// The message that was expected.
+        expected: &'static str,
+        /// Its size in bytes.
+        found: usize,
     },
     /// The closing names no origin.
     #[error("the closing names no origin; expected driver, endpoint or fault")]
@@ -77,8 +88,7 @@ impl Call {
     /// # Errors
     /// If the header is not a `CallHeader`, or a value in it is outside its bounds.
     pub fn decode(header: Bytes, body: Bytes) -> Result<Self, WireError> {
-        let header =
-            pb::CallHeader::decode(header).map_err(|_| WireError::Malformed { expected: "CallHeader" })?;
+        let header: pb::CallHeader = decode_bounded(header, "CallHeader")?;
         let id = <[u8; 16]>::try_from(&*header.id).map_err(|_| WireError::Id { found: header.id.len() })?;
         Ok(Self {
             id: CallId::from_bytes(id),
@@ -143,8 +153,7 @@ impl Outcome {
     /// If the bytes are not a `Closing`, the `Closing` names no origin, or a value is out of bounds. Therefore an
     /// empty message, which some buses deliver instead of no answer, is never a success.
     pub fn decode(closing: Bytes) -> Result<Self, WireError> {
-        let closing =
-            pb::Closing::decode(closing).map_err(|_| WireError::Malformed { expected: "Closing" })?;
+        let closing: pb::Closing = decode_bounded(closing, "Closing")?;
         if let Some(fault) = closing.fault {
             return Ok(fault_of(fault)?.into());
         }
@@ -156,6 +165,14 @@ impl Outcome {
             Some(Code::new(closing.code)).filter(|code| code.name().is_some()).unwrap_or(Code::UNKNOWN);
         let outcome = Self::from_driver(code, closing.message);
         Ok(outcome.with_details(closing.details).with_trailers(metadata(closing.trailers)?))
+    }
+}
+
+/// Decodes a message of a peer. An entry of a list takes two bytes there, and dozens in memory.
+fn decode_bounded<M: Message + Default>(bytes: Bytes, expected: &'static str) -> Result<M, WireError> {
+    match bytes.len() {
+        found if found > MAX_HEADER => Err(WireError::TooLarge { expected, found }),
+        _ => M::decode(bytes).map_err(|_| WireError::Malformed { expected }),
     }
 }
 
@@ -529,5 +546,16 @@ mod tests {
         );
         let garbage = Call::decode(Bytes::from_static(&[0xff; 9]), Bytes::new()).unwrap_err();
         assert_eq!(garbage, WireError::Malformed { expected: "CallHeader" });
+    }
+
+    #[test]
+    fn a_large_header_or_closing_is_not_decoded() {
+        let large = Bytes::from(vec![0x0a; MAX_HEADER + 1]);
+        for (found, expected) in [
+            (Call::decode(large.clone(), Bytes::new()).unwrap_err(), "CallHeader"),
+            (Outcome::decode(large.clone()).unwrap_err(), "Closing"),
+        ] {
+            assert_eq!(found, WireError::TooLarge { expected, found: MAX_HEADER + 1 });
+        }
     }
 }

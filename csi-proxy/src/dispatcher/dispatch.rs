@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use csi_proto::{Delivery, DriverName, Method};
+use csi_proto::{Code, Delivery, DriverName, Method};
 use futures_util::stream;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -19,7 +19,7 @@ use super::operation::{
 };
 use super::terms::{MemoryTerms, Rises, TermStore, TermStoreError};
 use crate::address::SocketAddress;
-use crate::call::{Call, CallId, Drained, Fault, Replies, Reply};
+use crate::call::{Call, CallId, Drained, Fault, Outcome, Replies, Reply};
 use crate::observe::Observation;
 use crate::relay::Relay;
 
@@ -237,9 +237,13 @@ impl Relay for Dispatcher {
     async fn relay(&self, mut call: Call) -> Result<Replies, Fault> {
         self.record_term(&mut call).await?;
         let method = Method::from_path(call.method.as_str());
-        match method.and_then(|method| Identity::of(&call.driver, method, &call.body)) {
-            Some(identity) => self.execute(identity, call).await,
-            None => self.forward(method, call).await,
+        match method.map_or(Ok(None), |method| Identity::of(&call.driver, method, &call.body)) {
+            Ok(Some(identity)) => self.execute(identity, call).await,
+            Ok(None) => self.forward(method, call).await,
+            Err(refused) => {
+                let outcome = Outcome::from_endpoint(Code::INVALID_ARGUMENT, refused.to_string());
+                Observation::start("dispatcher", &call).answered(Ok(Replies::outcome(outcome)))
+            }
         }
     }
 }

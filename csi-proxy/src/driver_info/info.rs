@@ -149,7 +149,7 @@ pub(super) fn of_most<'a>(answers: impl Iterator<Item = Option<&'a Fact>>) -> Op
         let fields = answer.and_then(|fact| crate::call::protobuf::fields(fact.as_ref().ok()?));
         let Some(fields) = fields else { continue };
         offered += 1;
-        for capability in fields.iter().map(|field| field.whole).collect::<BTreeSet<_>>() {
+        for capability in fields.map(|field| field.whole).collect::<BTreeSet<_>>() {
             match counts.iter_mut().find(|(known, _)| *known == capability) {
                 Some((_, count)) => *count += 1,
                 None => counts.push((capability, 1)),

@@ -16,6 +16,9 @@ use super::volume::{Capabilities, Facts, Volume};
 /// The maximum length of a node name in bytes (spec, NodeGetInfo).
 const MAX_NODE: usize = 256;
 
+/// The maximum size of a decoded answer in bytes. Typical ones have a few hundred.
+const MAX_ANSWER: usize = 256 * 1024;
+
 /// Monitors the calls to one driver. See the [module](super).
 ///
 /// Time must not go back between calls of [`Self::handle`].
@@ -215,9 +218,13 @@ impl Monitor {
         self.evict();
     }
 
-    /// Applies an answer that describes the driver or a created volume. Ignores an answer that cannot be decoded.
+    /// Applies an answer that describes the driver or a created volume. Ignores an answer that cannot be decoded or is
+    /// too large.
     fn learn(&mut self, method: Method, end: End<'_>) {
         let End::Answered { code: Code::OK, message: Some(message) } = end else { return };
+        if message.len() > MAX_ANSWER {
+            return;
+        }
         match method {
             Method::CreateVolume => self.created(message),
             Method::NodeGetInfo => {

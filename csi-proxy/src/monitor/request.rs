@@ -90,7 +90,7 @@ pub(super) fn decode(method: Method, body: &[u8]) -> Decoded {
 fn decode_fields(method: Method, body: &[u8]) -> Option<Decoded> {
     let fields = protobuf::fields(body)?;
     // The last value counts, as in protobuf decoding.
-    let last = |number| fields.iter().rfind(|field| field.number == number).map(|field| field.value);
+    let last = |number| fields.of(number).last();
     let text = |number| last(number).map_or(Some(""), Value::text).map(Box::<str>::from);
     let optional = |number| text(number).map(|text| Some(text).filter(|text| !text.is_empty()));
     let (operation, required): (_, &[Field]) = match method {

@@ -199,6 +199,8 @@ mod tests {
         vec![
             BadRequest::Missing { field: "name" }.into(),
             BadRequest::Unreadable { field: "name" }.into(),
+            BadRequest::TooMany { field: "snapshot_ids" }.into(),
+            BadRequest::NotAMessage.into(),
             BadRequest::UnknownMethod.into(),
             Refusal::NoTopology,
             Refusal::NoNodeInTopology,
@@ -230,7 +232,12 @@ mod tests {
             // Exhaustive, so that a new refusal does not compile without its row.
             let expected = match &refusal {
                 Refusal::BadRequest(BadRequest::UnknownMethod) => Code::UNIMPLEMENTED,
-                Refusal::BadRequest(BadRequest::Missing { .. } | BadRequest::Unreadable { .. })
+                Refusal::BadRequest(
+                    BadRequest::NotAMessage
+                    | BadRequest::Missing { .. }
+                    | BadRequest::Unreadable { .. }
+                    | BadRequest::TooMany { .. },
+                )
                 | Refusal::NoTopology => Code::INVALID_ARGUMENT,
                 Refusal::NoNodeInTopology
                 | Refusal::NoRoom { .. }

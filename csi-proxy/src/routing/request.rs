@@ -38,15 +38,15 @@ impl VolumeRequest {
     /// # Errors
     /// If the bytes are not such a request, or the name is missing or longer than [`MAX_SUBJECT`] bytes.
     pub fn read(body: &[u8]) -> Result<Self, BadRequest> {
-        let unreadable = || BadRequest::Unreadable { field: "the request" };
-        let request = csi::CreateVolumeRequest::decode(body).map_err(|_| unreadable())?;
+        let request = csi::CreateVolumeRequest::decode(body).map_err(|_| BadRequest::NotAMessage)?;
         if request.name.is_empty() {
             return Err(BadRequest::Missing { field: "name" });
         }
         if request.name.len() > MAX_SUBJECT {
             return Err(BadRequest::Unreadable { field: "name" });
         }
-        let fingerprint = crate::call::protobuf::remove_field(body, REQUIREMENTS).ok_or_else(unreadable)?;
+        let fingerprint =
+            crate::call::protobuf::remove_field(body, REQUIREMENTS).ok_or(BadRequest::NotAMessage)?;
         let requirements = request.accessibility_requirements.unwrap_or_default();
         let required = request.capacity_range.map_or(0, |range| range.required_bytes);
         let source = request.volume_content_source.and_then(|source| source.r#type).and_then(|source| {
@@ -106,6 +106,6 @@ mod tests {
     fn rejects_request_without_a_name() {
         let refused = VolumeRequest::read(&csi::CreateVolumeRequest::default().encode_to_vec());
         assert_eq!(refused, Err(BadRequest::Missing { field: "name" }));
-        assert_eq!(VolumeRequest::read(b"\x0a\x05"), Err(BadRequest::Unreadable { field: "the request" }));
+        assert_eq!(VolumeRequest::read(b"\x0a\x05"), Err(BadRequest::NotAMessage));
     }
 }

@@ -105,7 +105,8 @@ mod tests {
     }
 
     fn submit(executor: &Executor, call: &Call) -> Waiting {
-        let identity = Identity::of(&call.driver, Method::ControllerExpandVolume, &call.body).unwrap();
+        let identity = Identity::of(&call.driver, Method::ControllerExpandVolume, &call.body);
+        let identity = identity.unwrap().unwrap();
         executor.get_or_create(&call.driver).submit(call, identity, None)
     }
 

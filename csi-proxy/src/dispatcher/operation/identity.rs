@@ -5,7 +5,8 @@ use std::sync::Arc;
 use csi_proto::{DriverName, Method};
 
 use super::deferred::DeferredDigest;
-use crate::call::protobuf::{encode_except, fields};
+use crate::call::BadRequest;
+use crate::call::protobuf::{fields, remove_field};
 use crate::call::subject::{self, Key};
 
 /// Driver, method and request of an operation; equal identities are the same operation. Cheap to clone.
@@ -40,22 +41,25 @@ impl Eq for Identity {}
 impl Identity {
     /// Determines the operation of an encoded request.
     ///
-    /// `None` if the call is not an operation: the method is read-only or streaming, the request is not protobuf, or
-    /// it exceeds the limits. The driver answers such a call. A request without a subject, which a driver must reject,
-    /// has the empty name or id as its subject.
-    #[must_use]
-    pub fn of(driver: &DriverName, method: Method, request: &[u8]) -> Option<Self> {
+    /// `None` if the call is not an operation, because the method is read-only or streaming. A request without a subject,
+    /// which a driver must reject, has the empty name or id as its subject. Takes at most twice the memory of the
+    /// request and 1 MiB, and a time linear in its size.
+    ///
+    /// # Errors
+    /// If the subjects cannot be read, or exceed [`MAX_SUBJECTS`](crate::advanced::call::MAX_SUBJECTS) or
+    /// [`MAX_SUBJECT`](crate::advanced::call::MAX_SUBJECT). A driver may understand such a request otherwise, and
+    /// would execute it beside another operation on its volume.
+    pub fn of(driver: &DriverName, method: Method, request: &[u8]) -> Result<Option<Self>, BadRequest> {
         if !method.is_mutating() || method.is_server_streaming() {
-            return None;
+            return Ok(None);
         }
-        let fields = fields(request)?;
-        let subjects = subject::operation_subjects(method, &fields)?;
+        let subjects = subject::operation_subjects(method, &fields(request).ok_or(BadRequest::NotAMessage)?)?;
         if subjects.is_empty() {
-            return None;
+            return Ok(None);
         }
         // Secrets are not part of the digest and must not be kept.
         let without_secrets = match method.secrets_field() {
-            Some(secrets) => encode_except(&fields, secrets.number),
+            Some(secrets) => remove_field(request, secrets.number).ok_or(BadRequest::NotAMessage)?,
             None => request.to_vec(),
         };
         let digest = DeferredDigest::of(method.request_shape(), without_secrets);
@@ -65,7 +69,7 @@ impl Identity {
             let mut seen = std::collections::HashSet::new();
             keys.retain(|key| seen.insert(key.clone()));
         }
-        Some(Self(Arc::new(Parts { driver: driver.clone(), method, keys, digest })))
+        Ok(Some(Self(Arc::new(Parts { driver: driver.clone(), method, keys, digest }))))
     }
 
     /// The driver.
@@ -106,7 +110,8 @@ mod tests {
             let secrets =
                 secrets.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
             let request = DeleteVolumeRequest { volume_id: "vol-1".to_owned(), secrets };
-            Identity::of(&"driver".parse().unwrap(), Method::DeleteVolume, &request.encode_to_vec()).unwrap()
+            let request = request.encode_to_vec();
+            Identity::of(&"driver".parse().unwrap(), Method::DeleteVolume, &request).unwrap().unwrap()
         };
         let (open, secret) = (deletion(&[]), deletion(&[("password", "canary")]));
         assert_eq!((open.0.digest.kept_bytes(), secret.0.digest.kept_bytes()), (7, 7), "field 1 alone");

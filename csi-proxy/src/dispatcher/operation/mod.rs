@@ -16,7 +16,7 @@
 //!   are kept;
 //! - the result of an operation that lost its driver is unknown. The next equal call executes it again, as CSI's
 //!   idempotency allows;
-//! - the work of the driver runs to completion, whatever fails or leaves.
+//! - the work of an operation runs to completion, whatever fails or leaves.
 //!
 //! A call from a proxy begins only if its fence permits it: not if its proxy was replaced, not if it
 //! was given up, and not if its number has begun before. The fence is checked when the call arrives, and again when it
@@ -35,8 +35,9 @@
 //!
 //! The ids of 16,384 ended calls are remembered, in about 1.5 MiB.
 //!
-//! Only calls of mutating, unary methods of the spec whose request can be decoded are operations. All other calls
-//! pass if their fence permits. Each copy of a read-only call is executed, streams included: a retry needs a fresh
+//! Only calls of mutating, unary methods of the spec are operations. A call whose request names no readable subjects is
+//! refused: the driver may read it otherwise. All other calls pass if their fence permits. Each copy of a read-only call is
+//! executed, streams included, and ends when its caller leaves: a retry needs a fresh
 //! answer, and the answer to a stream is not kept. A method that the spec does not define counts as one that changes
 //! something.
 //!
@@ -51,7 +52,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let driver = DriverName::new("csi-hostpath")?;
 //! // `volume_id: "vol-1"`
-//! let identity = Identity::of(&driver, Method::DeleteVolume, b"\x0a\x05vol-1").ok_or("no volume id")?;
+//! let identity = Identity::of(&driver, Method::DeleteVolume, b"\x0a\x05vol-1")?.ok_or("read-only")?;
 //! let (mut core, mut now) = (Core::new(Duration::from_secs(2)), Instant::now());
 //! let request = |number| Event::Requested {
 //!     waiter: WaiterId::new(number),

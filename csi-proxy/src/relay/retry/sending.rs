@@ -149,7 +149,9 @@ impl<R: Relay> Sending<R> {
         let repeat = || match *method {
             _ if *is_rest => Repeat::AnyInstance,
             Some(method) if !method.is_mutating() => Repeat::SameInstance,
-            Some(method) if Identity::of(&call.driver, method, &call.body).is_some() => Repeat::SameInstance,
+            Some(method) if matches!(Identity::of(&call.driver, method, &call.body), Ok(Some(_))) => {
+                Repeat::SameInstance
+            }
             _ => Repeat::Never,
         };
         attempts.failed(fault, session, repeat, now())?;

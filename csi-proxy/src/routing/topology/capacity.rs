@@ -16,7 +16,7 @@ use crate::routing::Refusal;
 impl TopologyRouter {
     pub(super) async fn capacity(&self, relay: &dyn Relay, inbound: &InboundCall) -> Result<Answer, Refusal> {
         let request = csi::GetCapacityRequest::decode(inbound.body.clone());
-        let request = request.map_err(|_| BadRequest::Unreadable { field: "the request" })?;
+        let request = request.map_err(|_| BadRequest::NotAMessage)?;
         let topology = request.accessible_topology.unwrap_or_default();
         // An offline node has no capacity, so that the scheduler places no pod there.
         let nodes = self.possibly_online(&topology);

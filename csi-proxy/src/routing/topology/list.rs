@@ -26,16 +26,16 @@ use crate::routing::Refusal;
 
 // Field numbers, the same in all three requests and responses.
 const STARTING_TOKEN: u32 = 2;
-const ENTRIES: u32 = 1;
-const NEXT_TOKEN: u32 = 2;
+pub(super) const ENTRIES: u32 = 1;
+pub(super) const NEXT_TOKEN: u32 = 2;
 
 // Field numbers of ListSnapshotsRequest.
 const SOURCE_VOLUME_ID: u32 = 3;
 const SNAPSHOT_ID: u32 = 4;
 
 // Field numbers of an entry of ListVolumes and ListSnapshots, of a volume and a snapshot, and of a VolumeHealth.
-const RESOURCE: u32 = 1;
-const ID: u32 = 2;
+pub(super) const RESOURCE: u32 = 1;
+pub(super) const ID: u32 = 2;
 const HEALTH_VOLUME_ID: u32 = 1;
 
 /// The size in bytes above which a page gets no entries of another node. gRPC clients accept 4 MiB by default.
@@ -57,7 +57,7 @@ impl TopologyRouter {
     ) -> Result<Answer, Refusal> {
         // The fields used here are the same in all three requests.
         let request = csi::ListVolumesRequest::decode(inbound.body.clone());
-        let request = request.map_err(|_| BadRequest::Unreadable { field: "the request" })?;
+        let request = request.map_err(|_| BadRequest::NotAMessage)?;
         let max = usize::try_from(request.max_entries).unwrap_or_default();
         let holder = self.only().or_else(|| self.holder_of_list(method, &inbound.body));
         // Only the known node of the listed id gets the secrets.

@@ -302,9 +302,7 @@ impl TopologyRouter {
 
 /// The subjects that a request names.
 fn subjects(method: Method, body: &[u8]) -> Result<Vec<Subject>, BadRequest> {
-    let fields =
-        crate::call::protobuf::fields(body).ok_or(BadRequest::Unreadable { field: "the request" })?;
-    request_subjects(method, &fields)
+    request_subjects(method, &crate::call::protobuf::fields(body).ok_or(BadRequest::NotAMessage)?)
 }
 
 impl fmt::Debug for InboundCall {

@@ -43,9 +43,8 @@ pub(super) fn answered(method: Method, message: &[u8]) -> Option<Vec<Subject>> {
         Method::GetVolumeGroupSnapshot => Method::CreateVolumeGroupSnapshot,
         other => other,
     };
-    let fields = protobuf::fields(message)?;
-    let mut resources = fields.iter().filter(|field| field.number == RESOURCE);
-    let (resource, None) = (resources.next()?.value.bytes()?, resources.next()) else { return None };
+    let mut resources = protobuf::fields(message)?.of(RESOURCE);
+    let (resource, None) = (resources.next()?.bytes()?, resources.next()) else { return None };
     let snapshots = match method {
         Method::CreateVolumeGroupSnapshot => protobuf::count(resource, SNAPSHOTS),
         _ => 0,
@@ -59,7 +58,7 @@ pub(super) fn answered(method: Method, message: &[u8]) -> Option<Vec<Subject>> {
 fn named(method: Method, body: &[u8]) -> Vec<Subject> {
     let mut named = subjects(method, body).unwrap_or_default();
     let mut add = |number, make: fn(Box<str>) -> Subject| {
-        named.extend(protobuf::texts(body, number).into_iter().map(|id| make(id.into())));
+        named.extend(protobuf::texts(body, number).map(|id| make(id.into())));
     };
     match method {
         Method::ListSnapshots => {
@@ -226,12 +225,10 @@ impl OwnPlace {
     /// An entry of a list of volumes.
     pub(super) fn listed_volume(&self, entry: &[u8]) -> Option<Vec<u8>> {
         let entry = protobuf::replace_each(entry, RESOURCE, |volume| self.volume(volume))?;
+        // A volume of a node without a topology may be attached to any node.
+        let is_own = |id: Option<&str>| self.topology.segments.is_empty() || id == Some(&self.node_id);
         protobuf::replace_each(&entry, STATUS, |status| {
-            let mut fields = protobuf::fields(status)?;
-            // A volume of a node without a topology may be attached to any node.
-            let is_own = |id: Option<&str>| self.topology.segments.is_empty() || id == Some(&self.node_id);
-            fields.retain(|field| field.number != PUBLISHED_NODE_IDS || is_own(field.value.text()));
-            Some(protobuf::encode(&fields))
+            protobuf::retain(status, |field| field.number != PUBLISHED_NODE_IDS || is_own(field.value.text()))
         })
     }
 
@@ -250,10 +247,9 @@ impl OwnPlace {
 
     /// The resource with the topology of the node if it has one that is not the node's.
     fn with_own_topology(&self, resource: &[u8], number: u32) -> Option<Vec<u8>> {
-        let fields = protobuf::fields(resource)?;
-        for field in fields.iter().filter(|field| field.number == number) {
-            if !self.admits(&csi::Topology::decode(field.value.bytes()?).ok()?) {
-                let rest = protobuf::encode_except(&fields, number);
+        for topology in protobuf::fields(resource)?.of(number) {
+            if !self.admits(&csi::Topology::decode(topology.bytes()?).ok()?) {
+                let rest = protobuf::remove_field(resource, number)?;
                 return Some(match self.topology.segments.is_empty() {
                     true => rest,
                     false => protobuf::append_field(&rest, number, &self.topology.encode_to_vec()).into(),
@@ -278,6 +274,23 @@ impl OwnPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Snapshots of a few bytes with the topology of another node, which the long one of this node replaces.
+    #[test]
+    fn correction_of_many_snapshots_is_bounded() {
+        let at = |value: &str| csi::Topology::from_iter([("node", value)]);
+        let place =
+            OwnPlace { topology: at(&"a".repeat(4096)), node_id: String::new(), shared: BTreeSet::new() };
+        let corrected = |count| {
+            let snapshot = csi::Snapshot { accessible_topology: vec![at("b")], ..Default::default() };
+            let group = csi::VolumeGroupSnapshot { snapshots: vec![snapshot; count], ..Default::default() };
+            let answer = csi::GetVolumeGroupSnapshotResponse { group_snapshot: Some(group) };
+            let corrected = place.correct(Method::GetVolumeGroupSnapshot, answer.encode_to_vec().into());
+            corrected.map(|answer| answer.len()).map_err(|outcome| outcome.code)
+        };
+        assert!(corrected(1000).is_ok_and(|bytes| bytes > 4_000_000));
+        assert_eq!(corrected(2000), Err(csi_proto::Code::UNAVAILABLE));
+    }
 
     #[test]
     fn topology_is_admitted_with_a_segment_of_this_node_alone() {

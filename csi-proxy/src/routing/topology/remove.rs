@@ -38,7 +38,7 @@ impl TopologyRouter {
         if answer.1.is_ok() {
             if method == Method::DeleteVolumeGroupSnapshot {
                 let snapshots = protobuf::texts(&inbound.body, SNAPSHOT_IDS);
-                subjects.extend(snapshots.into_iter().map(|id| Subject::Snapshot(id.into())));
+                subjects.extend(snapshots.map(|id| Subject::Snapshot(id.into())));
             }
             // A node deletes nothing of another node, whatever the request for its group names.
             let others = |subject: &Subject| {

@@ -12,6 +12,7 @@ use prost::Message as _;
 use tokio::time::Instant;
 
 use super::limits::{MAX_SEARCHED_PAGES, NODE_TIMEOUT};
+use super::list::{ENTRIES, ID, NEXT_TOKEN, RESOURCE};
 use super::{InboundCall, MAX_CONCURRENT_ROUNDS, TopologyRouter};
 use crate::call::{BadRequest, MethodPath, NodeId, Origin, Outcome, Reply, Subject, protobuf};
 use crate::relay::Relay;
@@ -226,27 +227,22 @@ enum Listed {
     Next(String),
 }
 
-/// What the answer to a question shows about an id; `None` if it cannot be decoded.
+/// What the answer to a question shows about an id; `None` if it cannot be decoded. A page is walked: its entries take two
+/// bytes or more, and much more if decoded.
 fn listed(asked: Method, message: &[u8], id: &str) -> Option<Listed> {
-    let (found, next) = match asked {
-        Method::ListVolumes => {
-            let page = csi::ListVolumesResponse::decode(message).ok()?;
-            let is_it = |entry: &csi::list_volumes_response::Entry| {
-                entry.volume.as_ref().is_some_and(|volume| volume.volume_id == id)
-            };
-            (page.entries.iter().any(is_it), page.next_token)
+    if !matches!(asked, Method::ListVolumes | Method::ListSnapshots) {
+        return Some(Listed::Present);
+    }
+    for entry in protobuf::fields(message)?.of(ENTRIES) {
+        for resource in protobuf::fields(entry.bytes()?)?.of(RESOURCE) {
+            if protobuf::fields(resource.bytes()?)?.of(ID).any(|found| found.text() == Some(id)) {
+                return Some(Listed::Present);
+            }
         }
-        Method::ListSnapshots => {
-            let page = csi::ListSnapshotsResponse::decode(message).ok()?;
-            let is_it = |entry: &csi::list_snapshots_response::Entry| {
-                entry.snapshot.as_ref().is_some_and(|snapshot| snapshot.snapshot_id == id)
-            };
-            // The list of one id has one page.
-            (page.entries.iter().any(is_it), String::new())
-        }
-        _ => (true, String::new()),
-    };
-    Some(if found { Listed::Present } else { Listed::Next(next) })
+    }
+    // The list of one snapshot has one page.
+    let next = protobuf::text(message, NEXT_TOKEN).filter(|_| asked == Method::ListVolumes);
+    Some(Listed::Next(next.unwrap_or_default().to_owned()))
 }
 
 /// A capability that most volumes have. The answer to it does not matter, only whether the volume exists.
@@ -271,7 +267,7 @@ impl InboundCall {
     pub(super) fn without_secrets(&self, method: Method) -> Result<Self, BadRequest> {
         let Some(field) = method.secrets_field() else { return Ok(self.clone()) };
         let body = protobuf::remove_field(&self.body, field.number);
-        let body = body.ok_or(BadRequest::Unreadable { field: "the request" })?.into();
+        let body = body.ok_or(BadRequest::NotAMessage)?.into();
         Ok(Self { body, ..self.clone() })
     }
 }

@@ -7,8 +7,12 @@ use futures_util::stream;
 use prost::Message as _;
 
 use super::sending::Sending;
+use crate::call::protobuf::last_field;
 use crate::call::{Fault, Replies, Reply};
 use crate::relay::Relay;
+
+/// The number of the field with the ranges, in the responses of both methods.
+const BLOCK_METADATA: u32 = 3;
 
 /// Whether the answer can resume at a `starting_offset`.
 const fn continues(method: Method) -> bool {
@@ -74,10 +78,10 @@ impl<R: Relay> Reading<R> {
     }
 }
 
-/// The end of the ranges of a message, if any. The responses of both methods have the same fields.
+/// The end of the last range of a message, if any.
 fn end_of(message: &Bytes) -> Option<i64> {
-    let ranges = csi::GetMetadataAllocatedResponse::decode(message.clone()).ok()?.block_metadata;
-    ranges.last().map(|range| range.byte_offset.saturating_add(range.size_bytes))
+    let last = csi::BlockMetadata::decode(last_field(message, BLOCK_METADATA)?.bytes()?).ok()?;
+    Some(last.byte_offset.saturating_add(last.size_bytes))
 }
 
 /// The request for the rest: the same bytes, with an appended field that overrides the existing one.

@@ -23,12 +23,12 @@ fn driver() -> DriverName {
 fn create(name: &str, parameter: &str) -> Identity {
     let parameters = [("p".to_owned(), parameter.to_owned())].into();
     let request = csi::CreateVolumeRequest { name: name.to_owned(), parameters, ..Default::default() };
-    Identity::of(&driver(), Method::CreateVolume, &request.encode_to_vec()).unwrap()
+    Identity::of(&driver(), Method::CreateVolume, &request.encode_to_vec()).unwrap().unwrap()
 }
 
 fn delete(id: &str) -> Identity {
     let request = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
-    Identity::of(&driver(), Method::DeleteVolume, &request.encode_to_vec()).unwrap()
+    Identity::of(&driver(), Method::DeleteVolume, &request.encode_to_vec()).unwrap().unwrap()
 }
 
 fn group(volumes: &[&str]) -> Identity {
@@ -38,7 +38,7 @@ fn group(volumes: &[&str]) -> Identity {
         source_volume_ids,
         ..Default::default()
     };
-    Identity::of(&driver(), Method::CreateVolumeGroupSnapshot, &request.encode_to_vec()).unwrap()
+    Identity::of(&driver(), Method::CreateVolumeGroupSnapshot, &request.encode_to_vec()).unwrap().unwrap()
 }
 
 fn created(id: &str) -> Answer {
@@ -259,7 +259,7 @@ fn a_group_conflicts_with_each_of_its_volumes() {
     let message = csi::CreateVolumeGroupSnapshotResponse { group_snapshot: Some(made) }.encode_to_vec();
     bench.answered(operation, Answer::new(Some(message.into()), Outcome::ok()).unwrap());
     let request = csi::DeleteSnapshotRequest { snapshot_id: "s".to_owned(), ..Default::default() };
-    bench.run(&Identity::of(&driver(), Method::DeleteSnapshot, &request.encode_to_vec()).unwrap());
+    bench.run(&Identity::of(&driver(), Method::DeleteSnapshot, &request.encode_to_vec()).unwrap().unwrap());
     assert!(bench.is_run(&group), "one of its snapshots is deleted");
 }
 
@@ -270,7 +270,7 @@ fn the_same_volume_at_another_driver_is_another_volume() {
     let other = DriverName::new("other").unwrap();
     let request =
         csi::DeleteVolumeRequest { volume_id: "v".to_owned(), ..Default::default() }.encode_to_vec();
-    assert!(bench.is_run(&Identity::of(&other, Method::DeleteVolume, &request).unwrap()));
+    assert!(bench.is_run(&Identity::of(&other, Method::DeleteVolume, &request).unwrap().unwrap()));
 }
 
 #[test]
@@ -465,7 +465,7 @@ fn results_of_node_calls_are_never_kept() {
     let stage = |path: &str| {
         let (volume_id, staging_target_path) = ("v".to_owned(), path.to_owned());
         let request = csi::NodeStageVolumeRequest { volume_id, staging_target_path, ..Default::default() };
-        Identity::of(&driver(), Method::NodeStageVolume, &request.encode_to_vec()).unwrap()
+        Identity::of(&driver(), Method::NodeStageVolume, &request.encode_to_vec()).unwrap().unwrap()
     };
     let mut bench = Bench::without_queue();
     let (_, operation) = bench.run_as(1, &stage("/s"));
@@ -656,7 +656,9 @@ fn a_local_call_is_not_fenced() {
     assert!(bench.is_run(&delete("w")));
     let other = DriverName::new("never-fenced").unwrap();
     let request = csi::DeleteVolumeRequest { volume_id: "v".to_owned(), ..Default::default() };
-    assert!(bench.is_run(&Identity::of(&other, Method::DeleteVolume, &request.encode_to_vec()).unwrap()));
+    assert!(
+        bench.is_run(&Identity::of(&other, Method::DeleteVolume, &request.encode_to_vec()).unwrap().unwrap())
+    );
 }
 
 #[test]

@@ -56,19 +56,19 @@ impl Bench {
 fn attach(volume: &str, node: &str) -> Identity {
     let (volume_id, node_id) = (volume.to_owned(), node.to_owned());
     let request = csi::ControllerPublishVolumeRequest { volume_id, node_id, ..Default::default() };
-    Identity::of(&driver(), Method::ControllerPublishVolume, &request.encode_to_vec()).unwrap()
+    Identity::of(&driver(), Method::ControllerPublishVolume, &request.encode_to_vec()).unwrap().unwrap()
 }
 
 fn detach(volume: &str, node: &str) -> Identity {
     let (volume_id, node_id) = (volume.to_owned(), node.to_owned());
     let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
-    Identity::of(&driver(), Method::ControllerUnpublishVolume, &request.encode_to_vec()).unwrap()
+    Identity::of(&driver(), Method::ControllerUnpublishVolume, &request.encode_to_vec()).unwrap().unwrap()
 }
 
 fn snapshot(volume: &str) -> Identity {
     let (source_volume_id, name) = (volume.to_owned(), "s".to_owned());
     let request = csi::CreateSnapshotRequest { source_volume_id, name, ..Default::default() };
-    Identity::of(&driver(), Method::CreateSnapshot, &request.encode_to_vec()).unwrap()
+    Identity::of(&driver(), Method::CreateSnapshot, &request.encode_to_vec()).unwrap().unwrap()
 }
 
 #[test]
