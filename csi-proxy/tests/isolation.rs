@@ -5,6 +5,7 @@
 mod common;
 
 use common::counting::{CountingDriver, MAX_STREAMS, call, create};
+use common::silent::SilentDriver;
 use common::{driver_name, in_time};
 use csi_proto::csi::v1 as csi;
 use csi_proxy::{Call, Dispatcher, Fault, MethodPath, Relay as _, ServeCsi as _, SessionRelay};
@@ -19,20 +20,40 @@ fn unpublish() -> Call {
     call
 }
 
+/// A dispatcher at a peer, and the relay of another peer to it.
+async fn over_a_hub(dispatcher: &Dispatcher) -> (Hub, Peer, SessionRelay) {
+    let (listener, dialer) = memory::listen("hub", 16 << 20);
+    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
+    let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(dialer.clone())).start().unwrap();
+    let far = Peer::builder(PeerId::new("edge-1").unwrap()).dialer(Box::new(dialer));
+    let far = far.serve_csi(dispatcher.clone()).start().unwrap();
+    near.connected().await.unwrap();
+    far.connected().await.unwrap();
+    (hub, far, SessionRelay::new(near))
+}
+
+/// The driver sends nothing after the first message, so that no message reveals that the caller has left.
+#[tokio::test]
+async fn stream_of_a_peer_that_left_ends_at_the_driver() {
+    let directory = tempfile::tempdir().unwrap();
+    let (driver, address) = SilentDriver::serve(directory.path());
+    let dispatcher = Dispatcher::new().with_driver(driver_name(), address);
+    let (_hub, _far, relay) = over_a_hub(&dispatcher).await;
+    let mut stream = create("a");
+    stream.method = MethodPath::new("/csi.v1.SnapshotMetadata/GetMetadataDelta").unwrap();
+    let mut replies = in_time(relay.relay(stream)).await.unwrap();
+    assert!(in_time(replies.next()).await.is_some());
+    drop(replies);
+    driver.cancelled(1).await;
+}
+
 /// The caller is another peer, and its calls hang.
 #[tokio::test]
 async fn calls_of_other_hosts_leave_half_of_the_slots_to_the_node() {
     let directory = tempfile::tempdir().unwrap();
     let (driver, address) = CountingDriver::holding(directory.path());
     let dispatcher = Dispatcher::new().with_max_in_flight(4).with_driver(driver_name(), address);
-    let (listener, dialer) = memory::listen("hub", 16 << 20);
-    let _hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
-    let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(dialer.clone())).start().unwrap();
-    let far = Peer::builder(PeerId::new("edge-1").unwrap()).dialer(Box::new(dialer));
-    let far = far.serve_csi(dispatcher.clone()).start().unwrap();
-    near.connected().await.unwrap();
-    far.connected().await.unwrap();
-    let relay = SessionRelay::new(near);
+    let (_hub, _far, relay) = over_a_hub(&dispatcher).await;
     let ask = |call: Call| {
         let relay = relay.clone();
         tokio::spawn(async move { relay.relay(call).await.map(drop) })

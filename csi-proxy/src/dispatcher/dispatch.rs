@@ -38,13 +38,15 @@ const STREAM_BUFFER: usize = 4;
 /// The drivers of a node. Cheap to clone; all clones share the drivers, which may be added and removed while calls
 /// run.
 ///
-/// A call that was passed to a driver runs to completion, whether or not a caller still waits: in the task of the
-/// caller while it waits, and in a separate task from then on. Calls with the same [operation](super::operation)
-/// coalesce while it runs. A call with a [`Fence`](crate::advanced::call::Fence) begins only if the fence permits it.
+/// A call that may change something, once passed to a driver, runs to completion, whether or not a caller still waits: in
+/// the task of the caller while it waits, and in a separate task from then on. A read-only call, streams included, is
+/// cancelled when its caller leaves. Calls with the same [operation](super::operation) coalesce while it runs. A call with a
+/// [`Fence`](crate::advanced::call::Fence) begins only if the fence permits it.
 ///
 /// A call that may change something begins once, whatever bus delivers how many copies of it, until 60 s after its end: a
 /// later copy, with the same [id](Call::id), gets the same result, or [`Fault::AlreadyBegun`] where that is not kept. Each
-/// copy of a read-only call is executed.
+/// copy of a read-only call is executed. A call that may change something and whose volumes or snapshots cannot be read, or
+/// exceed [`MAX_SUBJECTS`](crate::advanced::call::MAX_SUBJECTS), is refused with `INVALID_ARGUMENT`.
 #[derive(Debug, Clone)]
 pub struct Dispatcher {
     drivers: Arc<RwLock<BTreeMap<DriverName, Entry>>>,
@@ -299,7 +301,12 @@ impl Dispatcher {
                 self.executor_of(&call.driver)?.admit(&call.driver, call.id, fence.as_ref(), repeatable)?
             }
         };
-        DetachOnDrop::new(Handle::current(), run_to_completion(driver, call, permit, begun)).await
+        match begun {
+            Some(begun) => {
+                DetachOnDrop::new(Handle::current(), run_to_completion(driver, call, permit, begun)).await
+            }
+            None => run_for_caller(driver, call, permit).await,
+        }
     }
 
     /// Records the term of a call on disk before the first call of that term is admitted. The time of the wait is taken
@@ -451,18 +458,31 @@ async fn run(dispatcher: Dispatcher, call: Call, operation: RunningOperation) ->
     Err(fault)
 }
 
-/// Sends the call to the driver and keeps its permit until the answer ends.
+/// Sends a read-only call to the driver, and keeps its permit until the answer ends. When the caller leaves, the RPC is
+/// cancelled: it has changed nothing, and would hold the permit for as long as the driver wants.
+async fn run_for_caller(driver: Driver, call: Call, permit: CallPermit) -> Result<Replies, Fault> {
+    let observation = Observation::start("dispatcher", &call);
+    let parts = match observation.answered(driver.relay(call).await)?.into_whole() {
+        Ok((message, outcome)) => return Ok(Replies::whole(message, outcome)),
+        Err(parts) => parts,
+    };
+    Ok(Replies::stream(stream::unfold((parts, permit), |(mut parts, permit)| async move {
+        Some((parts.next().await?, (parts, permit)))
+    })))
+}
+
+/// Sends a call that may change something to the driver, and keeps its permit until the answer ends.
 async fn run_to_completion(
     driver: Driver,
     call: Call,
     permit: CallPermit,
-    begun: Option<BegunCall>,
+    begun: BegunCall,
 ) -> Result<Replies, Fault> {
     let observation = Observation::start("dispatcher", &call);
     let answer = match observation.answered(driver.relay(call).await) {
         Ok(answer) => answer,
         Err(fault) => {
-            if let Some(begun) = begun.filter(|_| fault.delivery() == Delivery::NotSent) {
+            if fault.delivery() == Delivery::NotSent {
                 begun.not_sent();
             }
             return Err(fault);
@@ -482,7 +502,7 @@ async fn run_to_completion(
 async fn forward_stream(
     mut parts: Replies,
     sender: mpsc::Sender<Reply>,
-    _until_the_end: (CallPermit, Option<BegunCall>),
+    _until_the_end: (CallPermit, BegunCall),
 ) {
     let mut connected = true;
     while let Some(part) = parts.next().await {

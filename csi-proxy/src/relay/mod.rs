@@ -12,6 +12,8 @@ mod testing;
 pub mod tower;
 
 use async_trait::async_trait;
+use futures_core::Stream;
+use futures_util::{StreamExt as _, stream};
 
 pub(crate) use self::bounded::BoundedAnswers;
 pub use self::node_segment::{InvalidSegment, NodeSegment, TopologyRelay};
@@ -23,7 +25,7 @@ pub use self::retry::{
 pub use self::session::{CSI_SERVICE, NodeWatch, ServeCsi, SessionRelay};
 #[cfg(feature = "testing")]
 pub use self::testing::{FaultyRelay, InjectedFault, conformance};
-use crate::call::{Call, Fault, Replies};
+use crate::call::{Call, Fault, Replies, Reply};
 
 /// Carries a call to its node and returns the answer. The only trait to implement for another message bus.
 ///
@@ -52,6 +54,20 @@ pub trait Relay: Send + Sync {
 impl<R: Relay + ?Sized> Relay for std::sync::Arc<R> {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         (**self).relay(call).await
+    }
+}
+
+/// Opens an answer from its parts. The first [`Reply::End`] is the last part that is read; if it is a fault and the first part,
+/// it is the error.
+async fn opened(parts: impl Stream<Item = Reply> + Send + 'static) -> Result<Replies, Fault> {
+    let mut parts = Box::pin(parts);
+    match parts.next().await {
+        Some(first @ Reply::Message(_)) => Ok(Replies::stream(stream::iter([first]).chain(parts))),
+        Some(Reply::End(outcome)) => match outcome.fault() {
+            Some(fault) => Err(fault.clone()),
+            None => Ok(Replies::outcome(outcome)),
+        },
+        None => Err(Fault::ServiceLost { what: "the relay".to_owned() }),
     }
 }
 

@@ -10,6 +10,7 @@
 pub mod counting;
 pub mod edge;
 pub mod log;
+pub mod silent;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

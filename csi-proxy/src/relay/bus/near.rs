@@ -7,6 +7,7 @@ use futures_core::Stream;
 use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 
+use super::super::opened;
 use super::{MAX_MESSAGE, MAX_REQUEST};
 use crate::call::{Call, Fault, Outcome, Replies, Reply};
 use crate::generated::call as pb;
@@ -37,27 +38,9 @@ pub async fn replies(
     parts: impl Stream<Item = Result<Bytes, Fault>> + Send + 'static,
     left: impl FnOnce() + Send + 'static,
 ) -> Result<Replies, Fault> {
-    let mut answer = Answer { parts: Box::pin(parts), left: Some(left), answer: None, next: 0 };
-    Ok(match answer.next().await {
-        Received { message: Some(message), end: Some(end) } => Replies::unary(message, end),
-        Received { message: None, end } => {
-            let end = end.unwrap_or_else(|| lost("a part has neither a message nor a closing").into());
-            match end.fault() {
-                Some(fault) => return Err(fault.clone()),
-                None => Replies::outcome(end),
-            }
-        }
-        Received { message: Some(first), end: None } => {
-            let rest = stream::unfold(Some(answer), |state| async move {
-                let mut answer = state?;
-                let Received { message, end } = answer.next().await;
-                let more = end.is_none().then_some(answer);
-                let parts = message.map(Reply::Message).into_iter().chain(end.map(Reply::End));
-                Some((stream::iter(parts), more))
-            });
-            Replies::stream(stream::iter([Reply::Message(first)]).chain(rest.flatten()))
-        }
-    })
+    let answer = Answer { parts: Box::pin(parts), left: Some(left), answer: None, next: 0 };
+    opened(stream::unfold(answer, |mut answer| async move { Some((answer.next().await, answer)) }).flatten())
+        .await
 }
 
 /// The unread rest of an answer.
@@ -71,18 +54,6 @@ struct Answer<L: FnOnce()> {
     next: u64,
 }
 
-/// A part of an answer: a message, an end, or both.
-struct Received {
-    message: Option<Bytes>,
-    end: Option<Outcome>,
-}
-
-impl Received {
-    fn fault(fault: Fault) -> Self {
-        Self { message: None, end: Some(fault.into()) }
-    }
-}
-
 impl<L: FnOnce()> Drop for Answer<L> {
     fn drop(&mut self) {
         if let Some(left) = self.left.take() {
@@ -92,45 +63,43 @@ impl<L: FnOnce()> Drop for Answer<L> {
 }
 
 impl<L: FnOnce()> Answer<L> {
-    async fn next(&mut self) -> Received {
+    /// The parts in the next payload: a message, an end, or both. The answer ends with an end.
+    async fn next(&mut self) -> stream::Iter<std::vec::IntoIter<Reply>> {
+        let parts = match self.payload().await {
+            Ok((message, end)) => {
+                message.map(Reply::Message).into_iter().chain(end.map(Reply::End)).collect()
+            }
+            Err(fault) => vec![Reply::End(fault.into())],
+        };
+        stream::iter(parts)
+    }
+
+    async fn payload(&mut self) -> Result<(Option<Bytes>, Option<Outcome>), Fault> {
+        let invalid = |reason: String| Fault::Protocol { reason };
         loop {
-            let payload = match self.parts.next().await {
-                Some(Ok(payload)) => payload,
-                Some(Err(fault)) => return Received::fault(fault),
-                None => return Received::fault(lost("the answer has no last part")),
-            };
-            let Ok(pb::BusPart { answer, number, message, closing }) = pb::BusPart::decode(payload) else {
-                let reason = "a payload of the answer is not a protobuf BusPart".to_owned();
-                return Received::fault(Fault::Protocol { reason });
-            };
+            let payload = self.parts.next().await.ok_or_else(|| lost("the answer has no last part"))??;
+            let pb::BusPart { answer, number, message, closing } = pb::BusPart::decode(payload)
+                .map_err(|_| invalid("a payload of the answer is not a protobuf BusPart".to_owned()))?;
             if *self.answer.get_or_insert(answer) != answer || number < self.next {
                 continue;
             }
             if number > self.next {
-                return Received::fault(lost(&format!("part {} of the answer is missing", self.next)));
+                return Err(lost(&format!("part {} of the answer is missing", self.next)));
             }
             self.next += 1;
             let found = message.as_ref().map_or(0, Bytes::len);
             if found > MAX_MESSAGE {
-                return Received::fault(Fault::ReplyTooLarge {
-                    found: found as u64,
-                    max: MAX_MESSAGE as u64,
-                });
+                return Err(Fault::ReplyTooLarge { found: found as u64, max: MAX_MESSAGE as u64 });
             }
-            if closing.is_some() {
-                self.left = None;
-            }
-            let end = closing.map(|closing| {
-                Outcome::decode(closing).unwrap_or_else(|error| {
-                    Fault::Protocol { reason: format!("invalid closing of an answer: {error}") }.into()
-                })
-            });
-            return match (message, end) {
-                (None, None) => Received::fault(Fault::Protocol {
-                    reason: "a part of the answer has neither a message nor a closing".to_owned(),
-                }),
-                (message, end) => Received { message, end },
+            let Some(closing) = closing else {
+                let reason =
+                    || invalid("a part of the answer has neither a message nor a closing".to_owned());
+                return Ok((Some(message.ok_or_else(reason)?), None));
             };
+            self.left = None;
+            let end = Outcome::decode(closing)
+                .map_err(|error| invalid(format!("invalid closing of an answer: {error}")))?;
+            return Ok((message, Some(end)));
         }
     }
 }

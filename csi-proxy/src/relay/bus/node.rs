@@ -18,10 +18,10 @@ static WARNINGS: LogLimit = LogLimit::new();
 /// Answers one request of a bus: passes its call to `relay`, usually a [`Dispatcher`](crate::Dispatcher), and each part of
 /// the answer to `send`.
 ///
-/// `left` resolves when the caller has left: then nothing more is sent, a queued call does not begin, and a begun one
-/// continues at the driver. Use `std::future::pending()` if the bus cannot report it: then a queued call begins although
-/// its caller has left, unless it has a fence. The next part is read when `send` returns, so a `send` that waits for
-/// the bus keeps memory small; a driver's stream is read to its end in any case.
+/// `left` resolves when the caller has left: then nothing more is sent, a queued call does not begin, a begun one that may
+/// change something continues at the driver, and any other ends. Use `std::future::pending()` if the bus cannot report it:
+/// then a queued call begins although its caller has left, unless it has a fence. The next part is read when `send` returns,
+/// so a `send` that waits for the bus keeps memory small.
 ///
 /// An undecodable request is answered with [`Fault::Protocol`], one that is too large with [`Fault::RequestTooLarge`], and
 /// a Node call that mounts or unmounts with [`Fault::Forbidden`]: see [`MethodPath::is_remote`](crate::MethodPath::is_remote).

@@ -20,14 +20,14 @@ use edge_transport::{
     CallError, Failure, InvalidName, Peer, PeerId, Reason, ReplyEvent, ReplySender, ReplyStream, Request,
     Service, ServiceName, SessionId,
 };
-use futures_util::{StreamExt, stream};
+use futures_util::stream;
 
 pub use self::nodes::NodeWatch;
 use crate::call::text::printable;
 use crate::call::{Call, Fault, NodeId, NodeSession, Outcome, Replies, Reply};
 use crate::log_limit::LogLimit;
 use crate::relay::refused::Refused;
-use crate::relay::{Relay, until_left};
+use crate::relay::{Relay, opened, until_left};
 
 /// The name of the service of a node's peer for CSI calls. Each driver has a name below it, `csi/DRIVER`.
 pub const CSI_SERVICE: &str = "csi";
@@ -97,14 +97,11 @@ impl Relay for SessionRelay {
             .metadata(call.encode_header())
             .remaining(call.remaining)
             .to_session(session);
-        let mut answer = self.peer.call(target, request).await.map_err(|error| context.not_sent(error))?;
-        match next(&mut answer, &context).await {
-            Reply::End(outcome) => match outcome.fault() {
-                Some(fault) => Err(fault.clone()),
-                None => Ok(Replies::outcome(outcome)),
-            },
-            first => Ok(parts(first, answer, context)),
-        }
+        let answer = self.peer.call(target, request).await.map_err(|error| context.not_sent(error))?;
+        opened(stream::unfold((answer, context), |(mut answer, context)| async move {
+            Some((next(&mut answer, &context).await, (answer, context)))
+        }))
+        .await
     }
 }
 
@@ -179,22 +176,13 @@ async fn next(answer: &mut ReplyStream, context: &CallContext) -> Reply {
     })
 }
 
-fn parts(first: Reply, answer: ReplyStream, context: CallContext) -> Replies {
-    let rest = stream::unfold(Some((answer, context)), |state| async move {
-        let (mut answer, context) = state?;
-        let part = next(&mut answer, &context).await;
-        let more = matches!(part, Reply::Message(_)).then_some((answer, context));
-        Some((part, more))
-    });
-    Replies::stream(stream::iter([first]).chain(rest))
-}
-
 /// Serves CSI calls at a peer. Implemented for the builder of a peer.
 pub trait ServeCsi: Sized {
     /// Passes the calls of other peers to a relay, usually a [`Dispatcher`](crate::Dispatcher), as the service
     /// [`CSI_SERVICE`]. Replaces an earlier one.
     ///
-    /// A call whose caller leaves before it begins does not begin; one that has begun runs on, as the relay decides.
+    /// A call whose caller leaves before it begins does not begin; one that has begun runs on, as the relay decides. The
+    /// answer is dropped, as of a stream.
     ///
     /// Refuses every method that must not come from another host, with [`Fault::Forbidden`], or `UNIMPLEMENTED` if its
     /// service is not CSI's (see [`MethodPath::is_remote`](crate::MethodPath::is_remote)), and a call for another driver
@@ -294,7 +282,13 @@ async fn send(answer: Replies, mut to: ReplySender) -> Result<(), edge_transport
         Err(parts) => parts,
     };
     loop {
-        match parts.next().await {
+        let part = tokio::select! {
+            biased;
+            part = parts.next() => part,
+            // The driver's stream ends with the call, although it may send nothing for long.
+            () = to.cancelled() => return Ok(()),
+        };
+        match part {
             Some(Reply::Message(message)) => to.send(message).await?,
             Some(Reply::End(outcome)) => return to.finish(closing(&outcome)).await,
             None => return Ok(()),
