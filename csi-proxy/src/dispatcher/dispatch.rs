@@ -329,7 +329,7 @@ impl Dispatcher {
                 && let Some(stored) =
                     self.terms.load(driver).await.map_err(|e| not_recorded(e.to_string()))?
             {
-                self.executor.record_term(driver, stored)?;
+                self.executor.record_term(driver, stored);
             }
             let known = self.executor.term(driver);
             if known.is_none_or(|known| known < term) {
@@ -344,7 +344,7 @@ impl Dispatcher {
                 }
                 self.terms.raise(driver, term).await.map_err(|e| not_recorded(e.to_string()))?;
                 tracing::info!(%driver, %term, "new term of the driver's proxy recorded, lower terms are refused");
-                self.executor.record_term(driver, term)?;
+                self.executor.record_term(driver, term);
             }
             Ok(())
         });

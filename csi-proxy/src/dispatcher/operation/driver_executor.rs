@@ -75,16 +75,16 @@ impl DriverExecutor {
         Ok((!repeatable).then(|| BegunCall { executor: Arc::clone(self), call, sent: true }))
     }
 
-    pub(crate) fn term(&self, driver: &DriverName) -> Option<Term> {
-        self.lock().core.term(driver)
+    pub(crate) fn term(&self) -> Option<Term> {
+        self.lock().core.term()
     }
 
-    pub(crate) fn record_term(&self, driver: &DriverName, term: Term) -> Result<(), Fault> {
-        self.lock().core.record_term(driver, term)
+    pub(crate) fn record_term(&self, term: Term) {
+        self.lock().core.record_term(term);
     }
 
-    pub(crate) fn forget_term(&self, driver: &DriverName) {
-        self.lock().core.forget_term(driver);
+    pub(crate) fn forget_term(&self) {
+        self.lock().core.forget_term();
     }
 
     /// Rejects all queued calls; nothing begins any more.

@@ -40,17 +40,17 @@ impl Executor {
     }
 
     pub(crate) fn term(&self, driver: &DriverName) -> Option<Term> {
-        self.get(driver)?.term(driver)
+        self.get(driver)?.term()
     }
 
     /// Records the term of a registered driver.
-    pub(crate) fn record_term(&self, driver: &DriverName, term: Term) -> Result<(), Fault> {
-        self.get_or_create(driver).record_term(driver, term)
+    pub(crate) fn record_term(&self, driver: &DriverName, term: Term) {
+        self.get_or_create(driver).record_term(term);
     }
 
     pub(crate) fn forget_term(&self, driver: &DriverName) {
         if let Some(executor) = self.get(driver) {
-            executor.forget_term(driver);
+            executor.forget_term();
         }
     }
 
@@ -129,6 +129,17 @@ mod tests {
         assert_eq!(executor.counts().kept, 1 + 3, "4 MiB for each driver, with the rest of each result");
         let decision = submit(&executor, &kept).try_decision();
         assert!(matches!(decision, Some(Decision::Answer(_, Served::Replayed))), "{decision:?}");
+    }
+
+    #[test]
+    fn fences_of_drivers_are_independent() {
+        let executor = Executor::new(Duration::from_secs(2));
+        let [a, b] = ["a", "b"].map(|name| DriverName::new(name).unwrap());
+        executor.record_term(&a, Term::MAX);
+        executor.record_term(&b, Term::FIRST);
+        assert_eq!((executor.term(&a), executor.term(&b)), (Some(Term::MAX), Some(Term::FIRST)));
+        executor.forget_term(&a);
+        assert_eq!((executor.term(&a), executor.term(&b)), (None, Some(Term::FIRST)));
     }
 
     #[test]

@@ -12,6 +12,7 @@ impl Ranges {
     }
 
     /// The number of ranges.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -36,6 +37,15 @@ impl Ranges {
         }
         if number < last {
             self.0.insert(number + 1, last);
+        }
+    }
+
+    /// Includes the numbers between the lowest ranges, until there are at most `max` ranges.
+    pub(super) fn merge_lowest(&mut self, max: usize) {
+        while self.0.len() > max
+            && let (Some((first, _)), Some((_, last))) = (self.0.pop_first(), self.0.pop_first())
+        {
+            self.0.insert(first, last);
         }
     }
 
@@ -96,5 +106,16 @@ mod tests {
         assert!(ranges.contains(u64::MAX) && !ranges.contains(u64::MAX - 1) && ranges.len() == 1);
         ranges.remove(u64::MAX);
         assert!(ranges.len() == 0);
+    }
+
+    #[test]
+    fn the_lowest_ranges_are_merged() {
+        let mut ranges = Ranges::default();
+        [2, 4, 7, 9].into_iter().for_each(|number| ranges.insert(number, number));
+        ranges.merge_lowest(4);
+        assert_eq!(ranges.len(), 4);
+        ranges.merge_lowest(2);
+        let found = (0..12).filter(|number| ranges.contains(*number));
+        assert!(ranges.len() == 2 && found.eq([2, 3, 4, 5, 6, 7, 9]));
     }
 }

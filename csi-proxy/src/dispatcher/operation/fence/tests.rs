@@ -14,9 +14,9 @@ fn fence(term: u64, number: u64, lowest_open: u64, given_up: &[(u64, u64)]) -> F
     Fence::new(Term::new(term).unwrap(), n(number), n(lowest_open), given_up).unwrap()
 }
 
-fn fences(term: u64) -> Fences {
-    let mut fences = Fences::default();
-    fences.raise(&driver(), Term::new(term).unwrap()).unwrap();
+fn fences(term: u64) -> DriverFence {
+    let mut fences = DriverFence::default();
+    fences.raise(Term::new(term).unwrap());
     fences
 }
 
@@ -27,13 +27,9 @@ enum Passage {
     Join,
 }
 
-fn arrive_at(fences: &mut Fences, driver: &DriverName, fence: &Fence) -> Result<Passage, &'static str> {
-    fences.arrive(driver, fence).map_err(|fault| fault.kind())?;
-    Ok(if fences.may_begin(driver, fence).is_ok() { Passage::Begin } else { Passage::Join })
-}
-
-fn arrive(fences: &mut Fences, fence: &Fence) -> Result<Passage, &'static str> {
-    arrive_at(fences, &driver(), fence)
+fn arrive(fences: &mut DriverFence, fence: &Fence) -> Result<Passage, &'static str> {
+    fences.arrive(&driver(), fence).map_err(|fault| fault.kind())?;
+    Ok(if fences.may_begin(&driver(), fence).is_ok() { Passage::Begin } else { Passage::Join })
 }
 
 #[test]
@@ -49,9 +45,9 @@ fn refuses_higher_term_until_it_is_recorded() {
     let mut fences = fences(7);
     assert_eq!(arrive(&mut fences, &fence(8, 1, 1, &[])), Err("term_not_recorded"));
     assert_eq!(arrive(&mut fences, &fence(7, 1, 1, &[])), Ok(Passage::Begin));
-    fences.raise(&driver(), Term::new(8).unwrap()).unwrap();
-    fences.raise(&driver(), Term::new(7).unwrap()).unwrap();
-    assert_eq!(fences.term(&driver()), Term::new(8), "it never falls");
+    fences.raise(Term::new(8).unwrap());
+    fences.raise(Term::new(7).unwrap());
+    assert_eq!(fences.term(), Term::new(8), "it never falls");
     assert_eq!(arrive(&mut fences, &fence(8, 1, 1, &[])), Ok(Passage::Begin));
 }
 
@@ -88,10 +84,10 @@ fn reports_apply_to_all_later_calls() {
 fn begun_number_may_join_until_closed() {
     let mut fences = fences(1);
     let call = fence(1, 5, 1, &[]);
-    assert!(fences.begin(&driver(), &call));
+    assert!(fences.begin(&call));
     assert_eq!(arrive(&mut fences, &call), Ok(Passage::Join));
     assert_eq!(fences.may_begin(&driver(), &call).unwrap_err().kind(), "stale_call");
-    assert!(!fences.begin(&driver(), &call), "once");
+    assert!(!fences.begin(&call), "once");
     arrive(&mut fences, &fence(1, 9, 6, &[])).unwrap();
     assert_eq!(arrive(&mut fences, &call), Err("stale_call"), "it is closed");
 }
@@ -99,37 +95,31 @@ fn begun_number_may_join_until_closed() {
 #[test]
 fn earlier_term_marks_no_number() {
     let mut fences = fences(1);
-    fences.raise(&driver(), Term::new(2).unwrap()).unwrap();
-    fences.begin(&driver(), &fence(1, 5, 1, &[]));
+    fences.raise(Term::new(2).unwrap());
+    fences.begin(&fence(1, 5, 1, &[]));
     assert_eq!(arrive(&mut fences, &fence(2, 5, 1, &[])), Ok(Passage::Begin));
 }
 
+/// A caller that skips numbers closes some of its proxy's, and does not stop its calls.
 #[test]
-fn fences_of_drivers_are_independent() {
-    let mut fences = fences(1);
-    let other = DriverName::new("other").unwrap();
-    fences.raise(&other, Term::FIRST).unwrap();
-    arrive(&mut fences, &fence(1, 9, 9, &[])).unwrap();
-    assert_eq!(arrive_at(&mut fences, &other, &fence(1, 1, 1, &[])), Ok(Passage::Begin));
-}
-
-#[test]
-fn full_fence_refuses_and_evicts_nothing() {
+fn full_fence_closes_the_lowest_numbers_and_evicts_none() {
     let mut fences = fences(1);
     let max = MAX_RANGES as u64;
     // Every second number has begun, the first stays open.
     for at in 1..=max {
         let call = fence(1, 2 * at, 1, &[]);
         assert_eq!(arrive(&mut fences, &call), Ok(Passage::Begin));
-        fences.begin(&driver(), &call);
+        fences.begin(&call);
     }
-    assert_eq!(arrive(&mut fences, &fence(1, 2 * max + 2, 1, &[])), Err("overloaded"));
-    assert!(fences.may_begin(&driver(), &fence(1, 2, 1, &[])).is_err(), "it has begun");
-    assert_eq!(
-        arrive(&mut fences, &fence(1, 2 * max + 2, 100, &[])),
-        Ok(Passage::Begin),
-        "there is space again"
-    );
+    assert_eq!(arrive(&mut fences, &fence(1, 3, 1, &[])), Ok(Passage::Begin), "the fence is full");
+    let next = fence(1, 2 * max + 2, 1, &[]);
+    assert_eq!(arrive(&mut fences, &next), Ok(Passage::Begin));
+    fences.begin(&next);
+    assert_eq!(fences.begun.len(), MAX_RANGES);
+    let refused = |number| fences.may_begin(&driver(), &fence(1, number, 1, &[])).is_err();
+    assert!(refused(3), "it was closed");
+    assert!((1..=max + 1).all(|at| refused(2 * at)), "these have begun");
+    assert!(!refused(1) && !refused(5) && !refused(2 * max + 4));
 
     let mut fences = self::fences(1);
     for at in 0..4 {
@@ -137,17 +127,11 @@ fn full_fence_refuses_and_evicts_nothing() {
             (1..=1024).map(|range| (2 * (at * 1024 + range), 2 * (at * 1024 + range))).collect();
         assert_eq!(arrive(&mut fences, &fence(1, 100_001, 1, &ranges)), Ok(Passage::Begin));
     }
-    assert_eq!(arrive(&mut fences, &fence(1, 100_001, 1, &[(50_000, 50_000)])), Err("overloaded"));
-    assert_eq!(arrive(&mut fences, &fence(1, 2, 1, &[])), Err("stale_call"));
-}
-
-#[test]
-fn number_of_drivers_is_bounded() {
-    let mut fences = Fences::default();
-    let name = |at: usize| DriverName::new(format!("driver-{at}")).unwrap();
-    for at in 0..MAX_DRIVERS {
-        fences.raise(&name(at), Term::FIRST).unwrap();
+    assert_eq!(arrive(&mut fences, &fence(1, 3, 1, &[])), Ok(Passage::Begin));
+    assert_eq!(arrive(&mut fences, &fence(1, 100_001, 1, &[(50_000, 50_000)])), Ok(Passage::Begin));
+    assert_eq!(fences.given_up.len(), MAX_RANGES);
+    for number in [2, 3, 4, 50_000] {
+        assert_eq!(arrive(&mut fences, &fence(1, number, 1, &[])), Err("stale_call"), "{number}");
     }
-    let fault = fences.raise(&name(MAX_DRIVERS), Term::FIRST).unwrap_err();
-    assert_eq!((fault.kind(), fences.term(&name(0))), ("overloaded", Some(Term::FIRST)));
+    assert_eq!(arrive(&mut fences, &fence(1, 5, 1, &[])), Ok(Passage::Begin));
 }

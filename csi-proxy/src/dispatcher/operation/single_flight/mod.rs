@@ -17,7 +17,7 @@ use self::queue::Queue;
 use super::HashMap;
 use super::answer::Answer;
 use super::begun::BegunCalls;
-use super::fence::{self, Fences};
+use super::fence::{self, DriverFence};
 use super::identity::Identity;
 use super::limits::{KEPT_FOR, Limits, MAX_CALLS, REPLAYED_FOR, share};
 use crate::call::subject::{Key, is_create};
@@ -34,7 +34,7 @@ const MAX_STARTED: usize = 4096;
 pub struct Core {
     limits: Limits,
     next: u64,
-    fences: Fences,
+    fence: DriverFence,
     begun: BegunCalls,
     running: HashMap<OperationId, Running>,
     kept: HashMap<OperationId, Kept>,
@@ -107,7 +107,7 @@ impl Core {
         Self {
             limits,
             next: 0,
-            fences: Fences::default(),
+            fence: DriverFence::default(),
             begun: BegunCalls::default(),
             running: HashMap::default(),
             kept: HashMap::default(),
@@ -159,24 +159,21 @@ impl Core {
         }
     }
 
-    /// The highest term of a driver that is [recorded](Self::record_term).
+    /// The highest term that is [recorded](Self::record_term).
     #[must_use]
-    pub fn term(&self, driver: &DriverName) -> Option<Term> {
-        self.fences.term(driver)
+    pub fn term(&self) -> Option<Term> {
+        self.fence.term()
     }
 
-    /// Records a term of a driver that is on disk; calls of lower terms no longer begin. A call of an unrecorded
-    /// term fails with [`Fault::TermNotRecorded`].
-    ///
-    /// # Errors
-    /// If there are too many drivers.
-    pub fn record_term(&mut self, driver: &DriverName, term: Term) -> Result<(), Fault> {
-        self.fences.raise(driver, term)
+    /// Records a term that is on disk; calls of lower terms no longer begin. A call of an unrecorded term fails with
+    /// [`Fault::TermNotRecorded`].
+    pub fn record_term(&mut self, term: Term) {
+        self.fence.raise(term);
     }
 
-    /// Forgets the term of a driver, and which of its numbers are closed.
-    pub fn forget_term(&mut self, driver: &DriverName) {
-        self.fences.forget(driver);
+    /// Forgets the term, and which of its numbers are closed.
+    pub fn forget_term(&mut self) {
+        self.fence = DriverFence::default();
     }
 
     /// Admits a call without an identity, which runs from now on. Unless it is `repeatable`, because its method is
@@ -194,13 +191,13 @@ impl Core {
     ) -> Result<(), Fault> {
         self.evict_expired(now);
         if let Some(fence) = fence {
-            self.fences.arrive(driver, fence)?;
+            self.fence.arrive(driver, fence)?;
         }
         if !repeatable && self.begun.contains(&call) {
             return Err(Fault::AlreadyBegun { driver: driver.clone() });
         }
         if let Some(fence) = fence
-            && !self.fences.begin(driver, fence)
+            && !self.fence.begin(fence)
             && !repeatable
         {
             return Err(fence::stale(driver, fence));
@@ -226,7 +223,7 @@ impl Core {
     fn requested(&mut self, now: Instant, waiter: Waiter, identity: Identity) {
         let max = share(self.limits.waiters, waiter.remote);
         let admitted =
-            waiter.fence.as_ref().map_or(Ok(()), |fence| self.fences.arrive(identity.driver(), fence));
+            waiter.fence.as_ref().map_or(Ok(()), |fence| self.fence.arrive(identity.driver(), fence));
         let admitted = admitted.and_then(|()| match self.waiters.len() + self.queue.len() < max {
             true => Ok(()),
             false => {
@@ -262,7 +259,7 @@ impl Core {
                 self.begun.end(now, oldest);
             }
             if let Some(fence) = &waiter.fence
-                && self.fences.begin(identity.driver(), fence)
+                && self.fence.begin(fence)
             {
                 running.numbers.push((fence.term(), fence.number()));
             }
@@ -282,14 +279,17 @@ impl Core {
         }
         record_call(&mut kept.calls, waiter.call);
         if let Some(fence) = &waiter.fence {
-            self.fences.begin(identity.driver(), fence);
+            self.fence.begin(fence);
         }
         true
     }
 
     /// The first running operation on one of these keys.
     fn running(&self, keys: &[Key]) -> Option<Method> {
-        keys.iter().find_map(|key| Some(self.running.get(self.holders.get(key)?)?.identity.method()))
+        keys.iter().find_map(|key| {
+            queue::visited();
+            Some(self.running.get(self.holders.get(key)?)?.identity.method())
+        })
     }
 
     /// Begins an operation for its waiters, with the request of the first one.
@@ -305,13 +305,14 @@ impl Core {
         for key in identity.keys() {
             self.holders.insert(key.clone(), operation);
         }
+        self.queue.hold(identity.keys());
         self.note_started(operation, &identity);
         let mut numbers = Vec::with_capacity(waiters.len());
         for Waiter { id, call, fence, .. } in &waiters {
             self.waiters.insert(*id, operation);
             record_call(&mut calls, *call);
             if let Some(fence) = fence
-                && self.fences.begin(identity.driver(), fence)
+                && self.fence.begin(fence)
             {
                 numbers.push((fence.term(), fence.number()));
             }
@@ -365,7 +366,7 @@ impl Core {
             let (identity, answer) = (identity.clone(), answer.compacted());
             self.keep(operation, Kept { identity, calls, answer, created, bytes, until, unclaimed });
         }
-        self.begin_unblocked_by(&identity);
+        self.begin_unblocked();
     }
 
     /// Ends an operation without an answer of the driver. The next equal call executes it again, but a copy of its
@@ -379,7 +380,7 @@ impl Core {
         // The call may begin again, since it may be sent again if the refusal is lost with a link.
         if fault.delivery() == Delivery::NotSent {
             for (term, number) in numbers {
-                self.fences.retract(identity.driver(), term, number);
+                self.fence.retract(term, number);
             }
         } else {
             calls.iter().for_each(|call| self.begun.end(now, *call));
@@ -387,19 +388,14 @@ impl Core {
         for (waiter, _) in waiters.into_iter().filter(|(waiter, _)| *waiter != runner) {
             self.actions.push_back(Action::Fail { waiter, fault: fault.clone() });
         }
-        self.begin_unblocked_by(&identity);
-    }
-
-    fn begin_unblocked_by(&mut self, identity: &Identity) {
-        if !self.queue.is_empty() {
-            self.begin_unblocked(identity.keys());
-        }
+        self.begin_unblocked();
     }
 
     /// Removes a running operation.
     fn remove_running(&mut self, operation: OperationId) -> Option<Running> {
         let running = self.running.remove(&operation)?;
         self.release(operation, running.identity.keys());
+        self.queue.release(running.identity.keys());
         for (waiter, _) in &running.waiters {
             self.waiters.remove(waiter);
         }

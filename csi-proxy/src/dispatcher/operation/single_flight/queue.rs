@@ -28,14 +28,27 @@ pub(super) struct Queued {
     pub(super) identity: Identity,
     /// At least one waiter, in order of arrival.
     pub(super) waiters: Vec<Waiter>,
+    /// The number of its keys that a running operation holds, or that an earlier queued operation has too.
+    blocked: usize,
 }
 
-/// The queued operations, each in the lane of every key that it affects.
+/// The queued operations on one key.
+#[derive(Debug)]
+struct Lane {
+    /// Whether a running operation has the key.
+    held: bool,
+    positions: BTreeSet<Position>,
+}
+
+/// The queued operations, each in the lane of every key that it affects. An end or a removal visits each key of that
+/// operation once, however many operations wait.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     next: u64,
     queued: BTreeMap<Position, Queued>,
-    lanes: HashMap<Key, BTreeSet<Position>>,
+    /// The queued operations that nothing blocks.
+    unblocked: BTreeSet<Position>,
+    lanes: HashMap<Key, Lane>,
     waiters: HashMap<WaiterId, (Position, Instant)>,
     due: BTreeSet<(Instant, WaiterId)>,
 }
@@ -52,7 +65,7 @@ impl Queue {
 
     /// The position of an equal queued operation.
     pub(super) fn position_of(&self, identity: &Identity) -> Option<Position> {
-        let mut lane = self.lanes.get(identity.keys().first()?)?.iter().copied();
+        let mut lane = self.lanes.get(identity.keys().first()?)?.positions.iter().copied();
         lane.find(|position| self.queued.get(position).is_some_and(|queued| queued.identity == *identity))
     }
 
@@ -74,7 +87,7 @@ impl Queue {
 
     pub(super) fn has_room(&self, identity: &Identity, remote: bool, limits: &Limits) -> bool {
         let places = share(limits.queued_per_subject, remote);
-        let is_short = |key: &Key| self.lanes.get(key).is_none_or(|lane| lane.len() < places);
+        let is_short = |key: &Key| self.lanes.get(key).is_none_or(|lane| lane.positions.len() < places);
         self.queued.len() < share(limits.queued, remote) && identity.keys().iter().all(is_short)
     }
 
@@ -86,12 +99,14 @@ impl Queue {
         identity: Identity,
         waiter: Waiter,
         deadline: Instant,
+        is_held: impl Fn(&Key) -> bool,
     ) {
         let position = match position {
             Some(position) if waiter.remote || !position.remote => position,
             found => {
                 let moved = found.and_then(|position| self.remove(position));
-                self.append(moved.unwrap_or(Queued { identity, waiters: Vec::new() }), waiter.remote)
+                let new = || Queued { identity, waiters: Vec::new(), blocked: 0 };
+                self.append(moved.unwrap_or_else(new), waiter.remote, is_held)
             }
         };
         self.waiters.insert(waiter.id, (position, deadline));
@@ -101,11 +116,21 @@ impl Queue {
         }
     }
 
-    fn append(&mut self, queued: Queued, remote: bool) -> Position {
+    fn append(&mut self, mut queued: Queued, remote: bool, is_held: impl Fn(&Key) -> bool) -> Position {
         let position = Position { remote, number: self.next };
         self.next += 1;
+        queued.blocked = 0;
         for key in queued.identity.keys() {
-            self.lanes.entry(key.clone()).or_default().insert(position);
+            visited();
+            let new = || Lane { held: is_held(key), positions: BTreeSet::new() };
+            let lane = self.lanes.entry(key.clone()).or_insert_with(new);
+            let front = lane.positions.first().copied();
+            let is_behind = front.is_some_and(|front| front < position);
+            queued.blocked += usize::from(lane.held || is_behind);
+            lane.positions.insert(position);
+            if let Some(front) = front.filter(|_| !lane.held && !is_behind) {
+                self.set_blocked(front, true);
+            }
         }
         for waiter in &queued.waiters {
             if let Some((at, _)) = self.waiters.get_mut(&waiter.id) {
@@ -132,23 +157,61 @@ impl Queue {
         self.queued.get(&position).map(|queued| &queued.identity)
     }
 
-    /// Removes a waiter. Returns the operation if none of its waiters is left.
-    pub(super) fn remove_waiter(&mut self, waiter: WaiterId) -> Option<Queued> {
-        let (position, deadline) = self.waiters.remove(&waiter)?;
+    /// Removes a waiter, and its operation if none of its waiters is left.
+    pub(super) fn remove_waiter(&mut self, waiter: WaiterId) {
+        let Some((position, deadline)) = self.waiters.remove(&waiter) else { return };
         self.due.remove(&(deadline, waiter));
-        let queued = self.queued.get_mut(&position)?;
+        let Some(queued) = self.queued.get_mut(&position) else { return };
         queued.waiters.retain(|other| other.id != waiter);
-        if queued.waiters.is_empty() { self.remove(position) } else { None }
+        if queued.waiters.is_empty() {
+            self.remove(position);
+        }
     }
 
     /// The first operation in the lane of a key.
     fn front(&self, key: &Key) -> Option<Position> {
-        self.lanes.get(key)?.first().copied()
+        visited();
+        self.lanes.get(key)?.positions.first().copied()
     }
 
-    /// The first operations in the lanes of these keys.
-    pub(super) fn fronts(&self, keys: &[Key]) -> BTreeSet<Position> {
-        keys.iter().filter_map(|key| self.front(key)).collect()
+    /// A running operation has these keys now.
+    pub(super) fn hold(&mut self, keys: &[Key]) {
+        self.set_held(keys, true);
+    }
+
+    /// No running operation has these keys any more.
+    pub(super) fn release(&mut self, keys: &[Key]) {
+        self.set_held(keys, false);
+    }
+
+    fn set_held(&mut self, keys: &[Key], held: bool) {
+        if self.is_empty() {
+            return;
+        }
+        for key in keys {
+            visited();
+            let Some(lane) = self.lanes.get_mut(key) else { continue };
+            lane.held = held;
+            // The others are blocked by the first one in any case.
+            if let Some(&front) = lane.positions.first() {
+                self.set_blocked(front, held);
+            }
+        }
+    }
+
+    /// Counts one key of an operation as blocked, or no longer.
+    fn set_blocked(&mut self, position: Position, blocked: bool) {
+        let Some(queued) = self.queued.get_mut(&position) else { return };
+        queued.blocked = if blocked { queued.blocked + 1 } else { queued.blocked - 1 };
+        match queued.blocked {
+            0 => self.unblocked.insert(position),
+            _ => self.unblocked.remove(&position),
+        };
+    }
+
+    /// Removes the first operation that nothing blocks.
+    pub(super) fn take_unblocked(&mut self) -> Option<Queued> {
+        self.take(*self.unblocked.first()?)
     }
 
     /// Removes an operation that may begin.
@@ -164,14 +227,29 @@ impl Queue {
 
     fn remove(&mut self, position: Position) -> Option<Queued> {
         let queued = self.queued.remove(&position)?;
+        self.unblocked.remove(&position);
         for key in queued.identity.keys() {
-            if let Some(lane) = self.lanes.get_mut(key) {
-                lane.remove(&position);
-                if lane.is_empty() {
-                    self.lanes.remove(key);
-                }
+            visited();
+            let Some(lane) = self.lanes.get_mut(key) else { continue };
+            let was_first = lane.positions.first() == Some(&position);
+            lane.positions.remove(&position);
+            match lane.positions.first() {
+                None => drop(self.lanes.remove(key)),
+                Some(&next) if was_first && !lane.held => self.set_blocked(next, false),
+                Some(_) => {}
             }
         }
         Some(queued)
     }
+}
+
+/// Counts the visits of keys, which a test bounds.
+pub(super) fn visited() {
+    #[cfg(test)]
+    VISITS.with(|visits| visits.set(visits.get() + 1));
+}
+
+#[cfg(test)]
+thread_local! {
+    pub(super) static VISITS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }

@@ -9,7 +9,7 @@ use csi_proto::Method;
 
 use super::super::identity::Identity;
 use super::event::{Action, WaiterId};
-use super::queue::{Position, Queued};
+use super::queue::Queued;
 use super::{Core, Waiter};
 use crate::call::Fault;
 use crate::call::Key;
@@ -32,7 +32,9 @@ impl Core {
             return self.refuse(waiter.id, &identity, pending);
         }
         self.actions.push_back(Action::Wait { waiter: waiter.id, deadline });
-        self.queue.push(position, identity, waiter, deadline);
+        let (holders, running) = (&self.holders, &self.running);
+        let is_held = |key: &Key| holders.get(key).is_some_and(|holder| running.contains_key(holder));
+        self.queue.push(position, identity, waiter, deadline, is_held);
     }
 
     /// The operation that blocks a new one.
@@ -51,25 +53,21 @@ impl Core {
 
     /// Refuses waiters whose queue timeout has expired.
     pub(super) fn refuse_overdue(&mut self, now: Instant) {
-        let mut emptied = Vec::new();
         while let Some((waiter, position)) = self.queue.overdue(now) {
             if let Some(identity) = self.queue.identity(position).cloned() {
                 let pending = self.running(identity.keys()).or_else(|| self.queue.blocked_by(position));
                 // A queued operation is always blocked by another, or would have begun.
                 self.refuse(waiter, &identity, pending.unwrap_or_else(|| identity.method()));
             }
-            emptied.extend(self.queue.remove_waiter(waiter));
+            self.queue.remove_waiter(waiter);
         }
-        for queued in emptied {
-            self.begin_unblocked(queued.identity.keys());
-        }
+        self.begin_unblocked();
     }
 
     /// Removes a queued waiter that has left.
     pub(super) fn left_queue(&mut self, waiter: WaiterId) {
-        if let Some(queued) = self.queue.remove_waiter(waiter) {
-            self.begin_unblocked(queued.identity.keys());
-        }
+        self.queue.remove_waiter(waiter);
+        self.begin_unblocked();
     }
 
     /// Fails all queued waiters.
@@ -80,17 +78,11 @@ impl Core {
         }
     }
 
-    /// Begins the queued operations on these keys that nothing blocks any more, if they may still begin.
-    pub(super) fn begin_unblocked(&mut self, keys: &[Key]) {
-        // Each operation once, whatever the number of keys that it is the first of.
-        let mut fronts = self.queue.fronts(keys);
-        while let Some(position) = fronts.pop_first() {
-            let unblocked = self.is_unblocked(position).then(|| self.queue.take(position)).flatten();
-            let Some(Queued { identity, mut waiters }) = unblocked else { continue };
+    /// Begins the queued operations that nothing blocks any more, if they may still begin.
+    pub(super) fn begin_unblocked(&mut self) {
+        while let Some(Queued { identity, mut waiters, .. }) = self.queue.take_unblocked() {
             waiters.retain(|waiter| self.may_begin(waiter, &identity));
-            if waiters.is_empty() {
-                fronts.append(&mut self.queue.fronts(identity.keys()));
-            } else {
+            if !waiters.is_empty() {
                 // The request of a local call, since the places for remote calls of the driver may be taken.
                 waiters.sort_by_key(|waiter| waiter.remote);
                 self.begin(identity, waiters);
@@ -104,17 +96,12 @@ impl Core {
         let driver = identity.driver();
         let permitted = match &waiter.fence {
             _ if self.begun.contains(&waiter.call) => Err(Fault::AlreadyBegun { driver: driver.clone() }),
-            Some(fence) => self.fences.may_begin(driver, fence),
+            Some(fence) => self.fence.may_begin(driver, fence),
             None => Ok(()),
         };
         let Err(fault) = permitted else { return true };
         self.actions.push_back(Action::Fail { waiter: waiter.id, fault });
         false
-    }
-
-    fn is_unblocked(&self, position: Position) -> bool {
-        let Some(identity) = self.queue.identity(position) else { return false };
-        self.running(identity.keys()).is_none() && self.queue.blocked_by(position).is_none()
     }
 
     fn queue_deadline(&self, now: Instant, until: Option<Instant>) -> Instant {

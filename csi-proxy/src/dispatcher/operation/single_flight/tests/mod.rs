@@ -96,7 +96,7 @@ impl Bench {
 
     fn with(limits: Limits) -> Self {
         let mut core = Core::with_limits(limits);
-        core.record_term(&driver(), term(1)).unwrap();
+        core.record_term(term(1));
         Self { core, now: Instant::now(), submitted: 0, remote: false }
     }
 
@@ -635,7 +635,7 @@ fn term_must_be_recorded_first() {
         matches!(bench.fenced(&delete("v"), fence(1, 1, &[])).1, Seen::Runs(_)),
         "the old term is still valid"
     );
-    bench.core.record_term(&driver(), term(2)).unwrap();
+    bench.core.record_term(term(2));
     let expected = Fault::StaleTerm { driver: driver(), found: term(1), current: term(2) };
     assert_eq!(bench.fenced(&delete("w"), fence(2, 1, &[])).1, Seen::Failed(expected));
     assert!(
@@ -673,7 +673,7 @@ fn fences_calls_without_identity() {
     assert_eq!((admit(1, 1, true), admit(1, 1, true)), (Ok(()), Ok(())));
     assert_eq!((admit(2, 1, false), admit(2, 1, false)), (Ok(()), stale(2)));
     assert_eq!((admit(5, 4, true), admit(3, 1, true)), (Ok(()), stale(3)), "given up");
-    bench.core.record_term(&driver(), term(2)).unwrap();
+    bench.core.record_term(term(2));
     let found = bench.core.admit(now, &driver(), id(99), Some(&fence(9, 1, &[])), true);
     assert_eq!(found, Err(Fault::StaleTerm { driver: driver(), found: term(1), current: term(2) }));
 }

@@ -254,7 +254,7 @@ impl Walk {
             if !matches!(&refused[..], [Action::Fail { fault: Fault::TermNotRecorded { .. }, .. }]) {
                 return Err(format!("term {term} is not recorded: {refused:?}"));
             }
-            self.core.record_term(&driver(), super::term(term)).unwrap();
+            self.core.record_term(super::term(term));
             self.recorded = term;
         }
         if self.calls[call].number.is_some_and(|(term, _)| term == self.recorded) {

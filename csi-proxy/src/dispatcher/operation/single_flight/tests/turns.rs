@@ -268,7 +268,7 @@ fn call_of_a_replaced_proxy_does_not_begin() {
     let mut bench = Bench::new();
     let (_, operation) = bench.run(&snapshot("v"));
     let waiter = bench.queues_as(&detach("v", "n"), fence(1, 1, &[]));
-    bench.core.record_term(&driver(), term(2)).unwrap();
+    bench.core.record_term(term(2));
     let fault = Fault::StaleTerm { driver: driver(), found: term(1), current: term(2) };
     let actions = bench.event(Event::Answered { operation, answer: done() });
     assert_eq!(actions, [Action::Fail { waiter, fault }]);
@@ -388,4 +388,31 @@ fn beginning_local_call_takes_equal_queued_ones_along() {
     bench.remote = false;
     let (_, operation) = bench.run(&detach("w", "n"));
     assert_eq!(bench.answered(operation, done()), [remote]);
+}
+
+/// Each of 200 queued operations on 700 volumes waits for each running one. The end of one concerns one volume of each.
+#[test]
+fn an_end_visits_the_keys_of_its_operation_only() {
+    const QUEUED: usize = 200;
+    let names = |what: &str, count: usize| (0..count).map(|at| format!("{what}-{at}")).collect::<Vec<_>>();
+    let identity = |names: &[String]| group(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut bench = Bench::new();
+    let held: Vec<_> = ["a", "b", "c"].map(|what| names(what, QUEUED)).into();
+    let operations: Vec<_> = held.iter().map(|names| bench.run(&identity(names)).1).collect();
+    for at in 0..QUEUED {
+        let mut volumes = names(&format!("own-{at}"), 700);
+        volumes.extend(held.iter().map(|names| names[at].clone()));
+        bench.queues(&identity(&volumes));
+    }
+    let mut visits = |operation| {
+        let before = queue::VISITS.get();
+        let begun = bench.ends(operation).len();
+        (begun, queue::VISITS.get() - before)
+    };
+    for operation in &operations[..2] {
+        let (begun, visits) = visits(*operation);
+        assert!(begun == 0 && visits <= 4 * QUEUED, "{visits} visits");
+    }
+    let (begun, visits) = visits(operations[2]);
+    assert!(begun == QUEUED && visits <= 4 * QUEUED * 703, "{visits} visits");
 }
