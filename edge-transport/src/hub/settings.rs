@@ -55,15 +55,16 @@ pub struct HubSettings {
     pub total_receive_bytes: usize,
     /// Maximum number of links per listener in handshake, hello and authentication. Default 256; further ones
     /// wait. A link counts from its first byte, which must arrive within 2 s. Until then it is one of at most 1024
-    /// silent links of its listener, whose oldest makes room for a newcomer. A QUIC connection begins with a
+    /// silent links of its listener; the oldest of the source with the most makes room for a newcomer. A QUIC connection begins with a
     /// handshake packet, so that it counts at once; from 64 handshakes on its address is validated first.
     ///
     /// Once half of the handshakes are in use, one [source](crate::link::Source) may use at most an eighth of
-    /// them, at least one. Once all are in use, a newcomer ends the longest handshake of a source that has more of them than
-    /// its own, if it takes longer than a second. Behind a load balancer that hides addresses all peers have one
+    /// them, at least one. Once all are in use, a link that waits ends the longest handshake of a source that has more of
+    /// them than its own, if it takes longer than a second; at most 64 end so in a second. A free one goes to a random one of
+    /// the waiting sources with the fewest. Behind a load balancer that hides addresses all peers have one
     /// source, which may use half.
     pub max_handshakes: usize,
-    /// Maximum number of links per listener that wait for their handshake, first come first served. Default 1024:
+    /// Maximum number of links per listener that wait for their handshake, in each source first come first served. Default 1024:
     /// at a thousand handshakes per second the last one is served before it times out. Further ones are rejected
     /// at once, which is cheap, and the peers retry after a random delay. Shared by the sources like
     /// `max_handshakes`.

@@ -88,7 +88,7 @@ pub struct HubStats {
     /// Links rejected because too many, of all sources or of one, were waiting for their handshake.
     pub rejected: u64,
     /// Links that ended without a first byte: none arrived within 2 s, the connection was lost, or the link was
-    /// the oldest of 1024 silent ones and made room for a newer one.
+    /// one of 1024 silent ones and made room for a newer one.
     pub silent: u64,
     /// Links that ended after their first byte and before their peer was admitted, for any reason.
     pub failed_handshakes: u64,

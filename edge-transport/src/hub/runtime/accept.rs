@@ -6,7 +6,7 @@
 //! jitter, which spreads the load. A connection that sends nothing costs neither a slot nor a place in the queue.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use super::Shared;
 use super::connection::Connection;
 use super::silent::SilentLinks;
 use super::slots::{HandshakeSlots, SlotRequest};
+use super::warn_limit::WarnLimit;
 use crate::frame::{Frame, Kind, Lane, encode};
 use crate::link::{Incoming, LinkKind, Listener, Source};
 use crate::session::CloseReason;
@@ -27,9 +28,6 @@ const REFUSALS: usize = 64;
 
 /// Timeout of writing a refusal.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Shortest interval between warnings about rejected links.
-const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) async fn accept_loop(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
     let stop = shared.stop_accepting.clone();
@@ -86,7 +84,7 @@ struct Port {
     silent: SilentLinks,
     slots: HandshakeSlots,
     refusals: Arc<Semaphore>,
-    last_warning: Mutex<Option<Instant>>,
+    warnings: WarnLimit,
     shared: Arc<Shared>,
 }
 
@@ -96,10 +94,10 @@ impl Port {
         Self {
             address: listener.local_address(),
             kind: listener.kind(),
-            silent: SilentLinks::default(),
+            silent: SilentLinks::new(),
             slots: HandshakeSlots::new(settings.max_handshakes, settings.handshake_backlog),
             refusals: Arc::new(Semaphore::new(REFUSALS)),
-            last_warning: Mutex::default(),
+            warnings: WarnLimit::default(),
             shared,
         }
     }
@@ -122,7 +120,7 @@ impl Port {
 
     /// Waits for the first byte, and then for a slot.
     async fn admission_of_silent(self: Arc<Self>, mut incoming: Incoming) -> Option<Box<Connection>> {
-        if !self.silent.add().has_first_byte(&mut incoming).await {
+        if !self.silent.add(incoming.source()).has_first_byte(&mut incoming).await {
             self.count_silent();
             return None;
         }
@@ -133,9 +131,7 @@ impl Port {
     }
 
     fn warn(&self, incoming: &Incoming) {
-        let mut last_warning = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
-        if last_warning.is_none_or(|last_warning| last_warning.elapsed() >= WARN_INTERVAL) {
-            *last_warning = Some(Instant::now());
+        if self.warnings.permits() {
             let (address, waiting, source) =
                 (&self.address, self.shared.settings.handshake_backlog, incoming.source());
             tracing::warn!(address, waiting, ?source, "handshake backlog is full; rejecting connections");
@@ -191,10 +187,11 @@ async fn admission(incoming: Incoming, request: SlotRequest, shared: Arc<Shared>
 async fn admit(incoming: Incoming, shared: Arc<Shared>) -> Option<Box<Connection>> {
     // One timeout for everything up to the peer's hello, independent of the link's own handshake timeout.
     let bound = shared.settings.session.hello_timeout * 2;
+    let source = format!("{:?}", incoming.source());
     match tokio::time::timeout(bound, incoming).await {
         Ok(Ok(link)) => return Connection::new(link, shared).admission().await,
-        Ok(Err(error)) => tracing::info!(%error, "handshake failed"),
-        Err(_) => tracing::info!("handshake timed out after {bound:?}"),
+        Ok(Err(error)) => shared.warnings.0.not_admitted(&source, &error),
+        Err(_) => shared.warnings.0.not_admitted(&source, &format!("handshake timed out after {bound:?}")),
     }
     shared.with_core(|core| core.stats_mut().failed_handshakes += 1);
     None

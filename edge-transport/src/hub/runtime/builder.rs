@@ -254,6 +254,7 @@ impl HubBuilder {
                 stop_accepting: CancellationToken::new(),
                 tasks: TaskTracker::new(),
                 addresses: self.listeners.iter().map(|listener| listener.local_address()).collect(),
+                warnings: Default::default(),
                 failed_listeners: Mutex::default(),
                 local: OnceLock::new(),
                 identity_checks: AtomicU64::new(0),

@@ -7,6 +7,8 @@ mod connection;
 mod receive_budget;
 mod silent;
 mod slots;
+mod source_usage;
+mod warn_limit;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -20,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use self::auth::Authentication;
 pub use self::builder::{HubBuilder, HubError};
 use self::receive_budget::ReceiveBudget;
+use self::warn_limit::WarnLimit;
 use super::core::SessionMap;
 use super::{Core, HubSettings, HubStats, PeerInfo, Presence, Requester, SessionKey};
 use crate::frame::Hello;
@@ -46,6 +49,8 @@ struct Shared {
     stop_accepting: CancellationToken,
     tasks: TaskTracker,
     addresses: Vec<String>,
+    /// Of links whose handshake failed, and of those that were refused after it.
+    warnings: (WarnLimit, WarnLimit),
     /// Addresses of the listeners that have failed; at most one entry for each listener.
     failed_listeners: Mutex<Vec<String>>,
     /// The peer that provides the hub's own services.

@@ -1,24 +1,30 @@
-//! Assigns handshake slots to links, with a share for each source once slots are scarce. Of the waiting links, first that
-//! of the source with the fewest slots. When all slots are in use, a source with more slots than the newcomer's loses a
-//! handshake that takes long: a client with many networks uses many slots, and keeps no other source out.
+//! Assigns handshake slots to links, with a share for each source once slots are scarce. When all slots are in use, a link
+//! that waits ends the longest handshake of a source that has more of them than its own, if it takes long. A free slot goes to
+//! one of the waiting sources with the fewest slots, chosen at random: sources that use a slot again and again keep no other
+//! out, however many they are and however long they wait.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::source_usage::SourceUsage;
 use crate::link::Source;
-
-/// The part of the slots that one source may use while slots are scarce: an eighth, at least one. Several sources
-/// are then needed to use all, and a carrier's address translator with many peers behind it still has 32 of 256.
-const SHARE: usize = 8;
 
 /// How long a handshake is safe from newcomers. A stampede of genuine peers must not end the handshakes that it has paid
 /// for; on a healthy link a handshake takes a few round trips.
 const SAFE: Duration = Duration::from_secs(1);
+
+/// Shortest interval between two evictions. Of 256 slots, a handshake then keeps its own for four seconds, so that a hub that
+/// is busy with a stampede completes handshakes, and genuine ones are slower than a second on slow links only.
+const EVICTION_INTERVAL: Duration = Duration::from_micros(15_625);
+
+/// How often a waiting link tries to evict.
+const RETRY_EVICTION: Duration = Duration::from_millis(100);
 
 /// The handshake slots of one listener.
 #[derive(Debug, Clone)]
@@ -26,13 +32,15 @@ pub(super) struct HandshakeSlots(Arc<Mutex<Table>>);
 
 #[derive(Debug)]
 struct Table {
-    running: Usage,
-    waiting: Usage,
+    running: SourceUsage,
+    waiting: SourceUsage,
     /// Waiting links in order of arrival.
     queue: VecDeque<(Source, oneshot::Sender<Slot>)>,
     /// The handshakes in progress, in order of their start.
     held: BTreeMap<u64, Held>,
     next_number: u64,
+    last_eviction: Option<Instant>,
+    random: fastrand::Rng,
 }
 
 /// A handshake in progress.
@@ -43,57 +51,26 @@ struct Held {
     evicted: CancellationToken,
 }
 
-/// The use of a number of slots by source.
-#[derive(Debug)]
-struct Usage {
-    max: usize,
-    total: usize,
-    by_source: HashMap<Source, usize>,
-}
-
-impl Usage {
-    fn new(max: usize) -> Self {
-        Self { max, total: 0, by_source: HashMap::new() }
-    }
-
-    /// Whether a source may use one more slot. Slots are scarce once half of them are in use.
-    fn has_room(&self, source: Source) -> bool {
-        let is_scarce = self.total >= self.max.div_ceil(2);
-        let share = (self.max / SHARE).max(1);
-        self.total < self.max && (!is_scarce || source == Source::Unknown || self.of(source) < share)
-    }
-
-    /// What a source uses.
-    fn of(&self, source: Source) -> usize {
-        self.by_source.get(&source).copied().unwrap_or(0)
-    }
-
-    fn add(&mut self, source: Source) {
-        self.total += 1;
-        *self.by_source.entry(source).or_default() += 1;
-    }
-
-    fn remove(&mut self, source: Source) {
-        self.total = self.total.saturating_sub(1);
-        if let Some(used) = self.by_source.get_mut(&source) {
-            *used = used.saturating_sub(1);
-            if *used == 0 {
-                self.by_source.remove(&source);
-            }
-        }
-    }
-}
-
 impl Table {
-    /// Removes a waiting link that may start: the first of the source with the fewest slots. The others wait for the share
-    /// of their source.
+    /// Removes a waiting link that may start: the first of a random one of the sources with the fewest slots. The others wait
+    /// for the share of their source.
     fn next(&mut self) -> Option<(Source, oneshot::Sender<Slot>)> {
-        if self.running.total >= self.running.max {
+        if self.running.is_full() {
             return None;
         }
-        let may_start = |(_, (source, _)): &(usize, &(Source, _))| self.running.has_room(*source);
-        let waiting = self.queue.iter().enumerate().filter(may_start);
-        let (index, _) = waiting.min_by_key(|(index, (source, _))| (self.running.of(*source), *index))?;
+        let (mut seen, mut fewest, mut first) = (HashSet::new(), usize::MAX, Vec::new());
+        for (index, (source, _)) in self.queue.iter().enumerate() {
+            let slots = self.running.of(*source);
+            if slots > fewest || !self.running.has_room(*source) || !seen.insert(*source) {
+                continue;
+            }
+            if slots < fewest {
+                fewest = slots;
+                first.clear();
+            }
+            first.push(index);
+        }
+        let index = self.random.choice(first)?;
         let (source, waiter) = self.queue.remove(index)?;
         self.waiting.remove(source);
         Some((source, waiter))
@@ -107,32 +84,31 @@ impl Table {
         Slot { number, evicted, slots: slots.clone() }
     }
 
-    /// Ends the longest handshake of the source with the most slots, if it has more than the newcomer's.
-    fn evict_for(&self, newcomer: Source, now: Instant) {
-        if self.running.total < self.running.max {
+    /// Ends the longest handshake of the source with the most slots, if it has more than the waiting link's.
+    fn evict_for(&mut self, waiting: Source, now: Instant) {
+        let is_early = |last| now.duration_since(last) < EVICTION_INTERVAL;
+        if !self.running.is_full() || self.last_eviction.is_some_and(is_early) {
             return;
         }
         let is_long = |held: &&Held| now.duration_since(held.since) >= SAFE && !held.evicted.is_cancelled();
         // Of equal ones the last is the maximum; reversed, the oldest.
         let longest =
             self.held.values().rev().filter(is_long).max_by_key(|held| self.running.of(held.source));
-        if let Some(held) = longest.filter(|held| self.running.of(held.source) > self.running.of(newcomer)) {
+        if let Some(held) = longest.filter(|held| self.running.of(held.source) > self.running.of(waiting)) {
             held.evicted.cancel();
+            self.last_eviction = Some(now);
         }
     }
 
     /// Makes room in a full queue: drops the last link of the source with the most waiting ones, if it has more than the
     /// newcomer's and one.
     fn shorten_queue_for(&mut self, newcomer: Source) {
-        if self.waiting.total < self.waiting.max {
-            return;
-        }
-        let longest = self.waiting.by_source.iter().max_by_key(|(_, used)| **used).map(|(source, _)| *source);
-        if let Some(source) = longest
-            && self.waiting.of(source) > self.waiting.of(newcomer) + 1
-            && let Some(index) = self.queue.iter().rposition(|(waiting, _)| *waiting == source)
+        let most = self.waiting.most();
+        if self.waiting.is_full()
+            && most > self.waiting.of(newcomer) + 1
+            && let Some(index) = self.queue.iter().rposition(|(source, _)| self.waiting.of(*source) == most)
+            && let Some((source, _)) = self.queue.remove(index)
         {
-            self.queue.remove(index);
             self.waiting.remove(source);
         }
     }
@@ -142,11 +118,13 @@ impl HandshakeSlots {
     /// Creates slots for `max` handshakes at a time and a queue of `backlog` links.
     pub(super) fn new(max: usize, backlog: usize) -> Self {
         Self(Arc::new(Mutex::new(Table {
-            running: Usage::new(max),
-            waiting: Usage::new(backlog),
+            running: SourceUsage::new(max),
+            waiting: SourceUsage::new(backlog),
             queue: VecDeque::new(),
             held: BTreeMap::new(),
             next_number: 0,
+            last_eviction: None,
+            random: fastrand::Rng::new(),
         })))
     }
 
@@ -168,7 +146,8 @@ impl HandshakeSlots {
         table.waiting.add(source);
         let (sender, receiver) = oneshot::channel();
         table.queue.push_back((source, sender));
-        Some(SlotRequest::Queued(receiver))
+        drop(table);
+        Some(SlotRequest::Queued(Place { slots: self.clone(), source, receiver }))
     }
 
     /// Starts waiting links while there are slots.
@@ -190,15 +169,29 @@ impl HandshakeSlots {
 /// The slot of a link, or its place in the queue.
 pub(super) enum SlotRequest {
     Granted(Slot),
-    Queued(oneshot::Receiver<Slot>),
+    Queued(Place),
+}
+
+/// The place of a link in the queue.
+pub(super) struct Place {
+    slots: HandshakeSlots,
+    source: Source,
+    receiver: oneshot::Receiver<Slot>,
 }
 
 impl SlotRequest {
     /// Waits for the slot. `None` cannot occur while the slots exist.
     pub(super) async fn slot(self) -> Option<Slot> {
-        match self {
-            Self::Granted(slot) => Some(slot),
-            Self::Queued(receiver) => receiver.await.ok(),
+        let Place { slots, source, receiver } = match self {
+            Self::Granted(slot) => return Some(slot),
+            Self::Queued(place) => place,
+        };
+        let mut receiver = pin!(receiver);
+        loop {
+            match timeout(RETRY_EVICTION, receiver.as_mut()).await {
+                Ok(slot) => return slot.ok(),
+                Err(_) => slots.table().evict_for(source, Instant::now()),
+            }
         }
     }
 }
@@ -245,7 +238,7 @@ mod tests {
     fn queued(slots: &HandshakeSlots, source: Source) -> Option<oneshot::Receiver<Slot>> {
         match slots.request(source, Instant::now())? {
             SlotRequest::Granted(_) => None,
-            SlotRequest::Queued(receiver) => Some(receiver),
+            SlotRequest::Queued(place) => Some(place.receiver),
         }
     }
 
@@ -280,8 +273,7 @@ mod tests {
         let hostile = hostile.try_recv().unwrap();
         drop((hostile, fourth));
         let table = slots.table();
-        assert_eq!((table.running.total, table.waiting.total, table.queue.len()), (0, 0, 0));
-        assert!(table.running.by_source.is_empty() && table.waiting.by_source.is_empty());
+        assert!(table.running.is_unused() && table.waiting.is_unused() && table.queue.is_empty());
     }
 
     /// Eight networks use all slots and the whole queue. A newcomer of another one ends a handshake that takes long, and
@@ -294,7 +286,7 @@ mod tests {
             while let Some(request) = slots.request(Source::User { uid }, start) {
                 match request {
                     SlotRequest::Granted(slot) => held.push(slot),
-                    SlotRequest::Queued(receiver) if waiting.len() < 1024 => waiting.push(receiver),
+                    SlotRequest::Queued(place) if waiting.len() < 1024 => waiting.push(place.receiver),
                     SlotRequest::Queued(_) => break,
                 }
             }
@@ -304,11 +296,51 @@ mod tests {
         let newcomer = Source::User { uid: 8 };
         assert!(slots.request(newcomer, start + SAFE / 2).is_some());
         assert_eq!(evicted(&held), None, "no handshake takes long");
-        let Some(SlotRequest::Queued(mut genuine)) = slots.request(newcomer, start + SAFE) else {
+        let Some(SlotRequest::Queued(Place { receiver: mut genuine, .. })) =
+            slots.request(newcomer, start + SAFE)
+        else {
             panic!("there is no place in the queue")
         };
         assert_eq!(evicted(&held), Some(0), "the oldest of the source with the most");
         drop(held.remove(0));
         assert!(genuine.try_recv().is_ok());
+    }
+
+    /// Waits for a slot and holds it until it is evicted, again and again.
+    async fn attack(slots: HandshakeSlots, source: Source) {
+        loop {
+            match slots.request(source, Instant::now()) {
+                Some(request) => {
+                    if let Some(slot) = request.slot().await {
+                        slot.run(std::future::pending::<()>()).await;
+                    }
+                }
+                None => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    }
+
+    /// 256 sources hold all slots and fill the queue with older links, and request a slot again as soon as they lose one. A
+    /// newcomer starts in time; 300 sources do not keep it out either.
+    #[tokio::test(start_paused = true)]
+    async fn newcomer_starts_among_sources_that_never_leave() {
+        for (seed, sources) in [(1, 256), (2, 256), (3, 256), (4, 300), (5, 300)] {
+            let slots = HandshakeSlots::new(256, 1024);
+            slots.table().random.seed(seed);
+            let mut attackers = tokio::task::JoinSet::new();
+            for uid in (0..sources).cycle().take(1280) {
+                attackers.spawn(attack(slots.clone(), Source::User { uid }));
+            }
+            tokio::time::sleep(2 * SAFE).await;
+            let (start, newcomer) = (Instant::now(), Source::User { uid: sources });
+            let slot = loop {
+                match slots.request(newcomer, Instant::now()) {
+                    Some(request) => break request.slot().await,
+                    None => tokio::time::sleep(Duration::from_millis(100)).await,
+                }
+            };
+            let max = Duration::from_secs(if sources == 256 { 1 } else { 5 });
+            assert!(slot.is_some() && start.elapsed() < max, "seed {seed}: {:?}", start.elapsed());
+        }
     }
 }

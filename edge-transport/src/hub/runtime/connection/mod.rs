@@ -134,9 +134,9 @@ impl Connection {
         let remote = self.io.link().remote();
         match (&self.closed, &self.peer) {
             (Some(reason), Some(peer)) => tracing::info!(%peer, remote, %reason, "link closed"),
-            (Some(reason), None) => tracing::info!(remote, %reason, "link closed"),
+            (Some(reason), None) => self.shared.warnings.1.not_admitted(remote, reason),
             (None, Some(peer)) => tracing::info!(%peer, remote, "link ended"),
-            (None, None) => tracing::info!(remote, "link ended before its peer was admitted"),
+            (None, None) => tracing::debug!(remote, "link ended before its peer was admitted"),
         }
         if !self.is_lost
             && !matches!(self.closed, Some(CloseReason::Dead { .. } | CloseReason::Stalled { .. }))
@@ -157,7 +157,7 @@ impl Connection {
                     match error {
                         // The peer cannot receive the reason: the rest of its frame is not read.
                         LinkError::TooLarge { .. } if !is_admitted => {
-                            tracing::info!(remote, %error, "link failed before its peer was admitted");
+                            self.shared.warnings.1.not_admitted(remote, &error);
                         }
                         error => tracing::debug!(remote, %error, "link failed"),
                     }
@@ -429,7 +429,6 @@ impl Connection {
     }
 
     fn unauthenticated(&self, reason: CloseReason) -> LinkEvent {
-        tracing::warn!(remote = self.io.link().remote(), %reason, "peer rejected");
         self.shared.with_core(|core| core.stats_mut().unauthenticated += 1);
         LinkEvent::Refuse(reason)
     }
