@@ -7,10 +7,11 @@ mod session_common;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use edge_transport::frame::{self, Frame, Kind, Lane};
-use edge_transport::link::{Limits, Listener, quic, uds, ws};
+use edge_transport::link::{Dialer, Limits, Listener, quic, uds, ws};
 use edge_transport::peer::PeerError;
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
 use edge_transport::token::{Token, TokenDialer, TokenSource};
@@ -23,6 +24,7 @@ use session_common::{Echo, peer_id, service_name};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket, UnixStream};
 use tokio::time::timeout;
+use tracing::{Event, Level, Metadata, Subscriber, span};
 
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -125,6 +127,64 @@ async fn announced_length_ends_an_unadmitted_unix_link() {
     let mut stream = UnixStream::connect(&path).await.unwrap();
     expect_end(&mut stream, &(8_u32 << 20).to_be_bytes()).await;
     wait_for_failed_handshakes(&hub, 1).await;
+}
+
+/// A client whose certificate comes with a hundred others is refused before the hub has read them all.
+#[tokio::test]
+async fn long_certificate_chain_ends_a_tls_handshake() {
+    let authority = Authority::new();
+    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let mut listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
+    let to = listener.socket_address();
+    let mut issued = authority.issue("edge-1");
+    issued.certificate += &authority.pem().repeat(100);
+    let tls = ClientTls::new(&issued.trusting(&authority)).unwrap();
+    let dialer = ws::WsDialer::new("127.0.0.1", to.port(), Some(tls), Limits::default()).unwrap();
+    let accepted = async { listener.accept().await.unwrap().await };
+    let (accepted, _) = tokio::join!(accepted, dialer.dial());
+    let error = accepted.unwrap_err().to_string();
+    assert!(error.contains("TLS handshake of more than 16384 bytes"), "{error}");
+}
+
+/// Counts the lines of the default level.
+struct Lines(Arc<AtomicUsize>);
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::INFO
+    }
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// A hundred clients that speak plain HTTP to a TLS port cause one line of the log.
+#[tokio::test]
+async fn failed_handshakes_do_not_fill_the_log() {
+    let authority = Authority::new();
+    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
+    let to = listener.socket_address();
+    let lines = Arc::new(AtomicUsize::new(0));
+    let _default = tracing::subscriber::set_default(Lines(Arc::clone(&lines)));
+    let hub = start(Box::new(listener));
+    for number in 1..=100 {
+        let mut stream = TcpStream::connect(to).await.unwrap();
+        expect_end(&mut stream, b"GET / HTTP/1.1\r\nHost: hub\r\n\r\n").await;
+        wait_for_failed_handshakes(&hub, number).await;
+    }
+    let logged = lines.load(SeqCst);
+    assert!(logged <= 4, "{logged} lines, with those of the start");
 }
 
 async fn quic_hub(authority: &Authority) -> (Hub, SocketAddr) {

@@ -8,10 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt, StreamExt};
 
+use super::Outcome;
 use super::traffic::{Checker, HEAD, body, check, numbered, receive, send};
 use crate::link::{Lane, Link, LinkError, WireFrame};
-
-type Outcome = Result<(), String>;
 
 /// Two ends of a link, and its largest frame in bytes.
 type Pair = ((Link, Link), usize);

@@ -9,10 +9,9 @@ use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{SinkExt, StreamExt};
 
+use super::Outcome;
 use super::traffic::{check, numbered, receive, send};
 use crate::link::{Dialer, Handshake, Lane, Link, LinkError, Listener};
-
-type Outcome = Result<(), String>;
 
 /// A listener, and a dialer that reaches it.
 pub(super) type Ends = (Box<dyn Listener>, Box<dyn Dialer>);

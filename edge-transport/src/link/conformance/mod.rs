@@ -22,6 +22,9 @@ use std::time::Duration;
 
 use super::{Dialer, Link, LinkError, Listener};
 
+/// The result of a case: a description of the violation, if any.
+type Outcome = Result<(), String>;
+
 /// Timeout of one case.
 const CASE_LIMIT: Duration = Duration::from_secs(30);
 

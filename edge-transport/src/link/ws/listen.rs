@@ -14,12 +14,12 @@ use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::handshake::server::NoCallback;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use super::meter::MeteredStream;
+use super::meter::{MessageTooLarge, MeteredStream};
 use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
 use crate::link::{
     Credentials, Handshake, Incoming, Limits, Link, LinkError, LinkKind, Listener, PeerCertificate,
-    PendingLink, Protection, classify,
+    PendingLink, Protection, ReceiveLimits, classify,
 };
 use crate::tls::{ServerTls, peer_certificate};
 
@@ -147,10 +147,11 @@ async fn accept(
             return Err(handshake_failed(LinkKind::WSS, remote, error.to_string()));
         }
     };
-    let stream = TlsAcceptor::from(config)
-        .accept(stream)
+    let mut stream = TlsAcceptor::from(config)
+        .accept(MeteredStream::new(stream))
         .await
         .map_err(|error| handshake_failed(LinkKind::WSS, remote, tls_cause(&error)))?;
+    stream.get_mut().0.set_limits(ReceiveLimits::UNLIMITED);
     let credentials = match stream.get_ref().1.peer_certificates() {
         Some([own, ..]) => Credentials::Certificate(PeerCertificate { verified_by, ..peer_certificate(own) }),
         _ => Credentials::None,
@@ -163,6 +164,9 @@ async fn accept(
 }
 
 fn tls_cause(error: &io::Error) -> String {
+    if let Some(MessageTooLarge { max, .. }) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        return format!("a TLS handshake of more than {max} bytes; present a shorter certificate chain");
+    }
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidMessage(_)) => {
             "not a TLS handshake; connect to this port with wss://".to_owned()

@@ -30,13 +30,13 @@ pub(super) struct MessageTooLarge {
 pub(super) struct MeteredStream<S> {
     io: S,
     scanner: Option<FrameScanner>,
-    /// Bytes read during the websocket handshake.
+    /// Bytes read during the handshake.
     handshake: usize,
     limits: ReceiveLimits,
 }
 
 impl<S> MeteredStream<S> {
-    /// Wraps a stream before its websocket handshake, which may use as many bytes as a first frame.
+    /// Wraps a stream before its handshake, of TLS or websocket, which may use as many bytes as a first frame.
     pub(super) fn new(io: S) -> Self {
         Self { io, scanner: None, handshake: 0, limits: ReceiveLimits::UNADMITTED }
     }

@@ -1,9 +1,10 @@
 //! Links over websocket (RFC 6455), plain (`ws`) or over TLS (`wss`).
 //!
-//! One binary message is one frame; large messages travel in fragments of 16 KiB. Text messages are refused, pings are
-//! answered, a close frame is the orderly end. The path of the request is ignored.
+//! One binary message is one frame. Messages above 16 KiB travel in fragments of at most 16 KiB; a larger fragment ends the
+//! link. Text messages are refused, pings are answered, a close frame is the orderly end. The path of the request is ignored.
 //!
-//! An idle link needs about 7 KiB (14 over TLS): a read buffer of 4 KiB, and the libraries' own state.
+//! An idle link needs about 7 KiB (14 over TLS): a read buffer of 4 KiB, and the libraries' own state. The read buffer grows
+//! with the fragments, to at most 48 KiB.
 
 mod dial;
 mod listen;
@@ -24,6 +25,10 @@ use super::{Limits, LinkError, LinkKind};
 /// Size of the read buffer in bytes, allocated while the link exists.
 const READ_BUFFER: usize = 4 << 10;
 
+/// Size in bytes of the fragments of a larger message. The library keeps a buffer for the largest fragment that it has
+/// received until the link ends, and a sender needs no second buffer for the whole message.
+const FRAGMENT: usize = 16 << 10;
+
 /// Bytes buffered before a write without a flush.
 const WRITE_BUFFER: usize = 32 << 10;
 
@@ -36,7 +41,7 @@ fn config(limits: &Limits) -> WebSocketConfig {
         .write_buffer_size(WRITE_BUFFER)
         .max_write_buffer_size(WRITE_CEILING)
         .max_message_size(Some(limits.max_frame))
-        .max_frame_size(Some(limits.max_frame))
+        .max_frame_size(Some(FRAGMENT))
 }
 
 fn timed_out(limits: &Limits) -> String {

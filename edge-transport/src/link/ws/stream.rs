@@ -14,13 +14,13 @@ use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
+use super::FRAGMENT;
 use super::meter::{MessageTooLarge, MeteredStream};
 use crate::link::memory::into_bytes;
 use crate::link::{FrameLink, LinkError, ReceiveLimits, WireFrame};
 
-/// Size in bytes of the fragments in which a larger message is sent. Neither end then needs a second buffer for
-/// the whole message, which the library would keep until the link ends.
-const FRAGMENT: usize = 16 << 10;
+/// Pings and other messages without a frame that are read before the task yields: their number is not limited.
+const CONTROL_BATCH: usize = 32;
 
 /// The unsent rest of a large message.
 struct Rest {
@@ -110,14 +110,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WsLink<S> {
     type Item = Result<Bytes, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut skipped = 0;
         let outcome = loop {
             if self.ended {
                 return Poll::Ready(None);
             }
+            if skipped == CONTROL_BATCH {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             match ready!(self.socket().poll_next(cx)) {
                 Some(Ok(Message::Binary(frame))) => return Poll::Ready(Some(Ok(frame))),
-                // The library answers a ping with the next read or write.
-                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+                // The library answers a ping with the next read or write, and only the last ping while it cannot write.
+                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => skipped += 1,
                 Some(Ok(Message::Close(_))) => {
                     // The reply is optional; whether it is sent does not matter here.
                     let _ = self.socket().poll_flush(cx);
@@ -126,6 +131,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WsLink<S> {
                 Some(Ok(Message::Text(_))) => {
                     let cause = "received a text message; frames are binary messages".to_owned();
                     break Some(Err(LinkError::Malformed { cause }));
+                }
+                Some(Err(Error::Capacity(CapacityError::MessageTooLong { size, max_size: FRAGMENT }))) => {
+                    break Some(Err(match size <= self.max_frame {
+                        true => LinkError::Malformed {
+                            cause: format!("fragment of {size} bytes; expected at most {FRAGMENT}"),
+                        },
+                        false => LinkError::TooLarge { found: size, max: self.max_frame },
+                    }));
                 }
                 Some(Err(error)) => break Some(Err(lost(error))),
                 None => break Some(Err(LinkError::Lost)),
@@ -186,5 +199,46 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<WireFrame> for WsLink<S> {
             Ok(()) | Err(LinkError::Lost) => Poll::Ready(Ok(())),
             Err(error) => Poll::Ready(Err(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{StreamExt, poll};
+    use tokio::io::AsyncWriteExt;
+    use tokio_tungstenite::tungstenite::protocol::Role;
+
+    use super::*;
+    use crate::link::Limits;
+    use crate::link::ws::config;
+
+    /// An accepting end that has received these bytes.
+    async fn received(bytes: &[u8]) -> (WsLink<tokio::io::DuplexStream>, tokio::io::DuplexStream) {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let config = Some(config(&Limits::default()));
+        let socket = WebSocketStream::from_raw_socket(MeteredStream::new(near), Role::Server, config).await;
+        far.write_all(bytes).await.unwrap();
+        (WsLink::new(socket, Limits::default().max_frame), far)
+    }
+
+    /// A client cannot make the library keep a buffer of a whole large message: only fragments are accepted.
+    #[tokio::test]
+    async fn large_message_without_fragments_ends_the_link() {
+        let size = FRAGMENT as u32 + 1;
+        let header = [&[0x82, 0xff, 0, 0, 0, 0][..], &size.to_be_bytes(), &[0; 4]].concat();
+        let (mut link, _far) = received(&header).await;
+        let error = link.next().await.unwrap().unwrap_err();
+        assert!(matches!(&error, LinkError::Malformed { cause } if cause.contains("16385")), "{error}");
+    }
+
+    /// Other tasks run between the answers to many pings.
+    #[tokio::test]
+    async fn many_pings_yield_to_other_tasks() {
+        let pings = [0x89, 0x80, 0, 0, 0, 0].repeat(2 * CONTROL_BATCH);
+        let (mut link, _far) = received(&[&pings[..], &[0x82, 0x81, 0, 0, 0, 0, b'x']].concat()).await;
+        for _ in 0..2 {
+            assert!(poll!(link.next()).is_pending());
+        }
+        assert_eq!(link.next().await.unwrap().unwrap(), "x");
     }
 }
