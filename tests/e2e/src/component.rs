@@ -65,6 +65,9 @@ pub(crate) struct Components {
     pub(crate) agent: PathBuf,
     pub(crate) proxy: PathBuf,
     pub(crate) hostpath_driver: PathBuf,
+    pub(crate) all_in_one: PathBuf,
+    pub(crate) nats_relay: PathBuf,
+    pub(crate) mqtt_relay: PathBuf,
 }
 
 /// Go programs that are built together.
@@ -92,7 +95,8 @@ impl Components {
         let built = Command::new("cargo")
             .args(["build", "--locked", "--package", "edge-csi-tests"])
             .args(["--package", "edge-hub", "--package", "edge-agent", "--package", "edge-csi-driver"])
-            .args(["--package", "hostpath-driver", "--features", "edge-hub/kubernetes"])
+            .args(["--package", "hostpath-driver", "--package", "embed", "--package", "nats-bus"])
+            .args(["--package", "mqtt-bus", "--features", "edge-hub/kubernetes,nats-bus/nats,mqtt-bus/mqtt"])
             .args(["--bins", "--test", HUB_TESTS])
             .args(["--message-format", "json"])
             .current_dir(root)
@@ -119,6 +123,9 @@ impl Components {
             agent: binary("edge-agent")?,
             proxy: binary("edge-csi-driver")?,
             hostpath_driver: binary("hostpath-driver")?,
+            all_in_one: binary("all_in_one")?,
+            nats_relay: binary("nats-relay")?,
+            mqtt_relay: binary("mqtt-relay")?,
         })
     }
 

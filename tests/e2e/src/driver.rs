@@ -35,6 +35,8 @@ pub(crate) const REGISTRATION: &str = "example-reg.sock";
 #[derive(Debug)]
 pub(crate) struct DriverUnderTest {
     cluster: TestCluster,
+    /// The processes of an example that relays calls.
+    embedded: Vec<Process>,
     /// The socket for Node calls.
     pub(crate) node: PathBuf,
     /// The socket for Controller calls; `None` if these use the socket for Node calls.
@@ -45,7 +47,7 @@ impl DriverUnderTest {
     /// Starts every process, each after its predecessor is ready.
     pub(crate) fn start(test_run: TestRun, setup: Setup<'_>) -> Result<Self, E2eError> {
         let (kind, fault) = match test_run.route {
-            Route::Direct | Route::Shim => (LinkKind::Uds, LinkCondition::Clean),
+            Route::Direct | Route::Shim | Route::Embedded(_) => (LinkKind::Uds, LinkCondition::Clean),
             Route::Relayed(kind, condition) => (kind, condition),
         };
         let driver = match test_run.subject {
@@ -63,6 +65,10 @@ impl DriverUnderTest {
         match test_run.route {
             Route::Direct => {}
             Route::Relayed(..) => this.relay()?,
+            Route::Embedded(example) => {
+                let (processes, socket) = example.start(&this.node, setup)?;
+                (this.embedded, this.controller) = (processes, Some(socket));
+            }
             Route::Shim => {
                 this.start_hub()?;
                 let shim = setup.scratch.join("shim");
@@ -156,12 +162,13 @@ impl DriverUnderTest {
 
     /// Stops all processes, the last one first. Each is stopped even if another fails to stop.
     pub(crate) fn stop(self) -> Result<(), E2eError> {
+        drop(self.embedded);
         Ok(self.cluster.stop()?)
     }
 
     fn new(settings: ClusterBuilder) -> Result<Self, E2eError> {
         let cluster = settings.build()?;
-        Ok(Self { node: cluster.driver_socket(), controller: None, cluster })
+        Ok(Self { node: cluster.driver_socket(), controller: None, embedded: Vec::new(), cluster })
     }
 
     fn relay(&mut self) -> Result<(), E2eError> {

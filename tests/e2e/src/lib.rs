@@ -3,7 +3,8 @@
 //!
 //! `drivers`: csi-sanity runs against a driver directly, and then against the same driver with its controller behind
 //! edge-csi-driver, edge-hub and edge-agent, once for each kind of link. The relay is correct if every case ends as it did
-//! directly. The same holds for the socket that the agent puts in front of a driver for kubelet. Further runs use links that
+//! directly. The same holds for the socket that the agent puts in front of a driver for kubelet, and for the examples of a
+//! relay over NATS, over MQTT, and with hub, agent and socket in one process. Further runs use links that
 //! are cut every two seconds, and slow and lossy links. Two drivers take part: hostpath-driver, which really mounts, and the
 //! mock driver of Kubernetes' own end-to-end tests. Scenarios follow: volumes on the mock, which reports mounts that it has not
 //! made; kubelet's example plugin, which registers with the agent; one random trace of volume operations, run on each driver;
@@ -19,6 +20,7 @@
 mod component;
 mod deploy;
 mod driver;
+mod embedded;
 mod enclosure;
 mod error;
 mod kubernetes;
@@ -269,7 +271,7 @@ impl Environment {
             .and_then(|outcomes| report::search_logs(&logs, &test_run.own_processes()).map(|()| outcomes))
             .and_then(|outcomes| match test_run.route {
                 Route::Shim => report::search_violations(&logs).map(|()| outcomes),
-                Route::Direct | Route::Relayed(..) => Ok(outcomes),
+                Route::Direct | Route::Relayed(..) | Route::Embedded(_) => Ok(outcomes),
             });
         // Checked in any case, so that a broken test run cannot affect the next one.
         let clean = leftovers::clear(&scratch);

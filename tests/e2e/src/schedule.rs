@@ -42,7 +42,9 @@ impl From<TestRun> for Kind {
         match test_run.route {
             Route::Relayed(_, LinkCondition::Far) => Self::Slow,
             Route::Relayed(_, LinkCondition::Cuts | LinkCondition::FastCuts) => Self::Cuts,
-            Route::Direct | Route::Shim | Route::Relayed(_, LinkCondition::Clean) => Self::Busy,
+            Route::Direct | Route::Shim | Route::Embedded(_) | Route::Relayed(_, LinkCondition::Clean) => {
+                Self::Busy
+            }
         }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) fn compared(
 ) -> Result<(), Failed> {
     let wrong = match test_run.route {
         Route::Direct => outcomes.unexpected(test_run.subject.known_failures()),
-        Route::Relayed(..) | Route::Shim => outcomes.differences(direct),
+        Route::Relayed(..) | Route::Shim | Route::Embedded(_) => outcomes.differences(direct),
     };
     let (passed, failed, skipped) =
         (outcomes.count(State::Passed), outcomes.failed(), outcomes.count(State::Skipped));
@@ -32,7 +32,7 @@ pub(crate) fn compared(
         _ if !wrong.is_empty() => "unexpected results",
         Route::Direct if failed > 0 => "known failures only",
         Route::Direct => "good",
-        Route::Relayed(..) | Route::Shim => "same as direct",
+        Route::Relayed(..) | Route::Shim | Route::Embedded(_) => "same as direct",
     };
     say(&line(&test_run.to_string(), [passed, failed, skipped], took, decision));
     failing(&wrong)

@@ -4,6 +4,7 @@ use std::fmt;
 
 use edge_csi_tests::link::LinkKind;
 
+use super::embedded::Embedded;
 use super::link_condition::LinkCondition;
 
 /// The driver at the end of the route, and the kind of volume that is requested.
@@ -27,6 +28,8 @@ pub(crate) enum Route {
     Relayed(LinkKind, LinkCondition),
     /// The socket that the agent puts in front of the driver's, for all calls.
     Shim,
+    /// Through an example of a relay in a program of an embedder.
+    Embedded(Embedded),
 }
 
 /// One run.
@@ -38,7 +41,7 @@ pub(crate) struct TestRun {
 
 const SUBJECTS: [Subject; 3] = [Subject::Hostpath, Subject::HostpathBlock, Subject::Mock];
 
-const ROUTES: [Route; 12] = [
+const ROUTES: [Route; 15] = [
     Route::Direct,
     Route::Shim,
     Route::Relayed(LinkKind::Uds, LinkCondition::Clean),
@@ -51,6 +54,9 @@ const ROUTES: [Route; 12] = [
     Route::Relayed(LinkKind::Quic, LinkCondition::FastCuts),
     Route::Relayed(LinkKind::Ws, LinkCondition::Far),
     Route::Relayed(LinkKind::Quic, LinkCondition::Far),
+    Route::Embedded(Embedded::Nats),
+    Route::Embedded(Embedded::Mqtt),
+    Route::Embedded(Embedded::AllInOne),
 ];
 
 impl Subject {
@@ -83,6 +89,7 @@ impl TestRun {
             Route::Direct => &[],
             Route::Shim => &["hub", "agent"],
             Route::Relayed(..) => &["hub", "agent", "proxy"],
+            Route::Embedded(example) => example.own_processes(),
         };
         let driver: &[&str] = match self.subject {
             Subject::Hostpath | Subject::HostpathBlock => &["driver"],
@@ -107,7 +114,7 @@ impl TestRun {
             (
                 Subject::HostpathBlock,
                 Route::Relayed(_, LinkCondition::Cuts | LinkCondition::FastCuts | LinkCondition::Far)
-            )
+            ) | (Subject::HostpathBlock | Subject::Mock, Route::Embedded(_))
         )
     }
 }
@@ -122,6 +129,9 @@ impl fmt::Display for TestRun {
         let (kind, condition) = match self.route {
             Route::Direct => return write!(f, "{subject}-direct"),
             Route::Shim => return write!(f, "{subject}-shim"),
+            Route::Embedded(Embedded::Nats) => return write!(f, "{subject}-nats"),
+            Route::Embedded(Embedded::Mqtt) => return write!(f, "{subject}-mqtt"),
+            Route::Embedded(Embedded::AllInOne) => return write!(f, "{subject}-all-in-one"),
             Route::Relayed(kind, condition) => (kind, condition),
         };
         write!(f, "{subject}-{kind}{}", condition.suffix())
@@ -137,6 +147,6 @@ mod tests {
         let mut names: Vec<String> = TestRun::all().map(|test_run| test_run.to_string()).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 30, "{names:?}");
+        assert_eq!(names.len(), 33, "{names:?}");
     }
 }
