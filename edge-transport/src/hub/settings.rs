@@ -55,8 +55,9 @@ pub struct HubSettings {
     pub total_receive_bytes: usize,
     /// Maximum number of links per listener in handshake, hello and authentication. Default 256; further ones
     /// wait. A link counts from its first byte, which must arrive within 2 s. Until then it is one of at most 1024
-    /// silent links of its listener; the oldest of the source with the most makes room for a newcomer. A QUIC connection begins with a
-    /// handshake packet, so that it counts at once; from 64 handshakes on its address is validated first.
+    /// silent links of its listener; the oldest of the source with the most makes room for a newcomer. A QUIC
+    /// connection begins with a handshake packet, so that it counts at once; from 64 handshakes on its address is
+    /// validated first.
     ///
     /// Once half of the handshakes are in use, one [source](crate::link::Source) may use at most an eighth of
     /// them, at least one. Once all are in use, a link that waits ends the longest handshake of a source that has more of

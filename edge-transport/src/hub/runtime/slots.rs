@@ -4,6 +4,7 @@
 //! out, however many they are and however long they wait.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -124,7 +125,7 @@ impl HandshakeSlots {
             held: BTreeMap::new(),
             next_number: 0,
             last_eviction: None,
-            random: fastrand::Rng::new(),
+            random: fastrand::Rng::with_seed(RandomState::new().hash_one(())),
         })))
     }
 
