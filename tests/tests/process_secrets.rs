@@ -354,7 +354,8 @@ async fn secrets_appear_in_no_log_state_metric_or_page() {
     assert_eq!(methods, 22);
 
     search.every_end().await;
-    assert_eq!(search.driver.seen.lock().unwrap().len(), 4 * 22 + 3 + 1, "the driver has seen the secrets");
+    // The agent refuses a CreateVolume that is not protobuf.
+    assert_eq!(search.driver.seen.lock().unwrap().len(), 4 * 22 + 2 + 1, "the driver has seen the secrets");
     for (name, process) in search.processes() {
         assert!(process.log().lines().count() > 50, "{name} has hardly logged anything:\n{}", process.log());
     }
