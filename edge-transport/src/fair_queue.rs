@@ -197,14 +197,10 @@ impl<K: Eq + Hash + Clone, T> FairQueue<K, T> {
     pub(crate) fn push(&mut self, owner: &K, bytes: usize, item: T) -> u64 {
         self.last_slot += 1;
         let slot = self.last_slot;
-        if !self.owners.contains_key(owner) {
-            self.owners.insert(owner.clone(), Owner::default());
-        }
-        if let Some(held) = self.owners.get_mut(owner) {
-            held.push(slot, bytes, item);
-            if !std::mem::replace(&mut held.has_turn, true) {
-                self.turns.push(Turn { position: self.position, slot, owner: owner.clone() });
-            }
+        let held = self.owners.entry(owner.clone()).or_default();
+        held.push(slot, bytes, item);
+        if !std::mem::replace(&mut held.has_turn, true) {
+            self.turns.push(Turn { position: self.position, slot, owner: owner.clone() });
         }
         self.len += 1;
         self.bytes += bytes;
