@@ -152,10 +152,6 @@ impl<K: Eq + Hash + Clone, T> FairQueue<K, T> {
         self.len
     }
 
-    pub(crate) const fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Items of an owner, with reserved ones.
     pub(crate) fn items_of(&self, owner: &K) -> usize {
         self.owners.get(owner).map_or(0, |owner| owner.len + owner.reserved)
@@ -272,9 +268,10 @@ impl<K: Eq + Hash + Clone, T> FairQueue<K, T> {
         }
     }
 
-    /// Removes everything, and returns the bytes that were queued.
-    pub(crate) fn clear(&mut self) -> usize {
-        std::mem::replace(self, Self { last_slot: self.last_slot, ..Self::default() }).bytes
+    /// Removes everything, and returns the bytes that each owner had.
+    pub(crate) fn clear(&mut self) -> impl Iterator<Item = (K, usize)> {
+        let removed = std::mem::replace(self, Self { last_slot: self.last_slot, ..Self::default() });
+        removed.owners.into_iter().map(|(owner, held)| (owner, held.bytes))
     }
 }
 
@@ -298,9 +295,9 @@ mod tests {
             queue.push(&"small", 40_000, item);
         }
         queue.push(&"one", 100_000, 20);
-        assert_eq!((queue.len(), queue.bytes(), queue.bytes_of(&"small")), (9, 660_000, 160_000));
+        assert_eq!((queue.len(), queue.bytes, queue.bytes_of(&"small")), (9, 660_000, 160_000));
         assert_eq!(pop_all(&mut queue), [0, 10, 20, 11, 12, 1, 13, 2, 3]);
-        assert_eq!((queue.len(), queue.bytes(), queue.owners.len()), (0, 0, 0));
+        assert_eq!((queue.len(), queue.bytes, queue.owners.len()), (0, 0, 0));
     }
 
     /// An owner that has one item at a time, and appends the next when it is sent, is not preferred to one that waits.
@@ -339,11 +336,12 @@ mod tests {
         assert!(!queue.contains(&"a", slots[0]) && queue.remove(&"a", slots[0]).is_none(), "already popped");
         assert_eq!(queue.remove(&"b", slots[2]), None, "another owner's");
         assert_eq!((queue.remove(&"a", slots[2]), queue.remove(&"a", slots[2])), (Some(10), None));
-        assert_eq!((queue.len(), queue.bytes(), queue.items_of(&"a")), (3, 30, 3));
+        assert_eq!((queue.len(), queue.bytes, queue.items_of(&"a")), (3, 30, 3));
         assert_eq!(pop_all(&mut queue), [1, 3, 4]);
         let next = queue.push(&"a", 6, 7);
         assert!(queue.contains(&"a", next) && !slots.contains(&next));
-        assert_eq!((queue.clear(), queue.len(), queue.bytes()), (6, 0, 0));
+        assert_eq!(queue.clear().collect::<Vec<_>>(), [("a", 6)]);
+        assert_eq!((queue.len(), queue.bytes), (0, 0));
         assert!(!queue.contains(&"a", next));
     }
 

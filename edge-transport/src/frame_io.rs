@@ -67,6 +67,11 @@ impl FrameIo {
         self.link.unfinished()
     }
 
+    /// Bytes that the link has accepted and not yet written.
+    pub(crate) fn unwritten(&self) -> usize {
+        self.link.unwritten()
+    }
+
     /// When the oldest unfinished frame began to arrive, on links that receive several at once.
     pub(crate) fn oldest_unfinished(&self) -> Option<Instant> {
         self.link.oldest_unfinished()

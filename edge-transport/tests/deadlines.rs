@@ -103,6 +103,7 @@ impl Net {
             let Some(key) = self.parties[which].key else { continue };
             let mut frames = std::collections::VecDeque::new();
             self.core.take(key, &mut frames, usize::MAX, self.hub_clock).unwrap();
+            self.core.written(key, 0);
             for frame in frames {
                 self.reach_peer(which, Bytes::from([frame.head, frame.body].concat()));
             }

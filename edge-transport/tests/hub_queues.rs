@@ -62,6 +62,7 @@ fn unread_failures_leave_room_for_the_calls_of_others() {
 fn take(core: &mut Core, key: SessionKey, max_bytes: usize) -> Vec<Frame> {
     let mut frames = VecDeque::new();
     core.take(key, &mut frames, max_bytes, Instant::now()).unwrap();
+    core.written(key, 0);
     let whole = |frame: WireFrame| Bytes::from([frame.head, frame.body].concat());
     frames.into_iter().map(|frame| decode(whole(frame), usize::MAX).unwrap()).collect()
 }
@@ -127,4 +128,35 @@ fn cancels_never_disconnect_a_slow_node() {
     let near = Some(PeerId::new("near").unwrap());
     assert!(take(&mut core, far, usize::MAX).iter().any(|frame| frame.source == near));
     assert!(core.stats().overloaded > 0, "9 times 4096 calls were made; 16,384 are allowed");
+}
+
+/// A caller sends large requests to many nodes on slow links, which take one each and hold it while they write. Together they are
+/// about half of the hub's total, and the call of another one passes.
+#[test]
+fn frames_on_slow_links_of_one_caller_leave_room_for_another() {
+    const TOTAL: usize = 16 << 20;
+    let mut settings = HubSettings::default();
+    settings.total_queue_bytes = TOTAL;
+    let mut core = Core::new(settings, Arc::new(AllowAll));
+    let [hoarder, near] = ["hoarder", "near"].map(|name| admit(&mut core, name));
+    let slow: Vec<_> = (0..64).map(|number| admit(&mut core, &format!("slow-{number}"))).collect();
+    let mut on_links = 0;
+    for (number, key) in (1..).zip(&slow) {
+        request(&mut core, hoarder, &format!("slow-{number}", number = number - 1), number, 1 << 20);
+        let mut frames = VecDeque::new();
+        core.take(*key, &mut frames, usize::MAX, Instant::now()).unwrap();
+        let taken = frames.iter().map(WireFrame::len).sum();
+        core.written(*key, taken);
+        on_links += taken;
+    }
+    assert!((TOTAL / 4..TOTAL * 3 / 4).contains(&on_links), "{on_links} bytes on links");
+    assert_eq!(take(&mut core, hoarder, usize::MAX).len(), slow.len() - on_links / (1 << 20), "refused");
+    assert_eq!(core.stats().queued_bytes, on_links);
+    request(&mut core, near, "slow-0", 1, 1 << 20);
+    assert_eq!(take(&mut core, slow[0], usize::MAX).len(), 1);
+
+    let (written, lost) = slow.split_at(32);
+    written.iter().for_each(|key| core.written(*key, 0));
+    lost.iter().for_each(|key| core.lost(*key));
+    assert_eq!(core.stats().queued_bytes, 0);
 }

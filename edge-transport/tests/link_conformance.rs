@@ -4,18 +4,34 @@
 
 mod link_pki;
 
+use bytes::Bytes;
 use edge_transport::frame::DEFAULT_MAX_FRAME;
 use edge_transport::link::{
-    Credentials, Dialer, Limits, Link, LinkError, LinkKind, Listener, conformance, faulty, memory, quic, uds,
-    ws,
+    Credentials, Dialer, FrameLink as _, Lane, Limits, Link, LinkError, LinkKind, Listener, WireFrame,
+    conformance, faulty, memory, quic, uds, ws,
 };
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
+use futures_util::{SinkExt as _, StreamExt as _};
 use link_pki::Authority;
 
 /// One accepted and one dialed end.
 async fn connect(listener: &mut dyn Listener, dialer: &dyn Dialer) -> Result<(Link, Link), LinkError> {
     let accepting = async { listener.accept().await?.await };
     tokio::try_join!(dialer.dial(), accepting)
+}
+
+/// A link counts what it has accepted and not written while the other end does not read.
+async fn counts_unwritten(listener: &mut dyn Listener, dialer: &dyn Dialer) {
+    let (mut reader, mut writer) = connect(listener, dialer).await.unwrap();
+    // More than the network's own buffers hold.
+    let frame = WireFrame::new(Lane::Call(1), true, Bytes::from_static(b"head"), vec![7; 7 << 20].into());
+    let len = frame.len();
+    writer.feed(frame).await.unwrap();
+    assert!(futures_util::poll!(writer.flush()).is_pending(), "the other end does not read");
+    assert!((1..=len + 64).contains(&writer.unwritten()), "{}", writer.unwritten());
+    let (read, written) = tokio::join!(reader.next(), writer.flush());
+    written.unwrap();
+    assert_eq!((read.unwrap().unwrap().len(), writer.unwritten()), (len, 0));
 }
 
 /// Runs the suite from both sides, with the dialed end in either role.
@@ -54,6 +70,7 @@ async fn uds_links_conform_and_report_the_process() {
     let (dialed, accepted) = connect(&mut listener, &dialer).await.unwrap();
     assert_eq!(dialed.credentials(), accepted.credentials());
     assert!(matches!(accepted.credentials(), Credentials::Process { .. }));
+    counts_unwritten(&mut listener, &dialer).await;
     suite(&mut listener, &dialer).await;
 }
 
@@ -77,6 +94,7 @@ async fn wss_links_conform_and_report_certificates() {
     assert_eq!((dialed.kind(), accepted.kind()), (LinkKind::WSS, LinkKind::WSS));
     assert_eq!(link_pki::names(&dialed), ["hub"]);
     assert_eq!(link_pki::names(&accepted), ["edge-1"]);
+    counts_unwritten(&mut listener, &dialer).await;
     suite(&mut listener, &dialer).await;
 }
 
@@ -92,5 +110,6 @@ async fn quic_links_conform_and_report_certificates() {
     let (dialed, accepted) = connect(&mut listener, &dialer).await.unwrap();
     assert_eq!(link_pki::names(&dialed), ["hub"]);
     assert_eq!(link_pki::names(&accepted), ["edge-1"]);
+    counts_unwritten(&mut listener, &dialer).await;
     suite(&mut listener, &dialer).await;
 }

@@ -143,6 +143,7 @@ impl Pair {
         if self.core.take(key, &mut frames, max_bytes, self.now).is_err() {
             return self.lost(key);
         }
+        self.core.written(key, max_bytes / 2);
         for frame in frames {
             let bytes = [frame.head, frame.body].concat();
             assert!(!bytes.windows(TENANT.len()).any(|part| part == TENANT), "the hostile peer reads a body");
@@ -164,6 +165,7 @@ impl Pair {
         self.core
             .take(key, &mut frames, usize::MAX, self.now)
             .expect("the link of a genuine peer stays open");
+        self.core.written(key, 0);
         let whole = frames.into_iter().map(|frame| [frame.head, frame.body].concat().into());
         whole.map(|bytes| decode(bytes, usize::MAX).expect("a frame from the hub decodes")).collect()
     }
@@ -217,6 +219,8 @@ fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, no
             // The core returns an error if the link must be closed.
             if core.take(keys[index], &mut frames, 1 << script.below(14), *now).is_err() {
                 core.lost(keys.swap_remove(index));
+            } else if script.flag() {
+                core.written(keys[index], 1 << script.below(14));
             }
             for frame in frames {
                 decode([frame.head, frame.body].concat().into(), usize::MAX)

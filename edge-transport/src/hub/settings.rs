@@ -33,8 +33,9 @@ pub struct HubSettings {
     /// Maximum number of bytes queued for one peer. Default 32 MiB. Each sender may have as many as are then unused, and
     /// one frame in any case.
     pub queue_bytes: usize,
-    /// Maximum number of bytes queued for all peers together. Default 256 MiB. The queue of one peer must not
-    /// exceed the unused part, so that peers that do not read never use up the total.
+    /// Maximum number of bytes that wait for all peers together: in their queues, and in their links until these have written
+    /// them. Default 256 MiB. Each sender, with all peers of its certificate or token, may have as many as are then unused,
+    /// so that few senders never use up the total, however slowly the peers read.
     pub total_queue_bytes: usize,
     /// Maximum number of bytes of unfinished frames on the links of admitted peers, in addition to 20 KiB on each
     /// link. Default 64 MiB; at least twice the largest frame and 1 MiB.

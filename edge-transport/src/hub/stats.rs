@@ -41,7 +41,7 @@ pub struct HubStats {
     pub open_calls: usize,
     /// Open calls to the hub's own services, such as presence watches.
     pub local_calls: usize,
-    /// Bytes queued for peers.
+    /// Bytes that wait for peers: in their queues, and in their links until these have written them.
     pub queued_bytes: usize,
     /// Bytes that links have taken from [`total_receive_bytes`](super::HubSettings::total_receive_bytes).
     pub receiving_bytes: usize,

@@ -170,6 +170,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> FrameLink for FramedStream<S> {
     fn unfinished(&self) -> usize {
         self.input.len()
     }
+
+    fn unwritten(&self) -> usize {
+        self.buffered()
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Sink<WireFrame> for FramedStream<S> {

@@ -146,6 +146,12 @@ pub trait FrameLink:
         None
     }
 
+    /// Bytes of frames that the link has accepted and not yet written. A hub counts them in its budget for frames that
+    /// wait. Bytes that the network's own buffers hold do not count.
+    fn unwritten(&self) -> usize {
+        0
+    }
+
     /// The certificate chain that the other end has presented, its own certificate first; empty without one. A hub verifies it
     /// again when authorities or revocation lists change.
     #[cfg(feature = "tls")]
@@ -321,6 +327,10 @@ impl FrameLink for Link {
 
     fn oldest_unfinished(&self) -> Option<Instant> {
         self.io.oldest_unfinished()
+    }
+
+    fn unwritten(&self) -> usize {
+        self.io.unwritten()
     }
 
     #[cfg(feature = "tls")]

@@ -306,6 +306,7 @@ impl Sim {
             let Some(key) = wire.key else { continue };
             let mut frames = VecDeque::new();
             let taken = self.core.take(key, &mut frames, usize::MAX, self.now);
+            self.core.written(key, 0);
             for frame in &frames {
                 note_lane(&mut self.open_lanes, index, false, frame);
             }

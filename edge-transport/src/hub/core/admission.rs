@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
+use super::dequeue::Unwritten;
 use super::identity_peers::MAX_PEERS_PER_NODE;
 use super::{Core, Session, SessionKey};
 use crate::fair_queue::FairQueue;
@@ -96,6 +97,7 @@ impl Core {
         let session = Session {
             peer: remote.peer.clone(),
             sender: Sender(self.sender_key.hash_one(&identity)),
+            refused: Sender(self.sender_key.hash_one((&identity, "refused"))),
             identity: identity.clone(),
             id: remote.session,
             services: Arc::clone(&remote.services),
@@ -104,6 +106,7 @@ impl Core {
             closed: None,
             outbox: FairQueue::default(),
             control_bytes: 0,
+            unwritten: Unwritten::default(),
             calls: BTreeMap::new(),
             used: UsedNumbers::default(),
             inbound: BTreeMap::new(),

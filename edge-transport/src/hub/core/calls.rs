@@ -86,8 +86,8 @@ impl Core {
 
     /// Reports to a requester that its request is refused, or that a call which is not open has failed.
     fn refuse(&mut self, key: SessionKey, number: u64, reason: Reason, detail: String) {
-        if let Some(own) = self.sender(key) {
-            self.send_failure(key, own, number, Lane::Control, reason, detail);
+        if let Some(refused) = self.sessions.get(&key).map(|session| session.refused) {
+            self.send_failure(key, refused, number, Lane::Control, reason, detail);
         }
     }
 
@@ -150,7 +150,7 @@ impl Core {
         let lane = Lane::Call(target.next_free_lane());
         let frame = Frame::call(Some(source), None, dest_id, Part::Request(request));
         let frame = self.encoder.encode(frame, lane);
-        let slot = match self.push(target_key, sender, QueuedFrame { frame, limit, is_control: false }, 1) {
+        let slot = match self.push(target_key, QueuedFrame { frame, sender, limit, is_control: false }, 1) {
             Ok(slot) => slot,
             Err((reason, detail)) => return self.refuse(key, number, reason, detail),
         };
@@ -254,7 +254,7 @@ impl Core {
         let body = reply.message.as_ref().map_or(0, |message| message.len() as u64);
         let frame = Frame::call(Some(source), None, number, Part::Reply(reply));
         let frame = self.encoder.encode(frame, lane);
-        match self.push(requester, sender, QueuedFrame { frame, limit: None, is_control: false }, 0) {
+        match self.push(requester, QueuedFrame { frame, sender, limit: None, is_control: false }, 0) {
             Ok(_) => {
                 self.stats.frames += 1;
                 self.stats.body_bytes += body;
@@ -339,7 +339,7 @@ impl Core {
         let Some(target) = self.sessions.get_mut(&call.target) else { return };
         match served.and_then(|served| target.outbox.remove(&sender, served.slot)) {
             Some(bytes) => {
-                self.queued_bytes -= bytes;
+                self.waiting.give_back(&sender, bytes);
                 self.stats.withdrawn += 1;
                 // A drain of the target may be waiting for the end of this call.
                 self.wakes.push(call.target);

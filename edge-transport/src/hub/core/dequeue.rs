@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::open::ServedCall;
 use super::{Core, SessionKey};
+use crate::fair_share::FairShare;
 use crate::frame::{Frame, Kind, Part, Reason, WireFrame, decode};
+use crate::hub::identity::Sender;
 use crate::session::CloseReason;
 
 /// The remaining time of a request at the moment when the hub received it.
@@ -34,10 +36,43 @@ impl TimeLimit {
 pub(super) struct QueuedFrame {
     /// The frame, with the remaining time at the moment of queueing.
     pub(super) frame: WireFrame,
+    pub(super) sender: Sender,
     /// Set for a request with a deadline.
     pub(super) limit: Option<TimeLimit>,
     /// Whether the frame is a control frame, which is queued even if the queue is full.
     pub(super) is_control: bool,
+}
+
+/// Frames that a link has taken and not written yet, in the order in which it took them. A slow link may hold a large frame for
+/// minutes.
+#[derive(Debug, Default)]
+pub(super) struct Unwritten {
+    frames: VecDeque<(Sender, usize)>,
+    bytes: usize,
+}
+
+impl Unwritten {
+    fn push(&mut self, sender: Sender, bytes: usize) {
+        self.frames.push_back((sender, bytes));
+        self.bytes += bytes;
+    }
+
+    /// Gives back the bytes of the oldest frames, so that at least `left` bytes remain taken.
+    pub(super) fn release(&mut self, left: usize, waiting: &mut FairShare<Sender>) {
+        while let Some((sender, bytes)) = self.frames.front().copied()
+            && self.bytes - bytes >= left
+        {
+            self.frames.pop_front();
+            self.bytes -= bytes;
+            waiting.give_back(&sender, bytes);
+        }
+        if self.frames.is_empty() && self.frames.capacity() > Self::KEEP_FRAMES {
+            self.frames = VecDeque::new();
+        }
+    }
+
+    /// Frames for which an idle link keeps memory.
+    const KEEP_FRAMES: usize = 64;
 }
 
 impl Core {
@@ -46,7 +81,8 @@ impl Core {
     ///
     /// The time that a request with a deadline spent in the queue is subtracted from its remaining time. A request without
     /// remaining time is not sent, and its call ends with [`Reason::Deadline`]. Time in the link's own buffer, which holds at
-    /// most `max_bytes`, is not counted. Call [`Core::poll_wake`] afterwards.
+    /// most `max_bytes`, is not counted. Call [`Core::poll_wake`] afterwards, and [`Core::written`] as the link writes the
+    /// frames: until then they count as queued.
     ///
     /// # Errors
     /// The reason for which the link must be closed.
@@ -63,9 +99,10 @@ impl Core {
         }
         let (mut taken, mut expired) = (0, Vec::new());
         while taken < max_bytes
-            && let Some(QueuedFrame { frame, limit, is_control }) = session.outbox.pop()
+            && let Some(QueuedFrame { frame, sender, limit, is_control }) = session.outbox.pop()
         {
             taken += frame.len();
+            session.unwritten.push(sender, frame.len());
             if is_control {
                 session.control_bytes -= frame.len();
             }
@@ -78,11 +115,17 @@ impl Core {
                 }),
             }
         }
-        self.queued_bytes -= taken;
         for frame in expired {
             self.expire(key, frame);
         }
         Ok(())
+    }
+
+    /// Records that a link has written what it took, but for the last `left` bytes.
+    pub fn written(&mut self, key: SessionKey, left: usize) {
+        if let Some(session) = self.sessions.get_mut(&key) {
+            session.unwritten.release(left, &mut self.waiting);
+        }
     }
 
     /// Ends the call of a request whose deadline passed in the queue.
@@ -166,6 +209,7 @@ mod tests {
         fn take(&mut self, key: SessionKey) -> Vec<Part> {
             let mut frames = VecDeque::new();
             self.core.take(key, &mut frames, usize::MAX, self.now).unwrap();
+            self.core.written(key, 0);
             let whole = |frame: WireFrame| Bytes::from([frame.head, frame.body].concat());
             let parts =
                 frames.into_iter().map(|frame| match decode(whole(frame), usize::MAX).unwrap().kind {

@@ -10,13 +10,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::RandomState;
 use std::sync::Arc;
 
-use self::dequeue::QueuedFrame;
+use self::dequeue::{QueuedFrame, Unwritten};
 use self::identity_peers::IdentityPeers;
 use self::open::{Call, ServedCall};
 use super::identity::{Identity, Sender};
 use super::{HubSettings, HubStats, PeerInfo, Policy, Presence, Requester};
 use crate::fair_queue::FairQueue;
-use crate::fair_share::has_room;
+use crate::fair_share::FairShare;
 use crate::frame::{Encoder, Frame, Lane, Reason};
 use crate::id_map::IdMap;
 use crate::name::{PeerId, ServiceName, SessionId};
@@ -43,11 +43,15 @@ struct Session {
     closed: Option<CloseReason>,
     /// The peer as the sender of frames to others.
     sender: Sender,
+    /// The peer as the cause of frames to itself: failures of requests that the hub refuses. Not `sender`: what others read slowly
+    /// must not count against these.
+    refused: Sender,
     /// Frames to this peer. Those of a call belong to the sender at its other end, for which each open call to this peer
-    /// reserves one: its cancel. Failures of calls that were never open belong to the peer itself.
+    /// reserves one: its cancel.
     outbox: FairQueue<Sender, QueuedFrame>,
     /// Bytes of the queued control frames.
     control_bytes: usize,
+    unwritten: Unwritten,
     /// Open calls of this peer, by their numbers on its link.
     calls: BTreeMap<u64, Call>,
     /// Call numbers that this peer has used on its link.
@@ -89,7 +93,8 @@ pub struct Core {
     sender_key: RandomState,
     local: Option<LocalServices>,
     next_key: u64,
-    queued_bytes: usize,
+    /// The bytes of all frames that wait, in the queues and on the links, by their senders.
+    waiting: FairShare<Sender>,
     draining: Option<String>,
     encoder: Encoder,
     wakes: Vec<SessionKey>,
@@ -111,6 +116,7 @@ impl Core {
     #[must_use]
     pub fn new(settings: HubSettings, policy: Arc<dyn Policy>) -> Self {
         Self {
+            waiting: FairShare::new(settings.total_queue_bytes),
             settings,
             policy,
             sessions: SessionMap::default(),
@@ -119,7 +125,6 @@ impl Core {
             sender_key: RandomState::new(),
             local: None,
             next_key: 0,
-            queued_bytes: 0,
             draining: None,
             encoder: Encoder::default(),
             wakes: Vec::new(),
@@ -172,7 +177,7 @@ impl Core {
             peers: self.remote_peers(),
             open_calls: self.sessions.values().map(|session| session.calls.len()).sum(),
             local_calls: self.local_session().map_or(0, |(_, local)| local.inbound.len()),
-            queued_bytes: self.queued_bytes,
+            queued_bytes: self.waiting.used(),
             ..self.stats
         }
     }
@@ -209,8 +214,9 @@ impl Core {
     /// Handles the loss of a session's link: ends its calls.
     pub fn lost(&mut self, key: SessionKey) {
         self.end_calls(key);
-        let Some(session) = self.sessions.remove(&key) else { return };
-        self.queued_bytes -= session.outbox.bytes();
+        let Some(mut session) = self.sessions.remove(&key) else { return };
+        session.unwritten.release(0, &mut self.waiting);
+        give_back(&mut self.waiting, &mut session.outbox);
         if self.by_name.get(&session.peer) == Some(&key) {
             self.by_name.remove(&session.peer);
             self.identity_peers.remove(&session.identity);
@@ -260,7 +266,7 @@ impl Core {
         self.end_calls(key);
         if let Some(session) = self.sessions.get_mut(&key) {
             session.closed = Some(reason);
-            self.queued_bytes -= session.outbox.clear();
+            give_back(&mut self.waiting, &mut session.outbox);
             session.control_bytes = 0;
             self.wakes.push(key);
         }
@@ -276,10 +282,10 @@ impl Core {
     fn push(
         &mut self,
         key: SessionKey,
-        sender: Sender,
         queued: QueuedFrame,
         reserved: usize,
     ) -> Result<u64, (Reason, String)> {
+        let sender = queued.sender;
         let Some(session) = self.sessions.get(&key).filter(|session| session.closed.is_none()) else {
             return Err((Reason::PeerOffline, "the link to the other end is being closed".to_owned()));
         };
@@ -306,19 +312,16 @@ impl Core {
             );
             return Err((Reason::Overloaded, detail));
         }
-        if !self.has_total_room(session, len) {
-            let (bytes, queued, max) =
-                (outbox.bytes() + len, self.queued_bytes, self.settings.total_queue_bytes);
-            let detail =
-                format!("{bytes} bytes would be queued for {peer}; the hub has queued {queued} of {max}");
+        if !self.waiting.has_room(&sender, len) {
+            let detail = format!(
+                "{} bytes from this sender wait for all peers, of at most {} for all senders, \
+                 each at most as many as are then unused",
+                self.waiting.held_by(&sender),
+                self.waiting.max()
+            );
             return Err((Reason::Overloaded, detail));
         }
-        Ok(self.enqueue(key, sender, queued))
-    }
-
-    /// Whether a peer's queue may grow: to at most the unused part of the total, so that peers that do not read never use it up.
-    fn has_total_room(&self, session: &Session, bytes: usize) -> bool {
-        has_room(session.outbox.bytes(), bytes, self.queued_bytes, self.settings.total_queue_bytes)
+        Ok(self.enqueue(key, queued))
     }
 
     /// Queues a control frame, which must not be lost. A peer with too many queued control frames is disconnected: those that
@@ -335,13 +338,13 @@ impl Core {
             Some(("the queue of frames to this peer", max))
         } else if session.control_bytes >= max_bytes {
             Some(("the queue of control frames to this peer, in bytes,", max_bytes))
-        } else if !self.has_total_room(session, frame.len()) {
-            Some(("the queues of all peers, in bytes,", self.settings.total_queue_bytes))
+        } else if !self.has_room_for_control(session, sender, frame.len()) {
+            Some(("the queues of all peers, in bytes,", self.waiting.max()))
         } else {
             None
         };
         let Some((resource, max)) = exceeded else {
-            self.enqueue(key, sender, QueuedFrame { frame, limit: None, is_control: true });
+            self.enqueue(key, QueuedFrame { frame, sender, limit: None, is_control: true });
             return;
         };
         if let Some(session) = self.sessions.get_mut(&key) {
@@ -351,10 +354,20 @@ impl Core {
         }
     }
 
-    fn enqueue(&mut self, key: SessionKey, sender: Sender, queued: QueuedFrame) -> u64 {
+    /// Whether a control frame may wait. Failures of a peer's own requests are limited to its share. What others send to it must
+    /// not disconnect it before the total is used up.
+    fn has_room_for_control(&self, session: &Session, sender: Sender, bytes: usize) -> bool {
+        if sender == session.refused {
+            self.waiting.has_room(&sender, bytes)
+        } else {
+            self.waiting.used().saturating_add(bytes) <= self.waiting.max()
+        }
+    }
+
+    fn enqueue(&mut self, key: SessionKey, queued: QueuedFrame) -> u64 {
         let Some(session) = self.sessions.get_mut(&key) else { return 0 };
-        let bytes = queued.frame.len();
-        self.queued_bytes += bytes;
+        let (sender, bytes) = (queued.sender, queued.frame.len());
+        self.waiting.take(&sender, bytes);
         if queued.is_control {
             session.control_bytes += bytes;
         }
@@ -362,5 +375,12 @@ impl Core {
             self.wakes.push(key);
         }
         session.outbox.push(&sender, bytes, queued)
+    }
+}
+
+/// Empties a queue.
+fn give_back(waiting: &mut FairShare<Sender>, outbox: &mut FairQueue<Sender, QueuedFrame>) {
+    for (sender, bytes) in outbox.clear() {
+        waiting.give_back(&sender, bytes);
     }
 }

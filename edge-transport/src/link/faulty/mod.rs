@@ -308,6 +308,10 @@ impl FrameLink for FaultyLink {
         self.inner.as_ref().and_then(FrameLink::oldest_unfinished)
     }
 
+    fn unwritten(&self) -> usize {
+        self.inner.as_ref().map_or(0, FrameLink::unwritten)
+    }
+
     #[cfg(feature = "tls")]
     fn peer_chain(&self) -> Vec<rustls_pki_types::CertificateDer<'static>> {
         self.inner.as_ref().map(FrameLink::peer_chain).unwrap_or_default()

@@ -131,6 +131,11 @@ impl Sender {
         self.waiting < SEND_BUFFER
     }
 
+    /// Bytes queued in all streams.
+    pub(super) const fn unwritten(&self) -> usize {
+        self.waiting
+    }
+
     pub(super) const fn has_ended(&self) -> bool {
         self.ended
     }

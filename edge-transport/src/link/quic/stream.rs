@@ -91,6 +91,10 @@ impl FrameLink for QuicLink {
         self.receiver.oldest_unfinished()
     }
 
+    fn unwritten(&self) -> usize {
+        self.sender.unwritten()
+    }
+
     fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
         super::chain(&self.connection)
     }

@@ -29,6 +29,10 @@ struct Rest {
 }
 
 impl Rest {
+    fn len(&self) -> usize {
+        self.pieces.iter().map(Bytes::len).sum()
+    }
+
     /// Returns the next fragment; `None` after the last one.
     fn next(&mut self) -> Option<Frame> {
         let from = self.pieces.iter_mut().find(|piece| !piece.is_empty())?;
@@ -156,6 +160,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> FrameLink for WsLink<S> {
 
     fn unfinished(&self) -> usize {
         self.socket.get_ref().unfinished()
+    }
+
+    fn unwritten(&self) -> usize {
+        self.rest.as_ref().map_or(0, Rest::len)
     }
 
     fn peer_chain(&self) -> Vec<CertificateDer<'static>> {

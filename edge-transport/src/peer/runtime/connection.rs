@@ -18,8 +18,8 @@ use crate::session::{CloseReason, Event};
 /// on them while this one continues to read. A frame in a write of eight costs hardly more than in a write of a
 /// hundred.
 const READ_BATCH: usize = 8;
-/// Commands handled before the task yields.
-const COMMAND_BATCH: usize = 256;
+/// Calls and answers handled before they are sent and the task yields, for the same reason.
+const COMMAND_BATCH: usize = 8;
 /// Queued frames above which no more are read: responses to frames, such as pongs, must not accumulate.
 const WAITING_FRAMES: usize = 16 * 1024;
 
@@ -73,7 +73,7 @@ impl Driver {
             let why = if redial.is_some() { "redialed" } else { "preferred path available" };
             tracing::info!(from, to, why, "switching to a new link");
             self.io = None;
-            self.queue.clear();
+            drop(self.queue.clear());
             self.handle(Event::LinkLost);
             if redial.is_none() {
                 // The failback counts as failed until the new link has lasted for `failback_interval`.

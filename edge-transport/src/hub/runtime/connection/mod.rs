@@ -311,8 +311,14 @@ impl Connection {
         }
     }
 
+    /// Whether there is more to send, after the link has written everything.
     fn has_more(&self) -> bool {
-        self.pong.is_some() || self.key.is_some_and(|key| self.shared.table().core.has_frames(key))
+        let has_frames = self.key.is_some_and(|key| {
+            let mut table = self.shared.table();
+            table.core.written(key, 0);
+            table.core.has_frames(key)
+        });
+        has_frames || self.pong.is_some()
     }
 
     /// Takes frames from the routing table if the previous ones are written, and registers a wake-up for the next.
@@ -325,6 +331,9 @@ impl Connection {
         }
         let Some(key) = self.key else { return };
         let mut table = self.shared.table();
+        if room > 0 {
+            table.core.written(key, self.io.unwritten());
+        }
         // Called even if there is no room: closing a link must not wait for its peer to read.
         if let Err(reason) = table.core.take(key, self.io.queue(), room, now()) {
             drop(table);
