@@ -1,13 +1,10 @@
 //! `ControllerPublishVolume` and `ControllerUnpublishVolume`.
 
-use csi_proto::Method;
-
 use super::remove::merge_results;
-use super::{Answer, InboundCall, TopologyRouter, subjects};
+use super::{Answer, RoutedCall, TopologyRouter};
+use crate::call::BadRequest;
 use crate::call::NodeId;
 use crate::call::protobuf;
-use crate::call::{BadRequest, Subject};
-use crate::relay::Relay;
 use crate::routing::Refusal;
 
 /// The number of the field `node_id` in both requests.
@@ -17,11 +14,10 @@ const NODE_ID: u32 = 2;
 const VOLUME_CAPABILITY: u32 = 3;
 
 impl TopologyRouter {
-    pub(super) async fn publish(&self, relay: &dyn Relay, inbound: &InboundCall) -> Result<Answer, Refusal> {
-        let volume_node = self.volume_node(Method::ControllerPublishVolume, inbound)?;
-        let node_id =
-            protobuf::text(&inbound.body, NODE_ID).ok_or(BadRequest::Missing { field: "node_id" })?;
-        if protobuf::count(&inbound.body, VOLUME_CAPABILITY) == 0 {
+    pub(super) async fn publish(&self, call: RoutedCall<'_>) -> Result<Answer, Refusal> {
+        let (volume_node, body) = (self.volume_node(call)?, &call.inbound.body);
+        let node_id = protobuf::text(body, NODE_ID).ok_or(BadRequest::Missing { field: "node_id" })?;
+        if protobuf::count(body, VOLUME_CAPABILITY) == 0 {
             return Err(BadRequest::Missing { field: "volume_capability" }.into());
         }
         let node = match self.by_node_id(node_id) {
@@ -35,34 +31,28 @@ impl TopologyRouter {
         {
             return Err(Refusal::WrongNode { node: volume_node });
         }
-        Ok(self.ask(relay, &node, inbound).await)
+        Ok(self.ask(call, &node).await)
     }
 
-    pub(super) async fn unpublish(
-        &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-    ) -> Result<Answer, Refusal> {
-        let method = Method::ControllerUnpublishVolume;
-        let volume_node = self.volume_node(method, inbound)?;
-        let Some(node_id) = protobuf::text(&inbound.body, NODE_ID) else {
+    pub(super) async fn unpublish(&self, call: RoutedCall<'_>) -> Result<Answer, Refusal> {
+        let volume_node = self.volume_node(call)?;
+        let Some(node_id) = protobuf::text(&call.inbound.body, NODE_ID) else {
             // An empty `node_id` detaches the volume from all nodes. Only the node of the volume gets the secrets.
             let Some(volume_node) = volume_node else {
-                let subjects = subjects(method, &inbound.body)?;
-                return self.ask_holder_or_all(relay, inbound, method, &subjects).await;
+                return self.ask_holder_or_all(call, &call.subjects()?).await;
             };
             let mut others = self.names();
             others.retain(|node| *node != volume_node && !self.is_out_of_reach(&volume_node, node));
-            let stripped = inbound.without_secrets(method)?;
-            let mut answers = self.ask_all(relay, &stripped, others).await;
-            answers.push(self.ask(relay, &volume_node, inbound).await);
+            let stripped = call.without_secrets()?;
+            let mut answers = self.ask_all(call.with(&stripped), others).await;
+            answers.push(self.ask(call, &volume_node).await);
             return Ok(merge_results(answers));
         };
         match self.by_node_id(node_id) {
-            Ok(node) => Ok(self.ask(relay, &node, inbound).await),
+            Ok(node) => Ok(self.ask(call, &node).await),
             // The driver on the volume's node can detach the volume even from an unknown `node_id`.
             Err(refusal) => match volume_node {
-                Some(volume_node) => Ok(self.ask(relay, &volume_node, inbound).await),
+                Some(volume_node) => Ok(self.ask(call, &volume_node).await),
                 None => Err(match refusal {
                     Refusal::NoSuchNode { node_id } => Refusal::Undetermined {
                         what: format!(
@@ -75,9 +65,8 @@ impl TopologyRouter {
         }
     }
 
-    fn volume_node(&self, method: Method, inbound: &InboundCall) -> Result<Option<NodeId>, Refusal> {
-        let subjects = subjects(method, &inbound.body)?;
-        Ok(subjects.iter().find_map(|subject: &Subject| self.placements.node_of(subject)))
+    fn volume_node(&self, call: RoutedCall<'_>) -> Result<Option<NodeId>, Refusal> {
+        Ok(call.subjects()?.iter().find_map(|subject| self.placements.node_of(subject)))
     }
 
     /// Whether a volume on one node cannot be attached to the other.

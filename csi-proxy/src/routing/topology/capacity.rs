@@ -7,23 +7,24 @@ use tokio::time::Instant;
 
 use super::create::class_of;
 use super::limits::NODE_TIMEOUT;
-use super::{Answer, InboundCall, MAX_CONCURRENT_ROUNDS, TopologyRouter};
+use super::{Answer, InboundCall, MAX_CONCURRENT_ROUNDS, RoutedCall, TopologyRouter};
 use crate::call::{BadRequest, Digest};
 use crate::call::{Fault, NodeId, Origin, Outcome};
-use crate::relay::Relay;
 use crate::routing::Refusal;
 
 impl TopologyRouter {
-    pub(super) async fn capacity(&self, relay: &dyn Relay, inbound: &InboundCall) -> Result<Answer, Refusal> {
-        let request = csi::GetCapacityRequest::decode(inbound.body.clone());
+    pub(super) async fn capacity(&self, call: RoutedCall<'_>) -> Result<Answer, Refusal> {
+        let request = csi::GetCapacityRequest::decode(call.inbound.body.clone());
         let request = request.map_err(|_| BadRequest::NotAMessage)?;
         let topology = request.accessible_topology.unwrap_or_default();
         // An offline node has no capacity, so that the scheduler places no pod there.
         let nodes = self.possibly_online(&topology);
         let class = class_of(&request.parameters);
-        let inbound = &InboundCall { end: inbound.end.min(Instant::now() + NODE_TIMEOUT), ..inbound.clone() };
+        let end = call.inbound.end.min(Instant::now() + NODE_TIMEOUT);
+        let inbound = InboundCall { end, ..call.inbound.clone() };
+        let call = call.with(&inbound);
         let one = |node: NodeId| async move {
-            let answer = self.capacity_of(relay, &node, inbound, class).await;
+            let answer = self.capacity_of(call, &node, class).await;
             (node, answer)
         };
         let mut answers: Vec<_> =
@@ -50,16 +51,9 @@ impl TopologyRouter {
         Some(csi::GetCapacityResponse { available_capacity, ..Default::default() })
     }
 
-    async fn capacity_of(
-        &self,
-        relay: &dyn Relay,
-        node: &NodeId,
-        inbound: &InboundCall,
-        class: Digest,
-    ) -> Answer {
+    async fn capacity_of(&self, call: RoutedCall<'_>, node: &NodeId, class: Digest) -> Answer {
         let late = |_| (None, Fault::Deadline { waited: NODE_TIMEOUT }.into());
-        let mut answer =
-            tokio::time::timeout(NODE_TIMEOUT, self.ask(relay, node, inbound)).await.unwrap_or_else(late);
+        let mut answer = tokio::time::timeout(NODE_TIMEOUT, self.ask(call, node)).await.unwrap_or_else(late);
         if let Some(response) = decoded(&answer) {
             let valid = without_negative(response);
             if valid != response {

@@ -7,16 +7,15 @@ use prost::Message as _;
 
 use super::own::answered;
 use super::search::Search;
-use super::{Answer, InboundCall, TopologyRouter};
+use super::{Answer, RoutedCall, TopologyRouter};
 use crate::call::{Digest, Fault, Origin, Outcome, protobuf};
-use crate::relay::Relay;
 use crate::routing::durable::OpenAttempt;
 use crate::routing::{AttemptResult, NodeSelector, Refusal, VolumeRequest};
 
 impl TopologyRouter {
-    pub(super) async fn create(&self, relay: &dyn Relay, inbound: &InboundCall) -> Result<Answer, Refusal> {
-        let request = VolumeRequest::read(&inbound.body)?;
-        self.find_source(relay, inbound, &request).await?;
+    pub(super) async fn create(&self, call: RoutedCall<'_>) -> Result<Answer, Refusal> {
+        let request = VolumeRequest::read(&call.inbound.body)?;
+        self.find_source(call, &request).await?;
         let (open, topology) = match self.attempt(&request, false).await {
             // The code may be final, so it must not depend on an outdated presence.
             Err(
@@ -31,20 +30,20 @@ impl TopologyRouter {
             other => other?,
         };
         let node = open.node().clone();
-        let (message, outcome) = self.ask(relay, &node, inbound).await;
+        let (message, outcome) = self.ask(call, &node).await;
         let Some(message) = message else {
             // A failed write is logged, and does not change the answer of the driver.
             let _ = open.end(result_of(&outcome)).await;
             return Ok((None, outcome));
         };
         // On an error the dropped attempt has an unknown result: a volume may have been created.
-        let (method, place) = (Method::CreateVolume, self.own_place(&node));
+        let (method, place) = (call.method, self.own_place(&node));
         let created = answered(method, &message).unwrap_or_default();
         let ([volume], Ok(message)) = (created.as_slice(), place.correct(method, message)) else {
             let reason = "the response to CreateVolume has no usable volume".to_owned();
             return Ok((None, Fault::Protocol { reason }.into()));
         };
-        self.check_created(relay, inbound, method, &node, &created).await?;
+        self.check_created(call, &node, &created).await?;
         open.end(AttemptResult::Created(volume.id())).await?;
         self.capacity_cache().changed(&node);
         Ok((Some(with_topology(message, &topology)), outcome))
@@ -54,19 +53,13 @@ impl TopologyRouter {
     ///
     /// # Errors
     /// If no node has the source, or a node that may have it does not answer.
-    async fn find_source(
-        &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        request: &VolumeRequest,
-    ) -> Result<(), Refusal> {
-        let method = Method::CreateVolume;
+    async fn find_source(&self, call: RoutedCall<'_>, request: &VolumeRequest) -> Result<(), Refusal> {
         let Some(source) = request.source.as_ref().filter(|_| self.only().is_none()) else { return Ok(()) };
         let is_known = || self.placements.node_of(source).is_some();
         if is_known() || !self.placements.is_new(&request.name) {
             return Ok(());
         }
-        let found = self.search(relay, inbound, method, source, true).await;
+        let found = self.search(call, source, true).await;
         // The code may be final, so it must not be that of a name that was sent meanwhile.
         if !self.placements.is_new(&request.name) {
             return Ok(());
@@ -79,7 +72,7 @@ impl TopologyRouter {
             }
             Search::Absent => Err(Refusal::Absent { subject: source.clone() }),
             // Its driver knows whether it can copy the source.
-            Search::Unanswerable(_) if !inbound.has_secrets(method) => Ok(()),
+            Search::Unanswerable(_) if !call.has_secrets() => Ok(()),
             Search::Unanswerable(node) | Search::Reported(node) => {
                 Err(Refusal::MayBeOn { subject: source.clone(), node })
             }

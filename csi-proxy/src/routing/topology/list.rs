@@ -6,7 +6,6 @@
 //!
 //! A list of all nodes is sent without its secrets: one node could read the secrets that another node's storage needs.
 
-use bytes::Bytes;
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::controller_service_capability::rpc::Type as Rpc;
@@ -17,11 +16,10 @@ use tokio::time::Instant;
 use super::limits::{MAX_LIST_TIME, MAX_LISTED, MAX_NODE_PAGE, MIN_PAGE_TIME, NODE_TIMEOUT};
 use super::own::{OwnPlace, is_usable};
 use super::token::{Position, Token};
-use super::{Answer, InboundCall, MAX_CONCURRENT_ROUNDS, TopologyRouter};
+use super::{Answer, InboundCall, MAX_CONCURRENT_ROUNDS, RoutedCall, TopologyRouter};
 use crate::call::protobuf;
 use crate::call::{BadRequest, Subject};
 use crate::call::{Fault, NodeId, Origin, Outcome};
-use crate::relay::Relay;
 use crate::routing::Refusal;
 
 // Field numbers, the same in all three requests and responses.
@@ -49,27 +47,22 @@ struct NodePage {
 }
 
 impl TopologyRouter {
-    pub(super) async fn list(
-        &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        method: Method,
-    ) -> Result<Answer, Refusal> {
+    pub(super) async fn list(&self, call: RoutedCall<'_>) -> Result<Answer, Refusal> {
         // The fields used here are the same in all three requests.
-        let request = csi::ListVolumesRequest::decode(inbound.body.clone());
+        let request = csi::ListVolumesRequest::decode(call.inbound.body.clone());
         let request = request.map_err(|_| BadRequest::NotAMessage)?;
         let max = usize::try_from(request.max_entries).unwrap_or_default();
-        let holder = self.only().or_else(|| self.holder_of_list(method, &inbound.body));
+        let holder = self.only().or_else(|| self.holder_of_list(call));
         // Only the known node of the listed id gets the secrets.
-        let stripped = holder.is_none().then(|| inbound.without_secrets(method)).transpose()?;
-        let inbound = stripped.as_ref().unwrap_or(inbound);
+        let stripped = holder.is_none().then(|| call.without_secrets()).transpose()?;
+        let call = call.with(stripped.as_ref().unwrap_or(call.inbound));
         let nodes = holder.map_or_else(|| self.names(), |node| vec![node]);
         let (first, position) = start(&nodes, &request.starting_token)?;
         let (is_only, position) = (nodes.len() == 1, &position);
         let fetch = |(at, node): (usize, NodeId)| async move {
             let start = Position::default();
             let position = if at == first { position } else { &start };
-            let page = self.page_of(relay, inbound, method, &node, position, max, is_only).await;
+            let page = self.page_of(call, &node, position, max, is_only).await;
             (at, page)
         };
         let mut rest: Vec<_> = nodes.iter().cloned().enumerate().skip(first).collect();
@@ -79,7 +72,7 @@ impl TopologyRouter {
         let mut pages = stream::iter(rest).map(&fetch).buffered(1).chain(others);
         let (mut page, mut failed) = (Vec::new(), None);
         let is_of_snapshot =
-            method == Method::ListSnapshots && protobuf::text(&inbound.body, SNAPSHOT_ID).is_some();
+            call.method == Method::ListSnapshots && protobuf::text(&call.inbound.body, SNAPSHOT_ID).is_some();
         while let Some((at, fetched)) = pages.next().await {
             let NodePage { entries, outcome, next } = match fetched {
                 Ok(fetched) => fetched,
@@ -116,26 +109,24 @@ impl TopologyRouter {
     }
 
     /// A page of a node, or of its record. The error is the answer to the whole list.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one request")]
     async fn page_of(
         &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        method: Method,
+        call: RoutedCall<'_>,
         node: &NodeId,
         position: &Position,
         max: usize,
         is_only: bool,
     ) -> Result<NodePage, Answer> {
+        let method = call.method;
         let Position::Driver { listed, spent, token } = position else {
             return Ok(self.recorded_page(method, node, position, max));
         };
-        let body = protobuf::append_field(&inbound.body, STARTING_TOKEN, token.as_bytes());
+        let body = protobuf::append_field(&call.inbound.body, STARTING_TOKEN, token.as_bytes());
         let began = Instant::now();
-        let end = inbound.end.min(began + NODE_TIMEOUT);
-        let question = InboundCall { body, end, ..inbound.clone() };
+        let end = call.inbound.end.min(began + NODE_TIMEOUT);
+        let question = InboundCall { body, end, ..call.inbound.clone() };
         let late = |_| (None, Fault::Deadline { waited: NODE_TIMEOUT }.into());
-        let asked = self.ask(relay, node, &question);
+        let asked = self.ask(call.with(&question), node);
         let answer = match is_only {
             true => asked.await,
             false => tokio::time::timeout(NODE_TIMEOUT, asked).await.unwrap_or_else(late),
@@ -289,15 +280,15 @@ impl TopologyRouter {
     }
 
     /// The node of the one id that a list is about; `None` for a list of all nodes.
-    fn holder_of_list(&self, method: Method, body: &Bytes) -> Option<NodeId> {
+    fn holder_of_list(&self, call: RoutedCall<'_>) -> Option<NodeId> {
+        if call.method != Method::ListSnapshots {
+            return None;
+        }
         let known = |number: u32, make: fn(Box<str>) -> Subject| {
-            protobuf::text(body, number).and_then(|id| self.placements.node_of(&make(id.into())))
+            protobuf::text(&call.inbound.body, number)
+                .and_then(|id| self.placements.node_of(&make(id.into())))
         };
-        (method == Method::ListSnapshots)
-            .then(|| {
-                known(SNAPSHOT_ID, Subject::Snapshot).or_else(|| known(SOURCE_VOLUME_ID, Subject::Volume))
-            })
-            .flatten()
+        known(SNAPSHOT_ID, Subject::Snapshot).or_else(|| known(SOURCE_VOLUME_ID, Subject::Volume))
     }
 }
 

@@ -4,25 +4,19 @@ use csi_proto::Method;
 
 use super::own::answered;
 use super::search::Search;
-use super::{InboundCall, TopologyRouter, subjects};
+use super::{RoutedCall, TopologyRouter};
 use crate::call::{Fault, NodeId, Replies, Subject};
-use crate::relay::Relay;
 use crate::routing::Refusal;
 
 impl TopologyRouter {
     /// Routes a call by the ids of its subjects. The node of an unknown id is [searched](Self::search) first.
-    pub(super) async fn locate(
-        &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        method: Method,
-    ) -> Result<Replies, Refusal> {
-        let subjects = subjects(method, &inbound.body)?;
-        let (node, certain) = self.common_node(relay, inbound, method, &subjects).await?;
+    pub(super) async fn locate(&self, call: RoutedCall<'_>) -> Result<Replies, Refusal> {
+        let (method, subjects) = (call.method, call.subjects()?);
+        let (node, certain) = self.common_node(call, &subjects).await?;
         if method.is_server_streaming() {
-            return Ok(self.call_node(relay, &node, inbound).await);
+            return Ok(self.call_node(call.relay, &node, call.inbound).await);
         }
-        let (message, outcome) = self.ask(relay, &node, inbound).await;
+        let (message, outcome) = self.ask(call, &node).await;
         let Some(message) = message else { return Ok(Replies::outcome(outcome)) };
         let created = match method {
             Method::CreateSnapshot | Method::CreateVolumeGroupSnapshot => answered(method, &message),
@@ -38,7 +32,7 @@ impl TopologyRouter {
             return Ok(Replies::outcome(Fault::Protocol { reason }));
         };
         if certain {
-            self.check_created(relay, inbound, method, &node, &created).await?;
+            self.check_created(call, &node, &created).await?;
             for subject in subjects.iter().chain(&created) {
                 self.placements.found(subject, &node).await?;
             }
@@ -49,12 +43,10 @@ impl TopologyRouter {
     /// The node of all subjects, and whether it is certain.
     async fn common_node(
         &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        method: Method,
+        call: RoutedCall<'_>,
         subjects: &[Subject],
     ) -> Result<(NodeId, bool), Refusal> {
-        let strict = method.is_mutating() || inbound.has_secrets(method);
+        let strict = call.method.is_mutating() || call.has_secrets();
         let (mut common, mut certain) = (self.only(), true);
         if let Some(only) = common {
             return Ok((only, true));
@@ -63,11 +55,11 @@ impl TopologyRouter {
             let node = match self.placements.node_of(subject) {
                 Some(node) => {
                     if strict {
-                        self.check_disputed(relay, inbound, method, &node, subject).await?;
+                        self.check_disputed(call, &node, subject).await?;
                     }
                     node
                 }
-                None => match self.search(relay, inbound, method, subject, strict).await? {
+                None => match self.search(call, subject, strict).await? {
                     Search::Found(node) => node,
                     Search::Reported(node) => {
                         certain = false;

@@ -2,6 +2,7 @@
 
 mod attach;
 mod builder;
+mod call;
 mod capacity;
 mod capacity_cache;
 mod create;
@@ -20,16 +21,16 @@ mod tests;
 mod token;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use csi_proto::{DriverName, Method};
 use futures_util::{StreamExt as _, stream};
-use tokio::time::Instant;
 
 use self::builder::Settings;
 pub use self::builder::TopologyRouterBuilder;
+pub(crate) use self::call::InboundCall;
+use self::call::RoutedCall;
 use self::capacity_cache::CapacityCache;
 pub(crate) use self::create::with_topology;
 use self::decommission::Quarantine;
@@ -41,10 +42,9 @@ use super::durable::DurablePlacements;
 use super::placements::Placements;
 use super::refusal::Refusal;
 use super::store::{PlacementStore, StoreError};
-use crate::call::{BadRequest, Subject, request_subjects};
-use crate::call::{Call, CallId, Metadata, MethodPath, NodeId, Outcome, Replies, Reply};
+use crate::call::{BadRequest, NodeId, Outcome, Replies, Reply};
 use crate::driver_info::{self, DriverInfo, DriverInfoStore, MAX_CONCURRENT_ROUNDS, Mode};
-use crate::observe::{Abandoned, Observation};
+use crate::observe::Observation;
 use crate::relay::Relay;
 
 /// A topology route cannot be opened.
@@ -102,27 +102,6 @@ pub struct TopologyRouter {
     quarantine: Arc<Quarantine>,
     capacity_cache: Mutex<CapacityCache>,
     doubts: Mutex<Doubts>,
-}
-
-/// A call whose node is not selected yet.
-#[derive(Clone)]
-pub(crate) struct InboundCall {
-    pub(crate) method: MethodPath,
-    pub(crate) metadata: Metadata,
-    pub(crate) body: Bytes,
-    /// The deadline of the caller.
-    pub(crate) end: Instant,
-    /// Why the answer is not read to its end.
-    pub(crate) abandoned: Abandoned,
-}
-
-impl InboundCall {
-    /// Creates the call to a node.
-    pub(crate) fn call(&self, node: NodeId, driver: DriverName) -> Call {
-        let remaining = self.end.saturating_duration_since(Instant::now());
-        let call = Call::new(CallId::new(), node, driver, self.method.clone(), self.body.clone());
-        call.with_remaining(remaining).with_metadata(self.metadata.clone())
-    }
 }
 
 /// A whole unary answer. It has a message if and only if its code is OK.
@@ -240,19 +219,16 @@ impl TopologyRouter {
         let Some(method) = Method::from_path(inbound.method.as_str()) else {
             return self.to_only_node(relay, inbound).await;
         };
+        let call = RoutedCall { relay, inbound, method };
         let answer = match method {
-            M::CreateVolume => self.create(relay, inbound).await?,
-            M::DeleteVolume | M::DeleteSnapshot | M::DeleteVolumeGroupSnapshot => {
-                self.remove(relay, inbound, method).await?
-            }
-            M::ControllerPublishVolume => self.publish(relay, inbound).await?,
-            M::ControllerUnpublishVolume => self.unpublish(relay, inbound).await?,
-            M::ListVolumes | M::ListSnapshots | M::ControllerListVolumeHealth => {
-                self.list(relay, inbound, method).await?
-            }
-            M::GetCapacity => self.capacity(relay, inbound).await?,
+            M::CreateVolume => self.create(call).await?,
+            M::DeleteVolume | M::DeleteSnapshot | M::DeleteVolumeGroupSnapshot => self.remove(call).await?,
+            M::ControllerPublishVolume => self.publish(call).await?,
+            M::ControllerUnpublishVolume => self.unpublish(call).await?,
+            M::ListVolumes | M::ListSnapshots | M::ControllerListVolumeHealth => self.list(call).await?,
+            M::GetCapacity => self.capacity(call).await?,
             _ if method.is_server_streaming() || method.volume_key().is_some() => {
-                return self.locate(relay, inbound, method).await;
+                return self.locate(call).await;
             }
             _ => return self.to_only_node(relay, inbound).await,
         };
@@ -293,20 +269,9 @@ impl TopologyRouter {
     }
 
     /// Calls a unary method of one node.
-    async fn ask(&self, relay: &dyn Relay, node: &NodeId, inbound: &InboundCall) -> Answer {
-        let (message, outcome) = self.call_node(relay, node, inbound).await.read_unary().await;
+    async fn ask(&self, call: RoutedCall<'_>, node: &NodeId) -> Answer {
+        let (message, outcome) = self.call_node(call.relay, node, call.inbound).await.read_unary().await;
         self.observe(node, &outcome);
         (message.filter(|_| outcome.is_ok()), outcome)
-    }
-}
-
-/// The subjects that a request names.
-fn subjects(method: Method, body: &[u8]) -> Result<Vec<Subject>, BadRequest> {
-    request_subjects(method, &crate::call::protobuf::fields(body).ok_or(BadRequest::NotAMessage)?)
-}
-
-impl fmt::Debug for InboundCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "InboundCall({}, {} bytes)", self.method, self.body.len())
     }
 }

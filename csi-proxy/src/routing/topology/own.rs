@@ -7,10 +7,10 @@ use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
 use prost::Message as _;
 
+use super::call::subjects;
 use super::search::Report;
-use super::{InboundCall, TopologyRouter, subjects};
+use super::{InboundCall, RoutedCall, TopologyRouter};
 use crate::call::{Fault, MAX_SUBJECT, MAX_SUBJECTS, NodeId, Outcome, Subject, created_subjects, protobuf};
-use crate::relay::Relay;
 use crate::routing::{Refusal, VolumeRequest};
 
 // The field of the volume, snapshot or group in an answer, or in an entry of a list, and of the status of a volume.
@@ -109,9 +109,7 @@ impl TopologyRouter {
     /// If another node has, or may have, one of the ids.
     pub(super) async fn check_created(
         &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        method: Method,
+        call: RoutedCall<'_>,
         node: &NodeId,
         created: &[Subject],
     ) -> Result<(), Refusal> {
@@ -126,7 +124,7 @@ impl TopologyRouter {
             self.check_complete()?;
             let mut others = self.names();
             others.retain(|other| other != node);
-            let reports = self.reports(relay, inbound, method, subject, others).await;
+            let reports = self.reports(call, subject, others).await;
             let (subject, other) = (subject.clone(), node.clone());
             if let Some((_, known)) = reports.iter().find(|(report, _)| *report == Report::Present) {
                 tracing::warn!(%subject, %node, %known, "a node reports an id of another as new");
@@ -145,15 +143,13 @@ impl TopologyRouter {
     /// If another node lists the id, and does not deny it now.
     pub(super) async fn check_disputed(
         &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        method: Method,
+        call: RoutedCall<'_>,
         node: &NodeId,
         subject: &Subject,
     ) -> Result<(), Refusal> {
         let mut others = self.doubts().disputants(subject);
         others.retain(|other| other != node);
-        for (report, other) in self.reports(relay, inbound, method, subject, others).await {
+        for (report, other) in self.reports(call, subject, others).await {
             if report != Report::Absent {
                 let (subject, known) = (subject.clone(), node.clone());
                 return Err(Refusal::DuplicateId { subject, known, other });

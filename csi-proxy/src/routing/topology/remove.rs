@@ -4,23 +4,17 @@ use bytes::Bytes;
 use csi_proto::{Code, Method};
 use futures_util::{StreamExt as _, stream};
 
-use super::{Answer, InboundCall, MAX_CONCURRENT_ROUNDS, TopologyRouter, subjects};
+use super::{Answer, MAX_CONCURRENT_ROUNDS, RoutedCall, TopologyRouter};
 use crate::call::Subject;
 use crate::call::{Fault, NodeId, Origin, Outcome, protobuf};
-use crate::relay::Relay;
 use crate::routing::Refusal;
 
 /// The number of the field of DeleteVolumeGroupSnapshotRequest that names the snapshots of the group.
 const SNAPSHOT_IDS: u32 = 2;
 
 impl TopologyRouter {
-    pub(super) async fn remove(
-        &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        method: Method,
-    ) -> Result<Answer, Refusal> {
-        let mut subjects = subjects(method, &inbound.body)?;
+    pub(super) async fn remove(&self, call: RoutedCall<'_>) -> Result<Answer, Refusal> {
+        let mut subjects = call.subjects()?;
         let known = subjects.first().and_then(|subject| self.placements.node_of(subject));
         let answer = match &known {
             // A repeated deletion succeeds while nodes are offline. The responses of all three methods are empty.
@@ -29,15 +23,15 @@ impl TopologyRouter {
             }
             Some(node) => {
                 for subject in &subjects {
-                    self.check_disputed(relay, inbound, method, node, subject).await?;
+                    self.check_disputed(call, node, subject).await?;
                 }
-                self.ask(relay, node, inbound).await
+                self.ask(call, node).await
             }
-            None => self.ask_holder_or_all(relay, inbound, method, &subjects).await?,
+            None => self.ask_holder_or_all(call, &subjects).await?,
         };
         if answer.1.is_ok() {
-            if method == Method::DeleteVolumeGroupSnapshot {
-                let snapshots = protobuf::texts(&inbound.body, SNAPSHOT_IDS);
+            if call.method == Method::DeleteVolumeGroupSnapshot {
+                let snapshots = protobuf::texts(&call.inbound.body, SNAPSHOT_IDS);
                 subjects.extend(snapshots.map(|id| Subject::Snapshot(id.into())));
             }
             // A node deletes nothing of another node, whatever the request for its group names.
@@ -59,32 +53,25 @@ impl TopologyRouter {
     /// Sends a removal of an unknown subject to the node that has it, or else to all nodes without its secrets.
     pub(super) async fn ask_holder_or_all(
         &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        method: Method,
+        call: RoutedCall<'_>,
         subjects: &[Subject],
     ) -> Result<Answer, Refusal> {
         self.check_complete()?;
         if let Some(node) = self.only() {
-            return Ok(self.ask(relay, &node, inbound).await);
+            return Ok(self.ask(call, &node).await);
         }
         if let Some(subject) = subjects.first()
-            && let Some(node) = self.node_of_removal(relay, inbound, method, subject).await?
+            && let Some(node) = self.node_of_removal(call, subject).await?
         {
-            return Ok(self.ask(relay, &node, inbound).await);
+            return Ok(self.ask(call, &node).await);
         }
-        let inbound = &inbound.without_secrets(method)?;
-        Ok(merge_results(self.ask_all(relay, inbound, self.names()).await))
+        let stripped = call.without_secrets()?;
+        Ok(merge_results(self.ask_all(call.with(&stripped), self.names()).await))
     }
 
     /// Calls nodes concurrently. The answers are in the order of the nodes.
-    pub(super) async fn ask_all(
-        &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        nodes: Vec<NodeId>,
-    ) -> Vec<Answer> {
-        let one = |node: NodeId| async move { self.ask(relay, &node, inbound).await };
+    pub(super) async fn ask_all(&self, call: RoutedCall<'_>, nodes: Vec<NodeId>) -> Vec<Answer> {
+        let one = |node: NodeId| async move { self.ask(call, &node).await };
         stream::iter(nodes).map(one).buffered(MAX_CONCURRENT_ROUNDS).collect().await
     }
 }

@@ -13,9 +13,8 @@ use tokio::time::Instant;
 
 use super::limits::{MAX_SEARCHED_PAGES, NODE_TIMEOUT};
 use super::list::{ENTRIES, ID, NEXT_TOKEN, RESOURCE};
-use super::{InboundCall, MAX_CONCURRENT_ROUNDS, TopologyRouter};
+use super::{InboundCall, MAX_CONCURRENT_ROUNDS, RoutedCall, TopologyRouter};
 use crate::call::{BadRequest, MethodPath, NodeId, Origin, Outcome, Reply, Subject, protobuf};
-use crate::relay::Relay;
 use crate::routing::Refusal;
 
 /// The result of a search.
@@ -49,9 +48,7 @@ impl TopologyRouter {
     /// If several nodes report the subject, or a node that may have it does not answer.
     pub(super) async fn search(
         &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        method: Method,
+        call: RoutedCall<'_>,
         subject: &Subject,
         strict: bool,
     ) -> Result<Search, Refusal> {
@@ -62,7 +59,7 @@ impl TopologyRouter {
             return Err(Refusal::Undetermined { what });
         }
         self.doubts().sent(subject);
-        let reports = self.reports(relay, inbound, method, subject, nodes).await;
+        let reports = self.reports(call, subject, nodes).await;
         let first = |wanted: Report| {
             reports.iter().filter(|(report, _)| *report == wanted).map(|(_, node)| node).min()
         };
@@ -88,15 +85,13 @@ impl TopologyRouter {
     /// The node that gets a removal with its secrets; `None` if no node gets them.
     pub(super) async fn node_of_removal(
         &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        method: Method,
+        call: RoutedCall<'_>,
         subject: &Subject,
     ) -> Result<Option<NodeId>, Refusal> {
-        if !inbound.has_secrets(method) {
+        if !call.has_secrets() {
             return Ok(None);
         }
-        Ok(match self.search(relay, inbound, method, subject, true).await? {
+        Ok(match self.search(call, subject, true).await? {
             Search::Found(node) => Some(node),
             Search::Reported(_) | Search::Absent | Search::Unanswerable(_) => None,
         })
@@ -105,43 +100,34 @@ impl TopologyRouter {
     /// What each of these nodes reports about a subject.
     pub(super) async fn reports(
         &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        method: Method,
+        call: RoutedCall<'_>,
         subject: &Subject,
         nodes: Vec<NodeId>,
     ) -> Vec<(Report, NodeId)> {
         let one = |node: NodeId| async move {
-            let asked = self.report(relay, inbound, method, subject, &node);
+            let asked = self.report(call, subject, &node);
             (tokio::time::timeout(NODE_TIMEOUT, asked).await.unwrap_or(Report::Unknown), node)
         };
         stream::iter(nodes).map(one).buffer_unordered(MAX_CONCURRENT_ROUNDS).collect().await
     }
 
-    async fn report(
-        &self,
-        relay: &dyn Relay,
-        inbound: &InboundCall,
-        method: Method,
-        subject: &Subject,
-        node: &NodeId,
-    ) -> Report {
-        let Ok(Some((asked, body))) = self.question(inbound, method, subject, node) else {
+    async fn report(&self, call: RoutedCall<'_>, subject: &Subject, node: &NodeId) -> Report {
+        let Ok(Some((asked, body))) = self.question(call, subject, node) else {
             return Report::Unanswerable;
         };
         let Ok(path) = MethodPath::new(asked.path()) else { return Report::Unanswerable };
-        let mut question = InboundCall { method: path, body: body.into(), ..inbound.clone() };
+        let mut question = InboundCall { method: path, body: body.into(), ..call.inbound.clone() };
         question.end = question.end.min(Instant::now() + NODE_TIMEOUT);
         for _ in 0..MAX_SEARCHED_PAGES {
             let (message, outcome) = if asked.is_server_streaming() {
                 // The first part shows whether the node has the subject.
-                match self.call_node(relay, node, &question).await.next().await {
+                match self.call_node(call.relay, node, &question).await.next().await {
                     Some(Reply::Message(first)) => (Some(first), Outcome::ok()),
                     Some(Reply::End(outcome)) => (None, outcome),
                     None => return Report::Unknown,
                 }
             } else {
-                self.ask(relay, node, &question).await
+                self.ask(RoutedCall { inbound: &question, method: asked, ..call }, node).await
             };
             match (&outcome.origin, outcome.code) {
                 (Origin::Driver, Code::OK) => {}
@@ -173,8 +159,7 @@ impl TopologyRouter {
     /// The question whether a node has a subject; `None` if its driver has none.
     fn question(
         &self,
-        inbound: &InboundCall,
-        method: Method,
+        call: RoutedCall<'_>,
         subject: &Subject,
         node: &NodeId,
     ) -> Result<Option<(Method, Vec<u8>)>, BadRequest> {
@@ -205,16 +190,16 @@ impl TopologyRouter {
                 let request = csi::ListSnapshotsRequest { snapshot_id: id.to_string(), ..Default::default() };
                 (Method::ListSnapshots, request.encode_to_vec())
             }
-            Subject::GroupSnapshot(id) if method == Method::CreateVolumeGroupSnapshot => {
+            Subject::GroupSnapshot(id) if call.method == Method::CreateVolumeGroupSnapshot => {
                 let group_snapshot_id = id.to_string();
                 let request = csi::GetVolumeGroupSnapshotRequest { group_snapshot_id, ..Default::default() };
                 (Method::GetVolumeGroupSnapshot, request.encode_to_vec())
             }
             // The requests to get and to delete a group have the same fields.
             Subject::GroupSnapshot(_) => {
-                (Method::GetVolumeGroupSnapshot, inbound.without_secrets(method)?.body.to_vec())
+                (Method::GetVolumeGroupSnapshot, call.without_secrets()?.body.to_vec())
             }
-            _ if !method.is_mutating() => (method, inbound.without_secrets(method)?.body.to_vec()),
+            _ if !call.method.is_mutating() => (call.method, call.without_secrets()?.body.to_vec()),
             _ => return Ok(None),
         }))
     }
@@ -251,23 +236,5 @@ fn any_capability() -> csi::VolumeCapability {
     csi::VolumeCapability {
         access_mode: Some(AccessMode { mode }),
         access_type: Some(AccessType::Mount(MountVolume::default())),
-    }
-}
-
-impl InboundCall {
-    /// Whether the request has secrets.
-    pub(super) fn has_secrets(&self, method: Method) -> bool {
-        method.secrets_field().is_some_and(|field| protobuf::count(&self.body, field.number) > 0)
-    }
-
-    /// The call without its secrets.
-    ///
-    /// # Errors
-    /// If the request is not a message.
-    pub(super) fn without_secrets(&self, method: Method) -> Result<Self, BadRequest> {
-        let Some(field) = method.secrets_field() else { return Ok(self.clone()) };
-        let body = protobuf::remove_field(&self.body, field.number);
-        let body = body.ok_or(BadRequest::NotAMessage)?.into();
-        Ok(Self { body, ..self.clone() })
     }
 }

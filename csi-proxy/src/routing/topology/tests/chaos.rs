@@ -8,10 +8,11 @@ use async_trait::async_trait;
 use csi_proto::csi::v1 as csi;
 use prost::Message as _;
 use tokio::sync::{RwLock, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::super::*;
-use crate::call::Fault;
+use crate::call::{Call, Fault, Metadata, MethodPath};
+use crate::observe::Abandoned;
 use crate::routing::selection::OfflinePolicy;
 use crate::routing::store::MemoryStore;
 use csi_proto::Code;

@@ -17,10 +17,11 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::controller_service_capability::rpc::Type as Rpc;
 use csi_proto::csi::v1::plugin_capability::service::Type as Service;
 use prost::Message as _;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::call::{Fault, NodeSession, Reply};
+use crate::call::{Call, Fault, Metadata, MethodPath, NodeSession, Reply, Subject};
+use crate::observe::Abandoned;
 use crate::relay::{ClockTerms, Reachability, RetryRelay};
 use crate::routing::store::MemoryStore;
 use csi_proto::Code;
