@@ -1,23 +1,20 @@
 //! [`Dispatcher`]: passes calls to drivers and limits the number of open calls.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use csi_proto::{Code, Delivery, DriverName, Method};
 use futures_util::stream;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use super::detach_on_drop::DetachOnDrop;
 use super::driver::Driver;
-use super::operation::{
-    Answer, BegunCall, Counts, Decision, DriverExecutor, Executor, Identity, RunningOperation, Served,
-    Waiting, share,
-};
-use super::terms::{MemoryTerms, Rises, TermStore, TermStoreError};
+use super::drivers::{Drivers, Slots};
+use super::operation::{Answer, BegunCall, Counts, Decision, Identity, RunningOperation, Served, Waiting};
+use super::terms::{MemoryTerms, TermStore, TermStoreError};
 use crate::address::SocketAddress;
 use crate::call::{Call, CallId, Drained, Fault, Outcome, Replies, Reply};
 use crate::observe::Observation;
@@ -49,10 +46,10 @@ const STREAM_BUFFER: usize = 4;
 /// exceed [`MAX_SUBJECTS`](crate::advanced::call::MAX_SUBJECTS), is refused with `INVALID_ARGUMENT`.
 #[derive(Debug, Clone)]
 pub struct Dispatcher {
-    drivers: Arc<RwLock<BTreeMap<DriverName, Entry>>>,
+    drivers: Arc<Drivers>,
     max_in_flight: usize,
+    volume_wait: Duration,
     open: Arc<watch::Sender<Open>>,
-    executor: Arc<Executor>,
     terms: Arc<dyn TermStore>,
 }
 
@@ -66,8 +63,7 @@ struct Open {
 /// The permit of an open call.
 struct CallPermit {
     open: Arc<watch::Sender<Open>>,
-    _slot: OwnedSemaphorePermit,
-    _remote_slot: Option<OwnedSemaphorePermit>,
+    _slots: Slots,
 }
 
 impl Drop for CallPermit {
@@ -80,18 +76,6 @@ impl Drop for CallPermit {
     }
 }
 
-#[derive(Debug, Clone)]
-struct Entry {
-    driver: Driver,
-    slots: Arc<Semaphore>,
-    /// A remote call takes a place here too, so that the other places are left for the calls of the node.
-    remote_slots: Arc<Semaphore>,
-    recording: Recording,
-}
-
-/// Serializes the recording of a driver's terms, and bounds how often they rise.
-type Recording = Arc<tokio::sync::Mutex<Rises>>;
-
 impl Dispatcher {
     /// Creates a dispatcher without drivers.
     #[must_use]
@@ -99,8 +83,8 @@ impl Dispatcher {
         Self {
             drivers: Arc::default(),
             max_in_flight: DEFAULT_MAX_IN_FLIGHT,
+            volume_wait: DEFAULT_VOLUME_WAIT,
             open: Arc::new(watch::Sender::default()),
-            executor: Arc::new(Executor::new(DEFAULT_VOLUME_WAIT)),
             terms: Arc::new(MemoryTerms::default()),
         }
     }
@@ -110,7 +94,8 @@ impl Dispatcher {
     /// deadline. Call this before cloning and before the first call.
     #[must_use]
     pub fn with_volume_wait(mut self, wait: Duration) -> Self {
-        self.executor = Arc::new(Executor::new(wait));
+        self.volume_wait = wait;
+        self.drivers.set_wait(wait);
         self
     }
 
@@ -125,14 +110,14 @@ impl Dispatcher {
     /// The counts of operations.
     #[must_use]
     pub fn operation_counts(&self) -> Counts {
-        self.executor.counts()
+        self.drivers.counts()
     }
 
     /// Sets the gauges of operations; call this before each scrape, since the values change too often to set each
     /// time.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
-        crate::metrics::operations(&self.executor.counts());
+        crate::metrics::operations(&self.operation_counts());
     }
 
     /// Sets the maximum number of open calls per driver; a further call fails with [`Fault::Overloaded`]. Half of
@@ -152,31 +137,25 @@ impl Dispatcher {
 
     /// Adds a driver, or replaces the driver of the same name. Running calls continue on the replaced driver.
     pub fn register(&self, driver: Driver) {
-        let slots = |remote| Arc::new(Semaphore::new(share(self.max_in_flight, remote)));
         tracing::info!(driver = %driver.name(), address = %driver.address(), "driver registered");
-        let mut drivers = self.drivers.write().unwrap_or_else(PoisonError::into_inner);
-        let recording =
-            drivers.get(driver.name()).map(|entry| Arc::clone(&entry.recording)).unwrap_or_default();
-        let entry = Entry { driver, slots: slots(false), remote_slots: slots(true), recording };
-        drivers.insert(entry.driver.name().clone(), entry);
+        self.drivers.register(driver, self.max_in_flight, self.volume_wait);
     }
 
     /// Removes a driver and returns whether it was registered. Running calls continue.
     pub fn unregister(&self, name: &DriverName) -> bool {
-        let mut drivers = self.drivers.write().unwrap_or_else(PoisonError::into_inner);
-        drivers.remove(name).is_some()
+        self.drivers.unregister(name)
     }
 
     /// The names of the drivers, sorted.
     #[must_use]
     pub fn drivers(&self) -> Vec<DriverName> {
-        self.drivers.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+        self.drivers.names()
     }
 
     /// Rejects new calls with [`Fault::Draining`], and waits up to `bound` for open calls.
     pub async fn drain(&self, bound: Duration) -> Drained {
         self.open.send_modify(|open| open.draining = true);
-        self.executor.reject_queued(&Self::draining());
+        self.drivers.reject_queued(&Self::draining());
         let mut open = self.open.subscribe();
         match timeout(bound, open.wait_for(|open| open.calls == 0)).await {
             Ok(_) => Drained::All,
@@ -188,32 +167,8 @@ impl Dispatcher {
         Fault::Draining { what: "the dispatcher".to_owned() }
     }
 
-    /// The executor of a driver that is or was registered.
-    fn executor_of(&self, driver: &DriverName) -> Result<Arc<DriverExecutor>, Fault> {
-        match self.executor.get(driver) {
-            Some(executor) => Ok(executor),
-            None if self.is_registered(driver) => Ok(self.executor.get_or_create(driver)),
-            None => Err(Fault::DriverNotRegistered { driver: driver.clone() }),
-        }
-    }
-
-    fn is_registered(&self, driver: &DriverName) -> bool {
-        self.drivers.read().unwrap_or_else(PoisonError::into_inner).contains_key(driver)
-    }
-
     fn admit(&self, call: &Call) -> Result<(Driver, CallPermit), Fault> {
-        let (name, remote) = (&call.driver, call.remote);
-        let drivers = self.drivers.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(Entry { driver, slots, remote_slots, .. }) = drivers.get(name) else {
-            return Err(Fault::DriverNotRegistered { driver: name.clone() });
-        };
-        let slot = |slots: &Arc<Semaphore>| {
-            Arc::clone(slots).try_acquire_owned().map_err(|_| Fault::Overloaded {
-                what: format!("the call table of driver {name}"),
-                max: share(self.max_in_flight, remote) as u64,
-            })
-        };
-        let (remote_slot, slot) = (remote.then(|| slot(remote_slots)).transpose()?, slot(slots)?);
+        let (driver, slots) = self.drivers.admit(call)?;
         let mut admitted = false;
         self.open.send_if_modified(|open| {
             admitted = !open.draining;
@@ -223,8 +178,7 @@ impl Dispatcher {
         if !admitted {
             return Err(Self::draining());
         }
-        let permit = CallPermit { open: Arc::clone(&self.open), _slot: slot, _remote_slot: remote_slot };
-        Ok((driver.clone(), permit))
+        Ok((driver, CallPermit { open: Arc::clone(&self.open), _slots: slots }))
     }
 }
 
@@ -258,7 +212,7 @@ impl Dispatcher {
         }
         let until = call.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
         let id = call.id;
-        let mut waiting = self.executor_of(&call.driver)?.submit(&call, identity.clone(), until);
+        let mut waiting = self.drivers.executor(&call.driver)?.submit(&call, identity.clone(), until);
         match waiting.try_decision() {
             Some(Decision::Run(operation)) => return self.run(call, operation, waiting).await,
             Some(decision) => return answer_without_run(id, &identity, decision),
@@ -297,9 +251,12 @@ impl Dispatcher {
         let repeatable = method.is_some_and(|method| !method.is_mutating());
         let begun = match &call.fence {
             None if repeatable => None,
-            fence => {
-                self.executor_of(&call.driver)?.admit(&call.driver, call.id, fence.as_ref(), repeatable)?
-            }
+            fence => self.drivers.executor(&call.driver)?.admit(
+                &call.driver,
+                call.id,
+                fence.as_ref(),
+                repeatable,
+            )?,
         };
         match begun {
             Some(begun) => {
@@ -313,25 +270,24 @@ impl Dispatcher {
     /// from the call's remaining time.
     async fn record_term(&self, call: &mut Call) -> Result<(), Fault> {
         let Some(term) = call.fence.as_ref().map(crate::call::Fence::term) else { return Ok(()) };
-        if self.executor.term(&call.driver).is_some_and(|known| known >= term) {
+        let driver = &call.driver.clone();
+        let executor = self.drivers.executor(driver)?;
+        if executor.term() >= Some(term) {
             return Ok(());
         }
-        let driver = &call.driver.clone();
+        self.drivers.check_registered(driver)?;
         let not_recorded = |reason: String| Fault::TermNotRecorded { driver: driver.clone(), reason };
-        let Some(recording) = self.recording(driver) else {
-            return Err(Fault::DriverNotRegistered { driver: driver.clone() });
-        };
         let began = Instant::now();
         let bound = call.remaining.map_or(TERM_TIMEOUT, |remaining| remaining.min(TERM_TIMEOUT));
         let raised = timeout(bound, async {
-            let mut rises = recording.lock().await;
-            if self.executor.term(driver).is_none()
+            let mut rises = executor.rises.lock().await;
+            if executor.term().is_none()
                 && let Some(stored) =
                     self.terms.load(driver).await.map_err(|e| not_recorded(e.to_string()))?
             {
-                self.executor.record_term(driver, stored);
+                executor.record_term(stored);
             }
-            let known = self.executor.term(driver);
+            let known = executor.term();
             if known.is_none_or(|known| known < term) {
                 if !term.may_follow(known) {
                     let recorded = known.map_or_else(|| "none".to_owned(), |known| known.to_string());
@@ -344,7 +300,7 @@ impl Dispatcher {
                 }
                 self.terms.raise(driver, term).await.map_err(|e| not_recorded(e.to_string()))?;
                 tracing::info!(%driver, %term, "new term of the driver's proxy recorded, lower terms are refused");
-                self.executor.record_term(driver, term);
+                executor.record_term(term);
             }
             Ok(())
         });
@@ -354,21 +310,16 @@ impl Dispatcher {
         raised
     }
 
-    fn recording(&self, driver: &DriverName) -> Option<Recording> {
-        let drivers = self.drivers.read().unwrap_or_else(PoisonError::into_inner);
-        drivers.get(driver).map(|entry| Arc::clone(&entry.recording))
-    }
-
     /// Forgets the term of a driver, so that the next proxy is accepted whatever its term is. A call that is
     /// [closed](crate::advanced::call::Fence) may then begin if a late copy of it arrives.
     ///
     /// # Errors
     /// If the term may still be stored; then nothing changes.
     pub async fn forget_term(&self, driver: &DriverName) -> Result<(), TermStoreError> {
-        let recording = self.recording(driver).unwrap_or_default();
-        let _guard = recording.lock().await;
+        let Ok(executor) = self.drivers.executor(driver) else { return self.terms.forget(driver).await };
+        let _rises = executor.rises.lock().await;
         self.terms.forget(driver).await?;
-        self.executor.forget_term(driver);
+        executor.forget_term();
         Ok(())
     }
 }

@@ -6,6 +6,8 @@ mod detach_on_drop;
 mod dispatch;
 #[cfg(feature = "runtime")]
 mod driver;
+#[cfg(feature = "runtime")]
+mod drivers;
 #[cfg(feature = "testing")]
 pub mod operation;
 #[cfg(all(feature = "runtime", not(feature = "testing")))]

@@ -83,7 +83,7 @@ const RISE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Bounds how often the term of one driver rises.
 #[derive(Debug, Default)]
-pub(super) struct Rises {
+pub(crate) struct Rises {
     used: u32,
     /// The time at which the first of the used rises is free again.
     free_at: Option<Instant>,
@@ -91,7 +91,7 @@ pub(super) struct Rises {
 
 impl Rises {
     /// Takes one rise, if one is free.
-    pub(super) fn take(&mut self, now: Instant) -> bool {
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
         while let Some(at) = self.free_at.filter(|at| *at <= now) {
             self.used -= 1;
             self.free_at = (self.used > 0).then(|| at + RISE_INTERVAL);

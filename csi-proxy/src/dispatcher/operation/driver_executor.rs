@@ -4,17 +4,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::HashMap;
 use super::single_flight::{Action, Core, Counts, Event, OperationId, Served, WaiterId};
 use super::{Answer, Identity};
 use crate::call::{Call, CallId, Fault, Fence, Term};
+use crate::dispatcher::terms::Rises;
 
 /// Drives the [`Core`] of one driver.
 #[derive(Debug)]
-pub(crate) struct DriverExecutor(Mutex<State>);
+pub(crate) struct DriverExecutor {
+    state: Mutex<State>,
+    /// Locked while a term is recorded.
+    pub(crate) rises: AsyncMutex<Rises>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -37,7 +42,8 @@ pub(crate) enum Decision {
 impl DriverExecutor {
     /// Creates an executor without operations; `wait` is the queue timeout.
     pub(crate) fn new(wait: Duration) -> Self {
-        Self(Mutex::new(State { core: Core::new(wait), waiting: HashMap::default(), next: 0 }))
+        let state = State { core: Core::new(wait), waiting: HashMap::default(), next: 0 };
+        Self { state: Mutex::new(state), rises: AsyncMutex::default() }
     }
 
     /// Requests an operation.
@@ -97,7 +103,7 @@ impl DriverExecutor {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Handles an event and delivers the decisions that follow. Returns the time at which a queued call gives up.

@@ -80,7 +80,6 @@ mod answer;
 mod begun;
 mod deferred;
 mod driver_executor;
-mod executor;
 mod fence;
 mod identity;
 mod limits;
@@ -92,7 +91,6 @@ type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState
 
 pub use self::answer::Answer;
 pub(crate) use self::driver_executor::{BegunCall, Decision, DriverExecutor, RunningOperation, Waiting};
-pub(crate) use self::executor::Executor;
 pub use self::identity::Identity;
 pub(crate) use self::limits::share;
 #[cfg(feature = "testing")]
