@@ -39,14 +39,17 @@ const MAX_GROUP: usize = 256;
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 /// Revision and placement, by kind and name or id.
 const PLACEMENTS: TableDefinition<'_, (u8, &str), (u64, &[u8])> = TableDefinition::new("placements");
+/// A table with one record for each node.
+type NodeRecords = TableDefinition<'static, &'static str, &'static [u8]>;
+
 /// Driver info by node.
-const DRIVER_INFO: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("driver_info");
+const DRIVER_INFO: NodeRecords = TableDefinition::new("driver_info");
 /// The last term of the proxy, by driver.
 const TERMS: TableDefinition<'_, &str, u64> = TableDefinition::new("terms");
 /// Decommissioned nodes.
 const DECOMMISSIONED: TableDefinition<'_, &str, ()> = TableDefinition::new("decommissioned");
 /// What each node owns.
-const CLAIMS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("claims");
+const CLAIMS: NodeRecords = TableDefinition::new("claims");
 /// Nodes with a socket.
 const NODES: TableDefinition<'_, &str, ()> = TableDefinition::new("nodes");
 
@@ -112,12 +115,38 @@ impl RedbStore {
     }
 
     async fn names(&self, table: TableDefinition<'static, &str, ()>) -> Result<Vec<NodeId>, StoreError> {
+        self.by_node(table, |_, ()| ()).await.map(|rows| rows.into_iter().map(|(node, ())| node).collect())
+    }
+
+    /// The rows of a table by node. A row under an invalid name is ignored.
+    async fn by_node<V: ::redb::Value + Send + 'static, T: Send + 'static>(
+        &self,
+        table: TableDefinition<'static, &'static str, V>,
+        read: impl Fn(&NodeId, V::SelfType<'_>) -> T + Send + 'static,
+    ) -> Result<Vec<(NodeId, T)>, StoreError> {
         self.commit(move |transaction| {
-            let mut nodes = Vec::new();
-            for node in transaction.open_table(table)?.iter()? {
-                nodes.extend(NodeId::new(node?.0.value()));
+            let mut rows = Vec::new();
+            for found in transaction.open_table(table)?.iter()? {
+                let (node, value) = found?;
+                let Ok(node) = NodeId::new(node.value()) else { continue };
+                let value = read(&node, value.value());
+                rows.push((node, value));
             }
-            Ok(nodes)
+            Ok(rows)
+        })
+        .await
+    }
+
+    /// Replaces the record of a node, or removes it for `None`.
+    async fn set(&self, table: NodeRecords, node: &NodeId, record: Option<Bytes>) -> Result<(), StoreError> {
+        let node = node.clone();
+        self.commit(move |transaction| {
+            let mut table = transaction.open_table(table)?;
+            match record {
+                Some(record) => drop(table.insert(node.as_str(), &*record)?),
+                None => drop(table.remove(node.as_str())?),
+            }
+            Ok(())
         })
         .await
     }
@@ -247,30 +276,11 @@ impl PlacementStore for RedbStore {
     }
 
     async fn claims(&self) -> Result<Vec<(NodeId, Result<Claim, Defect>)>, StoreError> {
-        self.commit(|transaction| {
-            let mut claims = Vec::new();
-            for found in transaction.open_table(CLAIMS)?.iter()? {
-                let (node, record) = found?;
-                let Ok(node) = NodeId::new(node.value()) else { continue };
-                let claim = Claim::decode(&node, record.value());
-                claims.push((node, claim));
-            }
-            Ok(claims)
-        })
-        .await
+        self.by_node(CLAIMS, Claim::decode).await
     }
 
     async fn set_claim(&self, node: &NodeId, claim: Option<&Claim>) -> Result<(), StoreError> {
-        let (node, record) = (node.clone(), claim.map(|claim| claim.encode(node)));
-        self.commit(move |transaction| {
-            let mut table = transaction.open_table(CLAIMS)?;
-            match record {
-                Some(record) => drop(table.insert(node.as_str(), &*record)?),
-                None => drop(table.remove(node.as_str())?),
-            }
-            Ok(())
-        })
-        .await
+        self.set(CLAIMS, node, claim.map(|claim| claim.encode(node))).await
     }
 }
 
@@ -294,29 +304,11 @@ impl TermSource for RedbStore {
 #[async_trait]
 impl DriverInfoStore for RedbStore {
     async fn load(&self) -> Result<Vec<(NodeId, Bytes)>, StoreError> {
-        self.commit(|transaction| {
-            let mut rows = Vec::new();
-            for found in transaction.open_table(DRIVER_INFO)?.iter()? {
-                let (node, record) = found?;
-                let record = Bytes::copy_from_slice(record.value());
-                rows.extend(NodeId::new(node.value()).map(|node| (node, record)));
-            }
-            Ok(rows)
-        })
-        .await
+        self.by_node(DRIVER_INFO, |_, record| Bytes::copy_from_slice(record)).await
     }
 
     async fn save(&self, node: &NodeId, record: Option<Bytes>) -> Result<(), StoreError> {
-        let node = node.clone();
-        self.commit(move |transaction| {
-            let mut table = transaction.open_table(DRIVER_INFO)?;
-            match record {
-                Some(record) => drop(table.insert(node.as_str(), &*record)?),
-                None => drop(table.remove(node.as_str())?),
-            }
-            Ok(())
-        })
-        .await
+        self.set(DRIVER_INFO, node, record).await
     }
 }
 
