@@ -54,15 +54,10 @@ where
     ServiceRelay(service)
 }
 
-struct RelayService<R>(Arc<R>);
+#[derive(Clone)]
+struct RelayService(Arc<dyn Relay>);
 
-impl<R> Clone for RelayService<R> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<R: Relay + 'static> Service<Call> for RelayService<R> {
+impl Service<Call> for RelayService {
     type Response = Replies;
     type Error = Fault;
     type Future = Answer;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 #[cfg(feature = "testing")]
 pub use csi_proto::grpc::Connector;
 use csi_proto::grpc::{
@@ -17,7 +16,7 @@ use futures_util::stream;
 use tokio::time::{Instant, timeout_at};
 
 use crate::address::SocketAddress;
-use crate::call::{Call, Fault, MethodPath, Outcome, Replies, Reply};
+use crate::call::{Call, Fault, MethodPath, Replies, Reply};
 use crate::grpc::{read_outcome, write_metadata};
 use crate::relay::Relay;
 
@@ -119,12 +118,6 @@ impl Driver {
     }
 }
 
-#[allow(clippy::large_enum_variant, reason = "moved once, on the stack of one call")]
-enum DriverAnswer {
-    Unary(Option<Bytes>, Outcome),
-    Stream(Response),
-}
-
 fn stream_replies(response: Response, name: DriverName, end: Instant, expired: Fault) -> Replies {
     Replies::stream(stream::unfold(Some((response, name, expired)), move |state| async move {
         let (mut response, name, expired) = state?;
@@ -155,21 +148,18 @@ impl Relay for Driver {
         let invalid = |error: InvalidRequest| Fault::Protocol { reason: error.to_string() };
         let mut request = request.map_err(invalid)?.with_timeout(timeout);
         write_metadata(&call.metadata, request.metadata_mut());
+        let late = expired.clone();
         let answer = async {
             let response = client.send(request).await?;
             if !unary {
-                return Ok(DriverAnswer::Stream(response));
+                return Ok(stream_replies(response, name.clone(), end, expired));
             }
             let (message, status) = response.whole().await?;
-            Ok::<_, CallError>(DriverAnswer::Unary(message, read_outcome(status)))
+            Ok::<_, CallError>(Replies::whole(message, read_outcome(status)))
         };
         match timeout_at(end, answer).await {
-            Err(_) => Err(expired),
-            Ok(Err(error)) => Err(fault_of(name, error)),
-            Ok(Ok(DriverAnswer::Unary(message, outcome))) => Ok(Replies::whole(message, outcome)),
-            Ok(Ok(DriverAnswer::Stream(response))) => {
-                Ok(stream_replies(response, name.clone(), end, expired))
-            }
+            Ok(answer) => answer.map_err(|error| fault_of(name, error)),
+            Err(_) => Err(late),
         }
     }
 }

@@ -6,15 +6,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use csi_proto::{Delivery, Method};
-use futures_util::{StreamExt as _, stream};
 use tokio::sync::futures::OwnedNotified;
 
 use super::Shared;
 use super::attempts::{Attempts, Next, Repeat};
 use super::open::OpenCall;
-use crate::call::{Call, Fault, NodeSession, Replies, Reply, Term};
+use crate::call::{Call, Fault, NodeSession, Replies, Term};
 use crate::dispatcher::operation::Identity;
-use crate::relay::Relay;
+use crate::relay::{Relay, opened};
 
 /// How long before the deadline of its caller an unsendable call ends, so that the caller receives the fault instead
 /// of cancelling the call, which would leave its delivery unknown.
@@ -170,19 +169,13 @@ pub(super) fn now() -> Instant {
 
 /// Returns the answer, or the fault that ended it before anything was passed on. A unary answer is passed on as a
 /// whole.
-async fn begun(method: Option<Method>, mut replies: Replies) -> Result<Replies, Fault> {
-    if method.is_some_and(|method| !method.is_server_streaming()) {
-        let (message, outcome) = replies.read_unary().await;
-        return outcome
-            .fault()
-            .map_or(Ok(()), |fault| Err(fault.clone()))
-            .map(|()| Replies::whole(message, outcome));
+async fn begun(method: Option<Method>, replies: Replies) -> Result<Replies, Fault> {
+    if method.is_none_or(Method::is_server_streaming) {
+        return opened(replies).await;
     }
-    match replies.next().await {
-        Some(Reply::End(outcome)) => {
-            outcome.fault().map_or(Ok(()), |fault| Err(fault.clone())).map(|()| Replies::outcome(outcome))
-        }
-        Some(first) => Ok(Replies::stream(stream::iter([first]).chain(replies))),
-        None => Err(Fault::ServiceLost { what: "the relay".to_owned() }),
+    let (message, outcome) = replies.read_unary().await;
+    match outcome.fault() {
+        Some(fault) => Err(fault.clone()),
+        None => Ok(Replies::whole(message, outcome)),
     }
 }
