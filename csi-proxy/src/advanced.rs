@@ -1,7 +1,7 @@
 //! **No stability promise**: the parts below the types of the front page, for simulations, tools and own stores. Any
 //! release may change or remove them.
 //!
-//! The pure cores take events and the time, and return what to do: they open no socket and start no task.
+//! The core of the monitor takes events and the time, and returns what was broken: it opens no socket and starts no task.
 
 /// Parts of a call: what prevents stale copies from beginning, and what identifies a request.
 pub mod call {
@@ -11,11 +11,9 @@ pub mod call {
     };
 }
 
-/// The cache of the drivers' answers to start-up calls.
+/// What a store of driver info holds.
 pub mod driver_info {
-    pub use crate::driver_info::{
-        Cache, Entry, Fact, Info, MAX_NODES, MAX_RECORD, Mode, Notice, Presence, Question,
-    };
+    pub use crate::driver_info::{Info, MAX_RECORD};
 }
 
 /// The state machine that finds the rules which an orchestrator has broken.
@@ -41,15 +39,13 @@ pub mod terms {
     pub use crate::dispatcher::MemoryTerms;
 }
 
-/// The table of placements, and the selection of nodes.
+/// What a store of placements holds.
 pub mod routing {
     #[cfg(feature = "testing")]
     pub use crate::routing::store::{FaultyStore, Handle, StoreFault, conformance};
     #[cfg(feature = "runtime")]
     pub use crate::routing::store::{PlacementStore, Written};
     pub use crate::routing::{
-        Attempt, AttemptResult, Candidate, Change, Claim, ClaimConflict, Claims, DEFAULT_MAX_ROWS,
-        DEFAULT_MAX_ROWS_OF_NODE, DELETED_FOR, Defect, NodeSelector, Placement, Placements, Presence,
-        Refusal, Revision, Row, Status, VolumeRequest,
+        Change, Claim, ClaimConflict, Defect, Placement, Refusal, Revision, Row, Status,
     };
 }

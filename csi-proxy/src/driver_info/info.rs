@@ -20,7 +20,7 @@ pub const MAX_RECORD: usize = 64 * 1024;
 
 /// The answer of a driver: the response without unknown values, or the message of the `UNIMPLEMENTED` that reports a
 /// missing service.
-pub type Fact = Result<Bytes, String>;
+pub(crate) type Fact = Result<Bytes, String>;
 
 /// The known answers of a driver on a node, by start-up call. They are small and contain no secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

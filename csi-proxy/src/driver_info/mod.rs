@@ -4,6 +4,10 @@
 //! answers them from this cache, and a topology route selects nodes by it. See [`Cache`] for the rules. A
 //! [`DriverInfoStore`] keeps the answers, so that sidecars can start while the edge is offline; [`StartupView`] reports their
 //! age.
+#![cfg_attr(
+    not(feature = "runtime"),
+    allow(dead_code, unused_imports, reason = "only the runtime drives the cache")
+)]
 
 mod cache;
 mod info;
@@ -13,9 +17,10 @@ mod refresh;
 #[cfg(feature = "runtime")]
 mod store;
 
-pub use self::cache::{Cache, Entry, MAX_NODES, Mode, Notice, Presence, StartupStatus};
-pub use self::info::{Fact, Info, MAX_RECORD};
-pub use self::question::Question;
+pub use self::cache::StartupStatus;
+pub(crate) use self::cache::{Cache, Entry, MAX_NODES, Mode, Presence};
+pub use self::info::{Info, MAX_RECORD};
+pub(crate) use self::question::Question;
 #[cfg(feature = "runtime")]
 pub use self::refresh::StartupView;
 #[cfg(feature = "runtime")]

@@ -4,8 +4,7 @@ use csi_proto::Method;
 
 /// A start-up call that is never relayed while its caller waits. The variants are in the order of a refresh round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(clippy::exhaustive_enums, reason = "the start-up calls of the spec, matched by the state machine")]
-pub enum Question {
+pub(crate) enum Question {
     /// `Identity/GetPluginInfo`.
     PluginInfo,
     /// `Identity/GetPluginCapabilities`.
@@ -36,15 +35,13 @@ pub(super) const QUESTIONS: [(Question, Method); 7] = [
 
 impl Question {
     /// The start-up call with this method path, if any.
-    #[must_use]
-    pub fn from_path(path: &str) -> Option<Self> {
+    pub(crate) fn from_path(path: &str) -> Option<Self> {
         let asked = Method::from_path(path)?;
         QUESTIONS.into_iter().find(|(_, method)| *method == asked).map(|(question, _)| question)
     }
 
     /// The method path of this call.
-    #[must_use]
-    pub fn path(self) -> &'static str {
+    pub(crate) fn path(self) -> &'static str {
         // In range: the table has a row for each variant, in order.
         QUESTIONS[self as usize].1.path()
     }

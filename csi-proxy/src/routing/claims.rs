@@ -77,7 +77,7 @@ pub enum ClaimConflict {
 
 /// The claims of all nodes of a driver.
 #[derive(Debug, Default)]
-pub struct Claims {
+pub(crate) struct Claims {
     /// The topology key whose value must be the name of the node.
     topology_key: Option<String>,
     /// The keys, in lower case, whose segments several nodes may have.
@@ -95,8 +95,7 @@ enum Attribute {
 impl Claims {
     /// Creates an empty table. The value of `topology_key` must be the name of the node; segments under the `shared`
     /// keys belong to no node.
-    #[must_use]
-    pub fn new(topology_key: Option<String>, shared: impl IntoIterator<Item = String>) -> Self {
+    pub(crate) fn new(topology_key: Option<String>, shared: impl IntoIterator<Item = String>) -> Self {
         let shared = shared.into_iter().map(|key| key.to_ascii_lowercase()).collect();
         Self { topology_key, shared, ..Self::default() }
     }
@@ -105,7 +104,7 @@ impl Claims {
     ///
     /// # Errors
     /// If the node reports what another node owns, or a value that it may not have.
-    pub fn check(
+    pub(crate) fn check(
         &self,
         node: &NodeId,
         node_id: &str,
@@ -141,7 +140,7 @@ impl Claims {
     }
 
     /// Applies a durable claim of a node; `None` removes its claim.
-    pub fn apply(&mut self, node: &NodeId, claim: Option<Claim>) {
+    pub(crate) fn apply(&mut self, node: &NodeId, claim: Option<Claim>) {
         let before = self.of.remove(node).unwrap_or_default();
         for attribute in attributes(&before) {
             if self.owners.get(&attribute) == Some(node) {

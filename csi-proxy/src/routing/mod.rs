@@ -3,6 +3,10 @@
 //! The pure part: a [selector](NodeSelector::select) selects the node of a new volume by topology, [`Placements`]
 //! record that choice and the node of everything with an id, and a [`Refusal`] is what the router answers without
 //! calling a node. A `TopologyRouter` drives it for a driver on many nodes, over a `PlacementStore`.
+#![cfg_attr(
+    not(feature = "runtime"),
+    allow(dead_code, unused_imports, reason = "only the runtime routes calls")
+)]
 
 mod claims;
 #[cfg(feature = "runtime")]
@@ -18,16 +22,16 @@ pub(crate) mod store;
 #[cfg(feature = "runtime")]
 mod topology;
 
-pub use self::claims::{Claim, ClaimConflict, Claims};
-pub use self::placements::{
-    Attempt, AttemptResult, Change, DEFAULT_MAX_ROWS, DEFAULT_MAX_ROWS_OF_NODE, DELETED_FOR, Defect,
-    Placement, Placements, Revision, Row, Status,
-};
+pub(crate) use self::claims::Claims;
+pub use self::claims::{Claim, ClaimConflict};
+pub(crate) use self::placements::AttemptResult;
+pub use self::placements::{Change, Defect, Placement, Revision, Row, Status};
 pub use self::refusal::Refusal;
-pub use self::request::VolumeRequest;
+pub(crate) use self::request::VolumeRequest;
 #[cfg(feature = "runtime")]
 pub use self::router::Router;
-pub use self::selection::{Candidate, NodeSelector, OfflinePolicy, Presence};
+pub use self::selection::OfflinePolicy;
+pub(crate) use self::selection::{Candidate, NodeSelector};
 #[cfg(feature = "runtime")]
 pub use self::topology::{
     DecommissionError, Decommissioned, MAX_DECOMMISSIONED, OpenRouteError, RepairError, TopologyRouter,

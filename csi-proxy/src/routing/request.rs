@@ -14,22 +14,21 @@ const REQUIREMENTS: u32 = 7;
 
 /// The parts of a `CreateVolume` request that determine the node. Contains no secret.
 #[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct VolumeRequest {
+pub(crate) struct VolumeRequest {
     /// The requested name of the volume.
-    pub name: Box<str>,
+    pub(crate) name: Box<str>,
     /// The digest of the request without its secrets and its topology: provisioners may change the order of topologies
     /// in a retry.
-    pub fingerprint: Digest,
+    pub(crate) fingerprint: Digest,
     /// The allowed topologies in order of preference: the preferred ones, then the other requisite ones. Empty without
     /// a requirement.
-    pub topologies: Vec<csi::Topology>,
+    pub(crate) topologies: Vec<csi::Topology>,
     /// The minimum size in bytes; 0 if unspecified.
-    pub required_bytes: u64,
+    pub(crate) required_bytes: u64,
     /// The content source: a snapshot or volume.
-    pub source: Option<Subject>,
+    pub(crate) source: Option<Subject>,
     /// The parameters of the storage class.
-    pub parameters: BTreeMap<String, String>,
+    pub(crate) parameters: BTreeMap<String, String>,
 }
 
 impl VolumeRequest {
@@ -37,7 +36,7 @@ impl VolumeRequest {
     ///
     /// # Errors
     /// If the bytes are not such a request, or the name is missing or longer than [`MAX_SUBJECT`] bytes.
-    pub fn read(body: &[u8]) -> Result<Self, BadRequest> {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, BadRequest> {
         let request = csi::CreateVolumeRequest::decode(body).map_err(|_| BadRequest::NotAMessage)?;
         if request.name.is_empty() {
             return Err(BadRequest::Missing { field: "name" });

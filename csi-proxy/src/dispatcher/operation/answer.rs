@@ -10,43 +10,37 @@ use crate::call::{Origin, Outcome};
 
 /// The complete answer of a driver, success or failure. Cheap to clone. `Debug` does not print the message.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Answer(Arc<(Option<Bytes>, Outcome)>);
+pub(crate) struct Answer(Arc<(Option<Bytes>, Outcome)>);
 
 impl Answer {
     /// Creates an answer, if the driver decided the outcome and not the relay.
-    #[must_use]
-    pub fn new(message: Option<Bytes>, outcome: Outcome) -> Option<Self> {
+    pub(crate) fn new(message: Option<Bytes>, outcome: Outcome) -> Option<Self> {
         (outcome.origin == Origin::Driver).then(|| Self(Arc::new((message, outcome))))
     }
 
     /// The message, as the driver sent it.
-    #[must_use]
-    pub fn message(&self) -> Option<&Bytes> {
+    pub(crate) fn message(&self) -> Option<&Bytes> {
         self.0.0.as_ref()
     }
 
     /// The status.
-    #[must_use]
-    pub fn outcome(&self) -> &Outcome {
+    pub(crate) fn outcome(&self) -> &Outcome {
         &self.0.1
     }
 
     /// Message and status.
-    #[must_use]
-    pub fn into_parts(self) -> (Option<Bytes>, Outcome) {
+    pub(crate) fn into_parts(self) -> (Option<Bytes>, Outcome) {
         Arc::unwrap_or_clone(self.0)
     }
 
     /// Whether the answer ends the operation. An answer with one of the four codes that request a retry does not:
     /// the retry must reach the driver, and not get the earlier answer.
-    #[must_use]
-    pub fn is_final(&self) -> bool {
+    pub(crate) fn is_final(&self) -> bool {
         !self.outcome().code.may_be_running()
     }
 
     /// The subjects that a success adds to those of the request: the ids of created resources.
-    #[must_use]
-    pub fn keys(&self, identity: &Identity) -> Vec<Key> {
+    pub(crate) fn keys(&self, identity: &Identity) -> Vec<Key> {
         let message = self.message().filter(|_| self.outcome().is_ok());
         let subjects =
             message.map(|message| subject::created_subjects(identity.method(), message)).unwrap_or_default();
@@ -55,8 +49,7 @@ impl Answer {
     }
 
     /// The approximate memory use in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let Outcome { message, details, trailers, .. } = self.outcome();
         let trailers: usize = trailers.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
         256 + self.message().map_or(0, Bytes::len) + message.len() + details.len() + trailers

@@ -29,7 +29,7 @@
 //! [`Fault::AlreadyBegun`](crate::Fault::AlreadyBegun), which does not claim that nothing was sent. Only a call that
 //! provably never reached the driver has not begun.
 //!
-//! [`Core`] implements this without a clock or a task. A [`Dispatcher`](crate::Dispatcher) drives one for each driver.
+//! `Core` implements this without a clock or a task. A [`Dispatcher`](crate::Dispatcher) drives one for each driver.
 //! Per driver at most 4096 results with 4 MiB in total are kept, 16,384 calls wait, and 256 operations are queued, eight
 //! on one subject. Calls of other hosts use at most half of the places for waiting and queued ones.
 //!
@@ -40,41 +40,6 @@
 //! executed, streams included, and ends when its caller leaves: a retry needs a fresh
 //! answer, and the answer to a stream is not kept. A method that the spec does not define counts as one that changes
 //! something.
-//!
-//! ```
-//! use std::time::{Duration, Instant};
-//!
-//! use bytes::Bytes;
-//! use csi_proxy::advanced::operation::{Action, Answer, Core, Event, Identity, WaiterId};
-//! use csi_proxy::{CallId, DriverName, Outcome};
-//! use csi_proto::Method;
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let driver = DriverName::new("csi-hostpath")?;
-//! // `volume_id: "vol-1"`
-//! let identity = Identity::of(&driver, Method::DeleteVolume, b"\x0a\x05vol-1")?.ok_or("read-only")?;
-//! let (mut core, mut now) = (Core::new(Duration::from_secs(2)), Instant::now());
-//! let request = |number| Event::Requested {
-//!     waiter: WaiterId::new(number),
-//!     call: CallId::from_bytes([number as u8; 16]),
-//!     identity: identity.clone(),
-//!     fence: None,
-//!     remote: false,
-//!     until: None,
-//! };
-//!
-//! core.handle(now, request(1));
-//! let Some(Action::Run { operation, .. }) = core.poll_action() else { panic!("the driver is to be called") };
-//! core.handle(now, Event::Left { waiter: WaiterId::new(1) });
-//! now += Duration::from_secs(40);
-//! let answer = Answer::new(Some(Bytes::new()), Outcome::ok()).ok_or("not the driver's")?;
-//! core.handle(now, Event::Answered { operation, answer });
-//!
-//! core.handle(now, request(2));
-//! assert!(matches!(core.poll_action(), Some(Action::Answer { waiter, .. }) if waiter == WaiterId::new(2)));
-//! # Ok(())
-//! # }
-//! ```
 
 mod answer;
 mod begun;
@@ -89,10 +54,9 @@ mod single_flight;
 /// Every call needs dozens of lookups. The hash has a random key, so that no caller can choose names that collide.
 type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
-pub use self::answer::Answer;
+pub(crate) use self::answer::Answer;
 pub(crate) use self::driver_executor::{BegunCall, Decision, DriverExecutor, RunningOperation, Waiting};
 pub use self::identity::Identity;
 pub(crate) use self::limits::share;
-#[cfg(feature = "testing")]
-pub use self::single_flight::{Action, Core, Event, OperationId, WaiterId};
-pub use self::single_flight::{Counts, Served};
+pub use self::single_flight::Counts;
+pub(crate) use self::single_flight::Served;

@@ -34,8 +34,7 @@ pub struct StartupStatus {
 
 impl Cache {
     /// The answer for a node or, with `None`, for all nodes together. `None` if the caller has to wait.
-    #[must_use]
-    pub fn answer(&self, of: Option<&NodeId>, question: Question) -> Option<Fact> {
+    pub(crate) fn answer(&self, of: Option<&NodeId>, question: Question) -> Option<Fact> {
         if question == Question::Probe {
             let ready = Some(self.is_ready(of));
             return Some(Ok(csi::ProbeResponse { ready }.encode_to_vec().into()));
@@ -54,8 +53,7 @@ impl Cache {
 
     /// Whether the nodes with complete info are more than the connected ones whose first round has not ended, so that
     /// the first node to answer does not decide about the [answers](Self::answer) alone.
-    #[must_use]
-    pub fn is_representative(&self) -> bool {
+    pub(crate) fn is_representative(&self) -> bool {
         let (known, unknown): (Vec<_>, Vec<_>) =
             self.entries.values().partition(|entry| entry.info().is_complete(true));
         known.len() > unknown.iter().filter(|entry| entry.seen && entry.reached.is_none()).count()
@@ -107,8 +105,7 @@ impl Cache {
     }
 
     /// The status of the [answers](Self::answer).
-    #[must_use]
-    pub fn status(&self, of: Option<&NodeId>, time: SystemTime) -> StartupStatus {
+    pub(crate) fn status(&self, of: Option<&NodeId>, time: SystemTime) -> StartupStatus {
         let mut asked = info::stored_questions(self.mode == Mode::Each { node_info: true });
         let complete = asked.all(|question| self.answer(of, question).is_some());
         let (as_of, reached) = match of {
@@ -122,7 +119,7 @@ impl Cache {
     }
 
     /// Whether to log that answers are stale: true once per outage.
-    pub fn report_stale(&mut self, of: Option<&NodeId>) -> bool {
+    pub(crate) fn report_stale(&mut self, of: Option<&NodeId>) -> bool {
         let reported = self.reported(of);
         reported.reached != Some(true) && !std::mem::replace(&mut reported.stale, true)
     }

@@ -21,8 +21,7 @@ const RENEWAL: Duration = Duration::from_secs(3600);
 
 /// The presence of the driver on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "the inputs of the selection")]
-pub enum Presence {
+pub(crate) enum Presence {
     /// The driver was reachable when it was last called.
     Online,
     /// The node or its driver was not reachable.
@@ -46,7 +45,7 @@ pub(super) enum Admission {
 
 /// The cache entry of a driver on one node.
 #[derive(Debug)]
-pub struct Entry {
+pub(crate) struct Entry {
     node: NodeId,
     topology_key: Option<String>,
     info: Info,
@@ -118,8 +117,7 @@ impl Entry {
     }
 
     /// The answers of the driver.
-    #[must_use]
-    pub fn info(&self) -> &Info {
+    pub(crate) fn info(&self) -> &Info {
         &self.info
     }
 
@@ -132,21 +130,18 @@ impl Entry {
     }
 
     /// The `node_id` of the driver; empty if it has no node service, or the node is not admitted.
-    #[must_use]
-    pub fn node_id(&self) -> &str {
+    pub(crate) fn node_id(&self) -> &str {
         if self.admission == Admission::Admitted { &self.node_id } else { "" }
     }
 
     /// The topology of the node, from its driver or else from the configured key. `None` before the driver was
     /// reached, or if the node is not admitted.
-    #[must_use]
-    pub fn topology(&self) -> Option<csi::Topology> {
+    pub(crate) fn topology(&self) -> Option<csi::Topology> {
         self.topology.clone().filter(|_| self.admission == Admission::Admitted)
     }
 
     /// Why the node takes no part; `None` if it does.
-    #[must_use]
-    pub fn conflict(&self) -> Option<&ClaimConflict> {
+    pub(crate) fn conflict(&self) -> Option<&ClaimConflict> {
         match &self.admission {
             Admission::Refused(conflict) => Some(conflict),
             Admission::Admitted | Admission::Pending => None,
@@ -166,20 +161,17 @@ impl Entry {
     }
 
     /// Whether the node's driver can be reached.
-    #[must_use]
-    pub fn presence(&self) -> Presence {
+    pub(crate) fn presence(&self) -> Presence {
         self.presence
     }
 
     /// Whether the driver was reachable when it was last called.
-    #[must_use]
-    pub fn is_online(&self) -> bool {
+    pub(crate) fn is_online(&self) -> bool {
         self.presence == Presence::Online
     }
 
     /// Whether the node has, had, or may have the driver.
-    #[must_use]
-    pub fn is_of_driver(&self) -> bool {
+    pub(crate) fn is_of_driver(&self) -> bool {
         self.named || self.recorded || self.info.is_complete(true) || self.presence == Presence::Unknown
     }
 
@@ -267,8 +259,7 @@ impl Entry {
     }
 
     /// When the next round begins; `None` during a round.
-    #[must_use]
-    pub fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         (!self.in_round).then_some(self.until)
     }
 

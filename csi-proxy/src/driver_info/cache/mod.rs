@@ -16,20 +16,19 @@ use csi_proto::csi::v1 as csi;
 
 pub use self::answers::StartupStatus;
 use self::entry::Admission;
-pub use self::entry::{Entry, Presence};
-pub use self::notice::Notice;
+pub(crate) use self::entry::{Entry, Presence};
+pub(crate) use self::notice::Notice;
 use self::notice::Reported;
 use super::info::Info;
 use crate::call::{Fault, NodeId, Origin, Outcome};
 use crate::routing::ClaimConflict;
 
 /// The maximum number of discovered nodes.
-pub const MAX_NODES: usize = 10_000;
+pub(crate) const MAX_NODES: usize = 10_000;
 
 /// How the answers of nodes are combined.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "the two kinds of endpoint")]
-pub enum Mode {
+pub(crate) enum Mode {
     /// Each node answers for itself.
     Each {
         /// Whether `NodeGetInfo` is one of the calls.
@@ -68,7 +67,7 @@ impl Mode {
 /// success, and with `ready` only if the last round reached a ready driver, capabilities as last known. Until
 /// capabilities are known the caller must wait: an empty list would make a sidecar skip work permanently.
 #[derive(Debug)]
-pub struct Cache {
+pub(crate) struct Cache {
     driver: DriverName,
     mode: Mode,
     entries: BTreeMap<NodeId, Entry>,
@@ -87,29 +86,27 @@ pub struct Cache {
 
 impl Cache {
     /// Creates an empty cache.
-    #[must_use]
-    pub fn new(driver: DriverName, mode: Mode) -> Self {
+    pub(crate) fn new(driver: DriverName, mode: Mode) -> Self {
         let (entries, kept, reported) = Default::default();
         let (synced, refused, checked, watched) = (false, false, false, None);
         Self { driver, mode, entries, kept, synced, refused, checked, watched, reported }
     }
 
     /// Makes what nodes report about themselves subject to [admission](Self::admit).
-    pub fn require_admission(&mut self) {
+    pub(crate) fn require_admission(&mut self) {
         self.checked = true;
         self.entries.values_mut().for_each(|entry| entry.checked = true);
     }
 
     /// The `node_id` and topology of a node that is not admitted yet, or was refused.
-    #[must_use]
-    pub fn to_admit(&self, node: &NodeId) -> Option<(String, csi::Topology)> {
+    pub(crate) fn to_admit(&self, node: &NodeId) -> Option<(String, csi::Topology)> {
         let entry = self.entries.get(node).filter(|entry| entry.admission != Admission::Admitted)?;
         entry.reported().map(|(node_id, topology)| (node_id.to_owned(), topology.clone()))
     }
 
     /// Admits a node with what it reports, or refuses it. Returns whether to log this: it is a change, and a refusal of
     /// this node at most once in 10 s. Has no effect if the node reports something else by now.
-    pub fn admit(
+    pub(crate) fn admit(
         &mut self,
         node: &NodeId,
         reported: &(String, csi::Topology),
@@ -125,14 +122,17 @@ impl Cache {
     }
 
     /// The nodes that take no part, and why.
-    #[must_use]
-    pub fn conflicts(&self) -> Vec<(NodeId, ClaimConflict)> {
+    pub(crate) fn conflicts(&self) -> Vec<(NodeId, ClaimConflict)> {
         let conflict = |(node, entry): (&NodeId, &Entry)| Some((node.clone(), entry.conflict()?.clone()));
         self.entries.iter().filter_map(conflict).collect()
     }
 
     /// Loads the stored info. Where nodes are discovered, these nodes are added.
-    pub fn restore(&mut self, kept: impl IntoIterator<Item = (NodeId, Info, SystemTime)>, now: Instant) {
+    pub(crate) fn restore(
+        &mut self,
+        kept: impl IntoIterator<Item = (NodeId, Info, SystemTime)>,
+        now: Instant,
+    ) {
         for (node, info, as_of) in kept.into_iter().take(MAX_NODES) {
             if let Some(entry) = self.entries.get_mut(&node) {
                 entry.restore(info, as_of);
@@ -145,7 +145,7 @@ impl Cache {
     }
 
     /// Adds a node of the driver, online or not.
-    pub fn add(&mut self, node: &NodeId, now: Instant) {
+    pub(crate) fn add(&mut self, node: &NodeId, now: Instant) {
         if !self.entries.contains_key(node) {
             self.insert(node.clone(), true, now);
         }
@@ -153,7 +153,7 @@ impl Cache {
 
     /// Adds a node that is recorded as one that had the driver, where nodes are discovered: its info may be lost, and
     /// it may have volumes.
-    pub fn add_recorded(&mut self, node: &NodeId, now: Instant) {
+    pub(crate) fn add_recorded(&mut self, node: &NodeId, now: Instant) {
         if self.mode.discovers() && self.entries.len() < MAX_NODES && !self.entries.contains_key(node) {
             self.insert(node.clone(), false, now).recorded = true;
         }
@@ -175,19 +175,18 @@ impl Cache {
     }
 
     /// Removes a node and its info. Returns whether [`Self::add`] had added the node.
-    pub fn remove(&mut self, node: &NodeId) -> bool {
+    pub(crate) fn remove(&mut self, node: &NodeId) -> bool {
         self.kept.remove(node);
         self.entries.remove(node).is_some_and(|entry| entry.named)
     }
 
     /// Whether a node is connected, if known; `None` for an unknown node.
-    #[must_use]
-    pub fn is_connected(&self, node: &NodeId) -> Option<bool> {
+    pub(crate) fn is_connected(&self, node: &NodeId) -> Option<bool> {
         self.entries.get(node).map(|entry| entry.seen || entry.is_online())
     }
 
     /// Records that a node is connected. Returns a notice for the first node above the limit.
-    pub fn arrived(&mut self, node: &NodeId, now: Instant) -> Option<Notice> {
+    pub(crate) fn arrived(&mut self, node: &NodeId, now: Instant) -> Option<Notice> {
         if !self.entries.contains_key(node) {
             if !self.mode.discovers() {
                 return None;
@@ -207,7 +206,7 @@ impl Cache {
     }
 
     /// Records that a node is disconnected. Calls at the node may still be running.
-    pub fn left(&mut self, node: &NodeId, now: Instant) {
+    pub(crate) fn left(&mut self, node: &NodeId, now: Instant) {
         let Slot::Occupied(mut slot) = self.entries.entry(node.clone()) else { return };
         slot.get_mut().left(now);
         if !slot.get().is_of_driver() {
@@ -217,7 +216,7 @@ impl Cache {
     }
 
     /// Records that the list of connected nodes is complete.
-    pub fn synced(&mut self, now: Instant) {
+    pub(crate) fn synced(&mut self, now: Instant) {
         self.synced = true;
         for entry in self.entries.values_mut() {
             entry.synced(now);
@@ -225,13 +224,12 @@ impl Cache {
     }
 
     /// Whether every node is known: nodes are configured, or the list of connected nodes is complete.
-    #[must_use]
-    pub fn knows_nodes(&self) -> bool {
+    pub(crate) fn knows_nodes(&self) -> bool {
         self.synced || !self.mode.discovers()
     }
 
     /// Derives the presence of a node from the outcome of a call.
-    pub fn observe(&mut self, node: &NodeId, outcome: &Outcome, now: Instant) {
+    pub(crate) fn observe(&mut self, node: &NodeId, outcome: &Outcome, now: Instant) {
         let presence = match &outcome.origin {
             Origin::Driver => Presence::Online,
             Origin::Relay(fault) => match implied_presence(fault) {
@@ -253,32 +251,30 @@ impl Cache {
 
     /// The record of an entry to store now, and its time. [`Self::saved`] must follow. `is_last` marks the last
     /// write before the shutdown.
-    pub fn take_record(&mut self, node: &NodeId, is_last: bool) -> Option<(Bytes, SystemTime)> {
+    pub(crate) fn take_record(&mut self, node: &NodeId, is_last: bool) -> Option<(Bytes, SystemTime)> {
         let reports_age = !self.mode.is_together() || self.watched.as_ref() == Some(node);
         self.entries.get_mut(node)?.take_record(reports_age, is_last)
     }
 
     /// Records whether a record was stored; if not, the write is retried.
-    pub fn saved(&mut self, node: &NodeId, as_of: SystemTime, done: bool) {
+    pub(crate) fn saved(&mut self, node: &NodeId, as_of: SystemTime, done: bool) {
         if let Some(entry) = self.entries.get_mut(node) {
             entry.saved(as_of, done);
         }
     }
 
     /// All entries.
-    pub fn entries(&self) -> impl Iterator<Item = (&NodeId, &Entry)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&NodeId, &Entry)> {
         self.entries.iter()
     }
 
     /// The entry of a node.
-    #[must_use]
-    pub fn entry(&self, node: &NodeId) -> Option<&Entry> {
+    pub(crate) fn entry(&self, node: &NodeId) -> Option<&Entry> {
         self.entries.get(node)
     }
 
     /// The only node, if no other node can be added.
-    #[must_use]
-    pub fn only(&self) -> Option<NodeId> {
+    pub(crate) fn only(&self) -> Option<NodeId> {
         let mut nodes = self.entries.keys();
         match (nodes.next(), nodes.next()) {
             (Some(only), None) if !self.mode.discovers() => Some(only.clone()),

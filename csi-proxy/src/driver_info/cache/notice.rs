@@ -10,8 +10,7 @@ use crate::log_limit::LogLimit;
 
 /// A notice for the operator.
 #[derive(Debug, PartialEq)]
-#[allow(clippy::exhaustive_enums, reason = "the outputs of the state machine")]
-pub enum Notice {
+pub(crate) enum Notice {
     /// The driver reports another name than configured. Reported for one node at most once in 10 s.
     NameMismatch {
         /// The reported name.

@@ -37,7 +37,7 @@ pub(super) const RECENT: Duration = Duration::from_millis(500);
 impl Cache {
     /// Refreshes one node after a reconnect or, with `None`, all nodes whose driver may have appeared. Once the
     /// list of connected nodes is complete, these are the nodes of unknown presence or without the driver.
-    pub fn refresh(&mut self, of: Option<&NodeId>, now: Instant) {
+    pub(crate) fn refresh(&mut self, of: Option<&NodeId>, now: Instant) {
         if let Some(node) = of {
             self.entries.get_mut(node).into_iter().for_each(|entry| entry.refresh_all(now));
             return;
@@ -52,7 +52,7 @@ impl Cache {
 
     /// Refreshes the nodes that cannot be selected now but may be connected, and returns them. See
     /// [`Self::any_in_round`] for the end of their rounds.
-    pub fn refresh_absent(&mut self, now: Instant) -> Vec<NodeId> {
+    pub(crate) fn refresh_absent(&mut self, now: Instant) -> Vec<NodeId> {
         let synced = self.synced;
         let absent = self.entries.iter_mut().filter(|(_, entry)| {
             (!entry.is_online() || !entry.info().is_complete(true))
@@ -70,8 +70,7 @@ impl Cache {
     }
 
     /// Whether a round of one of these nodes is running, or due now.
-    #[must_use]
-    pub fn any_in_round(&self, nodes: &[NodeId], now: Instant) -> bool {
+    pub(crate) fn any_in_round(&self, nodes: &[NodeId], now: Instant) -> bool {
         nodes
             .iter()
             .filter_map(|node| self.entries.get(node))
@@ -82,7 +81,7 @@ impl Cache {
     /// Returns their nodes, and when the next entry is due. Where nodes are discovered, only connected nodes
     /// begin a round before the list of nodes is complete: a call to an offline node may wait for its whole
     /// grace.
-    pub fn take_due(&mut self, most: usize, now: Instant) -> (Vec<NodeId>, Option<Instant>) {
+    pub(crate) fn take_due(&mut self, most: usize, now: Instant) -> (Vec<NodeId>, Option<Instant>) {
         let (all, together) = (self.knows_nodes(), self.mode.is_together());
         let is_failing = |entry: &Entry| together && entry.failures > 0;
         let running =
@@ -110,7 +109,7 @@ impl Cache {
 
     /// Handles the answer to a call of a round. Returns the next call of the round, unless it ended, and notices to
     /// log.
-    pub fn answered(
+    pub(crate) fn answered(
         &mut self,
         node: &NodeId,
         question: Question,

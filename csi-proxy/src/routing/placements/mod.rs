@@ -18,13 +18,13 @@ use crate::call::NodeId;
 use crate::call::{Digest, Subject};
 
 /// The default maximum number of placements: one for each volume, snapshot and group; each takes a few hundred bytes.
-pub const DEFAULT_MAX_ROWS: usize = 400_000;
+pub(crate) const DEFAULT_MAX_ROWS: usize = 400_000;
 
 /// The default maximum number of placements of one node, so that one node cannot fill the table.
-pub const DEFAULT_MAX_ROWS_OF_NODE: usize = 20_000;
+pub(crate) const DEFAULT_MAX_ROWS_OF_NODE: usize = 20_000;
 
 /// How long a deletion stays recorded, so that a repeated deletion succeeds while nodes are offline.
-pub const DELETED_FOR: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const DELETED_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// The digest of a placement with several different requests. The refusal of one of them does not prove that all have
 /// ended.
@@ -39,7 +39,7 @@ const MIXED: Digest = Digest::from_bytes([0; 32]);
 ///   deleted;
 /// - it is removed when the driver has failed with a final code, or when nothing was ever sent.
 #[derive(Debug)]
-pub struct Placements {
+pub(crate) struct Placements {
     rows: HashMap<Subject, Entry>,
     /// The live rows by node.
     of_node: HashMap<NodeId, BTreeSet<Subject>>,
@@ -70,15 +70,14 @@ struct Entry {
 
 /// An attempt to create a volume, and its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
+pub(crate) struct Attempt {
     number: u64,
     node: NodeId,
 }
 
 impl Attempt {
     /// The node of the attempt.
-    #[must_use]
-    pub fn node(&self) -> &NodeId {
+    pub(crate) fn node(&self) -> &NodeId {
         &self.node
     }
 }
@@ -107,8 +106,7 @@ impl Change {
 
 /// The result of an attempt to create a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "the inputs of the state machine")]
-pub enum AttemptResult<'a> {
+pub(crate) enum AttemptResult<'a> {
     /// The driver has created the volume with this id.
     Created(&'a str),
     /// The driver failed with a code after which nothing is running.
@@ -121,16 +119,15 @@ pub enum AttemptResult<'a> {
 
 impl Default for Placements {
     fn default() -> Self {
-        Self::new(DEFAULT_MAX_ROWS)
+        Self::new(DEFAULT_MAX_ROWS, DEFAULT_MAX_ROWS_OF_NODE)
     }
 }
 
 impl Placements {
-    /// Creates an empty table with a maximum number of rows.
-    #[must_use]
-    pub fn new(max_rows: usize) -> Self {
-        let (rows, of_node, names, deleted, damaged) = Default::default();
-        let (decommissioned, max_rows_of_node) = (BTreeSet::new(), DEFAULT_MAX_ROWS_OF_NODE);
+    /// Creates an empty table with these maximum numbers of rows: of all nodes, and of one.
+    fn new(max_rows: usize, max_rows_of_node: usize) -> Self {
+        let (rows, of_node, names, deleted, damaged, decommissioned) = Default::default();
+        let next_attempt = 1;
         Self {
             rows,
             of_node,
@@ -138,21 +135,14 @@ impl Placements {
             deleted,
             damaged,
             decommissioned,
-            next_attempt: 1,
+            next_attempt,
             max_rows,
             max_rows_of_node,
         }
     }
 
-    /// Sets the maximum number of rows of one node; default [`DEFAULT_MAX_ROWS_OF_NODE`].
-    #[must_use]
-    pub fn with_max_rows_of_node(mut self, max: usize) -> Self {
-        self.max_rows_of_node = max;
-        self
-    }
-
     /// Loads a row of the store. A pending volume may still be created.
-    pub fn restore(&mut self, Row { key, revision, placement }: Row) {
+    pub(crate) fn restore(&mut self, Row { key, revision, placement }: Row) {
         self.remove_row(&key);
         match placement {
             Ok(placement) => self.insert(key, placement, revision, true),
@@ -161,7 +151,7 @@ impl Placements {
     }
 
     /// Removes a row that the store does not have.
-    pub fn remove(&mut self, key: &Subject) {
+    pub(crate) fn remove(&mut self, key: &Subject) {
         self.remove_row(key);
     }
 
@@ -201,7 +191,7 @@ impl Placements {
     }
 
     /// Applies a durable change with its new revision.
-    pub fn apply(&mut self, Change { key, placement, .. }: Change, revision: Revision) {
+    pub(crate) fn apply(&mut self, Change { key, placement, .. }: Change, revision: Revision) {
         // What was sent for a damaged row is not known.
         let was_damaged = self.damaged.contains_key(&key);
         let before = self.remove_row(&key).filter(|before| before.placement.status.is_live());
@@ -214,21 +204,18 @@ impl Placements {
     }
 
     /// The node that has, or may have, a subject.
-    #[must_use]
-    pub fn node_of(&self, subject: &Subject) -> Option<&NodeId> {
+    pub(crate) fn node_of(&self, subject: &Subject) -> Option<&NodeId> {
         self.live(subject).map(|(_, entry)| &entry.placement.node)
     }
 
     /// Whether the name of a volume has no node and is not blocked: nothing that was sent for the name may be running.
-    #[must_use]
-    pub fn is_new(&self, name: &str) -> bool {
+    pub(crate) fn is_new(&self, name: &str) -> bool {
         let key = Subject::VolumeName(name.into());
         !self.damaged.contains_key(&key) && self.node_of(&key).is_none()
     }
 
     /// Whether a driver has deleted the subject, or its node is decommissioned.
-    #[must_use]
-    pub fn is_deleted(&self, subject: &Subject) -> bool {
+    pub(crate) fn is_deleted(&self, subject: &Subject) -> bool {
         let is_deleted_status = |Placement { node, status, .. }: &Placement| match status {
             Status::Deleted { .. } => true,
             Status::Lost { .. } => self.decommissioned.contains(node),
@@ -240,24 +227,22 @@ impl Placements {
     }
 
     /// Marks a node as decommissioned. Its rows must still be [released](Self::released).
-    pub fn decommission(&mut self, node: &NodeId) {
+    pub(crate) fn decommission(&mut self, node: &NodeId) {
         self.decommissioned.insert(node.clone());
     }
 
     /// Marks a node as no longer decommissioned.
-    pub fn recommission(&mut self, node: &NodeId) {
+    pub(crate) fn recommission(&mut self, node: &NodeId) {
         self.decommissioned.remove(node);
     }
 
     /// Whether a node has, or may have, a subject.
-    #[must_use]
-    pub fn has_rows_of(&self, node: &NodeId) -> bool {
+    pub(crate) fn has_rows_of(&self, node: &NodeId) -> bool {
         self.of_node.contains_key(node)
     }
 
     /// The ids of the volumes that a node has.
-    #[must_use]
-    pub fn volumes_of(&self, node: &NodeId) -> BTreeSet<Box<str>> {
+    pub(crate) fn volumes_of(&self, node: &NodeId) -> BTreeSet<Box<str>> {
         let id = |key: &Subject| match key {
             Subject::Volume(_) | Subject::VolumeName(_) => {
                 self.rows.get(key)?.placement.status.volume_id().map(Box::from)
@@ -272,20 +257,18 @@ impl Placements {
     }
 
     /// The number of volumes, snapshots and groups that exist or may exist.
-    #[must_use]
-    pub fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.rows.values().filter(|entry| entry.placement.status.is_live()).count()
     }
 
     /// The keys of the rows that cannot be decoded, unordered.
-    pub fn damaged(&self) -> impl Iterator<Item = &Subject> {
+    pub(crate) fn damaged(&self) -> impl Iterator<Item = &Subject> {
         self.damaged.keys()
     }
 
     /// Replaces the damaged row of a volume's name: its volume is on this node or may be created there, or the name is
     /// free for `None`. No change if the row is not damaged.
-    #[must_use]
-    pub fn repaired(&self, name: &str, node: Option<&NodeId>) -> Option<Change> {
+    pub(crate) fn repaired(&self, name: &str, node: Option<&NodeId>) -> Option<Change> {
         let key = Subject::VolumeName(name.into());
         let revision = self.damaged.get(&key)?;
         let pending =
@@ -314,7 +297,7 @@ impl Placements {
     ///
     /// # Errors
     /// If the volume cannot be placed. The error is the answer to the caller, and nothing is sent to a node.
-    pub fn create(
+    pub(crate) fn create(
         &self,
         request: &VolumeRequest,
         selector: NodeSelector<'_>,
@@ -355,7 +338,7 @@ impl Placements {
     }
 
     /// Begins an attempt to create a volume whose placement is durable. [`Self::ended`] must follow.
-    pub fn begin(&mut self, request: &VolumeRequest) -> Option<Attempt> {
+    pub(crate) fn begin(&mut self, request: &VolumeRequest) -> Option<Attempt> {
         let entry = self.rows.get_mut(&Subject::VolumeName(request.name.clone()))?;
         entry.open += 1;
         Some(Attempt { number: entry.number, node: entry.placement.node.clone() })
@@ -366,7 +349,7 @@ impl Placements {
     /// # Errors
     /// If the volume was created on a decommissioned node, or another node has its id. In the latter case the
     /// placement stays.
-    pub fn ended(
+    pub(crate) fn ended(
         &mut self,
         request: &VolumeRequest,
         attempt: &Attempt,
@@ -417,7 +400,7 @@ impl Placements {
     ///
     /// # Errors
     /// If another node has the subject.
-    pub fn found(&self, subject: &Subject, node: &NodeId) -> Result<Option<Change>, Refusal> {
+    pub(crate) fn found(&self, subject: &Subject, node: &NodeId) -> Result<Option<Change>, Refusal> {
         if self.decommissioned.contains(node) {
             return Ok(None);
         }
@@ -445,8 +428,7 @@ impl Placements {
     }
 
     /// Records that a driver, or every driver, has deleted the subject.
-    #[must_use]
-    pub fn deleted(&self, subject: &Subject, now: SystemTime) -> Vec<Change> {
+    pub(crate) fn deleted(&self, subject: &Subject, now: SystemTime) -> Vec<Change> {
         let change = |key: Subject| {
             if let Some(revision) = self.damaged.get(&key) {
                 return Some(Change::remove(&key, revision));
@@ -466,8 +448,7 @@ impl Placements {
 
     /// Releases the rows of a decommissioned node: what had an id counts as deleted, and the names are free.
     /// Returns the changes that record the ids, then those that free the names.
-    #[must_use]
-    pub fn released(&self, node: &NodeId) -> (Vec<Change>, Vec<Change>) {
+    pub(crate) fn released(&self, node: &NodeId) -> (Vec<Change>, Vec<Change>) {
         let (mut lost, mut free) = (Vec::new(), Vec::new());
         for (key, Entry { placement, revision, .. }) in &self.rows {
             if placement.node != *node || !placement.status.is_live() {
@@ -492,8 +473,7 @@ impl Placements {
     }
 
     /// Returns the change that removes the oldest deletion, if the deletion has expired or the table is full.
-    #[must_use]
-    pub fn expired(&self, now: SystemTime) -> Option<Change> {
+    pub(crate) fn expired(&self, now: SystemTime) -> Option<Change> {
         let (at, key) = self.deleted.first()?;
         let old = now.duration_since(*at).is_ok_and(|age| age >= DELETED_FOR);
         let revision = &self.rows.get(key)?.revision;

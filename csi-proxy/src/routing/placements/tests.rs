@@ -113,7 +113,8 @@ impl Fixture {
 
     fn restart(&mut self) {
         let decommissioned = std::mem::take(&mut self.core.decommissioned);
-        self.core = Placements { decommissioned, ..Placements::new(self.core.max_rows) };
+        self.core =
+            Placements { decommissioned, ..Placements::new(self.core.max_rows, self.core.max_rows_of_node) };
         for (key, (revision, placement)) in &self.disk {
             let (key, revision) = (key.clone(), Revision(revision.to_string().into()));
             self.core.restore(Row { key, revision, placement: Ok(placement.clone()) });
@@ -286,7 +287,7 @@ fn failed_and_unsent_attempts_leave_no_row() {
 #[test]
 fn full_table_accepts_ids_but_no_new_volumes() {
     let mut fixture = Fixture::new();
-    fixture.core = Placements::new(1);
+    fixture.core = Placements::new(1, DEFAULT_MAX_ROWS_OF_NODE);
     let (first, second) = (request("pvc-1", 1, &["a"]), request("pvc-2", 1, &["a"]));
     let attempt = fixture.create(&first).unwrap();
     fixture.ended(&first, &attempt, AttemptResult::Created("vol-1")).unwrap();
@@ -465,7 +466,7 @@ fn damaged_id_gets_the_node_that_reports_it() {
 /// Also with what a node reports.
 #[test]
 fn one_node_cannot_fill_the_table() {
-    let mut fixture = Fixture::with(Placements::new(5).with_max_rows_of_node(3));
+    let mut fixture = Fixture::with(Placements::new(5, 3));
     fixture.create(&request("pvc-1", 1, &["a"])).unwrap();
     for number in 0..10 {
         fixture.found(&volume(&format!("vol-{number}")), "a");

@@ -5,20 +5,19 @@ use csi_proto::csi::v1 as csi;
 use super::refusal::Refusal;
 use super::request::VolumeRequest;
 use crate::call::NodeId;
-pub use crate::driver_info::Presence;
+pub(crate) use crate::driver_info::Presence;
 
 /// A node that may be selected.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(clippy::exhaustive_structs, reason = "the inputs of the selection")]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// The name of the node.
-    pub node: NodeId,
+    pub(crate) node: NodeId,
     /// The topology of the node, as its driver reports in `NodeGetInfo`; `None` if the driver was never reached.
-    pub topology: Option<csi::Topology>,
+    pub(crate) topology: Option<csi::Topology>,
     /// Whether the driver on the node is reachable.
-    pub presence: Presence,
+    pub(crate) presence: Presence,
     /// The largest volume that fits, in bytes, if known.
-    pub room: Option<u64>,
+    pub(crate) room: Option<u64>,
 }
 
 /// The handling of a new volume whose node is offline.
@@ -35,14 +34,13 @@ pub enum OfflinePolicy {
 
 /// The candidates and the policy of a selection.
 #[derive(Debug, Clone, Copy)]
-#[allow(clippy::exhaustive_structs, reason = "the inputs of the selection")]
-pub struct NodeSelector<'a> {
+pub(crate) struct NodeSelector<'a> {
     /// The nodes that may be selected.
-    pub candidates: &'a [Candidate],
+    pub(crate) candidates: &'a [Candidate],
     /// The node of volumes without a topology requirement.
-    pub default: Option<&'a NodeId>,
+    pub(crate) default: Option<&'a NodeId>,
     /// The handling of a volume whose node is offline.
-    pub offline: OfflinePolicy,
+    pub(crate) offline: OfflinePolicy,
 }
 
 impl NodeSelector<'_> {
@@ -54,7 +52,7 @@ impl NodeSelector<'_> {
     ///
     /// # Errors
     /// If no node is suitable, or the volume must wait for a node.
-    pub fn select(&self, request: &VolumeRequest, source: Option<&NodeId>) -> Result<NodeId, Refusal> {
+    pub(crate) fn select(&self, request: &VolumeRequest, source: Option<&NodeId>) -> Result<NodeId, Refusal> {
         if let Some(source) = source {
             return self.same_node_as(source, request);
         }

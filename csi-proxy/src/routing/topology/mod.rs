@@ -69,7 +69,7 @@ pub enum OpenRouteError {
 ///
 /// | Call | Goes to |
 /// |---|---|
-/// | `CreateVolume` | the node already selected for the name; else the node of its content source, which is searched if it is not known; else a node by topology, by [`NodeSelector::select`](super::NodeSelector::select) |
+/// | `CreateVolume` | the node already selected for the name; else the node of its content source, which is searched if it is not known; else a node by topology |
 /// | calls with the id of a volume, snapshot or group | the node that created it; an unknown id is searched on all nodes, without secrets |
 /// | `DeleteVolume`, `DeleteSnapshot` and group with an unknown id | all nodes, without secrets; OK only if all nodes return OK. With secrets the id is searched first, and its node gets them |
 /// | `ControllerPublishVolume`, `ControllerUnpublishVolume` | the node whose driver has the `node_id`; an empty one is all within the topology |

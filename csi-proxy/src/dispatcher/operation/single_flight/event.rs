@@ -10,12 +10,11 @@ macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident),*) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(u64);
+        pub(crate) struct $name(u64);
 
         impl $name {
             /// Converts a number to an id.
-            #[must_use]
-            pub const fn new(number: u64) -> Self {
+            pub(crate) const fn new(number: u64) -> Self {
                 Self(number)
             }
         }
@@ -31,8 +30,7 @@ numbers! {
 
 /// An input of the core.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
-pub enum Event {
+pub(crate) enum Event {
     /// A copy of a call requests an operation.
     Requested {
         /// The copy.
@@ -79,8 +77,7 @@ pub enum Event {
 
 /// An output of the core.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Action {
+pub(crate) enum Action {
     /// Call the driver with the request of this waiter. Followed by [`Event::Answered`] or [`Event::Lost`], whether or
     /// not the waiter leaves; no other action is for this waiter.
     Run {
@@ -116,8 +113,7 @@ pub enum Action {
 
 /// How a waiter got an answer without executing the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Served {
+pub(crate) enum Served {
     /// The waiter joined the running operation.
     Joined,
     /// The waiter got a kept result.

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use csi_proto::method::Service;
 use csi_proto::{Delivery, DriverName, Method};
 
-pub use self::event::{Action, Counts, Event, OperationId, Served, WaiterId};
+pub use self::event::Counts;
+pub(crate) use self::event::{Action, Event, OperationId, Served, WaiterId};
 use self::queue::Queue;
 use super::HashMap;
 use super::answer::Answer;
@@ -31,7 +32,7 @@ const MAX_STARTED: usize = 4096;
 ///
 /// Time must not go back between calls of [`Self::handle`].
 #[derive(Debug)]
-pub struct Core {
+pub(crate) struct Core {
     limits: Limits,
     next: u64,
     fence: DriverFence,
@@ -98,8 +99,7 @@ struct Waiter {
 impl Core {
     /// Creates an empty table. `wait` is the queue timeout, at most a minute, after which a call fails with
     /// [`Fault::OperationPending`]; shorter if its caller has less time, so that the fault reaches the caller in time.
-    #[must_use]
-    pub fn new(wait: Duration) -> Self {
+    pub(crate) fn new(wait: Duration) -> Self {
         Self::with_limits(Limits::new(wait))
     }
 
@@ -124,7 +124,7 @@ impl Core {
     }
 
     /// Handles an event.
-    pub fn handle(&mut self, now: Instant, event: Event) {
+    pub(crate) fn handle(&mut self, now: Instant, event: Event) {
         self.evict_expired(now);
         if !self.queue.is_empty() {
             self.refuse_overdue(now);
@@ -142,13 +142,12 @@ impl Core {
     }
 
     /// The next action.
-    pub fn poll_action(&mut self) -> Option<Action> {
+    pub(crate) fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
     /// The counts.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         let waiting = self.queue.len();
         Counts {
             running: self.running.len(),
@@ -160,19 +159,18 @@ impl Core {
     }
 
     /// The highest term that is [recorded](Self::record_term).
-    #[must_use]
-    pub fn term(&self) -> Option<Term> {
+    pub(crate) fn term(&self) -> Option<Term> {
         self.fence.term()
     }
 
     /// Records a term that is on disk; calls of lower terms no longer begin. A call of an unrecorded term fails with
     /// [`Fault::TermNotRecorded`].
-    pub fn record_term(&mut self, term: Term) {
+    pub(crate) fn record_term(&mut self, term: Term) {
         self.fence.raise(term);
     }
 
     /// Forgets the term, and which of its numbers are closed.
-    pub fn forget_term(&mut self) {
+    pub(crate) fn forget_term(&mut self) {
         self.fence = DriverFence::default();
     }
 
@@ -181,7 +179,7 @@ impl Core {
     ///
     /// # Errors
     /// The reason why the call may not begin.
-    pub fn admit(
+    pub(crate) fn admit(
         &mut self,
         now: Instant,
         driver: &DriverName,
@@ -209,14 +207,14 @@ impl Core {
     }
 
     /// Records that an [admitted](Self::admit) call has ended.
-    pub fn ended(&mut self, now: Instant, call: CallId) {
+    pub(crate) fn ended(&mut self, now: Instant, call: CallId) {
         self.evict_expired(now);
         self.begun.end(now, call);
     }
 
     /// Records that an [admitted](Self::admit) call has provably not reached the driver: another copy of it may begin.
     /// Its number, if it has one, stays begun.
-    pub fn retracted(&mut self, call: &CallId) {
+    pub(crate) fn retracted(&mut self, call: &CallId) {
         self.begun.retract(call);
     }
 

@@ -97,7 +97,7 @@ async fn one_page_has_at_most_the_entries_of_a_list() {
         let own = append_field(&[], 1, &append_field(&[], 1, &append_field(&[], 2, b"own")));
         world.forge("edge-0", Method::ListVolumes, own.repeat(100_000));
         let listed = list(route, world).await.len();
-        assert_eq!(listed, 2 * crate::routing::DEFAULT_MAX_ROWS_OF_NODE + 1);
+        assert_eq!(listed, 2 * crate::routing::placements::DEFAULT_MAX_ROWS_OF_NODE + 1);
     })
     .await;
 }
