@@ -122,7 +122,6 @@ impl Entry {
     }
 
     /// Whether the controller service has this capability.
-    #[cfg(feature = "runtime")]
     pub(crate) fn has_controller_rpc(&self, rpc: csi::controller_service_capability::rpc::Type) -> bool {
         let known =
             self.info.decoded::<csi::ControllerGetCapabilitiesResponse>(Question::ControllerCapabilities);
@@ -149,7 +148,6 @@ impl Entry {
     }
 
     /// Whether the node was never reached, and neither configuration nor record names it.
-    #[cfg(feature = "runtime")]
     pub(crate) fn is_newcomer(&self) -> bool {
         !self.named && !self.recorded && self.topology.is_none()
     }
