@@ -61,19 +61,9 @@ impl DurablePlacements {
         self.core().node_of(subject).cloned()
     }
 
-    /// Whether nothing that was sent for the name of a volume may be running.
-    pub(super) fn is_new(&self, name: &str) -> bool {
-        self.core().is_new(name)
-    }
-
-    /// The number of volumes, snapshots and groups.
-    pub(super) fn rows(&self) -> usize {
-        self.core().rows()
-    }
-
-    /// Whether a subject is recorded as deleted.
-    pub(super) fn is_deleted(&self, subject: &Subject) -> bool {
-        self.core().is_deleted(subject)
+    /// Reads the table.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Placements) -> T) -> T {
+        read(&self.core())
     }
 
     /// Starts an attempt to create a volume, once its placement is durable.
@@ -136,16 +126,6 @@ impl DurablePlacements {
         deleted
     }
 
-    /// The ids of the volumes that a node has.
-    pub(super) fn volumes_of(&self, node: &NodeId) -> BTreeSet<Box<str>> {
-        self.core().volumes_of(node)
-    }
-
-    /// Whether a node has, or may have, a subject.
-    pub(super) fn has_rows_of(&self, node: &NodeId) -> bool {
-        self.core().has_rows_of(node)
-    }
-
     /// Decommissions a node: first records the node, so that nothing more is placed there whatever fails, then
     /// releases its rows one by one. Returns the number of released rows.
     pub(super) async fn decommission(self: &Arc<Self>, node: &NodeId) -> Result<usize, Refusal> {
@@ -172,7 +152,7 @@ impl DurablePlacements {
 
     /// Releases the rows of a node and returns their number.
     async fn release_rows(self: &Arc<Self>, node: &NodeId) -> Result<usize, Refusal> {
-        let before = self.rows();
+        let before = self.read(Placements::rows);
         let (lost, free) = self.core().released(node);
         for changes in [lost, free] {
             let one = |change: Change| async move {
@@ -183,7 +163,7 @@ impl DurablePlacements {
                 stream::iter(changes).map(one).buffer_unordered(CONCURRENCY).collect().await;
             written.into_iter().collect::<Result<(), _>>()?;
         }
-        Ok(before.saturating_sub(self.rows()))
+        Ok(before.saturating_sub(self.read(Placements::rows)))
     }
 
     /// Removes expired deletions.

@@ -64,7 +64,7 @@ async fn selects_no_node_while_the_store_fails() {
         let (placements, _) = open(&store).await;
         assert_eq!(placements.node_of(&volume("vol-1")), Some(node("a")), "{fault:?}");
         assert_eq!(placements.node_of(&volume("vol-2")), Some(node(expected)), "{fault:?}");
-        assert_eq!((store.keys().len(), placements.rows()), (2, 2), "{fault:?}");
+        assert_eq!((store.keys().len(), placements.read(Placements::rows)), (2, 2), "{fault:?}");
     }
 }
 
@@ -89,10 +89,10 @@ async fn failed_deletion_is_retried() {
     attempt(&placements, "pvc-1", "a").await.unwrap().end(AttemptResult::Created("vol-1")).await.unwrap();
     handle.fail(StoreFault::Written);
     placements.deleted(&volume("vol-1")).await.unwrap_err();
-    assert!(!placements.is_deleted(&volume("vol-1")));
+    assert!(!placements.read(|table| table.is_deleted(&volume("vol-1"))));
     let changed = placements.deleted(&volume("vol-1")).await.unwrap_err();
     assert!(matches!(changed, Refusal::Changed { .. }), "{changed:?}");
-    assert!(placements.is_deleted(&volume("vol-1")), "as the store has it");
+    assert!(placements.read(|table| table.is_deleted(&volume("vol-1"))), "as the store has it");
     placements.deleted(&volume("vol-1")).await.unwrap();
 }
 
@@ -105,7 +105,7 @@ async fn applies_write_of_a_cancelled_caller() {
     drop(left);
     // The write holds the lock until it is done.
     drop(placements.lock_key(&Subject::VolumeName("pvc-1".into())).await);
-    assert_eq!(store.keys().len(), placements.rows());
+    assert_eq!(store.keys().len(), placements.read(Placements::rows));
     let open = attempt(&placements, "pvc-1", "a").await.unwrap();
     open.end(AttemptResult::Created("vol-1")).await.unwrap();
 }
@@ -130,7 +130,7 @@ async fn decommission_releases_concurrent_writes() {
     let (attempted, released) =
         tokio::join!(attempt(&placements, "pvc-1", "a"), placements.decommission(&lost));
     drop(attempted);
-    assert!(released.is_ok() && !placements.has_rows_of(&lost));
+    assert!(released.is_ok() && !placements.read(|table| table.has_rows_of(&lost)));
     assert!(matches!(attempt(&placements, "pvc-1", "a").await, Err(Refusal::Decommissioned { .. })));
     assert_eq!(attempt(&placements, "pvc-1", "b").await.unwrap().node(), &node("b"));
 }

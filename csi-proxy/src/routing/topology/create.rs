@@ -56,12 +56,13 @@ impl TopologyRouter {
     async fn find_source(&self, call: RoutedCall<'_>, request: &VolumeRequest) -> Result<(), Refusal> {
         let Some(source) = request.source.as_ref().filter(|_| self.only().is_none()) else { return Ok(()) };
         let is_known = || self.placements.node_of(source).is_some();
-        if is_known() || !self.placements.is_new(&request.name) {
+        let is_new = || self.placements.read(|placements| placements.is_new(&request.name));
+        if is_known() || !is_new() {
             return Ok(());
         }
         let found = self.search(call, source, true).await;
         // The code may be final, so it must not be that of a name that was sent meanwhile.
-        if !self.placements.is_new(&request.name) {
+        if !is_new() {
             return Ok(());
         }
         match found? {

@@ -134,7 +134,7 @@ impl TopologyRouter {
                 if connected == Some(true) {
                     return Err(DecommissionError::Connected { node: node.clone() });
                 }
-                if connected.is_none() && !self.placements.has_rows_of(node) {
+                if connected.is_none() && !self.placements.read(|placements| placements.has_rows_of(node)) {
                     let (node, driver) = (node.clone(), self.driver.clone());
                     return Err(DecommissionError::Unknown { node, driver });
                 }

@@ -255,7 +255,8 @@ impl TopologyRouter {
         });
         let is_bound = reports_nodes && !topology.segments.is_empty() && !node_id.is_empty();
         let mut count = 0;
-        let mut ids = self.placements.volumes_of(node).into_iter().skip_while(|id| &**id <= after).peekable();
+        let ids = self.placements.read(|placements| placements.volumes_of(node));
+        let mut ids = ids.into_iter().skip_while(|id| &**id <= after).peekable();
         while let Some(id) = ids.next() {
             let accessible_topology =
                 Some(topology.clone()).filter(|topology| !topology.segments.is_empty()).into_iter().collect();

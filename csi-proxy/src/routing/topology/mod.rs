@@ -172,7 +172,7 @@ impl TopologyRouter {
     /// The number of volumes, snapshots and groups in the table of placements.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.placements.rows()
+        self.placements.read(Placements::rows)
     }
 
     /// The nodes that are quarantined because they report what belongs to another node, and why.

@@ -16,9 +16,10 @@ impl TopologyRouter {
     pub(super) async fn remove(&self, call: RoutedCall<'_>) -> Result<Answer, Refusal> {
         let mut subjects = call.subjects()?;
         let known = subjects.first().and_then(|subject| self.placements.node_of(subject));
+        let is_deleted = |subject| self.placements.read(|placements| placements.is_deleted(subject));
         let answer = match &known {
             // A repeated deletion succeeds while nodes are offline. The responses of all three methods are empty.
-            _ if subjects.first().is_some_and(|subject| self.placements.is_deleted(subject)) => {
+            _ if subjects.first().is_some_and(is_deleted) => {
                 (Some(Bytes::new()), Outcome::from_endpoint(Code::OK, ""))
             }
             Some(node) => {

@@ -165,9 +165,12 @@ async fn decommission_survives_a_failing_store() {
 
         let next = open(FaultyStore::new(disk.clone()).0).await;
         assert_eq!((next.decommissioned().len(), next.node_counts().0, still(&next)), (1, 1, 0), "{writes}");
-        assert!(volumes.iter().all(|volume| next.placements.is_deleted(volume)));
+        assert!(volumes.iter().all(|volume| next.placements.read(|table| table.is_deleted(volume))));
         assert_eq!(next.recommission(&named[1]).await, Ok(true));
-        assert!(!volumes.iter().any(|volume| next.placements.is_deleted(volume)), "it may have them");
+        assert!(
+            !volumes.iter().any(|volume| next.placements.read(|table| table.is_deleted(volume))),
+            "it may have them"
+        );
         assert_eq!(next.node_counts().0, 2, "it is configured by name");
     }
 

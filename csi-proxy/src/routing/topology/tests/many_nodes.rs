@@ -203,7 +203,8 @@ async fn group_deletion_spares_snapshots_of_other_nodes() {
         };
         let (_, code) = call(route, world, Method::DeleteVolumeGroupSnapshot, request.encode_to_vec()).await;
         assert_eq!(code, Code::OK);
-        let is_deleted = |id: &str| route.placements.is_deleted(&Subject::Snapshot(id.into()));
+        let is_deleted =
+            |id: &str| route.placements.read(|table| table.is_deleted(&Subject::Snapshot(id.into())));
         assert_eq!((is_deleted(own), is_deleted(other)), (true, false));
     })
     .await;
