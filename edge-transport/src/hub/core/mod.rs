@@ -43,8 +43,8 @@ struct Session {
     closed: Option<CloseReason>,
     /// The peer as the sender of frames to others.
     sender: Sender,
-    /// The peer as the cause of frames to itself: failures of requests that the hub refuses. Not `sender`: what others read slowly
-    /// must not count against these.
+    /// The peer as the cause of frames to itself: failures of requests that the hub refuses. Not `sender`: what others read
+    /// slowly must not count against these.
     refused: Sender,
     /// Frames to this peer. Those of a call belong to the sender at its other end, for which each open call to this peer
     /// reserves one: its cancel.
