@@ -31,7 +31,7 @@ const SNAPSHOTS: u32 = 2;
 
 /// A resource that an operation affects. At most one operation of a driver runs on each.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
+#[allow(clippy::exhaustive_enums, reason = "the key of a stored row")]
 pub enum Subject {
     /// A volume without an id yet, by its requested name.
     VolumeName(Box<str>),
