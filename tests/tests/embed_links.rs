@@ -1,6 +1,6 @@
 //! The programs of `examples/embed` with own links and an own HTTP server, run as their reader would.
 
-#![allow(clippy::unwrap_used, reason = "a failing test panics")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 use std::process::Command;
 
@@ -30,4 +30,14 @@ fn own_link_connects_a_peer() {
 fn own_server_shares_its_port_with_a_hub() {
     let expected = "the hub has 1 peer of this process\n/ is the rest of the server\n";
     assert_eq!(printed("own_server"), expected);
+}
+
+#[test]
+fn own_axum_shares_its_port_with_a_hub() {
+    let printed = printed("own_axum");
+    let lines: Vec<_> = printed.lines().collect();
+    let [peer, other, edge] = lines[..] else { panic!("{printed}") };
+    assert_eq!(peer, "the hub has 1 peer of this process");
+    assert_eq!(other, "/ without an upgrade: 200, the rest of the application");
+    assert!(edge.starts_with("/edge without an upgrade: 400, "), "{edge}");
 }

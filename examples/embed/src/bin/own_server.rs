@@ -1,5 +1,5 @@
 //! A hub behind an HTTP server that exists already, here hyper: peers connect to `/edge` of its port, and all other paths
-//! belong to the server. With axum it is the same, since both use the types of the crate `http`.
+//! belong to the server. `own_axum.rs` is the same with axum.
 //!
 //! `cargo run -p embed --bin own_server`
 #![allow(clippy::print_stdout, reason = "an example's output")]
