@@ -8,7 +8,7 @@
 
 mod fair_queue;
 mod fair_share;
-pub mod frame;
+mod frame;
 #[cfg(feature = "runtime")]
 mod frame_io;
 mod generated;
@@ -33,9 +33,19 @@ pub mod advanced {
         Action, CloseReason, Event, InboundCallId, Incoming, LinkAction, LinkCore, LinkEvent, LinkState,
         Remote, Role, Session, Stats,
     };
+
+    /// Frames and their encoding, for programs that speak the protocol without a [`Peer`](crate::Peer). A frame is a varint, a
+    /// header of that many bytes (`edge.session.v1.Header` of the published schema), and a body that is opaque to the transport.
+    pub mod frame {
+        pub use crate::frame::{
+            DEFAULT_MAX_FRAME, DecodeError, Encoder, End, Frame, HEADROOM, Hello, Kind, Lane, MAX_FEATURES,
+            MAX_HEADER, MAX_SERVICES, MAX_TEXT, MESSAGE_COST, MIN_MAX_FRAME, PROTOCOL_VERSION, Part, Reply,
+            WireFrame, cost, decode, encode,
+        };
+    }
 }
 
-pub use frame::{Failure, Reason, Request};
+pub use frame::{Failure, MAX_CLOSING, MAX_METADATA, Reason, Request};
 #[cfg(feature = "runtime")]
 pub use hub::{Hub, HubSettings};
 pub use name::{InvalidName, PeerId, ServiceName, SessionId};

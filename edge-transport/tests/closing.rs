@@ -10,10 +10,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::WireFrame;
 use edge_transport::hub::AllowAll;
 use edge_transport::link::memory::{self, MemoryDialer};
-use edge_transport::link::{Credentials, Dialer, FrameLink, Link, LinkError, LinkKind, Protection};
+use edge_transport::link::{
+    Credentials, Dialer, FrameLink, Link, LinkError, LinkKind, Protection, WireFrame,
+};
 use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, TokenVerifier};
 use edge_transport::{Hub, Peer, PeerId, PeerSettings, PeerState};
 use futures_util::{Sink, SinkExt, Stream, StreamExt};

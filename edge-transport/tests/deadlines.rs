@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use edge_transport::SessionSettings;
-use edge_transport::advanced::{Action, Event, LinkAction, LinkCore, LinkEvent, Role, Session};
-use edge_transport::advanced::{Core, SessionKey};
-use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane};
+use edge_transport::advanced::frame::{self, End, Frame, Hello, Kind};
+use edge_transport::advanced::{
+    Action, Core, Event, LinkAction, LinkCore, LinkEvent, Role, Session, SessionKey,
+};
 use edge_transport::hub::{AllowAll, HubSettings};
-use edge_transport::{PeerId, ServiceName, SessionId};
+use edge_transport::link::Lane;
+use edge_transport::{PeerId, Request, ServiceName, SessionId, SessionSettings};
 
 const SESSION: SessionId = SessionId { instance: 7, number: 7 };
 const NEAR: usize = 0;
@@ -147,7 +148,7 @@ impl Net {
     }
 
     fn call(&mut self, number: u64, target: &str, remaining: Duration) {
-        let mut request = frame::Request::new(ServiceName::new("csi").unwrap(), Bytes::from_static(b"body"));
+        let mut request = Request::new(ServiceName::new("csi").unwrap(), Bytes::from_static(b"body"));
         request.credit = 1000;
         let deadline = Some(self.parties[NEAR].clock + remaining);
         let target = PeerId::new(target).unwrap();

@@ -165,7 +165,7 @@ async fn hostile_sockets_do_not_keep_a_tls_peer_out() {
     let dialer = ws::WsDialer::new("127.0.0.1", to.port(), Some(tls), Limits::default()).unwrap();
     let link = timeout(BOUND, dialer.dial()).await.unwrap().unwrap();
     let mut peer = session_common::raw::Raw { link };
-    peer.send(edge_transport::frame::Kind::Hello(hello("edge-1", 1, 1, 1))).await;
+    peer.send(edge_transport::advanced::frame::Kind::Hello(hello("edge-1", 1, 1, 1))).await;
     assert!(peer.receive().await.is_some());
     assert!(before.elapsed() < Duration::from_secs(5), "before a slot of the hostile sockets times out");
     assert_eq!(hub.peers()[0].peer, peer_id("edge-1"));
@@ -194,7 +194,7 @@ async fn silent_unix_connections_take_no_slot() {
     let before = Instant::now();
     let dialer = uds::UdsDialer::new(&path, Limits::default()).unwrap();
     let mut peer = session_common::raw::Raw { link: dialer.dial().await.unwrap() };
-    peer.send(edge_transport::frame::Kind::Hello(hello("edge-1", 1, 1, 1))).await;
+    peer.send(edge_transport::advanced::frame::Kind::Hello(hello("edge-1", 1, 1, 1))).await;
     assert!(peer.receive().await.is_some());
     assert!(before.elapsed() < Duration::from_secs(2), "before the silent ones are closed");
     for mut socket in silent {

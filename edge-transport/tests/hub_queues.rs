@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use edge_transport::advanced::frame::{Frame, Hello, Kind, Part, Reply, decode};
 use edge_transport::advanced::{Core, LinkAction, LinkCore, LinkEvent, Role, SessionKey};
-use edge_transport::frame::{Frame, Hello, Kind, Part, Reply, WireFrame, decode};
 use edge_transport::hub::{AllowAll, HubSettings};
+use edge_transport::link::WireFrame;
 use edge_transport::{PeerId, Request, ServiceName, SessionId, SessionSettings};
 
 const SESSION: SessionId = SessionId { instance: 7, number: 7 };

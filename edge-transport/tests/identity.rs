@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane, Part, Reply};
+use edge_transport::advanced::frame::{self, End, Frame, Hello, Kind, Part, Reply};
 use edge_transport::hub::{DenyList, HubBuilder};
-use edge_transport::link::{Dialer, Limits, Link, uds, ws};
+use edge_transport::link::{Dialer, Lane, Limits, Link, uds, ws};
 use edge_transport::reload::{FileWatch, ReloadEvent};
 use edge_transport::tls::{ClientAuth, ClientTls, Identity, TlsFiles, server_config};
 use edge_transport::token::{
     Token, TokenDialer, TokenFile, TokenRefused, TokenSource, TokenVerifier, token_digest,
 };
-use edge_transport::{Hub, Peer, PeerState, Reason, SessionId};
+use edge_transport::{Hub, Peer, PeerState, Reason, Request, SessionId};
 use futures_util::{SinkExt, StreamExt};
 use identity_common::{BOTH, Files, Over, TIMEOUT, connected, dialer, listen, refusal};
 use link_pki::Authority;
@@ -174,7 +174,7 @@ async fn refuses_and_counts_replies_from_another_node() {
             assert!(matches!(raw.receive().await.unwrap().kind, Kind::Hello(_)), "{over:?}");
         }
 
-        let mut request = frame::Request::new(service_name("echo"), Bytes::from("x"));
+        let mut request = Request::new(service_name("echo"), Bytes::from("x"));
         request.credit = 1;
         proxy.send(Frame::call(None, Some(peer_id("edge-a")), 1, Part::Request(request))).await;
         edge.receive().await.unwrap();

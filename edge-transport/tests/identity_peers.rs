@@ -5,7 +5,7 @@
 mod link_pki;
 mod session_common;
 
-use edge_transport::frame::Kind;
+use edge_transport::advanced::frame::Kind;
 use edge_transport::hub::Rules;
 use edge_transport::link::{Dialer, Limits, ws};
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};

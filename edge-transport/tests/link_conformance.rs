@@ -5,10 +5,9 @@
 mod link_pki;
 
 use bytes::Bytes;
-use edge_transport::frame::DEFAULT_MAX_FRAME;
 use edge_transport::link::{
-    Credentials, Dialer, FrameLink as _, Lane, Limits, Link, LinkError, LinkKind, Listener, WireFrame,
-    conformance, faulty, memory, quic, uds, ws,
+    Credentials, DEFAULT_MAX_FRAME, Dialer, FrameLink as _, Lane, Limits, Link, LinkError, LinkKind, Listener,
+    WireFrame, conformance, faulty, memory, quic, uds, ws,
 };
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
 use futures_util::{SinkExt as _, StreamExt as _};

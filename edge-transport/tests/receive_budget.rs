@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::{self, Frame, Kind, Lane, Part};
+use edge_transport::advanced::frame::{self, Frame, Kind, Part};
 use edge_transport::hub::{AllowAll, HubError};
-use edge_transport::link::{Limits, Listener, quic, uds};
+use edge_transport::link::{Lane, Limits, Listener, quic, uds};
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
-use edge_transport::{Hub, HubSettings, Peer};
+use edge_transport::{Hub, HubSettings, Peer, Request};
 use link_pki::Authority;
 use session_common::raw::hello;
 use session_common::{Echo, collect, echo, peer_id, service_name};
@@ -154,7 +154,7 @@ async fn slow_frame_is_not_silence() {
     target.connected().await.unwrap();
     let mut slow = UnixStream::connect(&path).await.unwrap();
     slow.write_all(&on_the_wire(Kind::Hello(hello("slow", 1, 1, 1)))).await.unwrap();
-    let request = frame::Request::new(service_name("echo"), vec![7; 200_000]);
+    let request = Request::new(service_name("echo"), vec![7; 200_000]);
     let bytes = bytes_of(Frame::call(None, Some(peer_id("edge-1")), 1, Part::Request(request)));
     let mut pieces = interval(Duration::from_millis(50));
     for piece in bytes.chunks(4000) {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use edge_transport::Peer;
-use edge_transport::frame::{Frame, Kind, Lane, encode};
-use edge_transport::link::{Dialer, Link, LinkError, Listener};
+use edge_transport::advanced::frame::{Frame, Kind, encode};
+use edge_transport::link::{Dialer, Lane, Link, LinkError, Listener};
 use futures_util::{SinkExt, StreamExt};
 use session_common::cuttable::Cuttable;
 use session_common::raw::hello;

@@ -7,7 +7,7 @@ mod session_common;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::{Frame, Kind, Part};
+use edge_transport::advanced::frame::{Frame, Kind, Part};
 use edge_transport::{CallError, Peer, PeerState, Reason};
 use session_common::raw::{Raw, frame_request, hello};
 use session_common::{Echo, collect, echo, listen, net, peer_id, service_name};

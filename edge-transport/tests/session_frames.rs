@@ -5,13 +5,15 @@
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use edge_transport::SessionSettings;
-use edge_transport::advanced::{Action, Event, Session};
-use edge_transport::frame::{
-    self, DecodeError, Encoder, End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_HEADER,
-    MAX_METADATA, MESSAGE_COST, Part, Reason, Reply, Request, decode, encode,
+use edge_transport::advanced::frame::{
+    self, DecodeError, Encoder, End, Frame, Hello, Kind, MAX_HEADER, MESSAGE_COST, Part, Reply, decode,
+    encode,
 };
-use edge_transport::{PeerId, ServiceName, SessionId};
+use edge_transport::advanced::{Action, Event, Session};
+use edge_transport::link::Lane;
+use edge_transport::{
+    Failure, MAX_CLOSING, MAX_METADATA, PeerId, Reason, Request, ServiceName, SessionId, SessionSettings,
+};
 use proptest::prelude::*;
 
 fn peer(name: &str) -> PeerId {

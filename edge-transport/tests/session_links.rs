@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::{self, Frame, Kind, Lane, Part, Reply};
+use edge_transport::advanced::frame::{self, Frame, Kind, Part, Reply};
 use edge_transport::hub::Presence;
-use edge_transport::link::{Dialer, Link, LinkError};
+use edge_transport::link::{Dialer, Lane, Link, LinkError};
 use edge_transport::{CallError, Hub, HubSettings, Peer, PeerSettings, PeerState, Reason};
 use futures_util::{SinkExt, StreamExt};
 use session_common::cuttable::Cuttable;

@@ -7,8 +7,8 @@ mod session_common;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::{self, Frame, Kind, Lane, Part};
-use edge_transport::link::{Listener as _, memory};
+use edge_transport::advanced::frame::{self, Frame, Kind, Part};
+use edge_transport::link::{Lane, Listener as _, memory};
 use edge_transport::{HubSettings, Peer, Reason};
 use futures_util::SinkExt;
 use session_common::raw::{Raw, hello};

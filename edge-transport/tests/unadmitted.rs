@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use edge_transport::frame::{self, Frame, Kind, Lane};
-use edge_transport::link::{Dialer, Limits, Listener, quic, uds, ws};
+use edge_transport::advanced::frame::{self, Frame, Kind};
+use edge_transport::link::{Dialer, Lane, Limits, Listener, quic, uds, ws};
 use edge_transport::peer::PeerError;
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
 use edge_transport::token::{Token, TokenDialer, TokenSource};

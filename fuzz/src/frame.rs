@@ -1,7 +1,7 @@
 //! The frame decoder: decoded frames encode to the same frame.
 
 use bytes::Bytes;
-use edge_transport::frame::{DEFAULT_MAX_FRAME, Kind, Lane, MIN_MAX_FRAME, decode, encode};
+use edge_transport::advanced::frame::{DEFAULT_MAX_FRAME, Kind, Lane, MIN_MAX_FRAME, decode, encode};
 
 /// Decodes bytes; a decoded frame is encoded and decoded again.
 pub fn run(data: &[u8]) {

@@ -6,12 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use edge_transport::SessionId;
-use edge_transport::SessionSettings;
-use edge_transport::advanced::{Core, SessionKey};
-use edge_transport::advanced::{LinkAction, LinkCore, LinkEvent, Remote, Role};
-use edge_transport::frame::{End, Frame, Hello, Kind, Part, Reply, Request, decode};
+use edge_transport::advanced::frame::{End, Frame, Hello, Kind, Part, Reply, decode};
+use edge_transport::advanced::{Core, LinkAction, LinkCore, LinkEvent, Remote, Role, SessionKey};
 use edge_transport::hub::{AllowAll, HubSettings, Policy, Rules};
+use edge_transport::{Request, SessionId, SessionSettings};
 
 use crate::script::{Script, name, service, wire};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::{End, Failure, Frame, Hello, Kind, Lane, Part, Reply, Request, encode};
-use edge_transport::{PeerId, Reason, ServiceName, SessionId};
+use edge_transport::advanced::frame::{End, Frame, Hello, Kind, Lane, Part, Reply, encode};
+use edge_transport::{Failure, PeerId, Reason, Request, ServiceName, SessionId};
 
 /// The remaining bytes of a script. Reads past the end return 0.
 pub(crate) struct Script<'a>(&'a [u8]);

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use bytes::Bytes;
-use edge_transport::SessionId;
-use edge_transport::SessionSettings;
+use edge_transport::advanced::frame::{End, Frame, Hello, Kind, Part, Reply, decode};
 use edge_transport::advanced::{Action, Event, InboundCallId, Session};
-use edge_transport::frame::{End, Frame, Hello, Kind, Part, Reply, Request, decode};
+use edge_transport::{Request, SessionId, SessionSettings};
 
 use crate::script::{Script, name, service, wire};
 
@@ -213,7 +212,7 @@ impl Peer {
                 assert!(!*ended, "call {number} received a reply after its end");
                 *ended = end.is_some();
                 if let Some(End::Failed(failure)) = end {
-                    assert!(failure.detail().len() <= edge_transport::frame::MAX_TEXT);
+                    assert!(failure.detail().len() <= edge_transport::advanced::frame::MAX_TEXT);
                 }
             }
             Action::Close(_) => self.linked = false,

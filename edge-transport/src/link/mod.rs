@@ -57,8 +57,8 @@ use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::framed::FramedStream;
+pub use crate::frame::{DEFAULT_MAX_FRAME, Lane, WireFrame};
 use crate::frame::{Frame, Kind, MAX_HEADER, decode, encode};
-pub use crate::frame::{Lane, WireFrame};
 use crate::name::PeerId;
 use crate::token::Token;
 

@@ -88,7 +88,7 @@ impl ReplySender {
         }
     }
 
-    /// Ends the call with closing bytes of the service, at most [`crate::frame::MAX_CLOSING`].
+    /// Ends the call with closing bytes of the service, at most [`MAX_CLOSING`](crate::MAX_CLOSING).
     ///
     /// # Errors
     /// If the call was cancelled.

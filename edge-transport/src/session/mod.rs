@@ -4,7 +4,7 @@
 //! have one transition function that takes an event and the time and produces actions. The driver executes the actions and
 //! calls again at `next_wakeup` at the latest.
 //!
-//! A session runs over one link. When the link ends, its open calls end with [`LinkLost`](crate::frame::Reason::LinkLost) at
+//! A session runs over one link. When the link ends, its open calls end with [`LinkLost`](crate::Reason::LinkLost) at
 //! the requester and are [cancelled](Action::Cancelled) at the target. The caller decides whether to retry.
 
 mod close_reason;

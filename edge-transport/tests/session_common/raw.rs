@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::{self, Frame, Hello, Kind, Lane, Part, Reply, WireFrame};
-use edge_transport::link::{Dialer, Link};
-use edge_transport::{Reason, SessionId};
+use edge_transport::advanced::frame::{self, Frame, Hello, Kind, Part, Reply};
+use edge_transport::link::{Dialer, Lane, Link, WireFrame};
+use edge_transport::{Reason, Request, SessionId};
 use futures_util::{SinkExt, StreamExt};
 use tokio::time::timeout;
 
@@ -84,8 +84,8 @@ pub(crate) fn hello(name: &str, session: u64, min: u32, max: u32) -> Hello {
     hello
 }
 
-pub(crate) fn frame_request() -> frame::Request {
-    let mut request = frame::Request::new(service_name("echo"), Bytes::new());
+pub(crate) fn frame_request() -> Request {
+    let mut request = Request::new(service_name("echo"), Bytes::new());
     request.credit = 1024;
     request
 }

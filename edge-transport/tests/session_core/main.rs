@@ -157,14 +157,15 @@ fn end_of_link_ends_and_cancels_its_calls() {
 #[test]
 fn target_refuses_requests_for_another_session() {
     let mut sim = calls(0);
-    let mut request = edge_transport::frame::Request::new(world::service(), "0 1");
+    let mut request = edge_transport::Request::new(world::service(), "0 1");
     let mut to = sim.nodes[1].id;
     for (number, expected) in [(2, vec![]), (1, vec![(0, 1)])] {
         to.number = number;
         request.to_session = Some(to);
-        let part = edge_transport::frame::Part::Request(request.clone());
-        let frame = edge_transport::frame::Frame::call(Some(world::name(0)), None, 10 + number, part);
-        let frame = edge_transport::frame::encode(frame, edge_transport::frame::Lane::Control);
+        let part = edge_transport::advanced::frame::Part::Request(request.clone());
+        let frame =
+            edge_transport::advanced::frame::Frame::call(Some(world::name(0)), None, 10 + number, part);
+        let frame = edge_transport::advanced::frame::encode(frame, edge_transport::link::Lane::Control);
         let bytes = [frame.head, frame.body].concat().into();
         sim.nodes[1].wire.as_mut().unwrap().down.push_back(bytes);
         sim.deliver_down(1);

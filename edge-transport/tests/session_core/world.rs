@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use edge_transport::SessionSettings;
+use edge_transport::advanced::frame::{self, End, Frame, Hello};
 use edge_transport::advanced::{
-    Action, CloseReason, Event, InboundCallId, LinkAction, LinkCore, LinkEvent, Role, Session,
+    Action, CloseReason, Core, Event, InboundCallId, LinkAction, LinkCore, LinkEvent, Role, Session,
+    SessionKey,
 };
-use edge_transport::advanced::{Core, SessionKey};
-use edge_transport::frame::{self, End, Frame, Hello, Lane, WireFrame};
 use edge_transport::hub::{AllowAll, HubSettings, Policy};
-use edge_transport::{PeerId, Reason, ServiceName, SessionId};
+use edge_transport::link::{Lane, WireFrame};
+use edge_transport::{PeerId, Reason, Request, ServiceName, SessionId, SessionSettings};
 use fastrand::Rng;
 
 pub(crate) const CREDIT: u64 = 1000;
@@ -371,7 +371,7 @@ impl Sim {
         node.next_number += 1;
         node.ends.insert(number, Vec::new());
         node.targets.insert(number, to);
-        let mut request = frame::Request::new(service(), body((from, number)));
+        let mut request = Request::new(service(), body((from, number)));
         (request.credit, request.to_session) = (CREDIT, session);
         let deadline = deadline.map(|deadline| self.now + deadline);
         self.event(from, Event::Call { number, target: name(to), request, deadline });

@@ -7,7 +7,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use csi_proxy::{CSI_SERVICE, Call};
-use edge_transport::frame::{self, Frame, Kind, Part};
+use edge_transport::advanced::frame::{self, Frame, Kind, Part};
 use edge_transport::link::{Incoming, LinkError, LinkKind, Listener, MAX_FRAME_CEILING};
 
 /// Wraps a listener so that calls on its links are traced, if the log level is trace.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use csi_proxy::Term;
 use edge_transport::PeerId;
-use edge_transport::frame::Frame;
+use edge_transport::advanced::frame::Frame;
 use tokio::time::Instant;
 
 use crate::answer::wanted;
@@ -419,7 +419,7 @@ impl Context {
 
 impl Inner {
     fn note_frame(&mut self, moment: Moment, what: &str, link: LinkId, instance: InstanceId, frame: &Frame) {
-        use edge_transport::frame::Kind;
+        use edge_transport::advanced::frame::Kind;
         let liveness = matches!(frame.kind, Kind::Ping { .. } | Kind::Pong { .. });
         if self.trace.is_on() && !liveness {
             let label = self.facts.label(instance);

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use edge_transport::frame::{self, Frame, Hello, Kind, Lane};
+use edge_transport::advanced::frame::{self, Frame, Hello, Kind};
+use edge_transport::link::Lane;
 use edge_transport::tls::{ClientFiles, ClientTls, TlsPaths};
 use edge_transport::{PeerId, SessionId};
 use tokio::sync::{Mutex, Notify};

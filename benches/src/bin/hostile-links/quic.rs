@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use edge_transport::frame::Kind;
+use edge_transport::advanced::frame::Kind;
 use edge_transport::link::quic::ALPN;
 use futures_util::future::join_all;
 use quinn::crypto::rustls::QuicClientConfig;

@@ -14,11 +14,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use csi_proto::DriverName;
-use edge_transport::frame::MAX_CLOSING;
 use edge_transport::peer::PeerBuilder;
 use edge_transport::{
-    CallError, Failure, InvalidName, Peer, PeerId, Reason, ReplyEvent, ReplySender, ReplyStream, Request,
-    Service, ServiceName, SessionId,
+    CallError, Failure, InvalidName, MAX_CLOSING, Peer, PeerId, Reason, ReplyEvent, ReplySender, ReplyStream,
+    Request, Service, ServiceName, SessionId,
 };
 use futures_util::stream;
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use csi_proxy::advanced::call::{CallNumber, Fence, GivenUp};
 use csi_proxy::{Call, CallId, Code, Fault, MethodPath, NodeId, Outcome, Term};
-use edge_transport::frame::{End, Failure, Frame, Kind, Lane, Part, Reason, Reply, Request, encode};
-use edge_transport::{PeerId, ServiceName, SessionId};
+use edge_transport::advanced::frame::{End, Frame, Kind, Part, Reply, encode};
+use edge_transport::link::Lane;
+use edge_transport::{Failure, PeerId, Reason, Request, ServiceName, SessionId};
 use prost::Message as _;
 
 use super::{Attacker, FORGED, Role};

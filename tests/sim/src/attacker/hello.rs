@@ -1,7 +1,7 @@
 //! The first frame of an attacker: who it claims to be.
 
 use bytes::Bytes;
-use edge_transport::frame::{Frame, Hello, Kind};
+use edge_transport::advanced::frame::{Frame, Hello, Kind};
 use edge_transport::{PeerId, ServiceName, SessionId};
 
 use super::Attacker;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::{Frame, Hello, Kind, Lane, Part, Request, decode};
-use edge_transport::link::{Link, WireFrame};
-use edge_transport::{PeerId, SessionId};
+use edge_transport::advanced::frame::{Frame, Hello, Kind, Part, decode};
+use edge_transport::link::{Lane, Link, WireFrame};
+use edge_transport::{PeerId, Request, SessionId};
 use futures_util::{SinkExt as _, StreamExt as _};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 

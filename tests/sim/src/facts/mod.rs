@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proxy::{Call, CallId, Outcome};
-use edge_transport::Reason;
-use edge_transport::frame::{self, Frame, Kind, Part};
+use edge_transport::advanced::frame::{self, Frame, Kind, Part};
+use edge_transport::{Reason, Request};
 
 pub(crate) use self::record::{Attempt, Delivery, End, Execution, Instance, LinkFact, Replied};
 
@@ -222,7 +222,7 @@ impl Facts {
     }
 
     /// Returns the operation and the attempt of a request.
-    fn requested(&self, instance: InstanceId, request: &frame::Request) -> Option<(OperationId, AttemptId)> {
+    fn requested(&self, instance: InstanceId, request: &Request) -> Option<(OperationId, AttemptId)> {
         let call = Call::decode(request.metadata.clone(), request.body.clone()).ok()?;
         let driver = (0..self.plan.proxies)
             .find(|driver| crate::plan::driver_name(*driver) == call.driver.as_str())?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edge_transport::PeerId;
-use edge_transport::frame::{Frame, Kind, Part, decode};
+use edge_transport::advanced::frame::{Frame, Kind, Part, decode};
 use edge_transport::link::{Dialer, Lane, Link, LinkError, WireFrame, faulty, memory};
 use futures_core::Stream;
 use futures_sink::Sink;

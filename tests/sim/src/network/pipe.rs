@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::Frame;
+use edge_transport::advanced::frame::Frame;
 use edge_transport::link::Lane;
 use tokio::time::Instant;
 
