@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::hub::AllowAll;
+use edge_transport::hub::Rules;
 use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::link::{
     Credentials, Dialer, FrameLink, Link, LinkError, LinkKind, Protection, WireFrame,
@@ -164,7 +164,7 @@ impl TestNet {
         let hub = Hub::builder()
             .listener(Box::new(listener))
             .token_verifier(silent)
-            .policy(AllowAll)
+            .policy(Rules::allow_all())
             .start()
             .unwrap();
         let blocked = Arc::new(Valve::default());
@@ -293,7 +293,7 @@ async fn closing_hub_does_not_wait_for_handshakes() {
 async fn cancelled_queued_call_is_never_made() {
     let (listener, dialer) = memory::listen("hub", 1 << 20);
     let builder = Hub::builder().listener(Box::new(listener)).allow_unauthenticated();
-    let hub = builder.policy(AllowAll).start().unwrap();
+    let hub = builder.policy(Rules::allow_all()).start().unwrap();
     let service = Echo::default();
     let edge = Peer::builder(peer_id("edge")).dialer(Box::new(dialer.clone()));
     let edge = edge.service(service_name("echo"), service.clone()).start().unwrap();

@@ -10,7 +10,7 @@ use edge_transport::advanced::frame::{self, End, Frame, Hello, Kind};
 use edge_transport::advanced::{
     Action, Core, Event, LinkAction, LinkCore, LinkEvent, Role, Session, SessionKey,
 };
-use edge_transport::hub::{AllowAll, HubSettings};
+use edge_transport::hub::{HubSettings, Rules};
 use edge_transport::link::Lane;
 use edge_transport::{PeerId, Request, ServiceName, SessionId, SessionSettings};
 
@@ -47,7 +47,7 @@ impl Net {
             Party { session, link_core: None, key: None, clock, seen: Vec::new() }
         };
         let parties = [party("near", near), party("far", far)];
-        let core = Core::new(HubSettings::default(), Arc::new(AllowAll));
+        let core = Core::new(HubSettings::default(), Arc::new(Rules::allow_all()));
         let mut net = Self { parties, core, hub_clock: hub, wire: Vec::new() };
         for which in [NEAR, FAR] {
             let hello = Hello::new(PeerId::new("hub").unwrap(), SESSION);

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::hub::AllowAll;
+use edge_transport::hub::Rules;
 use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::link::{Dialer, Link, LinkError};
 use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, TokenVerifier};
@@ -89,7 +89,8 @@ impl HubDialer {
         let (listener, dialer) = memory::listen("hub", 16 << 20);
         let slow = SlowVerifier { time, in_progress: Arc::default(), most: Arc::default() };
         let most = Arc::clone(&slow.most);
-        let builder = Hub::builder().listener(Box::new(listener)).settings(settings).policy(AllowAll);
+        let builder =
+            Hub::builder().listener(Box::new(listener)).settings(settings).policy(Rules::allow_all());
         let hub = builder.token_verifier(slow).start().unwrap();
         self.hub.send_replace(Some(dialer));
         (hub, most)

@@ -9,7 +9,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use edge_transport::advanced::frame::{Frame, Hello, Kind, Part, Reply, decode};
 use edge_transport::advanced::{Core, LinkAction, LinkCore, LinkEvent, Role, SessionKey};
-use edge_transport::hub::{AllowAll, HubSettings};
+use edge_transport::hub::{HubSettings, Rules};
 use edge_transport::link::WireFrame;
 use edge_transport::{PeerId, Request, ServiceName, SessionId, SessionSettings};
 
@@ -42,7 +42,7 @@ fn request(core: &mut Core, from: SessionKey, to: &str, number: u64, body: usize
 fn unread_failures_leave_room_for_the_calls_of_others() {
     let mut settings = HubSettings::default();
     settings.total_queue_bytes = 1 << 20;
-    let mut core = Core::new(settings, Arc::new(AllowAll));
+    let mut core = Core::new(settings, Arc::new(Rules::allow_all()));
     let [near, far] = ["near", "far"].map(|name| admit(&mut core, name));
     let hoarders: Vec<_> = (0..8).map(|number| admit(&mut core, &format!("hoarder-{number}"))).collect();
     for number in 1..20_000 {
@@ -71,7 +71,7 @@ fn take(core: &mut Core, key: SessionKey, max_bytes: usize) -> Vec<Frame> {
 /// A caller fills the queue of a node on a slow link. The call of another one is next after a single frame, and has room.
 #[test]
 fn full_queue_of_one_caller_delays_another_by_one_frame() {
-    let mut core = Core::new(HubSettings::default(), Arc::new(AllowAll));
+    let mut core = Core::new(HubSettings::default(), Arc::new(Rules::allow_all()));
     let [hoarder, near, far] = ["hoarder", "near", "far"].map(|name| admit(&mut core, name));
     for number in 1..100 {
         request(&mut core, hoarder, "far", number, 1 << 20);
@@ -87,7 +87,7 @@ fn full_queue_of_one_caller_delays_another_by_one_frame() {
 /// after a single frame.
 #[test]
 fn full_queue_of_one_node_delays_another_by_one_frame() {
-    let mut core = Core::new(HubSettings::default(), Arc::new(AllowAll));
+    let mut core = Core::new(HubSettings::default(), Arc::new(Rules::allow_all()));
     let [caller, hoarder, far] = ["caller", "hoarder", "far"].map(|name| admit(&mut core, name));
     for (number, to) in [(1, "hoarder"), (2, "far")] {
         let mut request = Request::new(ServiceName::new("csi").unwrap(), Bytes::new());
@@ -111,7 +111,7 @@ fn full_queue_of_one_node_delays_another_by_one_frame() {
 /// keeps its link, and the call of another one passes.
 #[test]
 fn cancels_never_disconnect_a_slow_node() {
-    let mut core = Core::new(HubSettings::default(), Arc::new(AllowAll));
+    let mut core = Core::new(HubSettings::default(), Arc::new(Rules::allow_all()));
     let [near, far] = ["near", "far"].map(|name| admit(&mut core, name));
     let hoarders: Vec<_> = (0..9).map(|number| admit(&mut core, &format!("hoarder-{number}"))).collect();
     for number in 1..=4096 {
@@ -138,7 +138,7 @@ fn frames_on_slow_links_of_one_caller_leave_room_for_another() {
     const TOTAL: usize = 16 << 20;
     let mut settings = HubSettings::default();
     settings.total_queue_bytes = TOTAL;
-    let mut core = Core::new(settings, Arc::new(AllowAll));
+    let mut core = Core::new(settings, Arc::new(Rules::allow_all()));
     let [hoarder, near] = ["hoarder", "near"].map(|name| admit(&mut core, name));
     let slow: Vec<_> = (0..64).map(|number| admit(&mut core, &format!("slow-{number}"))).collect();
     let mut on_links = 0;

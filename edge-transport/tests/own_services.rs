@@ -5,7 +5,7 @@ mod session_common;
 
 use std::time::Duration;
 
-use edge_transport::hub::{ClientsOnly, HubBuilder, NodesOnly, Rules};
+use edge_transport::hub::{HubBuilder, Rules};
 use edge_transport::{Peer, Reason, ReplyStream, Request};
 use session_common::{Echo, Net, collect, net_with, peer_id, service_name};
 use tokio::time::{Instant, sleep};
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 /// A hub with one echo service for nodes and one for operators.
 fn with_services(builder: HubBuilder) -> HubBuilder {
     let operators = Rules::callers([peer_id("operator")]);
-    let builder = builder.service(service_name("of-nodes"), NodesOnly, Echo::default());
+    let builder = builder.service(service_name("of-nodes"), Rules::nodes_only(), Echo::default());
     builder.service(service_name("of-operators"), operators, Echo::default())
 }
 
@@ -26,10 +26,11 @@ async fn ask(peer: &Peer, target: &str, service: &str) -> Result<(), Reason> {
 async fn service_policy_replaces_the_policy_of_the_hub() {
     let callers = Rules::callers(["proxy", "operator"].map(peer_id));
     let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
-    let policies: [&dyn Fn(HubBuilder) -> HubBuilder; 3] =
-        [&|builder| builder.policy(ClientsOnly), &|builder| builder.policy(callers.clone()), &|builder| {
-            builder.policy(rules.clone())
-        }];
+    let policies: [&dyn Fn(HubBuilder) -> HubBuilder; 3] = [
+        &|builder| builder.policy(Rules::clients_only()),
+        &|builder| builder.policy(callers.clone()),
+        &|builder| builder.policy(rules.clone()),
+    ];
     for policy in policies {
         let net = net_with(|builder| policy(with_services(builder)));
         let (node, _) = net.edge("edge-1").await;
@@ -73,7 +74,7 @@ async fn limits_open_calls_to_the_hub_per_peer() {
     const PEERS: usize = 80;
     let watched = Echo::default();
     let watch = watched.clone();
-    let net = net_with(|builder| builder.service(service_name("watch"), NodesOnly, watch));
+    let net = net_with(|builder| builder.service(service_name("watch"), Rules::nodes_only(), watch));
     let bound = edge_transport::HubSettings::default().max_local_calls;
     let settings = edge_transport::PeerSettings::default();
     assert!(
@@ -108,7 +109,7 @@ async fn limits_open_calls_to_the_hub_per_peer() {
 async fn drains_at_once_after_services_have_ended_calls() {
     let watched = Echo::default();
     let watch = watched.clone();
-    let net = net_with(|builder| builder.service(service_name("watch"), NodesOnly, watch));
+    let net = net_with(|builder| builder.service(service_name("watch"), Rules::nodes_only(), watch));
     let (node, _) = net.edge("edge-1").await;
     let open = never(&node).await;
     watched.started.notified().await;

@@ -6,7 +6,7 @@ mod session_common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use edge_transport::hub::{ClientsOnly, HubBuilder, HubSettings, Rules};
+use edge_transport::hub::{HubBuilder, HubSettings, Rules};
 use edge_transport::link::DialOptions;
 use edge_transport::link::uds;
 use edge_transport::presence::{Change, SERVICE, Watch};
@@ -174,10 +174,11 @@ async fn refused_to_watch(peer: &Peer) -> Reason {
 async fn nodes_may_not_watch_and_callers_may() {
     let callers = Rules::callers([peer_id("proxy")]);
     let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
-    let policies: [&dyn Fn(HubBuilder) -> HubBuilder; 3] =
-        [&|builder| builder.policy(ClientsOnly), &|builder| builder.policy(callers.clone()), &|builder| {
-            builder.policy(rules.clone())
-        }];
+    let policies: [&dyn Fn(HubBuilder) -> HubBuilder; 3] = [
+        &|builder| builder.policy(Rules::clients_only()),
+        &|builder| builder.policy(callers.clone()),
+        &|builder| builder.policy(rules.clone()),
+    ];
     for (number, policy) in policies.into_iter().enumerate() {
         let net = net_with(|builder| policy(builder.presence()));
         let (node, _) = net.edge("edge-1").await;

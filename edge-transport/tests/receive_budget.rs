@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edge_transport::advanced::frame::{self, Frame, Kind, Part};
-use edge_transport::hub::{AllowAll, HubError};
+use edge_transport::hub::{HubError, Rules};
 use edge_transport::link::{Lane, Limits, Listener, quic, uds};
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
 use edge_transport::{Hub, HubSettings, Peer, Request};
@@ -37,7 +37,7 @@ fn settings() -> HubSettings {
 }
 
 fn start(listener: Box<dyn Listener>, settings: HubSettings) -> Hub {
-    Hub::builder().listener(listener).settings(settings).policy(AllowAll).start().unwrap()
+    Hub::builder().listener(listener).settings(settings).policy(Rules::allow_all()).start().unwrap()
 }
 
 /// A link frame with the length in front, as on unix sockets and QUIC streams.

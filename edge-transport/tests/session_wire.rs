@@ -9,7 +9,7 @@ mod session_common;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::hub::AllowAll;
+use edge_transport::hub::Rules;
 use edge_transport::link::{Dialer, Limits, Listener, quic, ws};
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
 use edge_transport::{Hub, Peer, PeerState, Reason};
@@ -44,7 +44,7 @@ impl Net {
                 (Box::new(listener), port)
             }
         };
-        let hub = Hub::builder().listener(listener).policy(AllowAll).start().unwrap();
+        let hub = Hub::builder().listener(listener).policy(Rules::allow_all()).start().unwrap();
         Self { hub, authority, port, kind }
     }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use edge_transport::advanced::frame::{End, Frame, Hello, Kind, Part, Reply, decode};
 use edge_transport::advanced::{Core, LinkAction, LinkCore, LinkEvent, Remote, Role, SessionKey};
-use edge_transport::hub::{AllowAll, HubSettings, Policy, Rules};
+use edge_transport::hub::{HubSettings, Policy, Rules};
 use edge_transport::{Request, SessionId, SessionSettings};
 
 use crate::script::{Script, name, service, wire};
@@ -35,9 +35,10 @@ pub fn run(data: &[u8]) {
 
 fn any_peers(mut script: Script<'_>) {
     let settings = settings();
-    let answered = (service("csi"), Arc::new(AllowAll) as Arc<dyn Policy>);
+    let answered = (service("csi"), Arc::new(Rules::allow_all()) as Arc<dyn Policy>);
     // The hub has the name of one of the script's peers.
-    let mut core = Core::new(settings, Arc::new(AllowAll)).with_local(name("hub"), [answered].into());
+    let mut core =
+        Core::new(settings, Arc::new(Rules::allow_all())).with_local(name("hub"), [answered].into());
     let (mut now, mut keys) = (Instant::now(), Vec::new());
     while !script.is_over() {
         step(&mut script, &mut core, &mut keys, &mut now);

@@ -19,7 +19,7 @@ use edge_csi_tests::certificates::{ClusterCertificates, Files};
 use edge_csi_tests::cluster::{DRIVER, NODE};
 use edge_csi_tests::process::Process;
 use edge_csi_tests::{page, port, wait};
-use edge_transport::hub::{Hub, NodesOnly};
+use edge_transport::hub::{Hub, Rules};
 use edge_transport::link::{Limits, ws};
 use edge_transport::tls::{ClientAuth, ServerFiles, ServerTls, TlsPaths};
 use edge_transport::{PeerId, ReplySender, Service, ServiceName};
@@ -80,7 +80,8 @@ impl Fixture {
         let files = certificates.authority().issue_until(&[NODE], AGE, LEFT);
         let signer = Signer { certificates, asked: Arc::default(), answer };
         let service = ServiceName::new(SERVICE).unwrap();
-        let hub = Hub::builder().listener(Box::new(listener)).service(service, NodesOnly, signer.clone());
+        let hub =
+            Hub::builder().listener(Box::new(listener)).service(service, Rules::nodes_only(), signer.clone());
         Self { directory, port, files, signer, hub: hub.start().unwrap() }
     }
 

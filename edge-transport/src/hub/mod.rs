@@ -19,7 +19,7 @@ mod stats;
 pub(crate) use self::core::{Core, SessionKey};
 #[cfg(all(feature = "tls", feature = "runtime"))]
 pub use self::deny::{DenyList, DenyListError};
-pub use policy::{AllowAll, ClientsOnly, InvalidRule, NodesOnly, Policy, Requester, Rule, Rules};
+pub use policy::{InvalidRule, Policy, Requester, Rules};
 #[cfg(feature = "runtime")]
 pub(crate) use runtime::WeakHub;
 #[cfg(feature = "runtime")]

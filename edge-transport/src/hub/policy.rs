@@ -1,8 +1,8 @@
 //! Policies: which peers may call which.
 //!
-//! A hub checks its [`Policy`] once for each call. The default is [`ClientsOnly`]: proxies may call nodes, and nodes may not
-//! call. A peer declares itself a node by the services in its hello. Where nodes are not trusted, name the allowed callers and
-//! targets with [`Rules`]. The hub has authenticated all names.
+//! A hub checks its [`Policy`] once for each call. The default is [`Rules::clients_only`]: proxies may call nodes, and nodes may
+//! not call. A peer declares itself a node by the services in its hello. Where nodes are not trusted, name the allowed callers
+//! and targets in [`Rules`]. The hub has authenticated all names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,51 +40,6 @@ pub trait Policy: Send + Sync {
     fn may_watch(&self, requester: &Requester<'_>) -> bool {
         let _ = requester;
         true
-    }
-}
-
-/// Allows every authenticated peer to call every other.
-#[derive(Debug, Clone, Copy, Default)]
-#[allow(clippy::exhaustive_structs, reason = "a policy without fields")]
-pub struct AllowAll;
-
-impl Policy for AllowAll {
-    fn may_call(&self, _: &Requester<'_>, _: &PeerId, _: &ServiceName) -> bool {
-        true
-    }
-}
-
-/// Allows only peers without services to call. A peer that provides services is a node, and nodes may not call. A
-/// hub uses this policy by default. This policy separates well-behaved nodes only, because a compromised node can
-/// omit its services from its hello. Where this matters, name the callers with [`Rules`].
-#[derive(Debug, Clone, Copy, Default)]
-#[allow(clippy::exhaustive_structs, reason = "a policy without fields")]
-pub struct ClientsOnly;
-
-impl Policy for ClientsOnly {
-    fn may_call(&self, requester: &Requester<'_>, _: &PeerId, _: &ServiceName) -> bool {
-        requester.services.is_empty()
-    }
-
-    fn may_watch(&self, requester: &Requester<'_>) -> bool {
-        requester.services.is_empty()
-    }
-}
-
-/// Allows only nodes to call: peers that provide services, as in [`ClientsOnly`]. Use this policy only for a
-/// [service of the hub itself](super::HubBuilder::service) that answers each node about that node, because the hub
-/// does not verify which services a peer provides.
-#[derive(Debug, Clone, Copy, Default)]
-#[allow(clippy::exhaustive_structs, reason = "a policy without fields")]
-pub struct NodesOnly;
-
-impl Policy for NodesOnly {
-    fn may_call(&self, requester: &Requester<'_>, _: &PeerId, _: &ServiceName) -> bool {
-        !requester.services.is_empty()
-    }
-
-    fn may_watch(&self, requester: &Requester<'_>) -> bool {
-        !requester.services.is_empty()
     }
 }
 
@@ -128,7 +83,37 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Why a text is not a valid [`Rule`].
+/// The peers that a rule allows to call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Callers {
+    Named(Pattern),
+    /// Peers without services.
+    Clients,
+    /// Peers with services.
+    Nodes,
+}
+
+impl Callers {
+    fn include(&self, requester: &Requester<'_>) -> bool {
+        match self {
+            Self::Named(names) => names.matches(requester.peer.as_str()),
+            Self::Clients => requester.services.is_empty(),
+            Self::Nodes => !requester.services.is_empty(),
+        }
+    }
+}
+
+impl fmt::Display for Callers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(names) => names.fmt(f),
+            Self::Clients => f.write_str("clients"),
+            Self::Nodes => f.write_str("nodes"),
+        }
+    }
+}
+
+/// Why a text is not a valid rule of [`Rules`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRule {
@@ -150,25 +135,91 @@ pub enum InvalidRule {
     },
 }
 
-/// Allows some peers to call some others. Written as `FROM=TO`. Each side is a name, which includes the names below it
-/// (`csi-proxy` includes `csi-proxy/replica-2`), a prefix followed by `*` (`edge-*`), or `*` for all names. Allows calls of
-/// every service, unless [`Rule::with_service`] restricts it.
+/// Allows some peers to call some services of some others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
-    from: Pattern,
+struct Rule {
+    from: Callers,
     to: Pattern,
     service: Pattern,
 }
 
 impl Rule {
-    /// Restricts the rule to these services: a name, which includes the names below it (`csi` includes `csi/a.driver`), a
+    /// Allows these callers to call every service of every peer.
+    const fn of(from: Callers) -> Self {
+        Self { from, to: Pattern::Any, service: Pattern::Any }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.from, self.to)?;
+        if self.service == Pattern::Any { Ok(()) } else { write!(f, ":{}", self.service) }
+    }
+}
+
+/// Allows a call if one of its rules does. Without rules no call is allowed.
+///
+/// A rule is parsed from `FROM=TO`. Each side is a name, which includes the names below it (`csi-proxy` includes
+/// `csi-proxy/replica-2`), a prefix followed by `*` (`edge-*`), or `*` for all names. The rule allows calls of every service,
+/// unless [`with_service`](Self::with_service) restricts it.
+///
+/// ```
+/// use edge_transport::hub::Rules;
+///
+/// let one: Rules = "csi-proxy=edge-*".parse()?;
+/// let policy = Rules::new([one.with_service("csi")?, "operator=*".parse()?]);
+/// # Ok::<(), edge_transport::hub::InvalidRule>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    rules: Vec<Rule>,
+}
+
+impl Rules {
+    /// Allows a call if one of these does.
+    pub fn new(rules: impl IntoIterator<Item = Self>) -> Self {
+        Self { rules: rules.into_iter().flat_map(|one| one.rules).collect() }
+    }
+
+    /// Allows only these names, and names below them, to call. These callers may call every peer.
+    pub fn callers(names: impl IntoIterator<Item = PeerId>) -> Self {
+        let named = |name: PeerId| Rule::of(Callers::Named(Pattern::Subtree(name.as_str().into())));
+        Self { rules: names.into_iter().map(named).collect() }
+    }
+
+    /// Allows every authenticated peer to call every other.
+    #[must_use]
+    pub fn allow_all() -> Self {
+        Self { rules: vec![Rule::of(Callers::Named(Pattern::Any))] }
+    }
+
+    /// Allows only peers without services to call. A peer that provides services is a node, and nodes may not call. A hub uses
+    /// this policy by default. This policy separates well-behaved nodes only, because a compromised node can omit its services
+    /// from its hello. Where this matters, name the callers.
+    #[must_use]
+    pub fn clients_only() -> Self {
+        Self { rules: vec![Rule::of(Callers::Clients)] }
+    }
+
+    /// Allows only nodes to call: peers that provide services, as in [`clients_only`](Self::clients_only). Use this policy only
+    /// for a [service of the hub itself](super::HubBuilder::service) that answers each node about that node, because the hub
+    /// does not verify which services a peer provides.
+    #[must_use]
+    pub fn nodes_only() -> Self {
+        Self { rules: vec![Rule::of(Callers::Nodes)] }
+    }
+
+    /// Restricts the rules to these services: a name, which includes the names below it (`csi` includes `csi/a.driver`), a
     /// prefix followed by `*`, or `*` for all services.
     ///
     /// # Errors
     /// [`InvalidRule::Pattern`] if the text is none of these.
     pub fn with_service(mut self, service: &str) -> Result<Self, InvalidRule> {
-        self.service = Pattern::parse(service, |name| ServiceName::new(name))
+        let pattern = Pattern::parse(service, |name| ServiceName::new(name))
             .map_err(|cause| InvalidRule::Pattern { side: "SERVICE", found: excerpt(service), cause })?;
+        for rule in &mut self.rules {
+            rule.service = pattern.clone();
+        }
         Ok(self)
     }
 }
@@ -178,7 +229,8 @@ fn excerpt(text: &str) -> String {
     text.chars().take(100).collect()
 }
 
-impl FromStr for Rule {
+/// Parses one rule, `FROM=TO`.
+impl FromStr for Rules {
     type Err = InvalidRule;
 
     fn from_str(text: &str) -> Result<Self, InvalidRule> {
@@ -191,51 +243,33 @@ impl FromStr for Rule {
                 cause,
             })
         };
-        Ok(Self { from: names("FROM", from)?, to: names("TO", to)?, service: Pattern::Any })
+        let from = Callers::Named(names("FROM", from)?);
+        Ok(Self { rules: vec![Rule { from, to: names("TO", to)?, service: Pattern::Any }] })
     }
 }
 
-impl fmt::Display for Rule {
+/// Prints the rules with a space between them.
+impl fmt::Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.from, self.to)?;
-        if self.service == Pattern::Any { Ok(()) } else { write!(f, ":{}", self.service) }
-    }
-}
-
-/// Allows a call if one of the rules does. Without rules no call is allowed.
-#[derive(Debug, Clone, Default)]
-pub struct Rules {
-    rules: Vec<Rule>,
-}
-
-impl Rules {
-    /// Creates a policy that allows a call if one of these rules does.
-    pub fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
-        Self { rules: rules.into_iter().collect() }
-    }
-
-    /// Creates a policy that allows only these names, and names below them, to call. These callers may call every peer.
-    pub fn callers(names: impl IntoIterator<Item = PeerId>) -> Self {
-        let rule = |name: PeerId| Rule {
-            from: Pattern::Subtree(name.as_str().into()),
-            to: Pattern::Any,
-            service: Pattern::Any,
-        };
-        Self::new(names.into_iter().map(rule))
+        for (at, rule) in self.rules.iter().enumerate() {
+            let space = if at > 0 { " " } else { "" };
+            write!(f, "{space}{rule}")?;
+        }
+        Ok(())
     }
 }
 
 impl Policy for Rules {
     fn may_call(&self, requester: &Requester<'_>, target: &PeerId, service: &ServiceName) -> bool {
         self.rules.iter().any(|rule| {
-            rule.from.matches(requester.peer.as_str())
+            rule.from.include(requester)
                 && rule.to.matches(target.as_str())
                 && rule.service.matches(service.as_str())
         })
     }
 
     fn may_watch(&self, requester: &Requester<'_>) -> bool {
-        self.rules.iter().any(|rule| rule.from.matches(requester.peer.as_str()))
+        self.rules.iter().any(|rule| rule.from.include(requester))
     }
 }
 
@@ -252,14 +286,14 @@ mod tests {
 
     #[test]
     fn clients_only_rejects_peers_with_services() {
-        assert!(may(&ClientsOnly, "proxy", &[]));
-        assert!(!may(&ClientsOnly, "edge-1", &["csi"]));
+        assert!(may(&Rules::clients_only(), "proxy", &[]));
+        assert!(!may(&Rules::clients_only(), "edge-1", &["csi"]));
     }
 
     #[test]
     fn nodes_only_rejects_peers_without_services() {
-        assert!(may(&NodesOnly, "edge-1", &["csi"]));
-        assert!(!may(&NodesOnly, "proxy", &[]));
+        assert!(may(&Rules::nodes_only(), "edge-1", &["csi"]));
+        assert!(!may(&Rules::nodes_only(), "proxy", &[]));
     }
 
     #[test]
@@ -283,7 +317,7 @@ mod tests {
     fn peers_that_may_not_call_may_not_watch() {
         let callers = Rules::callers([PeerId::new("proxy").unwrap()]);
         let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
-        let policies: [&dyn Policy; 3] = [&ClientsOnly, &callers, &rules];
+        let policies = [Rules::clients_only(), callers, rules];
         let (csi, none) = ([ServiceName::new("csi").unwrap()], []);
         for policy in policies {
             for (name, services, expected) in [("proxy/1", &none[..], true), ("edge-1", &csi[..], false)] {
@@ -322,7 +356,7 @@ mod tests {
     /// A rule for one driver allows neither another driver, nor all drivers together, nor another service.
     #[test]
     fn rules_match_the_service() {
-        let rule = |service: &str| "proxy=edge-*".parse::<Rule>().unwrap().with_service(service).unwrap();
+        let rule = |service: &str| "proxy=edge-*".parse::<Rules>().unwrap().with_service(service).unwrap();
         let (proxy, node) = (PeerId::new("proxy/1").unwrap(), PeerId::new("edge-1").unwrap());
         let requester = Requester { peer: &proxy, services: &[] };
         for (rule, service, expected) in [
@@ -338,20 +372,18 @@ mod tests {
         ] {
             let service = ServiceName::new(service).unwrap();
             let text = rule.to_string();
-            assert_eq!(
-                Rules::new([rule]).may_call(&requester, &node, &service),
-                expected,
-                "{text} {service}"
-            );
+            assert_eq!(rule.may_call(&requester, &node, &service), expected, "{text} {service}");
         }
         assert_eq!(rule("csi/a.driver").to_string(), "proxy=edge-*:csi/a.driver");
-        assert!("a=b".parse::<Rule>().unwrap().with_service("").unwrap_err().to_string().contains("SERVICE"));
+        assert!(
+            "a=b".parse::<Rules>().unwrap().with_service("").unwrap_err().to_string().contains("SERVICE")
+        );
     }
 
     #[test]
     fn rules_parse_and_errors_say_what_is_expected() {
         for text in ["csi-proxy=edge-*", "*=*", "a/b=c"] {
-            assert_eq!(text.parse::<Rule>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<Rules>().unwrap().to_string(), text);
         }
         for (text, expected) in [
             ("csi-proxy", "expected FROM=TO"),
@@ -361,7 +393,7 @@ mod tests {
             ("a=b=c", "TO \"b=c\": peer id contains '='"),
             ("a b=c", "expected a name"),
         ] {
-            let error = text.parse::<Rule>().unwrap_err().to_string();
+            let error = text.parse::<Rules>().unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
     }

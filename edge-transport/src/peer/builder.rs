@@ -10,7 +10,7 @@ use fastrand::Rng;
 use super::runtime::Driver;
 use super::{Backoff, Peer, Service};
 use crate::frame::{Frame, Hello, Kind, Lane, MAX_SERVICES, MIN_MAX_FRAME, encode};
-use crate::hub::{AllowAll, Policy};
+use crate::hub::{Policy, Rules};
 use crate::link::{Address, DialOptions, Dialer, LinkError, MAX_UNADMITTED_FRAME};
 use crate::name::{PeerId, ServiceName, SessionId};
 use crate::session::SessionSettings;
@@ -103,7 +103,7 @@ pub struct PeerBuilder {
 impl PeerBuilder {
     pub(super) fn new(name: PeerId) -> Self {
         let settings = PeerSettings::default();
-        let policy = Arc::new(AllowAll);
+        let policy = Arc::new(Rules::allow_all());
         Self { name, dialers: Vec::new(), services: HashMap::new(), policy, settings, seed: None }
     }
 
@@ -138,7 +138,7 @@ impl PeerBuilder {
 
     /// Sets which peers may call the services of this peer, in addition to the hub's policy: a call that it does not allow
     /// fails with `FORBIDDEN`. The hub has authenticated the names of the callers; their services are not known here. Default
-    /// [`AllowAll`]: the hub decides.
+    /// [`Rules::allow_all`]: the hub decides.
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
         self.policy = Arc::new(policy);
         self

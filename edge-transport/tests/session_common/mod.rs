@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::hub::AllowAll;
+use edge_transport::hub::Rules;
 use edge_transport::link::LinkQueue;
 use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::{
@@ -89,7 +89,8 @@ pub(crate) fn net_with(
     change: impl FnOnce(edge_transport::hub::HubBuilder) -> edge_transport::hub::HubBuilder,
 ) -> Net {
     let (listener, dialer) = listen();
-    let builder = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().policy(AllowAll);
+    let builder =
+        Hub::builder().listener(Box::new(listener)).allow_unauthenticated().policy(Rules::allow_all());
     let hub = change(builder).start().unwrap();
     Net { hub, dialer }
 }

@@ -10,7 +10,7 @@ use edge_transport::advanced::{
     Action, CloseReason, Core, Event, InboundCallId, LinkAction, LinkCore, LinkEvent, Role, Session,
     SessionKey,
 };
-use edge_transport::hub::{AllowAll, HubSettings, Policy};
+use edge_transport::hub::{HubSettings, Policy, Rules};
 use edge_transport::link::{Lane, WireFrame};
 use edge_transport::{PeerId, Reason, Request, ServiceName, SessionId, SessionSettings};
 use fastrand::Rng;
@@ -143,8 +143,10 @@ impl Sim {
             now: Instant::now(),
             random: Rng::with_seed(seed),
             // The first node provides the hub's own services.
-            core: Core::new(settings, Arc::new(AllowAll))
-                .with_local(name(0), HashMap::from([(service(), Arc::new(AllowAll) as Arc<dyn Policy>)])),
+            core: Core::new(settings, Arc::new(Rules::allow_all())).with_local(
+                name(0),
+                HashMap::from([(service(), Arc::new(Rules::allow_all()) as Arc<dyn Policy>)]),
+            ),
             half_open: Vec::new(),
             open_lanes: HashSet::new(),
             tampers: false,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use csi_proto::DriverName;
 use csi_proto::name::InvalidDriverName;
 use csi_proxy::CSI_SERVICE;
-use edge_transport::hub::{InvalidRule, Rule, Rules};
+use edge_transport::hub::{InvalidRule, Rules};
 
 /// A text is not a rule of `--allow`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,7 +32,7 @@ pub enum InvalidAllowRule {
 /// nodes, such as `@volumes`. Without it, `FROM` may call everything on these nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowRule {
-    rule: Rule,
+    rule: Rules,
     text: String,
     is_restricted: bool,
 }
@@ -65,7 +65,7 @@ impl FromStr for AllowRule {
             None => (text, None),
             Some((rule, tail)) => (rule, Some(service_pattern(&tail[1..])?)),
         };
-        let mut rule: Rule = rule.parse()?;
+        let mut rule: Rules = rule.parse()?;
         if let Some(service) = &service {
             rule = rule.with_service(service)?;
         }

@@ -13,7 +13,7 @@ mod trace;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use edge_transport::hub::{ClientsOnly, DenyList, Hub, HubBuilder, HubSettings};
+use edge_transport::hub::{DenyList, Hub, HubBuilder, HubSettings, Rules};
 use edge_transport::reload::FileWatch;
 
 #[cfg(feature = "kubernetes")]
@@ -105,5 +105,5 @@ fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
         return builder.policy(AllowRule::policy(&options.allow));
     }
     tracing::info!("no --allow: peers that offer services cannot call, all others can");
-    builder.policy(ClientsOnly)
+    builder.policy(Rules::clients_only())
 }

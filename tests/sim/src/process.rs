@@ -10,7 +10,7 @@ use csi_proxy::{
     SessionRelay, TermError,
 };
 use edge_transport::SessionSettings;
-use edge_transport::hub::{HubError, HubSettings, InvalidRule, Rule, Rules};
+use edge_transport::hub::{HubError, HubSettings, InvalidRule, Rules};
 use edge_transport::peer::{PeerBuilder, PeerError};
 use edge_transport::{Hub, InvalidName, Peer, PeerId, PeerSettings};
 use tokio::sync::Notify;
@@ -95,7 +95,7 @@ fn policy(plan: &Plan) -> Result<Rules, StartError> {
     let callers = (plan.agents..plan.places()).map(|place| plan.name(place));
     let callers = callers.chain([Role::Caller.name().to_owned()]).enumerate();
     let rule = |(driver, name): (usize, String)| {
-        let rule: Rule = format!("{name}=edge-*").parse()?;
+        let rule: Rules = format!("{name}=edge-*").parse()?;
         Ok(rule.with_service(&format!("{SERVICE}/{}", driver_name(driver)))?)
     };
     Ok(Rules::new(callers.map(rule).collect::<Result<Vec<_>, StartError>>()?))

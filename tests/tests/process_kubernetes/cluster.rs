@@ -14,7 +14,7 @@ use edge_csi_common::kubernetes::message::{
 };
 use edge_csi_tests::cluster::{DRIVER, NODE};
 use edge_csi_tests::wait;
-use edge_transport::hub::{Hub, NodesOnly};
+use edge_transport::hub::{Hub, Rules};
 use edge_transport::link::{Limits, uds};
 use edge_transport::{PeerId, ReplySender, Service, ServiceName};
 use prost::Message;
@@ -66,7 +66,7 @@ impl Cluster {
         let builder = Hub::builder().listener(Box::new(listener));
         let serving = Self { hub: None, ..self.clone() };
         let service = ServiceName::new(SERVICE).unwrap();
-        self.hub = Some(builder.service(service, NodesOnly, serving).start().unwrap());
+        self.hub = Some(builder.service(service, Rules::nodes_only(), serving).start().unwrap());
     }
 
     /// Ends the hub.

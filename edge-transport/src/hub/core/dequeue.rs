@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
     use crate::frame::{End, PROTOCOL_VERSION, Reply, Request};
-    use crate::hub::{AllowAll, HubSettings};
+    use crate::hub::{HubSettings, Rules};
     use crate::name::{PeerId, ServiceName, SessionId};
     use crate::session::Remote;
 
@@ -176,7 +176,8 @@ mod tests {
 
     impl Hub {
         fn new() -> Self {
-            let (mut core, now) = (Core::new(HubSettings::default(), Arc::new(AllowAll)), Instant::now());
+            let (mut core, now) =
+                (Core::new(HubSettings::default(), Arc::new(Rules::allow_all())), Instant::now());
             let mut admit = |name: &str| {
                 let remote = Remote {
                     peer: PeerId::new(name).unwrap(),

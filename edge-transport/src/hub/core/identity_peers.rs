@@ -44,7 +44,7 @@ mod tests {
 
     use super::*;
     use crate::frame::PROTOCOL_VERSION;
-    use crate::hub::{AllowAll, Core, HubSettings, Policy, Rules, SessionKey};
+    use crate::hub::{Core, HubSettings, Policy, Rules, SessionKey};
     use crate::name::{PeerId, SessionId};
     use crate::session::{CloseReason, Remote};
 
@@ -102,7 +102,7 @@ mod tests {
     /// A session that replaces one of another identity counts for its own.
     #[test]
     fn replaced_session_counts_for_the_new_identity() {
-        let mut core = core(AllowAll);
+        let mut core = core(Rules::allow_all());
         let older = admit(&mut core, "edge-1", "edge-1/a", 1).unwrap();
         let newer = admit(&mut core, "edge-1/a", "edge-1/a", 2).unwrap();
         let counts = |core: &Core| {

@@ -63,7 +63,7 @@ mod tests {
     use bytes::Bytes;
 
     use crate::frame::{Frame, PROTOCOL_VERSION, Part, Reply, Request};
-    use crate::hub::{AllowAll, Core, HubSettings, Policy};
+    use crate::hub::{Core, HubSettings, Policy, Rules};
     use crate::name::{PeerId, ServiceName, SessionId};
     use crate::session::Remote;
 
@@ -88,8 +88,10 @@ mod tests {
 
     fn hub() -> Core {
         let settings = HubSettings { max_local_calls: 2, ..HubSettings::default() };
-        let mut core = Core::new(settings, Arc::new(AllowAll))
-            .with_local(name("hub"), HashMap::from([(watch(), Arc::new(AllowAll) as Arc<dyn Policy>)]));
+        let mut core = Core::new(settings, Arc::new(Rules::allow_all())).with_local(
+            name("hub"),
+            HashMap::from([(watch(), Arc::new(Rules::allow_all()) as Arc<dyn Policy>)]),
+        );
         core.admit(&remote("hub", 1)).unwrap();
         core
     }
@@ -125,7 +127,8 @@ mod tests {
         for (credit, second, is_open) in
             [(0, message(), false), (4, message(), false), (5, message(), true), (5, None, false)]
         {
-            let (mut core, now) = (Core::new(HubSettings::default(), Arc::new(AllowAll)), Instant::now());
+            let (mut core, now) =
+                (Core::new(HubSettings::default(), Arc::new(Rules::allow_all())), Instant::now());
             let (proxy, node) =
                 (core.admit(&remote("proxy", 1)).unwrap(), core.admit(&remote("edge-1", 1)).unwrap());
             let mut request = Request::new(watch(), "watch");

@@ -14,7 +14,7 @@ use super::auth::Authentication;
 use super::receive_budget::{ReceiveBudget, min_budget};
 use super::{Hub, Shared, Table, WeakHub};
 use crate::frame::{Hello, MIN_MAX_FRAME};
-use crate::hub::{ClientsOnly, Core, HubSettings, Policy, Requester};
+use crate::hub::{Core, HubSettings, Policy, Requester, Rules};
 use crate::link::{Address, LinkError, ListenOptions, Listener, memory};
 use crate::name::{PeerId, ServiceName, SessionId};
 use crate::peer::{Peer, PeerError, PeerSettings, Service};
@@ -87,7 +87,7 @@ impl HubBuilder {
         Self {
             name: None,
             listeners: Vec::new(),
-            policy: Arc::new(ClientsOnly),
+            policy: Arc::new(Rules::clients_only()),
             settings: HubSettings::default(),
             authentication: Authentication::default(),
             services: HashMap::new(),
@@ -122,8 +122,8 @@ impl HubBuilder {
         self
     }
 
-    /// Sets the policy: which peers may call which. Default [`ClientsOnly`]: only peers without services may call. With
-    /// untrusted nodes, use [`Rules`](crate::hub::Rules).
+    /// Sets the policy: which peers may call which. Default [`Rules::clients_only`]: only peers without services may call. With
+    /// untrusted nodes, name the callers.
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
         self.policy = Arc::new(policy);
         self

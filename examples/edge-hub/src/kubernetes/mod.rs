@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use edge_transport::ServiceName;
-use edge_transport::hub::{HubBuilder, NodesOnly};
+use edge_transport::hub::{HubBuilder, Rules};
 use tokio::task::JoinSet;
 
 pub use self::certificates::{InvalidSigner, NodeSigner};
@@ -71,7 +71,7 @@ impl Kubernetes {
             events: Events::new(),
         };
         let name = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
-        let mut hub = hub.service(name, NodesOnly, service.clone());
+        let mut hub = hub.service(name, Rules::nodes_only(), service.clone());
         if let Some((signer, authorities)) = signer {
             hub = certificates::serve(hub, client.clone(), signer, authorities)?;
         }

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use edge_transport::Hub;
-use edge_transport::hub::{Rule, Rules};
+use edge_transport::hub::Rules;
 use edge_transport::tls::{ClientAuth, ServerTls, TlsFiles, TlsPaths};
 
 #[tokio::main]
@@ -22,7 +22,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     let files = TlsPaths::default().with_certificate(certificate, key).with_authorities(authorities);
     let tls = ServerTls::from(TlsFiles::server(files, ClientAuth::Required)?);
     // A process whose certificate is for `socket` may call each node, and no other call is allowed.
-    let policy = Rules::new(["socket=edge-*".parse::<Rule>()?]);
+    let policy = "socket=edge-*".parse::<Rules>()?;
     let builder = Hub::builder().listen(address.parse()?, &tls).await?;
     let hub = builder.policy(policy).presence().start()?;
     // ANCHOR_END: embed

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use edge_transport::hub::{HubBuilder, NodesOnly};
+use edge_transport::hub::{HubBuilder, Rules};
 use edge_transport::{PeerId, Reason, ReplySender, Service, ServiceName};
 use kube::Client;
 use prost::Message;
@@ -93,7 +93,7 @@ pub(super) fn serve(
         slots: Arc::new(Semaphore::new(MAX_SIGNING)),
     };
     let name = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
-    Ok(hub.service(name, NodesOnly, service))
+    Ok(hub.service(name, Rules::nodes_only(), service))
 }
 
 #[async_trait]
