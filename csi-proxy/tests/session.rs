@@ -20,7 +20,7 @@ use csi_proxy::{
 use edge_transport::link::faulty::{self, Direction, Handle, Plan};
 use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::link::{Dialer, Link, LinkError};
-use edge_transport::{Hub, Peer, PeerId, PeerSettings};
+use edge_transport::{Hub, Peer, PeerId};
 use tokio::time::Instant;
 
 /// A dialer to the hub whose last link can be cut.
@@ -72,12 +72,10 @@ async fn net(node: &str, relay: impl Relay + 'static) -> Net {
     let (listener, dialer) = memory::listen("hub", 16 << 20);
     let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence().start().unwrap();
     let cables = [(); 2].map(|()| CuttableDialer(dialer.clone(), Arc::default()));
-    let mut settings = PeerSettings::default();
-    settings.session.max_frame = 8 << 20;
     let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(cables[0].clone()));
-    let near = near.settings(settings.clone()).start().unwrap();
+    let near = near.max_frame(8 << 20).start().unwrap();
     let far = Peer::builder(PeerId::new(node).unwrap()).dialer(Box::new(cables[1].clone()));
-    let far = far.settings(settings).serve_csi(relay).start().unwrap();
+    let far = far.max_frame(8 << 20).serve_csi(relay).start().unwrap();
     near.connected().await.unwrap();
     far.connected().await.unwrap();
     Net { hub, near, far, cables }
@@ -232,9 +230,7 @@ async fn failback_is_not_a_loss_of_nodes() {
     let first = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence();
     let _first = first.start().unwrap();
     let (cable, open) = (CuttableDialer(dialer, Arc::default()), Arc::new(AtomicBool::new(false)));
-    let mut settings = PeerSettings::default();
-    settings.failback_interval = Duration::from_secs(1);
-    let proxy = Peer::builder(PeerId::new("other").unwrap()).settings(settings);
+    let proxy = Peer::builder(PeerId::new("other").unwrap()).failback_interval(Duration::from_secs(1));
     let proxy = proxy.dialer(Box::new(ClosableDialer(cable.clone(), Arc::clone(&open))));
     let proxy = proxy.dialer(Box::new(net.cables[0].clone())).start().unwrap();
     let reachability = Reachability::new(Duration::from_secs(5));

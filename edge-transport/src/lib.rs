@@ -22,6 +22,10 @@ pub mod presence;
 #[cfg(feature = "tls")]
 pub mod reload;
 mod session;
+#[cfg(feature = "runtime")]
+mod setters;
+#[cfg(feature = "runtime")]
+mod start_error;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod token;
@@ -29,9 +33,12 @@ pub mod token;
 /// The pure cores, for simulations and fuzzing. No promise of stability: they change with any version.
 pub mod advanced {
     pub use crate::hub::core::{Core, SessionKey};
+    pub use crate::hub::settings::HubSettings;
+    #[cfg(feature = "runtime")]
+    pub use crate::peer::builder::PeerSettings;
     pub use crate::session::{
         Action, CloseReason, Event, InboundCallId, Incoming, LinkAction, LinkCore, LinkEvent, LinkState,
-        Remote, Role, Session, Stats,
+        Remote, Role, Session, SessionSettings, Stats,
     };
 
     /// Frames and their encoding, for programs that speak the protocol without a [`Peer`](crate::Peer). A frame is a varint, a
@@ -47,14 +54,15 @@ pub mod advanced {
 
 pub use frame::{Failure, MAX_CLOSING, MAX_METADATA, Reason, Request};
 #[cfg(feature = "runtime")]
-pub use hub::{Hub, HubSettings};
+pub use hub::Hub;
 pub use name::{InvalidName, PeerId, ServiceName, SessionId};
 #[cfg(feature = "runtime")]
 pub use peer::{
-    CallError, Cancelled, ConnectError, Peer, PeerSettings, PeerState, Refusal, ReplyEvent, ReplySender,
-    ReplyStream, Service,
+    CallError, Cancelled, ConnectError, Peer, PeerState, Refusal, ReplyEvent, ReplySender, ReplyStream,
+    Service,
 };
-pub use session::SessionSettings;
+#[cfg(feature = "runtime")]
+pub use start_error::StartError;
 
 /// The names that most programs use.
 #[cfg(feature = "runtime")]

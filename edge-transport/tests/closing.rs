@@ -10,13 +10,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use edge_transport::advanced::PeerSettings;
 use edge_transport::hub::Rules;
 use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::link::{
     Credentials, Dialer, FrameLink, Link, LinkError, LinkKind, Protection, WireFrame,
 };
 use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, TokenVerifier};
-use edge_transport::{Hub, Peer, PeerId, PeerSettings, PeerState};
+use edge_transport::{Hub, Peer, PeerId, PeerState};
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use session_common::{Echo, collect, echo, peer_id, service_name};
 use tokio::sync::Notify;

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use edge_transport::advanced::frame::{self, End, Frame, Hello, Kind};
 use edge_transport::advanced::{
-    Action, Core, Event, LinkAction, LinkCore, LinkEvent, Role, Session, SessionKey,
+    Action, Core, Event, HubSettings, LinkAction, LinkCore, LinkEvent, Role, Session, SessionKey,
+    SessionSettings,
 };
-use edge_transport::hub::{HubSettings, Rules};
+use edge_transport::hub::Rules;
 use edge_transport::link::Lane;
-use edge_transport::{PeerId, Request, ServiceName, SessionId, SessionSettings};
+use edge_transport::{PeerId, Request, ServiceName, SessionId};
 
 const SESSION: SessionId = SessionId { instance: 7, number: 7 };
 const NEAR: usize = 0;

@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use edge_transport::link::LinkQueue;
+use edge_transport::Hub;
+use edge_transport::advanced::HubSettings;
 use edge_transport::link::{
-    Dialer, Handshake, Incoming, Limits, LinkError, LinkKind, Listener, PendingLink, Source, uds, ws,
+    Dialer, Handshake, Incoming, Limits, LinkError, LinkKind, LinkQueue, Listener, PendingLink, Source, uds,
+    ws,
 };
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
-use edge_transport::{Hub, HubSettings};
 use link_pki::Authority;
 use session_common::raw::hello;
 use session_common::{listen, peer_id};

@@ -9,14 +9,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use edge_transport::advanced::{HubSettings, PeerSettings};
 use edge_transport::hub::Rules;
 use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::link::{Dialer, Link, LinkError};
 use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, TokenVerifier};
-use edge_transport::{
-    CallError, Hub, HubSettings, Peer, PeerId, PeerSettings, PeerState, Reason, ReplyEvent, ReplySender,
-    Service,
-};
+use edge_transport::{CallError, Hub, Peer, PeerId, PeerState, Reason, ReplyEvent, ReplySender, Service};
 use session_common::{echo, peer_id, service_name};
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -8,10 +8,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use edge_transport::advanced::frame::{Frame, Hello, Kind, Part, Reply, decode};
-use edge_transport::advanced::{Core, LinkAction, LinkCore, LinkEvent, Role, SessionKey};
-use edge_transport::hub::{HubSettings, Rules};
+use edge_transport::advanced::{
+    Core, HubSettings, LinkAction, LinkCore, LinkEvent, Role, SessionKey, SessionSettings,
+};
+use edge_transport::hub::Rules;
 use edge_transport::link::WireFrame;
-use edge_transport::{PeerId, Request, ServiceName, SessionId, SessionSettings};
+use edge_transport::{PeerId, Request, ServiceName, SessionId};
 
 const SESSION: SessionId = SessionId { instance: 7, number: 7 };
 

@@ -372,8 +372,8 @@ impl TokenVerifier for Silent {
     }
 }
 
-fn one_handshake() -> edge_transport::HubSettings {
-    let mut settings = edge_transport::HubSettings::default();
+fn one_handshake() -> edge_transport::advanced::HubSettings {
+    let mut settings = edge_transport::advanced::HubSettings::default();
     (settings.max_handshakes, settings.handshake_backlog) = (1, 0);
     settings
 }
@@ -470,7 +470,7 @@ async fn draining_hub_ends_denied_sessions() {
     let watch = FileWatch::new().deny(&list);
     let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let (listener, port) = listen(Over::Wss, tls).await;
-    let mut settings = edge_transport::HubSettings::default();
+    let mut settings = edge_transport::advanced::HubSettings::default();
     settings.session.drain_timeout = TIMEOUT;
     let hub = Hub::builder().listener(listener).deny(list).settings(settings).start().unwrap();
     let dial = |name: &str| dialer(Over::Wss, port, &ClientTls::new(&authority.identity(name)).unwrap());

@@ -5,12 +5,13 @@
 mod link_pki;
 mod session_common;
 
+use edge_transport::advanced::HubSettings;
 use edge_transport::advanced::frame::Kind;
 use edge_transport::hub::Rules;
 use edge_transport::link::{Dialer, Limits, ws};
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
 use edge_transport::token::{Token, TokenRefused, TokenVerifier};
-use edge_transport::{Hub, HubSettings, PeerId};
+use edge_transport::{Hub, PeerId};
 use link_pki::Authority;
 use session_common::raw::{Raw, hello};
 use session_common::{listen, peer_id};

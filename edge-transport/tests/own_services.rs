@@ -75,8 +75,8 @@ async fn limits_open_calls_to_the_hub_per_peer() {
     let watched = Echo::default();
     let watch = watched.clone();
     let net = net_with(|builder| builder.service(service_name("watch"), Rules::nodes_only(), watch));
-    let bound = edge_transport::HubSettings::default().max_local_calls;
-    let settings = edge_transport::PeerSettings::default();
+    let bound = edge_transport::advanced::HubSettings::default().max_local_calls;
+    let settings = edge_transport::advanced::PeerSettings::default();
     assert!(
         PEERS * bound > settings.session.max_inbound_calls,
         "more than the default inbound limit of a peer"

@@ -6,11 +6,11 @@ mod session_common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use edge_transport::hub::{HubBuilder, HubSettings, Rules};
-use edge_transport::link::DialOptions;
-use edge_transport::link::uds;
+use edge_transport::advanced::{HubSettings, PeerSettings};
+use edge_transport::hub::{HubBuilder, Rules};
+use edge_transport::link::{DialOptions, uds};
 use edge_transport::presence::{Change, SERVICE, Watch};
-use edge_transport::{Hub, Peer, PeerId, PeerSettings, Reason, Request};
+use edge_transport::{Hub, Peer, PeerId, Reason, Request};
 use session_common::{Echo, Net, net_with, peer_id, service_name};
 
 /// A watcher and the peers that it knows.

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use edge_transport::advanced::HubSettings;
 use edge_transport::advanced::frame::{self, Frame, Kind, Part};
-use edge_transport::hub::{HubError, Rules};
+use edge_transport::hub::Rules;
 use edge_transport::link::{Lane, Limits, Listener, quic, uds};
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
-use edge_transport::{Hub, HubSettings, Peer, Request};
+use edge_transport::{Hub, Peer, Request, StartError};
 use link_pki::Authority;
 use session_common::raw::hello;
 use session_common::{Echo, collect, echo, peer_id, service_name};
@@ -242,7 +243,7 @@ async fn refuses_a_budget_below_the_largest_frame() {
     let (listener, _dialer) = session_common::listen();
     let error = Hub::builder().listener(Box::new(listener)).settings(settings).start().unwrap_err();
     assert!(
-        matches!(error, HubError::TooLow { setting: "total_receive_bytes", found: MIB, min } if min == 3 * MIB),
+        matches!(error, StartError::TooLow { setting: "total_receive_bytes", found: MIB, min } if min == 3 * MIB),
         "{error}"
     );
 }

@@ -7,9 +7,8 @@ mod session_common;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::hub::{HubError, HubSettings};
-use edge_transport::peer::PeerError;
-use edge_transport::{Hub, Peer, PeerId, PeerSettings, Reason, ReplySender, Request, Service};
+use edge_transport::advanced::{HubSettings, PeerSettings};
+use edge_transport::{Hub, Peer, PeerId, Reason, ReplySender, Request, Service, StartError};
 use session_common::{collect, echo, listen, net, peer_id, service_name};
 
 #[tokio::test(start_paused = true)]
@@ -336,8 +335,8 @@ async fn rejects_a_zero_ping_interval() {
         settings.session.ping_interval = interval;
         bounds.session.ping_interval = interval;
         let refused = Peer::builder(peer_id("edge-1")).dialer(Box::new(dialer)).settings(settings).start();
-        assert!(matches!(refused, Err(PeerError::TooLow { found: 0, min: 1, .. })), "{refused:?}");
+        assert!(matches!(refused, Err(StartError::TooLow { found: 0, min: 1, .. })), "{refused:?}");
         let refused = Hub::builder().listener(Box::new(listener)).settings(bounds).start();
-        assert!(matches!(refused, Err(HubError::TooLow { found: 0, min: 1, .. })), "{refused:?}");
+        assert!(matches!(refused, Err(StartError::TooLow { found: 0, min: 1, .. })), "{refused:?}");
     }
 }

@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use edge_transport::advanced::PeerSettings;
 use edge_transport::link::faulty::{self, Faults, Handle, Plan};
 use edge_transport::link::memory::MemoryDialer;
 use edge_transport::link::{Dialer, Link, LinkError};
-use edge_transport::{Peer, PeerSettings, Reason};
+use edge_transport::{Peer, Reason};
 use session_common::{Echo, collect, echo, net, peer_id, service_name};
 use tokio::time::{Instant, timeout};
 

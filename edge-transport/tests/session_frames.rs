@@ -9,11 +9,9 @@ use edge_transport::advanced::frame::{
     self, DecodeError, Encoder, End, Frame, Hello, Kind, MAX_HEADER, MESSAGE_COST, Part, Reply, decode,
     encode,
 };
-use edge_transport::advanced::{Action, Event, Session};
+use edge_transport::advanced::{Action, Event, Session, SessionSettings};
 use edge_transport::link::Lane;
-use edge_transport::{
-    Failure, MAX_CLOSING, MAX_METADATA, PeerId, Reason, Request, ServiceName, SessionId, SessionSettings,
-};
+use edge_transport::{Failure, MAX_CLOSING, MAX_METADATA, PeerId, Reason, Request, ServiceName, SessionId};
 use proptest::prelude::*;
 
 fn peer(name: &str) -> PeerId {

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use edge_transport::advanced::PeerSettings;
 use edge_transport::hub::Hub;
 use edge_transport::link::uds::{self, UdsDialer};
 use edge_transport::link::{Dialer, Limits};
-use edge_transport::{Peer, PeerSettings, Reason};
+use edge_transport::{Peer, Reason};
 use session_common::cuttable::Cuttable;
 use session_common::{Echo, collect, echo, net, peer_id, service_name};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -7,9 +7,10 @@ mod session_common;
 use std::time::Duration;
 
 use bytes::Bytes;
+use edge_transport::advanced::HubSettings;
 use edge_transport::advanced::frame::{self, Frame, Kind, Part};
 use edge_transport::link::{Lane, Listener as _, memory};
-use edge_transport::{HubSettings, Peer, Reason};
+use edge_transport::{Peer, Reason};
 use futures_util::SinkExt;
 use session_common::raw::{Raw, hello};
 use session_common::{Echo, collect, echo, net, net_with, peer_id, service_name};

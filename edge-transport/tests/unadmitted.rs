@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
+use edge_transport::advanced::HubSettings;
 use edge_transport::advanced::frame::{self, Frame, Kind};
 use edge_transport::link::{Dialer, Lane, Limits, Listener, quic, uds, ws};
-use edge_transport::peer::PeerError;
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
 use edge_transport::token::{Token, TokenDialer, TokenSource};
-use edge_transport::{Hub, HubSettings, Peer};
+use edge_transport::{Hub, Peer, StartError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use link_pki::Authority;
@@ -342,7 +342,7 @@ async fn largest_hello_is_admitted_with_the_longest_token() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, PeerError::HelloTooLarge { found, max } if found > max), "{error}");
+    assert!(matches!(error, StartError::HelloTooLarge { found, max } if found > max), "{error}");
     assert!(services > 60, "{services}");
     timeout(BOUND, last.connected()).await.unwrap().unwrap();
     assert_eq!(hub.peers()[0].services.len(), services - 1);

@@ -7,9 +7,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use edge_transport::advanced::frame::{End, Frame, Hello, Kind, Part, Reply, decode};
-use edge_transport::advanced::{Core, LinkAction, LinkCore, LinkEvent, Remote, Role, SessionKey};
-use edge_transport::hub::{HubSettings, Policy, Rules};
-use edge_transport::{Request, SessionId, SessionSettings};
+use edge_transport::advanced::{
+    Core, HubSettings, LinkAction, LinkCore, LinkEvent, Remote, Role, SessionKey, SessionSettings,
+};
+use edge_transport::hub::{Policy, Rules};
+use edge_transport::{Request, SessionId};
 
 use crate::script::{Script, name, service, wire};
 

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use edge_transport::advanced::frame::{End, Frame, Hello, Kind, Part, Reply, decode};
-use edge_transport::advanced::{Action, Event, InboundCallId, Session};
-use edge_transport::{Request, SessionId, SessionSettings};
+use edge_transport::advanced::{Action, Event, InboundCallId, Session, SessionSettings};
+use edge_transport::{Request, SessionId};
 
 use crate::script::{Script, name, service, wire};
 

@@ -12,7 +12,7 @@ mod metrics;
 mod policy;
 #[cfg(feature = "runtime")]
 mod runtime;
-mod settings;
+pub(crate) mod settings;
 mod stats;
 
 #[cfg(feature = "runtime")]
@@ -23,6 +23,6 @@ pub use policy::{InvalidRule, Policy, Requester, Rules};
 #[cfg(feature = "runtime")]
 pub(crate) use runtime::WeakHub;
 #[cfg(feature = "runtime")]
-pub use runtime::{Hub, HubBuilder, HubError};
-pub use settings::HubSettings;
+pub use runtime::{Hub, HubBuilder};
+pub(crate) use settings::HubSettings;
 pub use stats::{HubStats, PeerInfo, Presence};

@@ -43,7 +43,7 @@ pub struct HubStats {
     pub local_calls: usize,
     /// Bytes that wait for peers: in their queues, and in their links until these have written them.
     pub queued_bytes: usize,
-    /// Bytes that links have taken from [`total_receive_bytes`](super::HubSettings::total_receive_bytes).
+    /// Bytes that links have taken from [`total_receive_bytes`](super::HubBuilder::total_receive_bytes).
     pub receiving_bytes: usize,
     /// How often a link had to wait for such bytes.
     pub receive_waits: u64,

@@ -14,6 +14,8 @@ use crate::hub::{Policy, Rules};
 use crate::link::{Address, DialOptions, Dialer, LinkError, MAX_UNADMITTED_FRAME};
 use crate::name::{PeerId, ServiceName, SessionId};
 use crate::session::SessionSettings;
+use crate::setters::setters;
+use crate::start_error::StartError;
 use crate::token::MAX_TOKEN;
 
 /// Largest hello in bytes, before the session number and the token are written into it.
@@ -51,42 +53,6 @@ impl Default for PeerSettings {
             max_queued_bytes: 4 * 1024 * 1024,
         }
     }
-}
-
-/// Why a peer cannot start.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PeerError {
-    /// The peer has no dialer.
-    #[error("the peer has no hub address; add one with `dial`")]
-    NoDialer,
-    /// The peer has too many services.
-    #[error("{found} services; at most {MAX_SERVICES} are allowed")]
-    TooManyServices {
-        /// Number of services.
-        found: usize,
-    },
-    /// The names of the services are too long together. A hub reads a small first frame, and the token must fit too.
-    #[error("a hello of {found} bytes; at most {max} are allowed: use fewer services or shorter names")]
-    HelloTooLarge {
-        /// Bytes of the hello without a token.
-        found: usize,
-        /// Largest allowed number of bytes.
-        max: usize,
-    },
-    /// A limit is too low.
-    #[error("setting {setting} is {found}; it must be at least {min}")]
-    TooLow {
-        /// The setting.
-        setting: &'static str,
-        /// Value of the setting.
-        found: usize,
-        /// Lowest allowed value.
-        min: usize,
-    },
-    /// No tokio runtime is running.
-    #[error("no tokio runtime; call `start` inside one")]
-    NoRuntime,
 }
 
 /// Builds a [`Peer`].
@@ -149,7 +115,46 @@ impl PeerBuilder {
         self
     }
 
-    /// Sets timeouts and limits.
+    setters! {
+        /// Sets how long [`Peer::drain`] waits for open calls. Default 30 s.
+        drain_timeout(Duration) => session.drain_timeout;
+        /// Sets the timeout of one connection attempt to one address. Default 5 s.
+        dial_timeout(Duration) => dial_timeout;
+        /// Sets the interval between attempts to connect to preferred addresses while a less preferred one is in use. When a
+        /// preferred address answers, the peer changes to it, and open calls end with `LINK_LOST`. A preferred path that fails
+        /// again is tried less and less often. Default 60 s; zero: never.
+        failback_interval(Duration) => failback_interval;
+        /// Sets the longest first delay before a reconnect. Default 200 ms; the actual delay is between half of this value and
+        /// this value.
+        backoff_initial(Duration) => backoff_initial;
+        /// Sets the longest delay before a reconnect. Default 10 s.
+        backoff_max(Duration) => backoff_max;
+        /// Sets the largest frame in bytes. Default 8 MiB; at least 4 KiB, and at most the limit of the dialers.
+        max_frame(usize) => session.max_frame;
+        /// Sets the time without a received frame after which the hub is pinged. Default 3 s; at least 1 ms.
+        ping_interval(Duration) => session.ping_interval;
+        /// Sets the time without a received frame after which the link is closed as dead. Default 10 s. Should allow three
+        /// pings.
+        liveness_timeout(Duration) => session.liveness_timeout;
+        /// Sets the timeout of the hub's hello. Default 5 s.
+        hello_timeout(Duration) => session.hello_timeout;
+        /// Sets the maximum number of open calls of this peer. Default 4096, about 2 KiB each.
+        max_outbound_calls(usize) => session.max_outbound_calls;
+        /// Sets the maximum number of calls of other peers in progress at this peer. Default 4096. One caller may have half of
+        /// those that are unused.
+        max_inbound_calls(usize) => session.max_inbound_calls;
+        /// Sets the maximum number of bytes of requests in progress at this peer; as many bytes of messages may wait for their
+        /// callers, and as many for the link. Default 64 MiB.
+        max_inbound_bytes(usize) => session.max_inbound_bytes;
+        /// Sets the initial credit of a call in bytes: the most that may be unread at the caller, plus one message. Default
+        /// 256 KiB.
+        credit(u64) => session.credit;
+        /// Sets the queued bytes of this peer's own calls above which callers must wait. Default 4 MiB, plus one frame.
+        max_queued_bytes(usize) => max_queued_bytes;
+    }
+
+    /// Replaces all timeouts and limits, for tests and simulations: the fields of
+    /// [`advanced::PeerSettings`](PeerSettings) change with any version.
     pub fn settings(mut self, settings: PeerSettings) -> Self {
         self.settings = settings;
         self
@@ -166,13 +171,13 @@ impl PeerBuilder {
     /// # Errors
     /// If there is no dialer or no runtime, if there are too many services or their names are too long together, or if
     /// a limit is too low.
-    pub fn start(self) -> Result<Peer, PeerError> {
-        let runtime = tokio::runtime::Handle::try_current().map_err(|_| PeerError::NoRuntime)?;
+    pub fn start(self) -> Result<Peer, StartError> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
         if self.dialers.is_empty() {
-            return Err(PeerError::NoDialer);
+            return Err(StartError::NoDialer);
         }
         if self.services.len() > MAX_SERVICES {
-            return Err(PeerError::TooManyServices { found: self.services.len() });
+            return Err(StartError::TooManyServices { found: self.services.len() });
         }
         let settings = self.settings;
         for (setting, found, min) in [
@@ -183,7 +188,7 @@ impl PeerBuilder {
             ("max_queued_bytes", settings.max_queued_bytes, 1),
         ] {
             if found < min {
-                return Err(PeerError::TooLow { setting, found, min });
+                return Err(StartError::TooLow { setting, found, min });
             }
         }
         // A hasher with random keys is the standard library's source of unpredictable numbers.
@@ -195,7 +200,7 @@ impl PeerBuilder {
         hello.services = self.services.keys().cloned().collect();
         let found = encode(Frame::link(Kind::Hello(hello.clone())), Lane::Control).len();
         if found > MAX_HELLO {
-            return Err(PeerError::HelloTooLarge { found, max: MAX_HELLO });
+            return Err(StartError::HelloTooLarge { found, max: MAX_HELLO });
         }
         let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max, rng.u64(..));
         let (driver, handle, state) =

@@ -2,7 +2,7 @@
 
 mod backoff;
 #[cfg(feature = "runtime")]
-mod builder;
+pub(crate) mod builder;
 #[cfg(feature = "runtime")]
 mod call;
 #[cfg(feature = "runtime")]
@@ -20,7 +20,9 @@ mod state;
 
 pub use backoff::Backoff;
 #[cfg(feature = "runtime")]
-pub use builder::{PeerBuilder, PeerError, PeerSettings};
+pub use builder::PeerBuilder;
+#[cfg(feature = "runtime")]
+pub(crate) use builder::PeerSettings;
 #[cfg(feature = "runtime")]
 pub use call::{CallError, ReplyEvent, ReplyStream};
 #[cfg(feature = "runtime")]

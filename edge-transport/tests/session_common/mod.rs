@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use edge_transport::advanced::PeerSettings;
 use edge_transport::hub::Rules;
 use edge_transport::link::LinkQueue;
 use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::{
-    Hub, Peer, PeerId, PeerSettings, Reason, ReplyEvent, ReplySender, ReplyStream, Request, Service,
-    ServiceName,
+    Hub, Peer, PeerId, Reason, ReplyEvent, ReplySender, ReplyStream, Request, Service, ServiceName,
 };
 
 pub(crate) fn peer_id(name: &str) -> PeerId {

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use edge_transport::advanced::frame::{self, End, Frame, Hello};
 use edge_transport::advanced::{
-    Action, CloseReason, Core, Event, InboundCallId, LinkAction, LinkCore, LinkEvent, Role, Session,
-    SessionKey,
+    Action, CloseReason, Core, Event, HubSettings, InboundCallId, LinkAction, LinkCore, LinkEvent, Role,
+    Session, SessionKey, SessionSettings,
 };
-use edge_transport::hub::{HubSettings, Policy, Rules};
+use edge_transport::hub::{Policy, Rules};
 use edge_transport::link::{Lane, WireFrame};
-use edge_transport::{PeerId, Reason, Request, ServiceName, SessionId, SessionSettings};
+use edge_transport::{PeerId, Reason, Request, ServiceName, SessionId};
 use fastrand::Rng;
 
 pub(crate) const CREDIT: u64 = 1000;

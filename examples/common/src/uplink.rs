@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use edge_transport::link::{Address, DialOptions, Dialer};
+use edge_transport::peer::PeerBuilder;
 use edge_transport::reload::FileWatch;
 use edge_transport::tls::{ClientFiles, ClientTls, RenewableFiles};
-use edge_transport::{Peer, PeerId, PeerSettings, PeerState};
+use edge_transport::{Peer, PeerId, PeerState};
 use tokio::sync::watch;
 
 use crate::process::Fatal;
@@ -29,12 +30,9 @@ pub struct FailbackOptions {
 }
 
 impl FailbackOptions {
-    /// Returns the settings of a peer with this drain timeout.
-    pub fn settings(&self, drain_timeout: Duration) -> PeerSettings {
-        let mut settings = PeerSettings::default();
-        settings.session.drain_timeout = drain_timeout;
-        settings.failback_interval = self.failback_interval;
-        settings
+    /// Returns a builder of a peer with this interval and this drain timeout.
+    pub fn peer(&self, name: PeerId, drain_timeout: Duration) -> PeerBuilder {
+        Peer::builder(name).failback_interval(self.failback_interval).drain_timeout(drain_timeout)
     }
 }
 

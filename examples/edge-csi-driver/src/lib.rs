@@ -15,7 +15,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use csi_proxy::{ClockTerms, Drained, NodeWatch, Reachability, RetryRelay, SessionRelay};
-use edge_transport::Peer;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
@@ -49,11 +48,8 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     let destination = Destination::open(&options, state.as_ref()).await?;
     let drain_timeout = options.drain_timeout;
     let name = Arc::new(HubName::new(&options.drivername, files.tls.clone())?);
-    let peer = Peer::builder(name.current())
-        .dialers(name::dialers(dialers, &name))
-        .settings(options.failback.settings(drain_timeout))
-        .start()
-        .map_err(Fatal::runtime)?;
+    let builder = options.failback.peer(name.current(), drain_timeout);
+    let peer = builder.dialers(name::dialers(dialers, &name)).start().map_err(Fatal::runtime)?;
     tracing::info!(name = %peer.name(), driver = %options.drivername, node = %destination, "starting; the driver's calls go to the node");
     let connection = tokio::spawn(uplink::log_connection(peer.watch()));
 

@@ -13,7 +13,7 @@ mod trace;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use edge_transport::hub::{DenyList, Hub, HubBuilder, HubSettings, Rules};
+use edge_transport::hub::{DenyList, Hub, HubBuilder, Rules};
 use edge_transport::reload::FileWatch;
 
 #[cfg(feature = "kubernetes")]
@@ -34,10 +34,8 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     let files = options.security.files()?;
     let tokens = options.security.tokens();
     let listeners = listeners::open(&options, files.as_ref()).await?;
-    let mut settings = HubSettings::default();
-    settings.session.drain_timeout = options.drain_timeout;
     let mut watch = FileWatch::new();
-    let mut builder = Hub::builder().settings(settings);
+    let mut builder = Hub::builder().drain_timeout(options.drain_timeout);
     if options.security.insecure {
         tracing::warn!(
             "--insecure: peers are not authenticated and can use any name; use certificates outside of tests"

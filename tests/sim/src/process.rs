@@ -9,10 +9,10 @@ use csi_proxy::{
     DEFAULT_RECONNECT_GRACE, Dispatcher, Driver, NodeWatch, Reachability, RetryRelay, ServeCsi as _,
     SessionRelay, TermError,
 };
-use edge_transport::SessionSettings;
-use edge_transport::hub::{HubError, HubSettings, InvalidRule, Rules};
-use edge_transport::peer::{PeerBuilder, PeerError};
-use edge_transport::{Hub, InvalidName, Peer, PeerId, PeerSettings};
+use edge_transport::advanced::{HubSettings, PeerSettings, SessionSettings};
+use edge_transport::hub::{InvalidRule, Rules};
+use edge_transport::peer::PeerBuilder;
+use edge_transport::{Hub, InvalidName, Peer, PeerId};
 use tokio::sync::Notify;
 
 use crate::attacker::Role;
@@ -70,9 +70,7 @@ impl Bounds {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error(transparent)]
-    Hub(#[from] HubError),
-    #[error(transparent)]
-    Peer(#[from] PeerError),
+    Transport(#[from] edge_transport::StartError),
     #[error(transparent)]
     Name(#[from] InvalidName),
     #[error(transparent)]

@@ -17,43 +17,14 @@ use crate::frame::{Hello, MIN_MAX_FRAME};
 use crate::hub::{Core, HubSettings, Policy, Requester, Rules};
 use crate::link::{Address, LinkError, ListenOptions, Listener, memory};
 use crate::name::{PeerId, ServiceName, SessionId};
-use crate::peer::{Peer, PeerError, PeerSettings, Service};
+use crate::peer::{Peer, PeerSettings, Service};
 use crate::presence::PresenceService;
+use crate::setters::setters;
+use crate::start_error::StartError;
 use crate::token::TokenVerifier;
 
 /// Maximum number of presence events by which a receiver may lag.
 const PRESENCE_BOUND: usize = 1024;
-
-/// Why a hub cannot start.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum HubError {
-    /// The hub has no listener.
-    #[error("the hub has no listener; add one with `listen`")]
-    NoListener,
-    /// A limit is too low.
-    #[error("setting {setting} is {found}; it must be at least {min}")]
-    TooLow {
-        /// The setting.
-        setting: &'static str,
-        /// Value of the setting.
-        found: usize,
-        /// Lowest allowed value.
-        min: usize,
-    },
-    /// The deny list has the hub's own name, and would end the hub's own services.
-    #[error("{cause}")]
-    DeniesHub {
-        /// The file and the entry.
-        cause: String,
-    },
-    /// No tokio runtime is running.
-    #[error("no tokio runtime; call `start` inside one")]
-    NoRuntime,
-    /// The peer of the hub's own services cannot start.
-    #[error("cannot start the hub's own services: {0}")]
-    LocalServices(#[source] PeerError),
-}
 
 /// A service of the hub itself.
 struct LocalService {
@@ -129,7 +100,46 @@ impl HubBuilder {
         self
     }
 
-    /// Sets timeouts and limits.
+    setters! {
+        /// Sets how long [`Hub::drain`] waits for open calls. Default 30 s.
+        drain_timeout(Duration) => session.drain_timeout;
+        /// Sets the largest frame in bytes. Default 8 MiB; at least 4 KiB, and at most the limit of the listeners.
+        max_frame(usize) => session.max_frame;
+        /// Sets the time without a received frame after which a peer is pinged. Default 3 s; at least 1 ms.
+        ping_interval(Duration) => session.ping_interval;
+        /// Sets the time without a received frame after which a link is closed as dead. Default 10 s. Should allow three pings.
+        liveness_timeout(Duration) => session.liveness_timeout;
+        /// Sets the timeout of a peer's hello; a token is verified within half of it. Default 5 s.
+        hello_timeout(Duration) => session.hello_timeout;
+        /// Sets the maximum number of connected peers. Default 100,000, each about 4 KiB plus the memory of its link.
+        max_peers(usize) => max_peers;
+        /// Sets the maximum number of connected peers whose names one certificate or token proves, if they may call others.
+        /// Default 64. All other identities, such as those of nodes, may have three peers.
+        max_peers_per_caller(usize) => max_peers_per_caller;
+        /// Sets the maximum number of open calls of one peer through this hub. Default 4096, about 200 bytes each.
+        max_calls(usize) => max_calls;
+        /// Sets the maximum number of open calls of one peer to the hub's own services. Default 64.
+        max_local_calls(usize) => max_local_calls;
+        /// Sets the maximum number of frames queued for one peer, and of open calls to it. Default 16,384. One sender may have
+        /// half of those that are unused.
+        queue_frames(usize) => queue_frames;
+        /// Sets the maximum number of bytes queued for one peer. Default 32 MiB.
+        queue_bytes(usize) => queue_bytes;
+        /// Sets the maximum number of bytes queued for all peers together. Default 256 MiB.
+        total_queue_bytes(usize) => total_queue_bytes;
+        /// Sets the maximum number of bytes of unfinished frames on the links of all peers, in addition to 20 KiB on each link.
+        /// Default 64 MiB; at least twice the largest frame and 1 MiB. A link that gets no more is not read until others need
+        /// less.
+        total_receive_bytes(usize) => total_receive_bytes;
+        /// Sets the maximum number of links per listener in handshake, hello and authentication. Default 256; further ones wait.
+        max_handshakes(usize) => max_handshakes;
+        /// Sets the maximum number of links per listener that wait for their handshake. Default 1024; further ones are rejected,
+        /// and their peers retry after a random delay.
+        handshake_backlog(usize) => handshake_backlog;
+    }
+
+    /// Replaces all timeouts and limits, for tests and simulations: the fields of
+    /// [`advanced::HubSettings`](HubSettings) change with any version.
     pub fn settings(mut self, settings: HubSettings) -> Self {
         self.settings = settings;
         self
@@ -177,7 +187,7 @@ impl HubBuilder {
 
     /// Adds a service of the hub itself, under the name in the hub's hello ([`Peer::hub`]), which is reserved for the hub. The
     /// policy `callers` replaces the hub's policy; [`Service::call`] receives the caller's name.
-    /// [`HubSettings::max_local_calls`] limits the open calls. End long-lived calls before [`Hub::drain`], which waits for
+    /// [`max_local_calls`](Self::max_local_calls) limits the open calls. End long-lived calls before [`Hub::drain`], which waits for
     /// them.
     pub fn service(
         mut self,
@@ -194,10 +204,10 @@ impl HubBuilder {
     ///
     /// # Errors
     /// If there is no listener or no runtime, if a limit is too low, or if the hub's own services cannot start.
-    pub fn start(self) -> Result<Hub, HubError> {
-        let runtime = tokio::runtime::Handle::try_current().map_err(|_| HubError::NoRuntime)?;
+    pub fn start(self) -> Result<Hub, StartError> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
         if self.listeners.is_empty() {
-            return Err(HubError::NoListener);
+            return Err(StartError::NoListener);
         }
         let settings = &self.settings;
         for (setting, found, min) in [
@@ -212,17 +222,17 @@ impl HubBuilder {
             ("total_receive_bytes", settings.total_receive_bytes, min_budget(settings.session.max_frame)),
         ] {
             if found < min {
-                return Err(HubError::TooLow { setting, found, min });
+                return Err(StartError::TooLow { setting, found, min });
             }
         }
         if self.authentication.allow_unauthenticated {
             tracing::warn!("unauthenticated peers are allowed: anyone with network access can use any name");
         }
         // `hub` is a valid name, so there is no error to report.
-        let name = self.name.or_else(|| PeerId::new("hub").ok()).ok_or(HubError::NoListener)?;
+        let name = self.name.or_else(|| PeerId::new("hub").ok()).ok_or(StartError::NoListener)?;
         #[cfg(feature = "tls")]
         if let Some(list) = &self.authentication.deny {
-            list.protect(&name).map_err(|error| HubError::DeniesHub { cause: error.to_string() })?;
+            list.protect(&name).map_err(|error| StartError::DeniesHub { cause: error.to_string() })?;
         }
         let local = (self.presence || !self.services.is_empty()).then(|| name.clone());
         // A hub never dials, so its session numbers are never compared.
@@ -296,14 +306,14 @@ fn local_peer(
     shared: &Arc<Shared>,
     local: PeerId,
     services: HashMap<ServiceName, Arc<dyn Service>>,
-) -> Result<Peer, HubError> {
+) -> Result<Peer, StartError> {
     let max_frame = shared.settings.session.max_frame;
     let (listener, dialer) = memory::listen_proven(local.clone(), max_frame);
     shared.tasks.spawn(accept_loop(Box::new(listener), Arc::clone(shared)));
     let mut settings = PeerSettings { session: shared.settings.session.clone(), ..PeerSettings::default() };
     settings.session.max_inbound_calls = shared.settings.max_peers.saturating_mul(2);
     let builder = Peer::builder(local).dialer(Box::new(dialer)).settings(settings);
-    builder.services(services).start().map_err(HubError::LocalServices)
+    builder.services(services).start().map_err(|cause| StartError::LocalServices(Box::new(cause)))
 }
 
 impl std::fmt::Debug for HubBuilder {

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::auth::Authentication;
-pub use self::builder::{HubBuilder, HubError};
+pub use self::builder::HubBuilder;
 use self::receive_budget::ReceiveBudget;
 use self::warn_limit::WarnLimit;
 use super::core::SessionMap;
