@@ -8,7 +8,7 @@ use csi_proxy::{
     SocketAddress,
 };
 use edge_transport::link::{Address, DialOptions, Dialer};
-use edge_transport::tls::{ClientAuth, ClientTls, Identity, server_config};
+use edge_transport::tls::{ClientAuth, ClientTls, Identity, ServerTls};
 use edge_transport::{Hub, Peer, PeerId};
 use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
 use tokio::task::JoinHandle;
@@ -124,7 +124,7 @@ async fn serve(socket: &Path, relay: impl Relay + 'static) -> ChainResult<Servin
 
 async fn session(kind: ChainKind, folder: &Path, drivers: Dispatcher) -> ChainResult<(Hub, Peer, Peer)> {
     let authority = Authority::new()?;
-    let server = server_config(&authority.identity("localhost")?, ClientAuth::Required)?;
+    let server = ServerTls::new(&authority.identity("localhost")?, ClientAuth::Required)?;
     let socket = format!("unix://{}", folder.join("hub.sock").display());
     let listen: Address = match kind {
         ChainKind::Ws => "ws://127.0.0.1:0",

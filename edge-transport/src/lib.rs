@@ -36,6 +36,8 @@ pub mod advanced {
     pub use crate::hub::settings::HubSettings;
     #[cfg(feature = "runtime")]
     pub use crate::peer::builder::PeerSettings;
+    #[cfg(feature = "tls")]
+    pub use crate::reload::watch::ReloadEvent;
     pub use crate::session::{
         Action, CloseReason, Event, InboundCallId, Incoming, LinkAction, LinkCore, LinkEvent, LinkState,
         Remote, Role, Session, SessionSettings, Stats,

@@ -18,7 +18,7 @@ use edge_transport::link::{
     Dialer, Handshake, Incoming, Limits, LinkError, LinkKind, LinkQueue, Listener, PendingLink, Source, uds,
     ws,
 };
-use edge_transport::tls::{ClientAuth, ClientTls, server_config};
+use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
 use link_pki::Authority;
 use session_common::raw::hello;
 use session_common::{listen, peer_id};
@@ -148,7 +148,7 @@ async fn connect_from(local: &str, to: SocketAddr) -> TcpStream {
 #[tokio::test]
 async fn hostile_sockets_do_not_keep_a_tls_peer_out() {
     let authority = Authority::new();
-    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
     let to = listener.socket_address();
     let mut settings = HubSettings::default();

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use edge_transport::advanced::ReloadEvent;
 use edge_transport::advanced::frame::{self, End, Frame, Hello, Kind, Part, Reply};
 use edge_transport::hub::{DenyList, HubBuilder};
 use edge_transport::link::{Dialer, Lane, Limits, Link, uds, ws};
-use edge_transport::reload::{FileWatch, ReloadEvent};
-use edge_transport::tls::{ClientAuth, ClientTls, Identity, TlsFiles, server_config};
+use edge_transport::reload::FileWatch;
+use edge_transport::tls::{ClientAuth, ClientTls, Identity, ServerTls};
 use edge_transport::token::{
     Token, TokenDialer, TokenFile, TokenRefused, TokenSource, TokenVerifier, token_digest,
 };
@@ -42,7 +43,7 @@ fn token_hub(tokens: impl TokenVerifier + 'static) -> HubBuilder {
 async fn authenticates_peers_by_token() {
     for over in BOTH {
         let (authority, files) = (Authority::new(), Files::new());
-        let tls = server_config(&authority.identity("hub"), ClientAuth::Optional).unwrap();
+        let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Optional).unwrap();
         let (listener, port) = listen(over, tls).await;
         let lines =
             format!("edge-1 {}\nproxy {}\n", token_digest(&token("edge-1")), token_digest(&token("proxy")));
@@ -163,7 +164,7 @@ impl Raw {
 async fn refuses_and_counts_replies_from_another_node() {
     for over in BOTH {
         let authority = Authority::new();
-        let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+        let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
         let (listener, port) = listen(over, tls).await;
         let hub = Hub::builder().listener(listener).start().unwrap();
         let dial = |name: &str| dialer(over, port, &ClientTls::new(&authority.identity(name)).unwrap());
@@ -209,7 +210,7 @@ async fn refuses_and_counts_replies_from_another_node() {
 async fn refuses_and_counts_nodes_with_another_name() {
     for over in BOTH {
         let authority = Authority::new();
-        let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+        let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
         let (listener, port) = listen(over, tls).await;
         let hub = Hub::builder().listener(listener).start().unwrap();
         let dial = |name: &str| dialer(over, port, &ClientTls::new(&authority.identity(name)).unwrap());
@@ -252,7 +253,7 @@ struct Renewal {
     edge_files: Files,
     hub: Hub,
     port: u16,
-    client: TlsFiles<rustls::ClientConfig>,
+    client: ClientTls,
     watch: Arc<FileWatch>,
 }
 
@@ -263,16 +264,16 @@ impl Renewal {
         hub_files.write("ca.pem", authority.pem());
         edge_files.write_pair(&authority.issue("edge-1"));
         edge_files.write("ca.pem", authority.pem());
-        let server = TlsFiles::server(hub_files.paths(), ClientAuth::Required).unwrap();
-        let client = TlsFiles::client(edge_files.paths()).unwrap();
-        let watch = Arc::new(FileWatch::new().tls(&server).tls(&client));
-        let (listener, port) = listen(over, server.into()).await;
+        let server = ServerTls::open(hub_files.paths(), ClientAuth::Required).unwrap();
+        let client = ClientTls::open(edge_files.paths()).unwrap();
+        let watch = Arc::new(FileWatch::new().server(&server).client(&client));
+        let (listener, port) = listen(over, server).await;
         let hub = Hub::builder().listener(listener).start().unwrap();
         Self { over, hub_files, edge_files, hub, port, client, watch }
     }
 
     fn dialer(&self) -> Box<dyn Dialer> {
-        dialer(self.over, self.port, &ClientTls::from(self.client.clone()))
+        dialer(self.over, self.port, &self.client)
     }
 
     fn check(&self) -> Vec<ReloadEvent> {
@@ -348,9 +349,9 @@ fn reports_expiry_of_each_certificate_file() {
     let (authority, files) = (Authority::new(), Files::new());
     files.write_pair(&authority.issue_until("edge-1", 2040));
     files.write("ca.pem", authority.pem());
-    let tls = TlsFiles::client(files.paths()).unwrap();
-    let watch = FileWatch::new().tls(&tls);
-    let end = tls.identity().unwrap().expires().unwrap();
+    let tls = ClientTls::open(files.paths()).unwrap();
+    let watch = FileWatch::new().client(&tls);
+    let end = tls.identity().unwrap().unwrap().expires().unwrap();
     assert!(watch.check(end - 31 * DAY).is_empty());
     let soon = watch.check(end - 30 * DAY);
     let file = files.path("cert.pem");
@@ -384,7 +385,7 @@ const BUSY: &str = "the hub is overloaded; try again later";
 async fn overloaded_hub_rejects_before_the_handshake() {
     for over in BOTH {
         let authority = Authority::new();
-        let tls = server_config(&authority.identity("hub"), ClientAuth::Optional).unwrap();
+        let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Optional).unwrap();
         let (listener, port) = listen(over, tls).await;
         let asked = Arc::new(tokio::sync::Notify::new());
         let hub =
@@ -434,7 +435,7 @@ async fn deny_list_ends_sessions_and_refuses_new_ones() {
         let path = files.write("deny", "# none yet\n");
         let list = DenyList::open(&path).unwrap();
         let watch = FileWatch::new().deny(&list);
-        let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+        let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
         let (listener, port) = listen(over, tls).await;
         let hub = Hub::builder().listener(listener).deny(list.clone()).start().unwrap();
         let identity = authority.identity("edge-1");
@@ -468,7 +469,7 @@ async fn draining_hub_ends_denied_sessions() {
     let (authority, files) = (Authority::new(), Files::new());
     let list = DenyList::open(files.write("deny", "")).unwrap();
     let watch = FileWatch::new().deny(&list);
-    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let (listener, port) = listen(Over::Wss, tls).await;
     let mut settings = edge_transport::advanced::HubSettings::default();
     settings.session.drain_timeout = TIMEOUT;
@@ -512,7 +513,7 @@ async fn session_ends_when_its_token_is_removed() {
         let line = |name: &str| format!("{name} {}\n", token_digest(&token(name)));
         let tokens = TokenFile::open(files.write("tokens", line("edge-1") + &line("edge-2"))).unwrap();
         let watch = FileWatch::new().tokens(&tokens);
-        let tls = server_config(&authority.identity("hub"), ClientAuth::None).unwrap();
+        let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::None).unwrap();
         let (listener, port) = listen(over, tls).await;
         let hub = token_hub(tokens).listener(listener).start().unwrap();
         let anonymous = Identity::without_certificate(authority.pem().as_bytes()).unwrap();
@@ -540,7 +541,7 @@ async fn session_ends_when_its_token_is_removed() {
 async fn session_ends_with_its_certificate() {
     for over in BOTH {
         let authority = Authority::new();
-        let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+        let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
         let (listener, port) = listen(over, tls).await;
         let hub = Hub::builder().listener(listener).start().unwrap();
         let identity = authority.issue_for("edge-1", Duration::from_secs(3)).trusting(&authority);

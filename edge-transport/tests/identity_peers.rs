@@ -9,7 +9,7 @@ use edge_transport::advanced::HubSettings;
 use edge_transport::advanced::frame::Kind;
 use edge_transport::hub::Rules;
 use edge_transport::link::{Dialer, Limits, ws};
-use edge_transport::tls::{ClientAuth, ClientTls, server_config};
+use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
 use edge_transport::token::{Token, TokenRefused, TokenVerifier};
 use edge_transport::{Hub, PeerId};
 use link_pki::Authority;
@@ -48,7 +48,7 @@ fn settings() -> HubSettings {
 #[tokio::test]
 async fn certificate_is_admitted_under_few_names() {
     let authority = Authority::new();
-    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
     let port = listener.socket_address().port();
     let builder = Hub::builder().listener(Box::new(listener)).settings(settings());

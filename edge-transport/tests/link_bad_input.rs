@@ -10,7 +10,7 @@ use std::time::Duration;
 use edge_transport::link::{
     Credentials, Dialer, Lane, Limits, Link, LinkError, Listener, WireFrame, quic, uds, ws,
 };
-use edge_transport::tls::{ClientAuth, ClientTls, Identity, insecure_server_config, server_config};
+use edge_transport::tls::{ClientAuth, ClientTls, Identity, ServerTls};
 use futures_util::{SinkExt, StreamExt};
 use link_pki::Authority;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -41,14 +41,14 @@ async fn plain_ws() -> (ws::WsListener, SocketAddr) {
 }
 
 async fn tls_ws(authority: &Authority) -> (ws::WsListener, u16) {
-    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let listener = ws::bind("127.0.0.1:0", Some(tls), limits()).await.unwrap();
     let port = listener.socket_address().port();
     (listener, port)
 }
 
 async fn quic_hub(authority: &Authority) -> (quic::QuicListener, u16) {
-    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let listener = quic::bind("127.0.0.1:0", &tls, limits()).await.unwrap();
     let port = listener.socket_address().port();
     (listener, port)
@@ -399,7 +399,7 @@ async fn refuses_clients_without_certificate() {
 #[tokio::test]
 async fn optional_certificate_may_be_omitted() {
     let authority = Authority::new();
-    let tls = server_config(&authority.identity("hub"), ClientAuth::Optional).unwrap();
+    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Optional).unwrap();
     let mut listener = ws::bind("127.0.0.1:0", Some(tls), limits()).await.unwrap();
     let port = listener.socket_address().port();
     let (dialed, accepted) = attempt(&mut listener, &wss(port, anonymous(&authority))).await;
@@ -442,7 +442,7 @@ fn expired_server(authority: &Authority, old: &link_pki::Issued) -> edge_transpo
     use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
     let chain = vec![CertificateDer::from_pem_slice(old.certificate.as_bytes()).unwrap()];
     let key = PrivateKeyDer::from_pem_slice(old.key.as_bytes()).unwrap();
-    let good = server_config(&authority.identity("x"), ClientAuth::None).unwrap();
+    let good = ServerTls::new(&authority.identity("x"), ClientAuth::None).unwrap();
     let config = rustls::ServerConfig::builder_with_provider(std::sync::Arc::clone(
         good.config().unwrap().crypto_provider(),
     ))
@@ -456,7 +456,7 @@ fn expired_server(authority: &Authority, old: &link_pki::Issued) -> edge_transpo
 
 #[tokio::test]
 async fn insecure_ends_connect_only_to_each_other() {
-    let server = insecure_server_config().unwrap();
+    let server = ServerTls::insecure().unwrap();
     let insecure = ClientTls::insecure(None).unwrap();
     let strict = ClientTls::new(&Authority::new().identity("edge-1")).unwrap();
     let mut listener = quic::bind("127.0.0.1:0", &server, limits()).await.unwrap();

@@ -9,7 +9,7 @@ use edge_transport::link::{
     Credentials, DEFAULT_MAX_FRAME, Dialer, FrameLink as _, Lane, Limits, Link, LinkError, LinkKind, Listener,
     WireFrame, conformance, faulty, memory, quic, uds, ws,
 };
-use edge_transport::tls::{ClientAuth, ClientTls, server_config};
+use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
 use futures_util::{SinkExt as _, StreamExt as _};
 use link_pki::Authority;
 
@@ -84,7 +84,7 @@ async fn ws_links_conform() {
 #[tokio::test]
 async fn wss_links_conform_and_report_certificates() {
     let authority = Authority::new();
-    let server = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let server = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let mut listener = ws::bind("127.0.0.1:0", Some(server), Limits::default()).await.unwrap();
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let port = listener.socket_address().port();
@@ -101,7 +101,7 @@ async fn wss_links_conform_and_report_certificates() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn quic_links_conform_and_report_certificates() {
     let authority = Authority::new();
-    let server = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let server = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let mut listener = quic::bind("127.0.0.1:0", &server, Limits::default()).await.unwrap();
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let port = listener.socket_address().port();

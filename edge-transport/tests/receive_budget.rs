@@ -15,7 +15,7 @@ use edge_transport::advanced::HubSettings;
 use edge_transport::advanced::frame::{self, Frame, Kind, Part};
 use edge_transport::hub::Rules;
 use edge_transport::link::{Lane, Limits, Listener, quic, uds};
-use edge_transport::tls::{ClientAuth, ClientTls, server_config};
+use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
 use edge_transport::{Hub, Peer, Request, StartError};
 use link_pki::Authority;
 use session_common::raw::hello;
@@ -194,7 +194,7 @@ async fn hostile_peer_leaves_budget_for_a_large_call() {
 #[tokio::test]
 async fn quic_peer_cannot_hold_a_frame_by_pongs() {
     let authority = Authority::new();
-    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
     let to = listener.socket_address();
     let hub = start(Box::new(listener), settings());

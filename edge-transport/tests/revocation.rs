@@ -9,9 +9,10 @@ mod session_common;
 
 use std::time::SystemTime;
 
+use edge_transport::advanced::ReloadEvent;
 use edge_transport::link::Dialer;
-use edge_transport::reload::{FileWatch, ReloadEvent};
-use edge_transport::tls::{ClientAuth, ClientTls, TlsFiles};
+use edge_transport::reload::FileWatch;
+use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
 use edge_transport::{Hub, Peer, PeerState};
 use identity_common::{BOTH, Files, Over, TIMEOUT, connected, dialer, listen, refusal};
 use link_pki::{Authority, Issued};
@@ -38,9 +39,9 @@ impl Revocation {
         if let Some(lists) = lists {
             paths = paths.with_revocation_lists(files.write("crl.pem", lists));
         }
-        let server = TlsFiles::server_when_valid(paths, ClientAuth::Required);
-        let watch = FileWatch::new().tls(&server);
-        let (listener, port) = listen(over, server.clone().into()).await;
+        let server = ServerTls::open_when_valid(paths, ClientAuth::Required);
+        let watch = FileWatch::new().server(&server);
+        let (listener, port) = listen(over, server.clone()).await;
         let hub = Hub::builder().listener(listener).client_certificates(&server).start().unwrap();
         Self { over, files, root, hub, port, watch }
     }

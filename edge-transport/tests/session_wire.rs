@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use edge_transport::hub::Rules;
 use edge_transport::link::{Dialer, Limits, Listener, quic, ws};
-use edge_transport::tls::{ClientAuth, ClientTls, server_config};
+use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
 use edge_transport::{Hub, Peer, PeerState, Reason};
 use link_pki::Authority;
 use session_common::{Echo, collect, echo, peer_id, service_name};
@@ -31,7 +31,7 @@ struct Net {
 impl Net {
     async fn new(kind: Kind) -> Self {
         let authority = Authority::new();
-        let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+        let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
         let (listener, port): (Box<dyn Listener>, u16) = match kind {
             Kind::Wss => {
                 let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();

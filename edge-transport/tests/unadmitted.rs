@@ -13,7 +13,7 @@ use std::time::Duration;
 use edge_transport::advanced::HubSettings;
 use edge_transport::advanced::frame::{self, Frame, Kind};
 use edge_transport::link::{Dialer, Lane, Limits, Listener, quic, uds, ws};
-use edge_transport::tls::{ClientAuth, ClientTls, server_config};
+use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
 use edge_transport::token::{Token, TokenDialer, TokenSource};
 use edge_transport::{Hub, Peer, StartError};
 use futures_util::StreamExt;
@@ -105,7 +105,7 @@ async fn endless_upgrade_request_is_refused() {
 #[tokio::test]
 async fn announced_length_ends_an_unadmitted_tls_link() {
     let authority = Authority::new();
-    let tls = server_config(&authority.identity("hub"), ClientAuth::Optional).unwrap();
+    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Optional).unwrap();
     let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
     let to = listener.socket_address();
     let hub = start(Box::new(listener));
@@ -133,7 +133,7 @@ async fn announced_length_ends_an_unadmitted_unix_link() {
 #[tokio::test]
 async fn long_certificate_chain_ends_a_tls_handshake() {
     let authority = Authority::new();
-    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let mut listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
     let to = listener.socket_address();
     let mut issued = authority.issue("edge-1");
@@ -172,7 +172,7 @@ impl Subscriber for Lines {
 #[tokio::test]
 async fn failed_handshakes_do_not_fill_the_log() {
     let authority = Authority::new();
-    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
     let to = listener.socket_address();
     let lines = Arc::new(AtomicUsize::new(0));
@@ -188,7 +188,7 @@ async fn failed_handshakes_do_not_fill_the_log() {
 }
 
 async fn quic_hub(authority: &Authority) -> (Hub, SocketAddr) {
-    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
     let to = listener.socket_address();
     (start(Box::new(listener)), to)
@@ -290,7 +290,7 @@ async fn aborted_handshake(config: &quinn::ClientConfig, to: SocketAddr) {
 #[tokio::test]
 async fn aborted_quic_handshakes_use_little() {
     let authority = Authority::new();
-    let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let mut listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
     let to = listener.socket_address();
     let config = client_config(&authority);

@@ -21,7 +21,7 @@ use edge_csi_tests::process::Process;
 use edge_csi_tests::{page, port, wait};
 use edge_transport::hub::{Hub, Rules};
 use edge_transport::link::{Limits, ws};
-use edge_transport::tls::{ClientAuth, ServerFiles, ServerTls, TlsPaths};
+use edge_transport::tls::{ClientAuth, ServerTls, TlsPaths};
 use edge_transport::{PeerId, ReplySender, Service, ServiceName};
 use prost::Message;
 use tempfile::TempDir;
@@ -73,7 +73,7 @@ impl Fixture {
         let own = &certificates.hub;
         let paths =
             TlsPaths::default().with_certificate(&own.certificate, &own.key).with_authorities(&own.authority);
-        let tls = ServerTls::from(ServerFiles::server(paths, ClientAuth::Required).unwrap());
+        let tls = ServerTls::open(paths, ClientAuth::Required).unwrap();
         let port = port::free();
         let listener =
             ws::bind(SocketAddr::from(([127, 0, 0, 1], port)), Some(tls), Limits::default()).await.unwrap();

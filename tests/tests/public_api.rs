@@ -17,7 +17,7 @@ use serde_json::Value;
 /// The aim is 60 in csi-proxy and in edge-transport, and 110 in volume-manager.
 const LIBRARIES: [(&str, &str, usize); 4] = [
     ("csi-proto", "client,grpc,server", 37),
-    ("edge-transport", "aws-lc-rs,metrics,quic,ring,runtime,tls,uds,ws", 87),
+    ("edge-transport", "aws-lc-rs,metrics,quic,ring,runtime,tls,uds,ws", 80),
     ("csi-proxy", "edge-transport,metrics,redb,runtime", 60),
     ("volume-manager", "linux,metrics,redb,runtime", 110),
 ];

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use edge_transport::link::{Address, DialOptions};
-use edge_transport::tls::{ClientFiles, TlsPaths};
+use edge_transport::tls::{ClientTls, TlsPaths};
 use edge_transport::{Peer, PeerId};
 use futures_util::StreamExt;
 
@@ -56,11 +56,11 @@ fn main() -> ExitCode {
 
 async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let paths = TlsPaths::default().with_certificate(&options.tls_cert, &options.tls_key);
-    let files = ClientFiles::client(paths.with_authorities(&options.tls_ca))?;
-    let name =
-        files.identity()?.names().first().cloned().ok_or("the client certificate contains no peer name")?;
+    let tls = ClientTls::open(paths.with_authorities(&options.tls_ca))?;
+    let names = tls.identity()?.map(|identity| identity.names()).unwrap_or_default();
+    let name = names.first().ok_or("the client certificate contains no peer name")?;
     let mut dial = DialOptions::default();
-    dial.tls = Some(files.into());
+    dial.tls = Some(tls);
     let connect = async |number: usize| -> Result<Peer, Box<dyn Error>> {
         let dialer = options.hub.dialer(&dial)?;
         let peer = Peer::builder(PeerId::new(format!("{name}/{number}"))?).dialer(dialer).start()?;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::link::Credentials;
 use crate::name::{InvalidName, PeerId};
-use crate::reload::{Input, ReadError, Reloading};
+use crate::reload::{FileError, Input, Reloading};
 
 /// Maximum number of lines of a deny list.
 const MAX_LINES: usize = 200_000;
@@ -14,40 +14,8 @@ const MAX_LINES: usize = 200_000;
 /// Longest serial number in bytes (RFC 5280 section 4.1.2.2).
 const MAX_SERIAL: usize = 20;
 
-/// Why a deny list is invalid.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DenyListError {
-    /// The file is not readable.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// The file has too many lines.
-    #[error("deny list {} has more than {MAX_LINES} lines", path.display())]
-    TooManyLines {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A line is not an entry.
-    #[error("deny list {}, line {line}: {cause}", path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// Line number, from 1.
-        line: usize,
-        /// What is wrong, and what is expected.
-        cause: String,
-    },
-    /// An entry denies the hub itself, whose own services would end.
-    #[error(
-        "deny list {} has {name:?}, which is the name of the hub itself, and its services: remove that line", path.display()
-    )]
-    Hub {
-        /// The file.
-        path: PathBuf,
-        /// The entry.
-        name: PeerId,
-    },
-}
+/// Kind of the file, in errors.
+const KIND: &str = "deny list";
 
 /// A file with peers and certificates that a hub refuses: one entry a line, at most 200,000. Empty lines and lines that begin
 /// with `#` are ignored.
@@ -66,7 +34,7 @@ pub enum DenyListError {
 /// own name is invalid.
 #[derive(Debug, Clone)]
 pub struct DenyList {
-    pub(crate) entries: Arc<Reloading<Entries, DenyListError>>,
+    pub(crate) entries: Arc<Reloading<Entries, FileError>>,
     path: PathBuf,
     /// The name of the hub that uses the list.
     hub: Arc<OnceLock<PeerId>>,
@@ -85,9 +53,9 @@ impl DenyList {
     ///
     /// # Errors
     /// If the file is not readable, or a line is not an entry.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, DenyListError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, FileError> {
         let path = path.as_ref().to_owned();
-        let input = Input { kind: "deny list", path: path.clone() };
+        let input = Input { kind: KIND, path: path.clone() };
         let hub = Arc::new(OnceLock::new());
         let (from, of) = (path.clone(), Arc::clone(&hub));
         let make = move |contents: &[Vec<u8>]| {
@@ -100,7 +68,7 @@ impl DenyList {
     }
 
     /// Refuses entries for the hub's own name, now and after each reload.
-    pub(crate) fn protect(&self, hub: &PeerId) -> Result<(), DenyListError> {
+    pub(crate) fn protect(&self, hub: &PeerId) -> Result<(), FileError> {
         // Set before the check, so that no reload in between is missed.
         let _ = self.hub.set(hub.clone());
         self.current().map_or(Ok(()), |entries| entries.check_hub(hub, &self.path))
@@ -131,9 +99,9 @@ impl DenyList {
 }
 
 impl Entries {
-    fn check_hub(&self, hub: &PeerId, path: &Path) -> Result<(), DenyListError> {
+    fn check_hub(&self, hub: &PeerId, path: &Path) -> Result<(), FileError> {
         match hub.covered_by().find_map(|name| self.names.get(name)) {
-            Some(name) => Err(DenyListError::Hub { path: path.to_owned(), name: name.clone() }),
+            Some(name) => Err(FileError::DeniesHub { path: path.to_owned(), name: name.clone() }),
             None => Ok(()),
         }
     }
@@ -158,13 +126,14 @@ impl Entries {
     }
 }
 
-fn parse(text: &[u8], path: &Path) -> Result<Entries, DenyListError> {
+fn parse(text: &[u8], path: &Path) -> Result<Entries, FileError> {
     let mut entries = Entries::default();
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
         if index >= MAX_LINES {
-            return Err(DenyListError::TooManyLines { path: path.to_owned() });
+            return Err(FileError::TooManyLines { kind: KIND, path: path.to_owned(), max: MAX_LINES });
         }
-        let refused = |cause: String| DenyListError::Line { path: path.to_owned(), line: index + 1, cause };
+        let refused =
+            |cause: String| FileError::Line { kind: KIND, path: path.to_owned(), line: index + 1, cause };
         let line = std::str::from_utf8(line).map_err(|_| refused("it is not UTF-8".to_owned()))?.trim_ascii();
         if line.is_empty() || line.starts_with('#') {
             continue;

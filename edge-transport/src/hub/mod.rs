@@ -18,7 +18,7 @@ mod stats;
 #[cfg(feature = "runtime")]
 pub(crate) use self::core::{Core, SessionKey};
 #[cfg(all(feature = "tls", feature = "runtime"))]
-pub use self::deny::{DenyList, DenyListError};
+pub use self::deny::DenyList;
 pub use policy::{InvalidRule, Policy, Requester, Rules};
 #[cfg(feature = "runtime")]
 pub(crate) use runtime::WeakHub;

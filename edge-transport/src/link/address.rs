@@ -74,7 +74,7 @@ pub struct ListenOptions {
     #[cfg(feature = "tls")]
     pub tls: Option<ServerTls>,
     /// Encrypts without a verifiable certificate if `tls` is not set (see
-    /// [`insecure_server_config`](crate::tls::insecure_server_config)).
+    /// [`ServerTls::insecure`]).
     #[cfg(feature = "tls")]
     pub insecure: bool,
 }
@@ -100,7 +100,7 @@ impl ListenOptions {
         match &self.tls {
             Some(tls) => Ok(tls.clone()),
             None if self.insecure => {
-                crate::tls::insecure_server_config().map_err(|error| address.unusable(error.to_string()))
+                ServerTls::insecure().map_err(|error| address.unusable(error.to_string()))
             }
             None => Err(address.unusable("no TLS certificate was given: give one, or choose insecure")),
         }

@@ -10,7 +10,7 @@
 
 mod expiry;
 mod renewable;
-mod watch;
+pub(crate) mod watch;
 
 use std::fmt::{self, Display};
 use std::fs::File;
@@ -20,16 +20,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::SystemTime;
 
-pub use self::watch::{FileWatch, ReloadEvent};
+pub use self::watch::FileWatch;
+pub(crate) use self::watch::ReloadEvent;
+use crate::name::PeerId;
 use crate::tls::sha256;
 
 /// Largest file that is read, in bytes.
 pub const MAX_FILE: usize = 32 * 1024 * 1024;
 
-/// Why a file cannot be read.
+/// Why a file cannot be used. Of the content, the error has names only, never a token.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReadError {
+pub enum FileError {
     /// The system call failed.
     #[error("cannot read {kind} {}: {source}", path.display())]
     Io {
@@ -48,6 +50,38 @@ pub enum ReadError {
         /// The file.
         path: PathBuf,
     },
+    /// The file has too many lines.
+    #[error("{kind} {} has more than {max} lines", path.display())]
+    TooManyLines {
+        /// Kind of the file, for example `deny list`.
+        kind: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Maximum number of lines.
+        max: usize,
+    },
+    /// A line is not an entry of such a file.
+    #[error("{kind} {}, line {line}: {cause}", path.display())]
+    Line {
+        /// Kind of the file, for example `deny list`.
+        kind: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Line number, from 1.
+        line: usize,
+        /// What is wrong, and what is expected.
+        cause: String,
+    },
+    /// A deny list denies the hub itself, whose own services would end.
+    #[error(
+        "deny list {} has {name:?}, which is the name of the hub itself, and its services: remove that line", path.display()
+    )]
+    DeniesHub {
+        /// The file.
+        path: PathBuf,
+        /// The entry.
+        name: PeerId,
+    },
 }
 
 /// A file and its expected content.
@@ -58,15 +92,15 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    fn read(&self) -> Result<Vec<u8>, ReadError> {
+    fn read(&self) -> Result<Vec<u8>, FileError> {
         let (kind, path) = (self.kind, self.path.clone());
         let mut content = Vec::new();
         let read =
             File::open(&path).and_then(|file| file.take(MAX_FILE as u64 + 1).read_to_end(&mut content));
         match read {
-            Ok(_) if content.len() > MAX_FILE => Err(ReadError::TooLarge { kind, path }),
+            Ok(_) if content.len() > MAX_FILE => Err(FileError::TooLarge { kind, path }),
             Ok(_) => Ok(content),
-            Err(source) => Err(ReadError::Io { kind, path, source }),
+            Err(source) => Err(FileError::Io { kind, path, source }),
         }
     }
 }
@@ -126,7 +160,7 @@ struct FileState {
     invalid: Option<String>,
 }
 
-impl<T: Send + Sync, E: From<ReadError> + Display> Reloading<T, E> {
+impl<T: Send + Sync, E: From<FileError> + Display> Reloading<T, E> {
     /// Reads the files and creates the first value.
     pub(crate) fn open(
         inputs: Vec<Input>,
@@ -202,7 +236,7 @@ impl<T: Send + Sync, E: From<ReadError> + Display> Reloading<T, E> {
     }
 }
 
-impl<T: Send + Sync, E: From<ReadError> + Display> Watched for Reloading<T, E> {
+impl<T: Send + Sync, E: From<FileError> + Display> Watched for Reloading<T, E> {
     fn check(&self) -> Option<ReloadEvent> {
         let contents = match read_all(&self.inputs) {
             Ok(contents) => contents,
@@ -257,7 +291,7 @@ impl<T, E> fmt::Debug for Reloading<T, E> {
     }
 }
 
-fn read_all(inputs: &[Input]) -> Result<Vec<Vec<u8>>, ReadError> {
+fn read_all(inputs: &[Input]) -> Result<Vec<Vec<u8>>, FileError> {
     inputs.iter().map(Input::read).collect()
 }
 
@@ -295,8 +329,8 @@ mod tests {
         }
     }
 
-    impl From<ReadError> for Refused {
-        fn from(error: ReadError) -> Self {
+    impl From<FileError> for Refused {
+        fn from(error: FileError) -> Self {
             Self(error.to_string())
         }
     }
@@ -370,6 +404,6 @@ mod tests {
     #[test]
     fn rejects_endless_files() {
         let endless = Input { kind: "tokens", path: "/dev/zero".into() };
-        assert!(matches!(endless.read(), Err(ReadError::TooLarge { .. })));
+        assert!(matches!(endless.read(), Err(FileError::TooLarge { .. })));
     }
 }

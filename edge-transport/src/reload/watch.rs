@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use super::expiry::{Validity, WarnThrottle};
 use super::{Expiry, Watched};
+use crate::tls::{ClientSource, ClientTls, ServerTls};
 
 /// Shortest interval between two checks of the files.
 #[cfg(feature = "runtime")]
@@ -117,19 +118,18 @@ impl ReloadEvent {
 /// use std::time::Duration;
 ///
 /// use edge_transport::Hub;
-/// use edge_transport::link::{Limits, ws};
 /// use edge_transport::reload::FileWatch;
-/// use edge_transport::tls::{ClientAuth, ServerFiles, TlsPaths};
+/// use edge_transport::tls::{ClientAuth, ServerTls, TlsPaths};
 /// use edge_transport::token::TokenFile;
 ///
 /// let paths = TlsPaths::default().with_certificate("hub.pem", "hub.key").with_authorities("ca.pem");
-/// let tls = ServerFiles::server(paths, ClientAuth::Optional)?;
+/// let tls = ServerTls::open(paths, ClientAuth::Optional)?;
 /// let tokens = TokenFile::open("tokens")?;
-/// let watch = Arc::new(FileWatch::new().tls(&tls).tokens(&tokens));
+/// let watch = Arc::new(FileWatch::new().server(&tls).tokens(&tokens));
 /// tokio::spawn(watch.run(Duration::from_secs(10)));
 ///
-/// let listener = ws::bind("0.0.0.0:10000", Some(tls.into()), Limits::default()).await?;
-/// let hub = Hub::builder().listener(Box::new(listener)).token_verifier(tokens).start()?;
+/// let builder = Hub::builder().listen("wss://0.0.0.0:10000".parse()?, &tls).await?;
+/// let hub = builder.token_verifier(tokens).start()?;
 /// # Ok(())
 /// # }
 /// ```
@@ -146,17 +146,23 @@ impl FileWatch {
         Self::default()
     }
 
-    /// Watches the files of a TLS configuration.
-    pub fn tls<C: Send + Sync + 'static>(mut self, files: &crate::tls::TlsFiles<C>) -> Self {
-        self.parts.push(files.reloading());
-        self.parts.extend(files.lists().map(|lists| lists as Arc<dyn Watched>));
+    /// Watches the files of an accepting end, if it has any.
+    pub fn server(mut self, tls: &ServerTls) -> Self {
+        if let Some(files) = tls.files() {
+            self.parts.push(files.reloading());
+            self.parts.extend(files.lists().map(|lists| lists as Arc<dyn Watched>));
+        }
         self
     }
 
-    /// Watches the files of an end that renews its own certificate. Metrics and warnings are about the
-    /// certificate in use, and have the path of the given one.
-    pub fn renewable(mut self, files: &crate::tls::RenewableFiles) -> Self {
-        self.parts.push(Arc::new(files.clone()));
+    /// Watches the files of a dialing end, if it has any. Of an end that renews its own certificate, metrics and warnings are
+    /// about the certificate in use, and have the path of the given one.
+    pub fn client(mut self, tls: &ClientTls) -> Self {
+        match tls.source() {
+            ClientSource::Fixed(..) => {}
+            ClientSource::Files(files) => self.parts.push(files.reloading()),
+            ClientSource::Renewable(files) => self.parts.push(Arc::new(files.clone())),
+        }
         self
     }
 

@@ -1,6 +1,6 @@
 //! Why TLS material cannot be used.
 
-use crate::reload::ReadError;
+use crate::reload::FileError;
 
 /// Why certificates or a key cannot be used. `from` is the file or the argument that contains them.
 #[derive(Debug, thiserror::Error)]
@@ -8,7 +8,7 @@ use crate::reload::ReadError;
 pub enum TlsError {
     /// A file cannot be read.
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Read(#[from] FileError),
     /// The text is not PEM.
     #[error("{from} is not valid PEM: {cause}")]
     Pem {

@@ -70,37 +70,29 @@ pub(crate) struct Loaded<C> {
     paths: TlsPaths,
 }
 
-/// A TLS configuration that is reloaded from files: [`FileWatch`](crate::reload::FileWatch) checks them for changes. New
-/// handshakes use the new configuration. Open links are not affected, except at a hub with
-/// `HubBuilder::client_certificates`. Cheap to clone; all clones share the configuration.
-pub struct TlsFiles<C> {
+/// A TLS configuration that is reloaded from files. All clones share the configuration.
+pub(crate) struct TlsFiles<C> {
     reloading: Arc<Reloading<Loaded<C>, TlsError>>,
     lists: Option<ReloadedLists>,
 }
 
 /// Files of an accepting end.
-pub type ServerFiles = TlsFiles<ServerConfig>;
+pub(crate) type ServerFiles = TlsFiles<ServerConfig>;
 
 /// Files of a dialing end.
-pub type ClientFiles = TlsFiles<ClientConfig>;
+pub(crate) type ClientFiles = TlsFiles<ClientConfig>;
 
 impl TlsFiles<ServerConfig> {
-    /// Reads the files and creates the configuration of an accepting end.
-    ///
-    /// # Errors
-    /// [`TlsError`], which names the file and what to do. A certificate is required, and authorities unless `clients` is
-    /// [`ClientAuth::None`].
-    pub fn server(paths: TlsPaths, clients: ClientAuth) -> Result<Self, TlsError> {
+    /// Reads the files of [`ServerTls::open`](super::ServerTls::open).
+    pub(super) fn server(paths: TlsPaths, clients: ClientAuth) -> Result<Self, TlsError> {
         let lists = list_recipe(&paths).map(|(inputs, make)| Reloading::open(inputs, next_update, make));
         let lists = lists.transpose()?.map(Arc::new);
         let (inputs, make) = server_recipe(paths, clients, lists.clone());
         Ok(Self { reloading: Arc::new(Reloading::open(inputs, expiries, make)?), lists })
     }
 
-    /// Creates the configuration of an accepting end from files that may be missing or invalid for now: handshakes fail until a
-    /// [`FileWatch`](crate::reload::FileWatch) has found valid ones.
-    #[must_use]
-    pub fn server_when_valid(paths: TlsPaths, clients: ClientAuth) -> Self {
+    /// Reads the files of [`ServerTls::open_when_valid`](super::ServerTls::open_when_valid).
+    pub(super) fn server_when_valid(paths: TlsPaths, clients: ClientAuth) -> Self {
         let lists =
             list_recipe(&paths).map(|(inputs, make)| Reloading::open_when_valid(inputs, next_update, make));
         let lists = lists.map(Arc::new);
@@ -142,19 +134,14 @@ impl TlsFiles<ServerConfig> {
 }
 
 impl TlsFiles<ClientConfig> {
-    /// Reads the files and creates the configuration of a dialing end.
-    ///
-    /// # Errors
-    /// [`TlsError`], which names the file and what to do. Authorities are required.
-    pub fn client(paths: TlsPaths) -> Result<Self, TlsError> {
+    /// Reads the files of [`ClientTls::open`](super::ClientTls::open).
+    pub(super) fn client(paths: TlsPaths) -> Result<Self, TlsError> {
         let (inputs, make) = client_recipe(paths);
         Ok(Self { reloading: Arc::new(Reloading::open(inputs, expiries, make)?), lists: None })
     }
 
-    /// Creates the configuration of a dialing end from files that may be missing or invalid for now: dialing fails until a
-    /// [`FileWatch`](crate::reload::FileWatch) has found valid ones.
-    #[must_use]
-    pub fn client_when_valid(paths: TlsPaths) -> Self {
+    /// Reads the files of [`ClientTls::open_when_valid`](super::ClientTls::open_when_valid).
+    pub(super) fn client_when_valid(paths: TlsPaths) -> Self {
         let (inputs, make) = client_recipe(paths);
         Self { reloading: Arc::new(Reloading::open_when_valid(inputs, expiries, make)), lists: None }
     }
@@ -245,7 +232,7 @@ impl<C: Send + Sync + 'static> TlsFiles<C> {
     ///
     /// # Errors
     /// [`TlsError::Unusable`], if the files were never valid since the start.
-    pub fn config(&self) -> Result<Arc<C>, TlsError> {
+    pub(crate) fn config(&self) -> Result<Arc<C>, TlsError> {
         self.usable().map(|loaded| Arc::clone(&loaded.config))
     }
 
@@ -253,7 +240,7 @@ impl<C: Send + Sync + 'static> TlsFiles<C> {
     ///
     /// # Errors
     /// [`TlsError::Unusable`], if the files were never valid since the start.
-    pub fn identity(&self) -> Result<Identity, TlsError> {
+    pub(crate) fn identity(&self) -> Result<Identity, TlsError> {
         self.loaded().map(|loaded| loaded.identity.clone())
     }
 
@@ -279,22 +266,6 @@ impl<C> Clone for TlsFiles<C> {
 impl<C> fmt::Debug for TlsFiles<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsFiles").field("reloading", &self.reloading).finish()
-    }
-}
-
-/// A fixed configuration, or one that is reloaded from files.
-#[derive(Debug, Clone)]
-pub(super) enum Source<C> {
-    Fixed(Arc<C>),
-    Files(TlsFiles<C>),
-}
-
-impl<C: Send + Sync + 'static> Source<C> {
-    pub(super) fn config(&self) -> Result<Arc<C>, TlsError> {
-        match self {
-            Self::Fixed(config) => Ok(Arc::clone(config)),
-            Self::Files(files) => files.config(),
-        }
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Pem<'a> {
 
 impl Identity {
     /// Parses PEM text: the certificate chain (own certificate first), its private key, and the authorities of the other end.
-    /// For files use [`TlsFiles`](super::TlsFiles).
+    /// For files use [`ServerTls::open`](super::ServerTls::open) and [`ClientTls::open`](super::ClientTls::open).
     ///
     /// # Errors
     /// [`TlsError`], which names the argument and what to do.

@@ -49,15 +49,17 @@ impl ServerCertVerifier for AcceptAnyServer {
     }
 }
 
-/// Creates the configuration of an accepting end without authentication: a self-signed certificate with a new key, and no
-/// client certificates. Only [`ClientTls::insecure`](super::ClientTls::insecure) connects to it.
-///
-/// # Errors
-/// If the system has no randomness, or the TLS library rejects the configuration.
-pub fn insecure_server_config() -> Result<ServerTls, TlsError> {
-    let certificate = self_signed().map_err(|error| TlsError::Config(error.to_string()))?;
-    let resolver = Arc::new(SingleCertAndKey::from(certificate));
-    Ok(Arc::new(server::builder()?.with_no_client_auth().with_cert_resolver(resolver)).into())
+impl ServerTls {
+    /// Encrypts without authentication: a self-signed certificate with a new key, and no client certificates. Only
+    /// [`ClientTls::insecure`](super::ClientTls::insecure) connects to it.
+    ///
+    /// # Errors
+    /// If the system has no randomness, or the TLS library rejects the configuration.
+    pub fn insecure() -> Result<Self, TlsError> {
+        let certificate = self_signed().map_err(|error| TlsError::Config(error.to_string()))?;
+        let resolver = Arc::new(SingleCertAndKey::from(certificate));
+        Ok(Arc::new(server::builder()?.with_no_client_auth().with_cert_resolver(resolver)).into())
+    }
 }
 
 /// PKCS#8 prefix of the 32 bytes of an Ed25519 seed (RFC 8410 section 7).

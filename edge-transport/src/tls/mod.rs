@@ -6,7 +6,7 @@
 //! Certificates are exchanged at every handshake. A server sends no session tickets, because a client could resume with one
 //! after its certificate has expired or its authority is no longer trusted.
 //!
-//! Files are reloaded when they change: see [`TlsFiles`] and [`crate::reload`].
+//! Files are reloaded when they change: see [`crate::reload`].
 
 #[cfg(not(any(feature = "aws-lc-rs", feature = "ring")))]
 compile_error!("TLS needs a crypto library: enable the feature `aws-lc-rs` or `ring` of edge-transport");
@@ -28,16 +28,19 @@ use std::sync::Arc;
 use rustls::SupportedCipherSuite;
 use rustls::crypto::CryptoProvider;
 
-pub use self::client::{ClientTls, client_config};
+pub(crate) use self::client::ClientSource;
+pub use self::client::ClientTls;
 pub use self::error::TlsError;
-pub use self::files::{ClientFiles, ServerFiles, TlsFiles, TlsPaths};
+pub(crate) use self::files::ClientFiles;
+#[cfg(feature = "runtime")]
+pub(crate) use self::files::ServerFiles;
+pub use self::files::TlsPaths;
 pub use self::identity::Identity;
-pub use self::insecure::insecure_server_config;
 #[cfg(feature = "runtime")]
 pub use self::names::peer_certificate;
 pub use self::names::peer_names;
-pub use self::renewable::RenewableFiles;
-pub use self::server::{ClientAuth, ServerTls, server_config};
+pub(crate) use self::renewable::RenewableFiles;
+pub use self::server::{ClientAuth, ServerTls};
 #[cfg(feature = "runtime")]
 pub(crate) use self::verifier::AuthoritiesId;
 

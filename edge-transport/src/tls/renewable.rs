@@ -1,16 +1,11 @@
 //! Two certificates of a dialing end: the given one, and one that the process has renewed.
 
-use super::ClientFiles;
+use super::files::ClientFiles;
 use crate::name::PeerId;
 
-/// The files of a dialing end that renews its own certificate: the files that it was given, and the file in which it keeps
-/// the renewed certificate. Add them to a [`FileWatch`](crate::reload::FileWatch) with
-/// [`renewable`](crate::reload::FileWatch::renewable). Cheap to clone.
-///
-/// The renewed certificate is used while it is valid for the name and ends later than the given one, or while the given one
-/// cannot be used. A renewed file that is missing or invalid is no error.
+/// The files of [`ClientTls::renewable`](super::ClientTls::renewable).
 #[derive(Debug, Clone)]
-pub struct RenewableFiles {
+pub(crate) struct RenewableFiles {
     given: ClientFiles,
     renewed: ClientFiles,
     name: PeerId,
@@ -18,14 +13,12 @@ pub struct RenewableFiles {
 
 impl RenewableFiles {
     /// Combines the given files with the renewed ones of a peer with this name.
-    #[must_use]
-    pub const fn new(given: ClientFiles, renewed: ClientFiles, name: PeerId) -> Self {
+    pub(super) const fn new(given: ClientFiles, renewed: ClientFiles, name: PeerId) -> Self {
         Self { given, renewed, name }
     }
 
     /// The files in use.
-    #[must_use]
-    pub fn current(&self) -> &ClientFiles {
+    pub(crate) fn current(&self) -> &ClientFiles {
         if self.is_renewed() { &self.renewed } else { &self.given }
     }
 
@@ -39,8 +32,7 @@ impl RenewableFiles {
     }
 
     /// Whether the renewed certificate is in use.
-    #[must_use]
-    pub fn is_renewed(&self) -> bool {
+    pub(super) fn is_renewed(&self) -> bool {
         let Ok(renewed) = self.renewed.identity() else { return false };
         let ends_later = self.given.identity().map_or(true, |given| renewed.expires() > given.expires());
         ends_later && renewed.names() == [self.name.clone()]
@@ -55,7 +47,7 @@ mod tests {
 
     use super::*;
     use crate::reload::{FileWatch, ReloadEvent};
-    use crate::tls::TlsPaths;
+    use crate::tls::{ClientTls, TlsPaths};
 
     /// Writes a key and a certificate into one file.
     fn write(path: &Path, name: &str, year: i32) {
@@ -76,7 +68,7 @@ mod tests {
             ClientFiles::client_when_valid(paths)
         };
         let files = RenewableFiles::new(open(&given), open(&renewed), PeerId::new("edge-1").unwrap());
-        let watch = FileWatch::new().renewable(&files);
+        let watch = FileWatch::new().client(&ClientTls::from(files.clone()));
         let mut now = SystemTime::now();
         let mut check = || {
             now += Duration::from_secs(1);
@@ -131,7 +123,7 @@ mod tests {
         };
         let files = RenewableFiles::new(open(&given), open(&renewed), PeerId::new("edge-1").unwrap());
         assert!(files.is_renewed() && files.current().config().is_ok());
-        let events = FileWatch::new().renewable(&files).check(SystemTime::now());
+        let events = FileWatch::new().client(&ClientTls::from(files.clone())).check(SystemTime::now());
         assert!(events.is_empty(), "{events:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! The accepting side.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::version::TLS13;
@@ -7,9 +8,9 @@ use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
 
 #[cfg(any(feature = "ws", feature = "quic"))]
 use super::AuthoritiesId;
-use super::files::Source;
+use super::files::ServerFiles;
 use super::verifier::{ClientVerifier, ReloadedLists};
-use super::{Identity, TlsError, TlsFiles, provider};
+use super::{Identity, TlsError, TlsPaths, provider};
 
 /// Whether clients must present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,17 +24,68 @@ pub enum ClientAuth {
     None,
 }
 
-/// The TLS settings of an accepting end: a fixed or reloaded configuration. Cheap to clone.
+/// The TLS settings of an accepting end: a fixed configuration, or one that is reloaded from files. Cheap to clone; all clones
+/// share the files, which a [`FileWatch`](crate::reload::FileWatch) checks for changes.
+///
+/// New handshakes use the new configuration. Open links are not affected, except at a hub with
+/// `HubBuilder::client_certificates`.
 #[derive(Debug, Clone)]
-pub struct ServerTls(Source<ServerConfig>);
+pub struct ServerTls(Source);
+
+#[derive(Debug, Clone)]
+enum Source {
+    Fixed(Arc<ServerConfig>),
+    Files(ServerFiles),
+}
 
 impl ServerTls {
+    /// Presents the identity's certificate.
+    ///
+    /// # Errors
+    /// If the identity has no certificate, or has no authorities although clients must be verified.
+    pub fn new(identity: &Identity, clients: ClientAuth) -> Result<Self, TlsError> {
+        configuration(identity, clients, None).map(|(config, _)| config.into())
+    }
+
+    /// Reads PEM files: the certificate chain to present, own certificate first, its private key, and the authorities that must
+    /// have issued the certificate of each client. Short for [`open`](Self::open) with all three and [`ClientAuth::Required`].
+    ///
+    /// # Errors
+    /// [`TlsError`], which names the file and what to do.
+    pub fn from_files(
+        certificate: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+        authorities: impl AsRef<Path>,
+    ) -> Result<Self, TlsError> {
+        let paths = TlsPaths::default().with_certificate(certificate, key).with_authorities(authorities);
+        Self::open(paths, ClientAuth::Required)
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`TlsError`], which names the file and what to do. A certificate is required, and authorities unless `clients` is
+    /// [`ClientAuth::None`].
+    pub fn open(paths: TlsPaths, clients: ClientAuth) -> Result<Self, TlsError> {
+        Ok(Self(Source::Files(ServerFiles::server(paths, clients)?)))
+    }
+
+    /// Uses files that may be missing or invalid for now: handshakes fail until a [`FileWatch`](crate::reload::FileWatch) has
+    /// found valid ones.
+    #[must_use]
+    pub fn open_when_valid(paths: TlsPaths, clients: ClientAuth) -> Self {
+        Self(Source::Files(ServerFiles::server_when_valid(paths, clients)))
+    }
+
     /// The configuration for the next handshake.
     ///
     /// # Errors
     /// [`TlsError::Unusable`], if it is read from files that were never valid.
     pub fn config(&self) -> Result<Arc<ServerConfig>, TlsError> {
-        self.0.config()
+        match &self.0 {
+            Source::Fixed(config) => Ok(Arc::clone(config)),
+            Source::Files(files) => files.config(),
+        }
     }
 
     /// The configuration for the next handshake, and the authorities that it verifies clients with; `None` in a custom
@@ -45,6 +97,14 @@ impl ServerTls {
             Source::Files(files) => files.server_config(),
         }
     }
+
+    /// The files, unless the configuration is fixed.
+    pub(crate) const fn files(&self) -> Option<&ServerFiles> {
+        match &self.0 {
+            Source::Fixed(_) => None,
+            Source::Files(files) => Some(files),
+        }
+    }
 }
 
 /// Uses a custom configuration.
@@ -52,21 +112,6 @@ impl From<Arc<ServerConfig>> for ServerTls {
     fn from(config: Arc<ServerConfig>) -> Self {
         Self(Source::Fixed(config))
     }
-}
-
-/// Uses reloaded files.
-impl From<TlsFiles<ServerConfig>> for ServerTls {
-    fn from(files: TlsFiles<ServerConfig>) -> Self {
-        Self(Source::Files(files))
-    }
-}
-
-/// Creates the TLS configuration of an accepting end.
-///
-/// # Errors
-/// If the identity has no certificate, or has no authorities although clients must be verified.
-pub fn server_config(identity: &Identity, clients: ClientAuth) -> Result<ServerTls, TlsError> {
-    configuration(identity, clients, None).map(|(config, _)| config.into())
 }
 
 /// A configuration, and what verifies the clients in it, if anything does.

@@ -1,12 +1,12 @@
 //! Digests of tokens in a file: the reference implementation of [`TokenVerifier`].
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::{Token, TokenRefused, TokenVerifier, ct_eq};
 use crate::name::{InvalidName, PeerId};
-use crate::reload::{Input, ReadError, Recipe, Reloading};
+use crate::reload::{FileError, Input, Recipe, Reloading};
 use crate::tls::sha256;
 
 /// Maximum number of lines of a token file.
@@ -15,30 +15,8 @@ const MAX_LINES: usize = 200_000;
 /// Hexadecimal digits of a SHA-256.
 const DIGEST_DIGITS: usize = 64;
 
-/// Why a token file is invalid. The error contains nothing of the file except names.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TokenFileError {
-    /// The file is not readable.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// The file has too many lines.
-    #[error("token file {} has more than {MAX_LINES} lines", path.display())]
-    TooManyLines {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A line is not a name and a digest.
-    #[error("token file {}, line {line}: {cause}", path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// Line number, from 1.
-        line: usize,
-        /// What is wrong, and what is expected.
-        cause: String,
-    },
-}
+/// Kind of the file, in errors.
+const KIND: &str = "token file";
 
 /// Returns the digest of a token for a token file: SHA-256 in hexadecimal.
 #[must_use]
@@ -58,7 +36,7 @@ type Digests = HashMap<PeerId, Vec<[u8; 32]>>;
 /// within a second after the reload. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct TokenFile {
-    pub(crate) digests: Arc<Reloading<Digests, TokenFileError>>,
+    pub(crate) digests: Arc<Reloading<Digests, FileError>>,
 }
 
 impl TokenFile {
@@ -66,7 +44,7 @@ impl TokenFile {
     ///
     /// # Errors
     /// If the file is not readable, or a line is not a name and a digest.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, TokenFileError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, FileError> {
         let (inputs, make) = recipe(path.as_ref());
         Ok(Self { digests: Arc::new(Reloading::open(inputs, |_| Vec::new(), make)?) })
     }
@@ -87,7 +65,7 @@ impl TokenFile {
 }
 
 /// Returns the file to read, and the function that reads its content.
-fn recipe(path: &Path) -> Recipe<Digests, TokenFileError> {
+fn recipe(path: &Path) -> Recipe<Digests, FileError> {
     let path = path.to_owned();
     let input = Input { kind: "tokens", path: path.clone() };
     let make = move |contents: &[Vec<u8>]| {
@@ -118,13 +96,14 @@ impl TokenVerifier for TokenFile {
     }
 }
 
-fn parse(text: &[u8], path: &Path) -> Result<Digests, TokenFileError> {
-    let refused = |line: usize, cause: String| TokenFileError::Line { path: path.to_owned(), line, cause };
+fn parse(text: &[u8], path: &Path) -> Result<Digests, FileError> {
+    let refused =
+        |line: usize, cause: String| FileError::Line { kind: KIND, path: path.to_owned(), line, cause };
     let mut digests = Digests::new();
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let number = index + 1;
         if index >= MAX_LINES {
-            return Err(TokenFileError::TooManyLines { path: path.to_owned() });
+            return Err(FileError::TooManyLines { kind: KIND, path: path.to_owned(), max: MAX_LINES });
         }
         let line = std::str::from_utf8(line).map_err(|_| refused(number, "it is not UTF-8".to_owned()))?;
         let mut words = line.split_ascii_whitespace();
@@ -171,7 +150,7 @@ mod tests {
         Token::new(format!("{text}-0123456789abcdef")).unwrap()
     }
 
-    fn open(text: &str) -> Result<TokenFile, TokenFileError> {
+    fn open(text: &str) -> Result<TokenFile, FileError> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens");
         std::fs::write(&path, text).unwrap();

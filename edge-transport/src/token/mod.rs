@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[cfg(feature = "runtime")]
 pub use self::dial::{TokenDialer, TokenSource};
 #[cfg(all(feature = "tls", feature = "runtime"))]
-pub use self::file::{TokenFile, TokenFileError, token_digest};
+pub use self::file::{TokenFile, token_digest};
 #[cfg(feature = "runtime")]
 use crate::name::PeerId;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edge_transport::reload::FileWatch;
-use edge_transport::tls::{ClientAuth, ClientFiles, ServerFiles, TlsPaths};
+use edge_transport::tls::{ClientAuth, ServerTls, TlsPaths};
 use edge_transport::token::{TokenFile, TokenSource};
 
 use crate::process::Fatal;
@@ -40,12 +40,11 @@ pub struct ClientSecurity {
 }
 
 impl ClientSecurity {
-    /// Reads the certificate and the authorities that the options name, if any. Files that cannot be used are no error: they
-    /// are read again until they are valid.
+    /// Returns the files with the certificate and the authorities that the options name, if any.
     ///
     /// # Errors
     /// If `--tls-ca` is given without a certificate and without a token.
-    pub fn files(&self) -> Result<Option<ClientFiles>, Fatal> {
+    pub fn paths(&self) -> Result<Option<TlsPaths>, Fatal> {
         let Some(authorities) = &self.tls_ca else { return Ok(None) };
         let mut paths = TlsPaths::default().with_authorities(authorities);
         match (&self.tls_cert, &self.tls_key, &self.token_file) {
@@ -59,14 +58,13 @@ impl ClientSecurity {
                 ));
             }
         }
-        Ok(Some(ClientFiles::client_when_valid(paths)))
+        Ok(Some(paths))
     }
 
-    /// Reads a renewed certificate and its key, in one file, if the options name a certificate that can be renewed.
-    pub fn renewed(&self, path: &Path) -> Option<ClientFiles> {
+    /// Returns the one file with a renewed certificate and its key, if the options name a certificate that can be renewed.
+    pub fn renewed(&self, path: &Path) -> Option<TlsPaths> {
         let (authorities, _) = self.tls_ca.as_ref().zip(self.tls_cert.as_ref())?;
-        let paths = TlsPaths::default().with_certificate(path, path).with_authorities(authorities);
-        Some(ClientFiles::client_when_valid(paths))
+        Some(TlsPaths::default().with_certificate(path, path).with_authorities(authorities))
     }
 
     /// Returns the source of the token that the options name, if any. The file is read for each connection.
@@ -113,7 +111,7 @@ impl HubSecurity {
     ///
     /// # Errors
     /// If the options do not authenticate peers.
-    pub fn files(&self) -> Result<Option<ServerFiles>, Fatal> {
+    pub fn files(&self) -> Result<Option<ServerTls>, Fatal> {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
         let mut paths = TlsPaths::default().with_certificate(certificate, key);
         let clients = match (&self.client_ca, &self.tokens) {
@@ -132,7 +130,7 @@ impl HubSecurity {
         if let Some(lists) = &self.client_crl {
             paths = paths.with_revocation_lists(lists);
         }
-        Ok(Some(ServerFiles::server_when_valid(paths, clients)))
+        Ok(Some(ServerTls::open_when_valid(paths, clients)))
     }
 
     /// Opens the token file that the options name, if any. A file that cannot be used is no error: it is read again until it is

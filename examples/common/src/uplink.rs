@@ -8,7 +8,7 @@ use clap::Args;
 use edge_transport::link::{Address, DialOptions, Dialer};
 use edge_transport::peer::PeerBuilder;
 use edge_transport::reload::FileWatch;
-use edge_transport::tls::{ClientFiles, ClientTls, RenewableFiles};
+use edge_transport::tls::ClientTls;
 use edge_transport::{Peer, PeerId, PeerState};
 use tokio::sync::watch;
 
@@ -41,9 +41,8 @@ impl FailbackOptions {
 #[derive(Debug, Clone)]
 pub struct LinkFiles {
     /// The files, if the options name any.
-    pub tls: Option<ClientFiles>,
-    /// The files of a peer that renews its certificate.
-    pub renewable: Option<RenewableFiles>,
+    pub tls: Option<ClientTls>,
+    is_renewable: bool,
     watch: Arc<FileWatch>,
 }
 
@@ -53,9 +52,7 @@ impl LinkFiles {
     /// # Errors
     /// If the options contradict each other.
     pub fn open(security: &ClientSecurity) -> Result<Self, Fatal> {
-        let tls = security.files()?;
-        let watch = tls.iter().fold(FileWatch::new(), FileWatch::tls);
-        Ok(Self { tls, renewable: None, watch: Arc::new(watch) })
+        Ok(Self::of(security.paths()?.map(ClientTls::open_when_valid), false))
     }
 
     /// Reads the files that the options name, and the certificate that the peer of this name has renewed itself. Without a
@@ -64,26 +61,26 @@ impl LinkFiles {
     /// # Errors
     /// If the options contradict each other.
     pub fn open_renewable(security: &ClientSecurity, renewed: &Path, name: &PeerId) -> Result<Self, Fatal> {
-        let tls = security.files()?;
-        let Some((given, renewed)) = tls.clone().zip(security.renewed(renewed)) else {
+        let Some((given, renewed)) = security.paths()?.zip(security.renewed(renewed)) else {
             return Self::open(security);
         };
-        let files = RenewableFiles::new(given, renewed, name.clone());
-        let watch = FileWatch::new().renewable(&files);
-        Ok(Self { tls, renewable: Some(files), watch: Arc::new(watch) })
+        Ok(Self::of(Some(ClientTls::renewable(given, renewed, name.clone())), true))
+    }
+
+    fn of(tls: Option<ClientTls>, is_renewable: bool) -> Self {
+        let watch = tls.iter().fold(FileWatch::new(), FileWatch::client);
+        Self { tls, is_renewable, watch: Arc::new(watch) }
+    }
+
+    /// Returns the files of a peer that renews its certificate.
+    pub fn renewable(&self) -> Option<ClientTls> {
+        self.tls.clone().filter(|_| self.is_renewable)
     }
 
     /// Reads changed files now. Blocks.
     pub fn reload(&self) {
         // The periodic check logs what is wrong with files; this one follows a change of our own.
         self.watch.check(SystemTime::now());
-    }
-
-    fn client_tls(&self) -> Option<ClientTls> {
-        match &self.renewable {
-            Some(files) => Some(files.clone().into()),
-            None => self.tls.clone().map(ClientTls::from),
-        }
     }
 
     /// Starts a task that reloads the files when they change. Start it after the status server: metrics count only once
@@ -105,7 +102,7 @@ pub fn dialers(
 ) -> Result<Vec<Box<dyn Dialer>>, Fatal> {
     let mut options = DialOptions::default();
     options.insecure = security.insecure;
-    options.tls = files.client_tls();
+    options.tls = files.tls.clone();
     options.token = security.token();
     if security.insecure {
         tracing::warn!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use csi_proto::DriverName;
 use edge_transport::PeerId;
 use edge_transport::link::{Dialer, Link, LinkError};
-use edge_transport::tls::ClientFiles;
+use edge_transport::tls::{ClientTls, Identity};
 
 use edge_csi_common::process::Fatal;
 
@@ -14,13 +14,13 @@ use edge_csi_common::process::Fatal;
 /// Without one, for example with a token, the name begins with `proxy/` and the driver's name.
 #[derive(Debug)]
 pub(super) struct HubName {
-    files: Option<ClientFiles>,
+    files: Option<ClientTls>,
     /// The name without a certificate, or while there is no valid one.
     plain: PeerId,
 }
 
 impl HubName {
-    pub(super) fn new(driver: &DriverName, files: Option<ClientFiles>) -> Result<Self, Fatal> {
+    pub(super) fn new(driver: &DriverName, files: Option<ClientTls>) -> Result<Self, Fatal> {
         let plain = PeerId::of_this_process(format!("proxy/{driver}")).map_err(Fatal::input)?;
         Ok(Self { files, plain })
     }
@@ -34,9 +34,7 @@ impl HubName {
     fn certified(&self) -> Result<Option<PeerId>, String> {
         let Some(files) = &self.files else { return Ok(None) };
         let identity = files.identity().map_err(|cause| cause.to_string())?;
-        if !identity.has_certificate() {
-            return Ok(None);
-        }
+        let Some(identity) = identity.filter(Identity::has_certificate) else { return Ok(None) };
         let names = identity.names();
         let Some(name) = names.first() else {
             return Err(

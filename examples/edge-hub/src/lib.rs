@@ -43,7 +43,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
         builder = builder.allow_unauthenticated();
     }
     if let Some(files) = &files {
-        watch = watch.tls(files);
+        watch = watch.server(files);
         builder = builder.client_certificates(files);
     }
     if let Some(tokens) = tokens {

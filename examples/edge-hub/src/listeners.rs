@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use edge_transport::link::{Address, ListenOptions, Listener};
-use edge_transport::tls::ServerFiles;
+use edge_transport::tls::ServerTls;
 
 use edge_csi_common::process::Fatal;
 use edge_csi_common::uplink::DEFAULT_HUB;
@@ -15,14 +15,14 @@ use super::options::HubOptions;
 /// Opens the listeners of the options.
 pub(super) async fn open(
     options: &HubOptions,
-    files: Option<&ServerFiles>,
+    files: Option<&ServerTls>,
 ) -> Result<Vec<Box<dyn Listener>>, Fatal> {
     // Every URL is checked before the first listener is opened.
     for url in &options.listen {
         check(url, options, files)?;
     }
     let mut listen = ListenOptions::default();
-    listen.tls = files.cloned().map(Into::into);
+    listen.tls = files.cloned();
     listen.insecure = options.security.insecure;
     let mut listeners = Vec::new();
     for url in &options.listen {
@@ -36,7 +36,7 @@ pub(super) async fn open(
 }
 
 /// Checks that the options authenticate the peers of a listener and authorize their calls.
-fn check(url: &ListenUrl, options: &HubOptions, files: Option<&ServerFiles>) -> Result<(), Fatal> {
+fn check(url: &ListenUrl, options: &HubOptions, files: Option<&ServerTls>) -> Result<(), Fatal> {
     let insecure = options.security.insecure;
     let mut unrestricted = options.allow.iter().filter(|rule| !rule.is_restricted());
     let missing = match url {

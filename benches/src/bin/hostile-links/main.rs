@@ -18,7 +18,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use edge_transport::advanced::frame::{self, Frame, Hello, Kind};
 use edge_transport::link::Lane;
-use edge_transport::tls::{ClientFiles, ClientTls, TlsPaths};
+use edge_transport::tls::{ClientTls, TlsPaths};
 use edge_transport::{PeerId, SessionId};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
@@ -98,7 +98,7 @@ impl Options {
             let file = |extension| self.certificates.join(format!("hostile-{number}.{extension}"));
             paths = paths.with_certificate(file("pem"), file("key"));
         }
-        Ok(ClientTls::from(ClientFiles::client(paths)?).config()?)
+        Ok(ClientTls::open(paths)?.config()?)
     }
 }
 

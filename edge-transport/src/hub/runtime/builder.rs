@@ -170,10 +170,10 @@ impl HubBuilder {
     /// Verifies the certificates of open sessions again, within a second after the authorities or revocation lists of these
     /// files are reloaded, and ends the sessions whose certificates are refused now: their authority was removed, or has
     /// revoked them. Give the files of the hub's listeners. A session costs no memory for it, since TLS keeps the
-    /// certificates. Certificates on links that have no [chain](crate::link::FrameLink::peer_chain) are not verified again.
+    /// certificates. A fixed configuration never changes. Certificates on links that have no [chain](crate::link::FrameLink::peer_chain) are not verified again.
     #[cfg(feature = "tls")]
-    pub fn client_certificates(mut self, files: &crate::tls::ServerFiles) -> Self {
-        self.authentication.certificates = Some(files.clone());
+    pub fn client_certificates(mut self, tls: &crate::tls::ServerTls) -> Self {
+        self.authentication.certificates = tls.files().cloned();
         self
     }
 

@@ -121,11 +121,11 @@ mod tests {
 
     use super::*;
     use crate::link::{Lane, Listener, WireFrame, quic};
-    use crate::tls::insecure_server_config;
+    use crate::tls::ServerTls;
 
     #[tokio::test]
     async fn tries_the_next_address_when_one_drops_packets() {
-        let tls = insecure_server_config().unwrap();
+        let tls = ServerTls::insecure().unwrap();
         let mut hub = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
         let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let candidates = [silent.local_addr().unwrap(), hub.socket_address()];
@@ -166,7 +166,7 @@ mod tests {
 
     #[tokio::test]
     async fn reply_arrives_after_the_dialers_port_has_changed() {
-        let tls = insecure_server_config().unwrap();
+        let tls = ServerTls::insecure().unwrap();
         let mut hub = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
         let front = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let port = front.local_addr().unwrap().port();

@@ -11,7 +11,7 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
 use crate::link::{Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener, Protection};
-use crate::tls::{AuthoritiesId, ServerTls, insecure_server_config};
+use crate::tls::{AuthoritiesId, ServerTls};
 
 /// Links that are not admitted above which a client must validate its address first (RFC 9000 section 8.1.2): a quarter of a
 /// hub's default limit. The validation costs honest clients a round trip. Clients with forged addresses cannot pass it, so that
@@ -88,8 +88,8 @@ impl CurrentConfig {
     }
 }
 
-/// Listens on a UDP address. Use a configuration of [`crate::tls::server_config`], or for experiments of
-/// [`crate::tls::insecure_server_config`]; its application protocols are replaced by [`ALPN`](super::ALPN).
+/// Listens on a UDP address. Use a configuration of [`ServerTls::new`], or for experiments of
+/// [`ServerTls::insecure`]; its application protocols are replaced by [`ALPN`](super::ALPN).
 ///
 /// # Errors
 /// If the address cannot be bound, or the configuration does not support TLS 1.3.
@@ -104,7 +104,7 @@ pub async fn bind(
     // Without a valid certificate the port is open, and refuses handshakes: a placeholder stays until there is one.
     let current = tls.current();
     let is_placeholder = current.is_err();
-    let current = current.or_else(|_| insecure_server_config()?.current());
+    let current = current.or_else(|_| ServerTls::insecure()?.current());
     let (latest, verified_by) =
         current.map_err(|error| handshake_failed(&address.to_string(), error.to_string()))?;
     let config = config::server(&latest)?;
@@ -229,7 +229,7 @@ mod tests {
 
     /// A TLS configuration with or without the cipher suite that QUIC begins with.
     fn tls(for_quic: bool) -> Arc<rustls::ServerConfig> {
-        let good = insecure_server_config().unwrap().config().unwrap();
+        let good = ServerTls::insecure().unwrap().config().unwrap();
         if for_quic {
             return good;
         }

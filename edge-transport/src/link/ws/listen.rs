@@ -32,7 +32,7 @@ pub struct WsListener {
     limits: Limits,
 }
 
-/// Listens on a TCP address: `wss` with a TLS configuration (see [`crate::tls::server_config`]), plain `ws` without. Plain
+/// Listens on a TCP address: `wss` with a TLS configuration (see [`ServerTls::new`]), plain `ws` without. Plain
 /// links have no credentials and are not encrypted.
 ///
 /// # Errors

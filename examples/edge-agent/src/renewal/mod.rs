@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use edge_transport::peer::Backoff;
-use edge_transport::tls::RenewableFiles;
+use edge_transport::tls::{ClientTls, Identity};
 use edge_transport::{CallError, Failure, InvalidName, Peer, Reason, ReplyEvent, ServiceName};
 use prost::{DecodeError, Message as _};
 use tokio::time::sleep;
@@ -75,10 +75,15 @@ enum RenewalError {
     Stopped(#[from] tokio::task::JoinError),
 }
 
+/// Returns the certificate in use, if it can be used.
+fn used(files: &ClientTls) -> Option<Identity> {
+    files.identity().ok().flatten()
+}
+
 /// The certificate of this node, for the status page.
 #[derive(Debug, Clone)]
 pub(super) struct RenewalView {
-    files: RenewableFiles,
+    files: ClientTls,
     failure: Arc<Mutex<Option<String>>>,
 }
 
@@ -86,7 +91,7 @@ impl RenewalView {
     /// Returns the rows of the status page.
     pub(super) fn facts(&self) -> Vec<Fact> {
         let origin = if self.files.is_renewed() { "renewed by the agent" } else { "from --tls-cert" };
-        let expires = self.files.current().identity().ok().and_then(|identity| identity.expires());
+        let expires = used(&self.files).and_then(|identity| identity.expires());
         let left = expires.map(|end| end.duration_since(SystemTime::now()).unwrap_or_default().as_secs());
         let text = left.map_or_else(
             || "cannot be used".to_owned(),
@@ -108,7 +113,7 @@ impl RenewalView {
 
 /// Renews the certificate of this node.
 pub(super) struct Renewal {
-    files: RenewableFiles,
+    files: ClientTls,
     links: LinkFiles,
     peer: Peer,
     service: ServiceName,
@@ -132,7 +137,7 @@ impl Renewal {
         seed: u64,
     ) -> Result<Option<Self>, InvalidName> {
         let paths = security.tls_cert.clone().zip(security.tls_ca.clone());
-        let Some(((given, authorities), files)) = paths.zip(links.renewable.clone()) else { return Ok(None) };
+        let Some(((given, authorities), files)) = paths.zip(links.renewable()) else { return Ok(None) };
         let (first, cap) = RETRY_DELAYS;
         Ok(Some(Self {
             view: RenewalView { files: files.clone(), failure: Arc::default() },
@@ -157,14 +162,11 @@ impl Renewal {
     /// Renews the certificate whenever it is due, until the peer is closed.
     pub(super) async fn run(mut self) {
         loop {
-            let wait =
-                self.files.current().identity().map_or(Some(schedule::NO_CERTIFICATE_INTERVAL), |identity| {
-                    let validity = identity.valid_from().zip(identity.expires());
-                    let now = SystemTime::now();
-                    validity.map_or(Some(schedule::NO_CERTIFICATE_INTERVAL), |it| {
-                        schedule::wait(now, it, self.share)
-                    })
-                });
+            let used = used(&self.files);
+            let validity = used.and_then(|identity| identity.valid_from().zip(identity.expires()));
+            let wait = validity.map_or(Some(schedule::NO_CERTIFICATE_INTERVAL), |validity| {
+                schedule::wait(SystemTime::now(), validity, self.share)
+            });
             if let Some(wait) = wait {
                 self.pending = None;
                 self.view.set_failure(None);
@@ -219,7 +221,7 @@ impl Renewal {
                 return Err(error);
             }
         };
-        let present = self.files.current().identity().ok().and_then(|identity| identity.expires());
+        let present = used(&self.files).and_then(|identity| identity.expires());
         let expires = present.ok_or(RenewalError::NoCertificate)?;
         let certificate = if self.files.is_renewed() { self.path.clone() } else { self.given.clone() };
         let (path, authorities, links) = (self.path.clone(), self.authorities.clone(), self.links.clone());

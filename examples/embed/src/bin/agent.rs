@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use csi_proxy::{Dispatcher, DriverName, ServeCsi as _, Term, TermStore, TermStoreError};
-use edge_transport::tls::{ClientTls, TlsFiles, TlsPaths};
+use edge_transport::tls::ClientTls;
 use edge_transport::{Peer, PeerId};
 
 #[tokio::main]
@@ -30,8 +30,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     let terms = TermDirectory(Arc::new(Mutex::new(state.into())));
     let drivers = Dispatcher::new().with_terms(terms).with_driver(driver.parse()?, socket.parse()?);
 
-    let files = TlsPaths::default().with_certificate(certificate, key).with_authorities(authorities);
-    let tls = ClientTls::from(TlsFiles::client(files)?);
+    let tls = ClientTls::from_files(certificate, key, authorities)?;
     let builder = Peer::builder(PeerId::new(node)?).dial(hub.parse()?, &tls)?;
     let peer = builder.serve_csi(drivers.clone()).start()?;
     // ANCHOR_END: embed

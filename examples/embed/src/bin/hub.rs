@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use edge_transport::Hub;
 use edge_transport::hub::Rules;
-use edge_transport::tls::{ClientAuth, ServerTls, TlsFiles, TlsPaths};
+use edge_transport::tls::ServerTls;
 
 #[tokio::main]
 async fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -19,8 +19,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     };
 
     // ANCHOR: embed
-    let files = TlsPaths::default().with_certificate(certificate, key).with_authorities(authorities);
-    let tls = ServerTls::from(TlsFiles::server(files, ClientAuth::Required)?);
+    let tls = ServerTls::from_files(certificate, key, authorities)?;
     // A process whose certificate is for `socket` may call each node, and no other call is allowed.
     let policy = "socket=edge-*".parse::<Rules>()?;
     let builder = Hub::builder().listen(address.parse()?, &tls).await?;

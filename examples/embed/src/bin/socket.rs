@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use csi_proxy::prelude::*;
-use edge_transport::tls::{ClientTls, TlsFiles, TlsPaths};
+use edge_transport::tls::ClientTls;
 use edge_transport::{Peer, PeerId};
 
 #[tokio::main]
@@ -20,8 +20,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     };
 
     // ANCHOR: embed
-    let files = TlsPaths::default().with_certificate(certificate, key).with_authorities(authorities);
-    let tls = ClientTls::from(TlsFiles::client(files)?);
+    let tls = ClientTls::from_files(certificate, key, authorities)?;
     // A certificate for `socket` covers the names below it. Each process needs its own.
     let name = PeerId::of_this_process("socket")?;
     let peer = Peer::builder(name).dial(hub.parse()?, &tls)?.start()?;
