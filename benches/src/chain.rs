@@ -7,7 +7,7 @@ use csi_proxy::{
     Dispatcher, DriverName, Endpoint, NodeId, Relay, Router, ServeCsi as _, Serving, SessionRelay,
     SocketAddress,
 };
-use edge_transport::link::{Address, DialOptions, Dialer};
+use edge_transport::link::{Address, Dialer};
 use edge_transport::tls::{ClientAuth, ClientTls, Identity, ServerTls};
 use edge_transport::{Hub, Peer, PeerId};
 use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
@@ -138,9 +138,7 @@ async fn session(kind: ChainKind, folder: &Path, drivers: Dispatcher) -> ChainRe
     let builder = Hub::builder().listener(listener);
     let started = if kind == ChainKind::Ws { builder.allow_unauthenticated() } else { builder }.start()?;
     let dialer = |identity: Identity| -> ChainResult<Box<dyn Dialer>> {
-        let mut options = DialOptions::default();
-        options.tls = Some(ClientTls::new(&identity)?);
-        Ok(hub.dialer(&options)?)
+        Ok(hub.dialer(&(&ClientTls::new(&identity)?).into())?)
     };
     let proxy = Peer::builder(PeerId::new(PROXY)?).dialer(dialer(authority.identity(PROXY)?)?).start()?;
     let agent = Peer::builder(PeerId::new(NODE)?)

@@ -23,7 +23,7 @@ fn unpublish() -> Call {
 /// A dispatcher at a peer, and the relay of another peer to it.
 async fn over_a_hub(dispatcher: &Dispatcher) -> (Hub, Peer, SessionRelay) {
     let (listener, dialer) = memory::listen("hub", 16 << 20);
-    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
+    let hub = Hub::builder().listener(listener).allow_unauthenticated().start().unwrap();
     let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(dialer.clone())).start().unwrap();
     let far = Peer::builder(PeerId::new("edge-1").unwrap()).dialer(Box::new(dialer));
     let far = far.serve_csi(dispatcher.clone()).start().unwrap();

@@ -33,7 +33,7 @@ async fn net() -> Net {
     let dispatcher =
         Dispatcher::new().with_volume_wait(Duration::from_secs(60)).with_driver(driver_name(), address);
     let (listener, dialer) = memory::listen("hub", 16 << 20);
-    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
+    let hub = Hub::builder().listener(listener).allow_unauthenticated().start().unwrap();
     let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(dialer.clone())).start().unwrap();
     let far = Peer::builder(PeerId::new("edge-1").unwrap()).dialer(Box::new(dialer));
     let far = far.serve_csi(dispatcher.clone()).start().unwrap();

@@ -18,14 +18,14 @@ use csi_proxy::{
     Reachability, Relay, Replies, RetryRelay, ServeCsi as _, SessionRelay, conformance,
 };
 use edge_transport::link::faulty::{self, Direction, Handle, Plan};
-use edge_transport::link::memory::{self, MemoryDialer};
+use edge_transport::link::memory;
 use edge_transport::link::{Dialer, Link, LinkError};
 use edge_transport::{Hub, Peer, PeerId};
 use tokio::time::Instant;
 
 /// A dialer to the hub whose last link can be cut.
 #[derive(Clone)]
-struct CuttableDialer(MemoryDialer, Arc<Mutex<Option<Handle>>>);
+struct CuttableDialer(Arc<dyn Dialer>, Arc<Mutex<Option<Handle>>>);
 
 #[async_trait]
 impl Dialer for CuttableDialer {
@@ -70,7 +70,7 @@ impl Net {
 async fn net(node: &str, relay: impl Relay + 'static) -> Net {
     let _ = Raw;
     let (listener, dialer) = memory::listen("hub", 16 << 20);
-    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence().start().unwrap();
+    let hub = Hub::builder().listener(listener).allow_unauthenticated().presence().start().unwrap();
     let cables = [(); 2].map(|()| CuttableDialer(dialer.clone(), Arc::default()));
     let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(cables[0].clone()));
     let near = near.max_frame(8 << 20).start().unwrap();
@@ -227,7 +227,7 @@ impl Dialer for ClosableDialer {
 async fn failback_is_not_a_loss_of_nodes() {
     let net = net("edge-1", Dispatcher::new()).await;
     let (listener, dialer) = memory::listen("first", 16 << 20);
-    let first = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence();
+    let first = Hub::builder().listener(listener).allow_unauthenticated().presence();
     let _first = first.start().unwrap();
     let (cable, open) = (CuttableDialer(dialer, Arc::default()), Arc::new(AtomicBool::new(false)));
     let proxy = Peer::builder(PeerId::new("other").unwrap()).failback_interval(Duration::from_secs(1));

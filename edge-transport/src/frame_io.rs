@@ -59,7 +59,7 @@ impl FrameIo {
 
     /// Changes what the link may receive.
     pub(crate) fn limit_receiving(&mut self, limits: ReceiveLimits) {
-        self.link.limit_receiving(limits);
+        self.link.limit_receiving(limits.max_frame, limits.max_unfinished);
     }
 
     /// Bytes of unfinished frames that the link holds.

@@ -30,10 +30,14 @@ mod start_error;
 pub mod tls;
 pub mod token;
 
-/// The pure cores, for simulations and fuzzing. No promise of stability: they change with any version.
+/// The pure cores, for simulations and fuzzing, all timeouts and limits as structs, for tests, and what the programs of this
+/// repository share. No promise of stability: they change with any version.
 pub mod advanced {
     pub use crate::hub::core::{Core, SessionKey};
     pub use crate::hub::settings::HubSettings;
+    #[cfg(feature = "uds")]
+    pub use crate::link::uds::bind::{BoundSocket, bind_socket};
+    pub use crate::peer::backoff::Backoff;
     #[cfg(feature = "runtime")]
     pub use crate::peer::builder::PeerSettings;
     #[cfg(feature = "tls")]
@@ -69,7 +73,10 @@ pub use start_error::StartError;
 /// The names that most programs use.
 #[cfg(feature = "runtime")]
 pub mod prelude {
+    pub use crate::hub::Rules;
     pub use crate::link::{Address, DialOptions, ListenOptions};
+    #[cfg(feature = "tls")]
+    pub use crate::tls::{ClientTls, ServerTls};
     pub use crate::{
         ConnectError, Hub, Peer, PeerId, ReplyEvent, ReplySender, Request, Service, ServiceName,
     };

@@ -12,11 +12,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use edge_transport::advanced::PeerSettings;
 use edge_transport::hub::Rules;
-use edge_transport::link::memory::{self, MemoryDialer};
+use edge_transport::link::memory;
 use edge_transport::link::{
-    Credentials, Dialer, FrameLink, Link, LinkError, LinkKind, Protection, WireFrame,
+    Credentials, DialOptions, Dialer, FrameLink, Link, LinkError, LinkKind, Protection, WireFrame,
 };
-use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, TokenVerifier};
+use edge_transport::token::{Token, TokenRefused, TokenVerifier};
 use edge_transport::{Hub, Peer, PeerId, PeerState};
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use session_common::{Echo, collect, echo, peer_id, service_name};
@@ -59,7 +59,7 @@ const ENDS: [End; 5] = [End::PeerCloses, End::PeerDrains, End::PeerIsDropped, En
 /// Dials as the moment requires.
 struct MomentDialer {
     moment: Moment,
-    dialer: MemoryDialer,
+    dialer: Arc<dyn Dialer>,
     blocked: Arc<Valve>,
 }
 
@@ -163,14 +163,14 @@ impl TestNet {
         let asked = Arc::new(Notify::new());
         let silent = Silent { asked: Arc::clone(&asked), moment };
         let hub = Hub::builder()
-            .listener(Box::new(listener))
+            .listener(listener)
             .token_verifier(silent)
             .policy(Rules::allow_all())
             .start()
             .unwrap();
         let blocked = Arc::new(Valve::default());
-        let token = TokenSource::Fixed(Token::new("0123456789abcdef").unwrap());
-        let with_token = |dialer: Box<dyn Dialer>| Box::new(TokenDialer::new(dialer, token.clone()));
+        let token = DialOptions::default().token(Token::new("0123456789abcdef").unwrap());
+        let with_token = |dialer: Box<dyn Dialer>| token.with_token(dialer);
         let echo_service = Echo::default();
         let helper = Peer::builder(peer_id("helper"))
             .dialer(with_token(Box::new(dialer.clone())))
@@ -293,7 +293,7 @@ async fn closing_hub_does_not_wait_for_handshakes() {
 #[tokio::test(start_paused = true)]
 async fn cancelled_queued_call_is_never_made() {
     let (listener, dialer) = memory::listen("hub", 1 << 20);
-    let builder = Hub::builder().listener(Box::new(listener)).allow_unauthenticated();
+    let builder = Hub::builder().listener(listener).allow_unauthenticated();
     let hub = builder.policy(Rules::allow_all()).start().unwrap();
     let service = Echo::default();
     let edge = Peer::builder(peer_id("edge")).dialer(Box::new(dialer.clone()));

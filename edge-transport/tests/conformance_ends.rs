@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex};
 
 use edge_transport::link::{
-    Address, Credentials, DialOptions, Dialer, Incoming, Limits, Link, LinkError, LinkKind, LinkQueue,
+    Address, Credentials, DEFAULT_MAX_FRAME, DialOptions, Dialer, Incoming, Link, LinkError, LinkKind,
     LinkSender, ListenOptions, Listener, Protection, conformance, memory, queue,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -17,12 +17,10 @@ const KIND: LinkKind = LinkKind::custom("pipe");
 /// Runs both suites on listeners of an address.
 async fn suites(address: &str) {
     let ends = || async {
-        let mut listen = ListenOptions::default();
-        listen.insecure = true;
+        let listen = ListenOptions::default().insecure(true);
         let listener = address.parse::<Address>()?.listen(&listen).await?;
-        let mut options = DialOptions::default();
-        options.insecure = true;
-        let dialer = listener.local_address().parse::<Address>()?.dialer(&options)?;
+        let dial = DialOptions::default().insecure(true);
+        let dialer = listener.local_address().parse::<Address>()?.dialer(&dial)?;
         Ok((listener, dialer))
     };
     conformance::run_listener(ends).await.unwrap();
@@ -33,7 +31,7 @@ async fn suites(address: &str) {
 async fn memory_ends_conform() {
     let ends = || async {
         let (listener, dialer) = memory::listen("hub", 1 << 20);
-        Ok((Box::new(listener) as Box<dyn Listener>, Box::new(dialer) as Box<dyn Dialer>))
+        Ok((listener, Box::new(dialer) as Box<dyn Dialer>))
     };
     conformance::run_listener(ends).await.unwrap();
     conformance::run_dialer(ends).await.unwrap();
@@ -61,8 +59,7 @@ async fn quic_ends_conform() {
 }
 
 fn framed(io: DuplexStream) -> Link {
-    let limits = Limits::default();
-    Link::framed(io, KIND, "pipe", Credentials::None, &limits).with_protection(Protection::Private)
+    Link::framed(io, KIND, "pipe", Credentials::None, DEFAULT_MAX_FRAME).with_protection(Protection::Private)
 }
 
 /// Dials pipes with a handshake of one byte each way.
@@ -92,7 +89,7 @@ impl Dialer for PipeDialer {
     }
 }
 
-fn pipes() -> (LinkQueue, PipeDialer) {
+fn pipes() -> (Box<dyn Listener>, PipeDialer) {
     let (sender, listener) = queue(KIND, "pipe:", 64);
     (listener, PipeDialer(sender))
 }
@@ -101,7 +98,7 @@ fn pipes() -> (LinkQueue, PipeDialer) {
 async fn pipes_conform() {
     let ends = || async {
         let (listener, dialer) = pipes();
-        Ok((Box::new(listener) as Box<dyn Listener>, Box::new(dialer) as Box<dyn Dialer>))
+        Ok((listener, Box::new(dialer) as Box<dyn Dialer>))
     };
     conformance::run_listener(ends).await.unwrap();
     conformance::run_dialer(ends).await.unwrap();
@@ -123,7 +120,7 @@ enum ListenerFault {
 }
 
 struct BadListener {
-    inner: LinkQueue,
+    inner: Box<dyn Listener>,
     fault: ListenerFault,
     accepted: usize,
     kept: Arc<Mutex<Vec<Incoming>>>,

@@ -2,11 +2,11 @@
 #![cfg(all(feature = "ws", feature = "uds", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
+mod ends;
 mod link_pki;
 mod session_common;
 
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll};
@@ -14,10 +14,7 @@ use std::time::Duration;
 
 use edge_transport::Hub;
 use edge_transport::advanced::HubSettings;
-use edge_transport::link::{
-    Dialer, Handshake, Incoming, Limits, LinkError, LinkKind, LinkQueue, Listener, PendingLink, Source, uds,
-    ws,
-};
+use edge_transport::link::{Incoming, Link, LinkError, LinkKind, Listener};
 use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
 use link_pki::Authority;
 use session_common::raw::hello;
@@ -41,24 +38,22 @@ impl Drop for Hostile {
     }
 }
 
-impl PendingLink for Hostile {
+impl Hostile {
     fn poll_first_byte(&mut self, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         if self.sends_a_byte { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    fn handshake(self: Box<Self>) -> Handshake {
-        Box::pin(async move {
-            std::future::pending::<()>().await;
-            drop(self);
-            Err(LinkError::Lost)
-        })
+    async fn handshake(self) -> Result<Link, LinkError> {
+        std::future::pending::<()>().await;
+        drop(self);
+        Err(LinkError::Lost)
     }
 }
 
 /// Accepts hostile connections and memory links.
 struct MixedListener {
     hostile: mpsc::UnboundedReceiver<Incoming>,
-    memory: LinkQueue,
+    memory: Box<dyn Listener>,
 }
 
 #[async_trait::async_trait]
@@ -68,7 +63,7 @@ impl Listener for MixedListener {
             biased;
             Some(incoming) = self.hostile.recv() => Ok(incoming),
             incoming = self.memory.accept() => {
-                Ok(incoming?.with_source(address("198.51.100.1").into()))
+                Ok(incoming?.from_address(address("198.51.100.1")))
             }
         }
     }
@@ -95,9 +90,9 @@ async fn admit_among(sends_a_byte: bool) -> (Hub, usize, usize) {
     let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
     let open = Arc::new(AtomicUsize::new(1290));
     for _ in 0..1290 {
-        let pending = Hostile { sends_a_byte, open: Arc::clone(&open) };
-        let incoming = Incoming::new(pending).with_source(address("203.0.113.9").into());
-        assert!(sender.send(incoming).is_ok());
+        let hostile = Hostile { sends_a_byte, open: Arc::clone(&open) };
+        let incoming = Incoming::with_first_byte(hostile, Hostile::poll_first_byte, Hostile::handshake);
+        assert!(sender.send(incoming.from_address(address("203.0.113.9"))).is_ok());
     }
     let started = Instant::now();
     let net = session_common::Net { hub: hub.clone(), dialer };
@@ -149,11 +144,10 @@ async fn connect_from(local: &str, to: SocketAddr) -> TcpStream {
 async fn hostile_sockets_do_not_keep_a_tls_peer_out() {
     let authority = Authority::new();
     let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
-    let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
-    let to = listener.socket_address();
+    let (listener, to) = ends::ws(Some(tls)).await;
     let mut settings = HubSettings::default();
     (settings.max_handshakes, settings.handshake_backlog) = (2, 2);
-    let hub = Hub::builder().listener(Box::new(listener)).settings(settings).start().unwrap();
+    let hub = Hub::builder().listener(listener).settings(settings).start().unwrap();
     let (mut silent, mut started) = (Vec::new(), Vec::new());
     for _ in 0..20 {
         silent.push(connect_from("127.66.0.1", to).await);
@@ -163,7 +157,7 @@ async fn hostile_sockets_do_not_keep_a_tls_peer_out() {
     }
     let before = Instant::now();
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
-    let dialer = ws::WsDialer::new("127.0.0.1", to.port(), Some(tls), Limits::default()).unwrap();
+    let dialer = ends::dial_ws(to.port(), Some(tls));
     let link = timeout(BOUND, dialer.dial()).await.unwrap().unwrap();
     let mut peer = session_common::raw::Raw { link };
     peer.send(edge_transport::advanced::frame::Kind::Hello(hello("edge-1", 1, 1, 1))).await;
@@ -184,16 +178,16 @@ async fn hostile_sockets_do_not_keep_a_tls_peer_out() {
 async fn silent_unix_connections_take_no_slot() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
-    let listener = uds::bind(&path, Limits::default()).unwrap();
+    let listener = ends::uds(&path).await;
     let mut settings = HubSettings::default();
     (settings.max_handshakes, settings.handshake_backlog) = (2, 0);
-    let hub = Hub::builder().listener(Box::new(listener)).settings(settings).start().unwrap();
+    let hub = Hub::builder().listener(listener).settings(settings).start().unwrap();
     let mut silent = Vec::new();
     for _ in 0..20 {
         silent.push(UnixStream::connect(&path).await.unwrap());
     }
     let before = Instant::now();
-    let dialer = uds::UdsDialer::new(&path, Limits::default()).unwrap();
+    let dialer = ends::dial_uds(&path);
     let mut peer = session_common::raw::Raw { link: dialer.dial().await.unwrap() };
     peer.send(edge_transport::advanced::frame::Kind::Hello(hello("edge-1", 1, 1, 1))).await;
     assert!(peer.receive().await.is_some());
@@ -203,11 +197,4 @@ async fn silent_unix_connections_take_no_slot() {
     }
     assert!(before.elapsed() < Duration::from_secs(3));
     assert_eq!(hub.stats().silent, 20);
-}
-
-/// A connection without a known source is not limited to a share, as before sources existed.
-#[test]
-fn source_is_unknown_by_default() {
-    let ready: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(std::future::ready(Err(LinkError::Lost)));
-    assert_eq!(Incoming::new(ready).source(), Source::Unknown);
 }

@@ -11,9 +11,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use edge_transport::advanced::{HubSettings, PeerSettings};
 use edge_transport::hub::Rules;
-use edge_transport::link::memory::{self, MemoryDialer};
-use edge_transport::link::{Dialer, Link, LinkError};
-use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, TokenVerifier};
+use edge_transport::link::memory;
+use edge_transport::link::{DialOptions, Dialer, Link, LinkError};
+use edge_transport::token::{Token, TokenRefused, TokenVerifier};
 use edge_transport::{CallError, Hub, Peer, PeerId, PeerState, Reason, ReplyEvent, ReplySender, Service};
 use session_common::{echo, peer_id, service_name};
 use tokio::sync::watch;
@@ -29,7 +29,7 @@ const CALLS_TO_EACH: usize = 200;
 /// Dials the current hub, if there is one. After a restart, the same dialers reach the new hub.
 #[derive(Clone)]
 struct HubDialer {
-    hub: Arc<watch::Sender<Option<MemoryDialer>>>,
+    hub: Arc<watch::Sender<Option<Arc<dyn Dialer>>>>,
     /// Attempts wait for the hub, so that all of them reach it at the same moment.
     waits_for_hub: bool,
 }
@@ -87,8 +87,7 @@ impl HubDialer {
         let (listener, dialer) = memory::listen("hub", 16 << 20);
         let slow = SlowVerifier { time, in_progress: Arc::default(), most: Arc::default() };
         let most = Arc::clone(&slow.most);
-        let builder =
-            Hub::builder().listener(Box::new(listener)).settings(settings).policy(Rules::allow_all());
+        let builder = Hub::builder().listener(listener).settings(settings).policy(Rules::allow_all());
         let hub = builder.token_verifier(slow).start().unwrap();
         self.hub.send_replace(Some(dialer));
         (hub, most)
@@ -100,7 +99,7 @@ impl HubDialer {
         // Peers with one token share a limit.
         let token = Token::new(format!("token-of-agent-{index:04}")).unwrap();
         Peer::builder(peer_id(&format!("agent-{index}")))
-            .dialer(Box::new(TokenDialer::new(Box::new(self.clone()), TokenSource::Fixed(token))))
+            .dialer(DialOptions::default().token(token).with_token(Box::new(self.clone())))
             .service(service_name("echo"), service)
             .settings(settings)
             .seed(index as u64)

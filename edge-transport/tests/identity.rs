@@ -3,6 +3,7 @@
 #![cfg(all(feature = "ws", feature = "quic"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
+mod ends;
 mod identity_common;
 mod link_pki;
 mod session_common;
@@ -14,12 +15,10 @@ use bytes::Bytes;
 use edge_transport::advanced::ReloadEvent;
 use edge_transport::advanced::frame::{self, End, Frame, Hello, Kind, Part, Reply};
 use edge_transport::hub::{DenyList, HubBuilder};
-use edge_transport::link::{Dialer, Lane, Limits, Link, uds, ws};
+use edge_transport::link::{DialOptions, Dialer, Lane, Link};
 use edge_transport::reload::FileWatch;
 use edge_transport::tls::{ClientAuth, ClientTls, Identity, ServerTls};
-use edge_transport::token::{
-    Token, TokenDialer, TokenFile, TokenRefused, TokenSource, TokenVerifier, token_digest,
-};
+use edge_transport::token::{Token, TokenFile, TokenRefused, TokenVerifier, token_digest};
 use edge_transport::{Hub, Peer, PeerState, Reason, Request, SessionId};
 use futures_util::{SinkExt, StreamExt};
 use identity_common::{BOTH, Files, Over, TIMEOUT, connected, dialer, listen, refusal};
@@ -32,7 +31,7 @@ fn token(name: &str) -> Token {
 }
 
 fn with_token(dialer: Box<dyn Dialer>, token: Token) -> Box<dyn Dialer> {
-    Box::new(TokenDialer::new(dialer, TokenSource::Fixed(token)))
+    DialOptions::default().token(token).with_token(dialer)
 }
 
 fn token_hub(tokens: impl TokenVerifier + 'static) -> HubBuilder {
@@ -89,10 +88,10 @@ async fn authenticates_peers_by_token() {
 
 #[tokio::test]
 async fn sends_tokens_on_open_links_only_if_insecure() {
-    let listener = ws::bind("127.0.0.1:0", None, Limits::default()).await.unwrap();
-    let port = listener.socket_address().port();
-    let hub = token_hub(Always).listener(Box::new(listener)).start().unwrap();
-    let plain = || Box::new(ws::WsDialer::new("127.0.0.1", port, None, Limits::default()).unwrap());
+    let (listener, to) = ends::ws(None).await;
+    let port = to.port();
+    let hub = token_hub(Always).listener(listener).start().unwrap();
+    let plain = || ends::dial_ws(port, None);
 
     let peer = Peer::builder(peer_id("edge-1")).dialer(with_token(plain(), token("edge-1"))).start().unwrap();
     let refused = refusal(&peer).await;
@@ -100,8 +99,8 @@ async fn sends_tokens_on_open_links_only_if_insecure() {
     assert_eq!(hub.stats().unauthenticated, 0, "the hub saw no hello");
 
     // The hub reports that a token sent in clear text is compromised.
-    let forced = TokenDialer::new(plain(), TokenSource::Fixed(token("edge-1"))).insecure();
-    let peer = Peer::builder(peer_id("edge-1")).dialer(Box::new(forced)).start().unwrap();
+    let forced = DialOptions::default().token(token("edge-1")).insecure(true).with_token(plain());
+    let peer = Peer::builder(peer_id("edge-1")).dialer(forced).start().unwrap();
     let refused = refusal(&peer).await;
     assert!(refused.contains("replace that token") && !refused.contains("s3cret"), "{refused}");
 }
@@ -127,9 +126,9 @@ async fn unix_sockets_need_no_token() {
     }
     let files = Files::new();
     let path = files.path("hub.sock");
-    let listener = uds::bind(&path, Limits::default()).unwrap();
-    let _hub = token_hub(Never).listener(Box::new(listener)).start().unwrap();
-    let dial = Box::new(uds::UdsDialer::new(path, Limits::default()).unwrap());
+    let listener = ends::uds(&path).await;
+    let _hub = token_hub(Never).listener(listener).start().unwrap();
+    let dial = ends::dial_uds(&path);
     let _edge = connected("edge-1", with_token(dial, token("edge-1"))).await;
 }
 
@@ -231,7 +230,7 @@ async fn refuses_and_counts_nodes_with_another_name() {
 #[tokio::test]
 async fn nodes_may_not_call_by_default() {
     let (listener, dial) = edge_transport::link::memory::listen("hub", 1 << 20);
-    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
+    let hub = Hub::builder().listener(listener).allow_unauthenticated().start().unwrap();
     let (one, _two) = (
         connected("edge-1", Box::new(dial.clone())).await,
         connected("edge-2", Box::new(dial.clone())).await,
@@ -406,14 +405,13 @@ async fn overloaded_hub_rejects_before_the_handshake() {
 
 #[tokio::test]
 async fn overloaded_hub_answers_plain_websockets_with_503() {
-    let listener = ws::bind("127.0.0.1:0", None, Limits::default()).await.unwrap();
-    let address = listener.socket_address();
-    let hub = Hub::builder().listener(Box::new(listener)).settings(one_handshake()).allow_unauthenticated();
+    let (listener, address) = ends::ws(None).await;
+    let hub = Hub::builder().listener(listener).settings(one_handshake()).allow_unauthenticated();
     let hub = hub.start().unwrap();
     // One byte of a request takes the only slot.
     let mut first = tokio::net::TcpStream::connect(address).await.unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut first, b"G").await.unwrap();
-    let dialer = ws::WsDialer::new("127.0.0.1", address.port(), None, Limits::default()).unwrap();
+    let dialer = ends::dial_ws(address.port(), None);
     let error = dialer.dial().await.unwrap_err().to_string();
     assert!(error.contains(BUSY), "{error}");
     assert_eq!(hub.stats().rejected, 1);

@@ -2,13 +2,14 @@
 #![cfg(feature = "ws")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
+mod ends;
 mod link_pki;
 mod session_common;
 
 use edge_transport::advanced::HubSettings;
 use edge_transport::advanced::frame::Kind;
 use edge_transport::hub::Rules;
-use edge_transport::link::{Dialer, Limits, ws};
+use edge_transport::link::Dialer;
 use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
 use edge_transport::token::{Token, TokenRefused, TokenVerifier};
 use edge_transport::{Hub, PeerId};
@@ -49,13 +50,13 @@ fn settings() -> HubSettings {
 async fn certificate_is_admitted_under_few_names() {
     let authority = Authority::new();
     let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
-    let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
-    let port = listener.socket_address().port();
-    let builder = Hub::builder().listener(Box::new(listener)).settings(settings());
+    let (listener, to) = ends::ws(Some(tls)).await;
+    let port = to.port();
+    let builder = Hub::builder().listener(listener).settings(settings());
     let hub = builder.policy(Rules::callers([peer_id("proxy")])).start().unwrap();
     let dialer = |name: &str| {
         let tls = ClientTls::new(&authority.identity(name)).unwrap();
-        ws::WsDialer::new("127.0.0.1", port, Some(tls), Limits::default()).unwrap()
+        ends::dial_ws(port, Some(tls))
     };
     let node = dialer("edge-1");
     let mut links = Vec::new();
@@ -88,7 +89,7 @@ impl TokenVerifier for AnyToken {
 #[tokio::test]
 async fn token_is_admitted_under_few_names() {
     let (listener, dialer) = listen();
-    let builder = Hub::builder().listener(Box::new(listener)).settings(settings()).token_verifier(AnyToken);
+    let builder = Hub::builder().listener(listener).settings(settings()).token_verifier(AnyToken);
     let _hub = builder.policy(Rules::callers([peer_id("proxy")])).start().unwrap();
     let (one, other) = (Some("one-token-of-a-node"), Some("other-token-of-a-node"));
     let mut links = Vec::new();

@@ -2,13 +2,14 @@
 #![cfg(all(feature = "uds", feature = "ws", feature = "quic"))]
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
+mod ends;
 mod link_pki;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use edge_transport::link::{
-    Credentials, Dialer, Lane, Limits, Link, LinkError, Listener, WireFrame, quic, uds, ws,
+    Address, Credentials, DialOptions, Dialer, Lane, Link, LinkError, ListenOptions, Listener, WireFrame,
 };
 use edge_transport::tls::{ClientAuth, ClientTls, Identity, ServerTls};
 use futures_util::{SinkExt, StreamExt};
@@ -18,8 +19,15 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket, UnixStream};
 
 const MAX_FRAME: usize = 1 << 20;
 
-fn limits() -> Limits {
-    Limits::default().with_max_frame(MAX_FRAME)
+fn dialing(tls: Option<ClientTls>) -> DialOptions {
+    DialOptions::default().max_frame(MAX_FRAME).tls(tls)
+}
+
+async fn listen(address: &str, tls: Option<ServerTls>) -> (Box<dyn Listener>, SocketAddr) {
+    let options = ListenOptions::default().max_frame(MAX_FRAME).tls(tls);
+    let listener = ends::listen(address, &options).await;
+    let address = ends::socket_address(&*listener);
+    (listener, address)
 }
 
 async fn accept(listener: &mut dyn Listener) -> Result<Link, LinkError> {
@@ -34,32 +42,33 @@ async fn attempt(
     tokio::join!(dialer.dial(), accept(listener))
 }
 
-async fn plain_ws() -> (ws::WsListener, SocketAddr) {
-    let listener = ws::bind("127.0.0.1:0", None, limits()).await.unwrap();
-    let address = listener.socket_address();
-    (listener, address)
+async fn plain_ws() -> (Box<dyn Listener>, SocketAddr) {
+    listen("ws://127.0.0.1:0", None).await
 }
 
-async fn tls_ws(authority: &Authority) -> (ws::WsListener, u16) {
-    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
-    let listener = ws::bind("127.0.0.1:0", Some(tls), limits()).await.unwrap();
-    let port = listener.socket_address().port();
-    (listener, port)
+async fn over_tls(scheme: &str, tls: ServerTls) -> (Box<dyn Listener>, u16) {
+    let (listener, address) = listen(&format!("{scheme}://127.0.0.1:0"), Some(tls)).await;
+    (listener, address.port())
 }
 
-async fn quic_hub(authority: &Authority) -> (quic::QuicListener, u16) {
-    let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
-    let listener = quic::bind("127.0.0.1:0", &tls, limits()).await.unwrap();
-    let port = listener.socket_address().port();
-    (listener, port)
+async fn tls_ws(authority: &Authority) -> (Box<dyn Listener>, u16) {
+    over_tls("wss", ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap()).await
 }
 
-fn wss(port: u16, tls: ClientTls) -> ws::WsDialer {
-    ws::WsDialer::new("127.0.0.1", port, Some(tls), limits()).unwrap()
+async fn quic_hub(authority: &Authority) -> (Box<dyn Listener>, u16) {
+    over_tls("quic", ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap()).await
 }
 
-fn quic(port: u16, tls: &ClientTls) -> quic::QuicDialer {
-    quic::QuicDialer::new("127.0.0.1", port, tls, limits()).unwrap()
+fn plain(port: u16) -> Box<dyn Dialer> {
+    ends::dialer(&format!("ws://127.0.0.1:{port}"), &dialing(None)).unwrap()
+}
+
+fn wss(port: u16, tls: ClientTls) -> Box<dyn Dialer> {
+    ends::dialer(&format!("wss://127.0.0.1:{port}"), &dialing(Some(tls))).unwrap()
+}
+
+fn quic(port: u16, tls: &ClientTls) -> Box<dyn Dialer> {
+    ends::dialer(&format!("quic://127.0.0.1:{port}"), &dialing(Some(tls.clone()))).unwrap()
 }
 
 /// Sends bytes to a plain websocket port and reads the whole response.
@@ -162,7 +171,8 @@ async fn rejects_too_long_messages_by_their_length() {
 async fn rejects_garbage_on_unix_sockets_by_its_length() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
-    let mut listener = uds::bind(&path, limits()).unwrap();
+    let options = ListenOptions::default().max_frame(MAX_FRAME);
+    let mut listener = ends::listen(&format!("unix://{}", path.display()), &options).await;
     for (bytes, found) in
         [(&b"GET / HTTP/1.1\r\n\r\n"[..], 0x4745_5420), (&[0x00, 0x10, 0x00, 0x01], MAX_FRAME + 1)]
     {
@@ -179,14 +189,15 @@ async fn rejects_garbage_on_unix_sockets_by_its_length() {
 async fn names_unusable_unix_sockets() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
-    let listener = uds::bind(&path, limits()).unwrap();
-    let error = uds::bind(&path, limits()).unwrap_err().to_string();
+    let listener = ends::uds(&path).await;
+    let again = format!("unix://{}", path.display()).parse::<Address>().unwrap();
+    let error = again.listen(&ListenOptions::default()).await.err().unwrap().to_string();
     assert!(error.contains("in use") && error.contains(path.to_str().unwrap()), "{error}");
     drop(listener);
-    let dialer = uds::UdsDialer::new(&path, limits()).unwrap();
-    let error = dialer.dial().await.unwrap_err().to_string();
+    let error = ends::dial_uds(&path).dial().await.unwrap_err().to_string();
     assert!(error.contains(path.to_str().unwrap()), "{error}");
-    let error = uds::UdsDialer::new("/x".repeat(54), limits()).unwrap_err().to_string();
+    let error =
+        ends::dialer(&format!("unix://{}", "/x".repeat(54)), &dialing(None)).err().unwrap().to_string();
     assert!(error.contains("107"), "{error}");
 }
 
@@ -218,7 +229,7 @@ async fn quic_listener_survives_garbage_datagrams() {
 async fn raw_quic(authority: &Authority, port: u16) -> quinn::Connection {
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let mut tls = rustls::ClientConfig::clone(&tls.config().unwrap());
-    tls.alpn_protocols = vec![quic::ALPN.to_vec()];
+    tls.alpn_protocols = vec![edge_transport::link::quic::ALPN.to_vec()];
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     let config = quinn::ClientConfig::new(std::sync::Arc::new(crypto));
@@ -325,7 +336,7 @@ async fn limits_unfinished_frames_of_all_quic_streams() {
 async fn recognizes_plain_websocket_clients_on_tls_ports() {
     let authority = Authority::new();
     let (mut listener, port) = tls_ws(&authority).await;
-    let dialer = ws::WsDialer::new("127.0.0.1", port, None, limits()).unwrap();
+    let dialer = plain(port);
     let (dialed, accepted) = attempt(&mut listener, &dialer).await;
     assert!(matches!(dialed, Err(LinkError::Handshake { .. })), "{dialed:?}");
     let error = accepted.unwrap_err().to_string();
@@ -400,8 +411,7 @@ async fn refuses_clients_without_certificate() {
 async fn optional_certificate_may_be_omitted() {
     let authority = Authority::new();
     let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Optional).unwrap();
-    let mut listener = ws::bind("127.0.0.1:0", Some(tls), limits()).await.unwrap();
-    let port = listener.socket_address().port();
+    let (mut listener, port) = over_tls("wss", tls).await;
     let (dialed, accepted) = attempt(&mut listener, &wss(port, anonymous(&authority))).await;
     assert_eq!(*accepted.unwrap().credentials(), Credentials::None);
     assert_eq!(link_pki::names(&dialed.unwrap()), ["hub"]);
@@ -422,15 +432,13 @@ async fn refuses_expired_certificate_of_the_other_end() {
     let authority = Authority::new();
     let old = authority.issue_until("hub", 2001);
     let server = expired_server(&authority, &old);
-    let mut listener = ws::bind("127.0.0.1:0", Some(server.clone()), limits()).await.unwrap();
-    let port = listener.socket_address().port();
+    let (mut listener, port) = over_tls("wss", server.clone()).await;
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let (dialed, accepted) = attempt(&mut listener, &wss(port, tls.clone())).await;
     let error = dialed.unwrap_err().to_string();
     assert!(error.contains("expired"), "{error}");
     accepted.unwrap_err();
-    let mut listener = quic::bind("127.0.0.1:0", &server, limits()).await.unwrap();
-    let port = listener.socket_address().port();
+    let (mut listener, port) = over_tls("quic", server.clone()).await;
     let (dialed, accepted) = attempt(&mut listener, &quic(port, &tls)).await;
     let error = dialed.unwrap_err().to_string();
     assert!(error.contains("expired"), "{error}");
@@ -438,7 +446,7 @@ async fn refuses_expired_certificate_of_the_other_end() {
 }
 
 /// A server with an expired certificate, as after a long uptime.
-fn expired_server(authority: &Authority, old: &link_pki::Issued) -> edge_transport::tls::ServerTls {
+fn expired_server(authority: &Authority, old: &link_pki::Issued) -> ServerTls {
     use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
     let chain = vec![CertificateDer::from_pem_slice(old.certificate.as_bytes()).unwrap()];
     let key = PrivateKeyDer::from_pem_slice(old.key.as_bytes()).unwrap();
@@ -459,15 +467,13 @@ async fn insecure_ends_connect_only_to_each_other() {
     let server = ServerTls::insecure().unwrap();
     let insecure = ClientTls::insecure(None).unwrap();
     let strict = ClientTls::new(&Authority::new().identity("edge-1")).unwrap();
-    let mut listener = quic::bind("127.0.0.1:0", &server, limits()).await.unwrap();
-    let port = listener.socket_address().port();
+    let (mut listener, port) = over_tls("quic", server.clone()).await;
     let (dialed, accepted) = attempt(&mut listener, &quic(port, &insecure)).await;
     assert_eq!(*dialed.unwrap().credentials(), Credentials::None);
     assert_eq!(*accepted.unwrap().credentials(), Credentials::None);
     let (dialed, _) = attempt(&mut listener, &quic(port, &strict)).await;
     dialed.unwrap_err();
-    let mut listener = ws::bind("127.0.0.1:0", Some(server), limits()).await.unwrap();
-    let port = listener.socket_address().port();
+    let (mut listener, port) = over_tls("wss", server).await;
     let (dialed, accepted) = attempt(&mut listener, &wss(port, insecure)).await;
     assert_eq!(*dialed.unwrap().credentials(), Credentials::None);
     assert_eq!(*accepted.unwrap().credentials(), Credentials::None);
@@ -478,22 +484,18 @@ async fn insecure_ends_connect_only_to_each_other() {
 #[tokio::test]
 async fn dialing_a_silent_address_times_out() {
     let tls = ClientTls::insecure(None).unwrap();
-    let short = {
-        let mut limits = limits();
-        limits.handshake_timeout = Duration::from_millis(300);
-        limits
-    };
+    let short = dialing(Some(tls)).handshake_timeout(Duration::from_millis(300));
     // Bound to reserve the port, and silent.
     let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let port = silent.local_addr().unwrap().port();
-    let dialer = quic::QuicDialer::new("127.0.0.1", port, &tls, short.clone()).unwrap();
+    let dialer = ends::dialer(&format!("quic://127.0.0.1:{port}"), &short).unwrap();
     let error = dialer.dial().await.unwrap_err().to_string();
     assert!(error.contains("is UDP blocked?"), "{error}");
     // The same for a TCP port that does not listen.
     let closed = TcpSocket::new_v4().unwrap();
     closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let port = closed.local_addr().unwrap().port();
-    let dialer = ws::WsDialer::new("127.0.0.1", port, None, short).unwrap();
+    let dialer = ends::dialer(&format!("ws://127.0.0.1:{port}"), &short).unwrap();
     assert!(matches!(dialer.dial().await, Err(LinkError::Io { .. })));
 }
 
@@ -502,7 +504,7 @@ async fn slow_handshake_does_not_block_others() {
     let (mut listener, to) = plain_ws().await;
     let _silent = TcpStream::connect(to).await.unwrap();
     let slow = listener.accept().await.unwrap();
-    let dialer = ws::WsDialer::new("127.0.0.1", to.port(), None, limits()).unwrap();
+    let dialer = plain(to.port());
     let (dialed, accepted) = attempt(&mut listener, &dialer).await;
     dialed.unwrap();
     accepted.unwrap();

@@ -2,12 +2,13 @@
 #![cfg(all(feature = "uds", feature = "ws", feature = "quic"))]
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
+mod ends;
 mod link_pki;
 
 use bytes::Bytes;
 use edge_transport::link::{
-    Credentials, DEFAULT_MAX_FRAME, Dialer, FrameLink as _, Lane, Limits, Link, LinkError, LinkKind, Listener,
-    WireFrame, conformance, faulty, memory, quic, uds, ws,
+    Credentials, DEFAULT_MAX_FRAME, Dialer, FrameLink as _, Lane, Link, LinkError, LinkKind, Listener,
+    WireFrame, conformance, faulty, memory,
 };
 use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -64,8 +65,8 @@ async fn faulty_links_without_faults_conform() {
 async fn uds_links_conform_and_report_the_process() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
-    let mut listener = uds::bind(&path, Limits::default()).unwrap();
-    let dialer = uds::UdsDialer::new(&path, Limits::default()).unwrap();
+    let mut listener = ends::uds(&path).await;
+    let dialer = ends::dial_uds(&path);
     let (dialed, accepted) = connect(&mut listener, &dialer).await.unwrap();
     assert_eq!(dialed.credentials(), accepted.credentials());
     assert!(matches!(accepted.credentials(), Credentials::Process { .. }));
@@ -75,9 +76,9 @@ async fn uds_links_conform_and_report_the_process() {
 
 #[tokio::test]
 async fn ws_links_conform() {
-    let mut listener = ws::bind("127.0.0.1:0", None, Limits::default()).await.unwrap();
-    let port = listener.socket_address().port();
-    let dialer = ws::WsDialer::new("127.0.0.1", port, None, Limits::default()).unwrap();
+    let (mut listener, to) = ends::ws(None).await;
+    let port = to.port();
+    let dialer = ends::dial_ws(port, None);
     suite(&mut listener, &dialer).await;
 }
 
@@ -85,10 +86,10 @@ async fn ws_links_conform() {
 async fn wss_links_conform_and_report_certificates() {
     let authority = Authority::new();
     let server = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
-    let mut listener = ws::bind("127.0.0.1:0", Some(server), Limits::default()).await.unwrap();
+    let (mut listener, to) = ends::ws(Some(server)).await;
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
-    let port = listener.socket_address().port();
-    let dialer = ws::WsDialer::new("127.0.0.1", port, Some(tls), Limits::default()).unwrap();
+    let port = to.port();
+    let dialer = ends::dial_ws(port, Some(tls));
     let (dialed, accepted) = connect(&mut listener, &dialer).await.unwrap();
     assert_eq!((dialed.kind(), accepted.kind()), (LinkKind::WSS, LinkKind::WSS));
     assert_eq!(link_pki::names(&dialed), ["hub"]);
@@ -102,10 +103,10 @@ async fn wss_links_conform_and_report_certificates() {
 async fn quic_links_conform_and_report_certificates() {
     let authority = Authority::new();
     let server = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
-    let mut listener = quic::bind("127.0.0.1:0", &server, Limits::default()).await.unwrap();
+    let (mut listener, to) = ends::quic(&server).await;
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
-    let port = listener.socket_address().port();
-    let dialer = quic::QuicDialer::new("127.0.0.1", port, &tls, Limits::default()).unwrap();
+    let port = to.port();
+    let dialer = ends::dial_quic(port, &tls);
     let (dialed, accepted) = connect(&mut listener, &dialer).await.unwrap();
     assert_eq!(link_pki::names(&dialed), ["hub"]);
     assert_eq!(link_pki::names(&accepted), ["edge-1"]);

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use edge_transport::link::{
-    Credentials, Dialer, Incoming, Limits, Link, LinkError, LinkKind, LinkSender, Protection, queue,
+    Credentials, DEFAULT_MAX_FRAME, DialOptions, Dialer, Incoming, Link, LinkError, LinkKind, LinkSender,
+    Protection, queue,
 };
-use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, TokenVerifier};
+use edge_transport::token::{Token, TokenRefused, TokenVerifier};
 use edge_transport::{ConnectError, Hub, Peer, PeerId, Refusal};
 use tokio::io::duplex;
 
@@ -32,11 +33,11 @@ struct Pipe {
 impl Dialer for Pipe {
     async fn dial(&self) -> Result<Link, LinkError> {
         let (near, far) = duplex(1 << 16);
-        let (limits, [at_peer, at_hub]) = (Limits::default(), self.protection);
-        let far = Link::framed(far, KIND, "peer", self.credentials.clone(), &limits).with_protection(at_hub);
+        let (max, [at_peer, at_hub]) = (DEFAULT_MAX_FRAME, self.protection);
+        let far = Link::framed(far, KIND, "peer", self.credentials.clone(), max).with_protection(at_hub);
         let incoming = Incoming::new(std::future::ready(Ok(far)));
         self.hub.send(incoming).await.map_err(|_| LinkError::Lost)?;
-        let near = Link::framed(near, KIND, "hub", Credentials::None, &limits);
+        let near = Link::framed(near, KIND, "hub", Credentials::None, max);
         Ok(near.with_protection(at_peer))
     }
 
@@ -61,11 +62,11 @@ async fn connect(
     token: bool,
 ) -> Result<(), (Refusal, String)> {
     let (sender, listener) = queue(KIND, "own-pipe", 8);
-    let hub = Hub::builder().listener(Box::new(listener)).token_verifier(AnyToken).start().unwrap();
+    let hub = Hub::builder().listener(listener).token_verifier(AnyToken).start().unwrap();
     let mut dialer: Box<dyn Dialer> = Box::new(Pipe { hub: sender, protection, credentials });
     if token {
         let token = Token::new("0123456789abcdef").unwrap();
-        dialer = Box::new(TokenDialer::new(dialer, TokenSource::Fixed(token)));
+        dialer = DialOptions::default().token(token).with_token(dialer);
     }
     let peer = Peer::builder(name("edge-1")).dialer(dialer).start().unwrap();
     let connected = peer.connected_within(BOUND).await;
@@ -105,7 +106,7 @@ async fn own_links_are_trusted_by_protection_alone() {
 #[tokio::test]
 async fn a_name_in_use_is_a_typed_refusal() {
     let (sender, listener) = queue(KIND, "own-pipe", 8);
-    let hub = Hub::builder().listener(Box::new(listener)).start().unwrap();
+    let hub = Hub::builder().listener(listener).start().unwrap();
     let start = || {
         let (protection, credentials) = ([Protection::Private; 2], Credentials::from(name("csi-proxy")));
         let dialer = Box::new(Pipe { hub: sender.clone(), protection, credentials });

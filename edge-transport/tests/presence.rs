@@ -1,6 +1,7 @@
 //! Presence: a hub reports connected peers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failing test panics")]
 
+mod ends;
 mod session_common;
 
 use std::collections::BTreeSet;
@@ -8,7 +9,6 @@ use std::time::Duration;
 
 use edge_transport::advanced::{HubSettings, PeerSettings};
 use edge_transport::hub::{HubBuilder, Rules};
-use edge_transport::link::{DialOptions, uds};
 use edge_transport::presence::{Change, SERVICE, Watch};
 use edge_transport::{Hub, Peer, PeerId, Reason, Request};
 use session_common::{Echo, Net, net_with, peer_id, service_name};
@@ -118,24 +118,22 @@ async fn slow_reader_of_a_long_list_gets_a_new_list() {
 async fn watcher_sees_missing_peers_after_a_hub_restart() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("hub.sock");
-    let start = || {
-        let listener = uds::bind(&path, edge_transport::link::Limits::default()).unwrap();
-        Hub::builder().listener(Box::new(listener)).presence().start().unwrap()
+    let start = async || {
+        let listener = ends::uds(&path).await;
+        Hub::builder().listener(listener).presence().start().unwrap()
     };
     let peer = |name: &str, serves: bool| {
-        let address: edge_transport::link::Address = format!("unix://{}", path.display()).parse().unwrap();
-        let dialer = address.dialer(&DialOptions::default()).unwrap();
-        let builder = Peer::builder(peer_id(name)).dialer(dialer).settings(PeerSettings::default());
+        let builder = Peer::builder(peer_id(name)).dialer(ends::dial_uds(&path));
         let builder = if serves { builder.service(service_name("echo"), Echo::default()) } else { builder };
         builder.start().unwrap()
     };
-    let hub = start();
+    let hub = start().await;
     let (first, second, proxy) = (peer("edge-1", true), peer("edge-2", true), peer("proxy", false));
     let mut watcher = Watcher::new(&proxy);
     watcher.expect_peers(&["edge-1", "edge-2"]).await;
     hub.close().await;
     first.close().await;
-    let _hub = start();
+    let _hub = start().await;
     watcher.expect_peers(&["edge-2"]).await;
     drop(second);
 }

@@ -3,6 +3,7 @@
 #![cfg(all(feature = "uds", feature = "quic"))]
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
+mod ends;
 mod link_pki;
 mod session_common;
 
@@ -14,7 +15,7 @@ use bytes::Bytes;
 use edge_transport::advanced::HubSettings;
 use edge_transport::advanced::frame::{self, Frame, Kind, Part};
 use edge_transport::hub::Rules;
-use edge_transport::link::{Lane, Limits, Listener, quic, uds};
+use edge_transport::link::{Lane, Listener, quic};
 use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
 use edge_transport::{Hub, Peer, Request, StartError};
 use link_pki::Authority;
@@ -61,7 +62,7 @@ async fn until(condition: impl Fn() -> bool) {
 }
 
 fn peer(path: &Path, name: &str, service: Option<Echo>) -> Peer {
-    let dialer = uds::UdsDialer::new(path, Limits::default()).unwrap();
+    let dialer = ends::dial_uds(path);
     let builder = Peer::builder(peer_id(name)).dialer(Box::new(dialer));
     match service {
         Some(service) => builder.service(service_name("echo"), service).start().unwrap(),
@@ -90,7 +91,7 @@ async fn hold_frame(path: &Path, name: &str) -> JoinHandle<()> {
 async fn unfinished_frames_stay_within_the_budget() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
-    let hub = start(Box::new(uds::bind(&path, Limits::default()).unwrap()), settings());
+    let hub = start(ends::uds(&path).await, settings());
     let (target, caller) = (peer(&path, "edge-1", Some(Echo::default())), peer(&path, "proxy", None));
     target.connected().await.unwrap();
     caller.connected().await.unwrap();
@@ -126,7 +127,7 @@ async fn link_that_waits_for_the_budget_is_not_silent() {
     let mut settings = settings();
     settings.session.ping_interval = Duration::from_millis(100);
     settings.session.liveness_timeout = Duration::from_secs(1);
-    let hub = start(Box::new(uds::bind(&path, Limits::default()).unwrap()), settings);
+    let hub = start(ends::uds(&path).await, settings);
     let (target, caller) = (peer(&path, "edge-1", Some(Echo::default())), peer(&path, "proxy", None));
     target.connected().await.unwrap();
     caller.connected().await.unwrap();
@@ -150,7 +151,7 @@ async fn slow_frame_is_not_silence() {
     let mut settings = settings();
     settings.session.ping_interval = Duration::from_millis(100);
     settings.session.liveness_timeout = Duration::from_secs(1);
-    let hub = start(Box::new(uds::bind(&path, Limits::default()).unwrap()), settings);
+    let hub = start(ends::uds(&path).await, settings);
     let target = peer(&path, "edge-1", Some(Echo::default()));
     target.connected().await.unwrap();
     let mut slow = UnixStream::connect(&path).await.unwrap();
@@ -172,7 +173,7 @@ async fn hostile_peer_leaves_budget_for_a_large_call() {
     let path = directory.path().join("s");
     let mut settings = settings();
     settings.session.liveness_timeout = BOUND;
-    let hub = start(Box::new(uds::bind(&path, Limits::default()).unwrap()), settings);
+    let hub = start(ends::uds(&path).await, settings);
     let (target, caller) = (peer(&path, "edge-1", Some(Echo::default())), peer(&path, "proxy", None));
     target.connected().await.unwrap();
     caller.connected().await.unwrap();
@@ -195,9 +196,8 @@ async fn hostile_peer_leaves_budget_for_a_large_call() {
 async fn quic_peer_cannot_hold_a_frame_by_pongs() {
     let authority = Authority::new();
     let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
-    let listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
-    let to = listener.socket_address();
-    let hub = start(Box::new(listener), settings());
+    let (listener, to) = ends::quic(&tls).await;
+    let hub = start(listener, settings());
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let mut tls = rustls::ClientConfig::clone(&tls.config().unwrap());
     tls.alpn_protocols = vec![quic::ALPN.to_vec()];
@@ -241,7 +241,7 @@ async fn refuses_a_budget_below_the_largest_frame() {
     let mut settings = settings();
     settings.total_receive_bytes = MIB;
     let (listener, _dialer) = session_common::listen();
-    let error = Hub::builder().listener(Box::new(listener)).settings(settings).start().unwrap_err();
+    let error = Hub::builder().listener(listener).settings(settings).start().unwrap_err();
     assert!(
         matches!(error, StartError::TooLow { setting: "total_receive_bytes", found: MIB, min } if min == 3 * MIB),
         "{error}"

@@ -3,6 +3,7 @@
 #![cfg(all(feature = "ws", feature = "quic"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
+mod ends;
 mod identity_common;
 mod link_pki;
 mod session_common;

@@ -336,7 +336,7 @@ async fn rejects_a_zero_ping_interval() {
         bounds.session.ping_interval = interval;
         let refused = Peer::builder(peer_id("edge-1")).dialer(Box::new(dialer)).settings(settings).start();
         assert!(matches!(refused, Err(StartError::TooLow { found: 0, min: 1, .. })), "{refused:?}");
-        let refused = Hub::builder().listener(Box::new(listener)).settings(bounds).start();
+        let refused = Hub::builder().listener(listener).settings(bounds).start();
         assert!(matches!(refused, Err(StartError::TooLow { found: 0, min: 1, .. })), "{refused:?}");
     }
 }

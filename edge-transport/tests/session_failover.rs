@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use edge_transport::hub::Hub;
 use edge_transport::link::faulty::{self, Direction, Handle, Plan};
-use edge_transport::link::memory::{self, MemoryDialer};
+use edge_transport::link::memory;
 use edge_transport::link::{Dialer, Link, LinkError};
 use edge_transport::{Peer, PeerState, Reason};
 use session_common::{Echo, collect, echo, peer_id, service_name};
@@ -22,7 +22,7 @@ const MAX_FRAME: usize = 16 * 1024 * 1024;
 #[derive(Clone)]
 struct TestPath {
     name: &'static str,
-    inner: MemoryDialer,
+    inner: Arc<dyn Dialer>,
     blocked: Arc<AtomicBool>,
     /// The hub's frames on a new link are held back until it is healed.
     stalls: Arc<AtomicBool>,

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use edge_transport::advanced::PeerSettings;
 use edge_transport::link::faulty::{self, Faults, Handle, Plan};
-use edge_transport::link::memory::MemoryDialer;
 use edge_transport::link::{Dialer, Link, LinkError};
 use edge_transport::{Peer, Reason};
 use session_common::{Echo, collect, echo, net, peer_id, service_name};
@@ -24,14 +23,14 @@ use tokio::time::{Instant, timeout};
 /// A dialer whose links have faults, each by the plan for its number.
 #[derive(Clone)]
 struct Faulty {
-    inner: MemoryDialer,
+    inner: Arc<dyn Dialer>,
     plan: Arc<dyn Fn(u64) -> Plan + Send + Sync>,
     dials: Arc<AtomicU64>,
     last: Arc<Mutex<Option<Handle>>>,
 }
 
 impl Faulty {
-    fn new(inner: MemoryDialer, plan: impl Fn(u64) -> Plan + Send + Sync + 'static) -> Self {
+    fn new(inner: Arc<dyn Dialer>, plan: impl Fn(u64) -> Plan + Send + Sync + 'static) -> Self {
         Self { inner, plan: Arc::new(plan), dials: Arc::default(), last: Arc::default() }
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
+mod ends;
 mod session_common;
 
 use std::sync::atomic::Ordering::SeqCst;
@@ -123,7 +124,7 @@ async fn refuses_a_first_frame_other_than_hello() {
 #[tokio::test(start_paused = true)]
 async fn refuses_links_without_credentials_by_default() {
     let (listener, dialer) = listen();
-    let hub = Hub::builder().listener(Box::new(listener)).start().unwrap();
+    let hub = Hub::builder().listener(listener).start().unwrap();
     let net = session_common::Net { hub, dialer };
     let mut raw = Raw::dial(&net).await;
     raw.send(Kind::Hello(hello("edge-1", 1, 1, 1))).await;
@@ -361,7 +362,7 @@ async fn uses_the_second_address_if_the_first_fails() {
 #[tokio::test(start_paused = true)]
 async fn link_with_lower_frame_limit_fails_only_calls() {
     let (listener, dialer) = edge_transport::link::memory::listen("hub", 100_000);
-    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
+    let hub = Hub::builder().listener(listener).allow_unauthenticated().start().unwrap();
     let net = session_common::Net { hub, dialer };
     let (_edge, _) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
@@ -381,12 +382,11 @@ async fn link_with_lower_frame_limit_fails_only_calls() {
 
 #[tokio::test]
 async fn unix_sockets_authenticate_by_process() {
-    use edge_transport::link::{Limits, uds};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hub.sock");
-    let listener = uds::bind(&path, Limits::default()).unwrap();
-    let hub = Hub::builder().listener(Box::new(listener)).start().unwrap();
-    let dialer = || Box::new(uds::UdsDialer::new(&path, Limits::default()).unwrap());
+    let listener = ends::uds(&path).await;
+    let hub = Hub::builder().listener(listener).start().unwrap();
+    let dialer = || ends::dial_uds(&path);
     let edge = Peer::builder(peer_id("edge-1"))
         .dialer(dialer())
         .service(service_name("echo"), Echo::default())
@@ -443,7 +443,7 @@ async fn rejects_invalid_settings_at_start() {
     let (listener, dialer) = listen();
     let mut settings = HubSettings::default();
     settings.session.max_frame = 100;
-    let error = Hub::builder().listener(Box::new(listener)).settings(settings).start().unwrap_err();
+    let error = Hub::builder().listener(listener).settings(settings).start().unwrap_err();
     assert_eq!(error.to_string(), "setting session.max_frame is 100; it must be at least 4096");
     let error = Peer::builder(peer_id("cloud")).start().unwrap_err();
     assert_eq!(error.to_string(), "the peer has no hub address; add one with `dial`");

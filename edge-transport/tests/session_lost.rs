@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
+mod ends;
 mod session_common;
 
 use std::path::{Path, PathBuf};
@@ -11,8 +12,7 @@ use std::time::Duration;
 
 use edge_transport::advanced::PeerSettings;
 use edge_transport::hub::Hub;
-use edge_transport::link::uds::{self, UdsDialer};
-use edge_transport::link::{Dialer, Limits};
+use edge_transport::link::Dialer;
 use edge_transport::{Peer, Reason};
 use session_common::cuttable::Cuttable;
 use session_common::{Echo, collect, echo, net, peer_id, service_name};
@@ -99,7 +99,7 @@ fn short_backoff() -> PeerSettings {
 }
 
 fn peer(name: &str, path: &Path, service: Option<&Echo>) -> Peer {
-    let dialer = UdsDialer::new(path, Limits::default()).unwrap();
+    let dialer = ends::dial_uds(path);
     let mut builder = Peer::builder(peer_id(name)).dialer(Box::new(dialer)).settings(short_backoff());
     if let Some(service) = service {
         builder = builder.service(service_name("echo"), service.clone());
@@ -155,8 +155,8 @@ async fn calls(
 #[tokio::test]
 async fn only_link_lost_leaves_the_start_of_a_call_unknown() {
     let dir = tempfile::tempdir().unwrap();
-    let listener = uds::bind(dir.path().join("hub.sock"), Limits::default()).unwrap();
-    let hub = Hub::builder().listener(Box::new(listener)).start().unwrap();
+    let listener = ends::uds(&dir.path().join("hub.sock")).await;
+    let hub = Hub::builder().listener(listener).start().unwrap();
     let (mut name, mut lost) = (0, 0);
     for at_edge in [true, false] {
         let (whole, failures) = calls(dir.path(), name, at_edge, None).await;

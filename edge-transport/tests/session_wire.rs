@@ -3,6 +3,7 @@
 #![cfg(all(feature = "ws", feature = "quic"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
+mod ends;
 mod link_pki;
 mod session_common;
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edge_transport::hub::Rules;
-use edge_transport::link::{Dialer, Limits, Listener, quic, ws};
+use edge_transport::link::Dialer;
 use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
 use edge_transport::{Hub, Peer, PeerState, Reason};
 use link_pki::Authority;
@@ -32,31 +33,19 @@ impl Net {
     async fn new(kind: Kind) -> Self {
         let authority = Authority::new();
         let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
-        let (listener, port): (Box<dyn Listener>, u16) = match kind {
-            Kind::Wss => {
-                let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
-                let port = listener.socket_address().port();
-                (Box::new(listener), port)
-            }
-            Kind::Quic => {
-                let listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
-                let port = listener.socket_address().port();
-                (Box::new(listener), port)
-            }
+        let (listener, to) = match kind {
+            Kind::Wss => ends::ws(Some(tls)).await,
+            Kind::Quic => ends::quic(&tls).await,
         };
         let hub = Hub::builder().listener(listener).policy(Rules::allow_all()).start().unwrap();
-        Self { hub, authority, port, kind }
+        Self { hub, authority, port: to.port(), kind }
     }
 
     fn dialer(&self, certificate: &str) -> Box<dyn Dialer> {
         let tls = ClientTls::new(&self.authority.identity(certificate)).unwrap();
         match self.kind {
-            Kind::Wss => {
-                Box::new(ws::WsDialer::new("127.0.0.1", self.port, Some(tls), Limits::default()).unwrap())
-            }
-            Kind::Quic => {
-                Box::new(quic::QuicDialer::new("127.0.0.1", self.port, &tls, Limits::default()).unwrap())
-            }
+            Kind::Wss => ends::dial_ws(self.port, Some(tls)),
+            Kind::Quic => ends::dial_quic(self.port, &tls),
         }
     }
 

@@ -2,6 +2,7 @@
 #![cfg(all(feature = "uds", feature = "ws", feature = "quic"))]
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
+mod ends;
 mod link_pki;
 mod session_common;
 
@@ -12,9 +13,9 @@ use std::time::Duration;
 
 use edge_transport::advanced::HubSettings;
 use edge_transport::advanced::frame::{self, Frame, Kind};
-use edge_transport::link::{Dialer, Lane, Limits, Listener, quic, uds, ws};
+use edge_transport::link::{DialOptions, Dialer, Lane, Listener, quic};
 use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
-use edge_transport::token::{Token, TokenDialer, TokenSource};
+use edge_transport::token::Token;
 use edge_transport::{Hub, Peer, StartError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -70,9 +71,8 @@ async fn wait_for_failed_handshakes(hub: &Hub, expected: u64) {
 }
 
 async fn plain_ws() -> (Hub, SocketAddr) {
-    let listener = ws::bind("127.0.0.1:0", None, Limits::default()).await.unwrap();
-    let to = listener.socket_address();
-    (start(Box::new(listener)), to)
+    let (listener, to) = ends::ws(None).await;
+    (start(listener), to)
 }
 
 /// Over a plain websocket, the header of 8 MiB ends the link before the hello, and so does the sum of fragments.
@@ -106,9 +106,8 @@ async fn endless_upgrade_request_is_refused() {
 async fn announced_length_ends_an_unadmitted_tls_link() {
     let authority = Authority::new();
     let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Optional).unwrap();
-    let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
-    let to = listener.socket_address();
-    let hub = start(Box::new(listener));
+    let (listener, to) = ends::ws(Some(tls)).await;
+    let hub = start(listener);
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
     let stream = TcpStream::connect(to).await.unwrap();
     let connector = tokio_rustls::TlsConnector::from(tls.config().unwrap());
@@ -123,7 +122,7 @@ async fn announced_length_ends_an_unadmitted_tls_link() {
 async fn announced_length_ends_an_unadmitted_unix_link() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
-    let hub = start(Box::new(uds::bind(&path, Limits::default()).unwrap()));
+    let hub = start(ends::uds(&path).await);
     let mut stream = UnixStream::connect(&path).await.unwrap();
     expect_end(&mut stream, &(8_u32 << 20).to_be_bytes()).await;
     wait_for_failed_handshakes(&hub, 1).await;
@@ -134,12 +133,11 @@ async fn announced_length_ends_an_unadmitted_unix_link() {
 async fn long_certificate_chain_ends_a_tls_handshake() {
     let authority = Authority::new();
     let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
-    let mut listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
-    let to = listener.socket_address();
+    let (mut listener, to) = ends::ws(Some(tls)).await;
     let mut issued = authority.issue("edge-1");
     issued.certificate += &authority.pem().repeat(100);
     let tls = ClientTls::new(&issued.trusting(&authority)).unwrap();
-    let dialer = ws::WsDialer::new("127.0.0.1", to.port(), Some(tls), Limits::default()).unwrap();
+    let dialer = ends::dial_ws(to.port(), Some(tls));
     let accepted = async { listener.accept().await.unwrap().await };
     let (accepted, _) = tokio::join!(accepted, dialer.dial());
     let error = accepted.unwrap_err().to_string();
@@ -173,11 +171,10 @@ impl Subscriber for Lines {
 async fn failed_handshakes_do_not_fill_the_log() {
     let authority = Authority::new();
     let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
-    let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
-    let to = listener.socket_address();
+    let (listener, to) = ends::ws(Some(tls)).await;
     let lines = Arc::new(AtomicUsize::new(0));
     let _default = tracing::subscriber::set_default(Lines(Arc::clone(&lines)));
-    let hub = start(Box::new(listener));
+    let hub = start(listener);
     for number in 1..=100 {
         let mut stream = TcpStream::connect(to).await.unwrap();
         expect_end(&mut stream, b"GET / HTTP/1.1\r\nHost: hub\r\n\r\n").await;
@@ -189,9 +186,8 @@ async fn failed_handshakes_do_not_fill_the_log() {
 
 async fn quic_hub(authority: &Authority) -> (Hub, SocketAddr) {
     let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
-    let listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
-    let to = listener.socket_address();
-    (start(Box::new(listener)), to)
+    let (listener, to) = ends::quic(&tls).await;
+    (start(listener), to)
 }
 
 fn client_config(authority: &Authority) -> quinn::ClientConfig {
@@ -291,8 +287,7 @@ async fn aborted_handshake(config: &quinn::ClientConfig, to: SocketAddr) {
 async fn aborted_quic_handshakes_use_little() {
     let authority = Authority::new();
     let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
-    let mut listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
-    let to = listener.socket_address();
+    let (mut listener, to) = ends::quic(&tls).await;
     let config = client_config(&authority);
     let attack = async {
         for _ in 0..200 {
@@ -322,12 +317,11 @@ async fn aborted_quic_handshakes_use_little() {
 async fn largest_hello_is_admitted_with_the_longest_token() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
-    let hub = start(Box::new(uds::bind(&path, Limits::default()).unwrap()));
+    let hub = start(ends::uds(&path).await);
     let peer = |services: usize| {
-        let dialer = uds::UdsDialer::new(&path, Limits::default()).unwrap();
-        let token = TokenSource::Fixed(Token::new("x".repeat(8192)).unwrap());
-        let builder =
-            Peer::builder(peer_id("edge-1")).dialer(Box::new(TokenDialer::new(Box::new(dialer), token)));
+        let dialer = ends::dial_uds(&path);
+        let token = DialOptions::default().token(Token::new("x".repeat(8192)).unwrap());
+        let builder = Peer::builder(peer_id("edge-1")).dialer(token.with_token(dialer));
         (0..services)
             .fold(builder, |builder, number| {
                 builder.service(service_name(&format!("{number:0>128}")), Echo::default())

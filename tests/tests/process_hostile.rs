@@ -9,8 +9,7 @@ use edge_csi_tests::csi::{controller, create_volume};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::wait;
 use edge_transport::advanced::frame::{self, Frame, Hello, Kind};
-use edge_transport::link::uds::UdsDialer;
-use edge_transport::link::{Dialer, Lane, Limits, Link};
+use edge_transport::link::{Address, DialOptions, Lane, Link};
 use edge_transport::{PeerId, SessionId};
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -56,7 +55,8 @@ async fn garbage_on_every_socket_harms_no_other_call() {
 }
 
 async fn dial(hub: &Path) -> Link {
-    UdsDialer::new(hub, Limits::default()).unwrap().dial().await.unwrap()
+    let address: Address = format!("unix://{}", hub.display()).parse().unwrap();
+    address.dialer(&DialOptions::default()).unwrap().dial().await.unwrap()
 }
 
 async fn say_hello(link: &mut Link, hello: Hello) {

@@ -10,8 +10,7 @@ use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::{raw, wait};
 use edge_transport::advanced::frame::{self, End, Frame, Hello, Kind, Part, Reply};
-use edge_transport::link::uds::UdsDialer;
-use edge_transport::link::{Dialer, Lane, Limits, Link, WireFrame};
+use edge_transport::link::{Address, DialOptions, Lane, Link, WireFrame};
 use edge_transport::{PeerId, Request, ServiceName, SessionId};
 use futures_util::{SinkExt, StreamExt};
 use prost::Message;
@@ -98,8 +97,8 @@ struct Hand {
 
 impl Hand {
     async fn at(cluster: &TestCluster) -> Self {
-        let hub = cluster.path("hub.sock");
-        let mut link = UdsDialer::new(&hub, Limits::default()).unwrap().dial().await.unwrap();
+        let hub: Address = format!("unix://{}", cluster.path("hub.sock").display()).parse().unwrap();
+        let mut link = hub.dialer(&DialOptions::default()).unwrap().dial().await.unwrap();
         let hello = Hello::new(PeerId::new("proxy/by-hand").unwrap(), SessionId { instance: 1, number: 1 });
         link.send(frame::encode(Frame::link(Kind::Hello(hello)), Lane::Control)).await.unwrap();
         let mut hand = Self { link, number: 0 };

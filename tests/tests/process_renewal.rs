@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 use std::fs;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -20,8 +19,7 @@ use edge_csi_tests::cluster::{DRIVER, NODE};
 use edge_csi_tests::process::Process;
 use edge_csi_tests::{page, port, wait};
 use edge_transport::hub::{Hub, Rules};
-use edge_transport::link::{Limits, ws};
-use edge_transport::tls::{ClientAuth, ServerTls, TlsPaths};
+use edge_transport::tls::ServerTls;
 use edge_transport::{PeerId, ReplySender, Service, ServiceName};
 use prost::Message;
 use tempfile::TempDir;
@@ -71,17 +69,14 @@ impl Fixture {
         let directory = tempfile::tempdir().unwrap();
         let certificates = Arc::new(ClusterCertificates::new(directory.path()));
         let own = &certificates.hub;
-        let paths =
-            TlsPaths::default().with_certificate(&own.certificate, &own.key).with_authorities(&own.authority);
-        let tls = ServerTls::open(paths, ClientAuth::Required).unwrap();
+        let tls = ServerTls::from_files(&own.certificate, &own.key, &own.authority).unwrap();
         let port = port::free();
-        let listener =
-            ws::bind(SocketAddr::from(([127, 0, 0, 1], port)), Some(tls), Limits::default()).await.unwrap();
+        let address = format!("wss://127.0.0.1:{port}").parse().unwrap();
+        let builder = Hub::builder().listen(address, &tls).await.unwrap();
         let files = certificates.authority().issue_until(&[NODE], AGE, LEFT);
         let signer = Signer { certificates, asked: Arc::default(), answer };
         let service = ServiceName::new(SERVICE).unwrap();
-        let hub =
-            Hub::builder().listener(Box::new(listener)).service(service, Rules::nodes_only(), signer.clone());
+        let hub = builder.service(service, Rules::nodes_only(), signer.clone());
         Self { directory, port, files, signer, hub: hub.start().unwrap() }
     }
 

@@ -59,8 +59,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let tls = ClientTls::open(paths.with_authorities(&options.tls_ca))?;
     let names = tls.identity()?.map(|identity| identity.names()).unwrap_or_default();
     let name = names.first().ok_or("the client certificate contains no peer name")?;
-    let mut dial = DialOptions::default();
-    dial.tls = Some(tls);
+    let dial = DialOptions::default().tls(tls);
     let connect = async |number: usize| -> Result<Peer, Box<dyn Error>> {
         let dialer = options.hub.dialer(&dial)?;
         let peer = Peer::builder(PeerId::new(format!("{name}/{number}"))?).dialer(dialer).start()?;

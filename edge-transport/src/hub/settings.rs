@@ -60,7 +60,7 @@ pub struct HubSettings {
     /// connection begins with a handshake packet, so that it counts at once; from 64 handshakes on its address is
     /// validated first.
     ///
-    /// Once half of the handshakes are in use, one [source](crate::link::Source) may use at most an eighth of
+    /// Once half of the handshakes are in use, one [source](crate::link::Incoming::from_address) may use at most an eighth of
     /// them, at least one. Once all are in use, a link that waits ends the longest handshake of a source that has more of
     /// them than its own, if it takes longer than a second; at most 64 end so in a second. A free one goes to a random one of
     /// the waiting sources with the fewest. Behind a load balancer that hides addresses all peers have one

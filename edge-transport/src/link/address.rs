@@ -4,10 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{Dialer, Limits, LinkError, Listener};
-#[cfg(feature = "tls")]
-use crate::tls::{ClientTls, ServerTls};
-use crate::token::{TokenDialer, TokenSource};
+use super::{DialOptions, Dialer, LinkError, ListenOptions, Listener};
 
 /// Port of QUIC links unless the address names another.
 const QUIC_PORT: u16 = 10_001;
@@ -32,106 +29,13 @@ enum Kind {
     Quic { host: String, port: u16 },
 }
 
-/// Options of dialing. Start from `DialOptions::default()` and change single fields.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct DialOptions {
-    /// Limits of the links.
-    pub limits: Limits,
-    /// The authorities to trust and the certificate to present on `wss` and `quic`.
-    #[cfg(feature = "tls")]
-    pub tls: Option<ClientTls>,
-    /// Encrypts without verifying the server if `tls` is not set (see [`ClientTls::insecure`]).
-    #[cfg(feature = "tls")]
-    pub insecure: bool,
-    /// Source of the token that proves the peer's name. The token is sent only on confidential links to a verified hub,
-    /// unless `insecure` is set (see [`TokenDialer`]).
-    pub token: Option<TokenSource>,
-}
-
-/// Trusts the authorities of this configuration and presents its certificate.
-#[cfg(feature = "tls")]
-impl From<&ClientTls> for DialOptions {
-    fn from(tls: &ClientTls) -> Self {
-        Self { tls: Some(tls.clone()), ..Self::default() }
-    }
-}
-
-/// Clones the options.
-impl From<&Self> for DialOptions {
-    fn from(options: &Self) -> Self {
-        options.clone()
-    }
-}
-
-/// Options of listening. Start from `ListenOptions::default()` and change single fields.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct ListenOptions {
-    /// Limits of the links.
-    pub limits: Limits,
-    /// The certificate to present and the authorities of the clients on `wss` and `quic`.
-    #[cfg(feature = "tls")]
-    pub tls: Option<ServerTls>,
-    /// Encrypts without a verifiable certificate if `tls` is not set (see
-    /// [`ServerTls::insecure`]).
-    #[cfg(feature = "tls")]
-    pub insecure: bool,
-}
-
-/// Presents the certificate of this configuration.
-#[cfg(feature = "tls")]
-impl From<&ServerTls> for ListenOptions {
-    fn from(tls: &ServerTls) -> Self {
-        Self { tls: Some(tls.clone()), ..Self::default() }
-    }
-}
-
-/// Clones the options.
-impl From<&Self> for ListenOptions {
-    fn from(options: &Self) -> Self {
-        options.clone()
-    }
-}
-
-impl ListenOptions {
-    #[cfg(any(feature = "ws", feature = "quic"))]
-    fn server_tls(&self, address: &Address) -> Result<ServerTls, LinkError> {
-        match &self.tls {
-            Some(tls) => Ok(tls.clone()),
-            None if self.insecure => {
-                ServerTls::insecure().map_err(|error| address.unusable(error.to_string()))
-            }
-            None => Err(address.unusable("no TLS certificate was given: give one, or choose insecure")),
-        }
-    }
-}
-
-impl DialOptions {
-    #[cfg(any(feature = "ws", feature = "quic"))]
-    fn client_tls(&self, address: &Address) -> Result<ClientTls, LinkError> {
-        match &self.tls {
-            Some(tls) => Ok(tls.clone()),
-            None if self.insecure => {
-                ClientTls::insecure(None).map_err(|error| address.unusable(error.to_string()))
-            }
-            None => Err(address.unusable("no TLS identity was given: give one, or choose insecure")),
-        }
-    }
-}
-
 impl Address {
     /// Creates a dialer of this address.
     ///
     /// # Errors
     /// If TLS is required and not configured, or if this build does not support the kind of link.
     pub fn dialer(&self, options: &DialOptions) -> Result<Box<dyn Dialer>, LinkError> {
-        let dialer = self.plain_dialer(options)?;
-        let Some(token) = &options.token else { return Ok(dialer) };
-        let dialer = TokenDialer::new(dialer, token.clone());
-        #[cfg(feature = "tls")]
-        let dialer = if options.insecure { dialer.insecure() } else { dialer };
-        Ok(Box::new(dialer))
+        Ok(options.with_token(self.plain_dialer(options)?))
     }
 
     /// Listens on this address: binds its socket. A path of a websocket address is not used, since a websocket listener answers
@@ -206,7 +110,7 @@ impl Address {
         self.unusable(format!("this build has no {kind}: enable the feature `{feature}` of edge-transport"))
     }
 
-    fn unusable(&self, cause: impl Into<String>) -> LinkError {
+    pub(super) fn unusable(&self, cause: impl Into<String>) -> LinkError {
         LinkError::Address { address: self.to_string(), cause: cause.into() }
     }
 }
@@ -369,7 +273,7 @@ mod tests {
             let address: Address = given.parse().unwrap();
             let error = address.dialer(&plain).err().unwrap().to_string();
             assert!(error.contains("give one, or choose insecure"), "{error}");
-            assert!(address.dialer(&DialOptions { insecure: true, ..plain.clone() }).is_ok());
+            assert!(address.dialer(&plain.clone().insecure(true)).is_ok());
         }
         assert!("ws://hub".parse::<Address>().unwrap().dialer(&plain).is_ok());
     }
@@ -380,10 +284,10 @@ mod tests {
     async fn one_call_listens_on_each_scheme() {
         let directory = tempfile::tempdir().unwrap();
         let socket = format!("unix://{}/hub.sock", directory.path().display());
-        let insecure = DialOptions { insecure: true, ..DialOptions::default() };
+        let insecure = DialOptions::default().insecure(true);
         for given in [&socket, "ws://127.0.0.1:0", "wss://127.0.0.1:0", "quic://[::1]:0"] {
             let address: Address = given.parse().unwrap();
-            let options = ListenOptions { insecure: true, ..ListenOptions::default() };
+            let options = ListenOptions::default().insecure(true);
             let mut listener = address.listen(&options).await.unwrap();
             let bound: Address = listener.local_address().parse().unwrap();
             let (dialer, accepting) =

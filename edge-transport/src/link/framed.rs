@@ -163,8 +163,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for FramedStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> FrameLink for FramedStream<S> {
-    fn limit_receiving(&mut self, limits: ReceiveLimits) {
-        self.limits = limits;
+    fn limit_receiving(&mut self, max_frame: usize, max_unfinished: usize) {
+        self.limits = ReceiveLimits { max_frame, max_unfinished };
     }
 
     fn unfinished(&self) -> usize {
@@ -317,7 +317,7 @@ mod tests {
     async fn reads_no_further_than_allowed() {
         let (near, mut far) = tokio::io::duplex(1 << 20);
         let mut link = FramedStream::new(near, 8 << 20);
-        link.limit_receiving(ReceiveLimits::UNADMITTED);
+        link.limits = ReceiveLimits::UNADMITTED;
         far.write_all(&(8_u32 << 20).to_be_bytes()).await.unwrap();
         assert!(matches!(link.next().await, Some(Err(LinkError::TooLarge { found: 0x0080_0000, .. }))));
 
@@ -326,7 +326,7 @@ mod tests {
         far.write_all(&(1_u32 << 20).to_be_bytes()).await.unwrap();
         far.write_all(&[0; 200 << 10]).await.unwrap();
         for max_unfinished in [20 << 10, 100 << 10] {
-            link.limit_receiving(ReceiveLimits { max_frame: usize::MAX, max_unfinished });
+            link.limit_receiving(usize::MAX, max_unfinished);
             assert!(futures_util::poll!(link.next()).is_pending());
             assert_eq!(link.unfinished(), max_unfinished);
         }

@@ -11,8 +11,7 @@ use super::{Link, LinkError};
 /// Where a connection comes from, as far as this is known before its handshake. Once handshake slots are scarce, a
 /// hub gives each source only a share of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Source {
+pub(crate) enum Source {
     /// Not known. A hub does not limit the share of such connections.
     Unknown,
     /// The first address of a network: the first 24 bits of an IPv4 address, 48 bits of an IPv6 address. These are
@@ -43,33 +42,36 @@ impl From<IpAddr> for Source {
 }
 
 /// A handshake below the frames, such as TLS and websocket.
-pub type Handshake = Pin<Box<dyn Future<Output = Result<Link, LinkError>> + Send>>;
+pub(super) type Handshake = Pin<Box<dyn Future<Output = Result<Link, LinkError>> + Send>>;
 
-/// A connection whose handshake has not started. Every future of a link implements this trait: the handshake is
-/// the future, and its first byte has arrived.
-pub trait PendingLink: Send {
-    /// Ready when the first byte has arrived, without reading it. Until then a hub does not count the connection
-    /// as a handshake; it keeps at most 1024 such connections of a listener, each for 2 s. May be called again after it was
-    /// ready. Default: ready, for connections that send nothing first, and for futures.
-    ///
-    /// # Errors
-    /// If the connection is lost. The hub drops it.
-    fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        let _ = cx;
-        Poll::Ready(Ok(()))
-    }
+/// A connection whose handshake has not started.
+trait PendingLink: Send {
+    fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>>;
 
-    /// Starts the handshake. The future runs in a task of its own, within twice `hello_timeout` of the hub's settings; dropping
-    /// it ends the connection. Dropping `self` instead of calling this refuses the connection.
     fn handshake(self: Box<Self>) -> Handshake;
 }
 
-impl<F> PendingLink for F
+/// A connection, and the functions that wait for its first byte and perform its handshake.
+struct Pending<C, P, H> {
+    connection: C,
+    first_byte: P,
+    handshake: H,
+}
+
+impl<C, P, H, F> PendingLink for Pending<C, P, H>
 where
+    C: Send,
+    P: FnMut(&mut C, &mut Context<'_>) -> Poll<Result<(), LinkError>> + Send,
+    H: FnOnce(C) -> F + Send,
     F: Future<Output = Result<Link, LinkError>> + Send + 'static,
 {
+    fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        (self.first_byte)(&mut self.connection, cx)
+    }
+
     fn handshake(self: Box<Self>) -> Handshake {
-        Box::into_pin(self)
+        let Self { connection, handshake, .. } = *self;
+        Box::pin(handshake(connection))
     }
 }
 
@@ -81,23 +83,51 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Wraps a handshake, usually a future, or a connection whose first byte can be awaited. The source is
-    /// unknown.
+    /// Wraps a handshake. The future runs in a task of its own, within twice `hello_timeout` of the hub's settings; dropping it
+    /// ends the connection, also before it was polled. The source is unknown.
     #[must_use]
-    pub fn new(pending: impl PendingLink + 'static) -> Self {
+    pub fn new(handshake: impl Future<Output = Result<Link, LinkError>> + Send + 'static) -> Self {
+        Self::with_first_byte(handshake, |_, _| Poll::Ready(Ok(())), |handshake| handshake)
+    }
+
+    /// Wraps a connection whose first byte can be awaited without reading it. Until that byte has arrived, a hub does not count
+    /// the connection as a handshake; it keeps at most 1024 such connections of a listener, each for 2 s.
+    ///
+    /// `first_byte` is ready when the byte has arrived, or with an error when the connection is lost; it may be called again
+    /// after it was ready. `handshake` then begins the future of [`new`](Self::new). Dropping the connection refuses it.
+    #[must_use]
+    pub fn with_first_byte<C, F>(
+        connection: C,
+        first_byte: impl FnMut(&mut C, &mut Context<'_>) -> Poll<Result<(), LinkError>> + Send + 'static,
+        handshake: impl FnOnce(C) -> F + Send + 'static,
+    ) -> Self
+    where
+        C: Send + 'static,
+        F: Future<Output = Result<Link, LinkError>> + Send + 'static,
+    {
+        let pending = Pending { connection, first_byte, handshake };
         Self { pending: Box::new(pending), source: Source::Unknown }
     }
 
-    /// Sets the source. Default [`Source::Unknown`].
+    /// States the address that the connection comes from. Once handshake slots are scarce, a hub gives each network only a share
+    /// of them: the first 24 bits of an IPv4 address, 48 bits of an IPv6 address. These are the smallest networks that are routed
+    /// on the Internet, so that more shares cost an attacker more networks, not more addresses. Without a source, connections
+    /// have no limit of their own.
     #[must_use]
-    pub const fn with_source(mut self, source: Source) -> Self {
-        self.source = source;
+    pub fn from_address(mut self, address: IpAddr) -> Self {
+        self.source = address.into();
         self
     }
 
-    /// The source of the connection.
+    /// States the user of this host whose process has connected. Users share handshake slots like
+    /// [networks](Self::from_address).
     #[must_use]
-    pub const fn source(&self) -> Source {
+    pub const fn from_user(mut self, uid: u32) -> Self {
+        self.source = Source::User { uid };
+        self
+    }
+
+    pub(crate) const fn source(&self) -> Source {
         self.source
     }
 
@@ -113,7 +143,7 @@ impl Incoming {
     #[must_use]
     pub fn map(self, change: impl FnOnce(Link) -> Link + Send + 'static) -> Self {
         let Self { pending, source } = self;
-        Self::new(Mapped { pending, change }).with_source(source)
+        Self { pending: Box::new(Mapped { pending, change }), source }
     }
 }
 
@@ -152,6 +182,14 @@ impl<C: FnOnce(Link) -> Link + Send + 'static> PendingLink for Mapped<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A connection without a known source is not limited to a share.
+    #[test]
+    fn source_is_unknown_by_default() {
+        let incoming = Incoming::new(std::future::ready(Err(LinkError::Lost)));
+        assert_eq!(incoming.source(), Source::Unknown);
+        assert_eq!(incoming.from_user(7).source(), Source::User { uid: 7 });
+    }
 
     #[test]
     fn addresses_of_one_network_are_one_source() {

@@ -20,13 +20,9 @@ pub(crate) const FREE_UNFINISHED: usize = 20 << 10;
 
 /// What a link may receive at the moment; see [`FrameLink::limit_receiving`](super::FrameLink::limit_receiving).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ReceiveLimits {
-    /// Largest frame in bytes. A larger one ends the link as soon as its length is known. The link's own
-    /// [`Limits::max_frame`] applies too.
-    pub max_frame: usize,
-    /// Bytes of unfinished frames. The link reads no further while it holds this many; one read may exceed it.
-    pub max_unfinished: usize,
+pub(crate) struct ReceiveLimits {
+    pub(crate) max_frame: usize,
+    pub(crate) max_unfinished: usize,
 }
 
 impl ReceiveLimits {
@@ -39,18 +35,12 @@ impl ReceiveLimits {
 }
 
 /// The limits of one link.
-///
-/// Memory per link: idle, a few KiB and the kind's own state (see its module); sending, at most [`SEND_BUFFER`]
-/// and one frame; receiving, at most one unfinished frame (over QUIC four, and in its receive window 1 MiB, at a
-/// dialing end 4 MiB). A hub limits both further: see [`ReceiveLimits`]. Until it has admitted the peer, a link holds
-/// at most 20 KiB, over QUIC 48 KiB. Memory for a frame is used as its bytes arrive, not for an announced length.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Largest frame in bytes, both ways. Default [`DEFAULT_MAX_FRAME`].
-    pub max_frame: usize,
-    /// Timeout of everything before the first frame (TCP, TLS, websocket, QUIC). Default 10 s.
-    pub handshake_timeout: Duration,
+pub(super) struct Limits {
+    /// Largest frame in bytes, both ways.
+    pub(super) max_frame: usize,
+    /// Timeout of everything before the first frame (TCP, TLS, websocket, QUIC).
+    pub(super) handshake_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -61,9 +51,7 @@ impl Default for Limits {
 
 impl Limits {
     /// Sets the largest frame, at most [`MAX_FRAME_CEILING`].
-    #[must_use]
-    pub fn with_max_frame(mut self, bytes: usize) -> Self {
-        self.max_frame = bytes.min(MAX_FRAME_CEILING);
-        self
+    pub(super) const fn set_max_frame(&mut self, bytes: usize) {
+        self.max_frame = if bytes < MAX_FRAME_CEILING { bytes } else { MAX_FRAME_CEILING };
     }
 }

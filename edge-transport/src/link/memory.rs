@@ -1,6 +1,7 @@
 //! Links inside the process: for tests, and for peers in one process.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -10,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::PollSender;
 
 use super::{
-    Credentials, Dialer, FrameLink, Incoming, Link, LinkError, LinkKind, LinkQueue, LinkSender, Protection,
+    Credentials, Dialer, FrameLink, Incoming, Link, LinkError, LinkKind, LinkSender, Listener, Protection,
     WireFrame, queue,
 };
 use crate::name::PeerId;
@@ -119,9 +120,8 @@ pub(super) fn into_bytes(frame: WireFrame) -> Bytes {
     }
 }
 
-/// Dials the listener that [`listen`] creates with it.
-#[derive(Debug, Clone)]
-pub struct MemoryDialer {
+/// Dials the listener that was created with it.
+struct MemoryDialer {
     listener: LinkSender,
     name: String,
     max_frame: usize,
@@ -129,18 +129,20 @@ pub struct MemoryDialer {
 }
 
 /// Creates a listener whose links prove this name, for the peer of a hub's own services.
-pub(crate) fn listen_proven(name: PeerId, max_frame: usize) -> (LinkQueue, MemoryDialer) {
-    let (listener, mut dialer) = listen(name.as_str(), max_frame);
-    dialer.proven_name = Some(name);
-    (listener, dialer)
+pub(crate) fn listen_proven(name: PeerId, max_frame: usize) -> (Box<dyn Listener>, Arc<dyn Dialer>) {
+    ends(name.as_str(), max_frame, Some(name.clone()))
 }
 
 /// Creates a listener and its dialer. The name is for logs. Dialing fails once the listener is dropped.
 #[must_use]
-pub fn listen(name: impl Into<String>, max_frame: usize) -> (LinkQueue, MemoryDialer) {
-    let name = format!("memory:{}", name.into());
+pub fn listen(name: impl AsRef<str>, max_frame: usize) -> (Box<dyn Listener>, Arc<dyn Dialer>) {
+    ends(name.as_ref(), max_frame, None)
+}
+
+fn ends(name: &str, max_frame: usize, proven_name: Option<PeerId>) -> (Box<dyn Listener>, Arc<dyn Dialer>) {
+    let name = format!("memory:{name}");
     let (sender, listener) = queue(LinkKind::MEMORY, name.clone(), BACKLOG);
-    (listener, MemoryDialer { listener: sender, name, max_frame, proven_name: None })
+    (listener, Arc::new(MemoryDialer { listener: sender, name, max_frame, proven_name }))
 }
 
 #[async_trait::async_trait]
@@ -172,7 +174,7 @@ mod tests {
     use futures_util::{SinkExt, StreamExt};
 
     use super::*;
-    use crate::link::{Lane, Listener as _};
+    use crate::link::Lane;
 
     fn frame(body: &'static [u8]) -> WireFrame {
         WireFrame::new(Lane::Control, false, Bytes::from_static(b"h"), Bytes::from_static(body))

@@ -6,11 +6,16 @@
 //! Every link guarantees:
 //! - frames of one [`Lane`] arrive in the order in which they were sent, whole, and at most once;
 //! - [`Sink::poll_ready`] is pending while [`SEND_BUFFER`] bytes wait for the network, so that memory is limited to that buffer
-//!   plus one frame; a frame above [`Limits::max_frame`] is refused by `start_send` and does not affect the next;
+//!   plus one frame; a frame above the largest size is refused by `start_send` and does not affect the next;
 //! - nothing is sent before `poll_flush` or a full buffer: feed all frames, then flush once;
 //! - after `poll_close` the other end reads `None`; a link that is dropped without it yields [`LinkError::Lost`]
 //!   there. Some kinds cannot be read after closing: read all frames before. Closing may wait until the other end
 //!   has read everything and dropped the link: use a timeout.
+//!
+//! Memory per link: idle, a few KiB and the kind's own state (see its module); sending, at most [`SEND_BUFFER`] and one frame;
+//! receiving, at most one unfinished frame (over QUIC four, and in its receive window 1 MiB, at a dialing end 4 MiB). A hub
+//! limits both further ([`FrameLink::limit_receiving`]). Until it has admitted the peer, a link holds at most 20 KiB, over QUIC
+//! 48 KiB. Memory for a frame is used as its bytes arrive, not for an announced length.
 //!
 //! The suite `conformance` (feature `testing`) checks these guarantees on any implementation.
 
@@ -19,6 +24,7 @@ mod certificate;
 #[cfg(feature = "testing")]
 pub mod conformance;
 mod description;
+mod error;
 #[cfg(feature = "testing")]
 pub mod faulty;
 mod framed;
@@ -27,6 +33,7 @@ pub(crate) mod happy_eyeballs;
 mod incoming;
 mod limits;
 pub mod memory;
+mod options;
 mod queue;
 #[cfg(feature = "quic")]
 pub mod quic;
@@ -35,17 +42,23 @@ pub mod uds;
 #[cfg(feature = "ws")]
 pub mod ws;
 
-pub use address::{Address, DialOptions, ListenOptions};
+pub use address::Address;
 pub use certificate::PeerCertificate;
 pub use description::{Credentials, LinkKind, Protection};
-pub use incoming::{Handshake, Incoming, PendingLink, Source};
-#[cfg(feature = "runtime")]
-pub(crate) use limits::FREE_UNFINISHED;
-pub use limits::{Limits, MAX_FRAME_CEILING, MAX_UNADMITTED_FRAME, ReceiveLimits, SEND_BUFFER};
-pub use queue::{LinkQueue, LinkSender, QueueError, queue};
+pub use error::LinkError;
+#[cfg(any(feature = "uds", feature = "ws"))]
+use error::classify;
+pub use incoming::Incoming;
+pub(crate) use incoming::Source;
+use limits::Limits;
+pub(crate) use limits::{FREE_UNFINISHED, ReceiveLimits};
+pub use limits::{MAX_FRAME_CEILING, MAX_UNADMITTED_FRAME, SEND_BUFFER};
+pub use options::{DialOptions, ListenOptions};
+pub use queue::{LinkSender, queue};
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -62,61 +75,6 @@ use crate::frame::{Frame, Kind, MAX_HEADER, decode, encode};
 use crate::name::PeerId;
 use crate::token::Token;
 
-/// Why a link ended or was not established.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LinkError {
-    /// The socket failed.
-    #[error("{doing}: {source}")]
-    Io {
-        /// The failed operation, with the address.
-        doing: String,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// The handshake below the frames (TLS, websocket, QUIC) failed.
-    #[error("{kind} handshake with {remote} failed: {cause}")]
-    Handshake {
-        /// Kind of link.
-        kind: LinkKind,
-        /// The other end.
-        remote: String,
-        /// The error of the lower layer.
-        cause: String,
-    },
-    /// A frame is larger than the link allows.
-    #[error(
-        "frame of {found} bytes; at most {max} are allowed: raise the frame limit at both ends or send less"
-    )]
-    TooLarge {
-        /// Bytes of the frame.
-        found: usize,
-        /// Bound in bytes.
-        max: usize,
-    },
-    /// The received bytes are not a frame.
-    #[error("not a frame: {cause}")]
-    Malformed {
-        /// The violation.
-        cause: String,
-    },
-    /// An address is not usable.
-    #[error("address {address:?}: {cause}")]
-    Address {
-        /// The address as given.
-        address: String,
-        /// What is wrong with it, and what is expected.
-        cause: String,
-    },
-    /// A unix socket cannot be bound.
-    #[cfg(feature = "uds")]
-    #[error(transparent)]
-    Bind(#[from] uds::BindError),
-    /// The connection was lost without a close.
-    #[error("connection lost")]
-    Lost,
-}
-
 /// The frames of a link in both directions, for every kind of link. The stream yields `None` after an orderly close of
 /// the other end.
 ///
@@ -130,8 +88,11 @@ pub trait FrameLink:
     /// Changes what the link may receive. A link begins with its own limits. A hub lowers them before it reads,
     /// and raises them when it has admitted the peer, and again as its budget allows. After a raise the caller
     /// polls the stream; the link does not wake it.
-    fn limit_receiving(&mut self, limits: ReceiveLimits) {
-        let _ = limits;
+    ///
+    /// A frame larger than `max_frame` bytes, or than the link's own limit, ends the link as soon as its length is known. The
+    /// link reads no further while it holds `max_unfinished` bytes of unfinished frames; one read may exceed it.
+    fn limit_receiving(&mut self, max_frame: usize, max_unfinished: usize) {
+        let _ = (max_frame, max_unfinished);
     }
 
     /// Bytes of frames that have begun to arrive and are not complete. Bytes that the network's own buffers hold
@@ -203,8 +164,8 @@ impl Link {
     }
 
     /// Frames a byte stream: TCP, a pipe, a serial line, a tunnel. Before each frame are four bytes of its length, high byte
-    /// first; the length `0xffff_ffff` marks the orderly end. Unix sockets have the same format. `limits` give the largest
-    /// frame; their handshake timeout is not used. State the protection as with [`new`](Self::new).
+    /// first; the length `0xffff_ffff` marks the orderly end. Unix sockets have the same format. A frame has at most `max_frame`
+    /// bytes. State the protection as with [`new`](Self::new).
     ///
     /// An idle link has no buffers.
     pub fn framed(
@@ -212,9 +173,9 @@ impl Link {
         kind: LinkKind,
         remote: impl Into<String>,
         credentials: Credentials,
-        limits: &Limits,
+        max_frame: usize,
     ) -> Self {
-        Self::new(FramedStream::new(io, limits.max_frame), kind, remote, credentials)
+        Self::new(FramedStream::new(io, max_frame.min(MAX_FRAME_CEILING)), kind, remote, credentials)
     }
 
     /// States what protects the frames; only the code that builds the link knows it. Default [`Protection::None`].
@@ -317,8 +278,8 @@ impl Stream for Link {
 }
 
 impl FrameLink for Link {
-    fn limit_receiving(&mut self, limits: ReceiveLimits) {
-        self.io.limit_receiving(limits);
+    fn limit_receiving(&mut self, max_frame: usize, max_unfinished: usize) {
+        self.io.limit_receiving(max_frame, max_unfinished);
     }
 
     fn unfinished(&self) -> usize {
@@ -397,31 +358,6 @@ pub trait Listener: Send {
     fn local_address(&self) -> String;
 }
 
-#[cfg(any(feature = "uds", feature = "ws"))]
-/// Classifies the result of an `accept`. An error of one connection, or a transient one such as too many open files, is
-/// returned as the inner error; any other error is the listener's.
-async fn classify<T>(
-    outcome: std::io::Result<T>,
-    address: impl Fn() -> String,
-) -> Result<Result<T, LinkError>, LinkError> {
-    use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, InvalidInput, NotConnected};
-    let source = match outcome {
-        Ok(accepted) => return Ok(Ok(accepted)),
-        Err(source) => source,
-    };
-    let fatal = matches!(source.kind(), InvalidInput | NotConnected);
-    let per_connection = matches!(source.kind(), ConnectionAborted | ConnectionReset | Interrupted);
-    let error = LinkError::Io { doing: format!("accept on {}", address()), source };
-    if fatal {
-        return Err(error);
-    }
-    if !per_connection {
-        // Out of descriptors or memory: the connection stays in the backlog, and an immediate retry would spin.
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
-    Ok(Err(error))
-}
-
 /// Dials one address. Each call makes one attempt and, if it succeeds, a new link. The suite `conformance::run_dialer` (feature
 /// `testing`) checks an implementation.
 #[async_trait::async_trait]
@@ -438,4 +374,41 @@ pub trait Dialer: Send + Sync {
 
     /// The address, for logs and [`PeerState`](crate::PeerState). Constant and not empty.
     fn address(&self) -> &str;
+}
+
+#[async_trait::async_trait]
+impl<L: Listener + ?Sized> Listener for Box<L> {
+    async fn accept(&mut self) -> Result<Incoming, LinkError> {
+        (**self).accept().await
+    }
+
+    fn kind(&self) -> LinkKind {
+        (**self).kind()
+    }
+
+    fn local_address(&self) -> String {
+        (**self).local_address()
+    }
+}
+
+#[async_trait::async_trait]
+impl<D: Dialer + ?Sized> Dialer for Box<D> {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        (**self).dial().await
+    }
+
+    fn address(&self) -> &str {
+        (**self).address()
+    }
+}
+
+#[async_trait::async_trait]
+impl<D: Dialer + ?Sized> Dialer for Arc<D> {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        (**self).dial().await
+    }
+
+    fn address(&self) -> &str {
+        (**self).address()
+    }
 }

@@ -4,32 +4,15 @@ use tokio::sync::mpsc;
 
 use super::{Incoming, LinkError, LinkKind, Listener};
 
-/// Why a [`LinkQueue`] does not take a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum QueueError {
-    /// The queue is full.
-    #[error(
-        "{max} connections wait for the hub already: refuse this one, so that its peer tries again later"
-    )]
-    Full {
-        /// The bound of the queue.
-        max: usize,
-    },
-    /// The hub accepts no more links.
-    #[error("the hub accepts no more links: it was drained or closed")]
-    Closed,
-}
-
-/// Accepts the connections that [`LinkSender`]s pass to it; created by [`queue`].
+/// Accepts the connections that [`LinkSender`]s pass to it.
 #[derive(Debug)]
-pub struct LinkQueue {
+pub(super) struct LinkQueue {
     connections: mpsc::Receiver<Incoming>,
     kind: LinkKind,
     address: String,
 }
 
-/// Passes connections to a [`LinkQueue`]. Cheap to clone.
+/// Passes connections to the listener that [`queue`] creates with it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct LinkSender {
     connections: mpsc::Sender<Incoming>,
@@ -41,9 +24,10 @@ pub struct LinkSender {
 /// The hub applies the limits of any other listener: an [`Incoming`] whose source is set gets a share of the handshake slots,
 /// its handshake has the hub's timeout, and its link is limited until its peer is admitted.
 #[must_use]
-pub fn queue(kind: LinkKind, address: impl Into<String>, bound: usize) -> (LinkSender, LinkQueue) {
+pub fn queue(kind: LinkKind, address: impl Into<String>, bound: usize) -> (LinkSender, Box<dyn Listener>) {
     let (sender, connections) = mpsc::channel(bound.max(1));
-    (LinkSender { connections: sender }, LinkQueue { connections, kind, address: address.into() })
+    let listener = LinkQueue { connections, kind, address: address.into() };
+    (LinkSender { connections: sender }, Box::new(listener))
 }
 
 impl LinkSender {
@@ -51,20 +35,22 @@ impl LinkSender {
     /// connection.
     ///
     /// # Errors
-    /// [`QueueError`]; the connection is dropped.
-    pub fn offer(&self, incoming: Incoming) -> Result<(), QueueError> {
+    /// [`LinkError::QueueFull`] or [`LinkError::QueueClosed`]; the connection is dropped.
+    pub fn offer(&self, incoming: Incoming) -> Result<(), LinkError> {
         self.connections.try_send(incoming).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => QueueError::Full { max: self.connections.max_capacity() },
-            mpsc::error::TrySendError::Closed(_) => QueueError::Closed,
+            mpsc::error::TrySendError::Full(_) => {
+                LinkError::QueueFull { max: self.connections.max_capacity() }
+            }
+            mpsc::error::TrySendError::Closed(_) => LinkError::QueueClosed,
         })
     }
 
     /// Passes a connection on, and waits while the queue is full. Dropping the future drops the connection.
     ///
     /// # Errors
-    /// [`QueueError::Closed`]; the connection is dropped.
-    pub async fn send(&self, incoming: Incoming) -> Result<(), QueueError> {
-        self.connections.send(incoming).await.map_err(|_| QueueError::Closed)
+    /// [`LinkError::QueueClosed`]; the connection is dropped.
+    pub async fn send(&self, incoming: Incoming) -> Result<(), LinkError> {
+        self.connections.send(incoming).await.map_err(|_| LinkError::QueueClosed)
     }
 }
 
@@ -98,10 +84,10 @@ mod tests {
         let (sender, mut listener) = queue(LinkKind::custom("test"), "test", 2);
         sender.offer(connection()).unwrap();
         sender.send(connection()).await.unwrap();
-        assert_eq!(sender.offer(connection()), Err(QueueError::Full { max: 2 }));
+        assert!(matches!(sender.offer(connection()), Err(LinkError::QueueFull { max: 2 })));
         listener.accept().await.unwrap();
         sender.offer(connection()).unwrap();
         drop(listener);
-        assert_eq!(sender.offer(connection()), Err(QueueError::Closed));
+        assert!(matches!(sender.offer(connection()), Err(LinkError::QueueClosed)));
     }
 }

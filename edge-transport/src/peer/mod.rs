@@ -1,6 +1,6 @@
 //! A peer: keeps one session to a hub over any of its paths, calls services of other peers and provides its own.
 
-mod backoff;
+pub(crate) mod backoff;
 #[cfg(feature = "runtime")]
 pub(crate) mod builder;
 #[cfg(feature = "runtime")]
@@ -18,7 +18,8 @@ mod service;
 #[cfg(feature = "runtime")]
 mod state;
 
-pub use backoff::Backoff;
+#[cfg(feature = "runtime")]
+pub(crate) use backoff::Backoff;
 #[cfg(feature = "runtime")]
 pub use builder::PeerBuilder;
 #[cfg(feature = "runtime")]

@@ -203,7 +203,7 @@ mod tests {
     async fn message_has_the_last_change_of_visible_peers_only() {
         let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
         let (listener, _dialer) = memory::listen("hub", 1 << 20);
-        let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated();
+        let hub = Hub::builder().listener(listener).allow_unauthenticated();
         let hub = hub.policy(rules).presence().start().unwrap();
         let [proxy, edge, other] = ["proxy", "edge-1", "other"].map(|name| PeerId::new(name).unwrap());
         let csi = ServiceName::new("csi").unwrap();

@@ -13,8 +13,7 @@ use crate::link::{Dialer, Link, LinkError};
 
 /// The source of a peer's token.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
-pub enum TokenSource {
+pub(crate) enum TokenSource {
     /// The token itself.
     Fixed(Token),
     /// A file with only the token, read for each link, so that a new token is used at once.
@@ -22,11 +21,8 @@ pub enum TokenSource {
 }
 
 impl TokenSource {
-    /// Returns the current token. Blocks on file I/O.
-    ///
-    /// # Errors
-    /// If the file is not readable or contains no valid token. The error names the file and never contains its content.
-    pub fn token(&self) -> Result<Token, LinkError> {
+    /// Returns the current token. Blocks on file I/O. The error names the file and never contains its content.
+    fn token(&self) -> Result<Token, LinkError> {
         match self {
             Self::Fixed(token) => Ok(token.clone()),
             Self::File(path) => read(path).map_err(unreadable(path)),
@@ -49,7 +45,7 @@ fn read(path: &Path) -> io::Result<Token> {
 }
 
 /// A dialer whose links send a token in their hello.
-pub struct TokenDialer {
+pub(crate) struct TokenDialer {
     dialer: Box<dyn Dialer>,
     source: TokenSource,
     allow_insecure: bool,
@@ -59,16 +55,14 @@ pub struct TokenDialer {
 }
 
 impl TokenDialer {
-    /// Sends the token only on confidential links to a verified hub: `wss` and QUIC with verification, unix sockets and memory.
-    /// Dialing fails on other links.
-    #[must_use]
-    pub fn new(dialer: Box<dyn Dialer>, source: TokenSource) -> Self {
+    /// Sends the token only on confidential links to a verified hub.
+    pub(crate) fn new(dialer: Box<dyn Dialer>, source: TokenSource) -> Self {
         Self { dialer, source, allow_insecure: false, reading: Mutex::default() }
     }
 
-    /// Sends the token on any link, also to an unverified hub: for experiments on one host only.
-    #[must_use]
-    pub const fn insecure(mut self) -> Self {
+    /// Sends the token on any link.
+    #[cfg(feature = "tls")]
+    pub(crate) const fn insecure(mut self) -> Self {
         self.allow_insecure = true;
         self
     }
@@ -117,7 +111,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::link::{Credentials, Limits, LinkKind, Protection, memory};
+    use crate::link::{Credentials, DEFAULT_MAX_FRAME, LinkKind, Protection, memory};
 
     /// The longest wait of a test; only a failure takes so long.
     const BOUND: Duration = Duration::from_secs(10);
@@ -181,8 +175,8 @@ mod tests {
         impl Dialer for Own {
             async fn dial(&self) -> Result<Link, LinkError> {
                 let (io, _) = tokio::io::duplex(64);
-                let (kind, limits) = (LinkKind::custom("own"), Limits::default());
-                Ok(Link::framed(io, kind, "hub", Credentials::None, &limits).with_protection(self.0))
+                let (kind, none) = (LinkKind::custom("own"), Credentials::None);
+                Ok(Link::framed(io, kind, "hub", none, DEFAULT_MAX_FRAME).with_protection(self.0))
             }
 
             fn address(&self) -> &str {

@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 #[cfg(feature = "runtime")]
-pub use self::dial::{TokenDialer, TokenSource};
+pub(crate) use self::dial::{TokenDialer, TokenSource};
 #[cfg(all(feature = "tls", feature = "runtime"))]
 pub use self::file::{TokenFile, token_digest};
 #[cfg(feature = "runtime")]

@@ -6,12 +6,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use edge_transport::link::{Dialer, Limits, Listener, quic, ws};
+use edge_transport::link::{Dialer, Listener};
 use edge_transport::tls::{ClientTls, ServerTls, TlsPaths};
 use edge_transport::{Peer, PeerState};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
+use crate::ends;
 use crate::link_pki::Issued;
 use crate::session_common::{Echo, peer_id, service_name};
 
@@ -26,26 +27,17 @@ pub(crate) enum Over {
 pub(crate) const BOTH: [Over; 2] = [Over::Wss, Over::Quic];
 
 pub(crate) async fn listen(over: Over, tls: ServerTls) -> (Box<dyn Listener>, u16) {
-    match over {
-        Over::Wss => {
-            let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
-            let port = listener.socket_address().port();
-            (Box::new(listener), port)
-        }
-        Over::Quic => {
-            let listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
-            let port = listener.socket_address().port();
-            (Box::new(listener), port)
-        }
-    }
+    let (listener, to) = match over {
+        Over::Wss => ends::ws(Some(tls)).await,
+        Over::Quic => ends::quic(&tls).await,
+    };
+    (listener, to.port())
 }
 
 pub(crate) fn dialer(over: Over, port: u16, tls: &ClientTls) -> Box<dyn Dialer> {
     match over {
-        Over::Wss => {
-            Box::new(ws::WsDialer::new("127.0.0.1", port, Some(tls.clone()), Limits::default()).unwrap())
-        }
-        Over::Quic => Box::new(quic::QuicDialer::new("127.0.0.1", port, tls, Limits::default()).unwrap()),
+        Over::Wss => ends::dial_ws(port, Some(tls.clone())),
+        Over::Quic => ends::dial_quic(port, tls),
     }
 }
 

@@ -3,18 +3,17 @@
 use std::sync::{Arc, Mutex};
 
 use edge_transport::link::faulty::{self, Handle, Plan};
-use edge_transport::link::memory::MemoryDialer;
 use edge_transport::link::{Dialer, Link, LinkError};
 
 /// Dials memory links. Clones share the last link.
 #[derive(Clone)]
 pub(crate) struct Cuttable {
-    inner: MemoryDialer,
+    inner: Arc<dyn Dialer>,
     last: Arc<Mutex<Option<Handle>>>,
 }
 
 impl Cuttable {
-    pub(crate) fn new(inner: MemoryDialer) -> Self {
+    pub(crate) fn new(inner: Arc<dyn Dialer>) -> Self {
         Self { inner, last: Arc::default() }
     }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use edge_transport::advanced::PeerSettings;
 use edge_transport::hub::Rules;
-use edge_transport::link::LinkQueue;
-use edge_transport::link::memory::{self, MemoryDialer};
+use edge_transport::link::memory;
+use edge_transport::link::{Dialer, Listener};
 use edge_transport::{
     Hub, Peer, PeerId, Reason, ReplyEvent, ReplySender, ReplyStream, Request, Service, ServiceName,
 };
@@ -74,10 +74,10 @@ impl Service for Echo {
 
 pub(crate) struct Net {
     pub(crate) hub: Hub,
-    pub(crate) dialer: MemoryDialer,
+    pub(crate) dialer: Arc<dyn Dialer>,
 }
 
-pub(crate) fn listen() -> (LinkQueue, MemoryDialer) {
+pub(crate) fn listen() -> (Box<dyn Listener>, Arc<dyn Dialer>) {
     memory::listen("hub", 16 * 1024 * 1024)
 }
 
@@ -89,8 +89,7 @@ pub(crate) fn net_with(
     change: impl FnOnce(edge_transport::hub::HubBuilder) -> edge_transport::hub::HubBuilder,
 ) -> Net {
     let (listener, dialer) = listen();
-    let builder =
-        Hub::builder().listener(Box::new(listener)).allow_unauthenticated().policy(Rules::allow_all());
+    let builder = Hub::builder().listener(listener).allow_unauthenticated().policy(Rules::allow_all());
     let hub = change(builder).start().unwrap();
     Net { hub, dialer }
 }

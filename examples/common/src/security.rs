@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use edge_transport::reload::FileWatch;
 use edge_transport::tls::{ClientAuth, ServerTls, TlsPaths};
-use edge_transport::token::{TokenFile, TokenSource};
+use edge_transport::token::TokenFile;
 
 use crate::process::Fatal;
 
@@ -65,11 +65,6 @@ impl ClientSecurity {
     pub fn renewed(&self, path: &Path) -> Option<TlsPaths> {
         let (authorities, _) = self.tls_ca.as_ref().zip(self.tls_cert.as_ref())?;
         Some(TlsPaths::default().with_certificate(path, path).with_authorities(authorities))
-    }
-
-    /// Returns the source of the token that the options name, if any. The file is read for each connection.
-    pub fn token(&self) -> Option<TokenSource> {
-        self.token_file.clone().map(TokenSource::File)
     }
 }
 

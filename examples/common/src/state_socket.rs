@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edge_transport::link::uds::{BoundSocket, bind_socket};
+use edge_transport::advanced::{BoundSocket, bind_socket};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
@@ -51,7 +51,7 @@ where
     let slots = Arc::new(Semaphore::new(MAX_REQUESTS));
     loop {
         let slot = Arc::clone(&slots).acquire_owned().await;
-        let path = socket.file.path();
+        let path = socket.path();
         match socket.listener.accept().await {
             Ok((stream, _)) => {
                 let answer = answer.clone();

@@ -100,10 +100,10 @@ pub fn dialers(
     security: &ClientSecurity,
     files: &LinkFiles,
 ) -> Result<Vec<Box<dyn Dialer>>, Fatal> {
-    let mut options = DialOptions::default();
-    options.insecure = security.insecure;
-    options.tls = files.tls.clone();
-    options.token = security.token();
+    let options = DialOptions::default()
+        .insecure(security.insecure)
+        .tls(files.tls.clone())
+        .token_file(security.token_file.clone());
     if security.insecure {
         tracing::warn!(
             "--insecure: the hub is not verified, and the hub cannot verify this peer; for tests only"

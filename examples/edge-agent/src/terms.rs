@@ -8,7 +8,7 @@ use std::path::Path;
 
 use csi_proto::DriverName;
 use csi_proxy::Dispatcher;
-use edge_transport::link::uds::BoundSocket;
+use edge_transport::advanced::BoundSocket;
 
 use super::inspect::lock_records;
 use super::store::{AgentStore, TermTable};

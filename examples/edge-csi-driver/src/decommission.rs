@@ -13,7 +13,7 @@ use csi_proxy::{
     DecommissionError, Decommissioned, InvalidNodeId, NodeId, NodeSocketError, RepairError, StoreError,
     TopologyRouter,
 };
-use edge_transport::link::uds::BoundSocket;
+use edge_transport::advanced::BoundSocket;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use edge_csi_common::process::Fatal;

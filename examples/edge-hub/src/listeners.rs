@@ -21,9 +21,7 @@ pub(super) async fn open(
     for url in &options.listen {
         check(url, options, files)?;
     }
-    let mut listen = ListenOptions::default();
-    listen.tls = files.cloned();
-    listen.insecure = options.security.insecure;
+    let listen = ListenOptions::default().tls(files.cloned()).insecure(options.security.insecure);
     let mut listeners = Vec::new();
     for url in &options.listen {
         if let ListenUrl::Unix(socket) = url {

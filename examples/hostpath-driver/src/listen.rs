@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use edge_transport::link::uds::{BindError, BoundSocket, bind_socket};
+use edge_transport::advanced::{BoundSocket, bind_socket};
+use edge_transport::link::LinkError;
 use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -27,7 +28,7 @@ pub enum ListenError {
     Folder(#[from] PathError),
     /// The socket cannot be created.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Bind(#[from] LinkError),
     /// The server ended with an error.
     #[error("the server on {} failed: {source}", path.display())]
     Serve {
@@ -62,7 +63,8 @@ impl Listener {
     /// # Errors
     /// Returns an error if the socket fails.
     pub async fn serve(self, service: &Service, stop: oneshot::Receiver<()>) -> Result<(), ListenError> {
-        let BoundSocket { listener, file, .. } = self.0;
+        // The file is removed when the rest of the socket is dropped, at the end.
+        let (path, listener) = (self.0.path().to_owned(), self.0.listener);
         let stop = stop.map(drop).shared();
         let server = Server::builder()
             .max_concurrent_streams(MAX_STREAMS)
@@ -79,7 +81,7 @@ impl Listener {
             () = all_ended => Ok(()),
         };
         service.idle().await;
-        ended.map_err(|source| ListenError::Serve { path: file.path().to_owned(), source })
+        ended.map_err(|source| ListenError::Serve { path, source })
     }
 }
 
@@ -96,7 +98,7 @@ mod tests {
         let path = dir.path().join("run/csi.sock");
         let live = Listener::bind(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(matches!(Listener::bind(&path), Err(ListenError::Bind(BindError::InUse { .. }))));
+        assert!(matches!(Listener::bind(&path), Err(ListenError::Bind(LinkError::InUse { .. }))));
         drop(live);
         assert!(!path.exists());
 
@@ -105,7 +107,7 @@ mod tests {
         drop(Listener::bind(&path).unwrap());
 
         fs::write(&path, "x").unwrap();
-        assert!(matches!(Listener::bind(&path), Err(ListenError::Bind(BindError::NotASocket { .. }))));
+        assert!(matches!(Listener::bind(&path), Err(ListenError::Bind(LinkError::NotASocket { .. }))));
         assert_eq!(fs::read(&path).unwrap(), b"x");
     }
 }

@@ -15,8 +15,9 @@ use edge_csi_common::kubernetes::message::{
 use edge_csi_tests::cluster::{DRIVER, NODE};
 use edge_csi_tests::wait;
 use edge_transport::hub::{Hub, Rules};
-use edge_transport::link::{Limits, uds};
+use edge_transport::link::ListenOptions;
 use edge_transport::{PeerId, ReplySender, Service, ServiceName};
+use futures_util::FutureExt as _;
 use prost::Message;
 use tokio::sync::watch;
 
@@ -62,8 +63,9 @@ impl Cluster {
 
     /// Starts another hub with all present objects.
     pub(crate) fn start_hub(&mut self, socket: &str) {
-        let listener = uds::bind(socket.strip_prefix("unix://").unwrap(), Limits::default()).unwrap();
-        let builder = Hub::builder().listener(Box::new(listener));
+        // A unix socket is bound at once.
+        let listening = Hub::builder().listen(socket.parse().unwrap(), ListenOptions::default());
+        let builder = listening.now_or_never().unwrap().unwrap();
         let serving = Self { hub: None, ..self.clone() };
         let service = ServiceName::new(SERVICE).unwrap();
         self.hub = Some(builder.service(service, Rules::nodes_only(), serving).start().unwrap());

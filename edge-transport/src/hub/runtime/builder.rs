@@ -125,7 +125,8 @@ impl HubBuilder {
         queue_frames(usize) => queue_frames;
         /// Sets the maximum number of bytes queued for one peer. Default 32 MiB.
         queue_bytes(usize) => queue_bytes;
-        /// Sets the maximum number of bytes queued for all peers together. Default 256 MiB.
+        /// Sets the maximum number of bytes that wait for all peers together, in their queues and in their links. Default
+        /// 256 MiB. Each sender may have as many as are then unused.
         total_queue_bytes(usize) => total_queue_bytes;
         /// Sets the maximum number of bytes of unfinished frames on the links of all peers, in addition to 20 KiB on each link.
         /// Default 64 MiB; at least twice the largest frame and 1 MiB. A link that gets no more is not read until others need
@@ -169,8 +170,9 @@ impl HubBuilder {
 
     /// Verifies the certificates of open sessions again, within a second after the authorities or revocation lists of these
     /// files are reloaded, and ends the sessions whose certificates are refused now: their authority was removed, or has
-    /// revoked them. Give the files of the hub's listeners. A session costs no memory for it, since TLS keeps the
-    /// certificates. A fixed configuration never changes. Certificates on links that have no [chain](crate::link::FrameLink::peer_chain) are not verified again.
+    /// revoked them. Give the files of the hub's listeners; a fixed configuration never changes. A session costs no memory for
+    /// it, since TLS keeps the certificates. Certificates on links that have no [chain](crate::link::FrameLink::peer_chain) are
+    /// not verified again.
     #[cfg(feature = "tls")]
     pub fn client_certificates(mut self, tls: &crate::tls::ServerTls) -> Self {
         self.authentication.certificates = tls.files().cloned();
@@ -187,8 +189,8 @@ impl HubBuilder {
 
     /// Adds a service of the hub itself, under the name in the hub's hello ([`Peer::hub`]), which is reserved for the hub. The
     /// policy `callers` replaces the hub's policy; [`Service::call`] receives the caller's name.
-    /// [`max_local_calls`](Self::max_local_calls) limits the open calls. End long-lived calls before [`Hub::drain`], which waits for
-    /// them.
+    /// [`max_local_calls`](Self::max_local_calls) limits the open calls. End long-lived calls before [`Hub::drain`], which waits
+    /// for them.
     pub fn service(
         mut self,
         name: ServiceName,
@@ -263,7 +265,7 @@ impl HubBuilder {
                 ),
                 stop_accepting: CancellationToken::new(),
                 tasks: TaskTracker::new(),
-                addresses: self.listeners.iter().map(|listener| listener.local_address()).collect(),
+                addresses: self.listeners.iter().map(Listener::local_address).collect(),
                 warnings: Default::default(),
                 failed_listeners: Mutex::default(),
                 local: OnceLock::new(),
@@ -309,7 +311,7 @@ fn local_peer(
 ) -> Result<Peer, StartError> {
     let max_frame = shared.settings.session.max_frame;
     let (listener, dialer) = memory::listen_proven(local.clone(), max_frame);
-    shared.tasks.spawn(accept_loop(Box::new(listener), Arc::clone(shared)));
+    shared.tasks.spawn(accept_loop(listener, Arc::clone(shared)));
     let mut settings = PeerSettings { session: shared.settings.session.clone(), ..PeerSettings::default() };
     settings.session.max_inbound_calls = shared.settings.max_peers.saturating_mul(2);
     let builder = Peer::builder(local).dialer(Box::new(dialer)).settings(settings);

@@ -11,7 +11,8 @@ use futures_util::{SinkExt, StreamExt};
 
 use super::Outcome;
 use super::traffic::{check, numbered, receive, send};
-use crate::link::{Dialer, Handshake, Lane, Link, LinkError, Listener};
+use crate::link::incoming::Handshake;
+use crate::link::{Dialer, Lane, Link, LinkError, Listener};
 
 /// A listener, and a dialer that reaches it.
 pub(super) type Ends = (Box<dyn Listener>, Box<dyn Dialer>);

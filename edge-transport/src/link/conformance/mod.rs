@@ -7,7 +7,7 @@
 //! conformance::run(1 << 20, || async { Ok(memory::pair(1 << 20)) }).await.unwrap();
 //! let ends = || async {
 //!     let (listener, dialer) = memory::listen("hub", 1 << 20);
-//!     Ok((Box::new(listener) as _, Box::new(dialer) as _))
+//!     Ok((listener, Box::new(dialer) as _))
 //! };
 //! conformance::run_listener(ends).await.unwrap();
 //! conformance::run_dialer(ends).await.unwrap();

@@ -26,7 +26,7 @@ use futures_sink::Sink;
 
 pub use self::handle::{Direction, Handle};
 use self::handle::{Mode, Shared};
-use super::{FrameLink, Link, LinkError, ReceiveLimits, WireFrame};
+use super::{FrameLink, Link, LinkError, WireFrame};
 
 /// The faults of one direction. Probabilities are in thousandths per frame; 1000 is always.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -294,9 +294,9 @@ impl Stream for FaultyLink {
 }
 
 impl FrameLink for FaultyLink {
-    fn limit_receiving(&mut self, limits: ReceiveLimits) {
+    fn limit_receiving(&mut self, max_frame: usize, max_unfinished: usize) {
         if let Some(inner) = &mut self.inner {
-            inner.limit_receiving(limits);
+            inner.limit_receiving(max_frame, max_unfinished);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::tls::ClientTls;
 
 /// Dials a QUIC listener. Each link uses a new UDP port, so that it is not affected by the state of the previous one.
 #[derive(Debug, Clone)]
-pub struct QuicDialer {
+pub(in crate::link) struct QuicDialer {
     host: String,
     port: u16,
     tls: ClientTls,
@@ -27,7 +27,12 @@ impl QuicDialer {
     ///
     /// # Errors
     /// If the TLS configuration does not support TLS 1.3.
-    pub fn new(host: &str, port: u16, tls: &ClientTls, limits: Limits) -> Result<Self, LinkError> {
+    pub(in crate::link) fn new(
+        host: &str,
+        port: u16,
+        tls: &ClientTls,
+        limits: Limits,
+    ) -> Result<Self, LinkError> {
         // Only a check: each attempt creates its own configuration, because the certificates may change.
         if let Ok(tls) = tls.config() {
             config::client(&tls)?;
@@ -128,7 +133,7 @@ mod tests {
         let tls = ServerTls::insecure().unwrap();
         let mut hub = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
         let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let candidates = [silent.local_addr().unwrap(), hub.socket_address()];
+        let candidates = [silent.local_addr().unwrap(), hub.address()];
         let tls = ClientTls::insecure(None).unwrap();
         let dialer = QuicDialer::new("localhost", 1, &tls, Limits::default()).unwrap();
         let accepting = async { hub.accept().await?.await };
@@ -171,7 +176,7 @@ mod tests {
         let front = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let port = front.local_addr().unwrap().port();
         let (change, changed) = <(Arc<Notify>, Arc<Notify>)>::default();
-        let translator = translate(front, hub.socket_address(), Arc::clone(&change), Arc::clone(&changed));
+        let translator = translate(front, hub.address(), Arc::clone(&change), Arc::clone(&changed));
         let translator = tokio::spawn(translator);
         let tls = ClientTls::insecure(None).unwrap();
         let dialer = QuicDialer::new("127.0.0.1", port, &tls, Limits::default()).unwrap();

@@ -24,7 +24,7 @@ const DRAINING: Duration = Duration::from_secs(3);
 
 /// Accepts QUIC links; created by [`bind`].
 #[derive(Debug)]
-pub struct QuicListener {
+pub(in crate::link) struct QuicListener {
     endpoint: Endpoint,
     tls: ServerTls,
     current: CurrentConfig,
@@ -96,7 +96,7 @@ impl CurrentConfig {
 ///
 /// # Panics
 /// Outside of a tokio runtime with I/O and time.
-pub async fn bind(
+pub(in crate::link) async fn bind(
     address: impl ToSocketAddrs + fmt::Display,
     tls: &ServerTls,
     limits: Limits,
@@ -124,9 +124,8 @@ pub async fn bind(
 }
 
 impl QuicListener {
-    /// The bound address.
-    #[must_use]
-    pub const fn socket_address(&self) -> SocketAddr {
+    #[cfg(test)]
+    pub(super) const fn address(&self) -> SocketAddr {
         self.address
     }
 
@@ -171,7 +170,6 @@ impl Listener for QuicListener {
             true => incoming.remote_address().ip(),
             false => Ipv4Addr::UNSPECIFIED.into(),
         };
-        let source = address.into();
         // The connection's first packet has arrived, so there is no first byte to wait for.
         let handshake = async move {
             let remote = incoming.remote_address().to_string();
@@ -200,7 +198,7 @@ impl Listener for QuicListener {
             drop(counted);
             outcome
         };
-        Ok(Incoming::new(handshake).with_source(source))
+        Ok(Incoming::new(handshake).from_address(address))
     }
 
     fn kind(&self) -> LinkKind {

@@ -13,15 +13,13 @@
 //!
 //! Memory per link: idle about 34 KiB, most of it for streams that the other end may open. In use, up to 1 MiB per
 //! stream wait to be read, and in total 256 KiB at an accepting end (1 MiB while a large frame arrives) and 4 MiB at a
-//! dialing one; 4 MiB wait for acknowledgement, in addition to [`Limits`].
+//! dialing one; 4 MiB wait for acknowledgement, in addition to the memory of [other links](super).
 //! Replies of 4 MiB and transfers of any length are possible; the stream window limits the rate to 1 MiB per round
 //! trip. An accepting end begins with a window of 12 KiB for all streams;
 //! [`limit_receiving`](super::FrameLink::limit_receiving) raises it, which a hub does when it admits the peer.
 //!
 //! Busy hubs need a larger UDP receive buffer than the default of Linux: `sysctl net.core.rmem_default=4194304`. Early data
 //! (0-RTT) is disabled, because it can be replayed.
-//!
-//! [`Limits`]: super::Limits
 
 mod config;
 mod dial;
@@ -35,8 +33,8 @@ mod stream;
 use quinn::{Connection, ConnectionError};
 use rustls_pki_types::CertificateDer;
 
-pub use self::dial::QuicDialer;
-pub use self::listen::{QuicListener, bind};
+pub(super) use self::dial::QuicDialer;
+pub(super) use self::listen::bind;
 use super::{Credentials, LinkError, LinkKind};
 use crate::tls::peer_certificate;
 

@@ -69,14 +69,14 @@ impl Stream for QuicLink {
 }
 
 impl FrameLink for QuicLink {
-    fn limit_receiving(&mut self, limits: ReceiveLimits) {
-        self.receiver.unfinished().set_limits(limits);
+    fn limit_receiving(&mut self, max_frame: usize, max_unfinished: usize) {
+        self.receiver.unfinished().set_limits(ReceiveLimits { max_frame, max_unfinished });
         // An accepting end begins with a small window, because a window that was granted cannot be reduced.
-        if limits.max_frame <= MAX_UNADMITTED_FRAME || self.connection.side().is_client() {
+        if max_frame <= MAX_UNADMITTED_FRAME || self.connection.side().is_client() {
             return;
         }
         self.unadmitted = None;
-        let window = u32::try_from(limits.max_unfinished).unwrap_or(u32::MAX);
+        let window = u32::try_from(max_unfinished).unwrap_or(u32::MAX);
         let window = window.clamp(*ADMITTED_WINDOW.start(), *ADMITTED_WINDOW.end());
         if self.window.replace(window) != Some(window) {
             self.connection.set_receive_window(window.into());

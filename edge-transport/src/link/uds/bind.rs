@@ -8,61 +8,13 @@ use std::path::{Path, PathBuf};
 use futures_util::FutureExt;
 use tokio::net::{UnixListener, UnixSocket};
 
+use crate::link::LinkError;
+
 /// Longest path of a unix socket in bytes: `sun_path` of `sockaddr_un`, without the terminating NUL byte.
 pub const MAX_SOCKET_PATH: usize = 107;
 
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
-
-/// Why a socket cannot be bound.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BindError {
-    /// The path is too long for the kernel.
-    #[error("socket path {} has {found} bytes; at most {MAX_SOCKET_PATH} are allowed: choose a shorter one", path.display())]
-    PathTooLong {
-        /// The path.
-        path: PathBuf,
-        /// Length of the path in bytes.
-        found: usize,
-    },
-    /// The path is empty or contains a NUL byte.
-    #[error("socket path {} is empty or contains a NUL byte; give a path such as /run/edge-csi/hub.sock", path.display())]
-    PathUnusable {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The directory does not exist.
-    #[error("socket {}: directory {} does not exist: create it first", path.display(), directory.display())]
-    NoDirectory {
-        /// The path of the socket.
-        path: PathBuf,
-        /// The directory that is missing.
-        directory: PathBuf,
-    },
-    /// The path exists and is not a socket.
-    #[error("{} exists and is not a socket: remove it or choose another path", path.display())]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Another process listens on the path.
-    #[error("socket {} is in use by a running process: stop it or choose another path", path.display())]
-    InUse {
-        /// The path.
-        path: PathBuf,
-    },
-    /// A system call failed.
-    #[error("cannot {doing} socket {}: {source}", path.display())]
-    Io {
-        /// The failed operation.
-        doing: &'static str,
-        /// The path of the socket.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-}
 
 /// A listening socket and the guard that removes its file.
 #[derive(Debug)]
@@ -71,20 +23,26 @@ pub struct BoundSocket {
     /// Accepts connections.
     pub listener: UnixListener,
     /// Removes the file when dropped.
-    pub file: SocketFile,
+    pub(super) file: SocketFile,
+}
+
+impl BoundSocket {
+    /// Path of the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
 }
 
 /// Removes a socket's file when dropped, unless another socket has replaced it.
 #[derive(Debug)]
-pub struct SocketFile {
+pub(super) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
 }
 
 impl SocketFile {
-    /// Path of the file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -111,24 +69,24 @@ fn identity(file: &fs::Metadata) -> (u64, u64) {
 /// connection: the socket does not listen until the mode is set.
 ///
 /// # Errors
-/// [`BindError`], which names the path and what to do.
+/// [`LinkError`], which names the path and what to do.
 ///
 /// # Panics
 /// Outside of a tokio runtime with I/O.
-pub fn bind_socket(path: impl AsRef<Path>) -> Result<BoundSocket, BindError> {
+pub fn bind_socket(path: impl AsRef<Path>) -> Result<BoundSocket, LinkError> {
     let (socket, file) = bind_without_listen(path.as_ref())?;
     listen(socket, file)
 }
 
 /// Binds a socket without listening: to other processes it appears stale.
-fn bind_without_listen(path: &Path) -> Result<(UnixSocket, SocketFile), BindError> {
+fn bind_without_listen(path: &Path) -> Result<(UnixSocket, SocketFile), LinkError> {
     check_path(path)?;
     clear_stale(path)?;
-    let failed = |doing| move |source| BindError::Io { doing, path: path.to_owned(), source };
+    let failed = |doing| move |source| failure(doing, path, source);
     let socket = UnixSocket::new_stream().map_err(failed("create"))?;
     socket.bind(path).map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => BindError::InUse { path: path.to_owned() },
-        _ => BindError::Io { doing: "create", path: path.to_owned(), source },
+        io::ErrorKind::AddrInUse => LinkError::InUse { path: path.to_owned() },
+        _ => failure("create", path, source),
     })?;
     let found = fs::symlink_metadata(path).map_err(failed("read metadata of"))?;
     let file = SocketFile { path: path.to_owned(), identity: identity(&found) };
@@ -136,37 +94,49 @@ fn bind_without_listen(path: &Path) -> Result<(UnixSocket, SocketFile), BindErro
     Ok((socket, file))
 }
 
-fn listen(socket: UnixSocket, file: SocketFile) -> Result<BoundSocket, BindError> {
-    let failed = |source| BindError::Io { doing: "listen on", path: file.path.clone(), source };
-    let listener = socket.listen(BACKLOG).map_err(failed)?;
+fn listen(socket: UnixSocket, file: SocketFile) -> Result<BoundSocket, LinkError> {
+    let listener = socket.listen(BACKLOG).map_err(|source| failure("listen on", &file.path, source))?;
     // A process that started at the same time may have replaced the file as stale. Then this socket is unreachable.
     if !file.is_current() {
-        return Err(BindError::InUse { path: file.path.clone() });
+        return Err(LinkError::InUse { path: file.path.clone() });
     }
     Ok(BoundSocket { listener, file })
 }
 
+fn failure(doing: &str, path: &Path, source: io::Error) -> LinkError {
+    LinkError::Io { doing: format!("cannot {doing} socket {}", path.display()), source }
+}
+
+fn unusable(path: &Path, cause: String) -> LinkError {
+    LinkError::SocketPath { path: path.to_owned(), cause }
+}
+
 /// Checks that the kernel accepts the path.
-pub(super) fn check_path(path: &Path) -> Result<(), BindError> {
+pub(super) fn check_path(path: &Path) -> Result<(), LinkError> {
     let bytes = path.as_os_str().as_encoded_bytes();
     if bytes.is_empty() || bytes.contains(&0) {
-        return Err(BindError::PathUnusable { path: path.to_owned() });
+        let cause = "is empty or contains a NUL byte; give a path such as /run/edge-csi/hub.sock";
+        return Err(unusable(path, format!("socket path {} {cause}", path.display())));
     }
     if bytes.len() > MAX_SOCKET_PATH {
-        return Err(BindError::PathTooLong { path: path.to_owned(), found: bytes.len() });
+        let (found, shown) = (bytes.len(), path.display());
+        let cause = format!(
+            "socket path {shown} has {found} bytes; at most {MAX_SOCKET_PATH} are allowed: choose a shorter one"
+        );
+        return Err(unusable(path, cause));
     }
     Ok(())
 }
 
-fn clear_stale(path: &Path) -> Result<(), BindError> {
-    let failed = |doing| move |source| BindError::Io { doing, path: path.to_owned(), source };
+fn clear_stale(path: &Path) -> Result<(), LinkError> {
+    let failed = |doing| move |source| failure(doing, path, source);
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return check_directory(path),
         Err(error) => return Err(failed("read metadata of")(error)),
     };
     if !found.file_type().is_socket() {
-        return Err(BindError::NotASocket { path: path.to_owned() });
+        return Err(LinkError::NotASocket { path: path.to_owned() });
     }
     let probe = UnixSocket::new_stream().map_err(failed("probe"))?;
     match probe.connect(path).now_or_never() {
@@ -176,18 +146,20 @@ fn clear_stale(path: &Path) -> Result<(), BindError> {
         Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         // A listener with a full backlog is live, too.
         Some(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => Err(failed("probe")(error)),
-        _ => Err(BindError::InUse { path: path.to_owned() }),
+        _ => Err(LinkError::InUse { path: path.to_owned() }),
     }
 }
 
-fn check_directory(path: &Path) -> Result<(), BindError> {
+fn check_directory(path: &Path) -> Result<(), LinkError> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => return Ok(()),
     };
     match fs::metadata(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(BindError::NoDirectory { path: path.to_owned(), directory: directory.to_owned() })
+            let (shown, directory) = (path.display(), directory.display());
+            let cause = format!("socket {shown}: directory {directory} does not exist: create it first");
+            Err(unusable(path, cause))
         }
         // Binding reports any other error of the directory.
         _ => Ok(()),
@@ -226,7 +198,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let _live = bind_socket(&path).unwrap();
-        assert!(matches!(bind_socket(&path), Err(BindError::InUse { .. })));
+        assert!(matches!(bind_socket(&path), Err(LinkError::InUse { .. })));
         drop(std::os::unix::net::UnixListener::bind(directory.path().join("stale")).unwrap());
         bind_socket(directory.path().join("stale")).unwrap();
     }
@@ -237,8 +209,8 @@ mod tests {
         let path = directory.path().join("s");
         let (socket, file) = bind_without_listen(&path).unwrap();
         let other = bind_socket(&path).unwrap();
-        assert!(matches!(listen(socket, file), Err(BindError::InUse { .. })));
-        assert!(matches!(bind_socket(&path), Err(BindError::InUse { .. })), "the other socket is live");
+        assert!(matches!(listen(socket, file), Err(LinkError::InUse { .. })));
+        assert!(matches!(bind_socket(&path), Err(LinkError::InUse { .. })), "the other socket is live");
         drop(other);
     }
 
@@ -247,7 +219,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("precious");
         fs::write(&path, "data").unwrap();
-        assert!(matches!(bind_socket(&path), Err(BindError::NotASocket { .. })));
+        assert!(matches!(bind_socket(&path), Err(LinkError::NotASocket { .. })));
         assert_eq!(fs::read_to_string(&path).unwrap(), "data");
     }
 
@@ -256,11 +228,13 @@ mod tests {
         let long = PathBuf::from(format!("/tmp/{}", "x".repeat(103)));
         let error = bind_socket(&long).unwrap_err().to_string();
         assert!(error.contains("108 bytes") && error.contains("107"), "{error}");
-        assert!(matches!(bind_socket(""), Err(BindError::PathUnusable { .. })));
-        assert!(matches!(bind_socket("a\0b"), Err(BindError::PathUnusable { .. })));
+        for unusable in ["", "a\0b"] {
+            let error = bind_socket(unusable).unwrap_err().to_string();
+            assert!(error.contains("is empty or contains a NUL byte"), "{error}");
+        }
         let error = bind_socket("/nowhere/at/all/s").unwrap_err();
         assert!(
-            matches!(&error, BindError::NoDirectory { directory, .. } if directory == Path::new("/nowhere/at/all")),
+            matches!(&error, LinkError::SocketPath { cause, .. } if cause.contains("directory /nowhere/at/all does not exist")),
             "{error}"
         );
     }
@@ -269,7 +243,7 @@ mod tests {
     async fn names_the_path_that_cannot_be_created() {
         // Not even root may create files in /proc.
         let error = bind_socket("/proc/edge.sock").unwrap_err();
-        assert!(matches!(&error, BindError::Io { doing: "create", .. }), "{error}");
+        assert!(matches!(&error, LinkError::Io { .. }), "{error}");
         assert!(error.to_string().contains("cannot create socket /proc/edge.sock"), "{error}");
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! An idle link needs less than 2 KiB: its buffers exist only while they contain bytes.
 
-mod bind;
+pub(crate) mod bind;
 mod socket;
 
 use std::io::ErrorKind;
@@ -14,17 +14,17 @@ use std::task::{Context, Poll, ready};
 
 use tokio::net::{UnixListener, UnixStream};
 
-pub use self::bind::{BindError, BoundSocket, MAX_SOCKET_PATH, SocketFile, bind_socket};
+pub use self::bind::MAX_SOCKET_PATH;
+use self::bind::{BoundSocket, SocketFile, bind_socket};
 use self::socket::ReadSocket;
 use super::framed::FramedStream;
 use super::{
-    Credentials, Dialer, Handshake, Incoming, Limits, Link, LinkError, LinkKind, Listener, PendingLink,
-    Protection, Source, classify,
+    Credentials, Dialer, Incoming, Limits, Link, LinkError, LinkKind, Listener, Protection, classify,
 };
 
 /// Accepts links on a unix socket; created by [`bind`].
 #[derive(Debug)]
-pub struct UdsListener {
+pub(super) struct UdsListener {
     listener: UnixListener,
     file: SocketFile,
     limits: Limits,
@@ -33,11 +33,11 @@ pub struct UdsListener {
 /// Listens on `path` like [`bind_socket`].
 ///
 /// # Errors
-/// [`BindError`], which names the path and what to do.
+/// [`LinkError`], which names the path and what to do.
 ///
 /// # Panics
 /// Outside of a tokio runtime with I/O.
-pub fn bind(path: impl AsRef<Path>, limits: Limits) -> Result<UdsListener, BindError> {
+pub(super) fn bind(path: impl AsRef<Path>, limits: Limits) -> Result<UdsListener, LinkError> {
     let BoundSocket { listener, file } = bind_socket(path)?;
     Ok(UdsListener { listener, file, limits })
 }
@@ -50,10 +50,14 @@ impl Listener for UdsListener {
             Ok((stream, _)) => stream,
             Err(error) => return Ok(Incoming::new(std::future::ready(Err(error)))),
         };
-        let source = stream.peer_cred().map_or(Source::Unknown, |user| Source::User { uid: user.uid() });
+        let user = stream.peer_cred().ok();
         let (address, limits) = (self.local_address(), self.limits.clone());
-        let pending = Accepted { stream, first_byte: None, address, limits };
-        Ok(Incoming::new(pending).with_source(source))
+        let accepted = Accepted { stream, first_byte: None, address, limits };
+        let incoming = Incoming::with_first_byte(accepted, Accepted::poll_first_byte, Accepted::handshake);
+        Ok(match user {
+            Some(user) => incoming.from_user(user.uid()),
+            None => incoming,
+        })
     }
 
     fn kind(&self) -> LinkKind {
@@ -74,7 +78,7 @@ struct Accepted {
     limits: Limits,
 }
 
-impl PendingLink for Accepted {
+impl Accepted {
     fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         while self.first_byte.is_none() {
             ready!(self.stream.poll_read_ready(cx)).map_err(|_| LinkError::Lost)?;
@@ -88,14 +92,14 @@ impl PendingLink for Accepted {
         Poll::Ready(Ok(()))
     }
 
-    fn handshake(self: Box<Self>) -> Handshake {
-        Box::pin(std::future::ready(link(self.stream, self.first_byte, self.address, &self.limits)))
+    fn handshake(self) -> std::future::Ready<Result<Link, LinkError>> {
+        std::future::ready(link(self.stream, self.first_byte, self.address, &self.limits))
     }
 }
 
 /// Dials a unix socket.
 #[derive(Debug, Clone)]
-pub struct UdsDialer {
+pub(super) struct UdsDialer {
     path: PathBuf,
     address: String,
     limits: Limits,
@@ -106,7 +110,7 @@ impl UdsDialer {
     ///
     /// # Errors
     /// If the path is empty or longer than [`MAX_SOCKET_PATH`].
-    pub fn new(path: impl Into<PathBuf>, limits: Limits) -> Result<Self, LinkError> {
+    pub(super) fn new(path: impl Into<PathBuf>, limits: Limits) -> Result<Self, LinkError> {
         let path = path.into();
         let address = address_of(&path);
         bind::check_path(&path)

@@ -17,7 +17,7 @@ use crate::tls::{ClientTls, peer_certificate};
 
 /// Dials a websocket listener.
 #[derive(Debug, Clone)]
-pub struct WsDialer {
+pub(in crate::link) struct WsDialer {
     host: String,
     port: u16,
     path: String,
@@ -31,7 +31,12 @@ impl WsDialer {
     ///
     /// # Errors
     /// If `tls` is set and the host is not a valid server name.
-    pub fn new(host: &str, port: u16, tls: Option<ClientTls>, limits: Limits) -> Result<Self, LinkError> {
+    pub(in crate::link) fn new(
+        host: &str,
+        port: u16,
+        tls: Option<ClientTls>,
+        limits: Limits,
+    ) -> Result<Self, LinkError> {
         let kind = if tls.is_some() { LinkKind::WSS } else { LinkKind::WS };
         let address = format!("{kind}://{}", host_and_port(host, port));
         let tls = match tls {
@@ -42,8 +47,7 @@ impl WsDialer {
     }
 
     /// Sets the request path, for a proxy that routes by it. Default `/`.
-    #[must_use]
-    pub fn with_path(mut self, path: &str) -> Self {
+    pub(in crate::link) fn with_path(mut self, path: &str) -> Self {
         let slash = if path.starts_with('/') { "" } else { "/" };
         self.path = format!("{slash}{path}");
         self
@@ -68,7 +72,8 @@ impl WsDialer {
         // Without TCP_NODELAY the kernel delays small writes of the handshake and of every call.
         let _ = stream.set_nodelay(true);
         // The library requires a whole URL and reads host and path from it.
-        let (request, config) = (format!("{}{}", self.address, self.path), Some(config(&self.limits)));
+        let (request, config) =
+            (format!("{}{}", self.address, self.path), Some(config(self.limits.max_frame)));
         let Some((tls, verifies, name)) = tls else {
             let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)
                 .await

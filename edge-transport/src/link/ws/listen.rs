@@ -18,14 +18,14 @@ use super::meter::{MessageTooLarge, MeteredStream};
 use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
 use crate::link::{
-    Credentials, Handshake, Incoming, Limits, Link, LinkError, LinkKind, Listener, PeerCertificate,
-    PendingLink, Protection, ReceiveLimits, classify,
+    Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener, PeerCertificate, Protection,
+    ReceiveLimits, classify,
 };
 use crate::tls::{ServerTls, peer_certificate};
 
 /// Accepts websocket links; created by [`bind`].
 #[derive(Debug)]
-pub struct WsListener {
+pub(in crate::link) struct WsListener {
     listener: TcpListener,
     address: SocketAddr,
     tls: Option<ServerTls>,
@@ -37,7 +37,7 @@ pub struct WsListener {
 ///
 /// # Errors
 /// If the address cannot be bound.
-pub async fn bind(
+pub(in crate::link) async fn bind(
     address: impl ToSocketAddrs + fmt::Display,
     tls: Option<ServerTls>,
     limits: Limits,
@@ -46,14 +46,6 @@ pub async fn bind(
     let listener = TcpListener::bind(&address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok(WsListener { listener, address: bound, tls, limits })
-}
-
-impl WsListener {
-    /// The bound address.
-    #[must_use]
-    pub const fn socket_address(&self) -> SocketAddr {
-        self.address
-    }
 }
 
 #[async_trait::async_trait]
@@ -65,7 +57,8 @@ impl Listener for WsListener {
         };
         let unserved =
             Unserved { stream: Some(stream), from, tls: self.tls.clone(), limits: self.limits.clone() };
-        Ok(Incoming::new(unserved).with_source(from.ip().into()))
+        let incoming = Incoming::with_first_byte(unserved, Unserved::poll_first_byte, Unserved::handshake);
+        Ok(incoming.from_address(from.ip()))
     }
 
     fn kind(&self) -> LinkKind {
@@ -91,7 +84,7 @@ const BUSY_TLS: &[u8] = &[21, 3, 3, 0, 2, 2, 80];
 const BUSY_HTTP: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-impl PendingLink for Unserved {
+impl Unserved {
     fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let Some(stream) = &self.stream else { return Poll::Ready(Err(LinkError::Lost)) };
         let mut byte = [0; 1];
@@ -99,14 +92,12 @@ impl PendingLink for Unserved {
         Poll::Ready(if matches!(peeked, Ok(1..)) { Ok(()) } else { Err(LinkError::Lost) })
     }
 
-    fn handshake(mut self: Box<Self>) -> Handshake {
-        Box::pin(async move {
-            let Some(stream) = self.stream.take() else { return Err(LinkError::Lost) };
-            let (tls, limits, remote) = (self.tls.take(), &self.limits, self.from.to_string());
-            let kind = if tls.is_some() { LinkKind::WSS } else { LinkKind::WS };
-            let link = tokio::time::timeout(limits.handshake_timeout, accept(stream, &remote, tls, limits));
-            link.await.unwrap_or_else(|_| Err(handshake_failed(kind, &remote, timed_out(limits))))
-        })
+    async fn handshake(mut self) -> Result<Link, LinkError> {
+        let Some(stream) = self.stream.take() else { return Err(LinkError::Lost) };
+        let (tls, limits, remote) = (self.tls.take(), &self.limits, self.from.to_string());
+        let kind = if tls.is_some() { LinkKind::WSS } else { LinkKind::WS };
+        let link = tokio::time::timeout(limits.handshake_timeout, accept(stream, &remote, tls, limits));
+        link.await.unwrap_or_else(|_| Err(handshake_failed(kind, &remote, timed_out(limits))))
     }
 }
 
@@ -188,10 +179,13 @@ async fn upgrade<S: AsyncRead + AsyncWrite + Unpin>(
     let mut stream = MeteredStream::new(stream);
     // The stream is borrowed, so that an error response can be sent below. A client that sends data before the response is
     // refused, so that no data is lost between this socket and the final one.
-    let outcome =
-        tokio_tungstenite::accept_hdr_async_with_config(&mut stream, NoCallback, Some(config(limits)))
-            .await
-            .map(drop);
+    let outcome = tokio_tungstenite::accept_hdr_async_with_config(
+        &mut stream,
+        NoCallback,
+        Some(config(limits.max_frame)),
+    )
+    .await
+    .map(drop);
     if let Err(error) = outcome {
         if let Some(answer) = refusal(&error) {
             let _ = stream.write_all(answer.as_bytes()).await;
@@ -199,7 +193,7 @@ async fn upgrade<S: AsyncRead + AsyncWrite + Unpin>(
         }
         return Err(handshake_failed(kind, remote, explain(error)));
     }
-    Ok(WebSocketStream::from_raw_socket(stream, Role::Server, Some(config(limits))).await)
+    Ok(WebSocketStream::from_raw_socket(stream, Role::Server, Some(config(limits.max_frame))).await)
 }
 
 /// Returns the error response; `None` if the connection is lost.

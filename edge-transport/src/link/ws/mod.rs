@@ -17,8 +17,8 @@ use std::io;
 use tokio_tungstenite::tungstenite::Error;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
-pub use self::dial::WsDialer;
-pub use self::listen::{WsListener, bind};
+pub(super) use self::dial::WsDialer;
+pub(super) use self::listen::bind;
 pub use self::upgraded::{accept, upgrade_response};
 use super::{Limits, LinkError, LinkKind};
 
@@ -35,12 +35,12 @@ const WRITE_BUFFER: usize = 32 << 10;
 /// The library's own limit of its write buffer; the link stops well below.
 const WRITE_CEILING: usize = 256 << 10;
 
-fn config(limits: &Limits) -> WebSocketConfig {
+fn config(max_frame: usize) -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
         .write_buffer_size(WRITE_BUFFER)
         .max_write_buffer_size(WRITE_CEILING)
-        .max_message_size(Some(limits.max_frame))
+        .max_message_size(Some(max_frame))
         .max_frame_size(Some(FRAGMENT))
 }
 

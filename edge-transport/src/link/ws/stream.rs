@@ -154,8 +154,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WsLink<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> FrameLink for WsLink<S> {
-    fn limit_receiving(&mut self, limits: ReceiveLimits) {
-        self.socket.get_mut().set_limits(limits);
+    fn limit_receiving(&mut self, max_frame: usize, max_unfinished: usize) {
+        self.socket.get_mut().set_limits(ReceiveLimits { max_frame, max_unfinished });
     }
 
     fn unfinished(&self) -> usize {
@@ -217,16 +217,16 @@ mod tests {
     use tokio_tungstenite::tungstenite::protocol::Role;
 
     use super::*;
-    use crate::link::Limits;
+    use crate::link::DEFAULT_MAX_FRAME;
     use crate::link::ws::config;
 
     /// An accepting end that has received these bytes.
     async fn received(bytes: &[u8]) -> (WsLink<tokio::io::DuplexStream>, tokio::io::DuplexStream) {
         let (near, mut far) = tokio::io::duplex(1 << 20);
-        let config = Some(config(&Limits::default()));
+        let config = Some(config(DEFAULT_MAX_FRAME));
         let socket = WebSocketStream::from_raw_socket(MeteredStream::new(near), Role::Server, config).await;
         far.write_all(bytes).await.unwrap();
-        (WsLink::new(socket, Limits::default().max_frame), far)
+        (WsLink::new(socket, DEFAULT_MAX_FRAME), far)
     }
 
     /// A client cannot make the library keep a buffer of a whole large message: only fragments are accepted.

@@ -9,7 +9,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use super::meter::MeteredStream;
 use super::stream::WsLink;
 use super::{config, handshake_failed};
-use crate::link::{Credentials, Limits, Link, LinkError, LinkKind};
+use crate::link::{Credentials, Link, LinkError, LinkKind};
 
 /// Creates the response that upgrades a request to a websocket, for any server with the types of the crate `http`, such as
 /// hyper and axum. Send it, and pass the upgraded connection to [`accept`].
@@ -23,7 +23,7 @@ pub fn upgrade_response<B, R: Default>(request: &Request<B>) -> Result<Response<
 
 /// Creates the link of a connection that an HTTP server has upgraded with [`upgrade_response`]. The server knows what protects
 /// the connection and which certificate it has verified: give the credentials here, and state the protection with
-/// [`Link::with_protection`]. `kind` and `remote` are for logs. The limits of the frames hold from the first byte on.
+/// [`Link::with_protection`]. `kind` and `remote` are for logs. A frame has at most `max_frame` bytes, from the first byte on.
 ///
 /// Call it in the handshake of an [`Incoming`](crate::link::Incoming) and pass that to a [queue](crate::link::queue), so that
 /// the hub limits the connections that wait for admission.
@@ -32,9 +32,9 @@ pub async fn accept(
     kind: LinkKind,
     remote: impl Into<String>,
     credentials: Credentials,
-    limits: &Limits,
+    max_frame: usize,
 ) -> Link {
     let stream = MeteredStream::new(upgraded);
-    let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config(limits))).await;
-    Link::new(WsLink::new(socket, limits.max_frame), kind, remote, credentials)
+    let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config(max_frame))).await;
+    Link::new(WsLink::new(socket, max_frame), kind, remote, credentials)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use edge_transport::peer::Backoff;
+use edge_transport::advanced::Backoff;
 
 /// The first and the longest wait before a retry.
 const RETRY_DELAY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use edge_transport::peer::Backoff;
+use edge_transport::advanced::Backoff;
 use edge_transport::tls::{ClientTls, Identity};
 use edge_transport::{CallError, Failure, InvalidName, Peer, Reason, ReplyEvent, ServiceName};
 use prost::{DecodeError, Message as _};

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use csi_proxy::SocketAddress;
-use edge_transport::link::uds::BoundSocket;
+use edge_transport::advanced::BoundSocket;
 use prost::Message as _;
 use volume_manager::driver::Secrets;
 use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use csi_proxy::{CSI_SERVICE, Call, Fault, MemoryStore, RedbStore, Relay, Replies, TopologyRouter};
-use edge_transport::link::memory;
+use edge_transport::link::{Dialer, memory};
 use edge_transport::peer::PeerBuilder;
 use edge_transport::{Hub, Peer, ReplySender, Request, Service, ServiceName, SessionId};
 use futures_util::FutureExt as _;
@@ -124,13 +124,13 @@ async fn fixed_route_refreshes_when_the_node_connects() {
 }
 
 /// A hub with presence, and its address.
-fn hub() -> (Hub, memory::MemoryDialer) {
+fn hub() -> (Hub, Arc<dyn Dialer>) {
     let (listener, dialer) = memory::listen("hub", 1 << 20);
-    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence();
+    let hub = Hub::builder().listener(listener).allow_unauthenticated().presence();
     (hub.start().unwrap(), dialer)
 }
 
-fn joins(dialer: &memory::MemoryDialer, name: &str) -> PeerBuilder {
+fn joins(dialer: &Arc<dyn Dialer>, name: &str) -> PeerBuilder {
     Peer::builder(peer(name)).dialer(Box::new(dialer.clone()))
 }
 

@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use edge_transport::link::{
-    Credentials, DialOptions, Incoming, Limits, LinkError, LinkKind, LinkSender, queue, ws,
+    Credentials, DEFAULT_MAX_FRAME, DialOptions, Incoming, LinkError, LinkKind, LinkSender, queue, ws,
 };
 use edge_transport::{Hub, Peer, PeerId};
 use hyper_util::rt::TokioIo;
@@ -41,9 +41,9 @@ async fn edge(
             |cause: String| LinkError::Handshake { kind: LinkKind::WS, remote: remote.clone(), cause };
         let io = TokioIo::new(upgrade.await.map_err(|error| failed(error.to_string()))?);
         // A server with TLS states `Protection::Encrypted`, or `Verified` with the credentials of the client certificate.
-        Ok(ws::accept(io, LinkKind::WS, &*remote, Credentials::None, &Limits::default()).await)
+        Ok(ws::accept(io, LinkKind::WS, &*remote, Credentials::None, DEFAULT_MAX_FRAME).await)
     };
-    match hub.offer(Incoming::new(handshake).with_source(from.ip().into())) {
+    match hub.offer(Incoming::new(handshake).from_address(from.ip())) {
         Ok(()) => response,
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response(),
     }
@@ -66,7 +66,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address = server.local_addr()?;
     let (sender, listener) = queue(LinkKind::WS, format!("ws://{address}/edge"), WAITING);
     // Without TLS nothing proves a name; for this example only.
-    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start()?;
+    let hub = Hub::builder().listener(listener).allow_unauthenticated().start()?;
     tokio::spawn(serve(server, sender));
 
     let edge = format!("ws://{address}/edge").parse()?;

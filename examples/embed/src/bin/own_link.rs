@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use edge_transport::link::{
-    Credentials, Dialer, Incoming, Limits, Link, LinkError, LinkKind, Listener, Protection,
+    Credentials, DEFAULT_MAX_FRAME, Dialer, Incoming, Link, LinkError, LinkKind, Listener, Protection,
 };
 use edge_transport::{Hub, Peer};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,7 +22,7 @@ const KIND: LinkKind = LinkKind::custom("tunnel");
 fn link(stream: TcpStream, remote: &str) -> Link {
     // Without it the kernel delays small frames.
     let _ = stream.set_nodelay(true);
-    let link = Link::framed(stream, KIND, remote, Credentials::None, &Limits::default());
+    let link = Link::framed(stream, KIND, remote, Credentials::None, DEFAULT_MAX_FRAME);
     link.with_protection(Protection::Verified)
 }
 
@@ -49,7 +49,7 @@ impl Listener for TunnelListener {
         // A handshake, if there were one, would run in this future, where it delays no other connection.
         let handshake = async move { Ok(link(stream, &from.to_string())) };
         // With the source, one network cannot take all handshakes of the hub.
-        Ok(Incoming::new(handshake).with_source(from.ip().into()))
+        Ok(Incoming::new(handshake).from_address(from.ip()))
     }
 
     fn kind(&self) -> LinkKind {
@@ -109,7 +109,7 @@ async fn conforms() {
         let accepting = async { listener.accept().await?.await };
         tokio::try_join!(dialer.dial(), accepting)
     };
-    conformance::run(Limits::default().max_frame, pair).await.expect("links conform");
+    conformance::run(DEFAULT_MAX_FRAME, pair).await.expect("links conform");
     let boxed = || async {
         let (listener, dialer) = ends().await?;
         Ok::<_, LinkError>((Box::new(listener) as Box<dyn Listener>, Box::new(dialer) as Box<dyn Dialer>))

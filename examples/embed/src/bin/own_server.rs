@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use edge_transport::link::{
-    Credentials, DialOptions, Incoming, Limits, LinkError, LinkKind, LinkSender, queue, ws,
+    Credentials, DEFAULT_MAX_FRAME, DialOptions, Incoming, LinkError, LinkKind, LinkSender, queue, ws,
 };
 use edge_transport::{Hub, Peer, PeerId};
 use hyper::service::service_fn;
@@ -47,11 +47,11 @@ fn handle(
         let failed =
             |cause: String| LinkError::Handshake { kind: LinkKind::WS, remote: remote.clone(), cause };
         let upgraded = upgrade.await.map_err(|error| failed(error.to_string()))?;
-        let (io, limits) = (TokioIo::new(upgraded), Limits::default());
+        let (io, none) = (TokioIo::new(upgraded), Credentials::None);
         // A server with TLS states `Protection::Encrypted`, or `Verified` with the credentials of the client certificate.
-        Ok(ws::accept(io, LinkKind::WS, &*remote, Credentials::None, &limits).await)
+        Ok(ws::accept(io, LinkKind::WS, &*remote, none, DEFAULT_MAX_FRAME).await)
     };
-    match hub.offer(Incoming::new(handshake).with_source(from.ip().into())) {
+    match hub.offer(Incoming::new(handshake).from_address(from.ip())) {
         Ok(()) => response,
         Err(error) => answer(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     }
@@ -75,7 +75,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address = server.local_addr()?;
     let (sender, listener) = queue(LinkKind::WS, format!("ws://{address}/edge"), WAITING);
     // Without TLS nothing proves a name; for this example only.
-    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start()?;
+    let hub = Hub::builder().listener(listener).allow_unauthenticated().start()?;
     tokio::spawn(serve(server, sender));
 
     let edge = format!("ws://{address}/edge").parse()?;

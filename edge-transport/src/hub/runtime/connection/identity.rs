@@ -135,15 +135,15 @@ mod tests {
     use super::*;
     use crate::hub::Hub;
     use crate::link::{
-        Credentials, Incoming, Link, LinkError, LinkKind, LinkQueue, Listener, PeerCertificate, Protection,
+        Credentials, DialOptions, Incoming, Link, LinkError, LinkKind, Listener, PeerCertificate, Protection,
         memory,
     };
     use crate::peer::{Peer, PeerState};
-    use crate::token::{Token, TokenDialer, TokenRefused, TokenSource, TokenVerifier};
+    use crate::token::{Token, TokenRefused, TokenVerifier};
 
     /// Presents a certificate that expires at `end` on each link of a memory listener.
     struct WithCertificate {
-        inner: LinkQueue,
+        inner: Box<dyn Listener>,
         end: SystemTime,
     }
 
@@ -240,10 +240,10 @@ mod tests {
     async fn silent_verifier_is_asked_again() {
         let verifier = Arc::new(Verifier::default());
         let (listener, dialer) = memory::listen("hub", 1 << 20);
-        let builder = Hub::builder().listener(Box::new(listener)).token_verifier(Arc::clone(&verifier));
+        let builder = Hub::builder().listener(listener).token_verifier(Arc::clone(&verifier));
         let _hub = builder.start().unwrap();
-        let token = TokenSource::Fixed(Token::new("0123456789abcdef").unwrap());
-        let dialer = Box::new(TokenDialer::new(Box::new(dialer), token));
+        let token = DialOptions::default().token(Token::new("0123456789abcdef").unwrap());
+        let dialer = token.with_token(Box::new(dialer));
         let peer = Peer::builder(PeerId::new("edge-1").unwrap()).dialer(dialer).start().unwrap();
         peer.connected().await.unwrap();
 
