@@ -88,9 +88,12 @@ async fn hub_agent_and_socket_work_together_over_wss() {
 #[tokio::test]
 async fn all_in_one_serves_the_driver_of_its_node() {
     let mut programs = Programs::with_driver();
-    let hub = programs.url("hub.sock");
+    let files = Authority::new(programs.directory.path(), "ca").issue(&["socket", "edge-1", "127.0.0.1"]);
     let sockets = [programs.url("driver.sock"), programs.url("csi.sock")];
-    programs.start("all_in_one", [DRIVER.to_owned()].into_iter().chain(sockets).chain([hub]));
+    let hub = format!("wss://127.0.0.1:{}", port::free());
+    let tls = [files.certificate, files.key, files.authority].map(|file| file.display().to_string());
+    let arguments = [DRIVER.to_owned()].into_iter().chain(sockets).chain([hub]).chain(tls);
+    programs.start("all_in_one", arguments);
     programs.process("all_in_one").logged(&format!("serving {}", programs.url("csi.sock"))).await;
     let printed = used(&programs.path("csi.sock")).await;
     assert!(printed.starts_with(DRIVER) && printed.ends_with("ready: true\n"), "{printed}");

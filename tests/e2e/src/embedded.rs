@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use edge_csi_tests::arguments::{Arguments, unix};
-use edge_csi_tests::cluster::DRIVER;
+use edge_csi_tests::cluster::{DRIVER, NODE};
 use edge_csi_tests::csi::ready;
 use edge_csi_tests::port;
 use edge_csi_tests::process::Process;
@@ -42,10 +42,12 @@ impl Embedded {
             Self::Nats => over(&setup.components.nats_relay, nats(setup)?, driver, &socket, setup)?,
             Self::Mqtt => over(&setup.components.mqtt_relay, mosquitto(setup)?, driver, &socket, setup)?,
             Self::AllInOne => {
-                let hub = unix(&setup.scratch.join("hub.sock"));
-                let arguments = [DRIVER.to_owned(), unix(driver), unix(&socket), hub];
-                let program = &setup.components.all_in_one;
-                vec![Process::spawn(setup.logs, "proxy", Command::new(program).args(arguments))?]
+                let hub = format!("wss://127.0.0.1:{}", port::free());
+                let files = setup.certificates.issue(&["socket", NODE, "127.0.0.1"]);
+                let mut program = Command::new(&setup.components.all_in_one);
+                program.args([DRIVER.to_owned(), unix(driver), unix(&socket), hub]);
+                program.args([files.certificate, files.key, files.authority]);
+                vec![Process::spawn(setup.logs, "proxy", &mut program)?]
             }
         };
         if let Some(proxy) = running.last_mut() {
