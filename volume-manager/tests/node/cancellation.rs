@@ -49,42 +49,50 @@ async fn cycle(volumes: &Volumes) -> bool {
     publish && unpublish
 }
 
+/// Drops the run after this number of polls. Returns whether the run had ended before.
+async fn survives_a_drop_after(left: usize) -> bool {
+    let about = format!("dropped after {left} polls");
+    let mut world = World::new();
+    let parts = world.parts();
+    let (volumes, run) = Volumes::open(parts, world.settings.clone()).await.unwrap();
+    let run = tokio::spawn(polls(run, left));
+    let work = async {
+        register(&world, &volumes).await;
+        cycle(&volumes).await
+    };
+    // Waiters get an error after the shutdown: no wake-up is lost.
+    let finished = tokio::time::timeout(LONG, work)
+        .await
+        .unwrap_or_else(|_| panic!("{about}: a waiter was not notified"));
+    drop(volumes);
+    let ended = run.await.unwrap();
+    world.kill().await;
+    let volumes = world.start().await;
+    publish_at_last(&volumes, &volume("v"), "a").await;
+    assert_eq!(world.mounted("/pods"), ["/pods/a/mount"], "{about}");
+    unpublish_at_last(&volumes, "v", "a").await;
+    removed(&volumes).await;
+    world.assert_clean(&about).await;
+    world.driver.assert_lawful(&about);
+    finished && ended.is_some()
+}
+
 /// The future that runs the volumes is dropped at every await point. The state on disk is valid and continues, and no
 /// success is reported without a mount.
 #[tokio::test(start_paused = true)]
 async fn the_run_can_be_dropped_at_every_await() {
+    // How many polls a run takes depends on the threads of the store: one sweep has 10 to 17 points.
     let mut points = 0;
-    for left in 0.. {
-        let about = format!("dropped after {left} polls");
-        let mut world = World::new();
-        let parts = world.parts();
-        let (volumes, run) = Volumes::open(parts, world.settings.clone()).await.unwrap();
-        let run = tokio::spawn(polls(run, left));
-        let work = async {
-            register(&world, &volumes).await;
-            cycle(&volumes).await
-        };
-        // Waiters get an error after the shutdown: no wake-up is lost.
-        let finished = tokio::time::timeout(LONG, work)
-            .await
-            .unwrap_or_else(|_| panic!("{about}: a waiter was not notified"));
-        drop(volumes);
-        let ended = run.await.unwrap();
-        world.kill().await;
-        let volumes = world.start().await;
-        publish_at_last(&volumes, &volume("v"), "a").await;
-        assert_eq!(world.mounted("/pods"), ["/pods/a/mount"], "{about}");
-        unpublish_at_last(&volumes, "v", "a").await;
-        removed(&volumes).await;
-        world.assert_clean(&about).await;
-        world.driver.assert_lawful(&about);
-        points += 1;
-        if finished && ended.is_some() {
-            break;
+    for _ in 0..2 {
+        for left in 0.. {
+            points += 1;
+            if survives_a_drop_after(left).await {
+                break;
+            }
         }
     }
     println!("{points} points");
-    assert!(points > 10, "{points}");
+    assert!(points > 15, "{points}");
 }
 
 /// Dropping the future of a publish only stops waiting; the volume is desired until it is unpublished.
