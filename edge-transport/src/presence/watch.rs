@@ -94,7 +94,9 @@ impl Watch {
                 self.retry_at = Instant::now() + self.retry_delay;
                 self.retry_delay = (2 * self.retry_delay).min(MAX_RETRY_DELAY);
                 if !std::mem::replace(&mut self.warned, true) {
-                    tracing::warn!(reason, "presence watch failed, retrying");
+                    let needed =
+                        "the hub must be built with presence(), and its policy must allow this peer to watch";
+                    tracing::warn!(reason, needed, "presence watch failed, retrying");
                 }
             }
         }

@@ -12,6 +12,9 @@ impl RetryRelay<SessionRelay> {
     /// a task which nodes are connected; the task ends with the last clone, and when the peer is closed. A call waits up to
     /// [`DEFAULT_RECONNECT_GRACE`] for a node or hub that was lost.
     ///
+    /// The hub must report presence (`Hub::builder().presence()`), and its policy must allow this peer to watch. Otherwise no
+    /// node is known to be connected, and each call fails as if its node were offline; the log has the cause.
+    ///
     /// ```no_run
     /// use csi_proxy::{ClockTerms, Endpoint, RetryRelay, Router};
     ///

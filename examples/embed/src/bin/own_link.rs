@@ -43,9 +43,13 @@ impl TunnelListener {
 #[async_trait::async_trait]
 impl Listener for TunnelListener {
     async fn accept(&mut self) -> Result<Incoming, LinkError> {
-        let accepted = self.listener.accept().await;
-        let (stream, from) = accepted
-            .map_err(|source| LinkError::Io { doing: format!("accept on {}", self.address), source })?;
+        let (stream, from) = loop {
+            match self.listener.accept().await {
+                Ok(accepted) => break accepted,
+                // A lost connection, or no descriptor is free. An error returned from here would end the listener.
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        };
         // A handshake, if there were one, would run in this future, where it delays no other connection.
         let handshake = async move { Ok(link(stream, &from.to_string())) };
         // With the source, one network cannot take all handshakes of the hub.
@@ -69,10 +73,8 @@ struct TunnelDialer {
 #[async_trait::async_trait]
 impl Dialer for TunnelDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
-        let connected = TcpStream::connect(self.to).await;
-        let stream = connected
-            .map_err(|source| LinkError::Io { doing: format!("connect to {}", self.address), source })?;
-        Ok(link(stream, &self.address))
+        let failed = |source| LinkError::Io { doing: format!("connect to {}", self.address), source };
+        Ok(link(TcpStream::connect(self.to).await.map_err(failed)?, &self.address))
     }
 
     fn address(&self) -> &str {
@@ -101,7 +103,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
 #[tokio::test]
 async fn conforms() {
     use edge_transport::link::conformance;
-
     let (listener, dialer) = ends().await.expect("a listener and a dialer");
     let listener = tokio::sync::Mutex::new(listener);
     let pair = || async {

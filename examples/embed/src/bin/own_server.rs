@@ -58,7 +58,12 @@ fn handle(
 }
 
 async fn serve(listener: TcpListener, hub: LinkSender) {
-    while let Ok((stream, from)) = listener.accept().await {
+    loop {
+        let Ok((stream, from)) = listener.accept().await else {
+            // A lost connection, or no descriptor is free.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
         let hub = hub.clone();
         let service = service_fn(move |request| {
             let response = handle(&hub, from, request);

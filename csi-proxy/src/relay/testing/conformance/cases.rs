@@ -121,7 +121,7 @@ async fn header_passes(suite: &Suite) -> Result<(), Violation> {
     Ok(())
 }
 
-/// A body has secrets, and 8 MiB.
+/// A body may have secrets, and 8 MiB.
 async fn body_is_dropped(suite: &Suite) -> Result<(), Violation> {
     struct Body(Vec<u8>, #[allow(dead_code, reason = "its count says whether the body is kept")] Arc<()>);
     impl AsRef<[u8]> for Body {

@@ -11,9 +11,12 @@
 //! ```
 //!
 //! The suite needs the methods of the Controller and SnapshotMetadata services. It finds a relay that changes, loses or
-//! repeats any part of a call or an answer; keeps the body of an ended call, or the whole answer of a stream; mixes
+//! repeats any part of a call or an answer; keeps the body of an ended call; passes a stream on only at its end; mixes
 //! concurrent calls; or ends the work with the wait. [`Check::with_faults`] cuts the bus too. A relay that cannot carry
 //! streams is checked with [`Check::unary_only`].
+//!
+//! Not checked: that the bus carries calls and messages of the largest size, that a slow reader of a stream stops its sender,
+//! and that work whose caller has left is cancelled, which the contract leaves to the bus.
 
 mod cases;
 mod far_end;
