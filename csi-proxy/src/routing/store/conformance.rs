@@ -167,8 +167,106 @@ fn text(error: impl std::fmt::Display) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{FaultyStore, MemoryStore};
+    use async_trait::async_trait;
+
+    use super::super::{FaultyStore, MemoryStore, StoreError};
     use super::*;
+    use crate::routing::placements::Defect;
+
+    /// A violation of the contract.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Flaw {
+        /// A create replaces the row that exists.
+        CreatesTwice,
+        /// A write ignores the revision that it expects.
+        IgnoresRevisions,
+        /// A conflict does not return the row.
+        HidesTheRow,
+        /// Volumes and names of volumes with the same text are one row.
+        MixesKinds,
+        /// A restart loses the rows.
+        LosesRows,
+        /// A decommissioned node is not stored.
+        LosesDecommissioned,
+        /// A recommissioned node stays decommissioned.
+        KeepsDecommissioned,
+        /// A claim is not stored.
+        LosesClaims,
+        /// A removed claim stays.
+        KeepsClaims,
+    }
+
+    #[derive(Debug)]
+    struct Flawed(MemoryStore, Flaw);
+
+    #[async_trait]
+    impl PlacementStore for Flawed {
+        async fn list(&self) -> Result<Vec<Row>, StoreError> {
+            self.0.list().await
+        }
+
+        async fn write(&self, change: &Change) -> Result<Written, StoreError> {
+            let mut change = change.clone();
+            if let (Flaw::MixesKinds, Subject::Volume(id)) = (self.1, &change.key) {
+                change.key = Subject::VolumeName(id.clone());
+            }
+            let current = self.list().await?.into_iter().find(|row| row.key == change.key);
+            if let (Flaw::CreatesTwice, None) | (Flaw::IgnoresRevisions, Some(_)) = (self.1, &change.expected)
+                && let Some(row) = current
+            {
+                change.expected = Some(row.revision);
+            }
+            match (self.1, self.0.write(&change).await?) {
+                (Flaw::HidesTheRow, Written::Conflict(_)) => Ok(Written::Conflict(None)),
+                (_, written) => Ok(written),
+            }
+        }
+
+        async fn decommissioned(&self) -> Result<Vec<NodeId>, StoreError> {
+            self.0.decommissioned().await
+        }
+
+        async fn set_decommissioned(&self, node: &NodeId, decommissioned: bool) -> Result<(), StoreError> {
+            match (self.1, decommissioned) {
+                (Flaw::LosesDecommissioned, true) | (Flaw::KeepsDecommissioned, false) => Ok(()),
+                _ => self.0.set_decommissioned(node, decommissioned).await,
+            }
+        }
+
+        async fn claims(&self) -> Result<Vec<(NodeId, Result<Claim, Defect>)>, StoreError> {
+            self.0.claims().await
+        }
+
+        async fn set_claim(&self, node: &NodeId, claim: Option<&Claim>) -> Result<(), StoreError> {
+            match (self.1, claim) {
+                (Flaw::LosesClaims, Some(_)) | (Flaw::KeepsClaims, None) => Ok(()),
+                _ => self.0.set_claim(node, claim).await,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn bad_stores_are_rejected() {
+        for (flaw, rule) in [
+            (Flaw::CreatesTwice, "a second create"),
+            (Flaw::IgnoresRevisions, "a replacement of an old revision"),
+            (Flaw::HidesTheRow, "a second create"),
+            (Flaw::MixesKinds, "a replacement of nothing"),
+            (Flaw::LosesRows, "the rows after a restart"),
+            (Flaw::LosesDecommissioned, "the decommissioned nodes"),
+            (Flaw::KeepsDecommissioned, "the decommissioned nodes"),
+            (Flaw::LosesClaims, "the claims"),
+            (Flaw::KeepsClaims, "the claims"),
+        ] {
+            let medium = MemoryStore::default();
+            let reopen = || {
+                let kept = if flaw == Flaw::LosesRows { MemoryStore::default() } else { medium.clone() };
+                Flawed(kept, flaw)
+            };
+            let violation = check(reopen).await.unwrap_err();
+            assert!(violation.contains(rule), "{flaw:?}: {violation}");
+        }
+    }
 
     #[tokio::test]
     async fn memory_stores_conform() {
