@@ -52,6 +52,9 @@ pub(super) struct Unwritten {
 }
 
 impl Unwritten {
+    /// Frames for which an idle link keeps memory.
+    const KEEP_FRAMES: usize = 64;
+
     fn push(&mut self, sender: Sender, bytes: usize) {
         self.frames.push_back((sender, bytes));
         self.bytes += bytes;
@@ -70,9 +73,6 @@ impl Unwritten {
             self.frames = VecDeque::new();
         }
     }
-
-    /// Frames for which an idle link keeps memory.
-    const KEEP_FRAMES: usize = 64;
 }
 
 impl Core {
@@ -101,19 +101,22 @@ impl Core {
         while taken < max_bytes
             && let Some(QueuedFrame { frame, sender, limit, is_control }) = session.outbox.pop()
         {
-            taken += frame.len();
-            session.unwritten.push(sender, frame.len());
+            let bytes = frame.len();
+            taken += bytes;
             if is_control {
-                session.control_bytes -= frame.len();
+                session.control_bytes -= bytes;
             }
-            match limit.and_then(|limit| limit.reduced(now)) {
-                None => frames.push_back(frame),
-                Some(Duration::ZERO) => expired.push(frame),
-                Some(left) => frames.push_back(match with_remaining(&frame, left) {
-                    Some(reduced) => self.encoder.encode(reduced, frame.lane),
-                    None => frame,
-                }),
+            let left = limit.and_then(|limit| limit.reduced(now));
+            if left == Some(Duration::ZERO) {
+                self.waiting.give_back(&sender, bytes);
+                expired.push(frame);
+                continue;
             }
+            session.unwritten.push(sender, bytes);
+            frames.push_back(match left.and_then(|left| with_remaining(&frame, left)) {
+                Some(reduced) => self.encoder.encode(reduced, frame.lane),
+                None => frame,
+            });
         }
         for frame in expired {
             self.expire(key, frame);
