@@ -52,24 +52,57 @@ impl<'a> Value<'a> {
 ///
 /// # Errors
 /// If the bytes do not begin with a field.
+#[inline]
 pub fn next_field<'a>(rest: &mut &'a [u8]) -> Result<Field<'a>, DecodeError> {
     let message = *rest;
-    let (number, wire) = decode_key(rest)?;
-    let after_key = *rest;
-    skip_field(wire, number, rest, DecodeContext::default())?;
-    let (whole, _) = message.split_at(message.len() - rest.len());
-    let (mut held, _) = after_key.split_at(after_key.len() - rest.len());
+    let (number, wire) = key(rest)?;
+    let mut at_value = *rest;
     let value = match wire {
-        WireType::Varint => Value::Varint(decode_varint(&mut held)?),
-        WireType::SixtyFourBit => Value::Fixed64(held),
-        WireType::LengthDelimited => {
-            decode_varint(&mut held)?;
-            Value::Bytes(held)
-        }
-        WireType::StartGroup | WireType::EndGroup => Value::Group,
-        WireType::ThirtyTwoBit => Value::Fixed32(held),
+        WireType::Varint => Some(Value::Varint(varint(rest)?)),
+        WireType::SixtyFourBit => take(8, rest).map(Value::Fixed64),
+        WireType::LengthDelimited => take(varint(rest)?, rest).map(Value::Bytes),
+        WireType::StartGroup | WireType::EndGroup => None,
+        WireType::ThirtyTwoBit => take(4, rest).map(Value::Fixed32),
     };
+    let value = match value {
+        Some(value) => value,
+        // A group, or the error of a value that is cut off.
+        None => {
+            skip_field(wire, number, &mut at_value, DecodeContext::default())?;
+            *rest = at_value;
+            Value::Group
+        }
+    };
+    let (whole, _) = message.split_at(message.len() - rest.len());
     Ok(Field { number, value, whole })
+}
+
+// Every call walks its messages, and most keys and lengths have one byte.
+
+fn key(rest: &mut &[u8]) -> Result<(u32, WireType), DecodeError> {
+    match rest.split_first() {
+        Some((&key @ 0x08..0x80, after)) => {
+            *rest = after;
+            Ok((u32::from(key >> 3), WireType::try_from(u64::from(key & 7))?))
+        }
+        _ => decode_key(rest),
+    }
+}
+
+fn varint(rest: &mut &[u8]) -> Result<u64, DecodeError> {
+    match rest.split_first() {
+        Some((&value @ ..0x80, after)) => {
+            *rest = after;
+            Ok(u64::from(value))
+        }
+        _ => decode_varint(rest),
+    }
+}
+
+fn take<'a>(length: u64, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (taken, after) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+    *rest = after;
+    Some(taken)
 }
 
 /// Iterates over the fields of a message in their order. The iterator ends after the first error.
@@ -128,6 +161,19 @@ mod tests {
     }
 
     proptest! {
+        /// The short way for keys and values of one byte reads the same as prost.
+        #[test]
+        fn reads_the_fields_that_prost_reads(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let mut rest = &bytes[..];
+            let found = next_field(&mut rest).map(|field| (field.number, field.whole.len(), rest.len()));
+            let mut rest = &bytes[..];
+            let expected = decode_key(&mut rest).and_then(|(number, wire)| {
+                skip_field(wire, number, &mut rest, DecodeContext::default())?;
+                Ok((number, bytes.len() - rest.len(), rest.len()))
+            });
+            prop_assert_eq!(found, expected);
+        }
+
         #[test]
         fn any_bytes_end(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             prop_assert!(fields(&bytes).take(bytes.len() + 1).count() <= bytes.len());

@@ -42,7 +42,14 @@ pub(crate) fn fields(message: &[u8]) -> Option<Fields<'_>> {
 /// The last field with this number, which is the value of a singular field; `None` also if the bytes are not a
 /// message.
 pub(crate) fn last_field(message: &[u8], number: u32) -> Option<Value<'_>> {
-    fields(message)?.of(number).last()
+    let (mut rest, mut last) = (message, None);
+    while !rest.is_empty() {
+        let field = next_field(&mut rest)?;
+        if field.number == number {
+            last = Some(field.value);
+        }
+    }
+    last
 }
 
 /// Takes the next field of a message.
@@ -73,8 +80,13 @@ pub(crate) fn remove_field(message: &[u8], number: u32) -> Option<Vec<u8>> {
 
 /// The message with the fields to `keep`.
 pub(crate) fn retain(message: &[u8], keep: impl Fn(&Field<'_>) -> bool) -> Option<Vec<u8>> {
-    let mut kept = Vec::with_capacity(message.len());
-    fields(message)?.filter(|field| keep(field)).for_each(|field| kept.extend_from_slice(field.whole));
+    let (mut rest, mut kept) = (message, Vec::with_capacity(message.len()));
+    while !rest.is_empty() {
+        let field = next_field(&mut rest)?;
+        if keep(&field) {
+            kept.extend_from_slice(field.whole);
+        }
+    }
     Some(kept)
 }
 
