@@ -35,6 +35,10 @@ pub use self::subject::{BadRequest, Key, MAX_SUBJECT, MAX_SUBJECTS, Subject};
 pub(crate) use self::subject::{created_subjects, request_subjects};
 use csi_proto::DriverName;
 
+/// Every call needs dozens of lookups. The hash has a random key, so that no caller can choose names that collide.
+#[cfg(feature = "runtime")]
+pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
+
 /// A call to one driver on one node, with the request not decoded.
 ///
 /// The body is the protobuf message as the caller sent it, forwarded byte for byte: unknown fields and methods

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::HashMap;
 use super::limits::REPLAYED_FOR;
-use crate::call::CallId;
+use crate::call::{CallId, HashMap};
 
 /// The maximum number of ended calls that are remembered per driver, about 1.5 MiB: 273 calls a second. Above this rate
 /// the call that ended first is forgotten first. A call with a number is still refused by its fence.

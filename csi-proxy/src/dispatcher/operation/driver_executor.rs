@@ -7,10 +7,9 @@ use csi_proto::DriverName;
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use super::HashMap;
 use super::single_flight::{Action, Core, Counts, Event, OperationId, Served, WaiterId};
 use super::{Answer, Identity};
-use crate::call::{Call, CallId, Fault, Fence, Term};
+use crate::call::{Call, CallId, Fault, Fence, HashMap, Term};
 use crate::dispatcher::terms::Rises;
 
 /// Drives the [`Core`] of one driver.

@@ -51,9 +51,6 @@ mod limits;
 mod ranges;
 mod single_flight;
 
-/// Every call needs dozens of lookups. The hash has a random key, so that no caller can choose names that collide.
-type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
-
 pub(crate) use self::answer::Answer;
 pub(crate) use self::driver_executor::{BegunCall, Decision, DriverExecutor, RunningOperation, Waiting};
 pub use self::identity::Identity;

@@ -15,14 +15,13 @@ use csi_proto::{Delivery, DriverName, Method};
 pub use self::event::Counts;
 pub(crate) use self::event::{Action, Event, OperationId, Served, WaiterId};
 use self::queue::Queue;
-use super::HashMap;
 use super::answer::Answer;
 use super::begun::BegunCalls;
 use super::fence::{self, DriverFence};
 use super::identity::Identity;
 use super::limits::{KEPT_FOR, Limits, MAX_CALLS, REPLAYED_FOR, share};
 use crate::call::subject::{Key, is_create};
-use crate::call::{CallId, CallNumber, Fault, Fence, Term};
+use crate::call::{CallId, CallNumber, Fault, Fence, HashMap, Term};
 
 /// The maximum number of entries in [`Core::started`].
 const MAX_STARTED: usize = 4096;

@@ -6,12 +6,11 @@ use std::time::Instant;
 
 use csi_proto::Method;
 
-use super::super::HashMap;
 use super::super::identity::Identity;
 use super::super::limits::{Limits, share};
 use super::Waiter;
 use super::event::WaiterId;
-use crate::call::Key;
+use crate::call::{HashMap, Key};
 
 /// A position in the queue. Earlier operations have lower positions. One order for all lanes, so that the lowest
 /// position is the first in each of its lanes.

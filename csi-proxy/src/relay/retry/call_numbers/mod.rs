@@ -1,9 +1,9 @@
 //! Numbers the open calls for the fence. Does no I/O.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use crate::call::{CallNumber, Fence, GivenUp, InvalidFence, MAX_GIVEN_UP, NodeId, Term};
+use crate::call::{CallNumber, Fence, GivenUp, HashMap, InvalidFence, MAX_GIVEN_UP, NodeId, Term};
 
 /// The maximum number of open calls per node, so that no fence exceeds its ranges.
 pub(super) const MAX_OPEN: usize = MAX_GIVEN_UP;

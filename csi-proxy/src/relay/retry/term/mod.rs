@@ -11,13 +11,12 @@
 //!
 //! A term is raised for the node that refused, so a node that lies delays only the calls to itself.
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 
-use crate::call::{NodeId, Term};
+use crate::call::{HashMap, NodeId, Term};
 
 /// Source of the terms of one driver's proxy.
 #[async_trait]
@@ -161,7 +160,7 @@ pub(super) enum Refusal {
 
 impl Terms {
     pub(super) fn new(first: Term, started: Instant) -> Self {
-        let (nodes, replaced) = (HashMap::new(), None);
+        let (nodes, replaced) = (HashMap::default(), None);
         Self { first, started, one_node: false, first_accepted: false, nodes, replaced }
     }
 
