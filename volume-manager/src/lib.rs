@@ -27,6 +27,7 @@
     not(all(feature = "runtime", feature = "redb", feature = "linux", target_os = "linux")),
     doc = "```ignore"
 )]
+//! use std::time::Duration;
 //! use volume_manager::{mounts::linux::ProbeCommand, prelude::*, registry, store};
 //!
 //! // The `probe` comes from `linux::probe::serve_if_asked`, the first statement of `main`: operations that may hang on a dead
@@ -45,7 +46,7 @@
 //! let key = VolumeKey { driver: "hostpath.csi.k8s.io".parse()?, id: "vol-1".parse()? };
 //! let volume = VolumeSpec::builder(key.clone(), Access::filesystem(), AccessMode::SingleNodeWriter).build()?;
 //! let pod = ConsumerSpec::new(ConsumerId::new("pod-1")?, MountPath::new("/pods/1/data")?);
-//! let published = volumes.publish(volume, pod.clone()).await?;
+//! let published = volumes.publish_within(volume, pod.clone(), Duration::from_secs(60)).await?;
 //! println!("at {}", published.target_path);
 //! volumes.unpublish(&key, pod.id()).await?;
 //! # Ok(())

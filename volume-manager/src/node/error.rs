@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 
-use super::explanation::CallFailure;
+use super::explanation::{CallFailure, Explanation};
 use crate::excerpt::excerpt;
 use crate::mounts::TableError;
 use crate::name::{ConsumerId, VolumeKey};
@@ -120,6 +120,16 @@ pub enum PublishError {
         key: VolumeKey,
         /// The consumer that was released.
         consumer: ConsumerId,
+    },
+    /// The time of [`publish_within`](super::Volumes::publish_within) is over. The volume stays wanted and continues.
+    #[error("not published for {consumer} within {after:?}; {explanation}")]
+    NotInTime {
+        /// The consumer.
+        consumer: ConsumerId,
+        /// The longest wait.
+        after: Duration,
+        /// The state of the volume, and what it waits for.
+        explanation: Box<Explanation>,
     },
     /// The store is unavailable, and the request was not accepted: retry.
     #[error(transparent)]

@@ -80,8 +80,13 @@ pub enum Waiting {
         /// The time until it is reopened.
         next_try: Duration,
     },
-    /// The driver is not registered or not connected.
-    Driver,
+    /// The driver is not [registered](crate::node::Volumes::driver_registered).
+    Registration,
+    /// The driver is registered, but not connected.
+    Driver {
+        /// The text of the error of the last attempt, at most 512 bytes; `None` if it is not complete.
+        last_error: Option<String>,
+    },
     /// The call waits for a call slot of the driver.
     CallSlot {
         /// The number of calls to the driver in flight.
@@ -186,7 +191,13 @@ impl fmt::Display for Explanation {
                 let next_try = rounded(*next_try);
                 write!(f, ", waiting for the store ({reason}), which is reopened in {next_try:?}")?;
             }
-            Waiting::Driver => write!(f, ", waiting for its driver to connect")?,
+            Waiting::Registration => write!(f, ", waiting for its driver to be registered")?,
+            Waiting::Driver { last_error } => {
+                write!(f, ", waiting for its driver to connect")?;
+                if let Some(error) = last_error {
+                    write!(f, " (last attempt: {error})")?;
+                }
+            }
             Waiting::CallSlot { in_flight, waiting } => {
                 write!(
                     f,

@@ -18,7 +18,7 @@ use super::store_worker::{FinishedTask, StoreWorker, TaskKind};
 use super::volumes::Command;
 use super::{executor, metrics};
 use crate::backoff::BackOff;
-use crate::driver::DriverPolicy;
+use crate::driver::{ConnectError, DriverPolicy};
 use crate::excerpt::chain;
 use crate::mounts::{MountChanges, Mounts};
 use crate::registry::DriverEndpoint;
@@ -40,6 +40,11 @@ enum Outcome {
         name: DriverName,
         serial: u64,
         connection: Arc<dyn Connection>,
+    },
+    NotConnected {
+        name: DriverName,
+        serial: u64,
+        error: ConnectError,
     },
     Closed {
         name: DriverName,
@@ -71,8 +76,8 @@ struct Registered {
     connection: Option<Arc<dyn Connection>>,
     /// The time of the last connection.
     since: Instant,
-    /// The number of consecutive short connections.
-    short_connections: u8,
+    /// The number of consecutive attempts that failed, or led to a short connection.
+    failures: u8,
     /// The task that connects, or waits until the connection is closed.
     task: AbortHandle,
 }
@@ -256,8 +261,7 @@ impl Run {
         let (serial, registration) = (self.serial, Arc::new((endpoint, policy.clone())));
         let task = self.connect(&name, serial, &registration, 0);
         let since = Instant::now();
-        let registered =
-            Registered { serial, registration, connection: None, since, short_connections: 0, task };
+        let registered = Registered { serial, registration, connection: None, since, failures: 0, task };
         self.drivers.insert(name.clone(), registered);
         self.step(Event::DriverRegistered { driver: name, policy });
     }
@@ -269,32 +273,39 @@ impl Run {
         }
     }
 
-    /// Connects to a driver, retrying without limit, after `attempts` earlier failures.
+    /// Connects to a driver once, after this number of failures.
     fn connect(
         &mut self,
         name: &DriverName,
         serial: u64,
         registration: &Arc<(DriverEndpoint, DriverPolicy)>,
-        mut attempts: u8,
+        failures: u8,
     ) -> AbortHandle {
         let (name, registration, connector) =
             (name.clone(), Arc::clone(registration), Arc::clone(&self.connector));
         let seed = self.settings.jitter_seed;
         let back_off = BackOff::new(RECONNECT_DELAY.0, RECONNECT_DELAY.1);
         self.tasks.spawn(async move {
-            loop {
-                if attempts > 0 {
-                    sleep(back_off.wait(attempts, seed ^ serial)).await;
-                }
-                match connector.connect(&name, &registration.0, &registration.1).await {
-                    Ok(connection) => return Outcome::Connected { name, serial, connection },
-                    Err(error) => {
-                        tracing::warn!(driver = %name, "connection failed, retrying: {}", chain(&error));
-                    }
-                }
-                attempts = attempts.saturating_add(1);
+            if failures > 0 {
+                sleep(back_off.wait(failures, seed ^ serial)).await;
+            }
+            match connector.connect(&name, &registration.0, &registration.1).await {
+                Ok(connection) => Outcome::Connected { name, serial, connection },
+                Err(error) => Outcome::NotConnected { name, serial, error },
             }
         })
+    }
+
+    /// Connects to a registered driver again. Without the back-off, a driver that accepts and closes connections would be
+    /// dialed in a hot loop.
+    fn reconnect(&mut self, name: &DriverName) {
+        let Some(driver) = self.drivers.get(name) else { return };
+        let (serial, registration, failures) =
+            (driver.serial, Arc::clone(&driver.registration), driver.failures);
+        let task = self.connect(name, serial, &registration, failures);
+        if let Some(driver) = self.drivers.get_mut(name) {
+            driver.task = task;
+        }
     }
 
     fn outcome(&mut self, outcome: Outcome) {
@@ -318,6 +329,17 @@ impl Run {
                 tracing::info!(driver = %name, version = facts.vendor_version, "connected");
                 self.step(Event::DriverConnected { facts, earlier_processes_ended: ended });
             }
+            Outcome::NotConnected { name, serial, error } => {
+                let Some(driver) = self.drivers.get_mut(&name).filter(|driver| driver.serial == serial)
+                else {
+                    return;
+                };
+                let error = chain(&error);
+                tracing::warn!(driver = %name, "connection failed, retrying: {error}");
+                driver.failures = driver.failures.saturating_add(1);
+                self.reconnect(&name);
+                self.step(Event::DriverUnreachable { driver: name, error });
+            }
             Outcome::Closed { name, serial } => {
                 let Some(driver) = self.drivers.get_mut(&name).filter(|driver| driver.serial == serial)
                 else {
@@ -325,17 +347,9 @@ impl Run {
                 };
                 tracing::warn!(driver = %name, "connection lost, reconnecting");
                 driver.connection = None;
-                // Without the back-off, a driver that accepts and closes connections would be dialed in a hot
-                // loop.
                 let lasted = driver.since.elapsed() > RECONNECT_DELAY.1;
-                driver.short_connections =
-                    if lasted { 0 } else { driver.short_connections.saturating_add(1) };
-                let (registration, short_connections) =
-                    (Arc::clone(&driver.registration), driver.short_connections);
-                let task = self.connect(&name, serial, &registration, short_connections);
-                if let Some(driver) = self.drivers.get_mut(&name) {
-                    driver.task = task;
-                }
+                driver.failures = if lasted { 0 } else { driver.failures.saturating_add(1) };
+                self.reconnect(&name);
                 self.step(Event::DriverDisconnected(name));
             }
             Outcome::TableReadDue(trigger) => self.read_table(trigger),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::time::timeout;
 
 use super::change::VolumeChange;
 use super::core::{Counts, KnownDriver, Node, Query, Reply, ReplyTo, Request};
@@ -56,9 +57,17 @@ impl Volumes {
         &self,
         request: impl FnOnce(Reply<T>) -> Request,
     ) -> Result<T, Closed> {
+        self.begin(request).await?.await.map_err(|_| Closed)
+    }
+
+    /// Sends a request, and returns the receiver of its answer.
+    async fn begin<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(Reply<T>) -> Request,
+    ) -> Result<oneshot::Receiver<T>, Closed> {
         let (sender, receiver) = oneshot::channel();
         self.send(Command::Request(request(Reply::new(sender)))).await?;
-        receiver.await.map_err(|_| Closed)
+        Ok(receiver)
     }
 
     async fn read<T: Send + 'static>(
@@ -77,8 +86,8 @@ impl Volumes {
 
     /// Publishes a volume at a consumer's target, and waits until the mount table shows it.
     ///
-    /// A repeated request for a published volume returns immediately. If the driver is not registered, the call waits
-    /// for it without limit.
+    /// A repeated request for a published volume returns immediately. The driver, the store and temporary errors are
+    /// waited for without limit; see [`publish_within`](Self::publish_within).
     ///
     /// # Errors
     /// If the request is invalid, or if the driver returned an error that will not resolve by itself. In the
@@ -91,6 +100,36 @@ impl Volumes {
     ) -> Result<Published, PublishError> {
         let (spec, consumer) = (volume.into(), consumer.into());
         self.request(|reply| Request::Publish { spec, consumer, reply }).await?
+    }
+
+    /// Publishes a volume as [`publish`](Self::publish) does, but waits for at most `bound`. The error then says what the
+    /// volume waits for. The volume stays wanted in any case.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish), and [`PublishError::NotInTime`].
+    pub async fn publish_within(
+        &self,
+        volume: impl Into<Arc<VolumeSpec>>,
+        consumer: impl Into<Arc<ConsumerSpec>>,
+        bound: Duration,
+    ) -> Result<Published, PublishError> {
+        let (spec, consumer) = (volume.into(), consumer.into());
+        let (key, id) = (spec.key().clone(), consumer.id().clone());
+        let mut answer = self.begin(|reply| Request::Publish { spec, consumer, reply }).await?;
+        if let Ok(answer) = timeout(bound, &mut answer).await {
+            return answer.map_err(|_| Closed)?;
+        }
+        let explanation = self.explain(&key).await?;
+        match (answer.try_recv(), explanation) {
+            // The answer came before the explanation, which therefore explains no wait.
+            (Ok(answer), _) => answer,
+            (Err(_), Some(explanation)) => Err(PublishError::NotInTime {
+                consumer: id,
+                after: bound,
+                explanation: Box::new(explanation),
+            }),
+            (Err(_), None) => Err(PublishError::Released { key, consumer: id }),
+        }
     }
 
     /// Unpublishes a volume from a consumer's target, and waits until nothing of it remains there. After its last

@@ -1,8 +1,14 @@
 //! Requests and their results without faults.
 
-use csi_proto::Method;
-use volume_manager::driver::{AccessMode, Attach, OwnershipChange, VolumeSpec};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use csi_proto::{DriverName, Method};
+use volume_manager::advanced::driver::{ConnectError, Connection, DriverConnector};
+use volume_manager::driver::{AccessMode, Attach, DriverPolicy, OwnershipChange, VolumeSpec};
 use volume_manager::node::{ChangeKind, DesiredVolume, ExpandError, PublishError, VolumeSettings};
+use volume_manager::registry::DriverEndpoint;
 
 use super::world::*;
 
@@ -84,6 +90,47 @@ async fn a_consumer_waits_for_a_driver_that_comes_later() {
     assert!(said.contains("PUBLISHED") && said.contains("as desired"), "{said}");
 }
 
+/// A publish with a bound says what the volume waits for. The volume stays wanted.
+#[tokio::test(start_paused = true)]
+async fn a_publish_with_a_bound_ends_with_the_reason() {
+    let mut world = World::new();
+    let volumes = world.start_without_driver(world.parts().drivers(Unhealthy)).await;
+    let publish = async || volumes.publish_within(volume("v"), consumer("a"), Duration::from_secs(3)).await;
+    let error = publish().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "not published for a within 3s; csi.example.org/v is CREATED for 3s, \
+         waiting for its driver to be registered; consumers: a."
+    );
+    world.register(&volumes).await;
+    let error = publish().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "not published for a within 3s; csi.example.org/v is CREATED for 6s, waiting for its driver to connect \
+         (last attempt: the driver reports that it is unhealthy: no disk); consumers: a."
+    );
+    drop(volumes);
+    world.kill().await;
+    let volumes = world.start().await;
+    let published = volumes.publish_within(volume("v"), consumer("a"), Duration::from_secs(3)).await.unwrap();
+    assert_eq!(published.target_path.as_str(), "/pods/a/mount");
+}
+
+/// A driver that never becomes healthy.
+struct Unhealthy;
+
+#[async_trait]
+impl DriverConnector for Unhealthy {
+    async fn connect(
+        &self,
+        _: &DriverName,
+        _: &DriverEndpoint,
+        _: &DriverPolicy,
+    ) -> Result<Arc<dyn Connection>, ConnectError> {
+        Err(ConnectError::Unhealthy { message: "no disk".to_owned() })
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_had_is_refused_with_the_reason() {
     let mut world = World::new();
@@ -114,7 +161,7 @@ async fn ephemeral_volume_is_only_published_and_unpublished() {
     let mut world = World::new();
     world.driver.policy.ephemeral = true;
     let volumes = world.start().await;
-    let inline = std::sync::Arc::new(builder("inline").ephemeral().build().unwrap());
+    let inline = Arc::new(builder("inline").ephemeral().build().unwrap());
     publish(&volumes, &inline, "a").await.unwrap();
     unpublish_at_last(&volumes, "inline", "a").await;
     removed(&volumes).await;
@@ -138,7 +185,7 @@ async fn ephemeral_volume_needs_a_driver_that_supports_it() {
 async fn external_attach_is_awaited_and_its_end_tears_down() {
     let mut world = World::new();
     let volumes = world.start().await;
-    let awaited = std::sync::Arc::new(builder("v").attach(Attach::Awaited).build().unwrap());
+    let awaited = Arc::new(builder("v").attach(Attach::Awaited).build().unwrap());
     let waiting = tokio::spawn({
         let (volumes, awaited) = (volumes.clone(), awaited.clone());
         async move { publish(&volumes, &awaited, "a").await }
@@ -215,7 +262,7 @@ async fn unapplied_fs_group_is_reported() {
     let mut world = World::new();
     world.driver.policy.fs_group_policy = volume_manager::driver::FsGroupPolicy::File;
     let volumes = world.start().await;
-    let grouped = std::sync::Arc::new(builder("v").fs_group(7).build().unwrap());
+    let grouped = Arc::new(builder("v").fs_group(7).build().unwrap());
     let published = publish(&volumes, &grouped, "a").await.unwrap();
     assert_eq!(published.group, OwnershipChange::Caller { group: 7 });
     let said = volumes.explain(&key("v")).await.unwrap().unwrap().to_string();

@@ -9,6 +9,7 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use volume_manager::mounts::linux::{ProbeCommand, probe};
 use volume_manager::node::{ChangeKind, WatchEvent};
@@ -51,7 +52,7 @@ async fn run(probe: ProbeCommand) -> Result<ExitCode, Box<dyn Error>> {
     let volume =
         VolumeSpec::builder(key.clone(), Access::filesystem(), AccessMode::SingleNodeWriter).build()?;
     let pod = ConsumerSpec::new(ConsumerId::new("pod-1")?, MountPath::new(target)?);
-    let published = volumes.publish(volume, pod.clone()).await?;
+    let published = volumes.publish_within(volume, pod.clone(), Duration::from_secs(60)).await?;
     println!("{key} is published at {}", published.target_path);
     if let Some(explanation) = volumes.explain(&key).await? {
         println!("{explanation}");

@@ -34,7 +34,7 @@ impl Node {
         let connected: Vec<_> = self
             .drivers
             .iter()
-            .filter(|(_, driver)| driver.connected && driver.queue.waiting() > 0)
+            .filter(|(_, driver)| driver.is_connected() && driver.queue.waiting() > 0)
             .map(|(name, _)| name.clone())
             .collect();
         for name in connected {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use csi_proto::DriverName;
 
 use super::timers::Alarm;
-use super::{CallQueue, DriverEntry, Node, Slot};
+use super::{CallQueue, DriverEntry, DriverPresence, Node, Slot};
 use crate::driver::{DriverFacts, DriverPolicy, VolumeSpec};
 use crate::lifecycle::{Attach, DriverCapabilities, Event as Lifecycle, Failure, Outcome, Policy, Volume};
-use crate::node::error::{InspectError, PublishError};
+use crate::node::error::{InspectError, PublishError, bounded};
 
 impl Node {
     /// Returns the entry of a driver, and creates it if needed.
@@ -18,8 +18,7 @@ impl Node {
         let limit = self.settings.calls_per_driver;
         self.drivers.entry(name.clone()).or_insert_with(|| DriverEntry {
             policy: Arc::new(DriverPolicy::default()),
-            registered: false,
-            connected: false,
+            presence: DriverPresence::Unregistered,
             facts: None,
             queue: CallQueue::new(limit),
             volumes: BTreeSet::new(),
@@ -30,15 +29,26 @@ impl Node {
         let Some(driver) = self.drivers.get_mut(name) else { return };
         driver.volumes.remove(&slot);
         driver.queue.remove(slot);
-        if driver.volumes.is_empty() && !driver.registered && driver.queue.in_flight() == 0 {
+        if driver.volumes.is_empty() && !driver.is_registered() && driver.queue.in_flight() == 0 {
             self.drivers.remove(name);
         }
     }
 
     pub(super) fn register(&mut self, name: DriverName, policy: DriverPolicy) {
         let driver = self.driver(&name);
-        driver.registered = true;
+        if !driver.is_registered() {
+            driver.presence = DriverPresence::Connecting { last_error: None };
+        }
         driver.policy = Arc::new(policy);
+    }
+
+    /// Keeps the cause, which explains why the driver's volumes wait.
+    pub(super) fn unreachable(&mut self, name: &DriverName, error: &str) {
+        if let Some(DriverEntry { presence: DriverPresence::Connecting { last_error }, .. }) =
+            self.drivers.get_mut(name)
+        {
+            *last_error = Some(bounded(error));
+        }
     }
 
     pub(super) fn connected(
@@ -49,8 +59,7 @@ impl Node {
     ) {
         let name = facts.name.clone();
         let driver = self.driver(&name);
-        driver.connected = true;
-        driver.registered = true;
+        driver.presence = DriverPresence::Connected;
         driver.facts = Some(facts);
         let slots: Vec<_> = driver.volumes.iter().copied().collect();
         for slot in slots {
@@ -89,7 +98,9 @@ impl Node {
     /// Handles a lost connection. The driver is still registered.
     pub(super) fn disconnected(&mut self, name: &DriverName) {
         let Some(driver) = self.drivers.get_mut(name) else { return };
-        driver.connected = false;
+        if driver.is_connected() {
+            driver.presence = DriverPresence::Connecting { last_error: None };
+        }
         let slots: Vec<_> = driver.volumes.iter().copied().collect();
         for slot in slots {
             let Some(entry) = self.volumes.get_mut(&slot) else { continue };
@@ -103,7 +114,7 @@ impl Node {
     pub(super) fn deregistered(&mut self, name: &DriverName) {
         self.disconnected(name);
         if let Some(driver) = self.drivers.get_mut(name) {
-            driver.registered = false;
+            driver.presence = DriverPresence::Unregistered;
         }
         if let Some(driver) = self.drivers.get(name)
             && driver.volumes.is_empty()

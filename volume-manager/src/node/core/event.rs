@@ -40,6 +40,13 @@ pub enum Event {
         /// True if every earlier process of the driver is known to have exited, so that none of their calls is running.
         earlier_processes_ended: bool,
     },
+    /// An attempt to connect to a driver failed. The next one follows without an event.
+    DriverUnreachable {
+        /// The name of the driver.
+        driver: DriverName,
+        /// The text of the error.
+        error: String,
+    },
     /// The connection to a driver was lost. The driver stays registered, with its policy. Each of its running
     /// calls still ends with [`Event::CallEnded`].
     DriverDisconnected(DriverName),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use csi_proto::DriverName;
 
 use super::entry::{Entry, Job, JobKind};
-use super::{Node, Slot};
+use super::{DriverPresence, Node, Slot};
 use crate::driver::{DriverFacts, OwnershipChange};
 use crate::lifecycle::{Failure, VolumeState, WaitReason};
 use crate::name::VolumeKey;
@@ -45,10 +45,10 @@ impl Node {
     /// Returns the registered drivers, sorted by name.
     #[must_use]
     pub fn known_drivers(&self) -> Vec<KnownDriver> {
-        let registered = self.drivers.iter().filter(|(_, driver)| driver.registered);
+        let registered = self.drivers.iter().filter(|(_, driver)| driver.is_registered());
         let known = registered.map(|(name, driver)| KnownDriver {
             name: name.clone(),
-            connected: driver.connected,
+            connected: driver.is_connected(),
             facts: driver.facts.as_deref().cloned(),
         });
         known.collect()
@@ -128,7 +128,7 @@ impl Node {
             Some(Waiting::Store { reason, next_try })
         };
         let Some(volume) = &entry.machine else {
-            return store().unwrap_or(Waiting::Driver);
+            return store().unwrap_or_else(|| self.waiting_for_driver(&entry.key.driver));
         };
         match volume.wait_reason() {
             WaitReason::Nothing => Waiting::Nothing,
@@ -142,12 +142,12 @@ impl Node {
                     elapsed: now.saturating_sub(*since),
                 },
                 Some(Job { kind: JobKind::Call { .. }, .. }) => Waiting::Check { rpc: call.rpc },
-                _ => match self.drivers.get(&entry.key.driver).filter(|driver| driver.connected) {
+                _ => match self.drivers.get(&entry.key.driver).filter(|driver| driver.is_connected()) {
                     Some(driver) => Waiting::CallSlot {
                         in_flight: driver.queue.in_flight(),
                         waiting: driver.queue.waiting(),
                     },
-                    None => Waiting::Driver,
+                    None => self.waiting_for_driver(&entry.key.driver),
                 },
             },
             WaitReason::BackOff(call) => {
@@ -162,6 +162,17 @@ impl Node {
             WaitReason::Attach => Waiting::Attach,
             WaitReason::OtherDriver(rpc) => Waiting::OtherDriver { rpc },
             WaitReason::Request(rpc) => Waiting::Request { rpc },
+        }
+    }
+
+    fn waiting_for_driver(&self, name: &DriverName) -> Waiting {
+        match self.drivers.get(name).map(|driver| &driver.presence) {
+            None | Some(DriverPresence::Unregistered) => Waiting::Registration,
+            Some(DriverPresence::Connecting { last_error }) => {
+                Waiting::Driver { last_error: last_error.clone() }
+            }
+            // Connected since: the volume continues in this step.
+            Some(DriverPresence::Connected) => Waiting::Driver { last_error: None },
         }
     }
 

@@ -100,12 +100,32 @@ pub struct Node {
 #[derive(Debug)]
 struct DriverEntry {
     policy: Arc<DriverPolicy>,
-    registered: bool,
-    connected: bool,
+    presence: DriverPresence,
     /// The driver's identity and capabilities at its last connection.
     facts: Option<Box<DriverFacts>>,
     queue: CallQueue,
     volumes: BTreeSet<Slot>,
+}
+
+/// Whether a driver can be called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum DriverPresence {
+    Unregistered,
+    Connecting {
+        /// The text of the error of the last attempt, at most 512 bytes.
+        last_error: Option<String>,
+    },
+    Connected,
+}
+
+impl DriverEntry {
+    fn is_registered(&self) -> bool {
+        self.presence != DriverPresence::Unregistered
+    }
+
+    fn is_connected(&self) -> bool {
+        self.presence == DriverPresence::Connected
+    }
 }
 
 impl Node {
@@ -119,6 +139,7 @@ impl Node {
             Event::DriverConnected { facts, earlier_processes_ended } => {
                 self.connected(facts, earlier_processes_ended, now);
             }
+            Event::DriverUnreachable { driver, error } => self.unreachable(&driver, &error),
             Event::DriverDisconnected(driver) => self.disconnected(&driver),
             Event::DriverDeregistered(driver) => self.deregistered(&driver),
             Event::CallEnded { slot, result, observed } => {

@@ -9,7 +9,7 @@ use super::drivers::lifecycle_mode_error;
 use super::entry::{Entry, MAX_QUERIES, add_waiter};
 use super::event::{Action, Query, Request};
 use super::reply::Reply;
-use super::{Node, Slot};
+use super::{DriverEntry, Node, Slot};
 use crate::driver::{CallOutcome, ConsumerSpec, VolumeSpec};
 use crate::lifecycle::{Event as Lifecycle, Snapshot, Target, TargetState, VolumeState};
 use crate::message::{MAX_CONSUMERS, MAX_VOLUMES};
@@ -130,7 +130,7 @@ impl Node {
             add_waiter(&mut entry.waiters.published, id.clone(), reply);
         }
         let dormant = entry.machine.is_none();
-        if dormant && self.drivers.get(&spec.key().driver).is_some_and(|driver| driver.connected) {
+        if dormant && self.drivers.get(&spec.key().driver).is_some_and(DriverEntry::is_connected) {
             self.activate(slot, now);
         } else if new || asked {
             self.attach_if_known(slot, now);
@@ -202,7 +202,7 @@ impl Node {
             return Err(PublishError::TooManyVolumes { limit: MAX_VOLUMES });
         }
         if let Some(driver) = self.drivers.get(&key.driver)
-            && let Some(facts) = driver.facts.as_ref().filter(|_| driver.connected)
+            && let Some(facts) = driver.facts.as_ref().filter(|_| driver.is_connected())
         {
             if !driver.policy.admits(spec) {
                 return Err(lifecycle_mode_error(spec));
@@ -449,7 +449,7 @@ impl Node {
         let unknown = || InspectError::Unknown { key: key.clone() };
         let slot = self.by_key.get(key).copied().ok_or_else(unknown)?;
         let driver = key.driver.clone();
-        let facts = self.drivers.get(&driver).filter(|driver| driver.connected);
+        let facts = self.drivers.get(&driver).filter(|driver| driver.is_connected());
         let Some(facts) = facts.and_then(|driver| driver.facts.as_ref()) else {
             return Err(InspectError::NoDriver { driver });
         };

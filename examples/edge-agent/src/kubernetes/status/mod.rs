@@ -202,7 +202,13 @@ fn waiting_reason(explanation: &Explanation) -> String {
             "a call is in progress".to_owned()
         }
         Waiting::Store { reason, .. } => format!("the node's store cannot be written: {reason}"),
-        Waiting::Driver => format!("driver {} is not registered, or does not answer", explanation.key.driver),
+        Waiting::Registration => format!("driver {} is not registered", explanation.key.driver),
+        Waiting::Driver { last_error: None } => {
+            format!("driver {} is not connected yet", explanation.key.driver)
+        }
+        Waiting::Driver { last_error: Some(error) } => {
+            format!("driver {} cannot be connected to: {error}", explanation.key.driver)
+        }
         Waiting::Call { rpc, .. } => format!("{rpc} runs"),
         Waiting::Attach => "the volume waits for its VolumeAttachment".to_owned(),
         Waiting::Retry { .. } => "the last call failed and is retried".to_owned(),
