@@ -207,6 +207,20 @@ async fn closed_node_is_offline_after_its_grace() {
     }
 }
 
+/// A hub that reports no nodes is the cause of each failed call, and the fault says what it needs.
+#[tokio::test(start_paused = true)]
+async fn hub_without_presence_is_the_cause_of_a_failed_call() {
+    let (listener, dialer) = memory::listen("hub", 16 << 20);
+    let _hub = Hub::builder().listener(listener).allow_unauthenticated().start().unwrap();
+    let dialer = CuttableDialer(dialer, Arc::default());
+    let proxy = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(dialer)).start().unwrap();
+    let relay = RetryRelay::over(proxy, &driver_name(), ClockTerms::default()).await.unwrap();
+    let began = Instant::now();
+    let fault = fault(&relay, call(node(), "")).await;
+    assert!(matches!(&fault, Fault::HubUnreachable { reason } if reason.contains("presence()")), "{fault}");
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+}
+
 /// A dialer to the preferred hub, which can be closed.
 struct ClosableDialer(CuttableDialer, Arc<AtomicBool>);
 

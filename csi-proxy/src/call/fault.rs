@@ -73,10 +73,10 @@ pub enum Fault {
         /// Which link was lost, and how.
         reason: String,
     },
-    /// No hub is connected.
-    #[error("no hub is connected: {reason}")]
+    /// No hub is connected, or the connected one does not report its nodes.
+    #[error("no usable hub: {reason}")]
     HubUnreachable {
-        /// Why no hub is connected.
+        /// Why there is none.
         reason: String,
     },
     /// The request exceeds a size limit on its path, and was rejected before any byte was sent.

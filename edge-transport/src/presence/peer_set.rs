@@ -30,6 +30,11 @@ pub enum Change {
     },
     /// All connected peers have been reported. Follows each list: at the start and after a reconnect.
     Synced,
+    /// The hub does not report its peers. The watch is repeated, up to every 30 s.
+    Failed {
+        /// The cause, and what the hub needs.
+        cause: String,
+    },
 }
 
 /// The known peers and their sessions.

@@ -10,8 +10,7 @@ use super::SERVICE;
 use super::peer_set::{Change, PeerSet};
 use super::service::MAX_ONLY;
 use super::wire::{Query, Update};
-use crate::frame::Reason;
-use crate::frame::Request;
+use crate::frame::{Failure, Reason, Request};
 use crate::name::{PeerId, ServiceName};
 use crate::peer::{CallError, Peer, ReplyEvent, ReplyStream};
 
@@ -89,15 +88,14 @@ impl Watch {
             if !self.pending.is_empty() {
                 return Some(self.pending.drain(..).collect());
             }
-            if let Err(reason) = self.step().await? {
+            if let Err(cause) = self.step().await? {
                 self.stream = None;
                 self.retry_at = Instant::now() + self.retry_delay;
                 self.retry_delay = (2 * self.retry_delay).min(MAX_RETRY_DELAY);
                 if !std::mem::replace(&mut self.warned, true) {
-                    let needed =
-                        "the hub must be built with presence(), and its policy must allow this peer to watch";
-                    tracing::warn!(reason, needed, "presence watch failed, retrying");
+                    tracing::warn!(cause, "presence watch failed, retrying");
                 }
+                self.pending.push_back(Change::Failed { cause });
             }
         }
     }
@@ -134,7 +132,7 @@ impl Watch {
                 self.retry_at = Instant::now() + MIN_RETRY_DELAY;
                 return Some(Ok(()));
             }
-            Some(Err(failure)) => return Some(Err(failure.to_string())),
+            Some(Err(failure)) => return Some(Err(described(&failure))),
             _ => return Some(Err("the presence stream ended".to_owned())),
         };
         Some(match update {
@@ -145,5 +143,13 @@ impl Watch {
             }
             Err(error) => Err(error.to_string()),
         })
+    }
+}
+
+fn described(failure: &Failure) -> String {
+    match failure.reason() {
+        Reason::NoSuchService => format!("{failure}; build the hub with presence()"),
+        Reason::Forbidden => format!("{failure}; the hub's policy must allow this peer to watch"),
+        _ => failure.to_string(),
     }
 }

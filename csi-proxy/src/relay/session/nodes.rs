@@ -78,6 +78,7 @@ impl NodeWatch {
             Change::Up { peer, session } => (peer, session, Reachability::node_up),
             Change::Down { peer, session } => (peer, session, Reachability::node_down),
             Change::Synced => return self.reachability.synced(),
+            Change::Failed { cause } => return self.reachability.list_failed(cause),
             _ => return,
         };
         // A peer whose name is not a valid node name is ignored.

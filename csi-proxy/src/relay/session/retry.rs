@@ -13,7 +13,7 @@ impl RetryRelay<SessionRelay> {
     /// [`DEFAULT_RECONNECT_GRACE`] for a node or hub that was lost.
     ///
     /// The hub must report presence (`Hub::builder().presence()`), and its policy must allow this peer to watch. Otherwise no
-    /// node is known to be connected, and each call fails as if its node were offline; the log has the cause.
+    /// node is known to be connected, and each call fails with the cause.
     ///
     /// ```no_run
     /// use csi_proxy::{ClockTerms, Endpoint, RetryRelay, Router};

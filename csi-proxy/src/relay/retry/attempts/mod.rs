@@ -86,6 +86,7 @@ impl Attempts {
             *waited += waited_now.unwrap_or_default();
         }
         let pause = self.not_before.filter(|until| now < *until);
+        let is_connected = matches!(status, NodeStatus::Connected(_));
         let (until, or) = match (&self.phase, status) {
             (_, NodeStatus::Connected(session)) if pause.is_none() && self.may_send_to(session) => {
                 return Next::Send(session);
@@ -114,7 +115,7 @@ impl Attempts {
             return Next::Fail(or);
         }
         self.waiting = Some(now);
-        let pause = pause.filter(|_| matches!(status, NodeStatus::Connected(_)));
+        let pause = pause.filter(|_| is_connected);
         Next::Wait { until: pause.map_or(until, |pause| pause.min(until)), or }
     }
 
@@ -175,6 +176,9 @@ impl Attempts {
 
     fn away(&self, missing: Missing) -> Fault {
         match missing {
+            Missing::List { cause } => {
+                Fault::HubUnreachable { reason: format!("it does not list its nodes: {cause}") }
+            }
             Missing::Node => Fault::NodeOffline { node: self.node.clone() },
             Missing::Hub => Fault::HubUnreachable { reason: "not connected".to_owned() },
         }

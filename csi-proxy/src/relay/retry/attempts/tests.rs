@@ -74,11 +74,11 @@ fn call_to_an_offline_node_fails_at_once() {
 fn unsent_call_waits_for_the_grace_in_total() {
     let mut world = World::new(None);
     let long = world.reconnecting(100.0);
-    assert!((world.waits(long) - 5.0).abs() < 1e-6);
+    assert!((world.waits(long.clone()) - 5.0).abs() < 1e-6);
     // The node returns after 3 s, and is lost before the call reaches it, for 10 s more.
     world.at(3.0).fails(offline()).unwrap();
     world.at(13.0);
-    assert!((world.waits(long) - 15.0).abs() < 1e-6, "3 s of the grace are used up");
+    assert!((world.waits(long.clone()) - 15.0).abs() < 1e-6, "3 s of the grace are used up");
     world.at(15.0);
     assert_eq!(world.next(long), Next::Fail(offline()));
 }
@@ -134,7 +134,7 @@ fn begun_call_waits_30_s_for_its_instance() {
     let mut world = World::new(None);
     world.fails(lost()).unwrap();
     for status in [AWAY, world.reconnecting(2.0)] {
-        assert!((world.waits(status) - 30.0).abs() < 1e-6, "{status:?}");
+        assert!((world.waits(status.clone()) - 30.0).abs() < 1e-6, "{status:?}");
     }
     let again = NodeSession { number: 2, ..HERE };
     assert_eq!(world.at(29.9).next(NodeStatus::Connected(again)), Next::Send(again));
@@ -146,7 +146,7 @@ fn begun_call_is_not_sent_to_another_instance() {
     let other = NodeStatus::Connected(NodeSession { instance: 2, number: 1 });
     let mut world = World::new(None);
     world.fails(lost()).unwrap();
-    assert_eq!(world.at(10.0).next(other), Next::Fail(lost()));
+    assert_eq!(world.at(10.0).next(other.clone()), Next::Fail(lost()));
     let mut world = World::new(None);
     world.fails_as(lost(), Repeat::AnyInstance).unwrap();
     assert_eq!(world.at(10.0).next(other), Next::Send(NodeSession { instance: 2, number: 1 }));

@@ -1,13 +1,13 @@
 //! Which nodes are reachable, and how long to wait for the others.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
-use crate::call::{NodeId, NodeSession};
+use crate::call::{HashMap, NodeId, NodeSession};
 
 /// The default reconnect grace.
 pub const DEFAULT_RECONNECT_GRACE: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ const STEADY_AFTER: Duration = Duration::from_secs(30);
 const EVICTED_AFTER: Duration = Duration::from_secs(600);
 
 /// Whether a call can be sent to a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "the outputs of a state machine")]
 pub enum NodeStatus {
     /// Send the call to this session.
@@ -45,11 +45,16 @@ pub enum NodeStatus {
 }
 
 /// The component that is not connected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "the outputs of a state machine")]
 pub enum Missing {
     /// The node is not connected to the hub.
     Node,
+    /// The hub is connected, and does not list its nodes.
+    List {
+        /// The cause of the last failure.
+        cause: Arc<str>,
+    },
     /// The hub is not connected.
     Hub,
 }
@@ -123,6 +128,11 @@ impl Reachability {
         self.change(|core| core.synced(now()));
     }
 
+    /// Reports that the connected hub does not list its nodes, with the cause. Ignored after a complete list.
+    pub fn list_failed(&self, cause: &str) {
+        self.change(|core| core.list_failed(cause));
+    }
+
     /// Completes after the next change.
     pub(super) fn changed(&self) -> OwnedNotified {
         Arc::clone(&self.0.changed).notified_owned()
@@ -160,6 +170,7 @@ fn now() -> Instant {
 /// | connected, no complete list | up in the new list | is sent |
 /// | connected, no complete list | up when the hub was lost | waits until the grace ends that begins with the list, at the latest 30 s after the loss |
 /// | connected, no complete list | lost before | waits until its grace ends, or fails |
+/// | connected, refuses the list | up when the hub was lost | waits until the grace ends that began with the loss of the list |
 /// | lost for less than the grace | up, or lost for less than the grace | waits until the first of both graces ends |
 /// | lost for longer | any | fails |
 ///
@@ -177,7 +188,7 @@ pub(super) struct Core {
     evict_at: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Hub {
     /// Lost at `since`; the last complete list is outdated since `list_lost`.
     Lost {
@@ -186,6 +197,8 @@ enum Hub {
     },
     Listing {
         list_lost: Instant,
+        /// Why the hub does not list its nodes, if it has said so.
+        failure: Option<Arc<str>>,
     },
     Listed,
 }
@@ -208,11 +221,11 @@ enum Link {
 impl Core {
     fn new(grace: Duration, now: Instant) -> Self {
         let hub = Hub::Lost { since: now, list_lost: now };
-        Self { grace, hub, list: 0, nodes: HashMap::new(), unseen: None, evict_at: 64 }
+        Self { grace, hub, list: 0, nodes: HashMap::default(), unseen: None, evict_at: 64 }
     }
 
     pub(super) fn status(&self, node: &NodeId, now: Instant) -> NodeStatus {
-        let listed = match (self.nodes.get(node).map(|node| node.link), self.hub) {
+        let listed = match (self.nodes.get(node).map(|node| node.link), &self.hub) {
             (Some(Link::Up { session, .. }), Hub::Listed) => return NodeStatus::Connected(session),
             (Some(Link::Up { session, list, .. }), Hub::Listing { .. }) if list == self.list => {
                 return NodeStatus::Connected(session);
@@ -221,13 +234,16 @@ impl Core {
             (Some(Link::Lost { grace_ends, .. }), _) => Some(grace_ends),
             (None, _) => self.unseen,
         };
-        let (until, missing) = match self.hub {
+        let (until, missing) = match &self.hub {
             Hub::Lost { since, .. } => {
-                let until = since + self.grace;
+                let until = *since + self.grace;
                 (listed.map_or(until, |listed| listed.min(until)), Missing::Hub)
             }
-            Hub::Listing { list_lost } => {
-                (listed.unwrap_or(list_lost + LIST_LIMIT + self.grace), Missing::Node)
+            Hub::Listing { list_lost, failure: None } => {
+                (listed.unwrap_or(*list_lost + LIST_LIMIT + self.grace), Missing::Node)
+            }
+            Hub::Listing { list_lost, failure: Some(cause) } => {
+                (listed.unwrap_or(*list_lost + self.grace), Missing::List { cause: Arc::clone(cause) })
             }
             Hub::Listed => (listed.unwrap_or(now), Missing::Node),
         };
@@ -236,14 +252,21 @@ impl Core {
 
     fn hub_connected(&mut self) -> bool {
         let Hub::Lost { list_lost, .. } = self.hub else { return false };
-        self.hub = Hub::Listing { list_lost };
+        self.hub = Hub::Listing { list_lost, failure: None };
         true
+    }
+
+    fn list_failed(&mut self, cause: &str) -> bool {
+        let Hub::Listing { failure, .. } = &mut self.hub else { return false };
+        let changed = failure.as_deref() != Some(cause);
+        *failure = Some(cause.into());
+        changed
     }
 
     fn hub_lost(&mut self, now: Instant) -> bool {
         let list_lost = match self.hub {
             Hub::Lost { .. } => return false,
-            Hub::Listing { list_lost } => list_lost,
+            Hub::Listing { list_lost, .. } => list_lost,
             Hub::Listed => now,
         };
         self.hub = Hub::Lost { since: now, list_lost };
@@ -274,7 +297,7 @@ impl Core {
     }
 
     fn node_down(&mut self, name: &NodeId, lost: NodeSession, now: Instant) -> bool {
-        let (hub, grace) = (self.hub, self.grace);
+        let (hub, grace) = (self.hub.clone(), self.grace);
         let Some(node) = self.nodes.get_mut(name) else { return false };
         let Link::Up { session, since, list } = node.link else { return false };
         if session != lost {
@@ -282,7 +305,7 @@ impl Core {
         }
         let begins = match hub {
             // The node is not in the list of the next hub after it was lost together with the previous one.
-            Hub::Listing { list_lost } | Hub::Lost { list_lost, .. } if list < self.list => {
+            Hub::Listing { list_lost, .. } | Hub::Lost { list_lost, .. } if list < self.list => {
                 now.min(list_lost + LIST_LIMIT)
             }
             _ => {
@@ -296,7 +319,7 @@ impl Core {
     }
 
     fn synced(&mut self, now: Instant) -> bool {
-        let (Hub::Listing { list_lost } | Hub::Lost { list_lost, .. }) = self.hub else { return false };
+        let (Hub::Listing { list_lost, .. } | Hub::Lost { list_lost, .. }) = self.hub else { return false };
         self.hub = Hub::Listed;
         self.unseen.get_or_insert_with(|| now.min(list_lost + LIST_LIMIT) + self.grace);
         true

@@ -275,3 +275,18 @@ async fn settles_after_the_grace_or_reconnect() {
     let (away, up, ()) = tokio::join!(reachability.settled(&a), reachability.settled(&b), back);
     assert_eq!((away, up, before.elapsed()), (NODE_AWAY, UP, GRACE));
 }
+
+#[test]
+fn hub_that_refuses_the_list_counts_as_lost() {
+    let mut world = World::new();
+    world.at(1.0).core.hub_connected();
+    assert_eq!(world.waits("a"), Some((35.0, Missing::Node)));
+    assert!(world.core.list_failed("forbidden"));
+    let missing = Missing::List { cause: "forbidden".into() };
+    assert_eq!(world.waits("a"), Some((5.0, missing.clone())));
+    assert_eq!(world.at(5.0).status("a"), NodeStatus::Away(missing));
+    world.up(&["a"]);
+    world.core.synced(world.now);
+    assert!(!world.core.list_failed("late"));
+    assert_eq!(world.status("a"), UP);
+}
