@@ -1,7 +1,8 @@
 //! Compares two builds of the relay, such as before and after a change.
 //!
-//! Each pair starts the chains of both builds, measures each chain with one build and directly after it with the other, and
-//! starts with the other build in every second pair. New processes for each pair average out what varies from start to start.
+//! Each pair starts the chains of both builds, and measures each chain in turns: one build, the other twice, the first again,
+//! and so on, so that what else the machine does meanwhile meets both. New processes for each pair average out what varies
+//! from start to start.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,6 +38,9 @@ pub(super) struct Options {
     in_flight: Vec<usize>,
 }
 
+/// Turns of each build in one measurement.
+const TURNS: usize = 8;
+
 const CHAINS: [Kind; 2] = [Kind::Relay(HubTransport::Uds), Kind::Relay(HubTransport::Wss)];
 
 /// Rates before and after, by the number of callers and the index of the chain.
@@ -70,15 +74,17 @@ fn measure(
         let started = CHAINS.map(|kind| Chain::start(kind, programs, run.path(), &authority));
         chains.push((started.into_iter().collect::<Result<Vec<_>, _>>()?, run));
     }
-    let order = if pair.is_multiple_of(2) { [0, 1] } else { [1, 0] };
     // The same client measures both builds.
     let [_, client] = builds;
     for &in_flight in &options.in_flight {
         for index in 0..CHAINS.len() {
             let mut rates = [0.0; 2];
-            for build in order {
-                let endpoint = &chains[build].0[index].endpoint;
-                rates[build] = load(client, endpoint, in_flight, options.seconds)?.rate;
+            for turn in 0..TURNS {
+                for build in if (pair + turn).is_multiple_of(2) { [0, 1] } else { [1, 0] } {
+                    let endpoint = &chains[build].0[index].endpoint;
+                    let seconds = options.seconds / TURNS as f64;
+                    rates[build] += load(client, endpoint, in_flight, seconds)?.rate / TURNS as f64;
+                }
             }
             results.entry((in_flight, index)).or_default().push(rates);
         }
