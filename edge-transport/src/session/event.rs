@@ -76,6 +76,8 @@ pub struct Incoming {
     pub inbound: InboundCallId,
     /// The caller.
     pub source: PeerId,
+    /// The shortest name that covers the caller's: its share of limits is shared by all names below.
+    pub owner: PeerId,
     /// The request.
     pub request: Request,
 }

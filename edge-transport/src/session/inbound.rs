@@ -125,20 +125,19 @@ impl InboundCalls {
     pub(super) fn open(
         &mut self,
         peer: &PeerId,
-        source: &PeerId,
+        owner: &PeerId,
         number: u64,
         lane: u64,
         request: &Request,
     ) -> Result<InboundCallId, String> {
-        let owner = source.top();
-        if let Some(full) = self.full(peer, &owner, request) {
+        if let Some(full) = self.full(peer, owner, request) {
             return Err(full);
         }
         self.next += 1;
         let inbound = InboundCallId(self.next);
         let request_bytes = request_bytes(request);
-        self.calls.take(&owner, 1);
-        self.bytes.take(&owner, request_bytes);
+        self.calls.take(owner, 1);
+        self.bytes.take(owner, request_bytes);
         let call = InboundCall {
             number,
             lane,
@@ -146,7 +145,7 @@ impl InboundCalls {
             has_caller: true,
             next_sequence: 1,
             balance: i64::try_from(request.credit).unwrap_or(i64::MAX),
-            owner,
+            owner: owner.clone(),
             request_bytes,
         };
         self.running.insert(inbound, call);

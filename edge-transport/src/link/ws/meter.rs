@@ -96,13 +96,10 @@ impl FrameScanner {
                 bytes = bytes.get(part..).unwrap_or_default();
                 self.payload_left -= part as u64;
                 self.count(part);
-            } else if let Some((byte, rest)) = bytes.split_first() {
-                bytes = rest;
-                if let Some(slot) = self.header.get_mut(self.header_len) {
-                    *slot = *byte;
-                }
-                self.header_len += 1;
-                self.count(1);
+            } else {
+                let part = self.add_to_header(bytes);
+                bytes = bytes.get(part..).unwrap_or_default();
+                self.count(part);
                 let Some(length) = self.payload_length() else { continue };
                 self.payload_left = length;
                 if self.is_control() {
@@ -131,20 +128,42 @@ impl FrameScanner {
         self.unfinished += bytes;
     }
 
+    /// Adds the bytes that belong to the current frame's header, at least one, and returns their number.
+    fn add_to_header(&mut self, bytes: &[u8]) -> usize {
+        let before = self.header_len;
+        for (slot, byte) in self.header.iter_mut().skip(before).zip(bytes) {
+            *slot = *byte;
+        }
+        let (extended, mask) = self.header_parts();
+        // The length of the header is in its second byte.
+        let whole = if before + bytes.len() < 2 { 2 } else { 2 + extended + mask };
+        self.header_len = whole.min(before + bytes.len());
+        self.header_len - before
+    }
+
+    /// The bytes of the extended length and of the mask, once the header has two bytes.
+    const fn header_parts(&self) -> (usize, usize) {
+        let [_, second, ..] = self.header;
+        let extended = match second & 0x7f {
+            126 => 2,
+            127 => 8,
+            _ => 0,
+        };
+        (extended, if second & 0x80 == 0 { 0 } else { 4 })
+    }
+
     /// The length of the current frame's payload, once its header is complete.
     fn payload_length(&self) -> Option<u64> {
-        let [_, second, rest @ ..] = self.header;
-        let mask = if second & 0x80 == 0 { 0 } else { 4 };
-        let (extended, short) = match second & 0x7f {
-            126 => (2, None),
-            127 => (8, None),
-            short => (0, Some(u64::from(short))),
-        };
+        let (extended, mask) = self.header_parts();
         if self.header_len < 2 + extended + mask {
             return None;
         }
+        let [_, second, rest @ ..] = &self.header;
         let length = |bytes: &[u8]| bytes.iter().fold(0, |length, byte| length << 8 | u64::from(*byte));
-        short.or_else(|| rest.get(..extended).map(length))
+        match extended {
+            0 => Some(u64::from(second & 0x7f)),
+            _ => rest.get(..extended).map(length),
+        }
     }
 
     const fn is_control(&self) -> bool {

@@ -454,7 +454,7 @@ impl Driver {
     }
 
     fn serve(&mut self, incoming: Incoming) {
-        let Incoming { inbound, source, request } = incoming;
+        let Incoming { inbound, source, owner, request } = incoming;
         // The session passes on only calls of services that the hello names.
         let Some(service) = request.service.find_in(&self.services).map(Arc::clone) else { return };
         let requester = Requester { peer: &source, services: &[] };
@@ -465,8 +465,7 @@ impl Driver {
         }
         let window = Arc::new(CreditWindow::new(request.credit));
         self.windows.insert(inbound, Arc::clone(&window));
-        let (caller, waiting) = (source.top(), self.waiting.clone());
-        let replies = ReplySender::new(inbound, caller, window, waiting, self.handle.clone());
+        let replies = ReplySender::new(inbound, owner, window, self.waiting.clone(), self.handle.clone());
         tracing::debug!(%source, service = %request.service, "call");
         let answer = async move { service.call(source, request, replies).await };
         // A call that panics is dropped, which reports SERVICE_LOST to its caller. Other calls continue.

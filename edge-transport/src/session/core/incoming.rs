@@ -26,16 +26,19 @@ impl Session {
             }
         };
         let lane = self.next_free_lane();
+        let owner = source.top();
         let opened = match refusal {
-            None => (self.inbound.open(&self.hello.peer, &source, number, lane, &request))
+            None => (self.inbound.open(&self.hello.peer, &owner, number, lane, &request))
                 .map_err(|full| (Reason::Overloaded, full)),
             Some(refusal) => Err(refusal),
         };
         match opened {
-            Ok(inbound) => self.actions.push_back(Action::Serve(Incoming { inbound, source, request })),
+            Ok(inbound) => {
+                self.actions.push_back(Action::Serve(Incoming { inbound, source, owner, request }));
+            }
             Err((reason, detail)) => {
                 let reply = Reply::failed(Failure::new(reason, detail));
-                self.send_part(source.top(), None, number, Part::Reply(reply), Lane::Call(lane));
+                self.send_part(owner, None, number, Part::Reply(reply), Lane::Call(lane));
             }
         }
     }
