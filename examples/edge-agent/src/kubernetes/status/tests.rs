@@ -104,8 +104,16 @@ fn waiting_volume_is_in_use_with_a_constant_reason() {
     let [first, later] =
         [1, 100].map(|now| node_status(Some(&plan), &seen(&node, Duration::from_secs(now)), None));
     assert_eq!(first, later);
-    let reported = &first.pod_volumes[0];
-    assert!(!reported.published && reported.reason.contains("d.example is not registered"), "{reported:?}");
+    assert!(!first.pod_volumes[0].published);
+    let reason = |node: &Node| {
+        node_status(Some(&plan), &seen(node, Duration::ZERO), None).pod_volumes[0].reason.clone()
+    };
+    assert_eq!(reason(&node), "driver d.example is not connected yet");
+    let failed = Event::DriverUnreachable { driver: name(), error: "no such file".to_owned() };
+    let _ = node.step(failed, Duration::ZERO);
+    assert_eq!(reason(&node), "driver d.example cannot be connected to: no such file");
+    let _ = node.step(Event::DriverDeregistered(name()), Duration::ZERO);
+    assert_eq!(reason(&node), "driver d.example is not registered");
 }
 
 #[test]
