@@ -148,7 +148,7 @@ impl Watch {
 
 fn described(failure: &Failure) -> String {
     match failure.reason() {
-        Reason::NoSuchService => format!("{failure}; build the hub with presence()"),
+        Reason::PeerOffline | Reason::NoSuchService => format!("{failure}; build the hub with presence()"),
         Reason::Forbidden => format!("{failure}; the hub's policy must allow this peer to watch"),
         _ => failure.to_string(),
     }
