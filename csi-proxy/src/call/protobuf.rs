@@ -32,23 +32,28 @@ impl<'a> Iterator for Fields<'a> {
 
 /// The fields of a message; `None` if the bytes are not a message, or contain groups, which proto3 does not have.
 pub(crate) fn fields(message: &[u8]) -> Option<Fields<'_>> {
+    for_each_field(message, drop)?;
+    Some(Fields(message))
+}
+
+/// Calls `visit` with each field in order; `None` as [`fields`] does, which may be after some visits.
+fn for_each_field<'a>(message: &'a [u8], mut visit: impl FnMut(Field<'a>)) -> Option<()> {
     let mut rest = message;
     while !rest.is_empty() {
-        next_field(&mut rest)?;
+        visit(next_field(&mut rest)?);
     }
-    Some(Fields(message))
+    Some(())
 }
 
 /// The last field with this number, which is the value of a singular field; `None` also if the bytes are not a
 /// message.
 pub(crate) fn last_field(message: &[u8], number: u32) -> Option<Value<'_>> {
-    let (mut rest, mut last) = (message, None);
-    while !rest.is_empty() {
-        let field = next_field(&mut rest)?;
+    let mut last = None;
+    for_each_field(message, |field| {
         if field.number == number {
             last = Some(field.value);
         }
-    }
+    })?;
     last
 }
 
@@ -80,13 +85,12 @@ pub(crate) fn remove_field(message: &[u8], number: u32) -> Option<Vec<u8>> {
 
 /// The message with the fields to `keep`.
 pub(crate) fn retain(message: &[u8], keep: impl Fn(&Field<'_>) -> bool) -> Option<Vec<u8>> {
-    let (mut rest, mut kept) = (message, Vec::with_capacity(message.len()));
-    while !rest.is_empty() {
-        let field = next_field(&mut rest)?;
+    let mut kept = Vec::with_capacity(message.len());
+    for_each_field(message, |field| {
         if keep(&field) {
             kept.extend_from_slice(field.whole);
         }
-    }
+    })?;
     Some(kept)
 }
 
