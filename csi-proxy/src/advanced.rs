@@ -30,7 +30,7 @@ pub use crate::dispatcher::operation;
 /// What a retrying relay knows about its nodes.
 #[cfg(feature = "runtime")]
 pub mod reachability {
-    pub use crate::relay::{Missing, NodeStatus};
+    pub use crate::relay::{HubPresence, Missing, NodeChange, NodeStatus};
 }
 
 /// The default store of terms.

@@ -25,10 +25,11 @@ async fn faulty_relay_without_script_conforms() {
 #[tokio::test(start_paused = true)]
 async fn retry_relay_conforms() {
     let reachability = Reachability::new(Duration::from_secs(5));
-    reachability.hub_connected();
+    let hub = reachability.add_hub();
+    hub.connected();
     let node = NodeId::new(conformance::NODE).unwrap();
-    reachability.node_up(&node, NodeSession { instance: 1, number: 1 });
-    reachability.synced();
+    hub.node_up(&node, NodeSession { instance: 1, number: 1 });
+    hub.synced();
     let retry = async |far| RetryRelay::start(far, reachability, ClockTerms::default()).await.unwrap();
     conformance::check(retry).await.unwrap();
 }

@@ -35,6 +35,7 @@ pub mod token;
 pub mod advanced {
     pub use crate::hub::core::{Core, SessionKey};
     pub use crate::hub::settings::HubSettings;
+    pub use crate::hub::stats::Presence;
     #[cfg(feature = "uds")]
     pub use crate::link::uds::bind::{BoundSocket, bind_socket};
     pub use crate::peer::backoff::Backoff;
@@ -64,8 +65,8 @@ pub use hub::Hub;
 pub use name::{InvalidName, PeerId, ServiceName, SessionId};
 #[cfg(feature = "runtime")]
 pub use peer::{
-    CallError, Cancelled, ConnectError, Peer, PeerState, Refusal, ReplyEvent, ReplySender, ReplyStream,
-    Service,
+    CallError, Cancelled, ConnectError, HubSet, Peer, PeerState, Refusal, ReplyEvent, ReplySender,
+    ReplyStream, Service,
 };
 #[cfg(feature = "runtime")]
 pub use start_error::StartError;

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use bytes::Bytes;
+use edge_transport::advanced::Presence;
 use edge_transport::advanced::frame::{self, Frame, Kind, Part, Reply};
 use edge_transport::advanced::{HubSettings, PeerSettings};
-use edge_transport::hub::Presence;
 use edge_transport::link::{Dialer, Lane, Link, LinkError};
 use edge_transport::{CallError, Hub, Peer, PeerState, Reason};
 use futures_util::{SinkExt, StreamExt};

@@ -20,6 +20,12 @@ pub enum Fault {
         /// The node.
         node: NodeId,
     },
+    /// Two agents with the node's name are connected, or were less than 10 s ago; the volume may be at either.
+    #[error("two agents with the name of node {node} are connected; stop one, or give it its own name")]
+    TwoAgents {
+        /// The node.
+        node: NodeId,
+    },
     /// No node could be selected for the call.
     #[error("no node for this call: {reason}")]
     NoNode {
@@ -233,6 +239,7 @@ impl Fault {
             // Rejected on this side of the link.
             Self::NoNode { .. }
             | Self::NotReady { .. }
+            | Self::TwoAgents { .. }
             | Self::HubUnreachable { .. }
             | Self::RequestTooLarge { .. }
             // Rejected by the hub, which forwarded nothing of the attempt, or by the node's session.
@@ -264,6 +271,7 @@ impl Fault {
         matches!(
             self,
             Self::NodeOffline { .. }
+                | Self::TwoAgents { .. }
                 | Self::HubUnreachable { .. }
                 | Self::LinkLost { .. }
                 | Self::Draining { .. }
@@ -288,6 +296,7 @@ impl Fault {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::NodeOffline { .. } => "node_offline",
+            Self::TwoAgents { .. } => "two_agents",
             Self::NoNode { .. } => "no_node",
             Self::DriverNotRegistered { .. } => "driver_not_registered",
             Self::DriverSocketMissing { .. } => "driver_socket_missing",
@@ -335,7 +344,8 @@ pub(crate) mod tests {
         let text = || "why ünd how".to_owned();
         let all = vec![
             Fault::NodeOffline { node: node.clone() },
-            Fault::WrongSession { node },
+            Fault::WrongSession { node: node.clone() },
+            Fault::TwoAgents { node },
             Fault::NoNode { reason: text() },
             Fault::DriverNotRegistered { driver: driver.clone() },
             Fault::DriverSocketMissing { driver: driver.clone(), path: "/plugins/csi.sock".to_owned() },
@@ -362,7 +372,7 @@ pub(crate) mod tests {
             Fault::NotReady { driver },
         ];
         let kinds: std::collections::BTreeSet<_> = all.iter().map(Fault::kind).collect();
-        assert_eq!(kinds.len(), 26, "a kind is missing or listed twice");
+        assert_eq!(kinds.len(), 27, "a kind is missing or listed twice");
         all
     }
 
@@ -376,6 +386,7 @@ pub(crate) mod tests {
             Fault::RequestTooLarge { .. } => (Code::INVALID_ARGUMENT, NotSent, false),
             Fault::OperationPending { .. } => (Code::ABORTED, NotSent, false),
             Fault::NodeOffline { .. } => (Code::UNAVAILABLE, NotSent, true),
+            Fault::TwoAgents { .. } => (Code::UNAVAILABLE, NotSent, true),
             Fault::NoNode { .. } => (Code::UNAVAILABLE, NotSent, false),
             Fault::DriverNotRegistered { .. } => (Code::UNAVAILABLE, NotSent, false),
             Fault::DriverSocketMissing { .. } => (Code::UNAVAILABLE, NotSent, false),

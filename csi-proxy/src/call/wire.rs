@@ -284,6 +284,7 @@ fn fault_record(fault: &Fault) -> pb::FaultRecord {
         F::StaleCall { driver, number } => fenced(25, driver, number.get(), 0),
         F::WrongSession { node } => record(26, node, ""),
         F::AlreadyBegun { driver } => record(27, driver, ""),
+        F::TwoAgents { node } => record(28, node, ""),
     }
 }
 
@@ -327,6 +328,7 @@ fn fault_of(record: pb::FaultRecord) -> Result<Fault, WireError> {
         },
         26 => Fault::WrongSession { node: NodeId::new(subject)? },
         27 => Fault::AlreadyBegun { driver: DriverName::new(subject)? },
+        28 => Fault::TwoAgents { node: NodeId::new(subject)? },
         _ => Fault::Protocol { reason: format!("fault of unknown kind {kind}: {reason}") },
     })
 }

@@ -18,8 +18,8 @@ use futures_util::{StreamExt as _, stream};
 pub(crate) use self::bounded::BoundedAnswers;
 pub use self::node_segment::{InvalidSegment, NodeSegment, TopologyRelay};
 pub use self::retry::{
-    ClockTerms, DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reachability, Replaced, RetryRelay, TermError,
-    TermSource, next_term,
+    ClockTerms, DEFAULT_RECONNECT_GRACE, HubPresence, Missing, NodeChange, NodeStatus, Reachability,
+    Replaced, RetryRelay, TermError, TermSource, next_term,
 };
 #[cfg(feature = "edge-transport")]
 pub use self::session::{CSI_SERVICE, NodeWatch, ServeCsi, SessionRelay};

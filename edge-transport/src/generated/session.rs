@@ -273,4 +273,7 @@ pub struct PresenceEntry {
     pub instance: u64,
     #[prost(uint64, tag = "3")]
     pub session: u64,
+    /// Of a session that has ended: it was drained, by the peer or by the hub.
+    #[prost(bool, tag = "4")]
+    pub drained: bool,
 }

@@ -13,7 +13,7 @@ mod policy;
 #[cfg(feature = "runtime")]
 mod runtime;
 pub(crate) mod settings;
-mod stats;
+pub(crate) mod stats;
 
 #[cfg(feature = "runtime")]
 pub(crate) use self::core::{Core, SessionKey};
@@ -25,4 +25,5 @@ pub(crate) use runtime::WeakHub;
 #[cfg(feature = "runtime")]
 pub use runtime::{Hub, HubBuilder};
 pub(crate) use settings::HubSettings;
-pub use stats::{HubStats, PeerInfo, Presence};
+pub(crate) use stats::Presence;
+pub use stats::{HubStats, PeerInfo};

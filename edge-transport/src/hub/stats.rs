@@ -28,6 +28,8 @@ pub enum Presence {
         peer: PeerId,
         /// The session that has ended.
         session: SessionId,
+        /// Whether it was drained, by the peer or by the hub, and not lost.
+        drained: bool,
     },
 }
 

@@ -30,6 +30,8 @@ pub mod faulty;
 mod framed;
 mod framing;
 pub(crate) mod happy_eyeballs;
+#[cfg(any(feature = "ws", feature = "quic"))]
+mod host;
 mod incoming;
 mod limits;
 pub mod memory;
@@ -374,6 +376,15 @@ pub trait Dialer: Send + Sync {
 
     /// The address, for logs and [`PeerState`](crate::PeerState). Constant and not empty.
     fn address(&self) -> &str;
+
+    /// A dialer of each address that the name of the host has now, for a [`HubSet`](crate::HubSet), which dials each. Empty if
+    /// the dialer has only one address, as is the default.
+    ///
+    /// # Errors
+    /// If the name cannot be resolved. The text names it.
+    async fn resolve(&self) -> Result<Vec<Box<dyn Dialer>>, LinkError> {
+        Ok(Vec::new())
+    }
 }
 
 #[async_trait::async_trait]
@@ -400,6 +411,10 @@ impl<D: Dialer + ?Sized> Dialer for Box<D> {
     fn address(&self) -> &str {
         (**self).address()
     }
+
+    async fn resolve(&self) -> Result<Vec<Box<dyn Dialer>>, LinkError> {
+        (**self).resolve().await
+    }
 }
 
 #[async_trait::async_trait]
@@ -410,5 +425,9 @@ impl<D: Dialer + ?Sized> Dialer for Arc<D> {
 
     fn address(&self) -> &str {
         (**self).address()
+    }
+
+    async fn resolve(&self) -> Result<Vec<Box<dyn Dialer>>, LinkError> {
+        (**self).resolve().await
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::runtime::Driver;
+use super::hub_set::HubSet;
+use super::runtime::{Driver, Paths};
 use super::{Backoff, Peer, Service};
 use crate::frame::{Frame, Hello, Kind, Lane, MAX_SERVICES, MIN_MAX_FRAME, encode};
 use crate::hub::{Policy, Rules};
@@ -60,6 +61,8 @@ impl Default for PeerSettings {
 pub struct PeerBuilder {
     name: PeerId,
     dialers: Vec<Box<dyn Dialer>>,
+    /// For each dialer, the index of the first one that is equal to it.
+    equal_to: Vec<usize>,
     services: HashMap<ServiceName, Arc<dyn Service>>,
     policy: Arc<dyn Policy>,
     settings: PeerSettings,
@@ -70,7 +73,8 @@ impl PeerBuilder {
     pub(super) fn new(name: PeerId) -> Self {
         let settings = PeerSettings::default();
         let policy = Arc::new(Rules::allow_all());
-        Self { name, dialers: Vec::new(), services: HashMap::new(), policy, settings, seed: None }
+        let (dialers, equal_to) = (Vec::new(), Vec::new());
+        Self { name, dialers, equal_to, services: HashMap::new(), policy, settings, seed: None }
     }
 
     /// Adds the address of a hub, as in `.dial("wss://hub:443".parse()?, &tls)?`. The options are a
@@ -85,14 +89,21 @@ impl PeerBuilder {
     }
 
     /// Adds an own path to a hub. Paths are tried in the order in which they were added: add the preferred one first.
-    pub fn dialer(mut self, dialer: Box<dyn Dialer>) -> Self {
-        self.dialers.push(dialer);
-        self
+    pub fn dialer(self, dialer: Box<dyn Dialer>) -> Self {
+        self.equal_dialers([dialer])
     }
 
-    /// Adds paths to a hub.
-    pub fn dialers(mut self, dialers: impl IntoIterator<Item = Box<dyn Dialer>>) -> Self {
+    /// Adds paths to a hub, in the order of preference.
+    pub fn dialers(self, dialers: impl IntoIterator<Item = Box<dyn Dialer>>) -> Self {
+        dialers.into_iter().fold(self, Self::dialer)
+    }
+
+    /// Adds paths of equal preference, to one of several hubs: they are tried in random order, so that the peers spread over
+    /// the hubs. A peer that is connected to one of them does not change to another.
+    pub fn equal_dialers(mut self, dialers: impl IntoIterator<Item = Box<dyn Dialer>>) -> Self {
+        let first = self.dialers.len();
         self.dialers.extend(dialers);
+        self.equal_to.resize(self.dialers.len(), first);
         self
     }
 
@@ -166,20 +177,63 @@ impl PeerBuilder {
         self
     }
 
-    /// Starts the peer on the current runtime. The peer connects and reconnects until it is closed.
+    /// Starts the peer on the current runtime. The peer connects to one hub and reconnects until it is closed.
     ///
     /// # Errors
     /// If there is no dialer or no runtime, if there are too many services or their names are too long together, or if
     /// a limit is too low.
     pub fn start(self) -> Result<Peer, StartError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
+        let hello = self.hello()?;
+        let Self { name, dialers, equal_to, services, policy, settings, .. } = self;
+        let mut rng = Rng::with_seed(hello.session.instance);
+        let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max, rng.u64(..));
+        let paths = Paths::new(dialers, equal_to, rng);
+        let (driver, handle, state) =
+            Driver::new(hello, paths, (services, policy), settings.clone(), backoff);
+        runtime.spawn(driver.run());
+        Ok(Peer::new(name, handle, state, settings))
+    }
+
+    /// Starts a peer at each hub, on the current runtime: at each address, and at each address of a name, which is resolved
+    /// again and again. For callers: each hub has its own part of the nodes. Give each hub one address: a second path to
+    /// a hub is only tried while no hub is connected, and once a minute.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub fn start_at_each_hub(mut self) -> Result<HubSet, StartError> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
+        self.hello()?;
+        let dialers = std::mem::take(&mut self.dialers);
+        Ok(HubSet::start(self, dialers, &runtime))
+    }
+
+    /// The same peer with another dialer and another instance.
+    pub(super) fn at(&self, dialer: Box<dyn Dialer>, number: u64) -> Self {
+        Self {
+            name: self.name.clone(),
+            dialers: vec![dialer],
+            equal_to: vec![0],
+            services: self.services.clone(),
+            policy: Arc::clone(&self.policy),
+            settings: self.settings.clone(),
+            seed: self.seed.map(|seed| seed.wrapping_add(number)),
+        }
+    }
+
+    pub(super) const fn dial_timeout_of(&self) -> Duration {
+        self.settings.dial_timeout
+    }
+
+    /// Checks the settings, and returns the hello of the peer, with its instance and without a session number.
+    fn hello(&self) -> Result<Hello, StartError> {
         if self.dialers.is_empty() {
             return Err(StartError::NoDialer);
         }
         if self.services.len() > MAX_SERVICES {
             return Err(StartError::TooManyServices { found: self.services.len() });
         }
-        let settings = self.settings;
+        let settings = &self.settings;
         for (setting, found, min) in [
             settings.session.shortest_ping(),
             ("session.max_frame", settings.session.max_frame, MIN_MAX_FRAME),
@@ -192,8 +246,8 @@ impl PeerBuilder {
             }
         }
         // A hasher with random keys is the standard library's source of unpredictable numbers.
-        let mut rng = Rng::with_seed(self.seed.unwrap_or_else(|| RandomState::new().hash_one(())));
-        let instance = rng.u64(1..);
+        let seed = self.seed.unwrap_or_else(|| RandomState::new().hash_one(()));
+        let instance = Rng::with_seed(seed).u64(1..);
         // The session number increases with each link.
         let mut hello = Hello::new(self.name.clone(), SessionId { instance, number: 0 });
         hello.max_frame = settings.session.max_frame;
@@ -202,11 +256,7 @@ impl PeerBuilder {
         if found > MAX_HELLO {
             return Err(StartError::HelloTooLarge { found, max: MAX_HELLO });
         }
-        let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max, rng.u64(..));
-        let (driver, handle, state) =
-            Driver::new(hello, self.dialers, (self.services, self.policy), settings.clone(), backoff);
-        runtime.spawn(driver.run());
-        Ok(Peer::new(self.name, handle, state, settings))
+        Ok(hello)
     }
 }
 

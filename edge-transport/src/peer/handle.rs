@@ -48,6 +48,12 @@ impl Peer {
         Self { shared: Arc::new(Shared { name, handle, state, settings, numbers: AtomicU64::new(0) }) }
     }
 
+    /// Whether both are handles of one running peer.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// This peer's name.
     #[must_use]
     pub fn name(&self) -> &PeerId {

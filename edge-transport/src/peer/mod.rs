@@ -10,6 +10,8 @@ mod credit_window;
 #[cfg(feature = "runtime")]
 mod handle;
 #[cfg(feature = "runtime")]
+mod hub_set;
+#[cfg(feature = "runtime")]
 mod refusal;
 #[cfg(feature = "runtime")]
 mod runtime;
@@ -28,6 +30,8 @@ pub(crate) use builder::PeerSettings;
 pub use call::{CallError, ReplyEvent, ReplyStream};
 #[cfg(feature = "runtime")]
 pub use handle::Peer;
+#[cfg(feature = "runtime")]
+pub use hub_set::HubSet;
 #[cfg(feature = "runtime")]
 pub use refusal::{ConnectError, Refusal};
 #[cfg(feature = "runtime")]

@@ -14,7 +14,7 @@ pub const MAX_PEERS: usize = 100_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// A peer is connected, or is connected with a new session.
+    /// A peer is connected, or is connected with a new session. Each list repeats the connected peers.
     Up {
         /// The peer's name.
         peer: PeerId,
@@ -27,6 +27,8 @@ pub enum Change {
         peer: PeerId,
         /// The peer's last known session.
         session: SessionId,
+        /// Whether the session was drained, by the peer or by the hub, and not lost.
+        drained: bool,
     },
     /// All connected peers have been reported. Follows each list: at the start and after a reconnect.
     Synced,
@@ -59,13 +61,17 @@ impl PeerSet {
             if let Some(listed) = &mut self.listed {
                 listed.insert(peer.clone());
             }
-            let known = self.known.get(&peer);
-            if !known.is_some_and(|known| session.is_ended_by(*known)) {
+            let known = self.known.get(&peer).copied();
+            let is_new = !known.is_some_and(|known| session.is_ended_by(known));
+            // Another hub may have reported the peer since the last list.
+            if is_new || (self.listed.is_some() && known == Some(session)) {
                 self.known.insert(peer.clone(), session);
                 changes.push(Change::Up { peer, session });
             }
         }
-        for (peer, session) in update.down.into_iter().filter_map(Entry::read) {
+        for entry in update.down {
+            let drained = entry.drained;
+            let Some((peer, session)) = entry.read() else { continue };
             // The end of an older session may arrive late, after the peer has reconnected.
             let Some(known) = self.known.get(&peer).copied().filter(|known| known.is_ended_by(session))
             else {
@@ -75,7 +81,7 @@ impl PeerSet {
                 listed.remove(&peer);
             }
             self.known.remove(&peer);
-            changes.push(Change::Down { peer, session: known });
+            changes.push(Change::Down { peer, session: known, drained });
         }
         if update.complete
             && let Some(listed) = self.listed.take()
@@ -83,7 +89,8 @@ impl PeerSet {
             let known = std::mem::take(&mut self.known).into_iter();
             let (stayed, left) = known.partition::<BTreeMap<_, _>, _>(|(peer, _)| listed.contains(peer));
             self.known = stayed;
-            changes.extend(left.into_iter().map(|(peer, session)| Change::Down { peer, session }));
+            let down = |(peer, session)| Change::Down { peer, session, drained: false };
+            changes.extend(left.into_iter().map(down));
             changes.push(Change::Synced);
         }
         changes
@@ -117,14 +124,15 @@ mod tests {
     }
 
     fn down(name: &str, number: u64) -> Change {
-        Change::Down { peer: peer(name), session: session(number) }
+        Change::Down { peer: peer(name), session: session(number), drained: false }
     }
 
     #[test]
     fn list_reports_added_and_removed_peers() {
         let mut peer_set = PeerSet::default();
         assert_eq!(peer_set.apply(list(&[("a", 1), ("b", 1)])), [up("a", 1), up("b", 1), Change::Synced]);
-        assert_eq!(peer_set.apply(list(&[("a", 1), ("c", 1)])), [up("c", 1), down("b", 1), Change::Synced]);
+        let next = peer_set.apply(list(&[("a", 1), ("c", 1)]));
+        assert_eq!(next, [up("a", 1), up("c", 1), down("b", 1), Change::Synced]);
     }
 
     #[test]
@@ -156,9 +164,9 @@ mod tests {
         let mut peer_set = PeerSet::default();
         peer_set.apply(list(&[("a", 1), ("b", 1)]));
         let begun = Update { reset: true, up: entries(&[("a", 1)]), ..Update::default() };
-        assert_eq!(peer_set.apply(begun.clone()), []);
+        assert_eq!(peer_set.apply(begun.clone()), [up("a", 1)]);
         // The list restarts: the reader was too slow.
-        assert_eq!(peer_set.apply(begun), []);
+        assert_eq!(peer_set.apply(begun), [up("a", 1)]);
         let down_now = entries(&[("a", 1)]);
         let rest = Update { up: entries(&[("c", 1)]), down: down_now, complete: true, ..Update::default() };
         let expected = [up("c", 1), down("a", 1), down("b", 1), Change::Synced];

@@ -41,8 +41,8 @@ async fn answer(hub: Hub, source: PeerId, request: Request, mut replies: ReplySe
     let (reason, detail) = match decode_query(request.body) {
         Ok((service, only)) => {
             let watcher = Watcher::new(&hub, source, service, only);
-            let stop_token = hub.stop_token();
-            if let Some(Err(())) = stop_token.run_until_cancelled(watcher.run(&hub, &mut replies)).await {
+            let stop_watches = hub.stop_watches();
+            if let Some(Err(())) = stop_watches.run_until_cancelled(watcher.run(&hub, &mut replies)).await {
                 return;
             }
             (Reason::Draining, "the hub is shutting down".to_owned())
@@ -158,8 +158,8 @@ impl Watcher {
                     update.down.push(entry);
                 }
             }
-            Presence::Down { peer, session } if self.may_see(hub, &peer) => {
-                let entry = Entry::new(&peer, session);
+            Presence::Down { peer, session, drained } if self.may_see(hub, &peer) => {
+                let entry = Entry { drained, ..Entry::new(&peer, session) };
                 update.up.retain(|up| up.peer != entry.peer);
                 update.down.push(entry);
             }
@@ -218,7 +218,7 @@ mod tests {
             Presence::Up(PeerInfo { peer: edge.clone(), session, services: services.into() })
         };
         let up = || up_with(std::slice::from_ref(&csi));
-        let down = |peer: &PeerId| Presence::Down { peer: peer.clone(), session };
+        let down = |peer: &PeerId| Presence::Down { peer: peer.clone(), session, drained: false };
         let left = changes(vec![down(&edge), down(&other)]).await;
         assert_eq!(left, (0, vec!["edge-1".to_owned()]));
         let without = changes(vec![up(), up_with(&[])]).await;

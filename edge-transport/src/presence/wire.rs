@@ -8,7 +8,7 @@ use crate::name::{PeerId, SessionId};
 impl Entry {
     #[cfg(feature = "runtime")]
     pub(super) fn new(peer: &PeerId, session: SessionId) -> Self {
-        Self { peer: peer.to_string(), instance: session.instance, session: session.number }
+        Self { peer: peer.to_string(), instance: session.instance, session: session.number, drained: false }
     }
 
     /// Returns `None` if the name is invalid.

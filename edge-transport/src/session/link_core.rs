@@ -218,6 +218,10 @@ impl LinkCore {
                 actions.push(LinkAction::Draining { reason: reason.clone() });
                 self.state = LinkState::Draining { remote: remote.clone(), reason, deadline: None };
             }
+            // Both ends drain: a peer that was asked to leave has nowhere to go.
+            (LinkState::Draining { .. }, LinkEvent::Frame(Kind::Drain { reason })) => {
+                actions.push(LinkAction::Draining { reason });
+            }
             (LinkState::Open(remote), LinkEvent::Drain { reason }) => {
                 actions.push(LinkAction::Send(Kind::Drain { reason: reason.clone() }));
                 let deadline = Some(now + self.settings.drain_timeout);

@@ -97,6 +97,15 @@ impl Dialer for TokenDialer {
     fn address(&self) -> &str {
         self.dialer.address()
     }
+
+    async fn resolve(&self) -> Result<Vec<Box<dyn Dialer>>, LinkError> {
+        let Self { source, allow_insecure, .. } = self;
+        let with_token = |dialer| {
+            let token_dialer = Self { allow_insecure: *allow_insecure, ..Self::new(dialer, source.clone()) };
+            Box::new(token_dialer) as Box<dyn Dialer>
+        };
+        Ok(self.dialer.resolve().await?.into_iter().map(with_token).collect())
+    }
 }
 
 impl fmt::Debug for TokenDialer {

@@ -9,8 +9,9 @@ use edge_transport::link::{Address, DialOptions, Dialer};
 use edge_transport::peer::PeerBuilder;
 use edge_transport::reload::FileWatch;
 use edge_transport::tls::ClientTls;
-use edge_transport::{Peer, PeerId, PeerState};
-use tokio::sync::watch;
+use edge_transport::{HubSet, Peer, PeerId, PeerState};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 
 use crate::process::Fatal;
 use crate::security::{ClientSecurity, spawn_reload};
@@ -30,9 +31,17 @@ pub struct FailbackOptions {
 }
 
 impl FailbackOptions {
-    /// Returns a builder of a peer with this interval and this drain timeout.
-    pub fn peer(&self, name: PeerId, drain_timeout: Duration) -> PeerBuilder {
-        Peer::builder(name).failback_interval(self.failback_interval).drain_timeout(drain_timeout)
+    /// Returns a builder of a peer with this interval and these paths. Addresses of one scheme are equal, in random order, and
+    /// schemes are preferred in the order of their first addresses.
+    pub fn peer(&self, name: PeerId, addresses: &[Address], dialers: Vec<Box<dyn Dialer>>) -> PeerBuilder {
+        let scheme = |address: &Address| address.to_string().split(':').next().map(ToOwned::to_owned);
+        let mut dialers: Vec<_> = addresses.iter().map(scheme).zip(dialers).collect();
+        let mut builder = Peer::builder(name).failback_interval(self.failback_interval);
+        while let Some(preferred) = dialers.first().map(|(scheme, _)| scheme.clone()) {
+            let equal = dialers.extract_if(.., |(scheme, _)| *scheme == preferred);
+            builder = builder.equal_dialers(equal.map(|(_, dialer)| dialer));
+        }
+        builder
     }
 }
 
@@ -135,8 +144,24 @@ pub fn state_directory(path: Option<&Path>) -> Result<Option<StateDirectory>, Fa
     path.map(StateDirectory::open).transpose().map_err(Fatal::runtime)
 }
 
+/// Logs each change of the connections to the hubs, until all are closed. Notifies of each hub that connects.
+pub async fn log_connections(mut hubs: HubSet, connected: Arc<Notify>) {
+    let (mut known, mut logs): (Vec<Peer>, _) = (Vec::new(), JoinSet::new());
+    loop {
+        let peers = hubs.peers();
+        for peer in peers.iter().filter(|peer| known.iter().all(|known| !known.is(peer))) {
+            logs.spawn(log_connection(peer.watch(), Arc::clone(&connected)));
+        }
+        known = peers;
+        if !hubs.changed().await {
+            break;
+        }
+    }
+    logs.join_all().await;
+}
+
 /// Logs each change of a peer's connection, until the peer is closed.
-pub async fn log_connection(mut state: watch::Receiver<PeerState>) {
+async fn log_connection(mut state: watch::Receiver<PeerState>, connected: Arc<Notify>) {
     let mut last: Option<String> = None;
     loop {
         let now = state.borrow_and_update().clone();
@@ -144,6 +169,7 @@ pub async fn log_connection(mut state: watch::Receiver<PeerState>) {
             PeerState::Connected { address, hub, .. } => {
                 last = None;
                 tracing::info!(address, %hub, "connected to the hub");
+                connected.notify_one();
             }
             // A repeated cause is logged once.
             PeerState::Connecting { last_error: Some(cause), attempts, .. }
@@ -177,31 +203,42 @@ fn advice(cause: &str) -> &'static str {
 ///
 /// # Errors
 /// Returns the reason, if no hub is connected.
-pub fn readiness(peer: &Peer) -> Result<(), String> {
-    match peer.state() {
-        PeerState::Connected { .. } => Ok(()),
-        PeerState::Connecting { last_error: Some(cause), .. } => {
-            Err(format!("no connection to the hub: {cause}"))
-        }
-        PeerState::Draining { reason } => Err(format!("draining: {reason}")),
-        PeerState::Closed => Err("closed".to_owned()),
-        _ => Err("no connection to the hub yet".to_owned()),
+pub fn readiness(hubs: &HubSet) -> Result<(), String> {
+    let mut causes = Vec::new();
+    for (_, state) in hubs.states() {
+        causes.push(match state {
+            PeerState::Connected { .. } => return Ok(()),
+            PeerState::Connecting { last_error: Some(cause), .. } => {
+                format!("no connection to the hub: {cause}")
+            }
+            PeerState::Draining { reason } => format!("draining: {reason}"),
+            PeerState::Closed => "closed".to_owned(),
+            _ => "no connection to the hub yet".to_owned(),
+        });
     }
+    Err(if causes.is_empty() { "no connection to the hub yet".to_owned() } else { causes.join("; ") })
 }
 
-/// Returns the rows of the page about the connection of a peer with this name.
-pub fn facts(peer: &Peer, name: &PeerId) -> Vec<Fact> {
-    let connection = match peer.state() {
+/// Returns the rows of the page about the connections of a peer with this name.
+pub fn facts(hubs: &HubSet, name: &PeerId) -> Vec<Fact> {
+    let connection = |(address, state)| match state {
         PeerState::Connected { address, since, .. } => {
             format!("{address} for {} s", since.elapsed().as_secs())
         }
-        _ => readiness(peer).err().unwrap_or_default(),
+        PeerState::Connecting { last_error: Some(cause), .. } => format!("not connected: {cause}"),
+        _ => format!("{address}: not connected"),
     };
-    vec![Fact::new("name at the hub", name), Fact::new("hub", connection)]
+    let hubs = hubs.states().into_iter().map(connection).map(|text| Fact::new("hub", text));
+    std::iter::once(Fact::new("name at the hub", name)).chain(hubs).collect()
 }
 
-/// Sets the gauge `edge_csi_hub_connected` (1 if a hub is connected, else 0) and the gauges of the files.
-pub fn publish_metrics(peer: &Peer, files: &LinkFiles) {
+/// Sets the gauges `edge_csi_hub_connected` (1 if a hub is connected, else 0), `edge_csi_hubs` (the hubs that the peer connects
+/// to) and `edge_csi_hubs_connected`, and the gauges of the files.
+pub fn publish_metrics(hubs: &HubSet, files: &LinkFiles) {
     files.watch.publish(SystemTime::now());
-    metrics::gauge!("edge_csi_hub_connected").set(if peer.state().is_connected() { 1.0 } else { 0.0 });
+    let states = hubs.states();
+    let connected = states.iter().filter(|(_, state)| state.is_connected()).count();
+    metrics::gauge!("edge_csi_hub_connected").set(if connected > 0 { 1.0 } else { 0.0 });
+    metrics::gauge!("edge_csi_hubs").set(states.len() as f64);
+    metrics::gauge!("edge_csi_hubs_connected").set(connected as f64);
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use csi_proxy::SocketAddress;
+pub use csi_proxy::SocketAddress;
 
 /// An option's value cannot be used. The option's name is added by the command-line parser.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

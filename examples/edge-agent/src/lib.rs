@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use csi_proxy::{Dispatcher, Drained, Driver, NodeSegment, Relay, ServeCsi as _, TopologyRelay};
-use edge_transport::{PeerId, ServiceName};
+use edge_transport::{HubSet, PeerId, ServiceName};
 use futures_util::future::OptionFuture;
 use tokio::task::JoinSet;
 use volume_manager::advanced::message;
@@ -105,7 +105,7 @@ async fn run(options: AgentOptions, mut signals: Signals, probe: ProbeCommand) -
     let opened = volumes::open(&options.volumes, probe, saved, options.nodeid.as_str(), secrets).await?;
     let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
     let sockets = KubeletSockets::open(&options.kubelet_sockets, &options.nodeid, &dispatcher)?;
-    let mut builder = options.failback.peer(name, options.drain_timeout).dialers(dialers);
+    let mut builder = options.failback.peer(name, &options.hub, dialers).drain_timeout(options.drain_timeout);
     let (relay, segment): (Arc<dyn Relay>, _) = match &sockets {
         Some(sockets) => (sockets.relay(), sockets.segment()),
         // Without a kubelet, the agent adds the node's topology itself.
@@ -124,7 +124,7 @@ async fn run(options: AgentOptions, mut signals: Signals, probe: ProbeCommand) -
         builder = builder.service(service, volumes.clone());
     }
     let peer = builder.start().map_err(Fatal::runtime)?;
-    let connection = tokio::spawn(uplink::log_connection(peer.watch()));
+    let connection = tokio::spawn(uplink::log_connections(HubSet::from(peer.clone()), Arc::default()));
     let renewal = match renewed {
         Some(path) => {
             Renewal::new(&files, &peer, (&options.security, path), seed_of(options.nodeid.as_str()))

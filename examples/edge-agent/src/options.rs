@@ -49,8 +49,9 @@ pub struct AgentOptions {
     #[arg(long, value_name = "NAME")]
     pub nodeid: NodeId,
 
-    /// Address of the hub: quic://HOST:PORT, wss://HOST:PORT, ws://HOST:PORT or unix:///PATH (ports 10001 for quic, else
-    /// 10000). May be repeated: the addresses are tried in order
+    /// Address of a hub: quic://HOST:PORT, wss://HOST:PORT, ws://HOST:PORT or unix:///PATH (ports 10001 for quic, else
+    /// 10000). May be repeated: one at a time is connected. Addresses of one scheme are equal and tried in random order;
+    /// schemes are tried in the order given
     #[arg(long, value_name = "URL", required = true)]
     pub hub: Vec<Address>,
 

@@ -30,11 +30,11 @@ impl Status for AgentStatus {
     }
 
     fn ready(&self) -> Result<(), String> {
-        uplink::readiness(&self.peer)
+        uplink::readiness(&self.peer.clone().into())
     }
 
     fn facts(&self) -> Vec<Fact> {
-        let mut facts = uplink::facts(&self.peer, self.peer.name());
+        let mut facts = uplink::facts(&self.peer.clone().into(), self.peer.name());
         facts.extend(self.renewal.iter().flat_map(RenewalView::facts));
         facts.extend(self.dispatcher.drivers().into_iter().map(|name| Fact::new("driver", name)));
         let counts = self.dispatcher.operation_counts();
@@ -50,7 +50,7 @@ impl Status for AgentStatus {
     }
 
     fn publish_metrics(&self) {
-        uplink::publish_metrics(&self.peer, &self.files);
+        uplink::publish_metrics(&self.peer.clone().into(), &self.files);
         self.dispatcher.publish_metrics();
         if let Some(sockets) = &self.kubelet_sockets {
             sockets.publish_metrics();

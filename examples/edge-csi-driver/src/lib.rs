@@ -14,7 +14,8 @@ mod status;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use csi_proxy::{ClockTerms, Drained, NodeWatch, Reachability, RetryRelay, SessionRelay};
+use csi_proxy::{ClockTerms, Drained, NodeWatch, Reachability, RetryRelay};
+use edge_transport::Peer;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
@@ -48,13 +49,19 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     let destination = Destination::open(&options, state.as_ref()).await?;
     let drain_timeout = options.drain_timeout;
     let name = Arc::new(HubName::new(&options.drivername, files.tls.clone())?);
-    let builder = options.failback.peer(name.current(), drain_timeout);
-    let peer = builder.dialers(name::dialers(dialers, &name)).start().map_err(Fatal::runtime)?;
-    tracing::info!(name = %peer.name(), driver = %options.drivername, node = %destination, "starting; the driver's calls go to the node");
-    let connection = tokio::spawn(uplink::log_connection(peer.watch()));
+    let peers = Peer::builder(name.current()).drain_timeout(drain_timeout);
+    let hubs = peers.dialers(name::dialers(dialers, &name)).start_at_each_hub().map_err(Fatal::runtime)?;
+    tracing::info!(name = %name.current(), driver = %options.drivername, node = %destination, "starting; the driver's calls go to the node");
+    let connected = Arc::new(Notify::new());
+    let connections = tokio::spawn(uplink::log_connections(hubs.clone(), Arc::clone(&connected)));
 
     let reachability = Reachability::new(options.reconnect_grace);
-    let relay = SessionRelay::new(peer.clone());
+    let nodes = NodeWatch::new(hubs.clone(), &options.drivername, reachability.clone());
+    let mut nodes = nodes.map_err(Fatal::runtime)?;
+    if let RouteKind::Fixed(node) = &destination.kind {
+        nodes = nodes.only(node);
+    }
+    let relay = nodes.relay();
     let relay = match &destination.store {
         Some(store) => RetryRelay::start(relay, reachability.clone(), store.clone()).await,
         None => RetryRelay::start(relay, reachability.clone(), ClockTerms::default()).await,
@@ -76,7 +83,8 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
         follower.as_ref().map_or(DecommissionedNodes::Unsupported, follow::Follower::decommissioned_nodes);
     let (driver, shown) = (options.drivername.clone(), front.shown());
     let status = CsiDriverStatus {
-        peer: peer.clone(),
+        hubs: hubs.clone(),
+        reachability: reachability.clone(),
         relay: relay.clone(),
         name,
         files: files.clone(),
@@ -91,18 +99,15 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     files.spawn_reload();
     let serving = front.open().await?;
     if let Some(follower) = follower {
-        let driver = options.drivername;
-        let nodes = NodeWatch::new(peer.clone(), &driver, reachability.clone()).map_err(Fatal::runtime)?;
-        tasks.spawn(follow::follow(nodes, driver, reachability, follower, pending));
+        tasks.spawn(follow::follow(nodes, options.drivername, reachability, follower, pending));
     }
-    let mut hub = peer.watch();
     let signal = loop {
         tokio::select! {
             signal = signals.next() => break signal,
             // Without a drain: the newer proxy serves the remaining calls.
             replaced = relay.replaced() => return Err(Fatal::runtime(replaced)),
-            // The driver info is refreshed as soon as the hub is connected, ahead of its schedule.
-            Ok(()) = hub.changed() => if hub.borrow_and_update().is_connected() { serving.refresh() },
+            // The driver info is refreshed as soon as a hub is connected, ahead of its schedule.
+            () = connected.notified() => serving.refresh(),
             () = online.notified() => serving.online(),
         }
     };
@@ -111,9 +116,9 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
         if serving.shutdown(drain_timeout).await != Drained::All {
             tracing::warn!("calls still open after the drain timeout; their operations continue at the node");
         }
-        peer.close().await;
+        hubs.close().await;
     };
     signals.drain(signal, drain).await;
-    connection.abort();
+    connections.abort();
     Ok(())
 }

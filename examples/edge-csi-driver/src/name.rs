@@ -70,4 +70,8 @@ impl Dialer for NamedDialer {
     fn address(&self) -> &str {
         self.dialer.address()
     }
+
+    async fn resolve(&self) -> Result<Vec<Box<dyn Dialer>>, LinkError> {
+        Ok(dialers(self.dialer.resolve().await?, &self.name))
+    }
 }

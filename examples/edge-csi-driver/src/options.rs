@@ -12,7 +12,6 @@ use edge_transport::link::Address;
 use super::decommission::Command;
 use super::route::TopologyOptions;
 use edge_csi_common::security::ClientSecurity;
-use edge_csi_common::uplink::FailbackOptions;
 use edge_csi_common::values::{duration, listen_address};
 
 /// Serves a CSI socket in the cloud for a driver on a node at the edge. The Kubernetes sidecars use this socket.
@@ -46,8 +45,9 @@ pub struct CsiDriverOptions {
     #[arg(long, value_name = "URL", env = "CSI_ENDPOINT", default_value = "unix:///csi/csi.sock")]
     pub endpoint: SocketAddress,
 
-    /// Address of the hub: unix:///PATH, quic://HOST:PORT, wss://HOST:PORT or ws://HOST:PORT (ports 10001 for quic, else
-    /// 10000). May be repeated, or separated by commas: the addresses are tried in order
+    /// Address of a hub: unix:///PATH, quic://HOST:PORT, wss://HOST:PORT or ws://HOST:PORT (ports 10001 for quic, else
+    /// 10000). May be repeated, or separated by commas, once for each hub: all are connected. A DNS name means all its
+    /// addresses and is resolved again while the proxy runs
     #[arg(
         long,
         visible_alias = "kubeedge-endpoint",
@@ -57,10 +57,6 @@ pub struct CsiDriverOptions {
         default_value = edge_csi_common::uplink::DEFAULT_HUB
     )]
     pub hub: Vec<Address>,
-
-    /// Failback between those addresses.
-    #[command(flatten)]
-    pub failback: FailbackOptions,
 
     /// How long after the node or the hub was lost an unsent call waits for it to reconnect; never longer than the call's
     /// deadline (ms, s, m, h; 0s: no wait). After this time, calls to the node fail with UNAVAILABLE at once and Probe returns

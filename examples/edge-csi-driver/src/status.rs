@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use csi_proxy::{RetryRelay, SessionRelay, StartupStatus};
-use edge_transport::Peer;
+use csi_proxy::{Reachability, RetryRelay, SessionRelay, StartupStatus};
+use edge_transport::HubSet;
 
 use super::decommission::DecommissionedNodes;
 use super::front::Shown;
@@ -20,7 +20,8 @@ const NODES_SHOWN: usize = 200;
 /// The proxy's page.
 #[derive(Debug)]
 pub(super) struct CsiDriverStatus {
-    pub(super) peer: Peer,
+    pub(super) hubs: HubSet,
+    pub(super) reachability: Reachability,
     pub(super) relay: RetryRelay<SessionRelay>,
     pub(super) name: Arc<HubName>,
     pub(super) files: LinkFiles,
@@ -36,7 +37,7 @@ impl Status for CsiDriverStatus {
     }
 
     fn ready(&self) -> Result<(), String> {
-        uplink::readiness(&self.peer)
+        uplink::readiness(&self.hubs)
     }
 
     fn facts(&self) -> Vec<Fact> {
@@ -78,12 +79,17 @@ impl Status for CsiDriverStatus {
             let reason = format!("{node}: has recorded term {term}; another proxy called it, or it lies");
             Fact::new("node that refuses this proxy", reason)
         }));
-        facts.extend(uplink::facts(&self.peer, &self.name.current()));
+        let contested = self.reachability.contested().into_iter().take(NODES_SHOWN);
+        facts.extend(
+            contested.map(|node| Fact::new("node name of two agents", format!("{node}: gets no calls"))),
+        );
+        facts.extend(uplink::facts(&self.hubs, &self.name.current()));
         facts
     }
 
     fn publish_metrics(&self) {
-        uplink::publish_metrics(&self.peer, &self.files);
+        uplink::publish_metrics(&self.hubs, &self.files);
+        metrics::gauge!("edge_csi_contested_nodes").set(self.reachability.contested().len() as f64);
         let nodes = self.decommissioned_nodes.nodes();
         let connected = nodes.iter().filter(|(_, connected)| *connected).count();
         metrics::gauge!("edge_csi_decommissioned_nodes").set(nodes.len() as f64);

@@ -7,6 +7,7 @@ mod kubernetes;
 mod listeners;
 mod options;
 mod presence_log;
+mod rebalance;
 mod status;
 mod trace;
 
@@ -15,10 +16,12 @@ use std::sync::Arc;
 
 use edge_transport::hub::{DenyList, Hub, HubBuilder, Rules};
 use edge_transport::reload::FileWatch;
+use tokio::task::JoinSet;
 
 #[cfg(feature = "kubernetes")]
 pub use self::kubernetes::{InvalidSigner, KubernetesAccess, NodeSigner};
 pub use self::options::HubOptions;
+pub use self::rebalance::{Command, Rebalance};
 use self::status::HubStatus;
 use edge_csi_common::allow::AllowRule;
 use edge_csi_common::process::{self, Fatal, Signals};
@@ -31,6 +34,9 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
+    if let Some(Command::Rebalance(command)) = &options.command {
+        return rebalance::run(command);
+    }
     let files = options.security.files()?;
     let tokens = options.security.tokens();
     let listeners = listeners::open(&options, files.as_ref()).await?;
@@ -84,6 +90,10 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     };
     let _status = StatusServer::start(options.http_endpoint, status).await.map_err(Fatal::runtime)?;
     let presence = tokio::spawn(presence_log::run(hub.clone()));
+    let mut commands = JoinSet::new();
+    if let Some(socket) = rebalance::bind(&options.listen)? {
+        commands.spawn(rebalance::serve(socket, hub.clone()));
+    }
     let signal = signals.next().await;
     #[cfg(feature = "kubernetes")]
     if let Some(kubernetes) = &kubernetes {
@@ -91,6 +101,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     }
     signals.drain(signal, hub.drain("the hub is shutting down")).await;
     presence.abort();
+    drop(commands);
     Ok(())
 }
 

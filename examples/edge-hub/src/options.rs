@@ -17,8 +17,12 @@ use edge_csi_common::values::{ListenUrl, duration, listen_address};
 /// wss and quic listeners need certificates (--tls-cert, --tls-key, and --client-ca or --tokens) and rules (--allow). All of them
 /// use the same certificate. Certificate and token files are reloaded when they change.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "edge-hub", version)]
+#[command(name = "edge-hub", version, args_conflicts_with_subcommands = true)]
 pub struct HubOptions {
+    /// Command to a running hub; without one, runs the hub.
+    #[command(subcommand)]
+    pub command: Option<super::Command>,
+
     /// Address to listen on; may be repeated: unix:///PATH (mode 0600; root and the hub's own user may connect), wss://IP:PORT,
     /// quic://IP:PORT (UDP), or, with --insecure, ws://IP:PORT
     #[arg(long, value_name = "URL", default_value = DEFAULT_HUB)]

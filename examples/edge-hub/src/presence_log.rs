@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use edge_transport::hub::{Hub, Presence};
+use edge_transport::advanced::Presence;
+use edge_transport::hub::Hub;
 use edge_transport::{PeerId, ServiceName};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until};
@@ -86,7 +87,9 @@ fn line(Changes(presence, count): &Changes) {
             let services = names(&info.services);
             tracing::info!(peer = %info.peer, session = %info.session, services, changes, "peer is up");
         }
-        Presence::Down { peer, session } => tracing::info!(%peer, %session, changes, "peer is down"),
+        Presence::Down { peer, session, drained } => {
+            tracing::info!(%peer, %session, drained, changes, "peer is down");
+        }
         _ => {}
     }
 }
@@ -113,7 +116,7 @@ mod tests {
 
     fn down(peer: &str, number: u64) -> Presence {
         let session = SessionId { instance: 1, number };
-        Presence::Down { peer: PeerId::new(peer).unwrap(), session }
+        Presence::Down { peer: PeerId::new(peer).unwrap(), session, drained: false }
     }
 
     #[test]

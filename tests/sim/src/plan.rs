@@ -135,10 +135,8 @@ impl Operation {
 /// All that a seed decides.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// The number of hubs. All peers prefer the first one.
+    /// The number of hubs. An agent is at any of them, a proxy at all.
     pub(crate) hubs: usize,
-    /// How often a peer checks whether a preferred hub is available again.
-    pub(crate) failback_interval: Duration,
     pub(crate) agents: usize,
     /// The number of proxies and of drivers.
     pub(crate) proxies: usize,
@@ -170,8 +168,7 @@ const SHORT: Duration = Duration::from_millis(500);
 impl Plan {
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let (hubs, agents, proxies) = (1 + rng.below(5) / 3, 1 + rng.below(3), 1 + rng.below(2));
-        let failback_interval = rng.millis(1_000, 5_000);
+        let (hubs, agents, proxies) = (1 + rng.below(6) / 2, 1 + rng.below(3), 1 + rng.below(2));
         let calm = rng.millis(5_000, 30_000);
         let profiles = (0..agents + proxies).map(|_| Self::profile(&mut rng)).collect();
         let hostile = match rng.below(10) {
@@ -193,7 +190,6 @@ impl Plan {
         }
         Self {
             hubs,
-            failback_interval,
             agents,
             proxies,
             profiles,
@@ -321,11 +317,9 @@ impl Plan {
     /// perhaps twice.
     pub(crate) fn healed(&self) -> Duration {
         let works: Duration = self.operations.iter().map(|operation| operation.work).sum();
-        // Two peers meet at the hub that both prefer. The interval between dials of that hub grows.
-        let meeting = if self.hubs > 1 { 64 * self.failback_interval } else { Duration::ZERO };
         // A proxy may have to ask all nodes before it raises its term above that of one of them.
         let asking = if self.agents > 1 { ASKING } else { Duration::ZERO };
-        self.calm + HEALING + meeting + asking + 2 * works
+        self.calm + HEALING + asking + 2 * works
     }
 
     pub(crate) fn operation_of(&self, id: OperationId) -> Option<&Operation> {

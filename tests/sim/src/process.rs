@@ -7,10 +7,11 @@ use csi_proto::DriverName;
 use csi_proto::name::InvalidDriverName;
 use csi_proxy::{
     DEFAULT_RECONNECT_GRACE, Dispatcher, Driver, NodeWatch, Reachability, RetryRelay, ServeCsi as _,
-    SessionRelay, TermError,
+    TermError,
 };
 use edge_transport::advanced::{HubSettings, PeerSettings, SessionSettings};
 use edge_transport::hub::{InvalidRule, Rules};
+use edge_transport::link::Dialer;
 use edge_transport::peer::PeerBuilder;
 use edge_transport::{Hub, InvalidName, Peer, PeerId};
 use tokio::sync::Notify;
@@ -115,18 +116,16 @@ fn peer(
     let proven = PeerId::new(plan.name(place))?;
     let profile = plan.profiles.get(place).copied();
     let mut settings = PeerSettings::default();
-    settings.failback_interval = plan.failback_interval;
     settings.session = bounds.session.clone();
-    let mut builder = Peer::builder(PeerId::new(name)?).seed(seed).settings(settings);
+    let builder = Peer::builder(PeerId::new(name)?).seed(seed).settings(settings);
     let profile =
         profile.unwrap_or(LinkProfile { lanes: false, latency: Duration::ZERO, jitter: Duration::ZERO });
-    for hub in 0..plan.hubs {
+    let dialers = (0..plan.hubs).map(|hub| {
         let (context, address) = (Arc::clone(context), format!("sim:hub-{hub}"));
         let proven = proven.clone();
-        let network = Network { context, place, instance, proven, hub, profile, address };
-        builder = builder.dialer(Box::new(network));
-    }
-    Ok(builder)
+        Box::new(Network { context, place, instance, proven, hub, profile, address }) as Box<dyn Dialer>
+    });
+    Ok(builder.equal_dialers(dialers))
 }
 
 /// An agent and its drivers.
@@ -148,7 +147,7 @@ pub(crate) fn agent(
     let peer = peer(context, bounds, place, instance, seed)?
         .serve_csi_with_node_calls(dispatcher.clone())
         .start()?;
-    Ok(Process { instance, peer, kind: ProcessKind::Agent { dispatcher } })
+    Ok(Process { instance, hubs: peer.into(), kind: ProcessKind::Agent { dispatcher } })
 }
 
 /// A proxy.
@@ -161,16 +160,17 @@ pub(crate) async fn proxy(
 ) -> Result<Process, StartError> {
     let instance = context.begins(place);
     let driver = place - context.with(|inner| inner.plan.agents);
-    let peer = peer(context, bounds, place, instance, seed)?.start()?;
+    let hubs = peer(context, bounds, place, instance, seed)?.start_at_each_hub()?;
     let planted = context.planted;
     let grace = if planted == Some(Planted::NoGrace) { Duration::ZERO } else { DEFAULT_RECONNECT_GRACE };
     let reachability = Reachability::new(grace);
     let name = DriverName::new(driver_name(driver))?;
-    let mut nodes = NodeWatch::new(peer.clone(), &name, reachability.clone())?;
+    let mut nodes = NodeWatch::new(hubs.clone(), &name, reachability.clone())?;
+    let relay = nodes.relay();
     tokio::spawn(async move { while nodes.next().await.is_some() {} });
     let starts = Starts { context: Arc::clone(context), driver, instance };
     let below = UsedTerms {
-        relay: Planted::below(planted, SessionRelay::new(peer.clone())),
+        relay: Planted::below(planted, relay),
         context: Arc::clone(context),
         driver,
         instance,
@@ -200,5 +200,5 @@ pub(crate) async fn proxy(
     });
     let endpoint = ProxyEndpoint { instance, relay: Planted::above(planted, relay), ended };
     tokio::spawn(refresh(Arc::clone(context), endpoint.clone(), driver, Rng::new(seed)));
-    Ok(Process { instance, peer, kind: ProcessKind::Proxy { endpoint } })
+    Ok(Process { instance, hubs, kind: ProcessKind::Proxy { endpoint } })
 }

@@ -17,7 +17,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::open::OpenCalls;
-pub use self::reachability::{DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reachability};
+#[cfg(feature = "edge-transport")]
+pub(super) use self::reachability::HubId;
+pub use self::reachability::{
+    DEFAULT_RECONNECT_GRACE, HubPresence, Missing, NodeChange, NodeStatus, Reachability,
+};
 use self::sending::{Sending, now};
 pub use self::term::{ClockTerms, Replaced, TermError, TermSource, next_term};
 use self::term::{Refusal, Terms};

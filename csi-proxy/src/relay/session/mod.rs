@@ -22,11 +22,12 @@ use edge_transport::{
 use futures_util::stream;
 
 pub use self::nodes::NodeWatch;
+use self::nodes::PeerTable;
 use crate::call::text::printable;
 use crate::call::{Call, Fault, NodeId, NodeSession, Outcome, Replies, Reply};
 use crate::log_limit::LogLimit;
 use crate::relay::refused::Refused;
-use crate::relay::{Relay, opened, until_left};
+use crate::relay::{Reachability, Relay, opened, until_left};
 
 /// The name of the service of a node's peer for CSI calls. Each driver has a name below it, `csi/DRIVER`.
 pub const CSI_SERVICE: &str = "csi";
@@ -58,16 +59,43 @@ impl From<SessionId> for NodeSession {
 /// cancels the request.
 #[derive(Debug, Clone)]
 pub struct SessionRelay {
-    peer: Peer,
+    hubs: Hubs,
     /// The service of the first driver: a proxy usually has only one.
     service: Arc<OnceLock<(DriverName, ServiceName)>>,
 }
 
+/// The peer of a call.
+#[derive(Debug, Clone)]
+enum Hubs {
+    /// All calls go to one hub.
+    One(Peer),
+    /// A call goes to the hub at which its node is.
+    OfNode(Arc<PeerTable>, Reachability),
+}
+
 impl SessionRelay {
-    /// Creates a relay over the sessions of this peer.
+    /// Creates a relay over the sessions of this peer, at one hub. For several hubs, see [`NodeWatch::relay`].
     #[must_use]
     pub fn new(peer: Peer) -> Self {
-        Self { peer, service: Arc::default() }
+        Self { hubs: Hubs::One(peer), service: Arc::default() }
+    }
+
+    fn at_hub_of_node(peers: Arc<PeerTable>, reachability: Reachability) -> Self {
+        Self { hubs: Hubs::OfNode(peers, reachability), service: Arc::default() }
+    }
+
+    /// The peer at the hub to which the node of this call is connected.
+    fn peer_of(&self, call: &Call) -> Result<Peer, Fault> {
+        match &self.hubs {
+            Hubs::One(peer) => Ok(peer.clone()),
+            Hubs::OfNode(peers, reachability) => {
+                let hub = reachability.hub_of(&call.node, call.session);
+                hub.and_then(|hub| peers.get(hub)).ok_or_else(|| match call.session {
+                    Some(_) => Fault::WrongSession { node: call.node.clone() },
+                    None => Fault::NodeOffline { node: call.node.clone() },
+                })
+            }
+        }
     }
 
     fn service_of(&self, driver: &DriverName) -> Result<ServiceName, InvalidName> {
@@ -96,7 +124,8 @@ impl Relay for SessionRelay {
             .metadata(call.encode_header())
             .remaining(call.remaining)
             .to_session(session);
-        let answer = self.peer.call(target, request).await.map_err(|error| context.not_sent(error))?;
+        let answer =
+            self.peer_of(&call)?.call(target, request).await.map_err(|error| context.not_sent(error))?;
         opened(stream::unfold((answer, context), |(mut answer, context)| async move {
             Some((next(&mut answer, &context).await, (answer, context)))
         }))

@@ -1,89 +1,211 @@
-//! Reports the presence of nodes to a retrying relay.
+//! Reports the presence of nodes at all hubs to a retrying relay.
 
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use csi_proto::DriverName;
 use edge_transport::presence::{Change, Watch};
-use edge_transport::{InvalidName, Peer, PeerId, PeerState};
+use edge_transport::{HubSet, InvalidName, Peer, PeerId, PeerState, ServiceName};
+use futures_util::FutureExt as _;
+use futures_util::future::select_all;
 use tokio::sync::watch;
 
 use super::service_of;
 use crate::call::{NodeId, NodeSession};
-use crate::relay::Reachability;
+use crate::relay::retry::{HubId, HubPresence, NodeChange};
+use crate::relay::{Reachability, SessionRelay};
 
-/// Watches which nodes are connected to the hub, and reports them to a [`Reachability`] while [`Self::next`] is
+/// Watches which nodes are connected to which hub, and reports them to a [`Reachability`] while [`Self::next`] is
 /// polled.
 ///
 /// [`RetryRelay::over`](crate::RetryRelay::over) polls one in a task. Create one only to see the changes too.
 #[derive(Debug)]
 pub struct NodeWatch {
-    watch: Watch,
-    hub: watch::Receiver<PeerState>,
-    /// The last reported connection: its address and start.
-    connection: Option<(String, Instant)>,
+    hubs: HubSet,
+    /// Whether the set of hubs may still change.
+    may_change: bool,
+    watches: Vec<HubWatch>,
+    service: ServiceName,
+    only: Option<PeerId>,
     reachability: Reachability,
+    table: Arc<PeerTable>,
+}
+
+/// The peers at the hubs.
+#[derive(Debug, Default)]
+pub(super) struct PeerTable(RwLock<BTreeMap<HubId, Peer>>);
+
+impl PeerTable {
+    pub(super) fn get(&self, hub: HubId) -> Option<Peer> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&hub).cloned()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<HubId, Peer>)) {
+        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
 impl NodeWatch {
-    /// Watches all nodes at the hub of this peer that offer [`CSI_SERVICE`](super::CSI_SERVICE), and whose driver of this
-    /// name the peer may call.
+    /// Watches all nodes at these hubs, or at the hub of one peer, that offer [`CSI_SERVICE`](super::CSI_SERVICE), and whose
+    /// driver of this name the peer may call.
     ///
     /// # Errors
     /// Never: a driver's name is a valid part of a service's name.
-    pub fn new(peer: Peer, driver: &DriverName, reachability: Reachability) -> Result<Self, InvalidName> {
-        let hub = peer.watch();
-        let watch = Watch::new(peer, service_of(driver)?);
-        Ok(Self { watch, hub, connection: None, reachability })
+    pub fn new(
+        hubs: impl Into<HubSet>,
+        driver: &DriverName,
+        reachability: Reachability,
+    ) -> Result<Self, InvalidName> {
+        let service = service_of(driver)?;
+        let mut watch = Self {
+            hubs: hubs.into(),
+            may_change: true,
+            watches: Vec::new(),
+            service,
+            only: None,
+            reachability,
+            table: Arc::default(),
+        };
+        watch.follow_hubs();
+        Ok(watch)
     }
 
     /// Restricts the watch to one node. Calls to other nodes fail as for an unknown node.
     #[must_use]
     pub fn only(mut self, node: &NodeId) -> Self {
-        self.watch = self.watch.only(PeerId::try_from(node));
+        self.only = PeerId::try_from(node).ok();
+        for watch in std::mem::take(&mut self.watches) {
+            self.table.change(|peers| drop(peers.remove(&watch.hub.id())));
+        }
+        self.follow_hubs();
         self
     }
 
-    /// Returns the next changes after reporting them; `None` once the peer is closed. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Vec<Change>> {
+    /// A relay that sends each call to the hub at which its node is, as this watch reports.
+    #[must_use]
+    pub fn relay(&self) -> SessionRelay {
+        SessionRelay::at_hub_of_node(Arc::clone(&self.table), self.reachability.clone())
+    }
+
+    /// Returns the next changes after reporting them; `None` once all peers are closed and no other follows. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Vec<NodeChange>> {
         loop {
-            let connection = match &*self.hub.borrow_and_update() {
-                PeerState::Connected { address, since, .. } => Some((address.clone(), *since)),
-                _ => None,
-            };
-            // A connection to another hub may follow at once: nodes that this hub has not listed yet are not lost.
-            if connection.is_none() || connection != self.connection {
-                self.reachability.hub_lost();
+            if self.watches.is_empty() && !self.may_change {
+                return None;
             }
-            if connection.is_some() {
-                self.reachability.hub_connected();
-            }
-            self.connection = connection;
-            tokio::select! {
-                // The state of the hub is polled before its reports: after a loss, earlier reports are outdated.
-                biased;
-                Ok(()) = self.hub.changed() => {}
-                changes = self.watch.next() => {
-                    let changes = changes?;
-                    for change in &changes {
-                        self.report(change);
-                    }
-                    return Some(changes);
+            let Self { hubs, may_change, watches, .. } = self;
+            let reported = async {
+                if watches.is_empty() {
+                    return pending().await;
                 }
+                // Each hub is the first in turn, so that none keeps the others from being read.
+                watches.rotate_left(1);
+                let (changes, index, _) =
+                    select_all(watches.iter_mut().map(|watch| watch.next().boxed())).await;
+                (index, changes)
+            };
+            tokio::select! {
+                more = hubs.changed(), if *may_change => {
+                    *may_change = more;
+                    self.follow_hubs();
+                }
+                (index, changes) = reported => match changes {
+                    Some(changes) if changes.is_empty() => {}
+                    Some(changes) => return Some(changes),
+                    None => {
+                        let closed = self.watches.remove(index);
+                        self.table.change(|peers| drop(peers.remove(&closed.hub.id())));
+                    }
+                },
             }
         }
     }
 
-    fn report(&self, change: &Change) {
-        let (peer, session, report): (_, _, fn(&Reachability, &NodeId, NodeSession)) = match change {
-            Change::Up { peer, session } => (peer, session, Reachability::node_up),
-            Change::Down { peer, session } => (peer, session, Reachability::node_down),
-            Change::Synced => return self.reachability.synced(),
-            Change::Failed { cause } => return self.reachability.list_failed(cause),
-            _ => return,
+    /// Watches new hubs, and stops watching those that the set has no more.
+    fn follow_hubs(&mut self) {
+        let peers = self.hubs.peers();
+        let (stay, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.watches)
+            .into_iter()
+            .partition(|watch| peers.iter().any(|peer| peer.is(&watch.peer)));
+        self.watches = stay;
+        for watch in left {
+            self.table.change(|peers| drop(peers.remove(&watch.hub.id())));
+        }
+        for peer in peers {
+            if self.watches.iter().all(|watch| !watch.peer.is(&peer)) {
+                let watch =
+                    HubWatch::new(&peer, &self.service, self.only.as_ref(), self.reachability.add_hub());
+                self.table.change(|peers| drop(peers.insert(watch.hub.id(), peer)));
+                self.watches.push(watch);
+            }
+        }
+    }
+}
+
+/// The watch at one hub.
+#[derive(Debug)]
+struct HubWatch {
+    peer: Peer,
+    watch: Watch,
+    state: watch::Receiver<PeerState>,
+    /// The last reported connection: its address and start.
+    connection: Option<(String, Instant)>,
+    hub: HubPresence,
+}
+
+impl HubWatch {
+    fn new(peer: &Peer, service: &ServiceName, only: Option<&PeerId>, hub: HubPresence) -> Self {
+        let (state, watch) = (peer.watch(), Watch::new(peer.clone(), service.clone()));
+        let watch = watch.only(only.cloned());
+        Self { peer: peer.clone(), watch, state, connection: None, hub }
+    }
+
+    /// Returns the next changes after reporting them, which may be none; `None` once the peer is closed. Cancel-safe.
+    async fn next(&mut self) -> Option<Vec<NodeChange>> {
+        let lost = self.report_connection();
+        if !lost.is_empty() {
+            return Some(lost);
+        }
+        tokio::select! {
+            // The state of the hub is polled before its reports: after a loss, earlier reports are outdated.
+            biased;
+            Ok(()) = self.state.changed() => Some(Vec::new()),
+            changes = self.watch.next() => {
+                Some(changes?.iter().flat_map(|change| self.report(change)).collect())
+            }
+        }
+    }
+
+    fn report_connection(&mut self) -> Vec<NodeChange> {
+        let connection = match &*self.state.borrow_and_update() {
+            PeerState::Connected { address, since, .. } => Some((address.clone(), *since)),
+            _ => None,
+        };
+        let mut changes = Vec::new();
+        // A connection to another hub may follow at once: nodes that this hub has not listed yet are not lost.
+        if connection.is_none() || connection != self.connection {
+            changes = self.hub.lost();
+        }
+        if connection.is_some() {
+            self.hub.connected();
+        }
+        self.connection = connection;
+        changes
+    }
+
+    fn report(&self, change: &Change) -> Vec<NodeChange> {
+        let (peer, session, report): (_, _, fn(&HubPresence, &NodeId, NodeSession) -> _) = match change {
+            Change::Up { peer, session } => (peer, session, HubPresence::node_up),
+            Change::Down { peer, session, drained: false } => (peer, session, HubPresence::node_down),
+            Change::Down { peer, session, drained: true } => (peer, session, HubPresence::node_drained),
+            Change::Synced => return self.hub.synced(),
+            Change::Failed { cause } => return self.hub.list_failed(cause),
+            _ => return Vec::new(),
         };
         // A peer whose name is not a valid node name is ignored.
-        if let Ok(node) = NodeId::new(peer.as_str()) {
-            report(&self.reachability, &node, (*session).into());
-        }
+        NodeId::new(peer.as_str())
+            .map_or_else(|_| Vec::new(), |node| report(&self.hub, &node, (*session).into()))
     }
 }

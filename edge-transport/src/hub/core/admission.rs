@@ -88,7 +88,8 @@ impl Core {
             {
                 // The end of the old session, which is closing, is reported only if the instance differs: a newer
                 // session of the same instance implies the end.
-                self.presence.push_back(Presence::Down { peer: old.peer.clone(), session: old.id });
+                let (peer, session, drained) = (old.peer.clone(), old.id, old.draining);
+                self.presence.push_back(Presence::Down { peer, session, drained });
             }
             self.close(old_key, CloseReason::Replaced { peer: remote.peer.clone(), by: remote.session });
         }
@@ -103,6 +104,8 @@ impl Core {
             services: Arc::clone(&remote.services),
             max_frame: remote.max_frame,
             draining: false,
+            drains: false,
+            leaving: None,
             closed: None,
             outbox: FairQueue::default(),
             control_bytes: 0,

@@ -7,7 +7,7 @@ mod identity_peers;
 mod open;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::hash::RandomState;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use self::dequeue::{QueuedFrame, Unwritten};
@@ -40,6 +40,10 @@ struct Session {
     services: Arc<[ServiceName]>,
     max_frame: usize,
     draining: bool,
+    /// Whether the peer drains the link itself.
+    drains: bool,
+    /// Why the peer was asked to leave, if it was.
+    leaving: Option<Arc<str>>,
     closed: Option<CloseReason>,
     /// The peer as the sender of frames to others.
     sender: Sender,
@@ -221,7 +225,8 @@ impl Core {
             self.by_name.remove(&session.peer);
             self.identity_peers.remove(&session.identity);
             if !self.is_local(&session.peer) {
-                self.presence.push_back(Presence::Down { peer: session.peer, session: session.id });
+                let drained = session.draining;
+                self.presence.push_back(Presence::Down { peer: session.peer, session: session.id, drained });
             }
         }
     }
@@ -229,7 +234,7 @@ impl Core {
     /// Marks a peer as draining: it accepts and makes no new calls.
     pub fn peer_draining(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get_mut(&key) {
-            session.draining = true;
+            (session.draining, session.drains) = (true, true);
         }
     }
 
@@ -248,10 +253,42 @@ impl Core {
         }
     }
 
-    /// Why the hub is draining, if it is.
+    /// The sessions of peers with services that may leave for another hub, in random order.
     #[must_use]
-    pub fn draining(&self) -> Option<&str> {
-        self.draining.as_deref()
+    pub fn movable(&self) -> Vec<SessionKey> {
+        let local = self.local_session().map(|(key, _)| key);
+        let movable = self.sessions.iter().filter(|(key, session)| {
+            session.closed.is_none()
+                && !session.drains
+                && !session.services.is_empty()
+                && local != Some(**key)
+        });
+        let mut keys: Vec<_> = movable.map(|(key, _)| *key).collect();
+        // A keyed hash, which differs from hub to hub.
+        keys.sort_by_key(|key| self.sender_key.hash_one(key));
+        keys
+    }
+
+    /// Asks a peer to leave for another hub. It accepts and makes no new calls on this link.
+    pub fn ask_to_leave(&mut self, key: SessionKey, reason: &Arc<str>) {
+        if let Some(session) = self.sessions.get_mut(&key) {
+            session.draining = true;
+            session.leaving = Some(Arc::clone(reason));
+            self.wakes.push(key);
+        }
+    }
+
+    /// Why the link of this peer drains, if it does: the hub drains, or the peer was asked to leave.
+    #[must_use]
+    pub fn draining(&self, key: SessionKey) -> Option<&str> {
+        let leaving = self.sessions.get(&key).and_then(|session| session.leaving.as_deref());
+        leaving.or(self.draining.as_deref())
+    }
+
+    /// Whether this peer provides services.
+    #[must_use]
+    pub fn has_services(&self, key: SessionKey) -> bool {
+        self.sessions.get(&key).is_some_and(|session| !session.services.is_empty())
     }
 
     /// Whether no call from or to this peer is open and no frame is queued for it.

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -264,6 +264,8 @@ impl HubBuilder {
                     self.settings.session.max_frame,
                 ),
                 stop_accepting: CancellationToken::new(),
+                stop_watches: CancellationToken::new(),
+                left: Notify::new(),
                 tasks: TaskTracker::new(),
                 addresses: self.listeners.iter().map(Listener::local_address).collect(),
                 warnings: Default::default(),

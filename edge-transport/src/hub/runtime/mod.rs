@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -39,6 +39,10 @@ pub struct Hub {
 const CHECKS_AT_ONCE: usize = 128;
 const CHECK_PAUSE: Duration = Duration::from_millis(1);
 
+/// Number of peers that are asked to leave at once, and the pause after them: 500 a second.
+const ASKED_AT_ONCE: usize = 10;
+const ASK_PAUSE: Duration = Duration::from_millis(20);
+
 struct Shared {
     table: Mutex<Table>,
     presence: broadcast::Sender<Presence>,
@@ -47,6 +51,10 @@ struct Shared {
     hello: Hello,
     receive_budget: Arc<ReceiveBudget>,
     stop_accepting: CancellationToken,
+    /// Ends the presence watches, once the nodes have been asked to leave.
+    stop_watches: CancellationToken,
+    /// Notified when a peer has left, or will not leave for another hub.
+    left: Notify,
     tasks: TaskTracker,
     addresses: Vec<String>,
     /// Of links whose handshake failed, and of those that were refused after it.
@@ -151,7 +159,8 @@ impl Hub {
         self.shared.table().core.peers()
     }
 
-    /// Subscribes to presence events. A receiver that lags by more than 1024 events gets an error and should read
+    /// Subscribes to presence events, of a type in [`advanced`](crate::advanced); a peer watches them with a
+    /// [`Watch`](crate::presence::Watch). A receiver that lags by more than 1024 events gets an error and should read
     /// [`Hub::peers`] again.
     #[must_use]
     pub fn presence(&self) -> broadcast::Receiver<Presence> {
@@ -172,9 +181,9 @@ impl Hub {
         HubStats { receiving_bytes, receive_waits, ..self.shared.table().core.stats() }
     }
 
-    /// Returns the token that is cancelled when the hub drains or closes.
-    pub(crate) fn stop_token(&self) -> CancellationToken {
-        self.shared.stop_accepting.clone()
+    /// Returns the token that is cancelled when the presence watches must end.
+    pub(crate) fn stop_watches(&self) -> CancellationToken {
+        self.shared.stop_watches.clone()
     }
 
     pub(crate) fn may_call(
@@ -186,10 +195,23 @@ impl Hub {
         self.shared.table().core.permits(&Requester { peer, services }, target, service)
     }
 
-    /// Drains and closes the hub: accepts no new links and no new calls, and waits for open calls for at most `drain_timeout`
-    /// of the settings.
+    /// Drains and closes the hub: accepts no new links, and asks the peers with services to leave, in random order and 500 a
+    /// second, so that their next hub can admit them. For at most half of `drain_timeout` of the settings, calls to those that
+    /// have not been asked yet still go through this hub. Then it accepts no new calls, and waits for open ones until
+    /// `drain_timeout` is over.
     pub async fn drain(&self, reason: &str) {
+        let began = tokio::time::Instant::now();
         self.shared.stop_accepting.cancel();
+        let time = self.shared.settings.session.drain_timeout / 2;
+        let moved = async {
+            let movable = self.shared.table().core.movable();
+            self.ask_to_leave(movable, reason, time).await;
+            while !self.shared.table().core.movable().is_empty() {
+                self.shared.left.notified().await;
+            }
+        };
+        let _ = tokio::time::timeout(time, moved).await;
+        self.shared.stop_watches.cancel();
         self.shared.with_core(|core| core.drain(reason));
         self.shared.tasks.close();
         let bound = self.shared.settings.session.drain_timeout + Duration::from_secs(1);
@@ -199,14 +221,40 @@ impl Hub {
             }
         };
         let all = async { tokio::join!(local, self.shared.tasks.wait()) };
-        if tokio::time::timeout(bound, all).await.is_err() {
+        if tokio::time::timeout_at(began + bound, all).await.is_err() {
             self.close().await;
+        }
+    }
+
+    /// Asks a share of the peers with services, between 0 and 1, to leave for another hub: chosen at random, 500 a second. A
+    /// peer connects to another hub before it leaves; one that reaches no other hub connects to this one again. Returns how
+    /// many were asked.
+    pub async fn rebalance(&self, share: f64, reason: &str) -> usize {
+        let mut peers = self.shared.table().core.movable();
+        // A share outside of its bounds means none or all.
+        let asked = (peers.len() as f64 * share.clamp(0.0, 1.0)).round() as usize;
+        peers.truncate(asked);
+        self.ask_to_leave(peers, reason, Duration::MAX).await;
+        asked
+    }
+
+    /// Asks peers to leave, 500 a second, or faster if they would take longer than `within`.
+    async fn ask_to_leave(&self, keys: Vec<SessionKey>, reason: &str, within: Duration) {
+        let reason: Arc<str> = reason.into();
+        let steps = (within.as_millis() / ASK_PAUSE.as_millis()).max(1);
+        let at_once = keys.len().div_ceil(usize::try_from(steps).unwrap_or(usize::MAX)).max(ASKED_AT_ONCE);
+        for (step, keys) in keys.chunks(at_once).enumerate() {
+            if step > 0 {
+                tokio::time::sleep(ASK_PAUSE).await;
+            }
+            self.shared.with_core(|core| keys.iter().for_each(|key| core.ask_to_leave(*key, &reason)));
         }
     }
 
     /// Closes every link at once; open calls end with `LINK_LOST`.
     pub async fn close(&self) {
         self.shared.stop_accepting.cancel();
+        self.shared.stop_watches.cancel();
         self.shared.with_core(Core::close_all);
         if let Some(local) = self.shared.local.get() {
             local.close().await;

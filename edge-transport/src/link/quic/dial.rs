@@ -3,12 +3,12 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use quinn::{ConnectionError, Endpoint, TransportErrorCode};
-use tokio::net::lookup_host;
 
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
 use crate::link::address::host_and_port;
 use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
+use crate::link::host::{addresses_of, pinned};
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind, Protection};
 use crate::tls::ClientTls;
 
@@ -20,6 +20,8 @@ pub(in crate::link) struct QuicDialer {
     tls: ClientTls,
     limits: Limits,
     address: String,
+    /// The only address of the host that is dialed.
+    at: Option<SocketAddr>,
 }
 
 impl QuicDialer {
@@ -43,11 +45,15 @@ impl QuicDialer {
             tls: tls.clone(),
             limits,
             address: format!("quic://{}", host_and_port(host, port)),
+            at: None,
         })
     }
 
     async fn attempt(&self) -> Result<Link, LinkError> {
-        let resolved = lookup_host((&*self.host, self.port))
+        if let Some(address) = self.at {
+            return self.attempt_at(address).await;
+        }
+        let resolved = addresses_of(&self.host, self.port)
             .await
             .map_err(|source| LinkError::Io { doing: format!("resolve {}", self.address), source })?;
         self.attempt_any(resolved).await
@@ -111,6 +117,13 @@ impl Dialer for QuicDialer {
 
     fn address(&self) -> &str {
         &self.address
+    }
+
+    async fn resolve(&self) -> Result<Vec<Box<dyn Dialer>>, LinkError> {
+        pinned(&self.host, self.port, self.at, LinkKind::QUIC, |address, at| {
+            Box::new(Self { address, at: Some(at), ..self.clone() })
+        })
+        .await
     }
 }
 

@@ -1,9 +1,10 @@
 //! The dialing side.
 
 use std::io;
+use std::net::SocketAddr;
 
 use rustls_pki_types::ServerName;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_tungstenite::client_async_with_config;
 
@@ -12,6 +13,7 @@ use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
 use crate::link::address::host_and_port;
 use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
+use crate::link::host::{addresses_of, pinned};
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind, Protection};
 use crate::tls::{ClientTls, peer_certificate};
 
@@ -24,6 +26,8 @@ pub(in crate::link) struct WsDialer {
     tls: Option<(ClientTls, ServerName<'static>)>,
     limits: Limits,
     address: String,
+    /// The only address of the host that is dialed.
+    at: Option<SocketAddr>,
 }
 
 impl WsDialer {
@@ -43,7 +47,7 @@ impl WsDialer {
             Some(tls) => Some((tls, server_name(host, &address)?)),
             None => None,
         };
-        Ok(Self { host: host.to_owned(), port, path: "/".to_owned(), tls, limits, address })
+        Ok(Self { host: host.to_owned(), port, path: "/".to_owned(), tls, limits, address, at: None })
     }
 
     /// Sets the request path, for a proxy that routes by it. Default `/`.
@@ -72,8 +76,8 @@ impl WsDialer {
         // Without TCP_NODELAY the kernel delays small writes of the handshake and of every call.
         let _ = stream.set_nodelay(true);
         // The library requires a whole URL and reads host and path from it.
-        let (request, config) =
-            (format!("{}{}", self.address, self.path), Some(config(self.limits.max_frame)));
+        let request = format!("{}://{}{}", self.kind(), host_and_port(&self.host, self.port), self.path);
+        let config = Some(config(self.limits.max_frame));
         let Some((tls, verifies, name)) = tls else {
             let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)
                 .await
@@ -95,7 +99,10 @@ impl WsDialer {
     }
 
     async fn connect(&self) -> io::Result<TcpStream> {
-        let candidates = lookup_host((&*self.host, self.port)).await?;
+        let candidates = match self.at {
+            Some(address) => vec![address],
+            None => addresses_of(&self.host, self.port).await?,
+        };
         let no_address = || Err(io::Error::new(io::ErrorKind::NotFound, "the host name has no address"));
         first_ok(candidates, ATTEMPT_DELAY, TcpStream::connect).await.unwrap_or_else(no_address)
     }
@@ -111,6 +118,13 @@ impl Dialer for WsDialer {
 
     fn address(&self) -> &str {
         &self.address
+    }
+
+    async fn resolve(&self) -> Result<Vec<Box<dyn Dialer>>, LinkError> {
+        pinned(&self.host, self.port, self.at, self.kind(), |address, at| {
+            Box::new(Self { address, at: Some(at), ..self.clone() })
+        })
+        .await
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tokio::time::Sleep;
 
 use super::dialing::{DialedLink, Probe};
-use super::{Driver, Ending};
+use super::{Driver, Ending, Redial};
 use crate::frame_io::{FrameIo, now};
 use crate::link::{Link, LinkError};
 use crate::peer::Refusal;
@@ -45,32 +45,55 @@ impl Driver {
         let mut opened = None;
         let mut failback = None;
         let mut redial = None;
-        self.redial = false;
+        self.redial = None;
         let mut next = None;
+        let mut leaving = None;
         let ended = poll_fn(|cx| {
             let polled = self.poll_link(cx, timer.as_mut());
             if opened.is_none() && self.session.is_open() {
                 opened = Some(now());
-                failback = Probe::failback(self.current_dialer, self.failed_failbacks, &self.settings);
+                let preferred = self.paths.preferred_to(self.current_dialer);
+                failback = Probe::failback(preferred, self.failed_failbacks, &self.settings);
             }
-            if opened.is_some() && std::mem::take(&mut self.redial) {
-                redial = Some(Probe::redial(self.current_dialer, self.dialers.len(), &self.settings));
+            match self.redial.take().filter(|_| opened.is_some()) {
+                Some(Redial::Requested) => {
+                    let order = self.paths.order(Some(self.current_dialer));
+                    redial = Some(Probe::redial(order, &self.settings));
+                }
+                Some(Redial::Leaving { reason }) => {
+                    let order = self.paths.order_with_last(self.current_dialer);
+                    redial = Some(Probe::redial(order, &self.settings));
+                    leaving = Some(reason);
+                }
+                None => {}
             }
             if polled.is_pending()
                 && self.ending == Ending::NotRequested
-                && !self.session.is_draining()
+                && (redial.is_some() || !self.session.is_draining())
                 && let Some(probe) = redial.as_mut().or(failback.as_mut())
-                && let Poll::Ready(dialed) = probe.poll(&self.dialers, &self.settings, cx)
             {
-                next = Some(dialed);
-                return Poll::Ready(Ok(()));
+                if let Poll::Ready(dialed) = probe.poll(self.paths.dialers(), &self.settings, cx) {
+                    next = Some(dialed);
+                    return Poll::Ready(Ok(()));
+                }
+                if probe.has_failed()
+                    && let Some(reason) = leaving.take()
+                {
+                    // There is no other hub: this end drains too, so that the link ends with its calls.
+                    self.handle(Event::Drain { reason });
+                    cx.waker().wake_by_ref();
+                }
             }
             polled
         })
         .await;
         if let Some(DialedLink { index, .. }) = &next {
-            let (from, to) = (self.dialers[self.current_dialer].address(), self.dialers[*index].address());
-            let why = if redial.is_some() { "redialed" } else { "preferred path available" };
+            let (from, to) = (self.paths.address(self.current_dialer), self.paths.address(*index));
+            let why = match (self.session.is_draining(), redial.is_some()) {
+                (true, _) => "the hub drains",
+                (_, true) => "redialed",
+                _ => "preferred path available",
+            };
             tracing::info!(from, to, why, "switching to a new link");
             self.io = None;
             drop(self.queue.clear());
@@ -96,7 +119,7 @@ impl Driver {
             (None, Err(error)) => error.to_string(),
             (None, Ok(())) => "the hub closed the link".to_owned(),
         };
-        let address = self.dialers[self.current_dialer].address();
+        let address = self.paths.address(self.current_dialer);
         let refusal = closed.as_ref().and_then(Refusal::of_close);
         match refusal {
             Some(Refusal::NameInUse) => {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use fastrand::Rng;
 use tokio::time::{Sleep, sleep, timeout};
 
 use crate::link::happy_eyeballs::first_ok;
@@ -27,6 +28,50 @@ pub(super) struct DialError {
     /// The error, with its address.
     pub(super) cause: String,
     pub(super) refusal: Option<Refusal>,
+}
+
+/// The dialers, in order of preference.
+pub(in crate::peer) struct Paths {
+    dialers: Arc<[Box<dyn Dialer>]>,
+    /// For each dialer, the index of the first one of equal preference.
+    equal_to: Vec<usize>,
+    rng: Rng,
+}
+
+impl Paths {
+    pub(in crate::peer) fn new(dialers: Vec<Box<dyn Dialer>>, equal_to: Vec<usize>, rng: Rng) -> Self {
+        Self { dialers: dialers.into(), equal_to, rng }
+    }
+
+    pub(super) fn dialers(&self) -> &Arc<[Box<dyn Dialer>]> {
+        &self.dialers
+    }
+
+    pub(super) fn address(&self, index: usize) -> &str {
+        self.dialers[index].address()
+    }
+
+    /// The first path, if there is one, then the others in order; those of equal preference in random order.
+    pub(super) fn order(&mut self, first: Option<usize>) -> Vec<usize> {
+        let mut others: Vec<_> = (0..self.dialers.len()).filter(|index| Some(*index) != first).collect();
+        self.rng.shuffle(&mut others);
+        others.sort_by_key(|index| self.equal_to[*index]);
+        first.into_iter().chain(others).collect()
+    }
+
+    /// All paths in order, this one last.
+    pub(super) fn order_with_last(&mut self, last: usize) -> Vec<usize> {
+        let mut order = self.order(Some(last));
+        order.rotate_left(1);
+        order
+    }
+
+    /// The paths that are preferred to this one.
+    pub(super) fn preferred_to(&mut self, index: usize) -> Vec<usize> {
+        let mut order = self.order(None);
+        order.retain(|other| self.equal_to[*other] < self.equal_to[index]);
+        order
+    }
 }
 
 /// Resolves to the first link, or to the error of the address that failed last.
@@ -71,6 +116,7 @@ pub(super) struct Probe {
     order: Vec<usize>,
     every: Duration,
     state: State,
+    has_failed: bool,
 }
 
 enum State {
@@ -82,19 +128,27 @@ enum State {
 const MAX_DOUBLINGS: u32 = 6;
 
 impl Probe {
-    /// Creates a probe of the paths before `index`, the one in use. Returns `None` if the path in use is the most preferred
-    /// one, or if failback is disabled.
-    pub(super) fn failback(index: usize, failed_failbacks: u32, settings: &PeerSettings) -> Option<Self> {
+    /// Creates a probe of these paths, which are preferred to the one in use. Returns `None` if there are none, or if failback
+    /// is disabled.
+    pub(super) fn failback(
+        order: Vec<usize>,
+        failed_failbacks: u32,
+        settings: &PeerSettings,
+    ) -> Option<Self> {
         let every = settings.failback_interval.saturating_mul(1 << failed_failbacks.min(MAX_DOUBLINGS));
-        let order = (0..index).collect();
-        (index > 0 && !every.is_zero()).then(|| Self { order, every, state: Self::waiting(every) })
+        let can_fail_back = !order.is_empty() && !every.is_zero();
+        can_fail_back.then(|| Self { order, every, state: Self::waiting(every), has_failed: false })
     }
 
-    /// Creates a probe that dials at once: the path in use, then the others.
-    pub(super) fn redial(index: usize, paths: usize, settings: &PeerSettings) -> Self {
-        let others = (0..paths).filter(|other| *other != index);
-        let order = std::iter::once(index).chain(others).collect();
-        Self { order, every: settings.backoff_max, state: Self::waiting(Duration::ZERO) }
+    /// Creates a probe that dials these paths at once.
+    pub(super) fn redial(order: Vec<usize>, settings: &PeerSettings) -> Self {
+        let state = Self::waiting(Duration::ZERO);
+        Self { order, every: settings.backoff_max, state, has_failed: false }
+    }
+
+    /// Whether all paths were dialed once without success.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     fn waiting(every: Duration) -> State {
@@ -120,7 +174,10 @@ impl Probe {
                 }
                 State::Dialing(dial_future) => match dial_future.as_mut().poll(cx) {
                     Poll::Ready(Ok(dialed)) => return Poll::Ready(dialed),
-                    Poll::Ready(Err(_)) => self.state = Self::waiting(self.every),
+                    Poll::Ready(Err(_)) => {
+                        self.has_failed = true;
+                        self.state = Self::waiting(self.every);
+                    }
                     Poll::Pending => return Poll::Pending,
                 },
             }

@@ -19,6 +19,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 
 use self::connection::Ended;
+pub(super) use self::dialing::Paths;
 use self::dialing::{DialError, DialedLink, dial_in_order};
 use super::credit_window::{CountedBytes, CreditWindow, Waiting};
 use super::handle::max_request;
@@ -28,7 +29,6 @@ use crate::frame::{End, Failure, Hello, Reason, Request, WireFrame, cost};
 use crate::frame_io::{FrameIo, WRITE_BATCH, now};
 use crate::hub::{Policy, Requester};
 use crate::id_map::IdMap;
-use crate::link::Dialer;
 use crate::name::{PeerId, ServiceName};
 use crate::session::{Action, CloseReason, Event, InboundCallId, Incoming, Session};
 
@@ -95,11 +95,20 @@ enum Ending {
     Close,
 }
 
+/// Why a new link replaces the current one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Redial {
+    /// The user has requested it: the path in use is dialed first.
+    Requested,
+    /// The hub has asked the peer to leave: the path in use is dialed last.
+    Leaving { reason: String },
+}
+
 pub(super) struct Driver {
     name: PeerId,
     session: Session,
     settings: PeerSettings,
-    dialers: Arc<[Box<dyn Dialer>]>,
+    paths: Paths,
     services: HashMap<ServiceName, Arc<dyn Service>>,
     /// Which peers may call the services.
     policy: Arc<dyn Policy>,
@@ -136,8 +145,8 @@ pub(super) struct Driver {
     attempts: u64,
     /// Whether a new link replaces the current one: callers wait until the new link is open.
     failing_back: bool,
-    /// Whether a new link is requested in place of the current one.
-    redial: bool,
+    /// Why a new link is requested in place of the current one, if it is.
+    redial: Option<Redial>,
     /// Consecutive failbacks after which the preferred path failed again.
     failed_failbacks: u32,
 }
@@ -145,7 +154,7 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(
         hello: Hello,
-        dialers: Vec<Box<dyn Dialer>>,
+        paths: Paths,
         (services, policy): (HashMap<ServiceName, Arc<dyn Service>>, Arc<dyn Policy>),
         settings: PeerSettings,
         backoff: Backoff,
@@ -160,7 +169,7 @@ impl Driver {
             name: hello.peer.clone(),
             session: Session::new(hello, settings.session.clone()),
             settings,
-            dialers: dialers.into(),
+            paths,
             services,
             policy,
             reconnect_backoff: backoff.clone(),
@@ -183,7 +192,7 @@ impl Driver {
             drain_by: None,
             attempts: 0,
             failing_back: false,
-            redial: false,
+            redial: None,
             failed_failbacks: 0,
         };
         (driver, handle, state_receiver)
@@ -251,10 +260,9 @@ impl Driver {
 
     /// Dials the path that worked last, then the others in order, and returns the first link.
     async fn dial(&mut self, last_used: Option<usize>) -> Option<DialedLink> {
-        let others = (0..self.dialers.len()).filter(|index| Some(*index) != last_used);
-        let (order, attempts) = (last_used.into_iter().chain(others).collect(), Arc::new(AtomicU64::new(0)));
-        let bound = self.settings.dial_timeout;
-        let dial_future = dial_in_order(Arc::clone(&self.dialers), order, bound, Arc::clone(&attempts));
+        let (order, attempts) = (self.paths.order(last_used), Arc::new(AtomicU64::new(0)));
+        let (dialers, bound) = (Arc::clone(self.paths.dialers()), self.settings.dial_timeout);
+        let dial_future = dial_in_order(dialers, order, bound, Arc::clone(&attempts));
         let dialed = self.offline(dial_future).await;
         self.attempts += attempts.load(Ordering::Relaxed);
         match dialed? {
@@ -320,7 +328,7 @@ impl Driver {
                 self.answer(inbound, None, Some(End::Failed(failure)));
             }
             // Without a link the next attempt is a new link anyway.
-            ControlMessage::Redial => self.redial = self.io.is_some(),
+            ControlMessage::Redial => self.redial = self.io.is_some().then_some(Redial::Requested),
             ControlMessage::Drain { reason } => {
                 self.ending = Ending::Drain;
                 self.drain_by = Some(now() + self.settings.session.drain_timeout);
@@ -434,7 +442,7 @@ impl Driver {
                 let Some(io) = &self.io else { return };
                 self.attempts = 0;
                 self.failing_back = false;
-                let address = self.dialers[self.current_dialer].address().to_owned();
+                let address = self.paths.address(self.current_dialer).to_owned();
                 let kind = io.link().kind();
                 tracing::info!(%address, %kind, hub = %remote.peer, "connected");
                 let max_frame = self.settings.session.max_frame.min(remote.max_frame);
@@ -447,6 +455,10 @@ impl Driver {
                 });
             }
             Action::Draining { reason } => {
+                // A peer with services is needed at another hub at once; one without has only its open calls.
+                if !self.services.is_empty() {
+                    self.redial = Some(Redial::Leaving { reason: reason.clone() });
+                }
                 self.state.send_replace(PeerState::Draining { reason });
             }
             Action::Close(reason) => self.closed = Some(reason),

@@ -1,16 +1,14 @@
-//! The nodes that the hub reports, and the nodes that an operator has decommissioned.
+//! The nodes that the hubs report, and the nodes that an operator has decommissioned.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use csi_proxy::advanced::reachability::NodeStatus;
+use csi_proxy::advanced::reachability::{NodeChange, NodeStatus};
 use csi_proxy::{
     DecommissionError, MAX_DECOMMISSIONED, NodeId, NodeSockets, NodeWatch, Reachability, TopologyRouter,
 };
-use edge_transport::PeerId;
-use edge_transport::presence::Change;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -50,7 +48,7 @@ pub(super) struct BySocket {
     decommissioned: watch::Sender<Vec<(NodeId, bool)>>,
 }
 
-/// Applies node changes to the follower, and executes commands, until the peer is closed.
+/// Applies node changes to the follower, and executes commands, until the peers are closed.
 pub(super) async fn follow(
     mut nodes: NodeWatch,
     driver: DriverName,
@@ -58,9 +56,6 @@ pub(super) async fn follow(
     mut follower: Follower,
     mut commands: mpsc::Receiver<PendingAction>,
 ) {
-    if let Follower::Fixed { node, .. } = &follower {
-        nodes = nodes.only(node);
-    }
     // A node is away when its grace is over: until then its calls wait, and Probe does not change.
     let (mut lost, mut graces) = (BTreeSet::new(), FuturesUnordered::new());
     loop {
@@ -90,12 +85,10 @@ pub(super) async fn follow(
 
 impl Follower {
     /// Adds the nodes that a batch of changes connects to the roster, with one write.
-    fn add_to_roster(&mut self, changes: &[Change]) {
+    fn add_to_roster(&mut self, changes: &[NodeChange]) {
         if let Self::Sockets(BySocket { roster, only, .. }) = self {
             let nodes = changes.iter().filter_map(|change| match change {
-                Change::Up { peer, .. } => {
-                    node_of(peer).filter(|node| only.is_empty() || only.contains(node))
-                }
+                NodeChange::Up(node) if only.is_empty() || only.contains(node) => Some(node.clone()),
                 _ => None,
             });
             roster.add(nodes);
@@ -103,15 +96,14 @@ impl Follower {
     }
 
     /// Applies one change, and returns the node if it was lost.
-    async fn apply(&mut self, change: &Change) -> Option<NodeId> {
+    async fn apply(&mut self, change: &NodeChange) -> Option<NodeId> {
         match change {
-            Change::Up { peer, .. } => {
-                if let Some(node) = node_of(peer) {
-                    self.up(node).await;
-                }
+            NodeChange::Up(node) => self.up(node.clone()).await,
+            NodeChange::Down(node) => {
+                self.down(node);
+                return Some(node.clone());
             }
-            Change::Down { peer, .. } => return node_of(peer).inspect(|node| self.down(node)),
-            Change::Synced => self.synced(),
+            NodeChange::Synced => self.synced(),
             _ => {}
         }
         None
@@ -262,11 +254,6 @@ impl BySocket {
         self.decommissioned
             .send_replace(nodes.map(|node| (node.clone(), self.connected.contains(node))).collect());
     }
-}
-
-/// Returns the node of a peer; `None` if the peer's name is not a node id.
-fn node_of(peer: &PeerId) -> Option<NodeId> {
-    NodeId::new(peer.as_str()).ok()
 }
 
 #[cfg(test)]

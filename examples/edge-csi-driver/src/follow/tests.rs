@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use csi_proxy::{CSI_SERVICE, Call, Fault, MemoryStore, RedbStore, Relay, Replies, TopologyRouter};
 use edge_transport::link::{Dialer, memory};
 use edge_transport::peer::PeerBuilder;
-use edge_transport::{Hub, Peer, ReplySender, Request, Service, ServiceName, SessionId};
+use edge_transport::{Hub, Peer, PeerId, ReplySender, Request, Service, ServiceName};
 use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -60,8 +60,7 @@ async fn decommissioned_node_has_no_socket_until_recommissioned() {
     };
     let mut follower = open().await;
     let socket = directory.path().join("edge-1/csi.sock");
-    let (peer, session) = (peer("edge-1"), SessionId { instance: 1, number: 1 });
-    let (up, down) = (Change::Up { peer: peer.clone(), session }, Change::Down { peer, session });
+    let (up, down) = (NodeChange::Up(node("edge-1")), NodeChange::Down(node("edge-1")));
     let (lose, undo) = (Action::Decommission(node("edge-1")), Action::Recommission(node("edge-1")));
     let unknown = executed(&mut follower, lose.clone()).await.unwrap_err();
     assert!(unknown.contains("not known"), "{unknown}");
@@ -104,18 +103,17 @@ fn peer(name: &str) -> PeerId {
 #[tokio::test]
 async fn fixed_route_refreshes_when_the_node_connects() {
     let (mut follower, online) = fixed();
-    let session = SessionId { instance: 1, number: 1 };
-    let up = |name| Change::Up { peer: peer(name), session };
-    let down = |name| Change::Down { peer: peer(name), session };
+    let up = |name| NodeChange::Up(node(name));
+    let down = |name| NodeChange::Down(node(name));
     for (change, expected) in [
-        (Change::Synced, false),
+        (NodeChange::Synced, false),
         (up("edge-2"), false),
         (up("edge-1"), true),
-        (Change::Synced, true),
+        (NodeChange::Synced, true),
         (down("edge-2"), false),
-        (Change::Synced, true),
+        (NodeChange::Synced, true),
         (down("edge-1"), false),
-        (Change::Synced, false),
+        (NodeChange::Synced, false),
         (up("edge-1"), true),
     ] {
         follower.apply(&change).await;

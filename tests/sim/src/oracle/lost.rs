@@ -23,6 +23,8 @@ const REPLAYED: Duration = Duration::from_secs(60);
 const MARGIN: Duration = Duration::from_secs(3);
 /// A call ends up to this long before its sidecar's timeout.
 const SOON: Duration = Duration::from_millis(250);
+/// How long a process that has died may be taken for a second agent of its name.
+const CONTESTED: Duration = Duration::from_secs(23);
 /// The number of losses of a node within a time, from which on the node has no grace.
 const FLAPPING: (usize, Duration) = (3, Duration::from_secs(65));
 
@@ -50,6 +52,9 @@ impl Lost {
         let Some(wanted) = facts.operation(attempt.operation) else { return };
         let Some(agent) = stays(facts, wanted.agent, attempt) else { return };
         if facts.instances.get(attempt.proxy.0).is_none_or(|proxy| proxy.leaving.is_some()) {
+            return;
+        }
+        if matches!(fault, Fault::TwoAgents { .. }) && is_contested(facts, wanted.agent, agent, attempt) {
             return;
         }
         let ups = ups(facts, attempt.proxy, agent, now.at);
@@ -128,6 +133,20 @@ fn stays(facts: &Facts, place: usize, attempt: &Attempt) -> Option<InstanceId> {
     let (index, instance) = found.next()?;
     let stays = instance.began < attempt.asked && instance.ended.is_none() && instance.leaving.is_none();
     (stays && found.next().is_none()).then_some(InstanceId(index))
+}
+
+/// Returns whether another process of the agent's place was connected to another hub, as that hub may still see it: a dead
+/// link is found within 10 s, and for 10 s more no call is sent.
+fn is_contested(facts: &Facts, place: usize, agent: InstanceId, attempt: &Attempt) -> bool {
+    let hubs: BTreeSet<_> =
+        facts.links.values().filter(|link| link.instance == agent).map(|link| link.hub).collect();
+    facts.links.values().any(|link| {
+        let of_place = |instance: &Instance| instance.place == place;
+        link.instance != agent
+            && facts.instances.get(link.instance.0).is_some_and(of_place)
+            && hubs.iter().any(|hub| *hub != link.hub)
+            && link.broken.is_none_or(|broken| broken.at + CONTESTED > attempt.asked.at)
+    })
 }
 
 /// Returns the intervals during which both processes had links to the same hub.

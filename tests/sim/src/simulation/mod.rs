@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proxy::Dispatcher;
-use edge_transport::{Hub, Peer};
+use edge_transport::{Hub, HubSet};
+use futures_util::future::join_all;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
@@ -63,7 +64,7 @@ pub(crate) type StepSender = mpsc::UnboundedSender<(Duration, Step)>;
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) instance: InstanceId,
-    pub(crate) peer: Peer,
+    pub(crate) hubs: HubSet,
     pub(crate) kind: ProcessKind,
 }
 
@@ -333,7 +334,7 @@ impl Simulation {
             if let ProcessKind::Agent { dispatcher } = &process.kind {
                 dispatcher.drain(DRAINING).await;
             }
-            process.peer.drain("the process is updated").await;
+            join_all(process.hubs.peers().iter().map(|peer| peer.drain("the process is updated"))).await;
             kill(&context, process, false);
             let _ = requests.send((down, Step::Start { place }));
         });

@@ -180,6 +180,7 @@ impl Attempts {
                 Fault::HubUnreachable { reason: format!("it does not list its nodes: {cause}") }
             }
             Missing::Node => Fault::NodeOffline { node: self.node.clone() },
+            Missing::OneAgent => Fault::TwoAgents { node: self.node.clone() },
             Missing::Hub => Fault::HubUnreachable { reason: "not connected".to_owned() },
         }
     }

@@ -1,31 +1,20 @@
-//! Which nodes are reachable, and how long to wait for the others.
+//! Which nodes are reachable and at which hub, and how long to wait for the others.
 
-use std::collections::VecDeque;
+mod core;
+mod node;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
-use crate::call::{HashMap, NodeId, NodeSession};
+pub(crate) use self::core::HubId;
+use self::core::{Core, SessionEnd};
+use crate::call::{NodeId, NodeSession};
 
 /// The default reconnect grace.
 pub const DEFAULT_RECONNECT_GRACE: Duration = Duration::from_secs(5);
-
-/// How long to wait for a complete list of nodes after the loss of a hub, before the nodes count as lost.
-const LIST_LIMIT: Duration = Duration::from_secs(30);
-
-/// The number of losses within [`FLAPPING_WINDOW`] after which a node has no grace.
-const FLAPPING_LOSSES: usize = 3;
-
-/// The time within which losses are counted.
-const FLAPPING_WINDOW: Duration = Duration::from_secs(60);
-
-/// How long a node must be up to regain its grace.
-const STEADY_AFTER: Duration = Duration::from_secs(30);
-
-/// A node that is offline for this long is evicted: it is treated like an unknown node.
-const EVICTED_AFTER: Duration = Duration::from_secs(600);
 
 /// Whether a call can be sent to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,21 +37,43 @@ pub enum NodeStatus {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "the outputs of a state machine")]
 pub enum Missing {
-    /// The node is not connected to the hub.
+    /// The node is not connected to a hub.
     Node,
-    /// The hub is connected, and does not list its nodes.
+    /// Several agents with the node's name are connected, each to a hub, or were less than 10 s ago. It is unknown which of them
+    /// is the node.
+    OneAgent,
+    /// A hub is connected, and does not list its nodes.
     List {
         /// The cause of the last failure.
         cause: Arc<str>,
     },
-    /// The hub is not connected.
+    /// No hub is connected.
     Hub,
 }
 
-/// The presence of hub and nodes. Cheap to clone; all clones share their state.
+/// A change of the nodes, as all hubs together report them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeChange {
+    /// The node is connected, or is connected with a new session, possibly at another hub.
+    Up(NodeId),
+    /// The node is no longer connected to any hub. Its grace may be running.
+    Down(NodeId),
+    /// A second agent with the node's name is connected to another hub.
+    Contested(NodeId),
+    /// All connected hubs have listed their nodes.
+    Synced,
+    /// A hub does not list its nodes.
+    Failed {
+        /// The cause, and what the hub needs.
+        cause: String,
+    },
+}
+
+/// The presence of hubs and nodes. Cheap to clone; all clones share their state.
 ///
-/// The owner must report events: `NodeWatch` reports those of `edge_transport`. Initially the hub counts as just
-/// lost.
+/// The owner adds each hub and reports its events: `NodeWatch` reports those of `edge_transport`. Initially the hubs count as
+/// just lost.
 #[derive(Debug, Clone)]
 pub struct Reachability(Arc<Shared>);
 
@@ -74,17 +85,23 @@ struct Shared {
 }
 
 impl Reachability {
-    /// Creates a state without nodes. `grace` is how long a lost node or hub is expected back
+    /// Creates a state without hubs and nodes. `grace` is how long a lost node or hub is expected back
     /// ([`DEFAULT_RECONNECT_GRACE`]); zero disables waiting.
     #[must_use]
     pub fn new(grace: Duration) -> Self {
         Self(Arc::new(Shared { core: Mutex::new(Core::new(grace, now())), changed: Arc::default() }))
     }
 
+    /// Adds a hub, which is not connected.
+    #[must_use]
+    pub fn add_hub(&self) -> HubPresence {
+        HubPresence { reachability: self.clone(), id: self.core().add_hub(now()) }
+    }
+
     /// The reconnect grace.
     #[must_use]
     pub fn grace(&self) -> Duration {
-        self.core().grace
+        self.core().grace()
     }
 
     /// Whether a call can be sent to this node now.
@@ -103,34 +120,16 @@ impl Reachability {
         }
     }
 
-    /// Reports a connection to a hub. Its nodes are unknown until [`Self::synced`].
-    pub fn hub_connected(&self) {
-        self.change(Core::hub_connected);
+    /// The nodes with two connected agents, sorted. No call is sent to them.
+    #[must_use]
+    pub fn contested(&self) -> Vec<NodeId> {
+        self.core().contested()
     }
 
-    /// Reports that no hub is connected.
-    pub fn hub_lost(&self) {
-        self.change(|core| core.hub_lost(now()));
-    }
-
-    /// Reports a session of a node. A session is ignored after one of the same instance with a higher number.
-    pub fn node_up(&self, node: &NodeId, session: NodeSession) {
-        self.change(|core| core.node_up(node, session, now()));
-    }
-
-    /// Reports the loss of a session. The loss is ignored if the node has another session.
-    pub fn node_down(&self, node: &NodeId, session: NodeSession) {
-        self.change(|core| core.node_down(node, session, now()));
-    }
-
-    /// Reports that the list of nodes is complete. A node that was up before and was not reported as down is up.
-    pub fn synced(&self) {
-        self.change(|core| core.synced(now()));
-    }
-
-    /// Reports that the connected hub does not list its nodes, with the cause. Ignored after a complete list.
-    pub fn list_failed(&self, cause: &str) {
-        self.change(|core| core.list_failed(cause));
+    /// The hub at which the node has this session now.
+    #[cfg(feature = "edge-transport")]
+    pub(crate) fn hub_of(&self, node: &NodeId, session: Option<NodeSession>) -> Option<HubId> {
+        self.core().hub_of(node, session)
     }
 
     /// Completes after the next change.
@@ -147,11 +146,78 @@ impl Reachability {
         self.0.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, event: impl FnOnce(&mut Core) -> bool) {
-        let changed = event(&mut self.core());
+    fn change(&self, event: impl FnOnce(&mut Core, &mut Vec<NodeChange>) -> bool) -> Vec<NodeChange> {
+        let mut changes = Vec::new();
+        let changed = event(&mut self.core(), &mut changes);
         if changed {
             self.wake();
         }
+        for change in &changes {
+            if let NodeChange::Contested(node) = change {
+                tracing::error!(%node, "two agents with the name of this node are connected to two hubs; no call is sent to the node until one of them has been lost for 10 s: give each node its own name and state directory");
+            }
+        }
+        changes
+    }
+}
+
+/// What one hub reports to a [`Reachability`]. Dropping it removes the hub. Each report returns the changes of the nodes.
+#[derive(Debug)]
+pub struct HubPresence {
+    reachability: Reachability,
+    id: HubId,
+}
+
+impl HubPresence {
+    #[cfg(feature = "edge-transport")]
+    pub(crate) const fn id(&self) -> HubId {
+        self.id
+    }
+
+    /// Reports that the hub is connected. Its nodes are unknown until [`Self::synced`].
+    pub fn connected(&self) {
+        self.reachability.change(|core, _| core.hub_connected(self.id));
+    }
+
+    /// Reports that the hub is not connected.
+    pub fn lost(&self) -> Vec<NodeChange> {
+        self.reachability.change(|core, changes| core.hub_lost(self.id, now(), changes))
+    }
+
+    /// Reports a session of a node at this hub. A session is ignored after one of the same instance with a higher number, at
+    /// any hub.
+    pub fn node_up(&self, node: &NodeId, session: NodeSession) -> Vec<NodeChange> {
+        self.reachability.change(|core, changes| core.node_up(self.id, node, session, now(), changes))
+    }
+
+    /// Reports the loss of a session. The loss is ignored if the node has another session.
+    pub fn node_down(&self, node: &NodeId, session: NodeSession) -> Vec<NodeChange> {
+        let end = (session, SessionEnd::Lost);
+        self.reachability.change(|core, changes| core.node_down(self.id, node, end, now(), changes))
+    }
+
+    /// Reports the end of a session that was drained, by the node or by the hub. It does not count as a loss: a node that is lost
+    /// three times in a minute has no grace.
+    pub fn node_drained(&self, node: &NodeId, session: NodeSession) -> Vec<NodeChange> {
+        let end = (session, SessionEnd::Drained);
+        self.reachability.change(|core, changes| core.node_down(self.id, node, end, now(), changes))
+    }
+
+    /// Reports that the list of the hub's nodes is complete. A node that was up at this hub before and was not reported as
+    /// down is up.
+    pub fn synced(&self) -> Vec<NodeChange> {
+        self.reachability.change(|core, changes| core.synced(self.id, now(), changes))
+    }
+
+    /// Reports that the connected hub does not list its nodes, with the cause. Ignored after a complete list.
+    pub fn list_failed(&self, cause: &str) -> Vec<NodeChange> {
+        self.reachability.change(|core, changes| core.list_failed(self.id, cause, changes))
+    }
+}
+
+impl Drop for HubPresence {
+    fn drop(&mut self) {
+        self.reachability.change(|core, changes| core.remove_hub(self.id, now(), changes));
     }
 }
 
@@ -159,197 +225,3 @@ impl Reachability {
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
-
-/// [`Reachability`] without a clock. Each event returns whether anything changed.
-///
-/// | Hub | Node | A call |
-/// |---|---|---|
-/// | complete list | up | is sent |
-/// | complete list | lost for less than the grace | waits until the grace ends |
-/// | complete list | lost for longer, or flapping, or never seen | fails |
-/// | connected, no complete list | up in the new list | is sent |
-/// | connected, no complete list | up when the hub was lost | waits until the grace ends that begins with the list, at the latest 30 s after the loss |
-/// | connected, no complete list | lost before | waits until its grace ends, or fails |
-/// | connected, refuses the list | up when the hub was lost | waits until the grace ends that began with the loss of the list |
-/// | lost for less than the grace | up, or lost for less than the grace | waits until the first of both graces ends |
-/// | lost for longer | any | fails |
-///
-/// Before the first complete list every node counts as up when the hub was lost.
-#[derive(Debug)]
-pub(super) struct Core {
-    grace: Duration,
-    hub: Hub,
-    /// Increases with every loss of the hub. A node whose link has this number is in the new list.
-    list: u64,
-    nodes: HashMap<NodeId, Node>,
-    /// The end of the grace of unknown nodes; `None` before the first complete list.
-    unseen: Option<Instant>,
-    /// The number of nodes at which offline nodes are evicted.
-    evict_at: usize,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Hub {
-    /// Lost at `since`; the last complete list is outdated since `list_lost`.
-    Lost {
-        since: Instant,
-        list_lost: Instant,
-    },
-    Listing {
-        list_lost: Instant,
-        /// Why the hub does not list its nodes, if it has said so.
-        failure: Option<Arc<str>>,
-    },
-    Listed,
-}
-
-#[derive(Debug)]
-struct Node {
-    link: Link,
-    /// The last losses, at most [`FLAPPING_LOSSES`], without those of the hub.
-    losses: VecDeque<Instant>,
-    /// Whether the node was lost too often, and was not up for [`STEADY_AFTER`] since.
-    flapping: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Link {
-    Up { session: NodeSession, since: Instant, list: u64 },
-    Lost { since: Instant, grace_ends: Instant },
-}
-
-impl Core {
-    fn new(grace: Duration, now: Instant) -> Self {
-        let hub = Hub::Lost { since: now, list_lost: now };
-        Self { grace, hub, list: 0, nodes: HashMap::default(), unseen: None, evict_at: 64 }
-    }
-
-    pub(super) fn status(&self, node: &NodeId, now: Instant) -> NodeStatus {
-        let listed = match (self.nodes.get(node).map(|node| node.link), &self.hub) {
-            (Some(Link::Up { session, .. }), Hub::Listed) => return NodeStatus::Connected(session),
-            (Some(Link::Up { session, list, .. }), Hub::Listing { .. }) if list == self.list => {
-                return NodeStatus::Connected(session);
-            }
-            (Some(Link::Up { .. }), _) => None,
-            (Some(Link::Lost { grace_ends, .. }), _) => Some(grace_ends),
-            (None, _) => self.unseen,
-        };
-        let (until, missing) = match &self.hub {
-            Hub::Lost { since, .. } => {
-                let until = *since + self.grace;
-                (listed.map_or(until, |listed| listed.min(until)), Missing::Hub)
-            }
-            Hub::Listing { list_lost, failure: None } => {
-                (listed.unwrap_or(*list_lost + LIST_LIMIT + self.grace), Missing::Node)
-            }
-            Hub::Listing { list_lost, failure: Some(cause) } => {
-                (listed.unwrap_or(*list_lost + self.grace), Missing::List { cause: Arc::clone(cause) })
-            }
-            Hub::Listed => (listed.unwrap_or(now), Missing::Node),
-        };
-        if now < until { NodeStatus::Reconnecting { until, missing } } else { NodeStatus::Away(missing) }
-    }
-
-    fn hub_connected(&mut self) -> bool {
-        let Hub::Lost { list_lost, .. } = self.hub else { return false };
-        self.hub = Hub::Listing { list_lost, failure: None };
-        true
-    }
-
-    fn list_failed(&mut self, cause: &str) -> bool {
-        let Hub::Listing { failure, .. } = &mut self.hub else { return false };
-        let changed = failure.as_deref() != Some(cause);
-        *failure = Some(cause.into());
-        changed
-    }
-
-    fn hub_lost(&mut self, now: Instant) -> bool {
-        let list_lost = match self.hub {
-            Hub::Lost { .. } => return false,
-            Hub::Listing { list_lost, .. } => list_lost,
-            Hub::Listed => now,
-        };
-        self.hub = Hub::Lost { since: now, list_lost };
-        self.list += 1;
-        true
-    }
-
-    fn node_up(&mut self, name: &NodeId, session: NodeSession, now: Instant) -> bool {
-        self.evict(now);
-        let list = self.list;
-        let fresh = Link::Up { session, since: now, list };
-        let Some(node) = self.nodes.get_mut(name) else {
-            let node = Node { link: fresh, losses: VecDeque::new(), flapping: false };
-            self.nodes.insert(name.clone(), node);
-            return true;
-        };
-        node.link = match node.link {
-            Link::Up { session: known, .. }
-                if known.instance == session.instance && known.number > session.number =>
-            {
-                return false;
-            }
-            // A new list repeats a known session.
-            Link::Up { session: known, since, .. } if known == session => Link::Up { session, since, list },
-            Link::Up { .. } | Link::Lost { .. } => fresh,
-        };
-        true
-    }
-
-    fn node_down(&mut self, name: &NodeId, lost: NodeSession, now: Instant) -> bool {
-        let (hub, grace) = (self.hub.clone(), self.grace);
-        let Some(node) = self.nodes.get_mut(name) else { return false };
-        let Link::Up { session, since, list } = node.link else { return false };
-        if session != lost {
-            return false;
-        }
-        let begins = match hub {
-            // The node is not in the list of the next hub after it was lost together with the previous one.
-            Hub::Listing { list_lost, .. } | Hub::Lost { list_lost, .. } if list < self.list => {
-                now.min(list_lost + LIST_LIMIT)
-            }
-            _ => {
-                node.count_loss(since, now);
-                now
-            }
-        };
-        let grace_ends = if node.flapping { now } else { begins + grace };
-        node.link = Link::Lost { since: now, grace_ends };
-        true
-    }
-
-    fn synced(&mut self, now: Instant) -> bool {
-        let (Hub::Listing { list_lost, .. } | Hub::Lost { list_lost, .. }) = self.hub else { return false };
-        self.hub = Hub::Listed;
-        self.unseen.get_or_insert_with(|| now.min(list_lost + LIST_LIMIT) + self.grace);
-        true
-    }
-
-    /// Evicts nodes that are offline for [`EVICTED_AFTER`], if there are many nodes.
-    fn evict(&mut self, now: Instant) {
-        if self.nodes.len() >= self.evict_at {
-            let is_known = |link: Link| match link {
-                Link::Up { .. } => true,
-                Link::Lost { since, .. } => now < since + EVICTED_AFTER,
-            };
-            self.nodes.retain(|_, node| is_known(node.link));
-            self.evict_at = 64.max(2 * self.nodes.len());
-        }
-    }
-}
-
-impl Node {
-    fn count_loss(&mut self, up_since: Instant, now: Instant) {
-        if self.flapping && now >= up_since + STEADY_AFTER {
-            self.flapping = false;
-            self.losses.clear();
-        }
-        self.losses.push_back(now);
-        self.losses.retain(|loss| now < *loss + FLAPPING_WINDOW);
-        self.flapping |= self.losses.len() >= FLAPPING_LOSSES;
-        self.losses.truncate(FLAPPING_LOSSES);
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -65,9 +65,10 @@ fn call() -> Call {
 async fn read(blocks: Blocks) -> (Vec<i64>, Outcome, Vec<i64>) {
     let blocks = Arc::new(blocks);
     let reachability = Reachability::new(Duration::from_secs(5));
-    reachability.hub_connected();
-    reachability.node_up(&NodeId::new("edge-1").unwrap(), NodeSession { instance: 1, number: 1 });
-    reachability.synced();
+    let hub = reachability.add_hub();
+    hub.connected();
+    hub.node_up(&NodeId::new("edge-1").unwrap(), NodeSession { instance: 1, number: 1 });
+    hub.synced();
     let terms = ClockTerms::default();
     let relay = RetryRelay::start(Arc::clone(&blocks), reachability, terms).await.unwrap();
     let (messages, outcome) = match relay.relay(call()).await {

@@ -136,21 +136,22 @@ impl Relay for Script {
 /// A connected node and its proxy.
 struct World {
     script: Script,
-    reachability: Reachability,
+    hub: Arc<HubPresence>,
     relay: RetryRelay<Script>,
 }
 
 impl World {
     async fn of(script: Script) -> Self {
         let reachability = Reachability::new(GRACE);
-        reachability.hub_connected();
-        reachability.node_up(&node(), session(1, 1));
-        reachability.synced();
+        let hub = Arc::new(reachability.add_hub());
+        hub.connected();
+        hub.node_up(&node(), session(1, 1));
+        hub.synced();
         sleep(Duration::from_secs(100)).await;
         let terms = ClockTerms::default();
-        let relay = RetryRelay::start(script.clone(), reachability.clone(), terms).await.unwrap();
+        let relay = RetryRelay::start(script.clone(), reachability, terms).await.unwrap();
         let relay = relay.for_one_node();
-        Self { script, reachability, relay }
+        Self { script, hub, relay }
     }
 
     async fn failing(faults: impl IntoIterator<Item = Fault>) -> Self {
@@ -158,14 +159,14 @@ impl World {
     }
 
     fn down(&self, number: u64) {
-        self.reachability.node_down(&node(), session(1, number));
+        self.hub.node_down(&node(), session(1, number));
     }
 
     fn up_after(&self, seconds: u64, session: NodeSession) {
-        let reachability = self.reachability.clone();
+        let hub = Arc::clone(&self.hub);
         tokio::spawn(async move {
             sleep(Duration::from_secs(seconds)).await;
-            reachability.node_up(&node(), session);
+            hub.node_up(&node(), session);
         });
     }
 
@@ -237,12 +238,12 @@ async fn unsendable_call_ends_before_the_deadline() {
 #[tokio::test(start_paused = true)]
 async fn identity_calls_wait_too() {
     let world = World::failing([]).await;
-    world.reachability.hub_lost();
-    let reachability = world.reachability.clone();
+    world.hub.lost();
+    let hub = Arc::clone(&world.hub);
     tokio::spawn(async move {
         sleep(Duration::from_secs(3)).await;
-        reachability.hub_connected();
-        reachability.synced();
+        hub.connected();
+        hub.synced();
     });
     let began = Instant::now();
     assert!(world.answered(call(Method::Probe, "")).await.is_ok());
@@ -543,11 +544,12 @@ async fn lying_node_harms_only_calls_to_itself() {
     };
     for order in [["liar", "edge-1", "edge-2"], ["edge-1", "liar", "edge-2"]] {
         let (relay, reachability) = (OneLiar::default(), Reachability::new(GRACE));
-        reachability.hub_connected();
+        let hub = reachability.add_hub();
+        hub.connected();
         for name in order {
-            reachability.node_up(&NodeId::new(name).unwrap(), session(1, 1));
+            hub.node_up(&NodeId::new(name).unwrap(), session(1, 1));
         }
-        reachability.synced();
+        hub.synced();
         let relay = RetryRelay::start(relay, reachability, ClockTerms::default()).await.unwrap();
         for name in order.repeat(9) {
             let result = relay.relay(to(name)).await.map(drop);

@@ -96,7 +96,7 @@ enum Faults {
 struct Walk {
     far: Arc<Far>,
     relay: RetryRelay<Arc<Far>>,
-    reachability: Reachability,
+    hub: HubPresence,
     faults: Faults,
 }
 
@@ -105,12 +105,13 @@ impl Walk {
         let net = watch::Sender::new(Net { hub: true, session: Some(session(1, 1)) });
         let far = Arc::new(Far { net, rng: StdMutex::new(Rng::with_seed(seed)), log: StdMutex::default() });
         let reachability = Reachability::new(GRACE);
-        reachability.hub_connected();
-        reachability.node_up(&node(), session(1, 1));
-        reachability.synced();
+        let hub = reachability.add_hub();
+        hub.connected();
+        hub.node_up(&node(), session(1, 1));
+        hub.synced();
         let terms = ClockTerms::default();
-        let relay = RetryRelay::start(Arc::clone(&far), reachability.clone(), terms).await.unwrap();
-        Self { far, relay, reachability, faults }
+        let relay = RetryRelay::start(Arc::clone(&far), reachability, terms).await.unwrap();
+        Self { far, relay, hub, faults }
     }
 
     /// Delays the presence report.
@@ -133,23 +134,23 @@ impl Walk {
             // The hub restarts, and the node's link is lost with it.
             self.far.net.send_replace(Net { hub: false, session: None });
             self.lag().await;
-            self.reachability.hub_lost();
+            self.hub.lost();
             sleep(Duration::from_millis(millis / 2)).await;
             self.far.net.send_replace(Net { hub: true, session: None });
             self.lag().await;
-            self.reachability.hub_connected();
-            self.reachability.node_down(&node(), before);
-            self.reachability.synced();
+            self.hub.connected();
+            self.hub.node_down(&node(), before);
+            self.hub.synced();
             sleep(Duration::from_millis(millis / 2)).await;
         } else {
             self.far.net.send_modify(|net| net.session = None);
             self.lag().await;
-            self.reachability.node_down(&node(), before);
+            self.hub.node_down(&node(), before);
             sleep(Duration::from_millis(millis)).await;
         }
         self.far.net.send_modify(|net| net.session = Some(after));
         self.lag().await;
-        self.reachability.node_up(&node(), after);
+        self.hub.node_up(&node(), after);
     }
 
     async fn call(&self, number: u64) -> (CallId, bool, Result<(), Fault>) {

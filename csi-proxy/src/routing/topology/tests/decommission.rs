@@ -85,11 +85,12 @@ async fn reconnected_node_gets_no_calls_until_recommissioned() {
         world.lock().offline.insert("edge-1".to_owned());
         route.left(&node("edge-1"));
         let reachability = Reachability::new(MINUTE);
+        let hub = reachability.add_hub();
         let session = |number| NodeSession { instance: 1, number };
-        reachability.hub_connected();
-        reachability.node_up(&node("edge-1"), session(1));
-        reachability.synced();
-        reachability.node_down(&node("edge-1"), session(1));
+        hub.connected();
+        hub.node_up(&node("edge-1"), session(1));
+        hub.synced();
+        hub.node_down(&node("edge-1"), session(1));
         let retry = RetryRelay::start(Arc::clone(&world), reachability.clone(), ClockTerms::default());
         let retry = retry.await.unwrap();
         let decommission = async {
@@ -98,7 +99,7 @@ async fn reconnected_node_gets_no_calls_until_recommissioned() {
             world.lock().offline.clear();
             world.take_calls();
             route.arrived(&node("edge-1"));
-            reachability.node_up(&node("edge-1"), session(2));
+            hub.node_up(&node("edge-1"), session(2));
             sleep(MINUTE).await;
         };
         let waiting = async {

@@ -242,14 +242,15 @@ async fn offline_nodes_delay_no_online_node_after_restart() {
     let last = names.last().unwrap().clone();
     world.lock().offline = names.into_iter().filter(|name| *name != last).collect();
     let reachability = Reachability::new(Duration::from_secs(5));
-    reachability.hub_connected();
+    let hub = reachability.add_hub();
+    hub.connected();
     let retry = RetryRelay::start(Arc::clone(&world), reachability.clone(), ClockTerms::default());
     let retry = retry.await.unwrap();
     let route = open(&disk).await;
     let presence = async {
         sleep(Duration::from_secs(1)).await;
-        reachability.node_up(&node(&last), NodeSession { instance: 1, number: 1 });
-        reachability.synced();
+        hub.node_up(&node(&last), NodeSession { instance: 1, number: 1 });
+        hub.synced();
         route.arrived(&node(&last));
         route.synced();
     };

@@ -26,6 +26,9 @@ use crate::session::{
 };
 use crate::token::Token;
 
+/// How long an idle peer that was asked to leave may take to connect to another hub.
+const LEAVE_TIME: Duration = Duration::from_secs(3);
+
 /// Frames read before the task yields: a small batch, so that the start of a burst is forwarded before its end has
 /// arrived.
 const READ_BATCH: usize = 8;
@@ -69,6 +72,8 @@ pub(super) struct Connection {
     stalled: Option<Instant>,
     /// Deadline of the hub's drain.
     drain_by: Option<Instant>,
+    /// Until when a peer that was asked to leave may take to reach another hub, before its link is closed as idle.
+    leave_by: Option<Instant>,
     closed: Option<CloseReason>,
     /// Whether the link has failed or ended: nothing can be flushed then.
     is_lost: bool,
@@ -104,6 +109,7 @@ impl Connection {
             pong: None,
             stalled: None,
             drain_by: None,
+            leave_by: None,
             closed: None,
             is_lost: false,
         })
@@ -125,6 +131,7 @@ impl Connection {
         poll_fn(|cx| self.poll(cx)).await;
         if let Some(key) = self.key.take() {
             self.shared.with_core(|core| core.lost(key));
+            self.shared.left.notify_one();
             self.shared.table().wakers.remove(&key);
         }
         self.close().await;
@@ -292,7 +299,8 @@ impl Connection {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        [self.core.next_wakeup(), self.stall_deadline(), self.expires].into_iter().flatten().min()
+        let leave_by = self.leave_by.filter(|until| now() < *until);
+        [self.core.next_wakeup(), self.stall_deadline(), self.expires, leave_by].into_iter().flatten().min()
     }
 
     /// Records that the link did not accept all frames. Stalls are limited, because queued frames use memory of all peers.
@@ -344,12 +352,16 @@ impl Connection {
             Some(waker) => waker.clone_from(cx.waker()),
             None => drop(table.wakers.insert(key, cx.waker().clone())),
         }
-        let drain = table.core.draining().map(ToOwned::to_owned);
+        let drain = table.core.draining(key).map(ToOwned::to_owned);
+        let may_move = drain.is_some() && table.core.has_services(key);
         drop(table);
         if let Some(reason) = drain
             && !matches!(self.core.state(), LinkState::Draining { deadline: Some(_), .. })
         {
             self.drain_by = Some(now() + self.shared.settings.session.drain_timeout);
+            // A peer that drains too has nowhere to go.
+            let is_draining = matches!(self.core.state(), LinkState::Draining { .. });
+            self.leave_by = (may_move && !is_draining).then(|| now() + LEAVE_TIME);
             self.link_event(LinkEvent::Drain { reason });
         }
     }
@@ -357,6 +369,7 @@ impl Connection {
     /// Closes a draining link as soon as it is idle.
     fn check_idle(&mut self) {
         if let (Some(key), LinkState::Draining { .. }) = (self.key, self.core.state())
+            && self.leave_by.is_none_or(|until| now() >= until)
             && self.shared.table().core.is_idle(key)
         {
             self.link_event(LinkEvent::Idle);
@@ -407,8 +420,10 @@ impl Connection {
                     self.peer = Some(remote.peer);
                 }
                 LinkAction::Draining { .. } => {
+                    self.leave_by = None;
                     if let Some(key) = self.key {
                         self.shared.with_core(|core| core.peer_draining(key));
+                        self.shared.left.notify_one();
                     }
                 }
                 LinkAction::Close(reason) => self.closed = Some(reason),

@@ -1,0 +1,101 @@
+//! `edge-hub rebalance`: moves a share of the nodes to other hubs, for a hub that has more of them than the others.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use edge_csi_common::process::Fatal;
+use edge_csi_common::state_socket;
+use edge_csi_common::uplink::DEFAULT_HUB;
+use edge_csi_common::values::{ListenUrl, SocketAddress};
+use edge_transport::advanced::{BoundSocket, bind_socket};
+use edge_transport::hub::Hub;
+
+/// The request, before the percentage.
+const VERB: &str = "rebalance ";
+
+/// The prefix of the answer to a request that was executed.
+const OK_PREFIX: &str = "ok ";
+
+/// A command to a running hub.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Ask a share of the connected nodes to connect to another hub, as after an update of all hubs, whose last one has no nodes.
+    /// A node leaves once it has connected; one that reaches no other hub stays. Needs a hub that listens on a unix socket
+    Rebalance(Rebalance),
+}
+
+/// The arguments of `rebalance`.
+#[derive(Debug, Clone, Args)]
+pub struct Rebalance {
+    /// Share of the nodes, chosen at random
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub percent: u8,
+
+    /// The unix socket that the running hub listens on
+    #[arg(long, value_name = "URL", default_value = DEFAULT_HUB)]
+    pub hub: SocketAddress,
+}
+
+/// The control socket beside a socket of the hub.
+fn control(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".control");
+    path.into()
+}
+
+/// Creates the control socket of the first unix socket that the hub listens on, with mode 0600; `None` if there is none.
+pub(super) fn bind(listen: &[ListenUrl]) -> Result<Option<BoundSocket>, Fatal> {
+    let socket = listen.iter().find_map(|url| match url {
+        ListenUrl::Unix(socket) => Some(socket.path()),
+        _ => None,
+    });
+    let Some(socket) = socket else { return Ok(None) };
+    let bound = bind_socket(control(socket));
+    bound.map(Some).map_err(|error| Fatal::Input(format!("--listen unix://{}: {error}", socket.display())))
+}
+
+/// Serves requests until the future is dropped.
+pub(super) async fn serve(socket: BoundSocket, hub: Hub) {
+    let answer = move |line: String| {
+        let hub = hub.clone();
+        async move { executed(&hub, &line).await.into_bytes() }
+    };
+    state_socket::serve(socket, answer).await;
+}
+
+async fn executed(hub: &Hub, line: &str) -> String {
+    let percent = line.strip_prefix(VERB).and_then(|percent| percent.parse::<u8>().ok());
+    let Some(percent) = percent.filter(|percent| (1..=100).contains(percent)) else {
+        return "expected `rebalance` with a percentage from 1 to 100; the hub may be of another version\n"
+            .to_owned();
+    };
+    let asked = hub.rebalance(f64::from(percent) / 100.0, "an operator rebalances the hubs").await;
+    tracing::warn!(percent, asked, "asked nodes to connect to another hub");
+    format!("{OK_PREFIX}{asked} nodes were asked to connect to another hub\n")
+}
+
+/// Sends the request to the hub, and prints the answer.
+pub(super) fn run(Rebalance { percent, hub }: &Rebalance) -> Result<(), Fatal> {
+    let path = control(hub.path());
+    let answer = state_socket::ask(&path, &format!("{VERB}{percent}")).map_err(|error| {
+        let hint = match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                "no hub listens on this socket; name it with --hub"
+            }
+            io::ErrorKind::PermissionDenied => "only root and the user of the hub may use this socket",
+            _ => "no answer, repeat the command",
+        };
+        Fatal::Runtime(format!("{}: {hint}: {error}", path.display()))
+    })?;
+    let answer = String::from_utf8_lossy(&answer);
+    match answer.trim_end().strip_prefix(OK_PREFIX) {
+        Some(text) => {
+            // Nothing is left to do if stdout is closed.
+            let _ = writeln!(io::stdout(), "{text}");
+            Ok(())
+        }
+        None if answer.is_empty() => Err(Fatal::Runtime("the hub ended before it answered".to_owned())),
+        None => Err(Fatal::Runtime(answer.trim_end().to_owned())),
+    }
+}
