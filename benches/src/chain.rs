@@ -10,8 +10,9 @@ use csi_proxy::{
 use edge_transport::link::{Address, Dialer};
 use edge_transport::tls::{ClientAuth, ClientTls, Identity, ServerTls};
 use edge_transport::{Hub, Peer, PeerId};
-use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
 use tokio::task::JoinHandle;
+
+use crate::authority::Authority;
 
 const NODE: &str = "edge-1";
 const PROXY: &str = "proxy";
@@ -124,7 +125,8 @@ async fn serve(socket: &Path, relay: impl Relay + 'static) -> ChainResult<Servin
 
 async fn session(kind: ChainKind, folder: &Path, drivers: Dispatcher) -> ChainResult<(Hub, Peer, Peer)> {
     let authority = Authority::new()?;
-    let server = ServerTls::new(&authority.identity("localhost")?, ClientAuth::Required)?;
+    let server =
+        ServerTls::new(&authority.issue(&["localhost", "127.0.0.1"])?.identity()?, ClientAuth::Required)?;
     let socket = format!("unix://{}", folder.join("hub.sock").display());
     let listen: Address = match kind {
         ChainKind::Ws => "ws://127.0.0.1:0",
@@ -140,36 +142,13 @@ async fn session(kind: ChainKind, folder: &Path, drivers: Dispatcher) -> ChainRe
     let dialer = |identity: Identity| -> ChainResult<Box<dyn Dialer>> {
         Ok(hub.dialer(&(&ClientTls::new(&identity)?).into())?)
     };
-    let proxy = Peer::builder(PeerId::new(PROXY)?).dialer(dialer(authority.identity(PROXY)?)?).start()?;
+    let proxy =
+        Peer::builder(PeerId::new(PROXY)?).dialer(dialer(authority.issue(&[PROXY])?.identity()?)?).start()?;
     let agent = Peer::builder(PeerId::new(NODE)?)
-        .dialer(dialer(authority.identity(NODE)?)?)
+        .dialer(dialer(authority.issue(&[NODE])?.identity()?)?)
         .serve_csi(drivers)
         .start()?;
     proxy.connected().await?;
     agent.connected().await?;
     Ok((started, proxy, agent))
-}
-
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    root: String,
-}
-
-impl Authority {
-    fn new() -> ChainResult<Self> {
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(Vec::new())?;
-        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let root = params.self_signed(&key)?.pem();
-        Ok(Self { issuer: Issuer::new(params, key), root })
-    }
-
-    /// Issues a certificate that is also valid for a hub at the loopback address.
-    fn identity(&self, name: &str) -> ChainResult<Identity> {
-        let key = KeyPair::generate()?;
-        let certificate =
-            CertificateParams::new([name, "127.0.0.1"].map(str::to_owned))?.signed_by(&key, &self.issuer)?;
-        let (chain, key) = (certificate.pem(), key.serialize_pem());
-        Ok(Identity::from_pem(chain.as_bytes(), key.as_bytes(), self.root.as_bytes())?)
-    }
 }

@@ -4,6 +4,7 @@
 //! Both ends of the relay's chains are tonic with a codec that passes bytes, so that a figure contains the cost of gRPC and of
 //! the parts between the ends, but not the encoding of messages.
 
+pub mod authority;
 pub mod bytes_codec;
 pub mod chain;
 pub mod driver;

@@ -3,18 +3,15 @@
 //! Each round measures under attack, and under an inert load: the same attackers attack an equal hub without peers, so
 //! that both measurements share the processors with equal work. The attackers run on one processor at the lowest priority.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::build::Programs;
 use super::chain::{Chain, HubTransport, Kind, Load, agent_of, free_port, hub_at, pause};
-use super::processes::{Process, Reporter};
+use super::processes::{Process, Reporter, http_get, raise_open_files};
 use super::rounds::{Spread, median};
 use super::{PerfError, folder};
 use crate::authority::{Authority, Usage};
@@ -168,7 +165,7 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
         Some(folder) => Programs::at(folder),
         None => Programs::build(false)?,
     };
-    raise_limit_of_files()?;
+    raise_open_files((options.connections + options.half_open) as u64)?;
     let run = folder()?;
     let authority = Authority::new(run.path())?;
     for number in 0..options.connections {
@@ -198,13 +195,6 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
         }
     }
     exceeded.map_or(Ok(()), Err)
-}
-
-/// Raises the number of open files of this process and its children to the allowed maximum.
-fn raise_limit_of_files() -> Result<(), PerfError> {
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
-        .map_err(|error| PerfError::io("raise the number of open files")(error.into()))
 }
 
 /// One attack over one transport.
@@ -264,12 +254,7 @@ impl Case<'_> {
         let admission = self.admit(chain, folder, number)?;
         let rate = self.rate(chain)?;
         attackers.close_input();
-        let line = attackers.next_line()?;
-        let attacked = serde_json::from_str(&line).map_err(|source| PerfError::Figures {
-            command: "hostile-links".to_owned(),
-            line,
-            source,
-        })?;
+        let attacked = attackers.figures()?;
         attackers.wait();
         Ok(Measured { rate, admission, attacked })
     }
@@ -298,7 +283,7 @@ impl Case<'_> {
         agent.args(["--http-endpoint", &format!("127.0.0.1:{port}")]);
         let started = Instant::now();
         let _agent = Process::start(&name, folder, &mut agent)?;
-        while !is_ready(port) {
+        while http_get(port, "/readyz").is_none() {
             if started.elapsed() > ADMISSION_TIMEOUT {
                 return Ok(f64::INFINITY);
             }
@@ -360,14 +345,4 @@ fn print_head(options: &Options) {
 
 const fn word(passed: bool) -> &'static str {
     if passed { "pass" } else { "FAIL" }
-}
-
-/// Returns true if `/readyz` of a process at this port answers with success.
-fn is_ready(port: u16) -> bool {
-    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
-    let mut response = String::new();
-    let request = "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    stream.write_all(request.as_bytes()).is_ok()
-        && stream.read_to_string(&mut response).is_ok()
-        && response.starts_with("HTTP/1.1 200")
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask perf`: the performance table of the README, the cost of a session, the memory growth under steady load, the
-//! hub under attack, and two builds compared.
+//! `cargo xtask perf`: the performance table of the README, the cost of many sessions, the memory growth under steady
+//! load, the hub under attack, and two builds compared.
 //!
 //! Every part of a chain is a separate process. All chains run during the whole measurement and are measured in turn, round
 //! after round, so that a ratio compares adjacent measurements; a ratio is the median of its rounds.
@@ -38,7 +38,7 @@ enum Measurement {
     Hung(hung::Options),
     /// One CreateVolume through the relay and its peers: calls/s, latencies, processor time, and ratios to the direct call.
     Relay(relay::Options),
-    /// Memory of the hub for each idle session, over wss and QUIC with client certificates.
+    /// Many sessions on one hub: its memory and processor time, and how long they take to return after a kill.
     Sessions(sessions::Options),
     /// Memory of hub, proxy and agent under steady load.
     Soak(soak::Options),
@@ -80,6 +80,16 @@ pub(crate) enum PerfError {
     /// The measurement needs another value of an option.
     #[error("{option} {found}: expected {expected}")]
     Option { option: &'static str, found: String, expected: &'static str },
+    /// A process may open too few files.
+    #[error(
+        "{allowed} open files are allowed; expected at least {needed}, one for each connection: run `ulimit -n {needed}` as root, and \
+         start this command from the same shell"
+    )]
+    OpenFiles {
+        /// The hard limit, RLIMIT_NOFILE.
+        allowed: u64,
+        needed: u64,
+    },
     /// The memory of a process grew beyond its bound.
     #[error("{part} grew from {from} to {to} KiB; at most {bound} KiB are allowed")]
     Growth {

@@ -1,10 +1,14 @@
 //! Child processes that are killed when dropped, and the kernel's figures for them.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::de::DeserializeOwned;
 
 use super::PerfError;
 
@@ -108,6 +112,21 @@ impl Reporter {
         }
     }
 
+    /// Waits for the next line, and reads it as JSON.
+    pub(super) fn figures<T: DeserializeOwned>(&mut self) -> Result<T, PerfError> {
+        let line = self.next_line()?;
+        serde_json::from_str(&line).map_err(|source| {
+            let command = self.shown.clone();
+            PerfError::Figures { command, line, source }
+        })
+    }
+
+    /// Sends an empty line, with which the command begins its next step.
+    pub(super) fn next_step(&mut self) -> Result<(), PerfError> {
+        let sent = self.input.as_mut().map_or(Ok(()), |input| input.write_all(b"\n"));
+        sent.map_err(PerfError::io(format!("write to {}", self.shown)))
+    }
+
     /// Closes the standard input, after which the command may print more lines and ends.
     pub(super) fn close_input(&mut self) {
         self.input = None;
@@ -125,4 +144,27 @@ impl Drop for Reporter {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Raises the number of open files that this process and its children may have to the allowed maximum, and that to
+/// `needed` if this process has the right to do so.
+pub(super) fn raise_open_files(needed: u64) -> Result<(), PerfError> {
+    let allowed = getrlimit(Resource::Nofile).maximum;
+    let maximum = allowed.map(|allowed| allowed.max(needed));
+    match (setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }), allowed) {
+        (Ok(()), _) => Ok(()),
+        (Err(_), Some(allowed)) if allowed < needed => Err(PerfError::OpenFiles { allowed, needed }),
+        (Err(error), _) => Err(PerfError::io("raise the number of open files")(error.into())),
+    }
+}
+
+/// Sends a GET request to the HTTP endpoint of a process at this port, and returns the body of a successful response.
+pub(super) fn http_get(port: u16, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).ok()?;
+    let (head, body) = response.split_once("\r\n\r\n")?;
+    head.starts_with("HTTP/1.1 200").then(|| body.to_owned())
 }
