@@ -1,5 +1,7 @@
 //! Topologies of volumes: [`Topology`] and [`TopologyRequirement`].
 
+use std::collections::BTreeSet;
+
 use crate::csi::v1::{Topology, TopologyRequirement};
 
 impl Topology {
@@ -34,7 +36,9 @@ impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for Topology {
 impl TopologyRequirement {
     /// The topologies in the order in which a plugin must try them: the preferred ones, then the other requisite ones.
     pub fn candidates(&self) -> impl Iterator<Item = &Topology> {
-        let others = self.requisite.iter().filter(|topology| !self.preferred.contains(topology));
+        // Both lists may name all nodes of a cluster.
+        let preferred: BTreeSet<_> = self.preferred.iter().map(|topology| &topology.segments).collect();
+        let others = self.requisite.iter().filter(move |topology| !preferred.contains(&topology.segments));
         self.preferred.iter().chain(others)
     }
 }

@@ -1,5 +1,7 @@
 //! Selects the node of a new volume: one whose name has no node in [`Placements`](super::Placements) yet.
 
+use std::collections::HashMap;
+
 use csi_proto::csi::v1 as csi;
 
 use super::refusal::Refusal;
@@ -60,12 +62,13 @@ impl NodeSelector<'_> {
             let default = self.default.ok_or(Refusal::NoTopology)?;
             return self.only_candidate(default, request);
         }
+        let places = Places::new(self.candidates);
         let (mut offline, mut unknown, mut full) = (None, None, false);
         for topology in &request.topologies {
-            let mut matching = self.within(topology, &request.name).peekable();
-            if matching.peek().is_none() {
+            let matching = places.within(topology, &request.name);
+            if matching.is_empty() {
                 // A node whose topology is unknown may be within this topology.
-                for unreached in self.candidates.iter().filter(|candidate| candidate.topology.is_none()) {
+                for unreached in &places.unknown {
                     match (self.offline, unreached.presence) {
                         (OfflinePolicy::Wait, _) => return Err(Refusal::not_reached(&unreached.node)),
                         (OfflinePolicy::Move, Presence::Unknown) => unknown = Some(&unreached.node),
@@ -103,21 +106,6 @@ impl NodeSelector<'_> {
         })
     }
 
-    /// The nodes with the driver within a topology. The volume's name determines the first, so that volumes are spread
-    /// over equal nodes.
-    fn within(&self, topology: &csi::Topology, name: &str) -> impl Iterator<Item = &Candidate> {
-        let inside = |candidate: &&Candidate| {
-            candidate.presence != Presence::WithoutDriver
-                && candidate.topology.as_ref().is_some_and(|place| place.is_within(topology))
-        };
-        let mut matching: Vec<_> = self.candidates.iter().filter(inside).collect();
-        if !matching.is_empty() {
-            let first = crc32fast::hash(name.as_bytes()) as usize % matching.len();
-            matching.rotate_left(first);
-        }
-        matching.into_iter()
-    }
-
     fn same_node_as(&self, source: &NodeId, request: &VolumeRequest) -> Result<NodeId, Refusal> {
         let place = self.candidate(source).and_then(|candidate| candidate.topology.as_ref());
         let allowed = |place: &csi::Topology| {
@@ -139,6 +127,53 @@ impl NodeSelector<'_> {
             Some(candidate) if candidate.presence == Presence::Online => Ok(node.clone()),
             _ => Err(Refusal::Offline { node: node.clone() }),
         }
+    }
+}
+
+/// The candidates by their places: a request may name as many places as there are nodes.
+struct Places<'a> {
+    /// The nodes with the driver, by each value of their segments.
+    by_value: HashMap<&'a str, Vec<&'a Candidate>>,
+    /// The nodes with the driver and a known topology.
+    known: Vec<&'a Candidate>,
+    /// The nodes whose topology is unknown.
+    unknown: Vec<&'a Candidate>,
+}
+
+impl<'a> Places<'a> {
+    fn new(candidates: &'a [Candidate]) -> Self {
+        let (unknown, mut known): (Vec<_>, Vec<_>) =
+            candidates.iter().partition(|candidate| candidate.topology.is_none());
+        known.retain(|candidate| candidate.presence != Presence::WithoutDriver);
+        let mut by_value: HashMap<_, Vec<&Candidate>> = HashMap::with_capacity(known.len());
+        for &candidate in &known {
+            for value in candidate.topology.iter().flat_map(|place| place.segments.values()) {
+                let with_value = by_value.entry(value.as_str()).or_default();
+                // Two segments of a node may have the same value.
+                if !with_value.last().is_some_and(|last| std::ptr::eq(*last, candidate)) {
+                    with_value.push(candidate);
+                }
+            }
+        }
+        Self { by_value, known, unknown }
+    }
+
+    /// The nodes with the driver within a topology. The volume's name determines the first, so that volumes are spread
+    /// over equal nodes.
+    fn within(&self, topology: &csi::Topology, name: &str) -> Vec<&'a Candidate> {
+        // A node within the topology has all its values; few nodes have the rarest.
+        let with_value =
+            |value: &String| self.by_value.get(value.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let rarest = topology.segments.values().map(with_value).min_by_key(|nodes| nodes.len());
+        let inside = |candidate: &&Candidate| {
+            candidate.topology.as_ref().is_some_and(|place| place.is_within(topology))
+        };
+        let mut matching: Vec<_> = rarest.unwrap_or(&self.known).iter().copied().filter(inside).collect();
+        if !matching.is_empty() {
+            let first = crc32fast::hash(name.as_bytes()) as usize % matching.len();
+            matching.rotate_left(first);
+        }
+        matching
     }
 }
 

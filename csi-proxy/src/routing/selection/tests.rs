@@ -130,3 +130,33 @@ fn selects_node_of_the_content_source() {
     assert_eq!(of(&["b"], "a"), Err(Refusal::SourceElsewhere { node: node("a") }));
     assert_eq!(of(&["b"], "b"), Err(Refusal::Offline { node: node("b") }), "no alternative");
 }
+
+/// Segments of one value under different keys are different places, and a node with both is one node.
+#[test]
+fn equal_values_under_other_keys_are_other_places() {
+    let at = |segments: &[(&str, &str)]| csi::Topology::from_iter(segments.iter().copied());
+    let of = |name: &str, segments| Candidate { topology: Some(at(segments)), ..candidate(name, Online) };
+    let nodes = [of("a", &[("rack", "1"), ("zone", "2")]), of("b", &[("rack", "1"), ("zone", "1")])];
+    let selected = |segments: &[(&str, &str)], name: &str| {
+        let request = VolumeRequest { name: name.into(), ..of_topologies(vec![at(segments)]) };
+        NodeSelector { candidates: &nodes, default: None, offline: Wait }.select(&request, None)
+    };
+    assert_eq!(selected(&[("zone", "1")], "pvc-1"), Ok(node("b")));
+    assert_eq!(selected(&[("zone", "2"), ("rack", "1")], "pvc-1"), Ok(node("a")));
+    assert_eq!(selected(&[("zone", "2"), ("rack", "2")], "pvc-1"), Err(Refusal::NoNodeInTopology));
+    let rack: Vec<_> = (0..40).map(|number| selected(&[("rack", "1")], &format!("pvc-{number}"))).collect();
+    assert!(nodes.iter().all(|one| rack.contains(&Ok(one.node.clone()))), "{rack:?}");
+    // A place without segments is everywhere.
+    assert!(selected(&[], "pvc-1").is_ok());
+}
+
+/// Each of many places is found by its values: a search among all nodes would take a minute in a debug build.
+#[test]
+fn selects_among_many_nodes_and_places() {
+    let nodes: Vec<_> = (0..10_000).map(|number| candidate(&format!("n{number}"), Offline)).collect();
+    let names: Vec<_> = (0..10_000).rev().map(|number| format!("n{number}")).collect();
+    let mut places: Vec<_> = names.iter().map(String::as_str).collect();
+    assert_eq!(select(&nodes, &places, Move), Err(Refusal::AllOffline));
+    places.insert(0, "x");
+    assert_eq!(select(&nodes, &places, Wait), Err(Refusal::Offline { node: node("n9999") }));
+}
