@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Mutex as AsyncMutex, Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::cache::{Cache, Mode, Notice, StartupStatus};
+use super::cache::{Cache, Entry, Mode, Notice, StartupStatus};
 use super::info::Info;
 use super::question::Question;
 use super::store::DriverInfoStore;
@@ -185,10 +185,10 @@ impl DriverInfo {
         }
     }
 
-    /// Refreshes the nodes that cannot be selected now, and waits for them for a limited time.
-    pub(crate) async fn refresh_absent(&self) {
+    /// Refreshes the `wanted` nodes that cannot be selected now, and waits for them for a limited time.
+    pub(crate) async fn refresh_absent(&self, wanted: impl Fn(&NodeId, &Entry) -> bool) {
         let mut changed_signal = self.changed_signal.subscribe();
-        let asked = self.change(Cache::refresh_absent);
+        let asked = self.change(|cache, now| cache.refresh_absent(wanted, now));
         let answered = async {
             while self.read(|cache| cache.any_in_round(&asked, now())) {
                 // `self` holds the sender.

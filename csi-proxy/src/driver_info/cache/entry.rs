@@ -67,6 +67,8 @@ pub(crate) struct Entry {
     pub(super) reached: Option<bool>,
     /// When the next round begins.
     until: Instant,
+    /// Whether a call waits for the next round.
+    pub(super) awaited: bool,
     in_round: bool,
     begun: Option<Instant>,
     /// Whether the next round begins without the usual interval.
@@ -101,6 +103,7 @@ impl Entry {
             ready: false,
             reached: None,
             until: now,
+            awaited: false,
             in_round: false,
             begun: None,
             again: false,
@@ -135,8 +138,8 @@ impl Entry {
 
     /// The topology of the node, from its driver or else from the configured key. `None` before the driver was
     /// reached, or if the node is not admitted.
-    pub(crate) fn topology(&self) -> Option<csi::Topology> {
-        self.topology.clone().filter(|_| self.admission == Admission::Admitted)
+    pub(crate) fn topology(&self) -> Option<&csi::Topology> {
+        self.topology.as_ref().filter(|_| self.admission == Admission::Admitted)
     }
 
     /// Why the node takes no part; `None` if it does.
@@ -249,6 +252,12 @@ impl Entry {
         self.until = self.until.min(next);
     }
 
+    /// Begins the next round as soon as permitted, before those that no call waits for.
+    pub(super) fn refresh_first(&mut self, now: Instant) {
+        self.awaited = true;
+        self.refresh_soon(now);
+    }
+
     /// Refreshes everything now.
     pub(super) fn refresh_all(&mut self, now: Instant) {
         self.again |= self.in_round;
@@ -262,7 +271,7 @@ impl Entry {
     }
 
     pub(super) fn begin(&mut self, now: Instant) {
-        (self.in_round, self.again, self.begun) = (true, false, Some(now));
+        (self.in_round, self.again, self.awaited, self.begun) = (true, false, false, Some(now));
         self.refreshes_all = std::mem::take(&mut self.full) || self.reached != Some(true);
     }
 

@@ -50,19 +50,24 @@ impl Cache {
             .for_each(|entry| entry.refresh_all(now));
     }
 
-    /// Refreshes the nodes that cannot be selected now but may be connected, and returns them. See
-    /// [`Self::any_in_round`] for the end of their rounds.
-    pub(crate) fn refresh_absent(&mut self, now: Instant) -> Vec<NodeId> {
+    /// Refreshes the `wanted` nodes that cannot be selected now but may be connected, before all others, and returns
+    /// them. See [`Self::any_in_round`] for the end of their rounds.
+    pub(crate) fn refresh_absent(
+        &mut self,
+        wanted: impl Fn(&NodeId, &Entry) -> bool,
+        now: Instant,
+    ) -> Vec<NodeId> {
         let synced = self.synced;
-        let absent = self.entries.iter_mut().filter(|(_, entry)| {
-            (!entry.is_online() || !entry.info().is_complete(true))
+        let absent = self.entries.iter_mut().filter(|(node, entry)| {
+            wanted(node, entry)
+                && (!entry.is_online() || !entry.info().is_complete(true))
                 && (entry.seen || (!synced && entry.is_of_driver()))
                 && !entry.was_asked_since(now.checked_sub(RECENT))
         });
         let ask = |(node, entry): (&NodeId, &mut Entry)| {
             // A running round refreshes the node anyway.
             if entry.due().is_some() {
-                entry.refresh_soon(now);
+                entry.refresh_first(now);
             }
             node.clone()
         };
@@ -77,7 +82,8 @@ impl Cache {
             .any(|entry| entry.due().is_none_or(|due| due <= now))
     }
 
-    /// Begins the rounds of up to `most` due entries, the longest due ones first, each with `GetPluginInfo`.
+    /// Begins the rounds of up to `most` due entries, each with `GetPluginInfo`: first those that a call waits for, then
+    /// the longest due ones.
     /// Returns their nodes, and when the next entry is due. Where nodes are discovered, only connected nodes
     /// begin a round before the list of nodes is complete: a call to an offline node may wait for its whole
     /// grace.
@@ -88,15 +94,22 @@ impl Cache {
             self.entries.values().filter(|entry| entry.due().is_none() && is_failing(entry)).count();
         let mut failing_room = MAX_FAILING_ROUNDS.saturating_sub(running);
         let entries = self.entries.iter_mut().filter(|(_, entry)| all || entry.seen);
-        let mut waiting: Vec<_> =
-            entries.filter_map(|(node, entry)| Some((entry.due()?, node, entry))).collect();
+        // Most of many nodes are not due, and this runs with each call.
+        let (mut waiting, mut due, mut later) = (Vec::new(), Vec::new(), None);
+        let mut is_later = |next| later = Some(later.map_or(next, |later: Instant| later.min(next)));
+        for (node, entry) in entries {
+            match entry.due() {
+                Some(next) if next > now => is_later(next),
+                Some(next) => waiting.push((next, node, entry)),
+                None => {}
+            }
+        }
         // Sorts by time, then by name: no node waits for ever.
-        waiting.sort_by_key(|(next, ..)| *next);
-        let (mut due, mut later) = (Vec::new(), None);
+        waiting.sort_by_key(|(next, _, entry)| (!entry.awaited, *next));
         for (next, node, entry) in waiting {
             let is_failing = is_failing(entry);
-            if next > now || due.len() >= most {
-                later = Some(later.map_or(next, |later: Instant| later.min(next)));
+            if due.len() >= most {
+                is_later(next);
             } else if !is_failing || failing_room > 0 {
                 failing_room -= usize::from(is_failing);
                 entry.begin(now);

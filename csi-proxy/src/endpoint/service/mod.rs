@@ -156,7 +156,7 @@ impl EndpointService {
         if !self.single_node || Method::from_path(method.as_str()) != Some(Method::CreateVolume) {
             return Ok(None);
         }
-        let topology = self.driver_info.read(|cache| cache.entry(node)?.topology());
+        let topology = self.driver_info.read(|cache| cache.entry(node)?.topology().cloned());
         topology.map(Some).ok_or_else(|| Fault::NotReady { driver: self.driver.clone() })
     }
 }

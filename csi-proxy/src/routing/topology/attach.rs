@@ -22,7 +22,7 @@ impl TopologyRouter {
         }
         let node = match self.by_node_id(node_id) {
             Err(Refusal::NoSuchNode { .. } | Refusal::Undetermined { .. }) => {
-                self.driver_info.refresh_absent().await;
+                self.driver_info.refresh_absent(|_, _| true).await;
                 self.by_node_id(node_id)?
             }
             other => other?,

@@ -6,9 +6,11 @@ use csi_proto::{Delivery, Method};
 use prost::Message as _;
 
 use super::own::answered;
+use super::reach::Reach;
 use super::search::Search;
 use super::{Answer, RoutedCall, TopologyRouter};
-use crate::call::{Digest, Fault, Origin, Outcome, protobuf};
+use crate::call::{Digest, Fault, NodeId, Origin, Outcome, protobuf};
+use crate::driver_info::Entry;
 use crate::routing::durable::OpenAttempt;
 use crate::routing::{AttemptResult, NodeSelector, Refusal, VolumeRequest};
 
@@ -16,7 +18,8 @@ impl TopologyRouter {
     pub(super) async fn create(&self, call: RoutedCall<'_>) -> Result<Answer, Refusal> {
         let request = VolumeRequest::read(&call.inbound.body)?;
         self.find_source(call, &request).await?;
-        let (open, topology) = match self.attempt(&request, false).await {
+        let reach = self.reach(&request);
+        let (open, topology) = match self.attempt(&request, &reach, false).await {
             // The code may be final, so it must not depend on an outdated presence.
             Err(
                 Refusal::Offline { .. }
@@ -24,8 +27,9 @@ impl TopologyRouter {
                 | Refusal::NoNodeInTopology
                 | Refusal::Undetermined { .. },
             ) => {
-                self.driver_info.refresh_absent().await;
-                self.attempt(&request, true).await?
+                let wanted = |node: &NodeId, entry: &Entry| reach.may_include(node, entry.topology());
+                self.driver_info.refresh_absent(wanted).await;
+                self.attempt(&request, &reach, true).await?
             }
             other => other?,
         };
@@ -85,9 +89,10 @@ impl TopologyRouter {
     async fn attempt(
         &self,
         request: &VolumeRequest,
+        reach: &Reach<'_>,
         waited: bool,
     ) -> Result<(OpenAttempt, csi::Topology), Refusal> {
-        let candidates = self.candidates(request, waited);
+        let candidates = self.candidates(request, reach, waited);
         let only = self.only();
         let default = self.settings.default_node.as_ref().or(only.as_ref());
         let selector = NodeSelector { candidates: &candidates, default, offline: self.settings.offline };

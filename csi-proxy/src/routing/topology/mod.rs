@@ -13,6 +13,7 @@ mod list;
 mod locate;
 mod nodes;
 mod own;
+mod reach;
 mod remove;
 mod repair;
 mod search;

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 use super::TopologyRouter;
 use super::create::class_of;
+use super::reach::Reach;
 use crate::call::{NodeId, Outcome};
 use crate::driver_info::{self, Entry, Presence};
 use crate::routing::{Candidate, Refusal, VolumeRequest};
@@ -77,39 +78,38 @@ impl TopologyRouter {
 
     /// The topology of a node; `None` if unknown.
     pub(super) fn known_topology(&self, node: &NodeId) -> Option<csi::Topology> {
-        self.driver_info.read(|cache| cache.entry(node)?.topology())
+        self.driver_info.read(|cache| cache.entry(node)?.topology().cloned())
     }
 
-    /// The candidates for a volume. A node whose topology is not known is one if it may be within a topology of the
-    /// request; `waited` excludes one that was never reached, since all nodes were asked before.
-    pub(super) fn candidates(&self, request: &VolumeRequest, waited: bool) -> Vec<Candidate> {
+    /// Which nodes may be within a topology of the request.
+    pub(super) fn reach<'a>(&self, request: &'a VolumeRequest) -> Reach<'a> {
+        Reach::of(request, self.settings.topology_key.as_deref())
+    }
+
+    /// The candidates for a volume within its reach; `waited` excludes a node that was never reached, since all nodes
+    /// were asked before.
+    pub(super) fn candidates(
+        &self,
+        request: &VolumeRequest,
+        reach: &Reach<'_>,
+        waited: bool,
+    ) -> Vec<Candidate> {
         let (capacity_cache, class, now) =
             (self.capacity_cache(), class_of(&request.parameters), Instant::now());
-        // The value of the topology key is the name of the node.
-        let name_in = |place: &csi::Topology| {
-            let key = self.settings.topology_key.as_deref()?;
-            place.segment(key).map(str::to_owned)
-        };
-        let names: Vec<_> = request.topologies.iter().map(name_in).collect();
-        let may_be_within = |node: &NodeId| {
-            names.is_empty()
-                || names.iter().any(|name| name.as_ref().is_none_or(|name| name == node.as_str()))
-        };
         self.driver_info.read(|cache| {
-            let candidate = |(node, entry): (&NodeId, &Entry)| {
-                let topology = entry.topology();
-                let takes_part = entry.is_of_driver()
+            let takes_part = |(node, entry): &(&NodeId, &Entry)| {
+                entry.is_of_driver()
                     && entry.conflict().is_none()
-                    && (topology.is_some() || (may_be_within(node) && !(waited && entry.is_newcomer())));
-                let candidate = || Candidate {
-                    node: node.clone(),
-                    topology,
-                    presence: entry.presence(),
-                    room: capacity_cache.of(node, &class, now),
-                };
-                takes_part.then(candidate)
+                    && reach.may_include(node, entry.topology())
+                    && !(waited && entry.is_newcomer())
             };
-            cache.entries().filter_map(candidate).collect()
+            let candidate = |(node, entry): (&NodeId, &Entry)| Candidate {
+                node: node.clone(),
+                topology: entry.topology().cloned(),
+                presence: entry.presence(),
+                room: capacity_cache.of(node, &class, now),
+            };
+            cache.entries().filter(takes_part).map(candidate).collect()
         })
     }
 

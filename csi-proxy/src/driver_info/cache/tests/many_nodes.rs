@@ -144,7 +144,7 @@ fn uses_topology_key_for_node_without_topology() {
             };
             next = bench.cache.answered(&due[0], question, answer, bench.now, bench.time()).0;
         }
-        bench.cache.entry(&key("edge-1")).unwrap().topology()
+        bench.cache.entry(&key("edge-1")).unwrap().topology().cloned()
     };
     assert_eq!(place(Some("a/b"), ""), Some(csi::Topology::from_iter([("a/b", "edge-1")])));
     assert_eq!(place(Some("a/b"), "n"), Some(csi::Topology::from_iter([("node", "n")])));
@@ -155,9 +155,9 @@ fn uses_topology_key_for_node_without_topology() {
 fn refreshes_absent_nodes_once() {
     let mut bench = Bench::two();
     bench.all_due(&Driver::off());
-    assert_eq!(bench.cache.refresh_absent(bench.now), [], "refreshed just before");
+    assert_eq!(bench.cache.refresh_absent(|_, _| true, bench.now), [], "refreshed just before");
     bench.now += SECOND;
-    let asked = bench.cache.refresh_absent(bench.now);
+    let asked = bench.cache.refresh_absent(|_, _| true, bench.now);
     assert_eq!(asked, [key("edge-1"), key("edge-2")]);
     assert!(bench.cache.any_in_round(&asked, bench.now));
     bench.all_due(&Driver::new());
@@ -170,7 +170,19 @@ fn refreshes_absent_nodes_once() {
     let fault = Fault::NodeOffline { node: NodeId::new("edge-1").unwrap() };
     bench.all_due(&Driver { fault, ..Driver::off() });
     bench.now += SECOND;
-    assert_eq!(bench.cache.refresh_absent(bench.now), [key("edge-1")]);
+    assert_eq!(bench.cache.refresh_absent(|_, _| true, bench.now), [key("edge-1")]);
+}
+
+/// After a start with many nodes, a call waits for its own node and not for all of them.
+#[test]
+fn refreshes_first_the_node_that_a_call_waits_for() {
+    let mut bench = Bench::discovering();
+    let names: Vec<_> = (1..=9).map(|number| key(&format!("edge-{number}"))).collect();
+    names.iter().for_each(|name| drop(bench.cache.arrived(name, bench.now)));
+    bench.cache.synced(bench.now);
+    let asked = bench.cache.refresh_absent(|node, _| *node == names[7], bench.now);
+    assert_eq!(asked, names[7..8]);
+    assert_eq!(bench.cache.take_due(2, bench.now).0, [names[7].clone(), names[0].clone()]);
 }
 
 /// A CreateVolume without a node waits for a round that has just begun.
@@ -180,7 +192,7 @@ fn waits_for_a_running_round() {
     bench.cache.arrived(&key("edge-1"), bench.now);
     bench.cache.synced(bench.now);
     let (due, _) = bench.cache.take_due(1, bench.now);
-    let asked = bench.cache.refresh_absent(bench.now);
+    let asked = bench.cache.refresh_absent(|_, _| true, bench.now);
     assert_eq!(asked, [key("edge-1")]);
     assert!(bench.cache.any_in_round(&asked, bench.now));
     bench.play(&due[0], &Driver::new());
