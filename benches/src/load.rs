@@ -142,7 +142,11 @@ pub async fn create_volume(channel: &Channel, number: u64) -> Result<(), LoadErr
     answer(&mut Grpc::new(channel.clone()), CREATE, request).await.map(drop)
 }
 
-async fn answer(grpc: &mut Grpc<Channel>, method: &'static str, body: Bytes) -> Result<Bytes, LoadError> {
+/// Sends one unary call, and returns the answer's message.
+///
+/// # Errors
+/// If the connection or the call fails.
+pub async fn answer(grpc: &mut Grpc<Channel>, method: &'static str, body: Bytes) -> Result<Bytes, LoadError> {
     grpc.ready()
         .await
         .map_err(|source| LoadError::Connect { endpoint: "the connection".to_owned(), source })?;

@@ -44,6 +44,7 @@ impl Programs {
             "load",
             "idle-sessions",
             "hostile-links",
+            "selection",
         ] {
             build.args(["--bin", name]);
         }

@@ -1,5 +1,5 @@
-//! `cargo xtask perf`: the performance table of the README, the cost of many sessions, the memory growth under steady
-//! load, the hub under attack, and two builds compared.
+//! `cargo xtask perf`: the performance table of the README, the cost of many sessions and of many nodes, the memory growth
+//! under steady load, the hub under attack, and two builds compared.
 //!
 //! Every part of a chain is a separate process. All chains run during the whole measurement and are measured in turn, round
 //! after round, so that a ratio compares adjacent measurements; a ratio is the median of its rounds.
@@ -18,6 +18,7 @@ mod hung;
 mod processes;
 mod relay;
 mod rounds;
+mod selection;
 mod sessions;
 mod soak;
 
@@ -38,6 +39,8 @@ enum Measurement {
     Hung(hung::Options),
     /// One CreateVolume through the relay and its peers: calls/s, latencies, processor time, and ratios to the direct call.
     Relay(relay::Options),
+    /// The selection of nodes by a proxy with many nodes and placements: latencies, memory, and the time of a restart.
+    Selection(selection::Options),
     /// Many sessions on one hub: its memory and processor time, and how long they take to return after a kill.
     Sessions(sessions::Options),
     /// Memory of hub, proxy and agent under steady load.
@@ -121,6 +124,7 @@ pub(crate) fn run(options: &Options) -> Result<(), PerfError> {
         Measurement::Hostile(options) => hostile::run(options),
         Measurement::Hung(options) => hung::run(options),
         Measurement::Relay(options) => relay::run(options),
+        Measurement::Selection(options) => selection::run(options),
         Measurement::Sessions(options) => sessions::run(options),
         Measurement::Soak(options) => soak::run(options),
     }
