@@ -15,6 +15,17 @@ use super::PerfError;
 /// The length of the kernel's ticks for processor time (USER_HZ, proc(5)).
 const TICK: Duration = Duration::from_millis(10);
 
+/// Returns the used processor time of a process, user and system.
+fn processor_time(child: &Child) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    // The process name may contain spaces and brackets, so fields are counted from its last bracket. utime and
+    // stime are fields 14 and 15 in proc(5).
+    let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+    let ticks: u32 =
+        fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u32>().ok()).sum();
+    TICK * ticks
+}
+
 /// A running part of a chain. Killed when dropped.
 #[derive(Debug)]
 pub(super) struct Process {
@@ -39,13 +50,7 @@ impl Process {
 
     /// Returns the used processor time, user and system.
     pub(super) fn processor_time(&self) -> Duration {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // The process name may contain spaces and brackets, so fields are counted from its last bracket. utime and
-        // stime are fields 14 and 15 in proc(5).
-        let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
-        let ticks: u32 =
-            fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u32>().ok()).sum();
-        TICK * ticks
+        processor_time(&self.child)
     }
 
     /// Returns the resident memory in KiB.
@@ -125,6 +130,11 @@ impl Reporter {
     pub(super) fn next_step(&mut self) -> Result<(), PerfError> {
         let sent = self.input.as_mut().map_or(Ok(()), |input| input.write_all(b"\n"));
         sent.map_err(PerfError::io(format!("write to {}", self.shown)))
+    }
+
+    /// Returns the used processor time, user and system.
+    pub(super) fn processor_time(&self) -> Duration {
+        processor_time(&self.child)
     }
 
     /// Closes the standard input, after which the command may print more lines and ends.

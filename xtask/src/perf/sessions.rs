@@ -26,6 +26,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time limit for the return of all sessions.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(900);
 
+/// The metric of refused links, which is followed by the cause and the number.
+const REFUSED_LINKS: &str = "edge_transport_hub_refused_links_total";
+
 /// The parts of the sessions whose return is measured, in percent.
 const PARTS: [u64; 3] = [50, 99, 100];
 
@@ -187,10 +190,12 @@ impl Case<'_> {
         pause(CALLS_BEFORE);
         clients.next_step()?;
         row("calls before the kill", &shown(&clients.figures()?));
-        let killed = Instant::now();
+        let (killed, before) = (Instant::now(), clients.processor_time());
         drop(hub);
         let hub = self.start_hub()?;
         self.await_return(&hub, killed)?;
+        let spent = clients.processor_time().saturating_sub(before);
+        row("CPU of the clients until then, s", &format!("{:.1}", spent.as_secs_f64()));
         clients.next_step()?;
         row("calls until then", &shown(&clients.figures()?));
         pause(CALLS_BEFORE);
@@ -220,7 +225,7 @@ impl Case<'_> {
 
     /// Waits until all sessions are back, and prints when parts of them were.
     fn await_return(&self, hub: &Process, killed: Instant) -> Result<(), PerfError> {
-        let mut back = 0;
+        let (mut back, mut metrics) = (0, String::new());
         for part in PARTS {
             let wanted = (self.options.sessions * part).div_ceil(100);
             while back < wanted {
@@ -230,13 +235,16 @@ impl Case<'_> {
                     return Err(PerfError::Command { command: "idle-sessions".to_owned(), output: what });
                 }
                 pause(POLL_INTERVAL);
-                back = http_get(self.http, "/metrics").and_then(|metrics| peers(&metrics)).unwrap_or(back);
+                metrics = http_get(self.http, "/metrics").unwrap_or(metrics);
+                back = peers(&metrics).unwrap_or(back);
             }
             row(
                 &format!("{part} % back after the kill, s"),
                 &format!("{:.1}", killed.elapsed().as_secs_f64()),
             );
         }
+        let refused = metrics.lines().filter_map(|line| line.strip_prefix(REFUSED_LINKS));
+        row("links refused until then", &refused.collect::<Vec<_>>().join(", "));
         row("hub CPU until then, s", &format!("{:.1}", hub.processor_time().as_secs_f64()));
         row("highest memory of the hub until then, MiB", &format!("{}", hub.peak_resident() >> 10));
         Ok(())
