@@ -117,6 +117,8 @@ mod endpoint;
 mod generated;
 #[cfg(feature = "runtime")]
 mod grpc;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 mod log_limit;
 #[cfg(feature = "metrics")]
 mod metrics;

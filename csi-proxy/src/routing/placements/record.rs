@@ -96,7 +96,7 @@ pub enum Defect {
     /// The checksum is correct, but a field has an invalid or unknown value.
     #[error("the field {field} of the row has an invalid or unknown value")]
     Field {
-        /// The name of the field in `state.proto`.
+        /// The name of the field in `state.proto`, or in the object of Kubernetes.
         field: &'static str,
     },
 }

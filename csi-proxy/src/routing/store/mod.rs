@@ -1,7 +1,8 @@
 //! Persistent stores of placements.
 //!
 //! [`RedbStore`] (feature `redb`) is one file of one proxy; it also stores driver info
-//! ([`DriverInfoStore`](crate::DriverInfoStore)), the term of the proxy and its list of nodes.
+//! ([`DriverInfoStore`](crate::DriverInfoStore)), the term of the proxy and its list of nodes. `KubernetesStore` (feature
+//! `kubernetes`) is for one or several proxies of a driver, as objects at the API server.
 //! [`MemoryStore`] is for tests, and for proxies that may lose their state at a restart. The feature `testing` has
 //! `FaultyStore`, which injects faults, and `conformance`, which tests a custom store.
 
