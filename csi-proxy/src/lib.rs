@@ -96,6 +96,7 @@
 //! | [`RetryRelay`] | the watch of nodes ends, if `RetryRelay::over` has started one; calls are unaffected |
 //! | [`Router`], [`TopologyRouter`] | nothing: the placements are in the store |
 //! | `RedbStore` | the file is closed after the pending writes |
+//! | `kubernetes::Lease` | the renewals end, and another process takes the lease when it expires |
 //!
 //! Tasks run on the runtime in which the handle was started, and end with it.
 //!
