@@ -43,6 +43,38 @@ impl Relay for Fails {
     }
 }
 
+/// The standby of two proxies has sidecars wait, on the connection on which it answers them later.
+#[tokio::test]
+async fn standby_answers_until_it_is_activated() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("csi.sock");
+    let address = SocketAddress::new(path.to_str().unwrap()).unwrap();
+    let serving = Endpoint::standby(driver_name()).serve(address).await.unwrap();
+    let channel = connect(path.clone()).await;
+    let mut identity = csi::identity_client::IdentityClient::new(channel.clone());
+    let mut controller = csi::controller_client::ControllerClient::new(channel);
+    let probe = identity.probe(csi::ProbeRequest::default()).await.unwrap().into_inner();
+    assert_eq!(probe.ready, Some(false));
+    let info = identity.get_plugin_info(csi::GetPluginInfoRequest::default()).await.unwrap().into_inner();
+    assert_eq!(info.name, "csi-hostpath");
+    let capabilities = csi::GetPluginCapabilitiesRequest::default();
+    let status = identity.get_plugin_capabilities(capabilities).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unavailable, "{status:?}");
+    let status = controller.create_volume(csi::CreateVolumeRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unavailable, "{status:?}");
+    assert!(status.message().contains("waits until it is the active one"), "{status:?}");
+    serving.refresh();
+    serving.online();
+
+    let endpoint = |text| Endpoint::new(driver_name(), Router::fixed(node()), Fails(text));
+    serving.activate(endpoint("first")).await;
+    serving.activate(endpoint("second")).await;
+    let status = controller.create_volume(csi::CreateVolumeRequest::default()).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (tonic::Code::FailedPrecondition, "first"));
+    assert!(matches!(serving.shutdown(Duration::from_secs(20)).await, csi_proxy::Drained::All));
+    assert!(!path.exists());
+}
+
 #[tokio::test]
 async fn driver_messages_are_not_logged() {
     let (log, _logging) = Log::start(tracing::Level::TRACE);

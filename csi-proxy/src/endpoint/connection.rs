@@ -99,7 +99,7 @@ pub(super) async fn serve(
         };
         match accepted {
             Some(Ok((request, respond))) => {
-                let call = serve_call(request, respond, Arc::clone(&service), stopping.clone());
+                let call = serve_call(request, respond, service.current(), stopping.clone());
                 // A panicking call is dropped, which resets its stream. The others continue.
                 calls.push(AssertUnwindSafe(call).catch_unwind());
             }

@@ -57,6 +57,29 @@ impl Endpoint {
         Self { service: EndpointService::new(driver, router, Arc::new(relay), None) }
     }
 
+    /// Creates an endpoint for a proxy that is not the active one of its driver. `Probe` returns ready=false, which makes sidecars
+    /// wait before their own leader election, and every other call but `GetPluginInfo` ends with `UNAVAILABLE`, until
+    /// [`Serving::activate`].
+    ///
+    /// ```
+    /// use csi_proxy::{Dispatcher, DriverName, Endpoint, Router};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let socket = format!("unix://{}/csi.sock", directory.path().display());
+    /// let name = DriverName::new("csi-hostpath")?;
+    /// let serving = Endpoint::standby(name.clone()).serve(socket.parse()?).await?;
+    /// // Once the other proxy has ended, for example when this one has acquired its lease:
+    /// let relay = Dispatcher::new();
+    /// serving.activate(Endpoint::new(name, Router::fixed("edge-1".parse()?), relay)).await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn standby(driver: DriverName) -> Self {
+        Self { service: EndpointService::standby(driver) }
+    }
+
     /// Sets how long a caller without a deadline waits; default 15 minutes, the maximum time of a driver.
     pub fn with_default_timeout(mut self, timeout: Duration) -> Self {
         self.service.settings.default_timeout = timeout;

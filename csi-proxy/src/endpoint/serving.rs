@@ -10,6 +10,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::Endpoint;
 use super::connection::{self, MAX_WAIT};
 use super::service::EndpointService;
 use super::socket::Bound;
@@ -45,18 +46,25 @@ impl Serving {
     /// The status of the start-up answers.
     #[must_use]
     pub fn startup(&self) -> StartupView {
-        self.service.startup()
+        self.service.current().startup()
+    }
+
+    /// Makes an endpoint answer in place of a [standby](super::Endpoint::standby): on its connections, from the next call. Loads
+    /// the stored driver info first. Has no effect on an endpoint that is active already.
+    pub async fn activate(&self, endpoint: Endpoint) {
+        endpoint.service.load().await;
+        self.service.activate(endpoint.service);
     }
 
     /// Refreshes the start-up answers now, for an agent that has just reconnected.
     pub fn refresh(&self) {
-        self.service.refresh();
+        self.service.current().refresh();
     }
 
     /// Reports that the node is online, for example from a hub's presence. If the driver is not ready, the
     /// start-up answers are refreshed at once, at most once a second.
     pub fn online(&self) {
-        self.service.online();
+        self.service.current().online();
     }
 
     /// Removes the socket, accepts no more calls, and waits up to `bound` for the answers of open calls. The remaining
@@ -112,7 +120,8 @@ async fn run(
     };
     drop(listener);
     refresher.abort();
-    let closing = join(spawn_blocking(move || file.remove()), service.save_driver_info());
+    let closing =
+        join(spawn_blocking(move || file.remove()), async { service.current().save_driver_info().await });
     // A hanging disk must not delay the shutdown.
     let _ = timeout(CLOSE_TIMEOUT, closing).await;
     while connections.try_join_next().is_some() {}

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use csi_proto::csi::v1::Topology;
 use csi_proto::{Code, DriverName, Method};
+use tokio::sync::SetOnce;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -21,13 +22,20 @@ const NODE_SERVICE: &str = "csi.v1.Node";
 /// The service shared by all connections of an endpoint.
 pub(super) struct EndpointService {
     driver: DriverName,
-    router: Router,
-    relay: Arc<dyn Relay>,
+    role: Role,
     pub(super) settings: Settings,
     driver_info: Arc<DriverInfo>,
     /// Whether the endpoint serves one node of several, which share a refresher: `NodeGetInfo` is then a start-up
     /// call, and a new volume gets the topology of the node.
     single_node: bool,
+}
+
+/// Whether the service relays calls.
+enum Role {
+    /// Relays calls.
+    Active(Router, Arc<dyn Relay>),
+    /// Relays nothing, until another service answers.
+    Standby(SetOnce<Arc<EndpointService>>),
 }
 
 impl EndpointService {
@@ -48,14 +56,40 @@ impl EndpointService {
                 driver_info
             }
         };
-        Self { driver, router, relay, settings: Settings::default(), driver_info, single_node }
+        let role = Role::Active(router, relay);
+        Self { driver, role, settings: Settings::default(), driver_info, single_node }
+    }
+
+    /// Creates a service that knows no node, so that `Probe` reports not ready.
+    pub(super) fn standby(driver: DriverName) -> Self {
+        let driver_info = DriverInfo::new(driver.clone(), Mode::Each { node_info: false });
+        let (role, settings) = (Role::Standby(SetOnce::new()), Settings::default());
+        Self { driver, role, settings, driver_info, single_node: false }
+    }
+
+    /// The service that answers: a standby is replaced once.
+    pub(super) fn current(self: &Arc<Self>) -> Arc<Self> {
+        let active = match &self.role {
+            Role::Active(..) => None,
+            Role::Standby(active) => active.get(),
+        };
+        Arc::clone(active.unwrap_or(self))
+    }
+
+    /// Makes another service answer in place of a standby.
+    pub(super) fn activate(&self, by: Self) {
+        if let Role::Standby(active) = &self.role
+            && active.set(Arc::new(by)).is_ok()
+        {
+            tracing::info!(driver = %self.driver, "active: calls are relayed");
+        }
     }
 
     /// The node of this endpoint; `None` for all nodes.
     fn node(&self) -> Option<&NodeId> {
-        match &self.router {
-            Router::Fixed(node) => Some(node),
-            Router::Topology(_) => None,
+        match &self.role {
+            Role::Active(Router::Fixed(node), _) => Some(node),
+            Role::Active(Router::Topology(_), _) | Role::Standby(_) => None,
         }
     }
 
@@ -89,12 +123,16 @@ impl EndpointService {
         }
     }
 
-    /// Starts the refresher of the start-up answers.
+    /// Starts the refresher of the start-up answers; of a standby once it is active.
     pub(super) fn spawn_refresher(self: &Arc<Self>) -> JoinHandle<()> {
         let service = Arc::clone(self);
         tokio::spawn(async move {
-            if !service.single_node {
-                service.driver_info.run(&*service.relay).await;
+            let service = match &service.role {
+                Role::Active(..) => &service,
+                Role::Standby(active) => active.wait().await,
+            };
+            if let (Role::Active(_, relay), false) = (&service.role, service.single_node) {
+                service.driver_info.run(&**relay).await;
             }
         })
     }
@@ -108,7 +146,10 @@ impl EndpointService {
             _ => true,
         };
         if let Some(question) = question.filter(is_local) {
-            let wait = self.settings.startup_timeout.min(time_left(inbound.end));
+            let wait = match &self.role {
+                Role::Active(..) => self.settings.startup_timeout.min(time_left(inbound.end)),
+                Role::Standby(_) => Duration::ZERO,
+            };
             return self.driver_info.answer(self.node(), question, wait).await;
         }
         if inbound.method.service() == NODE_SERVICE && !self.settings.relay_node_calls {
@@ -116,12 +157,16 @@ impl EndpointService {
                 "Node RPCs mount volumes on the host of the driver; call them on the socket of that node";
             return Replies::outcome(Outcome::from_endpoint(Code::UNIMPLEMENTED, text));
         }
-        let node = match &self.router {
-            Router::Fixed(node) => node,
+        let (node, relay) = match &self.role {
+            Role::Active(Router::Fixed(node), relay) => (node, &**relay),
             // Boxed, since otherwise every call to a fixed node would carry this half of the future.
-            Router::Topology(topology) => {
-                let relay = BoundedAnswers(&*self.relay);
+            Role::Active(Router::Topology(topology), relay) => {
+                let relay = BoundedAnswers(&**relay);
                 return Box::pin(topology.answer(&relay, inbound)).await;
+            }
+            Role::Standby(_) => {
+                let text = format!("this proxy of driver {} waits until it is the active one", self.driver);
+                return Replies::outcome(Outcome::from_endpoint(Code::UNAVAILABLE, text));
             }
         };
         let method = inbound.method.clone();
@@ -133,8 +178,8 @@ impl EndpointService {
         let observation = Observation::start("endpoint", &call).abandoned_by(inbound.abandoned);
         let sent = match topology {
             // The answer is decoded.
-            Some(_) => BoundedAnswers(&*self.relay).relay(call).await,
-            None => self.relay.relay(call).await,
+            Some(_) => BoundedAnswers(relay).relay(call).await,
+            None => relay.relay(call).await,
         };
         let answer = match sent {
             Ok(replies) if method.is_unary() => {
