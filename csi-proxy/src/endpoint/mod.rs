@@ -57,9 +57,9 @@ impl Endpoint {
         Self { service: EndpointService::new(driver, router, Arc::new(relay), None) }
     }
 
-    /// Creates an endpoint for a proxy that is not the active one of its driver. `Probe` returns ready=false, which makes sidecars
-    /// wait before their own leader election, and every other call but `GetPluginInfo` ends with `UNAVAILABLE`, until
-    /// [`Serving::activate`].
+    /// Creates an endpoint for a proxy that is not the active one of its driver. `Probe` returns ready=false, which makes
+    /// sidecars wait before their own leader election, and every other call but `GetPluginInfo` ends with `UNAVAILABLE`,
+    /// until [`Serving::activate`].
     ///
     /// ```
     /// use csi_proxy::{Dispatcher, DriverName, Endpoint, Router};

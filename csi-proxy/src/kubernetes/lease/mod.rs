@@ -149,8 +149,8 @@ impl LeaseBuilder {
 ///
 /// Its [`TermSource`] has one term, for one relay.
 ///
-/// A pause of the whole host that its monotonic clock does not count, as of a suspended virtual machine, is not noticed before the
-/// next renewal. Nodes refuse the calls of that time when they have the term of the next holder.
+/// A pause of the whole host that its monotonic clock does not count, as of a suspended virtual machine, is not noticed
+/// before the next renewal. Nodes refuse the calls of that time when they have the term of the next holder.
 #[derive(Debug, Clone)]
 pub struct Lease(Arc<Shared>);
 
@@ -174,8 +174,8 @@ struct Held {
 }
 
 impl Lease {
-    /// A candidate for the Lease of this name. To the identity, for example the name of the pod, a random number is added: no other
-    /// run of a process may have the same.
+    /// A candidate for the Lease of this name. To the identity, for example the name of the pod, a random number is added: no
+    /// other run of a process may have the same.
     pub fn builder(client: Client, namespace: &str, name: &str, identity: &str) -> LeaseBuilder {
         let identity = format!("{identity}_{:016x}", random());
         let api = LeaseObject::new(client, namespace, name);
@@ -214,8 +214,8 @@ impl Lease {
         }
     }
 
-    /// Releases the Lease, so that another process can acquire it at once: call this when nothing is dispatched any more. Waits at
-    /// most for two requests; without an answer the Lease expires.
+    /// Releases the Lease, so that another process can acquire it at once: call this when nothing is dispatched any more.
+    /// Waits at most for two requests; without an answer the Lease expires.
     pub async fn release(&self) {
         self.0.release.send_replace(true);
         let mut held = self.0.held.subscribe();
