@@ -6,6 +6,7 @@ use std::time::Duration;
 use csi_proxy::{Drained, Endpoint, NodeId, NodeSockets, Relay, Serving, SocketAddress, StartupView};
 use tokio::sync::Notify;
 
+use super::active::Active;
 use super::follow::{BySocket, Follower};
 use super::options::CsiDriverOptions;
 use super::roster::Roster;
@@ -90,11 +91,9 @@ impl Front {
     }
 
     /// Opens the sockets.
-    pub(super) async fn open(self) -> Result<Open, Fatal> {
+    pub(super) async fn open(self, active: &mut Active) -> Result<Open, Fatal> {
         match self {
-            Self::One { endpoint, address, .. } => {
-                Ok(Open::One(endpoint.serve(address).await.map_err(Fatal::runtime)?))
-            }
+            Self::One { endpoint, address, .. } => Ok(Open::One(active.serve(*endpoint, address).await?)),
             Self::Each { sockets, nodes } => {
                 // Every invalid name is reported before the first socket opens.
                 for node in &nodes {

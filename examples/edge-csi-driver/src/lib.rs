@@ -2,6 +2,7 @@
 
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
 
+mod active;
 mod decommission;
 mod follow;
 mod front;
@@ -14,22 +15,22 @@ mod status;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use csi_proxy::{ClockTerms, Drained, NodeWatch, Reachability, RetryRelay};
+use csi_proxy::{Drained, NodeWatch, Reachability, RetryRelay};
 use edge_transport::Peer;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
+use self::active::Active;
 use self::decommission::DecommissionedNodes;
 pub use self::decommission::{Command, Repair, Target};
 use self::front::Front;
 use self::name::HubName;
-pub use self::options::{CommandLine, CsiDriverOptions, Route};
+pub use self::options::{CommandLine, CsiDriverOptions, PlacementsOption, Route};
 use self::route::{Destination, RouteKind};
 pub use self::route::{OfflinePolicyOption, TopologyOptions};
 use self::status::CsiDriverStatus;
 use edge_csi_common::process::{self, Fatal, Signals};
 use edge_csi_common::state_socket;
-use edge_csi_common::status::StatusServer;
 use edge_csi_common::uplink::{self, LinkFiles};
 
 /// The binary.
@@ -46,7 +47,8 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     let files = LinkFiles::open(&options.security)?;
     let dialers = uplink::dialers("--hub", &options.hub, &options.security, &files)?;
     let state = uplink::state_directory(options.state_dir.as_deref())?;
-    let destination = Destination::open(&options, state.as_ref()).await?;
+    let Some(mut active) = Active::wait(&options, &mut signals).await? else { return Ok(()) };
+    let destination = Destination::open(&options, state.as_ref(), &active).await?;
     let drain_timeout = options.drain_timeout;
     let name = Arc::new(HubName::new(&options.drivername, files.tls.clone())?);
     let peers = Peer::builder(name.current()).drain_timeout(drain_timeout);
@@ -61,11 +63,8 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     if let RouteKind::Fixed(node) = &destination.kind {
         nodes = nodes.only(node);
     }
-    let relay = nodes.relay();
-    let relay = match &destination.store {
-        Some(store) => RetryRelay::start(relay, reachability.clone(), store.clone()).await,
-        None => RetryRelay::start(relay, reachability.clone(), ClockTerms::default()).await,
-    };
+    let terms = active.terms(destination.store.as_ref());
+    let relay = RetryRelay::start(nodes.relay(), reachability.clone(), terms).await;
     let mut relay = relay.map_err(Fatal::runtime)?;
     if let RouteKind::Fixed(_) = destination.kind {
         relay = relay.for_one_node();
@@ -95,9 +94,9 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     };
     // Steps that may fail come first: a socket that is removed after a moment would break sidecars that connected
     // to it.
-    let _status = StatusServer::start(options.http_endpoint, status).await.map_err(Fatal::runtime)?;
+    active.show(&options, status).await?;
     files.spawn_reload();
-    let serving = front.open().await?;
+    let serving = front.open(&mut active).await?;
     if let Some(follower) = follower {
         tasks.spawn(follow::follow(nodes, options.drivername, reachability, follower, pending));
     }
@@ -106,6 +105,7 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
             signal = signals.next() => break signal,
             // Without a drain: the newer proxy serves the remaining calls.
             replaced = relay.replaced() => return Err(Fatal::runtime(replaced)),
+            lost = active.lost() => return Err(lost),
             // The driver info is refreshed as soon as a hub is connected, ahead of its schedule.
             () = connected.notified() => serving.refresh(),
             () = online.notified() => serving.online(),
@@ -113,10 +113,14 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     };
     drop(tasks);
     let drain = async {
-        if serving.shutdown(drain_timeout).await != Drained::All {
-            tracing::warn!("calls still open after the drain timeout; their operations continue at the node");
+        tokio::select! {
+            drained = serving.shutdown(drain_timeout) => if drained != Drained::All {
+                tracing::warn!("calls still open after the drain timeout; their operations continue at the node");
+            },
+            lost = active.lost() => tracing::warn!(%lost, "not waiting for open calls"),
         }
         hubs.close().await;
+        active.release().await;
     };
     signals.drain(signal, drain).await;
     connections.abort();

@@ -80,6 +80,15 @@ pub struct CsiDriverOptions {
     #[arg(long, value_name = "DIR")]
     pub endpoint_dir: Option<PathBuf>,
 
+    /// Where the placements of --route topology are
+    #[arg(long, value_enum, value_name = "STORE", default_value_t)]
+    pub placements: PlacementsOption,
+
+    /// With --placements kubernetes: the API server, a kubeconfig file, or `in-cluster` for the service account of the pod. Its
+    /// namespace is that of the objects
+    #[arg(long, value_name = "FILE|in-cluster", default_value = "in-cluster")]
+    pub kubeconfig: String,
+
     /// Directory for state that survives a restart and for the control socket of the commands; created if missing
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
@@ -104,6 +113,17 @@ pub enum Route {
     Topology,
     /// One socket, and one set of sidecars, for each node; needs --endpoint-dir
     Sockets,
+}
+
+/// Where placements are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum PlacementsOption {
+    /// A file in --state-dir, for one edge-csi-driver of the driver
+    #[default]
+    Redb,
+    /// Objects at the API server of Kubernetes, for several: one is active by a Lease, the others answer Probe with ready=false.
+    /// Needs --route topology and a build with the feature `kubernetes`
+    Kubernetes,
 }
 
 #[cfg(test)]

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use csi_proto::DriverName;
-use csi_proxy::advanced::routing::ClaimConflict;
-use csi_proxy::{NodeId, OfflinePolicy, OpenStoreError, RedbStore, Router, TopologyRouter};
+use csi_proxy::advanced::routing::{ClaimConflict, PlacementStore};
+use csi_proxy::{DriverInfoStore, NodeId, OfflinePolicy, OpenStoreError, RedbStore, Router, TopologyRouter};
 
+use super::active::Active;
 use super::options::{CsiDriverOptions, Route};
 use edge_csi_common::process::Fatal;
 use edge_csi_common::state::StateDirectory;
@@ -74,6 +75,7 @@ impl Destination {
     pub(super) async fn open(
         options: &CsiDriverOptions,
         state: Option<&StateDirectory>,
+        active: &Active,
     ) -> Result<Self, Fatal> {
         let TopologyOptions { node, topology_key, shared_topology_key, .. } = &options.topology;
         if !shared_topology_key.is_empty() && options.route != Some(Route::Topology) {
@@ -90,8 +92,19 @@ impl Destination {
             let path = state.map(|state| state.path().join(file_name(&options.drivername)));
             path.map(|path| open_store(&path, options)).transpose()
         };
+        if let Some(store) = active.store() {
+            let kind = Self::topology(options, store).await?;
+            return Ok(Self { kind, store: None });
+        }
         match (options.route, &options.nodeid) {
-            (Some(Route::Topology), _) => Self::topology(options, store()?).await,
+            (Some(Route::Topology), _) => {
+                let Some(store) = store()? else {
+                    return Err(Fatal::Input(
+                        "--route topology: --state-dir is missing; placements must survive a restart".to_owned(),
+                    ));
+                };
+                Ok(Self { kind: Self::topology(options, store.clone()).await?, store: Some(store) })
+            }
             (Some(Route::Sockets), _) => Self::sockets(options, store()?),
             _ if !node.is_empty() || topology_key.is_some() => Err(Fatal::Input(
                 "--node and --topology-key are for several nodes: give --route topology or --route sockets too"
@@ -118,12 +131,11 @@ impl Destination {
         Ok(Self { kind: RouteKind::Sockets, store })
     }
 
-    async fn topology(options: &CsiDriverOptions, store: Option<RedbStore>) -> Result<Self, Fatal> {
+    async fn topology(
+        options: &CsiDriverOptions,
+        store: impl PlacementStore + DriverInfoStore + 'static,
+    ) -> Result<RouteKind, Fatal> {
         let TopologyOptions { node, offline_policy, topology_key, shared_topology_key } = &options.topology;
-        let input = |text: &str| Fatal::Input(format!("--route topology: {text}"));
-        let Some(store) = store else {
-            return Err(input("--state-dir is missing; placements must survive a restart"));
-        };
         let mut route = TopologyRouter::builder(options.drivername.clone(), node.clone())
             .with_shared_topology_keys(shared_topology_key)
             .with_offline_policy(match offline_policy {
@@ -140,8 +152,8 @@ impl Destination {
         if node.is_empty() {
             route = route.with_discovery();
         }
-        let route = route.open(store.clone()).await.map_err(Fatal::input)?;
-        Ok(Self { kind: RouteKind::Topology(Arc::new(route)), store: Some(store) })
+        let route = route.open(store).await.map_err(Fatal::input)?;
+        Ok(RouteKind::Topology(Arc::new(route)))
     }
 
     /// Returns the nodes that are quarantined because they report what belongs to another node, and why.

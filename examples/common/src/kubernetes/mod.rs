@@ -4,6 +4,11 @@
 //! hub's own service [`SERVICE`]: the hub answers a [`message::Watch`] with a stream of [`message::Update`]s, and
 //! every other request with one reply.
 
+#[cfg(feature = "kubernetes")]
+mod connect;
+
+#[cfg(feature = "kubernetes")]
+pub use self::connect::KubernetesAccess;
 use self::message::{ObjectKey, object};
 
 /// The messages that are generated from `proto/edge_csi/kubernetes/v1/kubernetes.proto`.

@@ -7,7 +7,6 @@
 
 mod api_error;
 mod certificates;
-mod connect;
 mod core;
 mod events;
 mod node_feed;
@@ -30,7 +29,6 @@ use edge_transport::hub::{HubBuilder, Rules};
 use tokio::task::JoinSet;
 
 pub use self::certificates::{InvalidSigner, NodeSigner};
-pub use self::connect::KubernetesAccess;
 use self::core::Bounds;
 use self::events::Events;
 use self::node_feed::NodeFeed;
@@ -39,6 +37,7 @@ use self::request_limits::RequestLimits;
 use self::service::NodeService;
 use self::status::StatusCounts;
 use self::watches::WatchErrors;
+pub use edge_csi_common::kubernetes::KubernetesAccess;
 use edge_csi_common::kubernetes::SERVICE;
 use edge_csi_common::process::Fatal;
 

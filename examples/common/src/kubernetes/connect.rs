@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use edge_csi_common::process::Fatal;
+use crate::process::Fatal;
 
 /// The time limit for connecting to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -15,7 +15,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The address and the credentials of the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KubernetesAccess {
-    /// The service account of the hub's pod.
+    /// The service account of the pod.
     InCluster,
     /// A kubeconfig file, with its current context.
     File(PathBuf),
@@ -26,7 +26,7 @@ impl FromStr for KubernetesAccess {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
-            "" => Err("expected a file, or `in-cluster` for the service account of the hub's pod"),
+            "" => Err("expected a file, or `in-cluster` for the service account of the pod"),
             "in-cluster" => Ok(Self::InCluster),
             path => Ok(Self::File(path.into())),
         }
@@ -35,7 +35,10 @@ impl FromStr for KubernetesAccess {
 
 impl KubernetesAccess {
     /// Creates a client, which connects at the first request.
-    pub(super) async fn client(&self) -> Result<Client, Fatal> {
+    ///
+    /// # Errors
+    /// If the file cannot be read, or the process is in no pod.
+    pub async fn client(&self) -> Result<Client, Fatal> {
         let unusable = |cause: &dyn std::error::Error| Fatal::Input(format!("--kubeconfig: {cause}"));
         let mut config = match self {
             Self::InCluster => Config::incluster().map_err(|cause| unusable(&cause))?,
