@@ -54,7 +54,7 @@ impl<'a> Block<'a> {
     }
 }
 
-fn manifest(plural: &str) -> String {
+pub(super) fn manifest(plural: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/base/crd");
     let kustomization = fs::read_to_string(folder.join("kustomization.yaml")).unwrap();
     assert!(kustomization.contains(&format!("- {plural}.yaml\n")));

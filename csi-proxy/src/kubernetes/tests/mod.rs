@@ -1,6 +1,7 @@
 //! Tests of the store against an API server in this process, and of the manifests.
 
 mod manifests;
+mod real;
 mod walk;
 
 use std::time::{Duration, UNIX_EPOCH};
