@@ -1,8 +1,8 @@
-//! Whether this proxy is the active one of its driver, and since when: from the start, or with `--placements kubernetes` from the
-//! moment in which it has acquired the Lease.
+//! Whether this proxy is the active one of its driver, and since when: from the start, or with `--placements kubernetes` from
+//! the moment in which it has acquired the Lease.
 //!
-//! A standby has the socket, on which Probe answers ready=false, and the status page. Everything else starts once it is active, in
-//! particular the rows of the placements are read then.
+//! A standby has the socket, on which Probe answers ready=false, and the status page. Everything else starts once it is active,
+//! in particular the rows of the placements are read then.
 
 use std::sync::{Arc, OnceLock};
 
