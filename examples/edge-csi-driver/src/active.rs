@@ -20,7 +20,7 @@ use edge_csi_common::status::{Fact, Status, StatusServer};
 #[derive(Debug)]
 pub(super) struct Active {
     page: Page,
-    _server: Option<StatusServer>,
+    server: Option<StatusServer>,
     /// The socket that a standby has served.
     serving: Option<Serving>,
     #[cfg(feature = "kubernetes")]
@@ -45,7 +45,7 @@ impl Active {
     fn new() -> Self {
         Self {
             page: Page::default(),
-            _server: None,
+            server: None,
             serving: None,
             #[cfg(feature = "kubernetes")]
             held: None,
@@ -139,12 +139,12 @@ impl Active {
     ) -> Result<(), Fatal> {
         // There is none yet.
         let _ = self.page.0.set(status);
-        if self._server.is_none() { self.serve_page(options).await } else { Ok(()) }
+        if self.server.is_none() { self.serve_page(options).await } else { Ok(()) }
     }
 
     async fn serve_page(&mut self, options: &CsiDriverOptions) -> Result<(), Fatal> {
         let server = StatusServer::start(options.http_endpoint, self.page.clone()).await;
-        self._server = server.map_err(Fatal::runtime)?;
+        self.server = server.map_err(Fatal::runtime)?;
         Ok(())
     }
 
