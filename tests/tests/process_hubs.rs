@@ -1,0 +1,147 @@
+//! Three hubs side by side: neither an update of all of them nor the end of the one that has the node fails a call.
+
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
+#![allow(clippy::print_stdout, reason = "figures are for the person that runs it")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
+use edge_csi_tests::csi::{controller, create_volume, ready, within};
+use edge_csi_tests::link::LinkKind;
+use edge_csi_tests::process::Process;
+use edge_csi_tests::wait;
+use tokio::task::JoinSet;
+
+/// Number of concurrent callers.
+const CALLERS: usize = 64;
+
+/// Timeout of a sidecar's call.
+const CALL: Duration = Duration::from_secs(15);
+
+/// The hubs, and a node, its driver and a proxy that know all of them.
+struct Hubs {
+    hubs: Vec<Process>,
+    /// The number of hubs that were started.
+    started: usize,
+    cluster: TestCluster,
+    _others: [Process; 2],
+}
+
+fn unix(path: &std::path::Path) -> String {
+    format!("unix://{}", path.display())
+}
+
+impl Hubs {
+    async fn start() -> Self {
+        let mut cluster = TestCluster::empty(LinkKind::Uds);
+        cluster.start_driver(&[]).unwrap();
+        let urls: Vec<_> = (0..3).map(|hub| unix(&cluster.path(&format!("hub-{hub}.sock")))).collect();
+        let driver = format!("{DRIVER}={}", unix(&cluster.driver_socket()));
+        let state = cluster.path("agent-state");
+        let state = state.to_string_lossy();
+        let mut agent = vec!["--nodeid", NODE, "--state-dir", &state, "--driver", &driver];
+        agent.extend(urls.iter().flat_map(|url| ["--hub", url]));
+        let agent = Process::start(cluster.directory(), "agent", "edge-agent", agent);
+        let (endpoint, all) = (unix(&cluster.proxy_socket()), urls.join(","));
+        let proxy = ["--drivername", DRIVER, "--endpoint", &endpoint, "--nodeid", NODE, "--hub", &all, "-vv"];
+        let proxy = Process::start(cluster.directory(), "proxy", "edge-csi-driver", proxy);
+        let mut this = Self { hubs: Vec::new(), started: 0, cluster, _others: [agent, proxy] };
+        for hub in 0..3 {
+            let process = this.start_hub(hub).await;
+            this.hubs.push(process);
+        }
+        ready(&this.socket()).await;
+        this
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.cluster.proxy_socket()
+    }
+
+    /// Starts a hub, and waits until the proxy is connected to it.
+    async fn start_hub(&mut self, hub: usize) -> Process {
+        self.started += 1;
+        let url = unix(&self.cluster.path(&format!("hub-{hub}.sock")));
+        let name = format!("hub-{hub}-{}", self.started);
+        let process = Process::start(self.cluster.directory(), &name, "edge-hub", ["--listen", &url]);
+        process.logged("peer is up peer=proxy/").await;
+        process
+    }
+
+    /// The hub to which the node is connected, other than one that was killed.
+    async fn hub_of_node(&self, killed: Option<usize>) -> usize {
+        let up = format!("peer is up peer={NODE}");
+        let down = format!("peer is down peer={NODE}");
+        wait::until("the node is at a hub", async || {
+            (0..3).filter(|hub| Some(*hub) != killed).find(|hub| {
+                let log = self.hubs[*hub].log();
+                log.matches(&up).count() > log.matches(&down).count()
+            })
+        })
+        .await
+    }
+}
+
+/// Creates and deletes volumes until the end. Returns the slowest call.
+async fn calls(socket: PathBuf, caller: usize, stop: Arc<AtomicBool>) -> (usize, Duration) {
+    let (client, mut slowest, mut calls) = (controller(&socket), Duration::ZERO, 0);
+    while !stop.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        let request = within(CALL, create_volume(&format!("pvc-{caller}-{calls}")));
+        let volume = client.clone().create_volume(request).await.unwrap().into_inner().volume.unwrap();
+        let request =
+            csi_proto::csi::v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() };
+        client.clone().delete_volume(within(CALL, request)).await.unwrap();
+        slowest = slowest.max(began.elapsed());
+        calls += 1;
+    }
+    (calls, slowest)
+}
+
+/// Runs `change` under calls. Each call must succeed.
+async fn under_calls(hubs: &mut Hubs, change: impl AsyncFnOnce(&mut Hubs)) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut callers = JoinSet::new();
+    for caller in 0..CALLERS {
+        callers.spawn(calls(hubs.socket(), caller, Arc::clone(&stop)));
+    }
+    change(hubs).await;
+    stop.store(true, Ordering::Relaxed);
+    let ended = callers.join_all().await;
+    let slowest = ended.iter().map(|(_, slowest)| *slowest).max().unwrap();
+    println!(
+        "{} volumes; the slowest pair of calls took {slowest:?}",
+        ended.iter().map(|(calls, _)| calls).sum::<usize>()
+    );
+    assert!(ended.iter().all(|(calls, _)| *calls > 0));
+}
+
+#[tokio::test]
+async fn an_update_of_all_hubs_fails_no_call() {
+    let mut hubs = Hubs::start().await;
+    under_calls(&mut hubs, async |hubs| {
+        for hub in 0..3 {
+            hubs.hubs[hub].terminate();
+            assert!(hubs.hubs[hub].ended().await.success());
+            hubs.hubs[hub] = hubs.start_hub(hub).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_hub_moves_its_node_to_another() {
+    let mut hubs = Hubs::start().await;
+    under_calls(&mut hubs, async |hubs| {
+        for _ in 0..3 {
+            let hub = hubs.hub_of_node(None).await;
+            hubs.hubs[hub].kill();
+            hubs.hub_of_node(Some(hub)).await;
+            hubs.hubs[hub] = hubs.start_hub(hub).await;
+        }
+    })
+    .await;
+}
