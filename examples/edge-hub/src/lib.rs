@@ -13,6 +13,7 @@ mod trace;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use edge_transport::hub::{DenyList, Hub, HubBuilder, Rules};
 use edge_transport::reload::FileWatch;
@@ -82,9 +83,11 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     for address in hub.addresses() {
         tracing::info!("listening on {address}");
     }
+    let draining = Arc::new(AtomicBool::new(false));
     let status = HubStatus {
         hub: hub.clone(),
         files: watch,
+        draining: Arc::clone(&draining),
         #[cfg(feature = "kubernetes")]
         kubernetes: kubernetes.clone(),
     };
@@ -95,6 +98,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
         commands.spawn(rebalance::serve(socket, hub.clone()));
     }
     let signal = signals.next().await;
+    draining.store(true, Ordering::Relaxed);
     #[cfg(feature = "kubernetes")]
     if let Some(kubernetes) = &kubernetes {
         kubernetes.stop();

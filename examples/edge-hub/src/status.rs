@@ -1,6 +1,7 @@
 //! The status page of the hub.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use edge_transport::hub::Hub;
@@ -30,6 +31,8 @@ fn check_listeners(failed: &[String]) -> Result<(), String> {
 pub(super) struct HubStatus {
     pub(super) hub: Hub,
     pub(super) files: Arc<FileWatch>,
+    /// Whether the hub drains, which means that it accepts no new links.
+    pub(super) draining: Arc<AtomicBool>,
     #[cfg(feature = "kubernetes")]
     pub(super) kubernetes: Option<Arc<Kubernetes>>,
 }
@@ -40,6 +43,9 @@ impl Status for HubStatus {
     }
 
     fn ready(&self) -> Result<(), String> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err("draining: no new links, and peers are asked to leave for another hub".to_owned());
+        }
         check_listeners(&self.hub.failed_listeners())?;
         if let Some(cause) = self.files.unusable() {
             return Err(format!("peers cannot be authenticated: {cause}"));
@@ -131,6 +137,7 @@ mod tests {
         let status = HubStatus {
             hub: builder.start().unwrap(),
             files: Arc::new(FileWatch::new()),
+            draining: Arc::default(),
             #[cfg(feature = "kubernetes")]
             kubernetes: None,
         };
@@ -145,5 +152,20 @@ mod tests {
         assert!(error.contains("wss://0.0.0.0:10000") && !error.contains("memory:works"), "{error}");
         let page = format!("{:?}", status.facts());
         assert!(page.contains("no longer listens on") && page.contains("memory:works"), "{page}");
+    }
+    /// A Service must not send new links to a hub that drains.
+    #[tokio::test]
+    async fn draining_hub_is_not_ready() {
+        let (listener, _dialer) = memory::listen("hub", 1 << 20);
+        let status = HubStatus {
+            hub: Hub::builder().listener(Box::new(listener)).start().unwrap(),
+            files: Arc::new(FileWatch::new()),
+            draining: Arc::default(),
+            #[cfg(feature = "kubernetes")]
+            kubernetes: None,
+        };
+        assert_eq!(status.ready(), Ok(()));
+        status.draining.store(true, Ordering::Relaxed);
+        assert!(status.ready().unwrap_err().starts_with("draining"));
     }
 }
