@@ -15,20 +15,26 @@ SUFFIX = ".svc.cluster.local"
 NO_SUCH_NAME = 3
 
 
-def field_of(service, namespace, path):
-    command = ["kubectl", "get", "service", service, "--namespace", namespace, "--output", f"jsonpath={path}"]
+def field_of(kind, namespace, path):
+    command = ["kubectl", "get", *kind, "--namespace", namespace, "--output", f"jsonpath={path}"]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     return said.stdout if said.returncode == 0 else ""
 
 
-def address(name, outside):
+def addresses(name, outside):
     if name in outside:
         namespace, service = outside[name].split("/")
-        return field_of(service, namespace, "{.status.loadBalancer.ingress[0].ip}")
+        return field_of(["service", service], namespace, "{.status.loadBalancer.ingress[0].ip}").split()
     labels = name.removesuffix(SUFFIX).split(".")
-    if name.endswith(SUFFIX) and len(labels) == 2:
-        return field_of(labels[0], labels[1], "{.spec.clusterIP}")
-    return ""
+    if not name.endswith(SUFFIX) or len(labels) != 2:
+        return []
+    service, namespace = labels
+    address = field_of(["service", service], namespace, "{.spec.clusterIP}")
+    if address != "None":
+        return address.split()
+    # A headless service has the addresses of its ready pods.
+    slices = ["endpointslices", "--selector", f"kubernetes.io/service-name={service}"]
+    return field_of(slices, namespace, "{.items[*].endpoints[?(@.conditions.ready==true)].addresses[*]}").split()
 
 
 def answer(packet, find):
@@ -39,10 +45,10 @@ def answer(packet, find):
     (kind,) = struct.unpack_from(">H", packet, at + 1)
     question = packet[12 : at + 5]
     found = find(".".join(labels).lower())
-    # A name has only an IPv4 address. A query of another type gets no error and no record.
-    records = struct.pack(">HHHIH", 0xC00C, 1, 1, 1, 4) + socket.inet_aton(found) if found and kind == 1 else b""
+    # A name has only IPv4 addresses. A query of another type gets no error and no record.
+    records = [struct.pack(">HHHIH", 0xC00C, 1, 1, 1, 4) + socket.inet_aton(one) for one in found if kind == 1]
     flags = 0x8580 | (0 if found else NO_SUCH_NAME)
-    return packet[:2] + struct.pack(">HHHHH", flags, 1, bool(records), 0, 0) + question + records
+    return packet[:2] + struct.pack(">HHHHH", flags, 1, len(records), 0, 0) + question + b"".join(records)
 
 
 def main():
@@ -52,7 +58,7 @@ def main():
     server.bind((listen, 53))
     while True:
         packet, client = server.recvfrom(512)
-        server.sendto(answer(packet, lambda name: address(name, outside)), client)
+        server.sendto(answer(packet, lambda name: addresses(name, outside)), client)
 
 
 main()

@@ -170,7 +170,7 @@ impl Live<'_> {
             ],
         )?);
         proxy.env("CSI_DRIVERNAME", DRIVER).env("CSI_ENDPOINT", format!("unix://{socket}"));
-        proxy.env("KUBEEDGE_ENDPOINT", format!("quic://localhost:{quic},wss://localhost:{ws}"));
+        proxy.env("KUBEEDGE_ENDPOINT", format!("wss://localhost:{ws}"));
         self.spawn("edge-csi-driver", &mut proxy)?;
         let kubelet_socket = self.cluster.setup.scratch.join(format!("node/kubelet-sockets/{DRIVER}.sock"));
         self.process("edge-csi-driver")?.ready("its socket", || wait::accepts(Path::new(&socket)))?;
