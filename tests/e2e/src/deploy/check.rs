@@ -101,6 +101,13 @@ impl Check<'_> {
         self.accepted("component without-snapshots", &text)?;
         let left = text.contains("csi-snapshotter") || text.contains("VolumeSnapshotClass");
         self.cluster.note(!left, "without-snapshots leaves nothing of snapshots");
+        let text = self.with_components(&["two-proxies", "cert-manager"])?;
+        self.accepted("component two-proxies", &text)?;
+        let text = self.with_components(&["two-proxies", "without-snapshots"])?;
+        self.accepted("component two-proxies without snapshots", &text)?;
+        let left = text.contains("csi-snapshotter") || text.contains("StatefulSet");
+        self.cluster
+            .note(!left, "two-proxies leaves no StatefulSet, and without-snapshots no sidecar of snapshots");
         let text = self.with_components(&["secrets", "hub-kubernetes"])?;
         self.accepted("components of the hub", &text)?;
         let text = self.with_components(&["secrets", "hub-kubernetes", "node-renewal"])?;
@@ -122,12 +129,15 @@ impl Check<'_> {
                 .api
                 .create(&format!("/api/v1/namespaces/{namespace}/serviceaccounts"), &account)?;
         }
-        for overlay in ["topology", "sockets"] {
+        for overlay in ["topology", "sockets", "two-proxies"] {
             let text = overlays.iter().find(|(name, _)| name == overlay).map(|(_, text)| text.as_str());
             let pods = pods_of(self.cluster.objects(text.unwrap_or_default())?);
             self.cluster.note(pods.len() == 3, format!("{overlay} has {} kinds of pods, of 3", pods.len()));
             let with_token = containers_with_token(&pods);
-            let sidecars = with_token.len() > 1 && with_token.iter().all(|name| name.starts_with("csi-"));
+            let may = |name: &&str| {
+                name.starts_with("csi-") || (overlay == "two-proxies" && *name == "edge-csi-driver")
+            };
+            let sidecars = with_token.len() > 1 && with_token.iter().all(may);
             self.cluster.note(sidecars, format!("{overlay}: the containers {with_token:?} have a token"));
             let list = json!({"apiVersion": "v1", "kind": "List", "items": pods});
             self.accepted(&format!("pods of {overlay}"), &list.to_string())?;
@@ -149,6 +159,10 @@ impl Check<'_> {
         self.cluster.kubectl(["apply", "-f", "components/secrets/rbac-secrets.yaml"])?;
         self.all_may(controller, true, "get secrets edge-csi-secrets")?;
         self.all_may(controller, false, "list secrets edge-csi-secrets\nget secrets edge-csi")?;
+        self.all_may(controller, false, "get,list,create placements.edge-csi.io edge-csi")?;
+        self.cluster.kubectl(["apply", "-f", "components/two-proxies/rbac-placements.yaml"])?;
+        self.all_may(controller, true, rights::PROXY_NEEDS)?;
+        self.all_may(controller, false, rights::PROXY_IS_REFUSED)?;
         self.cluster.kubectl(["apply", "-f", "components/hub-kubernetes/rbac-hub.yaml"])?;
         let hub = Account { namespace: "edge-csi", name: "edge-hub" };
         self.all_may(hub, true, rights::HUB_NEEDS)?;

@@ -51,6 +51,25 @@ impersonate users
 create serviceaccounts/token edge-csi
 ";
 
+/// The requests of edge-csi-driver with `--placements kubernetes`, and of the provisioner beside it.
+pub(super) const PROXY_NEEDS: &str = "\
+get,list,create,update,delete placements.edge-csi.io edge-csi
+get,list,create,update,delete drivernodes.edge-csi.io edge-csi
+get,create,update leases.coordination.k8s.io edge-csi
+get replicasets.apps edge-csi
+";
+
+/// Requests that such an edge-csi-driver must not be allowed to make.
+pub(super) const PROXY_IS_REFUSED: &str = "\
+get,list,create,update,delete placements.edge-csi.io default
+patch,deletecollection placements.edge-csi.io edge-csi
+get,list,create,update,delete drivernodes.edge-csi.io default
+delete leases.coordination.k8s.io edge-csi
+get leases.coordination.k8s.io kube-system
+create,update,patch,delete replicasets.apps edge-csi
+create,update,delete customresourcedefinitions.apiextensions.k8s.io
+";
+
 /// The requests of a hub with `--kubeconfig`.
 pub(super) const HUB_NEEDS: &str = "\
 list,watch pods
