@@ -163,12 +163,18 @@ impl Port {
     }
 }
 
-/// Serves one link, from its admission to its end.
-async fn serve(admission: impl Future<Output = Option<Box<Connection>>>, shared: Arc<Shared>) {
+/// Serves one link, from its admission to its end. The admission is in memory of its own, which is free once the link is admitted:
+/// an argument of an asynchronous function takes space in the task until the link ends.
+fn serve(
+    admission: impl Future<Output = Option<Box<Connection>>> + Send + 'static,
+    shared: Arc<Shared>,
+) -> impl Future<Output = ()> + Send {
     let admission = Box::pin(admission);
-    let stop = &shared.stop_accepting;
-    if let Some(connection) = stop.run_until_cancelled(admission).await.flatten() {
-        connection.run().await;
+    async move {
+        let stop = &shared.stop_accepting;
+        if let Some(connection) = stop.run_until_cancelled(admission).await.flatten() {
+            connection.run().await;
+        }
     }
 }
 

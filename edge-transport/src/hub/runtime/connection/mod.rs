@@ -134,7 +134,8 @@ impl Connection {
             self.shared.left.notify_one();
             self.shared.table().wakers.remove(&key);
         }
-        self.close().await;
+        // On the heap: an idle session does not keep space for its end.
+        Box::pin(self.close()).await;
     }
 
     async fn close(self: Box<Self>) {
@@ -429,6 +430,8 @@ impl Connection {
                 LinkAction::Close(reason) => self.closed = Some(reason),
             }
         }
+        // Calls have no actions, so that an idle session keeps no space for them.
+        self.actions = Vec::new();
     }
 
     /// Decides whether to admit the peer; `None` while its token is being verified.
