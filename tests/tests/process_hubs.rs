@@ -4,10 +4,12 @@
 #![allow(clippy::print_stdout, reason = "figures are for the person that runs it")]
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use edge_csi_tests::binaries;
 use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
 use edge_csi_tests::csi::{controller, create_volume, ready, within};
 use edge_csi_tests::link::LinkKind;
@@ -144,4 +146,23 @@ async fn the_end_of_a_hub_moves_its_node_to_another() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn an_operator_moves_the_nodes_of_a_hub() {
+    let mut hubs = Hubs::start().await;
+    let hub = hubs.hub_of_node(None).await;
+    under_calls(&mut hubs, async |hubs| {
+        let socket = unix(&hubs.cluster.path(&format!("hub-{hub}.sock")));
+        let rebalance = ["rebalance", "--percent", "100", "--hub", &socket];
+        let output = Command::new(binaries::path("edge-hub")).args(rebalance).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.ends_with("another hub: 1\n"), "{output:?}");
+        hubs.hub_of_node(Some(hub)).await;
+    })
+    .await;
+    let nowhere = ["rebalance", "--percent", "100", "--hub", "unix:///no/such/hub.sock"];
+    let output = Command::new(binaries::path("edge-hub")).args(nowhere).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("no hub listens on this socket"), "{output:?}");
 }

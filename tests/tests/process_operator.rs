@@ -31,6 +31,7 @@ fn help_names_every_option_with_defaults_and_units() {
                 "--client-ca",
                 "--insecure",
                 "[default: 10s]",
+                "rebalance",
             ],
         ),
         (

@@ -72,7 +72,7 @@ async fn executed(hub: &Hub, line: &str) -> String {
     };
     let asked = hub.rebalance(f64::from(percent) / 100.0, "an operator rebalances the hubs").await;
     tracing::warn!(percent, asked, "asked nodes to connect to another hub");
-    format!("{OK_PREFIX}{asked} nodes were asked to connect to another hub\n")
+    format!("{OK_PREFIX}nodes that were asked to connect to another hub: {asked}\n")
 }
 
 /// Sends the request to the hub, and prints the answer.
