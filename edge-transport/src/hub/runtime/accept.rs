@@ -163,8 +163,8 @@ impl Port {
     }
 }
 
-/// Serves one link, from its admission to its end. The admission is in memory of its own, which is free once the link is admitted:
-/// an argument of an asynchronous function takes space in the task until the link ends.
+/// Serves one link, from its admission to its end. The admission is in memory of its own, which is free once the link is
+/// admitted: an argument of an asynchronous function takes space in the task until the link ends.
 fn serve(
     admission: impl Future<Output = Option<Box<Connection>>> + Send + 'static,
     shared: Arc<Shared>,
