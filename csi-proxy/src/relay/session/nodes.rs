@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Instant;
 
 use csi_proto::DriverName;
@@ -42,8 +42,12 @@ impl PeerTable {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(&hub).cloned()
     }
 
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<HubId, Peer>)) {
-        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
+    fn remove(&self, watch: &HubWatch) {
+        self.write().remove(&watch.hub.id());
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<HubId, Peer>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -77,7 +81,7 @@ impl NodeWatch {
     pub fn only(mut self, node: &NodeId) -> Self {
         self.only = PeerId::try_from(node).ok();
         for watch in std::mem::take(&mut self.watches) {
-            self.table.change(|peers| drop(peers.remove(&watch.hub.id())));
+            self.table.remove(&watch);
         }
         self.follow_hubs();
         self
@@ -116,7 +120,7 @@ impl NodeWatch {
                     Some(changes) => return Some(changes),
                     None => {
                         let closed = self.watches.remove(index);
-                        self.table.change(|peers| drop(peers.remove(&closed.hub.id())));
+                        self.table.remove(&closed);
                     }
                 },
             }
@@ -131,13 +135,13 @@ impl NodeWatch {
             .partition(|watch| peers.iter().any(|peer| peer.is(&watch.peer)));
         self.watches = stay;
         for watch in left {
-            self.table.change(|peers| drop(peers.remove(&watch.hub.id())));
+            self.table.remove(&watch);
         }
         for peer in peers {
             if self.watches.iter().all(|watch| !watch.peer.is(&peer)) {
                 let watch =
                     HubWatch::new(&peer, &self.service, self.only.as_ref(), self.reachability.add_hub());
-                self.table.change(|peers| drop(peers.insert(watch.hub.id(), peer)));
+                self.table.write().insert(watch.hub.id(), peer);
                 self.watches.push(watch);
             }
         }

@@ -88,7 +88,7 @@ impl Core {
             {
                 // The end of the old session, which is closing, is reported only if the instance differs: a newer
                 // session of the same instance implies the end.
-                let (peer, session, drained) = (old.peer.clone(), old.id, old.draining);
+                let (peer, session, drained) = (old.peer.clone(), old.id, old.is_draining());
                 self.presence.push_back(Presence::Down { peer, session, drained });
             }
             self.close(old_key, CloseReason::Replaced { peer: remote.peer.clone(), by: remote.session });
@@ -103,7 +103,6 @@ impl Core {
             id: remote.session,
             services: Arc::clone(&remote.services),
             max_frame: remote.max_frame,
-            draining: false,
             drains: false,
             leaving: None,
             closed: None,

@@ -188,7 +188,7 @@ impl Core {
         if let Some(reason) = &self.draining {
             return Check::Refuse(Reason::Draining, format!("the hub accepts no new calls: {reason}"));
         }
-        if session.draining {
+        if session.is_draining() {
             return Check::Refuse(Reason::Draining, format!("{} is draining", session.peer));
         }
         let Some(target) = target else {
@@ -209,7 +209,7 @@ impl Core {
             let detail = format!("{target} has session {}; the request is for {to}", found.id);
             return Check::Refuse(Reason::WrongSession, detail);
         }
-        if found.draining {
+        if found.is_draining() {
             return Check::Refuse(Reason::Draining, format!("{target} accepts no new calls"));
         }
         Check::Forward(target_key)

@@ -39,7 +39,6 @@ struct Session {
     id: SessionId,
     services: Arc<[ServiceName]>,
     max_frame: usize,
-    draining: bool,
     /// Whether the peer drains the link itself.
     drains: bool,
     /// Why the peer was asked to leave, if it was.
@@ -68,6 +67,11 @@ struct Session {
 }
 
 impl Session {
+    /// Whether the peer accepts and makes no new calls.
+    const fn is_draining(&self) -> bool {
+        self.drains || self.leaving.is_some()
+    }
+
     fn info(&self) -> PeerInfo {
         PeerInfo { peer: self.peer.clone(), session: self.id, services: Arc::clone(&self.services) }
     }
@@ -225,7 +229,7 @@ impl Core {
             self.by_name.remove(&session.peer);
             self.identity_peers.remove(&session.identity);
             if !self.is_local(&session.peer) {
-                let drained = session.draining;
+                let drained = session.is_draining();
                 self.presence.push_back(Presence::Down { peer: session.peer, session: session.id, drained });
             }
         }
@@ -234,7 +238,7 @@ impl Core {
     /// Marks a peer as draining: it accepts and makes no new calls.
     pub fn peer_draining(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get_mut(&key) {
-            (session.draining, session.drains) = (true, true);
+            session.drains = true;
         }
     }
 
@@ -272,7 +276,6 @@ impl Core {
     /// Asks a peer to leave for another hub. It accepts and makes no new calls on this link.
     pub fn ask_to_leave(&mut self, key: SessionKey, reason: &Arc<str>) {
         if let Some(session) = self.sessions.get_mut(&key) {
-            session.draining = true;
             session.leaving = Some(Arc::clone(reason));
             self.wakes.push(key);
         }

@@ -113,7 +113,7 @@ impl Core {
     }
 
     pub(super) fn status(&self, node: &NodeId, now: Instant) -> NodeStatus {
-        let (known, has_list) = (self.nodes.get(node), *self.best_hub() == HubState::Listed);
+        let known = self.nodes.get(node);
         let listed = match known.map(|node| node.link) {
             Some(Link::Up(session)) if self.is_current(&session) => {
                 let contested = known.and_then(|node| node.contested_until(self.grace, now));
@@ -124,7 +124,7 @@ impl Core {
             }
             Some(Link::Up(_)) => None,
             Some(Link::Lost { .. })
-                if !has_list && known.is_some_and(|node| node.is_suspended(self.list_lost)) =>
+                if !self.has_list() && known.is_some_and(|node| node.is_suspended(self.list_lost)) =>
             {
                 None
             }
@@ -181,6 +181,11 @@ impl Core {
         })
     }
 
+    /// Whether a connected hub has listed its nodes.
+    fn has_list(&self) -> bool {
+        *self.best_hub() == HubState::Listed
+    }
+
     /// The state of the hub that knows most.
     fn best_hub(&self) -> &HubState {
         let rank = |state: &&HubState| match state {
@@ -212,7 +217,7 @@ impl Core {
     }
 
     pub(super) fn hub_lost(&mut self, id: HubId, now: Instant, changes: &mut Vec<NodeChange>) -> bool {
-        let was = self.best_hub().clone();
+        let had_list = self.has_list();
         let Some(hub) = self.hubs.get_mut(&id) else { return false };
         match std::mem::replace(&mut hub.state, HubState::Lost) {
             HubState::Lost => return false,
@@ -220,17 +225,16 @@ impl Core {
             HubState::Listed => hub.list_lost = now,
         }
         hub.list += 1;
-        let best = self.best_hub().clone();
-        if best == HubState::Lost {
+        if *self.best_hub() == HubState::Lost {
             self.hub_lost = now;
         }
-        if was == HubState::Listed && best != HubState::Listed {
+        if had_list && !self.has_list() {
             self.list_lost = now;
         }
         for node in self.nodes.values_mut() {
             node.end_contest(|session| session.hub == id, now);
         }
-        if best == HubState::Listed {
+        if self.has_list() {
             self.lose_nodes_of(|hub| hub == id, now, changes);
         }
         true
@@ -298,13 +302,13 @@ impl Core {
     }
 
     pub(super) fn synced(&mut self, id: HubId, now: Instant, changes: &mut Vec<NodeChange>) -> bool {
-        let has_list = *self.best_hub() == HubState::Listed;
+        let had_list = self.has_list();
         let Some(hub) = self.hubs.get_mut(&id) else { return false };
         if hub.state == HubState::Listed {
             return false;
         }
         hub.state = HubState::Listed;
-        if !has_list {
+        if !had_list {
             let begins = now.min(self.list_lost + LIST_LIMIT);
             for node in self.nodes.values_mut().filter(|node| node.is_suspended(self.list_lost)) {
                 node.lose(begins, true, self.grace, now);
