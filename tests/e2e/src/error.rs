@@ -8,6 +8,8 @@ use std::time::Duration;
 use edge_csi_tests::cluster::ClusterError;
 use edge_csi_tests::process::ProcessError;
 
+use super::FREE_BYTES;
+
 /// An error of a run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum E2eError {
@@ -15,6 +17,15 @@ pub(crate) enum E2eError {
     Variable { name: &'static str, found: OsString, expected: &'static str },
     #[error("cannot use the folder {path}", path = path.display())]
     Folder { path: PathBuf, cause: io::Error },
+    #[error(
+        "{path} has {free} MiB of free space; expected at least {} MiB: set TMPDIR to a folder on another disk",
+        FREE_BYTES >> 20, path = path.display()
+    )]
+    DiskSpace {
+        path: PathBuf,
+        /// In MiB.
+        free: u64,
+    },
     #[error("cannot read or write {path}: {cause}", path = path.display())]
     File { path: PathBuf, cause: io::Error },
     #[error("cannot run {program}: {cause}; {fix}")]

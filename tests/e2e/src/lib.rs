@@ -43,6 +43,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use rustix::fs::statvfs;
 
 use component::{Components, Part};
 use deploy::Deployment;
@@ -293,6 +294,12 @@ impl Environment {
 
     /// Creates the scratch folder and the log folder of one test, both empty.
     fn folders(&self, name: &str) -> Result<(PathBuf, PathBuf), E2eError> {
+        let space = statvfs(&self.scratch)
+            .map_err(|cause| E2eError::Folder { path: self.scratch.clone(), cause: cause.into() })?;
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        if free < FREE_BYTES {
+            return Err(E2eError::DiskSpace { path: self.scratch.clone(), free: free >> 20 });
+        }
         let folders = (self.scratch.join(name), self.logs.join(name));
         for folder in [&folders.0, &folders.1] {
             match std::fs::remove_dir_all(folder) {
@@ -306,6 +313,10 @@ impl Environment {
         Ok(folders)
     }
 }
+
+/// The free space of the disk that the tests need: images of pods, and drivers that refuse a volume which the disk has no room
+/// for, so that its claim would only stay pending.
+const FREE_BYTES: u64 = 6 << 30;
 
 /// Runs a future to its end: the tests themselves run without a runtime.
 fn on_runtime<T>(work: impl Future<Output = Result<T, E2eError>>) -> Result<T, E2eError> {
