@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -107,9 +108,34 @@ where
     run_with_level(|_| "info", body)
 }
 
+/// Like [`run`], on as many threads as the options say.
+#[cfg(feature = "threads")]
+pub fn run_on_threads<O, F>(
+    threads: impl FnOnce(&O) -> NonZeroUsize,
+    body: impl FnOnce(O, Signals) -> F,
+) -> ExitCode
+where
+    O: Parser,
+    F: Future<Output = Result<(), Fatal>>,
+{
+    launch(|_| "info", threads, body)
+}
+
 /// Like [`run`], with the log level that applies without `-v`.
 pub fn run_with_level<O, F>(
     level: impl FnOnce(&O) -> &'static str,
+    body: impl FnOnce(O, Signals) -> F,
+) -> ExitCode
+where
+    O: Parser,
+    F: Future<Output = Result<(), Fatal>>,
+{
+    launch(level, |_| NonZeroUsize::MIN, body)
+}
+
+fn launch<O, F>(
+    level: impl FnOnce(&O) -> &'static str,
+    threads: impl FnOnce(&O) -> NonZeroUsize,
     body: impl FnOnce(O, Signals) -> F,
 ) -> ExitCode
 where
@@ -123,18 +149,29 @@ where
     };
     logging::init(&log, level(&options));
     let outcome =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Fatal::runtime).and_then(
-            |runtime| {
-                let outcome = runtime.block_on(async { body(options, Signals::install()?).await });
-                // A blocking task that hangs in the kernel must not hold up the exit.
-                runtime.shutdown_background();
-                outcome
-            },
-        );
+        builder(threads(&options)).enable_all().build().map_err(Fatal::runtime).and_then(|runtime| {
+            let outcome = runtime.block_on(async { body(options, Signals::install()?).await });
+            // A blocking task that hangs in the kernel must not hold up the exit.
+            runtime.shutdown_background();
+            outcome
+        });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(fatal) => report(&name, &fatal),
     }
+}
+
+/// With one thread, tasks never wake another thread, which costs as much as a small call.
+fn builder(threads: NonZeroUsize) -> tokio::runtime::Builder {
+    #[cfg(feature = "threads")]
+    if threads > NonZeroUsize::MIN {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(threads.get());
+        return builder;
+    }
+    #[cfg(not(feature = "threads"))]
+    let _ = threads;
+    tokio::runtime::Builder::new_current_thread()
 }
 
 /// Parses a command line: the binary's own options and the common log options.

@@ -31,7 +31,7 @@ use edge_csi_common::status::StatusServer;
 
 /// The binary.
 pub fn main() -> ExitCode {
-    process::run(run)
+    process::run_on_threads(|options: &HubOptions| options.threads, run)
 }
 
 async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {

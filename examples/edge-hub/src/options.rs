@@ -1,6 +1,7 @@
 //! The command line of `edge-hub`.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -70,6 +71,10 @@ pub struct HubOptions {
     #[cfg(feature = "kubernetes")]
     #[arg(long, requires = "node_signer")]
     pub node_signer_has_own_ca: bool,
+
+    /// Threads that carry calls. Each call costs more on several, so give more than one only where one has no time left
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub threads: NonZeroUsize,
 
     /// Maximum wait for open calls after SIGTERM (ms, s, m, h)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]

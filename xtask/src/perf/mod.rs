@@ -1,5 +1,5 @@
 //! `cargo xtask perf`: the performance table of the README, the cost of many sessions and of many nodes, the memory growth
-//! under steady load, the hub under attack, and two builds compared.
+//! under steady load, the hub under attack and on several threads, and two builds compared.
 //!
 //! Every part of a chain is a separate process. All chains run during the whole measurement and are measured in turn, round
 //! after round, so that a ratio compares adjacent measurements; a ratio is the median of its rounds.
@@ -21,6 +21,7 @@ mod rounds;
 mod selection;
 mod sessions;
 mod soak;
+mod threads;
 
 /// Options of `cargo xtask perf`.
 #[derive(Debug, Args)]
@@ -45,6 +46,8 @@ enum Measurement {
     Sessions(sessions::Options),
     /// Memory of hub, proxy and agent under steady load.
     Soak(soak::Options),
+    /// A hub on several threads and on one: calls per second of its processor time.
+    Threads(threads::Options),
 }
 
 /// An error that prevents a measurement, or a bound that is exceeded.
@@ -127,6 +130,7 @@ pub(crate) fn run(options: &Options) -> Result<(), PerfError> {
         Measurement::Selection(options) => selection::run(options),
         Measurement::Sessions(options) => sessions::run(options),
         Measurement::Soak(options) => soak::run(options),
+        Measurement::Threads(options) => threads::run(options),
     }
 }
 
