@@ -31,7 +31,7 @@ pub(super) struct Timing {
     pub(super) duration: Duration,
     /// How long the holder relies on its last renewal.
     pub(super) deadline: Duration,
-    /// The average pause before the holder's next renewal, and the minimum pause of another candidate.
+    /// The average pause before the holder's next renewal, and the maximum pause of another candidate.
     pub(super) retry: Duration,
     /// The time limit of one request.
     pub(super) request: Duration,
@@ -248,11 +248,11 @@ impl Core {
         };
         // Not shorter than the own one: the deadline of this candidate's own writes is in proportion to that.
         let duration = record.duration.clamp(self.timing.duration, super::MAX_LEASE_DURATION);
-        let is_own = record.holder == self.identity;
-        if record.holder.is_empty() || is_own || now.instant >= since + duration {
+        let (is_own, expires) = (record.holder == self.identity, since + duration);
+        if record.holder.is_empty() || is_own || now.instant >= expires {
             return self.acquire(record.transitions.saturating_add(i32::from(!is_own)), now);
         }
-        self.pause(now)
+        Action::Wait(self.next(now).min(expires))
     }
 
     fn acquire(&mut self, transitions: i32, now: Now) -> Action {
@@ -278,13 +278,18 @@ impl Core {
         Action::Write(Write { record, acquired: held.acquired, renewed: now.wall })
     }
 
-    /// Waits with jitter, so that candidates do not send at the same time.
     fn pause(&mut self, now: Now) -> Action {
+        Action::Wait(self.next(now))
+    }
+
+    /// The time of the next request, with jitter, so that candidates do not send at the same time. A candidate reads more often
+    /// than the holder renews: the time until it sees a renewal adds to a fail-over.
+    fn next(&mut self, now: Now) -> Instant {
         let retry = self.timing.retry;
         let random = retry.mul_f64(self.jitter.f64());
         match self.held() {
-            Some((_, until)) => Action::Wait((now.instant + retry / 2 + random).min(until)),
-            None => Action::Wait(now.instant + retry + random),
+            Some((_, until)) => (now.instant + retry / 2 + random).min(until),
+            None => now.instant + (retry + random) / 2,
         }
     }
 

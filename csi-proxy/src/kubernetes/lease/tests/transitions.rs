@@ -106,7 +106,8 @@ fn unchanged_lease_is_acquired_after_its_duration() {
     assert_eq!(bench.after(2, Event::Wake), Action::Read);
     // A renewal, which may have the same content.
     wait(bench.on(read("2", record("other", 7))));
-    wait(bench.after(14, read("2", record("other", 7))));
+    let until = wait(bench.after(14, read("2", record("other", 7))));
+    assert_eq!(until, bench.start + Duration::from_secs(17), "the next read is not after the duration");
     wait(bench.on(Event::Failed));
     let write = written(bench.after(1, read("2", record("other", 7))));
     assert_eq!(write.record, Record { transitions: 5, ..record("own", CLOCK + 17_000) });
@@ -250,7 +251,7 @@ fn candidates_do_not_wait_for_the_same_time() {
         wait(core.on(read("1", record("other", 7)), now)) - now.instant
     };
     let mut pauses: Vec<Duration> = (0..50).map(pause).collect();
-    assert!(pauses.iter().all(|pause| (2.0..=4.0).contains(&pause.as_secs_f64())));
+    assert!(pauses.iter().all(|pause| (1.0..=2.0).contains(&pause.as_secs_f64())));
     pauses.sort();
     pauses.dedup();
     assert!(pauses.len() > 40, "{pauses:?}");

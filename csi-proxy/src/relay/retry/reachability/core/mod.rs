@@ -166,7 +166,7 @@ impl Core {
         nodes
     }
 
-    #[cfg(feature = "edge-transport")]
+    #[cfg(any(test, feature = "edge-transport"))]
     pub(super) fn hub_of(&self, node: &NodeId, session: Option<NodeSession>) -> Option<HubId> {
         let known = self.nodes.get(node)?.session()?;
         (self.is_current(&known) && session.is_none_or(|session| session == known.id)).then_some(known.hub)
