@@ -50,6 +50,20 @@ pub fn create_volume(name: &str) -> csi::CreateVolumeRequest {
     }
 }
 
+/// Returns a CreateVolume request for a node, which has its own name in the topology segment with this key.
+#[must_use]
+pub fn create_volume_on(node: &str, key: &str, name: &str) -> csi::CreateVolumeRequest {
+    let segment = csi::Topology { segments: [(key.to_owned(), node.to_owned())].into() };
+    let requirement = csi::TopologyRequirement { requisite: vec![segment.clone()], preferred: vec![segment] };
+    csi::CreateVolumeRequest { accessibility_requirements: Some(requirement), ..create_volume(name) }
+}
+
+/// Returns a DeleteVolume request.
+#[must_use]
+pub fn delete_volume(id: &str) -> csi::DeleteVolumeRequest {
+    csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() }
+}
+
 /// Returns a request with this timeout.
 pub fn within<T>(time: Duration, message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);

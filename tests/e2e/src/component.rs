@@ -31,6 +31,9 @@ const KUBERNETES: (&str, &str, &str) = ("v1.36.3", "1", "36");
 /// The test binary of the hub.
 const HUB_TESTS: &str = "hub_kubernetes";
 
+/// The features that are off by default.
+const FEATURES: &str = "edge-hub/kubernetes,edge-csi-driver/kubernetes,nats-bus/nats,mqtt-bus/mqtt";
+
 const NEEDS_GO: &str = "install Go 1.26 or newer";
 const NEEDS_CARGO: &str = "run through `cargo test`";
 
@@ -96,7 +99,7 @@ impl Components {
             .args(["build", "--locked", "--package", "edge-csi-tests"])
             .args(["--package", "edge-hub", "--package", "edge-agent", "--package", "edge-csi-driver"])
             .args(["--package", "hostpath-driver", "--package", "embed", "--package", "nats-bus"])
-            .args(["--package", "mqtt-bus", "--features", "edge-hub/kubernetes,nats-bus/nats,mqtt-bus/mqtt"])
+            .args(["--package", "mqtt-bus", "--features", FEATURES])
             .args(["--bins", "--test", HUB_TESTS])
             .args(["--message-format", "json"])
             .current_dir(root)
@@ -197,6 +200,11 @@ impl Components {
         let folder = serde_json::from_str::<serde_json::Value>(&output).ok();
         let folder = folder.and_then(|module| Some(PathBuf::from(module["Dir"].as_str()?)));
         Ok(folder.ok_or(E2eError::NoBinary { name: CERT_MANAGER })?.join("deploy/crds"))
+    }
+
+    /// Returns the folder of this repository.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// Returns the path of the sidecar with this name.

@@ -40,6 +40,8 @@ pub(crate) const STRICT: &str = "--strict-topology";
 #[derive(Debug)]
 pub(crate) struct Edge {
     hub: Part,
+    /// The port of the hub for websockets.
+    pub(crate) hub_port: u16,
     pub(crate) nodes: Vec<Node>,
     proxies: Vec<Part>,
     sidecars: Vec<Part>,
@@ -71,7 +73,7 @@ impl Edge {
         let arguments =
             Arguments::new().pair("--node", NODES[0]).pair("--topology-key", topology_key(FOREIGN));
         proxies.push(start_proxy(setup, FOREIGN, arguments, port)?);
-        Ok(Self { hub, nodes, proxies, sidecars: Vec::new() })
+        Ok(Self { hub, hub_port: port, nodes, proxies, sidecars: Vec::new() })
     }
 
     /// Starts the sidecars of all drivers, and the snapshot controller.
@@ -219,20 +221,19 @@ fn sidecar(
     driver: &str,
     more: &[&str],
 ) -> Result<Part, E2eError> {
-    let arguments = sidecar_options(Arguments::new(), setup, plane, driver, more);
+    let socket = proxy_socket(setup, driver);
+    let arguments = sidecar_options(Arguments::new(), (&socket, &plane.kubeconfig), more);
     let program = setup.components.sidecar(name);
     Part::start(setup, sidecar_name(name, driver), &program, arguments, Ready::AtOnce)
 }
 
-fn sidecar_options(
+/// Returns the options of a sidecar with this socket and kubeconfig.
+pub(super) fn sidecar_options(
     arguments: Arguments,
-    setup: &Setup<'_>,
-    plane: &Plane,
-    driver: &str,
+    (socket, kubeconfig): (&Path, &Path),
     more: &[&str],
 ) -> Arguments {
-    let arguments =
-        arguments.pair("--kubeconfig", &plane.kubeconfig).pair("--csi-address", proxy_socket(setup, driver));
+    let arguments = arguments.pair("--kubeconfig", kubeconfig).pair("--csi-address", socket);
     let common = ["--timeout=60s", "--retry-interval-max=30s", "--v=5"];
     arguments.flags(common).flags(more)
 }
@@ -247,9 +248,10 @@ pub(super) fn start_rival(
     const RENAMED: &str = r#"hostname "$0" && exec "$@""#;
     let (name, more) = SIDECARS[0];
     let program = setup.components.sidecar(name);
+    let socket = proxy_socket(setup, DRIVERS[0]);
     let arguments = Arguments::new().flag("--uts").flag("sh").pair("-c", RENAMED).pair(host, &program);
     let arguments =
-        sidecar_options(arguments, setup, plane, DRIVERS[0], &[more, &[STRICT], options].concat());
+        sidecar_options(arguments, (&socket, &plane.kubeconfig), &[more, &[STRICT], options].concat());
     Part::start(setup, rival_log(host), Path::new("unshare"), arguments, Ready::AtOnce)
 }
 

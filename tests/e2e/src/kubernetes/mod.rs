@@ -12,11 +12,13 @@ mod cluster;
 mod cuts;
 mod deaths;
 mod edge;
+mod failover;
 mod features;
 mod group;
 mod growth;
 mod hub_tests;
 mod image;
+mod kills;
 mod kubelet;
 mod lease;
 mod lifecycle;
@@ -30,6 +32,7 @@ mod own_storm;
 mod part;
 mod plane;
 mod plugin;
+mod proxy_pod;
 mod renewal;
 mod secrets;
 mod vault;
@@ -96,6 +99,10 @@ pub(crate) enum Case {
     Deaths,
     /// A provisioner that loses its lease during a call.
     Lease,
+    /// Two proxies; the active one is lost.
+    Failover,
+    /// Many claims, several hubs and proxies, and many kills.
+    Kills,
     /// Many claims and many cuts.
     Storm,
     /// Many pods on nodes with the agent's volume plugin, and many cuts.
@@ -105,7 +112,7 @@ pub(crate) enum Case {
 }
 
 impl Case {
-    pub(crate) const ALL: [Self; 25] = [
+    pub(crate) const ALL: [Self; 27] = [
         Self::Lifecycle,
         Self::OtherNodes,
         Self::Static,
@@ -128,6 +135,8 @@ impl Case {
         Self::Cut,
         Self::Deaths,
         Self::Lease,
+        Self::Failover,
+        Self::Kills,
         Self::Storm,
         Self::OwnStorm,
         Self::ManyNodes,
@@ -162,6 +171,8 @@ impl Case {
             Self::Cut => cuts::deleted_meanwhile(setup, cluster, findings),
             Self::Deaths => deaths::run(setup, cluster, findings),
             Self::Lease => lease::run(setup, cluster, findings),
+            Self::Failover => failover::run(setup, cluster, findings),
+            Self::Kills => kills::run(setup, cluster, findings),
             Self::Storm => cuts::storm(setup, cluster, findings),
             Self::OwnStorm => own_storm::run(setup, cluster, findings),
             Self::ManyNodes => many_nodes::run(setup, cluster, findings),
@@ -194,6 +205,8 @@ impl fmt::Display for Case {
             Self::Cut => "kubernetes-cut",
             Self::Deaths => "kubernetes-deaths",
             Self::Lease => "kubernetes-lease",
+            Self::Failover => "kubernetes-failover",
+            Self::Kills => "kubernetes-kills",
             Self::Storm => "kubernetes-storm",
             Self::OwnStorm => "kubernetes-own-storm",
             Self::ManyNodes => "kubernetes-many-nodes",

@@ -1,0 +1,160 @@
+//! Two proxies of a driver, each with its sidecars: the active one is lost in three ways.
+
+use std::fmt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use edge_csi_tests::{csi, wait};
+use serde_json::json;
+
+use super::cluster::{BOUND, Cluster, Findings};
+use super::cuts::SELECTED_NODE;
+use super::edge::{DRIVERS, NODES, STRICT, Victim};
+use super::objects::{self, CLAIMS, LEASES, class_of, topology_key};
+use super::proxy_pod::{ProxyPod, Served, define};
+use crate::error::E2eError;
+use crate::setup::Setup;
+
+const DRIVER: &str = DRIVERS[0];
+
+/// The node of the volumes.
+const NODE: &str = NODES[1];
+
+/// The Lease of the active proxy.
+const LEASE: &str = "edge-csi-csi-hostpath";
+
+/// The driver's log message for a created volume.
+const MADE: &str = "volume created";
+
+/// How the active pod is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    /// Its processes are killed.
+    Killed,
+    /// Nothing on its node runs: connections stay open, and nothing answers on them.
+    Node,
+    /// Its processes run, and nothing reaches them any more.
+    Network,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Killed => "is killed",
+            Self::Node => "loses its node",
+            Self::Network => "loses its network",
+        })
+    }
+}
+
+/// Loses the active pod in each way, and checks that the other one creates volumes, each once.
+pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
+    define(setup, &cluster.plane)?;
+    cluster.edge.end_provisioner();
+    cluster.edge.kill(Victim::Proxy, NODE);
+    let outcome = with_two(setup, cluster, findings);
+    // Also after a failure: deleting a remaining claim needs a provisioner.
+    cluster.edge.restore(setup, Victim::Proxy, NODE)?;
+    cluster.edge.provision_with(setup, &cluster.plane, &[STRICT])?;
+    cluster.edge.renew_sidecars(setup)?;
+    cluster.api.delete(&format!("{LEASES}/{LEASE}"))?;
+    outcome.and_then(|()| cluster.clear(findings))
+}
+
+fn with_two(setup: &Setup<'_>, cluster: &Cluster, findings: &mut Findings) -> Result<(), E2eError> {
+    let served = Served { driver: DRIVER, nodes: &NODES, hubs: &[cluster.edge.hub_port] };
+    let mut active = ProxyPod::start(setup, &cluster.plane, "first", served)?;
+    active.until_active()?;
+    let mut standby = ProxyPod::start(setup, &cluster.plane, "second", served)?;
+    for loss in [Loss::Killed, Loss::Node, Loss::Network] {
+        lost(setup, cluster, findings, loss, (&mut active, &standby))?;
+        active.restart(setup)?;
+        std::mem::swap(&mut active, &mut standby);
+    }
+    Ok(())
+}
+
+fn lost(
+    setup: &Setup<'_>,
+    cluster: &Cluster,
+    findings: &mut Findings,
+    loss: Loss,
+    (active, standby): (&mut ProxyPod, &ProxyPod),
+) -> Result<(), E2eError> {
+    let before = made(setup);
+    let begun = Instant::now();
+    match loss {
+        Loss::Killed => active.kill(),
+        Loss::Node => active.freeze(true),
+        Loss::Network => active.isolate(),
+    }
+    let claim = format!("after-{loss:?}").to_lowercase();
+    let mut object = objects::claim(&claim, &class_of(DRIVER), "16Mi");
+    object["metadata"]["annotations"][SELECTED_NODE] = json!(NODE);
+    cluster.api.create(CLAIMS, &object)?;
+    // As a sidecar beside the other proxy that does not wait for Probe.
+    let (socket, name) = (standby.socket.clone(), format!("direct-{loss:?}"));
+    let direct = thread::spawn(move || created_at(&socket, &name).map(|volume| (volume, begun.elapsed())));
+    cluster.bound(&claim)?;
+    let by_sidecars = begun.elapsed();
+    let direct = direct.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let by_client = direct.as_ref().map(|(_, after)| *after);
+    findings.note(
+        direct.is_some(),
+        format!(
+            "the active pod {loss}: a client at the other proxy has a volume after {:.1?}, the sidecars after {by_sidecars:.1?}",
+            by_client.unwrap_or_default()
+        ),
+    );
+    if loss != Loss::Killed {
+        if loss == Loss::Node {
+            active.freeze(false);
+        }
+        let ended = active.ended();
+        let words = format!("the proxy that {loss} ends: {}", ended.as_deref().unwrap_or_default());
+        findings.note(ended.is_some(), words);
+    }
+    let made = made(setup) - before;
+    findings.note(made == 2, format!("volumes made for a claim and a client: {made}"));
+    if let Some((volume, _)) = direct {
+        deleted_at(&standby.socket, &volume);
+    }
+    cluster.end_claim(&claim)?;
+    let left = cluster.edge.node(NODE).map(|node| node.holds(DRIVER)).unwrap_or_default();
+    findings.note(left.is_empty(), format!("left of both volumes: {left:?}"));
+    Ok(())
+}
+
+/// How often the drivers of all nodes have made a volume.
+fn made(setup: &Setup<'_>) -> usize {
+    let log = |node: &str| setup.logs.join(format!("driver-{node}-{DRIVER}.log"));
+    let counted = |node: &&str| std::fs::read_to_string(log(node)).unwrap_or_default().matches(MADE).count();
+    NODES.iter().map(counted).sum()
+}
+
+/// Asks for a volume until there is one, and returns its id.
+fn created_at(socket: &Path, name: &str) -> Option<String> {
+    runtime()?.block_on(async {
+        let request = csi::create_volume_on(NODE, &topology_key(DRIVER), name);
+        let answered = wait::try_until(BOUND, async || {
+            let request = csi::within(Duration::from_secs(10), request.clone());
+            csi::controller(socket).create_volume(request).await.ok()
+        });
+        Some(answered.await?.into_inner().volume?.volume_id)
+    })
+}
+
+fn deleted_at(socket: &Path, volume: &str) {
+    if let Some(runtime) = runtime() {
+        runtime.block_on(async {
+            let request = csi::within(Duration::from_secs(10), csi::delete_volume(volume));
+            // What is left is found on the node.
+            let _ = csi::controller(socket).delete_volume(request).await;
+        });
+    }
+}
+
+fn runtime() -> Option<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().ok()
+}
