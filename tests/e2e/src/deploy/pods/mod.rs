@@ -1,9 +1,11 @@
-//! Runs the overlay `topology` as pods under kubelets, and the guide's commands verbatim, including those for nodes. This
-//! machine becomes a control plane, a cloud node and an edge node. Each node has a separate network, `/var`, `/run` and `/etc`
-//! (`pods/node.sh`). Images are built here (`pods/images.sh`) and not pulled.
+//! Runs the overlay `topology`, then `two-proxies`, as pods under kubelets, and the guide's commands verbatim, including those for
+//! nodes. This machine becomes a control plane, a cloud node and an edge node. Each node has a separate network, `/var`, `/run` and
+//! `/etc` (`pods/node.sh`). Images are built here (`pods/images.sh`) and not pulled.
 //!
 //! Not run: the commands of `static.md` for nodes, which need a kernel with NFS and a server; and the commands with docker,
 //! which need a builder. Nothing enforces the network policies.
+
+mod two_proxies;
 
 use std::fs::{self, Permissions};
 use std::net::Ipv4Addr;
@@ -247,8 +249,11 @@ impl Pods<'_> {
         for (page, is_cleanup) in NODE_PAGES {
             let all = [Mark::Run, Mark::Cluster, Mark::Nodes];
             let marks = if page == WITHOUT_NODES { &all[..2] } else { &all[..] };
-            let printed =
-                self.cluster.page(page, (marks, is_cleanup), self.cluster.setup.scratch, |script| script)?;
+            let change = |script: String| match (page, is_cleanup) {
+                ("install.md", true) => script.replace("overlays/topology", "overlays/two-proxies"),
+                _ => script,
+            };
+            let printed = self.cluster.page(page, (marks, is_cleanup), self.cluster.setup.scratch, change)?;
             match (page, is_cleanup) {
                 ("install.md", false) => {
                     self.printed(page, &printed, "edge-1 csi-hostpath", |line| {
@@ -268,7 +273,10 @@ impl Pods<'_> {
                     self.check_restarts()?;
                     self.kill_pods()?;
                 }
-                ("upgrading.md", _) => self.check_restarts()?,
+                ("upgrading.md", _) => {
+                    self.check_restarts()?;
+                    self.two_proxies()?;
+                }
                 ("dynamic.md", true) => self.check_volumes_deleted()?,
                 ("install.md", true) => self.check_overlay_deleted()?,
                 _ => {}
