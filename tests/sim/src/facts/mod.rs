@@ -74,6 +74,12 @@ impl Facts {
         }
     }
 
+    /// Returns whether two processes run at the same place, so that they have one name.
+    pub(crate) fn are_of_one_place(&self, one: InstanceId, other: InstanceId) -> bool {
+        let place = |id: InstanceId| self.instances.get(id.0).map(|instance| instance.place);
+        place(one).is_some() && place(one) == place(other)
+    }
+
     /// Returns whether both operations change the same volume.
     pub(crate) fn are_about_one(&self, one: OperationId, other: OperationId) -> bool {
         match (self.operation(one), self.operation(other)) {

@@ -9,6 +9,7 @@ mod lost;
 mod once;
 mod own_answer;
 mod retry;
+mod rivals;
 mod sent;
 mod stale;
 mod turn;
@@ -27,6 +28,7 @@ use self::lost::Lost;
 use self::once::Once;
 use self::own_answer::OwnAnswer;
 use self::retry::Retry;
+use self::rivals::Rivals;
 use self::sent::Sent;
 use self::stale::Stale;
 use self::turn::Turn;
@@ -112,6 +114,7 @@ pub(crate) struct Oracle {
     stale: Stale,
     sent: Sent,
     retry: Retry,
+    rivals: Rivals,
     lost: Lost,
     pub(crate) attack: Attack,
     pub(crate) bounds: Bounds,
@@ -129,6 +132,7 @@ impl Oracle {
             stale: Stale::new(expect),
             sent: Sent::new(expect),
             retry: Retry::new(expect),
+            rivals: Rivals::new(expect),
             lost: Lost::new(expect),
             attack: Attack::new(expect),
             bounds: Bounds::default(),
@@ -149,6 +153,7 @@ impl Oracle {
     /// Checks the deliveries after a frame has arrived at a peer.
     pub(crate) fn arrives(&mut self, now: Moment, facts: &Facts) {
         self.retry.arrives(now, facts);
+        self.rivals.arrives(now, facts);
     }
 
     /// Checks an agent's answer to a call.
@@ -175,8 +180,21 @@ impl Oracle {
 
     /// Returns a violation, if there was one, and removes it.
     pub(crate) fn violation(&mut self) -> Option<Violation> {
-        let Self { once, own_answer, void, turn, fence, stale, sent, retry, lost, attack, bounds, healing } =
-            self;
+        let Self {
+            once,
+            own_answer,
+            void,
+            turn,
+            fence,
+            stale,
+            sent,
+            retry,
+            rivals,
+            lost,
+            attack,
+            bounds,
+            healing,
+        } = self;
         [
             once.first_violation(),
             own_answer.first_violation(),
@@ -186,6 +204,7 @@ impl Oracle {
             stale.first_violation(),
             sent.first_violation(),
             retry.first_violation(),
+            rivals.first_violation(),
             lost.first_violation(),
             attack.first_violation(),
             bounds.first_violation(),
