@@ -12,6 +12,7 @@ pub mod api;
 pub mod arguments;
 pub mod binaries;
 pub mod cable;
+pub mod callers;
 pub mod certificates;
 pub mod cluster;
 pub mod command_line;

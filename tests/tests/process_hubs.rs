@@ -5,23 +5,17 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use edge_csi_tests::binaries;
+use edge_csi_tests::callers::Callers;
 use edge_csi_tests::cluster::{DRIVER, NODE, TestCluster};
-use edge_csi_tests::csi::{controller, create_volume, ready, within};
+use edge_csi_tests::csi::{create_volume, ready};
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::wait;
-use tokio::task::JoinSet;
 
 /// Number of concurrent callers.
 const CALLERS: usize = 64;
-
-/// Timeout of a sidecar's call.
-const CALL: Duration = Duration::from_secs(15);
 
 /// The hubs, and a node, its driver and a proxy that know all of them.
 struct Hubs {
@@ -87,38 +81,19 @@ impl Hubs {
     }
 }
 
-/// Creates and deletes volumes until the end. Returns the slowest call.
-async fn calls(socket: PathBuf, caller: usize, stop: Arc<AtomicBool>) -> (usize, Duration) {
-    let (client, mut slowest, mut calls) = (controller(&socket), Duration::ZERO, 0);
-    while !stop.load(Ordering::Relaxed) {
-        let began = Instant::now();
-        let request = within(CALL, create_volume(&format!("pvc-{caller}-{calls}")));
-        let volume = client.clone().create_volume(request).await.unwrap().into_inner().volume.unwrap();
-        let request =
-            csi_proto::csi::v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() };
-        client.clone().delete_volume(within(CALL, request)).await.unwrap();
-        slowest = slowest.max(began.elapsed());
-        calls += 1;
-    }
-    (calls, slowest)
-}
-
-/// Runs `change` under calls. Each call must succeed.
+/// Runs `change` under calls. Each call must succeed at once.
 async fn under_calls(hubs: &mut Hubs, change: impl AsyncFnOnce(&mut Hubs)) {
-    let stop = Arc::new(AtomicBool::new(false));
-    let mut callers = JoinSet::new();
-    for caller in 0..CALLERS {
-        callers.spawn(calls(hubs.socket(), caller, Arc::clone(&stop)));
-    }
+    let callers = Callers::start(CALLERS, &[&hubs.socket()], create_volume);
     change(hubs).await;
-    stop.store(true, Ordering::Relaxed);
-    let ended = callers.join_all().await;
-    let slowest = ended.iter().map(|(_, slowest)| *slowest).max().unwrap();
+    let report = callers.stop().await;
     println!(
-        "{} volumes; the slowest pair of calls took {slowest:?}",
-        ended.iter().map(|(calls, _)| calls).sum::<usize>()
+        "{} volumes; p99 of a call {:?}, the slowest took {:?}",
+        report.volumes,
+        report.p99(),
+        report.slowest()
     );
-    assert!(ended.iter().all(|(calls, _)| *calls > 0));
+    assert!(report.failed.is_empty() && report.repeated == 0, "{report:?}");
+    assert!(report.volumes >= CALLERS);
 }
 
 #[tokio::test]

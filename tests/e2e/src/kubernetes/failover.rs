@@ -1,10 +1,11 @@
-//! Two proxies of a driver, each with its sidecars: the active one is lost in three ways.
+//! Two proxies of a driver, each with its sidecars: the active one is lost in three ways, then both are replaced.
 
 use std::fmt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use edge_csi_tests::callers::Callers;
 use edge_csi_tests::{csi, wait};
 use serde_json::json;
 
@@ -26,6 +27,9 @@ const LEASE: &str = "edge-csi-csi-hostpath";
 
 /// The driver's log message for a created volume.
 const MADE: &str = "volume created";
+
+/// The callers during the replacement of both proxies.
+const CALLERS: usize = 64;
 
 /// How the active pod is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +76,38 @@ fn with_two(setup: &Setup<'_>, cluster: &Cluster, findings: &mut Findings) -> Re
         active.restart(setup)?;
         std::mem::swap(&mut active, &mut standby);
     }
+    replaced(setup, findings, [&mut active, &mut standby])
+}
+
+/// Replaces both proxies, the active one first, under calls. No call gets a final error, and nothing is made twice.
+fn replaced(setup: &Setup<'_>, findings: &mut Findings, pods: [&mut ProxyPod; 2]) -> Result<(), E2eError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.map_err(|cause| E2eError::Runtime { cause })?;
+    let before = made(setup);
+    let callers = {
+        let _guard = runtime.enter();
+        let key = topology_key(DRIVER);
+        let sockets = pods.each_ref().map(|pod| pod.socket.as_path());
+        Callers::start(CALLERS, &sockets, move |name| csi::create_volume_on(NODE, &key, name))
+    };
+    let outcome = pods.into_iter().try_for_each(|pod| {
+        pod.until_active()?;
+        pod.end()?;
+        pod.restart(setup)
+    });
+    let report = runtime.block_on(callers.stop());
+    outcome?;
+    let made = made(setup) - before;
+    let words = format!(
+        "both proxies are replaced under {CALLERS} callers: {} volumes, made {made} times; {} calls were repeated; p99 \
+         {:.1?}, the slowest {:.1?}; final errors: {:?}",
+        report.volumes,
+        report.repeated,
+        report.p99(),
+        report.slowest(),
+        report.failed
+    );
+    findings.note(report.failed.is_empty() && made == report.volumes && made > 0, words);
     Ok(())
 }
 
@@ -103,7 +139,8 @@ fn lost(
     findings.note(
         direct.is_some(),
         format!(
-            "the active pod {loss}: a client at the other proxy has a volume after {:.1?}, the sidecars after {by_sidecars:.1?}",
+            "the active pod {loss}: a client at the other proxy has a volume after {:.1?}, the sidecars after \
+             {by_sidecars:.1?}",
             by_client.unwrap_or_default()
         ),
     );

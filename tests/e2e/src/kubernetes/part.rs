@@ -96,8 +96,13 @@ impl Part {
     }
 
     /// Stops the process gracefully, if it runs.
-    pub(super) fn stop(self) -> Result<(), E2eError> {
-        Ok(self.process.map_or(Ok(()), Process::stop)?)
+    pub(super) fn stop(mut self) -> Result<(), E2eError> {
+        self.end()
+    }
+
+    /// Stops the process gracefully, if it runs; it can be restarted.
+    pub(super) fn end(&mut self) -> Result<(), E2eError> {
+        Ok(self.process.take().map_or(Ok(()), Process::stop)?)
     }
 
     pub(super) const fn process(&self) -> Option<&Process> {

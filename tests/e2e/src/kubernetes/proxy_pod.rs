@@ -154,6 +154,13 @@ impl ProxyPod {
         Some(tail.lines().last().unwrap_or_default().to_owned())
     }
 
+    /// Ends the pod in order.
+    pub(super) fn end(&mut self) -> Result<(), E2eError> {
+        let ended = self.proxy.end();
+        self.kill();
+        ended
+    }
+
     /// Starts all again, as kubelet does.
     pub(super) fn restart(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
         self.kill();

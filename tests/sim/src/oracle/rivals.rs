@@ -35,21 +35,24 @@ impl Rivals {
                 continue;
             };
             // Frames may be delayed: only calls count that were made when the proxy knew of both.
-            let stands = |link: &LinkFact| {
+            let is_open = |link: &LinkFact| {
                 link.opened.is_some_and(|opened| opened.at + REPORTED < attempt.asked.at)
                     && link.broken.is_none()
             };
             let knows = |hub: (usize, u32)| {
-                facts.links.values().any(|own| own.instance == attempt.proxy && own.hub == hub && stands(own))
+                facts
+                    .links
+                    .values()
+                    .any(|own| own.instance == attempt.proxy && own.hub == hub && is_open(own))
             };
             let rival = facts.links.values().find(|rival| {
                 rival.instance != delivery.agent
                     && rival.hub.0 != link.hub.0
                     && facts.are_of_one_place(rival.instance, delivery.agent)
-                    && stands(rival)
+                    && is_open(rival)
                     && knows(rival.hub)
             });
-            if let Some(rival) = rival.filter(|_| stands(link) && knows(link.hub)) {
+            if let Some(rival) = rival.filter(|_| is_open(link) && knows(link.hub)) {
                 self.first_violation.broken(PROPERTY, now.at, || {
                     let (agent, rival_agent) = (facts.label(delivery.agent), facts.label(rival.instance));
                     format!(

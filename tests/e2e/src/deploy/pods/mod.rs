@@ -1,6 +1,6 @@
-//! Runs the overlay `topology`, then `two-proxies`, as pods under kubelets, and the guide's commands verbatim, including those for
-//! nodes. This machine becomes a control plane, a cloud node and an edge node. Each node has a separate network, `/var`, `/run` and
-//! `/etc` (`pods/node.sh`). Images are built here (`pods/images.sh`) and not pulled.
+//! Runs the overlay `topology`, then `two-proxies`, as pods under kubelets, and the guide's commands verbatim, including those
+//! for nodes. This machine becomes a control plane, a cloud node and an edge node. Each node has a separate network, `/var`,
+//! `/run` and `/etc` (`pods/node.sh`). Images are built here (`pods/images.sh`) and not pulled.
 //!
 //! Not run: the commands of `static.md` for nodes, which need a kernel with NFS and a server; and the commands with docker,
 //! which need a builder. Nothing enforces the network policies.
