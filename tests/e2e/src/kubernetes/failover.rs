@@ -90,11 +90,8 @@ fn replaced(setup: &Setup<'_>, findings: &mut Findings, pods: [&mut ProxyPod; 2]
         let sockets = pods.each_ref().map(|pod| pod.socket.as_path());
         Callers::start(CALLERS, &sockets, move |name| csi::create_volume_on(NODE, &key, name))
     };
-    let outcome = pods.into_iter().try_for_each(|pod| {
-        pod.until_active()?;
-        pod.end()?;
-        pod.restart(setup)
-    });
+    let [first, second] = pods;
+    let outcome = replace(setup, first, second).and_then(|()| replace(setup, second, first));
     let report = runtime.block_on(callers.stop());
     outcome?;
     let made = made(setup) - before;
@@ -161,6 +158,14 @@ fn lost(
     let left = cluster.edge.node(NODE).map(|node| node.holds(DRIVER)).unwrap_or_default();
     findings.note(left.is_empty(), format!("left of both volumes: {left:?}"));
     Ok(())
+}
+
+/// Replaces the active proxy, once the other one is active: a new proxy could acquire a released Lease first.
+fn replace(setup: &Setup<'_>, active: &mut ProxyPod, other: &ProxyPod) -> Result<(), E2eError> {
+    active.until_active()?;
+    active.end()?;
+    other.until_active()?;
+    active.restart(setup)
 }
 
 /// How often the drivers of all nodes have made a volume.
